@@ -102,8 +102,8 @@ $(VENV)/.setup-dev: $(VENV)/.setup requirements-dev.txt
 	$(BIN)/uv pip install --python $(BIN)/python -r requirements-dev.txt
 	@touch $@
 
-$(VENV)/.setup-cluster: $(VENV)/.setup-dev requirements-cluster.txt
-	$(BIN)/uv pip install --python $(BIN)/python -r requirements-cluster.txt
+$(VENV)/.setup-cluster: $(VENV)/.setup-dev requirements-cluster.txt requirements-cluster-dev.txt
+	$(BIN)/uv pip install --python $(BIN)/python -r requirements-cluster.txt -r requirements-cluster-dev.txt
 	@touch $@
 
 # Ray's processes must see the token and the store's URL: the shell has both, or the environment file of a service.
@@ -145,6 +145,8 @@ lock: | $(BIN)/uv
 		--custom-compile-command "make lock" requirements-dev.in -o requirements-dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-emit-index-url \
 		--custom-compile-command "make lock" requirements-cluster.in -o requirements-cluster.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-emit-index-url \
+		--custom-compile-command "make lock" requirements-cluster-dev.in -o requirements-cluster-dev.txt
 
 clean: stop
 	rm -rf $(VENV)

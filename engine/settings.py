@@ -22,6 +22,11 @@ class Settings(BaseSettings):
     database_url: str = Field(
         "", repr=False, description="Store: postgresql://USER:PASSWORD@HOST/DATABASE; empty: SQLite in runs_dir."
     )
+    artifacts_url: str = Field(
+        "",
+        repr=False,
+        description="Copies of all runs' files for other machines: s3://BUCKET/PREFIX or a folder; empty: none.",
+    )
     executor: str = Field("local", description="Module of engine.jobs.executors that starts runs.")
     ray_address: str = Field(
         "", description="Ray cluster that takes runs too: its dashboard, http://HOST:8265; empty: none."
@@ -118,6 +123,19 @@ class Settings(BaseSettings):
             f"VITALS_RAY_ADDRESS is {self.ray_address}, but the store is SQLite, whose file must be on a local disk: "
             "nodes of a cluster cannot write to it. Set VITALS_DATABASE_URL to a PostgreSQL database (docs/deploy.md)"
         )
+
+    @property
+    def artifacts_refusal(self) -> str:
+        """Return why the URL of the copies cannot be used, without a secret that it may hold; empty if it can."""
+        place, _, rest = self.artifacts_url.partition("://")
+        if re.search(r":.*@|[?#]", rest):
+            return (
+                "VITALS_ARTIFACTS_URL holds a password, keys or options, and URLs appear in logs. Name the place only, "
+                "as in s3://BUCKET/PREFIX. Credentials belong into ~/.aws or into AWS_ACCESS_KEY_ID and the like"
+            )
+        if self.artifacts_url and not rest and not Path(place).is_absolute():
+            return "VITALS_ARTIFACTS_URL is neither a URL such as s3://BUCKET/PREFIX nor the absolute path of a folder"
+        return ""
 
     @property
     def store_url(self) -> str:

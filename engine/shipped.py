@@ -1,4 +1,4 @@
-"""Read the shipped catalogue without pandas: its models, and the versions of libraries it was counted with."""
+"""Read the shipped catalogue without pandas: its models, their published weights, and the versions of libraries."""
 
 import csv
 import json
@@ -8,6 +8,9 @@ from pathlib import Path
 
 from engine.specs import ModelName
 
+WEIGHTS = "open_clip_weights.json"
+"""File of the catalogue with the tags of published weights, by open_clip model."""
+
 
 def families(catalog_dir: Path) -> dict[ModelName, str]:
     """Return every model of the catalogue with its family."""
@@ -16,6 +19,12 @@ def families(catalog_dir: Path) -> dict[ModelName, str]:
         with path.open(newline="", encoding="utf-8") as file:
             family_of |= {ModelName.of(row["library"], row["model"]): row["family"] for row in csv.DictReader(file)}
     return family_of
+
+
+def weights(catalog_dir: Path) -> dict[str, list[str]]:
+    """Return the tags of the published weights of every open_clip model that has any. Empty when unknown."""
+    path = catalog_dir / WEIGHTS
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def versions(catalog_dir: Path) -> dict[str, str]:

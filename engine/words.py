@@ -22,5 +22,5 @@ def numbered_runs(ids: Sequence[int | str]) -> str:
 def count_captions(captions: int, distinct: int | None = None) -> str:
     """Return a text such as `40 captions, 3 distinct`. distinct: None if it is not known."""
     if distinct is None:
-        return f"{captions:,} captions"
-    return f"{captions:,} captions, {'all' if distinct == captions else f'{distinct:,}'} distinct"
+        return plural(captions, "caption")
+    return f"{plural(captions, 'caption')}, {'all' if distinct == captions else f'{distinct:,}'} distinct"

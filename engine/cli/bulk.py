@@ -131,6 +131,21 @@ def _delete(store: "Store", ids: list[int], *, yes: bool) -> None:
         raise EndedBadly(f"{failures} of {len(ids)} runs could not be deleted")
 
 
+class Upload(Several):
+    """Copy the files of ended runs of this machine to VITALS_ARTIFACTS_URL, where that failed or was not set yet."""
+
+    def cli_cmd(self) -> None:
+        from engine.store import mirror
+
+        settings = Settings()
+        if not settings.artifacts_url:
+            raise Refused("VITALS_ARTIFACTS_URL is not set, so there is no place to copy files to")
+        with store_here() as store:
+            for run in map(store.run, self.run_ids):
+                mirror.upload(settings, run)
+                print(f"the files of run {run.id} are in {settings.artifacts_url}")
+
+
 class Restore(BaseModel):
     """Rebuild a damaged store from its readable parts. The damaged file and the folders of runs are kept."""
 

@@ -187,6 +187,6 @@ class Search(OneRun):
         from engine.report.frames import hits
 
         with store_here() as store:
-            question = search_question(Settings(), store.run(self.run_id), self.text, self.top)
+            question = search_question(store, Settings(), store.run(self.run_id), self.text, self.top)
         frame = hits(import_module("engine.training.evaluation.search").answer(question).hits)
         show_table(frame, brief(frame, FOUND), self.output)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
 from engine.cli import clip, costs, speed, speed_recurrent
-from engine.cli.bulk import Delete, Note, Prune, Restore, Rows, Storage, Tag
+from engine.cli.bulk import Delete, Note, Prune, Restore, Rows, Storage, Tag, Upload
 from engine.cli.here import OneRun, command, store_here, submit
 from engine.cli.listing import List
 from engine.cli.output import OutputFile, brief, note, printable, show_table
@@ -69,10 +69,15 @@ class Log(OneRun):
     lines: int = Field(100, ge=1, le=100_000, description="Number of lines to print.")
 
     def cli_cmd(self) -> None:
+        from engine.store import mirror
         from engine.store.files import RunFiles
 
         with store_here() as store:
-            store.run(self.run_id)  # raises for a run that does not exist; a missing log is no error
+            run = store.run(self.run_id)  # raises for a run that does not exist; a missing log is no error
+        try:
+            mirror.fetch(Settings(), run, lambda name: name.startswith("log"))
+        except mirror.Unreachable as problem:
+            note(str(problem))
         for line in RunFiles(Settings().runs_dir, self.run_id).log_tail(self.lines).splitlines():
             print(printable(line))
 
@@ -135,12 +140,13 @@ class ExportModel(OneRun):
     checkpoint: str = Field("", max_length=200, description="Name of the checkpoint. Default: the best one.")
 
     def cli_cmd(self) -> None:
-        from engine.jobs.references import checkpoint_file
+        from engine.jobs import checkpoints
         from engine.report.export import model_card
 
         with store_here() as store:
             run, rows = store.run(self.run_id), store.rows(self.run_id)
-        path, step = checkpoint_file(Settings(), run, self.checkpoint)
+        path, step = checkpoints.named(Settings(), run, self.checkpoint)
+        checkpoints.fetch(Settings(), run, path.name)
         question = model_card.export(run, rows, path, step, self.folder)
         exported = import_module("engine.training.export").answer(question)
         for name, size in exported.files.items():
@@ -180,6 +186,7 @@ class Runs(BaseModel):
     prune: CliSubCommand[Prune] = command(Prune)
     storage: CliSubCommand[Storage] = command(Storage)
     restore: CliSubCommand[Restore] = command(Restore)
+    upload: CliSubCommand[Upload] = command(Upload)
     export: CliSubCommand[Export] = command(Export)
     export_model: CliSubCommand[ExportModel] = command(ExportModel)
     import_: CliSubCommand[Import] = Field(alias="import", description=Import.__doc__)
@@ -200,7 +207,7 @@ class Resume(BaseModel):
 
     def cli_cmd(self) -> None:
         from engine import jobs
-        from engine.jobs.references import continued
+        from engine.jobs.checkpoints import continued
 
         if not self.what.isdecimal():
             submit(continued(Path(self.what)), "")

@@ -8,7 +8,7 @@ from engine.datasets.members import in_folder, visible
 from engine.datasets.unpacked import TARS, is_tar
 from engine.roots import Entry, Roots, file_within, open_within, scan_within
 from engine.specs.clip import DataKind
-from engine.words import shortened
+from engine.words import plural, shortened
 
 TABLES = (".csv", ".tsv", ".parquet")
 TEXTS = (".txt", ".json", ".cls")
@@ -52,10 +52,10 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
             f"the folders in {path} hold no images but folders: "
             f"give one of them, such as {shortened(tuple(folder.name for folder in folders))}"
         )
+    found = f"has {plural(len(pictures), 'image')} but no captions or classes" if pictures else "has no images"
     raise DataProblem(
-        f"{path} holds {len(pictures)} images directly and nothing that says what they show: expected a folder for "
-        "each class, a .txt with the captions beside each image, a CSV of paths and captions, a .json of captions, or "
-        "shards (.tar)"
+        f"{path} {found}: put the images of each class into a folder of its own, or add a CSV of paths and captions, "
+        "a .txt with the captions beside each image, a .json of captions, or shards (.tar)"
     )
 
 

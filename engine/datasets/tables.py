@@ -169,6 +169,8 @@ def _rows(file: TextIO, name: str, separator: str, columns: tuple[str, str, str]
     line = 1
     try:
         first = file.readline(LONGEST_HEADER)
+        if not first.strip():
+            raise DataProblem(f"{name} is empty, or its first line is: it must name the columns")
         sign = _sign(separator) if separator else _told_by(first, columns)
         header = _cells(first, sign)
         image, caption, label = (

@@ -117,11 +117,15 @@ def _write(upload: BinaryIO, kind: Format, packed: int, folder: Path) -> None:
 def _write_table(upload: BinaryIO, packed: int, target: Path) -> None:
     check_room(target.parent, packed)
     upload.seek(0)
+    blank = True
     with target.open("wb") as file:
         while chunk := upload.read(1 << 20):
+            blank = blank and not chunk.strip()
             if target.suffix != ".parquet" and b"\0" in chunk:
                 raise DataProblem(f"{target.name} is no text: expected UTF-8")
             file.write(chunk)
+    if blank:
+        raise DataProblem(f"{target.name} is empty")
 
 
 def _plain(name: str) -> str:

@@ -13,6 +13,7 @@ from engine.jobs.lifecycle import ensure_scheduler
 from engine.jobs.processes import Identity, Processes, write_json
 from engine.jobs.references import resolve
 from engine.jobs.submit import check
+from engine.jobs.supervisor import Copies
 from engine.jobs.wake import nudge
 from engine.jobs.worker import OnEvent, Stop, execute, patiently
 from engine.results import Progress
@@ -52,6 +53,10 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
         cause, error = failures.of_exit(end, spec)
         patiently(lambda: attempts.close(store.database, attempt, end, cause, error), stop)
         nudge(settings.runs_dir)
+        if settings.artifacts_url:
+            copies = Copies(settings, store.run(attempt.run_id), attempt)
+            if problem := copies.finish(end):
+                copies.warn(problem)
     return attempt.run_id
 
 

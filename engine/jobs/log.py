@@ -1,6 +1,7 @@
 """A log of bounded size that never stops its writer, and a log that does not repeat recurring failures."""
 
 import logging
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,12 +20,19 @@ class BoundedLog:
     def __init__(self, files: RunFiles, limit_bytes: int) -> None:
         self._files = files
         self._half = max(limit_bytes // 2, 1)
-        self._file: BinaryIO = files.log.open("ab", buffering=0)  # unbuffered, so that written bytes survive SIGKILL
-        self._size = files.log.stat().st_size
+        self._open()
+
+    def _open(self) -> None:
+        self._file: BinaryIO = self._files.log.open("ab", buffering=0)  # unbuffered, so that bytes survive SIGKILL
+        self._opened = os.fstat(self._file.fileno())
+        self._size = self._opened.st_size
 
     def write(self, data: bytes) -> None:
         """Append data. Bytes that the disk cannot take are dropped: to block the worker would be worse."""
         try:
+            if not os.path.samestat(self._files.log.stat(), self._opened):
+                self.close()
+                self._open()  # the worker has fetched what an earlier attempt has written elsewhere
             while data:
                 if self._size >= self._half:
                     self._turn()
@@ -39,8 +47,7 @@ class BoundedLog:
     def _turn(self) -> None:
         self._file.close()
         self._files.log.replace(self._files.older_log)
-        self._file = self._files.log.open("ab", buffering=0)
-        self._size = 0
+        self._open()
 
     def close(self) -> None:
         """Close the file."""

@@ -1,27 +1,27 @@
 """Resolve the references of a CLIP request at submission: a run's checkpoint, files below the data roots."""
 
-import json
 import os
+import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine.results import TrainRow
-from engine.roots import Roots, expand_home, open_within, stat_within
+from engine.jobs import checkpoints
+from engine.roots import expand_home, stat_within
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, Spec
 from engine.specs.clip import DIGITS_MODEL, EMBEDDED, default_precision, same_sources, split_sources
 from engine.specs.evaluate import split_subject
 from engine.specs.questions import EMBEDDINGS, Match, Search
 from engine.specs.train import TrainSpec
-from engine.store import Run, Store
+from engine.store import Run, Store, mirror
 from engine.store.files import RunFiles
 
-CHECKPOINTS = "checkpoints"
-BEST = "best.pt"
-MANIFEST = ".json"
+RUN_FOLDER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
 
@@ -32,6 +32,7 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     evaluated on the pairs that its training held out. The precision `auto` of a training becomes the default of its
     device. Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
     """
+    _bring(store, settings, spec)
     if isinstance(spec, TrainSpec) and spec.pretrained.isdecimal():
         first = _subject(store, settings, EvaluateSpec(held_out=False), spec.model, spec.pretrained)
         update = {"model": first.model, "pretrained": first.checkpoint, "configs": first.built["configs"]}
@@ -97,10 +98,10 @@ def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, c
     if not isinstance(trained, TrainSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only a training has a model to evaluate")
     if model not in (number, trained.model, DIGITS_MODEL):
-        raise Refused(f"run {run.id} trained {trained.model}, not {model}: leave the model out")
+        raise Refused(f"run {run.id} trained {trained.model}, not {model}: choose {trained.model} as the model")
     built = {name: getattr(trained, name) for name in ("configs", "image_size", "context_length")}
     trainings = ((f"run {run.id}", trained), *_trainings(settings, spec, trained.pretrained))
-    path = checkpoint if checkpoint not in ("", number) else str(best_checkpoint(settings, run.id))
+    path = checkpoint if checkpoint not in ("", number) else str(checkpoints.best(settings, run))
     return _Subject(trained.model, path, trainings, built)
 
 
@@ -147,7 +148,9 @@ def _trained(settings: Settings, checkpoint: str, *, held_out: bool) -> TrainSpe
     """
     if not checkpoint or not _readable(settings, checkpoint):
         return None
-    fields = _manifest(Path(f"{expand_home(checkpoint)}{MANIFEST}"), settings.roots).get("spec")
+    fields = checkpoints.read_manifest(Path(f"{expand_home(checkpoint)}{checkpoints.MANIFEST}"), settings.roots).get(
+        "spec"
+    )
     try:
         return None if fields is None else TrainSpec.model_validate(fields)
     except ValueError as error:
@@ -191,59 +194,20 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict
     return split | kept | {"json_split": trained.json_split}
 
 
-def continued(path: Path) -> TrainSpec:
-    """Return a training request that continues from one of our checkpoints, or from the newest in a training's folder.
-
-    Errors: Refused when there is no checkpoint with a manifest, or when the manifest has no readable spec.
-    """
-    folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
-    manifests = [Path(f"{path}{MANIFEST}")] if path.is_file() else list(folder.glob(f"*.pt{MANIFEST}"))
-    contents = [_manifest(manifest, None) for manifest in manifests if manifest.is_file()]
-    if not contents:
-        raise Refused(f"{path} is neither a checkpoint with its manifest ({MANIFEST}) nor a folder of such checkpoints")
-    newest = max(contents, key=lambda manifest: manifest.get("step", 0))
-    try:
-        return TrainSpec.model_validate({**newest["spec"], "resume": str(path.resolve())})
-    except (KeyError, ValueError) as error:
-        raise Refused(f"the manifest of {path} does not tell what was asked for: {error}") from error
+def _bring(store: Store, settings: Settings, spec: Spec) -> None:
+    """Fetch the files of other runs that a spec names and other machines have made. Errors: Unreachable."""
+    for _, text in named_paths(spec) if settings.artifacts_url else ():
+        path = expand_home(text).absolute()
+        if path.is_relative_to(settings.runs_dir.absolute()):
+            number, _, name = path.relative_to(settings.runs_dir.absolute()).as_posix().partition("/")
+            if RUN_FOLDER.fullmatch(number):
+                with suppress(LookupError):
+                    mirror.fetch(settings, store.run(int(number)), partial(_belongs, name))
 
 
-def best_checkpoint(settings: Settings, run_id: int) -> Path:
-    """Return a training's best checkpoint, else its newest. Errors: Refused when it has none yet."""
-    folder = RunFiles(settings.runs_dir, run_id).dir / CHECKPOINTS
-    if (folder / BEST).is_file():
-        return folder / BEST
-    steps = {path: _manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0) for path in folder.glob("*.pt")}
-    if not steps:
-        raise Refused(f"run {run_id} has no checkpoint yet")
-    return max(steps, key=lambda path: steps[path])
-
-
-def check_resumable(store: Store, settings: Settings, run: Run) -> None:
-    """Check that a training can resume.
-
-    Errors: Refused when it took steps and has no checkpoint, because it would start again at step 0.
-    """
-    if not isinstance(run.spec, TrainSpec) or run.spec.resume:
-        return
-    steps = max([run.done, *(row.step for row in store.rows(run.id) if isinstance(row, TrainRow))])
-    folder = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS
-    if steps and not any(Path(f"{path}{MANIFEST}").is_file() for path in folder.glob("*.pt")):
-        raise Refused(
-            f"run {run.id} stopped after {steps:,} steps, and {folder} has no checkpoint to continue from: the run "
-            "stopped before the first checkpoint, or was imported: bundles lack checkpoints of unfinished trainings. "
-            'Train from the start as a new run ("Run again" on the page of the run), or put its checkpoints there'
-        )
-
-
-def _manifest(path: Path, roots: Roots) -> dict[str, Any]:
-    """Return the manifest of a checkpoint; {} when it cannot be read."""
-    try:
-        with open_within(path, roots) as file:
-            manifest = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return manifest if isinstance(manifest, dict) else {}
+def _belongs(name: str, file: str) -> bool:
+    """Return whether a file of a run belongs to its file or folder `name`."""
+    return mirror.is_light(file) or file.startswith(name)
 
 
 def check_paths(settings: Settings, spec: Spec) -> None:
@@ -257,14 +221,16 @@ def check_paths(settings: Settings, spec: Spec) -> None:
             raise Refused(f"{name}: nothing can be read at {path!r}. Readable folders: {roots}")
 
 
-def check_again(settings: Settings, run: Run) -> None:
+def check_again(store: Store, settings: Settings, run: Run) -> None:
     """Check the files of a stored run as `check_paths` does for a new one. Errors: Refused, as there.
 
     A stored run may have been imported, and links and roots may have changed since its submission. A training with its
     own checkpoints resumes from them, so its original `resume` path is not checked.
     """
-    began = any((RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS).glob("*.pt"))
-    check_paths(settings, run.spec.model_copy(update={"resume": ""}) if began else run.spec)
+    began = any(path.suffix == ".pt" for path in checkpoints.versions(settings, run))
+    spec = run.spec.model_copy(update={"resume": ""}) if began else run.spec
+    _bring(store, settings, spec)
+    check_paths(settings, spec)
 
 
 SOURCES = ("data", "val_data", "zeroshot_data", "probe_data", "more_data")
@@ -310,31 +276,20 @@ def match_question(
     if not isinstance(spec, EvaluateSpec):
         raise Refused(f"run {run.id} is a {run.kind}, which has no CLIP model")
     model = {name: getattr(spec, name) for name in spec.needs}
-    check_paths(settings, subject := EvaluateSpec.model_validate(model))
+    _bring(store, settings, subject := EvaluateSpec.model_validate(model))
+    check_paths(settings, subject)
     return Match(spec=subject, image=b64encode(image), texts=tuple(texts), templates=tuple(templates))
 
 
-def checkpoint_file(settings: Settings, run: Run, name: str) -> tuple[Path, int]:
-    """Return the path and the step of a training's checkpoint. name: its file name; empty for the best one.
-
-    Errors: Refused when the run is no training or has no such checkpoint.
-    """
-    if not isinstance(run.spec, TrainSpec):
-        raise Refused(f"run {run.id} is a {run.kind}, and only a training has checkpoints")
-    folder = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS
-    names = sorted(path.name for path in folder.glob("*.pt"))
-    if name and name not in names:
-        raise Refused(f"run {run.id} has no checkpoint {name!r}; it has {', '.join(names) or 'none'}")
-    path = folder / name if name else best_checkpoint(settings, run.id)
-    return path, int(_manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0))
-
-
-def search_question(settings: Settings, run: Run, text: str, top: int, file: str = EMBEDDINGS) -> Search:
+def search_question(store: Store, settings: Settings, run: Run, text: str, top: int, file: str = EMBEDDINGS) -> Search:
     """Return the question that asks which images of a run are nearest to a text. file: with the images' embeddings.
 
     Errors: Refused when the run is not an evaluation, or its checkpoint is missing or may not be read; ValidationError.
     """
     if not isinstance(run.spec, EvaluateSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only an evaluation's images can be searched")
-    check_paths(settings, run.spec.model_copy(update={"data": EMBEDDED[0]}))  # the stored embeddings replace the data
+    mirror.fetch(settings, run)
+    needed = run.spec.model_copy(update={"data": EMBEDDED[0]})  # the stored embeddings replace the data
+    _bring(store, settings, needed)
+    check_paths(settings, needed)
     return Search(spec=run.spec, folder=RunFiles(settings.runs_dir, run.id).dir, file=file, text=text, top=top)

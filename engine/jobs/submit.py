@@ -4,13 +4,14 @@ import shutil
 from collections.abc import Mapping
 
 from engine import shipped
-from engine.jobs import references
+from engine.jobs import checkpoints, references
 from engine.jobs.lifecycle import ensure_scheduler
 from engine.names import ModelNotFound, select
+from engine.roots import expand_home
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, Refused, Spec
 from engine.specs.base import CLUSTER
-from engine.store import RETRYABLE, QueueFull, Store
+from engine.store import RETRYABLE, Damaged, QueueFull, Run, Store, mirror
 from engine.store.files import RunFiles
 
 
@@ -61,7 +62,7 @@ def retry(store: Store, settings: Settings, run_id: int) -> None:
         raise Refused(problem)
     run = store.run(run_id)
     if run.state in RETRYABLE:
-        references.check_resumable(store, settings, run)
+        checkpoints.check_resumable(store, settings, run)
     store.retry(run_id)
     ensure_scheduler(settings, store)
 
@@ -70,7 +71,7 @@ def why_not_again(store: Store, settings: Settings, run_id: int) -> str:
     """Return the reason why a stored run cannot be queued again here; empty if it can. Errors: LookupError."""
     run = store.run(run_id)
     try:
-        references.check_again(settings, run)
+        references.check_again(store, settings, run)
         _check_machine(store, settings, run.spec)
     except Refused as refused:
         return str(refused)
@@ -93,7 +94,7 @@ def _check_machine(store: Store, settings: Settings, spec: Spec, *, runs_code: b
         raise Refused(spec.device_refusal)
     _check_models(settings, spec, runs_code=runs_code)
     if spec.devices[0].startswith(CLUSTER):
-        _check_cluster(store, settings, spec.devices)
+        _check_cluster(store, settings, spec)
         return
     if (machine := store.machine()) is None:
         return  # not probed yet: the worker will check
@@ -103,20 +104,32 @@ def _check_machine(store: Store, settings: Settings, spec: Spec, *, runs_code: b
             raise Refused(f"{machine.host} has no device {device!r}; it has {', '.join(available)}")
 
 
-def _check_cluster(store: Store, settings: Settings, devices: tuple[str, ...]) -> None:
-    """Check that the cluster has enough of a device. devices: its name, once for each process. Errors: Refused."""
+def _check_cluster(store: Store, settings: Settings, spec: Spec) -> None:
+    """Check that the cluster has enough of a spec's device, and can read its data. Errors: Refused."""
+    devices = spec.devices  # a device's name, once for each process
     device = devices[0]
     if not settings.ray_address:
         raise Refused(f"{device!r} is a device of a Ray cluster, and none is configured: set VITALS_RAY_ADDRESS")
     cluster = store.cluster()
     available = {known.name: known for known in cluster.devices} if cluster else {}
+    if not available:
+        raise Refused(
+            f"no node of the cluster is known yet, so there is no {device!r}: start the app, whose scheduler looks for "
+            "nodes, and try again in a few seconds (scheduler.log names problems)"
+        )
     if device not in available:
-        raise Refused(f"the cluster has no device {device!r}; it has {', '.join(available) or 'none yet'}")
+        raise Refused(f"the cluster has no device {device!r}; it has {', '.join(available)}")
     if (count := available[device].count) < len(devices):
         raise Refused(
             f"{len(devices)} processes need a {device} each, and the cluster has {count} {available[device].model}: "
             "ask for fewer processes"
         )
+    uploads = (settings.runs_dir / "uploads").resolve()
+    for name, path in references.named_paths(spec) if settings.artifacts_url else ():
+        if expand_home(path).resolve().is_relative_to(uploads):
+            raise Refused(
+                f"{name}: {path} is an upload, which this machine alone has: put it into a folder of all nodes"
+            )
 
 
 def _check_models(settings: Settings, spec: Spec, *, runs_code: bool) -> None:
@@ -132,8 +145,26 @@ def _check_models(settings: Settings, spec: Spec, *, runs_code: bool) -> None:
 
 
 def delete_run(store: Store, settings: Settings, run_id: int) -> None:
-    """Delete a run that has ended, with its folder. Errors: LookupError; Refused, as in `Store.delete`."""
+    """Delete a run that has ended, with its folder and the copies of its files.
+
+    Errors: LookupError; Refused, as in `Store.delete`, and when the copies cannot be deleted.
+    """
+    run = _readable(store, run_id) if settings.artifacts_url else None
     store.delete(run_id)
     folder = RunFiles(settings.runs_dir, run_id).dir
     if folder.is_dir():
         shutil.rmtree(folder)
+    try:
+        if run:
+            mirror.delete(settings, run)
+    except mirror.Unreachable as error:
+        raise Refused(
+            f"run {run_id} is deleted, but not the copies of its files. Delete them there: {error}"
+        ) from error
+
+
+def _readable(store: Store, run_id: int) -> Run | None:
+    try:
+        return store.run(run_id)
+    except Damaged:
+        return None

@@ -5,30 +5,102 @@ torch itself: a fork of the warm process has the libraries already; in a fresh p
 """
 
 import json
+import logging
 import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 
-from engine.jobs.log import BoundedLog
+from engine.jobs.hosts import host_name
+from engine.jobs.log import BoundedLog, FailureLog
 from engine.jobs.processes import Identity, Processes
 from engine.jobs.wake import nudge
 from engine.process import die_with_parent, oom_kills
 from engine.settings import Settings
-from engine.store import Attempt, Exit
+from engine.store import Attempt, Exit, Run, attempts, mirror, open_store
 from engine.store.files import RunFiles
+
+logger = logging.getLogger(__name__)
 
 LOOK_S = 0.2
 RESERVED_BYTES = 4096
+COPY_S, COPY_SHARE = 5.0, 0.1
+"""Copy files after this many seconds, and for at most this share of the time: large checkpoints take long."""
+COPY_RETRY_S, COPY_GIVE_UP_S = 10.0, 300.0
+"""Seconds between two tries of the last copy, and in total. Its run has ended, and its files stay here in any case."""
 
 
-def supervise(files: RunFiles, attempt: Attempt, settings: Settings, work: Callable[[], int]) -> None:
-    """Run `work` in a child process until it ends. `work` returns the exit code."""
+class Copies:
+    """Copies an attempt's files below VITALS_ARTIFACTS_URL, from a thread.
+
+    The files of a timing are copied at its end only, because nothing may disturb it.
+    """
+
+    def __init__(self, settings: Settings, run: Run, attempt: Attempt) -> None:
+        self._settings, self._run, self._attempt = settings, run, attempt
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._copy_repeatedly, name="copies", daemon=True)
+
+    def start(self) -> None:
+        """Start to copy what changes."""
+        if not self._run.spec.exclusive:
+            self._thread.start()
+
+    def _copy_repeatedly(self) -> None:
+        failures, pause = FailureLog(logger, f"copying the files of run {self._run.id}"), COPY_S
+        while not self._ended.wait(pause):
+            begun = time.monotonic()
+            with failures.catching():
+                mirror.push(self._settings, self._run, self._attempt.number)
+            pause = max(COPY_S, (time.monotonic() - begun) / COPY_SHARE)
+
+    def finish(self, end: Exit) -> Exception | None:
+        """Copy what is left, with the attempt's end. Return the error if that failed."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        try:
+            mirror.push(self._settings, self._run, self._attempt.number, asdict(end))
+        except Exception as error:  # noqa: BLE001  Unreachable, or the disk's
+            return error
+        return None
+
+    def insist(self, end: Exit, output: BoundedLog) -> None:
+        """Try for some minutes to finish. If that fails, the log and a warning of the run say so."""
+        deadline = time.monotonic() + COPY_GIVE_UP_S
+        while problem := self.finish(end):
+            if time.monotonic() > deadline:
+                output.write(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S} WARNING {self.warn(problem)}\n".encode())
+                return
+            time.sleep(COPY_RETRY_S)
+
+    def warn(self, problem: Exception) -> str:
+        """Add a warning to the run that its last copy failed, and return it."""
+        folder, host = RunFiles(self._settings.runs_dir, self._run.id).dir, host_name(self._attempt.host)
+        text = (
+            f"its files are only in {folder} on {host}, because they could not be copied: {problem}. "
+            f"Copy them there with `python -m engine runs upload {self._run.id}`"
+        )
+        with closing(open_store(self._settings)) as store:
+            attempts.warn(store.database, self._attempt, text)
+        return text
+
+
+def supervise(
+    files: RunFiles, attempt: Attempt, settings: Settings, work: Callable[[], int], copies: Copies | None = None
+) -> None:
+    """Run `work` in a child process until it ends. `work` returns the exit code.
+
+    copies: of its files, if they are wanted. They are finished before the exit is recorded, if the URL answers, so that
+    the next attempt finds them wherever it runs.
+    """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # these signals are for the worker
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -50,16 +122,21 @@ def supervise(files: RunFiles, attempt: Attempt, settings: Settings, work: Calla
     os.close(go)
     Processes(Identity.mine(), Identity.of(pid), group=True).write(files.process(attempt.number))
     os.write(start, b"!")  # only now: a worker must be on record before it works
-    with closing(BoundedLog(files, int(settings.log_limit_mb * 1e6))) as log:
-        code = _pump(pid, out, log)
-    end = Exit(code=code, out_of_memory=oom_kills() > kills)
-    with part.open("r+b") as file:
-        file.write(json.dumps(asdict(end)).encode())
-        file.truncate()
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(exit_path)
-    nudge(settings.runs_dir)
+    with closing(BoundedLog(files, int(settings.log_limit_mb * 1e6))) as output:
+        if copies:
+            copies.start()
+        code = _pump(pid, out, output)
+        end = Exit(code=code, out_of_memory=oom_kills() > kills)
+        problem = copies.finish(end) if copies else None
+        with part.open("r+b") as file:
+            file.write(json.dumps(asdict(end)).encode())
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(exit_path)
+        nudge(settings.runs_dir)
+        if copies and problem:
+            copies.insist(end, output)
 
 
 def _claim(path: Path) -> bool:

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from engine.datasets import DataProblem, columns_used
 from engine.jobs import failures, references
-from engine.jobs.supervisor import supervise
+from engine.jobs.hosts import NODE
+from engine.jobs.supervisor import Copies, supervise
 from engine.names import refuse_code
 from engine.process import HostLost
 from engine.results import Artifact, Environment, Event, Progress, Row
@@ -24,7 +25,19 @@ from engine.roots import expand_home, file_within, open_within
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.specs.base import CLUSTER, device_there
-from engine.store import Attempt, Busy, Cause, Run, StaleAttempt, State, Store, StoredArtifact, attempts, open_store
+from engine.store import (
+    Attempt,
+    Busy,
+    Cause,
+    Run,
+    StaleAttempt,
+    State,
+    Store,
+    StoredArtifact,
+    attempts,
+    mirror,
+    open_store,
+)
 from engine.store.files import RunFiles
 
 log = logging.getLogger(__name__)
@@ -62,11 +75,15 @@ def main(settings: Settings, run_id: int) -> None:
     """Run `python -m engine work RUN_ID`: do the run's current attempt. Errors: Refused when it has none."""
     store = open_store(settings)
     attempt = attempts.current(store.database, run_id)
+    copied = store.run(run_id) if settings.artifacts_url else None
     store.close()  # before the fork, because processes must not share connections
     if attempt is None:
         raise Refused(f"run {run_id} has no attempt under way; the scheduler makes one when its turn comes")
     files = RunFiles(settings.runs_dir, run_id)
-    supervise(files, attempt, settings, lambda: work(settings, attempt.token))
+    if copied and NODE in attempt.host:  # a runs folder of the node's own
+        files.prepare() if attempt.number == 1 else files.dir.mkdir(parents=True, exist_ok=True)
+    copies = Copies(settings, copied, attempt) if copied else None
+    supervise(files, attempt, settings, lambda: work(settings, attempt.token), copies)
 
 
 def work(settings: Settings, token: int) -> int:
@@ -120,7 +137,8 @@ def execute(
     try:
         patiently(lambda: attempts.begin(store.database, attempt), stop)
         with _heartbeat(store, attempt, settings.lease_s / 3, stop):
-            references.check_again(settings, run)
+            patiently(lambda: mirror.begin(settings, run, attempt.number), stop)
+            patiently(lambda: references.check_again(store, settings, run), stop)
             if not runs_code:
                 refuse_code(run.spec)
             _refuse_full_disk(settings)
@@ -146,18 +164,19 @@ def execute(
 
 
 def patiently(action: Callable[[], T], stop: Stop) -> T:
-    """Return action(), repeated while the store is locked or out of reach.
+    """Return action(), repeated while the store is locked or out of reach, or the copies of files are.
 
-    Errors: Busy after STORE_WAIT_S, or at once when the run should stop; Unavailable when the fault is permanent.
+    Errors: Busy or Unreachable after STORE_WAIT_S, or at once when the run should stop; Unavailable when the fault is
+    permanent.
     """
     deadline = time.monotonic() + STORE_WAIT_S
     while True:
         try:
             return action()
-        except Busy as error:
+        except (Busy, mirror.Unreachable) as error:
             if stop or time.monotonic() > deadline:
                 raise
-            log.warning("the store does not answer, trying again: %s", error)
+            log.warning("no answer, trying again: %s", error)
         time.sleep(STORE_RETRY_S)
 
 

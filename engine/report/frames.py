@@ -232,8 +232,8 @@ def _parent(path: str, known: set[str]) -> str | None:
 
 
 RUN_COLUMNS = (
-    *("id", "kind", "what", "state", "created", "owner", "train_loss", "zeroshot_top1", "latency_ms", "flags"),
-    *("duration_s", "device", "tags", "error", "cause", "progress"),
+    *("id", "kind", "state", "what", "created", "tags", "owner", "train_loss", "zeroshot_top1", "latency_ms", "flags"),
+    *("duration_s", "device", "error", "cause", "progress"),
 )
 
 

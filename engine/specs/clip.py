@@ -217,15 +217,20 @@ def split_sources(data: str) -> list[str]:
 
 
 def short_name(path: str) -> str:
-    """Return the last part of each path in a text such as `a::b`: `run 7: best.pt` for a checkpoint of a run."""
+    """Return the last part of each path in a text such as `a::b`: `run 7: best.pt` for a checkpoint of a run, and
+    the name of an upload without its digest.
+    """
     if path.isdecimal():
         return f"run {path}"
-    parts = split_sources(path)
-    checkpoints = [re.search(r"/(\d+)/checkpoints/([^/]+)$", part) for part in parts]
-    return "::".join(
-        f"run {found[1]}: {found[2]}" if found else part.rstrip("/").rpartition("/")[2] or part
-        for part, found in zip(parts, checkpoints, strict=True)
-    )
+    return "::".join(map(_short, split_sources(path)))
+
+
+def _short(path: str) -> str:
+    if found := re.search(r"/(\d+)/checkpoints/([^/]+)$", path):
+        return f"run {found[1]}: {found[2]}"
+    if found := re.search(r"/uploads/([^/]+)-[0-9a-f]{16}(?:/|$)", path):
+        return found[1]
+    return path.rstrip("/").rpartition("/")[2] or path
 
 
 def same_sources(one: str, other: str) -> bool:

@@ -148,6 +148,13 @@ def close(database: Database, attempt: Attempt, exit: Exit, cause: Cause, error:
             set_results(connection, attempt.run_id)
 
 
+def warn(database: Database, attempt: Attempt, text: str) -> None:
+    """Add a warning to a run, unless a later attempt has begun."""
+    with database.write() as connection:
+        error = case((runs.c.error == "", storable(text)), else_=runs.c.error + f"; {storable(text)}")
+        change_run(connection, *_mine(attempt), error=error)
+
+
 def _mine(attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
     return runs.c.id == attempt.run_id, runs.c.attempt_id == attempt.token
 

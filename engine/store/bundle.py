@@ -17,6 +17,7 @@ from engine.results import Row
 from engine.roots import file_within, open_within
 from engine.settings import Settings
 from engine.specs import Refused
+from engine.store import mirror
 from engine.store.access import Role
 from engine.store.attempts import insert_event
 from engine.store.bundle_format import (
@@ -53,7 +54,7 @@ OF_RUN = ("kind", "name", "state", "cause", "error", "done", "total", "note", "n
 
 
 def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
-    """Return the bundle of a run as zip bytes. Errors: LookupError; Refused when the run has not ended."""
+    """Return the bundle of a run as zip bytes. Errors: LookupError; Refused when the run has not ended; Unreachable."""
     run = store.run(run_id)
     if not run.state.ended:
         raise Refused(f"run {run_id} is {run.state}: a bundle is made of a run that has ended")
@@ -65,6 +66,8 @@ def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
     )
     files = RunFiles(settings.runs_dir, run_id)
     artifacts = store.artifacts(run_id)
+    bundled = {artifact.name for artifact in artifacts if artifact.size <= ARTIFACT_BYTES}
+    mirror.fetch(settings, run, lambda name: name in bundled or name.startswith("log"))
     members = {
         "run.json": record.model_dump_json(exclude_defaults=True).encode(),
         "rows.jsonl": _lines(store.rows(run_id)),
@@ -79,7 +82,7 @@ def import_bundle(store: Store, settings: Settings, path: Path) -> int:
     """Import a bundle and return the id of its run. A second import of the same bundle returns the first one's run.
 
     Errors: Refused when the user may not start runs, or the file is not a bundle, is damaged, or has contents that no
-    run can have.
+    run can have; Unreachable when its files could not be copied for other machines.
     """
     store.user.require(Role.RUNNER)
     try:
@@ -90,7 +93,9 @@ def import_bundle(store: Store, settings: Settings, path: Path) -> int:
     except archives.DAMAGED as error:
         raise Refused(f"{path.name} is not a run bundle: {error}") from error
     try:
-        return _take_in(store, settings, _checked(members))
+        run_id = _take_in(store, settings, _checked(members))
+        mirror.upload(settings, store.run(run_id))
+        return run_id
     except (Refused, Unavailable):
         raise
     except (ValueError, LookupError, OverflowError, OSError) as error:

@@ -76,6 +76,8 @@ class Filter:
     """The run must have all of these tags."""
     text: str = ""
     """Words that must all occur in the run's name, summary, notes or error."""
+    created_after: float | None = None
+    """The run must have been submitted at or after this moment, in seconds since the epoch."""
     ended_before: float | None = None
     """The run must have ended before this moment, in seconds since the epoch."""
     unmarked: bool = False
@@ -147,6 +149,8 @@ def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
         yield runs.c.devices.contains(json.dumps(numbered(wanted.device)), autoescape=True)
     for tag in wanted.tags:
         yield runs.c.id.in_(select(run_tags.c.run_id).where(run_tags.c.tag == tag))
+    if wanted.created_after is not None:
+        yield runs.c.created_at >= wanted.created_after
     if wanted.ended_before is not None:
         yield runs.c.state.in_(ENDED) & (runs.c.ended_at < wanted.ended_before)
     if wanted.unmarked:

@@ -28,10 +28,10 @@ def open_store(settings: Settings, *, on_failure: Callable[[Unavailable], object
     """Open the store of these settings; create or migrate it first if needed.
 
     on_failure: called with each Unavailable before it is raised. Errors: Unavailable; Refused when SQLite is to serve a
-    cluster.
+    cluster, or the URL of copies holds a secret.
     """
-    if settings.cluster_refusal:
-        raise Refused(settings.cluster_refusal)
+    if refusal := settings.cluster_refusal or settings.artifacts_refusal:
+        raise Refused(refusal)
     try:
         settings.make_runs_dir()
     except OSError as error:

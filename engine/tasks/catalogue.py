@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import open_clip
 import torch
 
-from engine import atomic, names
+from engine import atomic, names, shipped
 from engine.measure import environment
 from engine.models import library
 from engine.replicates.child import Ended
@@ -136,8 +137,15 @@ def _write(out_dir: Path, rows: Table, operators: dict[tuple[str, str], list[dic
         atomic.write(out_dir / f"{name}.csv", table(COLUMNS, mine))
     every = (row for key in sorted(operators) for row in operators[key])
     atomic.write(out_dir / "operators.csv.gz", gzip.compress(table(OPERATOR_COLUMNS, every).encode(), mtime=0))
+    atomic.write(out_dir / shipped.WEIGHTS, json.dumps(weights(), indent=1) + "\n")
     versions = environment.versions() | {"counted_on": datetime.now(UTC).date().isoformat()}
     atomic.write(out_dir / "versions.json", json.dumps(versions, indent=2) + "\n")
+
+
+def weights() -> dict[str, list[str]]:
+    """Return the tags of published weights of every open_clip model that has any."""
+    tags = {model: open_clip.list_pretrained_tags_by_model(model) for model in sorted(open_clip.list_models())}
+    return {model: own for model, own in tags.items() if own}
 
 
 def table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> str:

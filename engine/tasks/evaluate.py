@@ -256,7 +256,8 @@ def _result(
         fields = row_fields(retrieved(subject.encoded, spec.batch_size, spec.recall_k))
         recalls = {name: fields.pop(name) for name in list(fields) if name not in EvaluateRow.model_fields}
         distinct = datasets.count_distinct(subject.encoded.pairs)
-        return fields | {"val_batch_size": spec.batch_size, "recalls": recalls, "distinct_captions": distinct}
+        batch = min(spec.batch_size, len(subject.encoded.pairs))
+        return fields | {"val_batch_size": batch, "recalls": recalls, "distinct_captions": distinct}
     more: dict[str, Any] = {}
     if task == "zeroshot":
         if subject.encoded.targets is not None and subject.classes:

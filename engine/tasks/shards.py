@@ -20,7 +20,7 @@ TRIES = 2
 CLUSTER_TRIES = 5
 """TRIES on a cluster, where a process also dies when its node ends."""
 END_S = 5.0
-"""Wait at most this many seconds for a process that has closed its connection."""
+"""Wait this many seconds until a process that has closed its connection is killed."""
 
 
 Shards = Generator[tuple[int, Result | Ended] | None]
@@ -43,7 +43,7 @@ def spread(work: Callable[[Piece], Result], pieces: Sequence[Piece], processes: 
                 ours, its = spawn.Pipe()
                 process: BaseProcess = spawn.Process(target=_serve, args=(its, work), daemon=True)
                 process.start()
-                its.close()  # else its end would never be seen
+                its.close()  # otherwise the end of the process would not be noticed
                 started.append(process)
                 at_work[ours] = process, _send(ours, pieces, waiting)
             if not (ready := wait(list(at_work), TICK_S)):
@@ -56,12 +56,14 @@ def spread(work: Callable[[Piece], Result], pieces: Sequence[Piece], processes: 
                 except (EOFError, OSError):
                     connection.close()
                     process.join(END_S)
+                    process.kill()  # without a connection it is of no use
+                    process.join()
                     deaths[place] += 1
                     if deaths[place] < TRIES:
                         waiting.append(place)
                         continue
-                    code = process.exitcode if process.exitcode is not None else -signal.SIGKILL
-                    result = ended(code, killed_for_memory=oom_kills() > kills)
+                    assert process.exitcode is not None, "it was joined"
+                    result = ended(process.exitcode, killed_for_memory=oom_kills() > kills)
                 else:
                     if waiting:
                         at_work[connection] = process, _send(connection, pieces, waiting)

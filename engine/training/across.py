@@ -9,11 +9,14 @@ import os
 import socket
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psutil
 
 from engine.process import NODES, HostLost
+from engine.specs import Refused
 from engine.training.launch import GONE_S, GRACE_S, Job, Torchrun
 from engine.words import plural
 
@@ -23,6 +26,8 @@ ANSWER_S = 120.0
 """Wait at most this many seconds for the answer of a node after a failure. Ray finds a dead one in about a minute."""
 LOOK_S = 1.0
 """Seconds between two looks at the nodes after a failure."""
+SHARED = "nodes.txt"
+"""File in the run's folder by which further nodes see that they share it."""
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
@@ -40,6 +45,19 @@ def further_nodes() -> dict[str, Share]:
     return {node: Share(**share) for node, share in json.loads(os.environ.get(NODES, "{}")).items()}
 
 
+def check_shared(folder: Path, token: str) -> None:
+    """Check that a run's folder is that of the first node, which has written `token` there. Errors: Refused.
+
+    All processes read the checkpoint from which a training continues.
+    """
+    path = folder / SHARED
+    if not path.is_file() or path.read_text() != token:
+        raise Refused(
+            f"a training on several nodes needs a runs folder that they share, and {folder} is another one on "
+            f"{socket.gethostname()}: ask for at most as many processes as one node has, or mount one folder on all"
+        )
+
+
 class Agent:
     """Runs torchrun on a further node, in a process of Ray's that ends with ours."""
 
@@ -48,6 +66,11 @@ class Agent:
 
     def address(self) -> str:
         """Return the address of this node."""
+        return _address()
+
+    def check(self, folder: Path, token: str) -> str:
+        """Return the address of this node. Errors: Refused, as `check_shared`."""
+        check_shared(folder, token)
         return _address()
 
     def train(self, job: Job, processes: int, rendezvous: list[str], node_rank: int) -> int:
@@ -82,7 +105,9 @@ class Across:
             .remote()
             for node, share in shares.items()
         ]
-        self._addresses = [agent.address.remote() for agent in self._agents]
+        token = uuid4().hex
+        (job.run_dir / SHARED).write_text(token)
+        self._addresses = [agent.check.remote(job.run_dir, token) for agent in self._agents]
         self._here: Torchrun | None = None
         self._codes: list[Any] = []
 
@@ -97,6 +122,8 @@ class Across:
                 return None
             codes = [self._here.poll(), *(self._result(code) for code in self._codes)]
         except self._ray.exceptions.RayError as error:
+            if isinstance(cause := getattr(error, "cause", None), Refused):
+                raise cause from None
             log.error("%s", error)
             codes = [1]
         if any(codes):

@@ -17,7 +17,7 @@ def row(
     setup: Setup, done: Done, now: Done, found: Mapping[str, float], *, train_loss: float | None, best: bool
 ) -> TrainRow:
     """Return the row of a validation. found: its metrics. done, now: the progress before and after it."""
-    spec, plan, spent = setup.spec, setup.plan, done.step_seconds
+    spec, plan, spent, held = setup.spec, setup.plan, done.step_seconds, setup.pairs.val
     return TrainRow(
         library="open_clip",
         model=spec.model,
@@ -29,7 +29,7 @@ def row(
         step=now.step,
         samples_seen=now.samples,
         train_loss=train_loss,
-        val_batch_size=plan.batch_size if "clip_val_loss" in found else None,
+        val_batch_size=min(plan.batch_size, len(held)) if held and "clip_val_loss" in found else None,
         lr=setup.lr(now.step - 1) if now.step else None,
         logit_scale=float(setup.model.logit_scale.detach().exp()),  # type: ignore[operator]
         samples_per_s=done.batch * plan.batch_size * setup.place.world_size / spent if spent else None,

@@ -73,11 +73,8 @@ def limit(column: str) -> tuple[str, float | None]:
     The limit is a minimum if larger values are better, else a maximum.
     """
     side, sign = ("min", "≥") if QUANTITIES[column].better == "larger" else ("max", "≤")
-    largest = 100.0 if QUANTITIES[column].unit == "%" else None
     value = st.number_input(
         f"{sign} {title(column)}",
-        min_value=0.0,
-        max_value=largest,
         value=None,
         key=f"catalog_{side}_{column}",
         bind=BIND,
@@ -165,6 +162,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
                 "Estimate speed on",
                 devices,
                 index=None,
+                format_func=lambda label: label.removeprefix("NVIDIA GeForce ").removeprefix("Intel Core "),
                 key="catalog_device",
                 bind=BIND,
                 placeholder="timings of this machine only",
@@ -189,20 +187,21 @@ PREFIX = "catalog"
 LATENCY_HERE = "ImageNet against latency here"
 PRESETS: presets.Presets = {
     "Cost": presets.Preset(
-        "Plot MACs against parameters.", {"x": "gmacs", "y": "mparams", "log_x": True, "log_y": True}
+        "Plot MACs against parameters.",
+        {"x": "gmacs", "y": "mparams", "log_x": True, "log_y": True, "figure": None},
     ),
     "ImageNet against MACs": presets.Preset(
         "Plot the published top-1 accuracy of every pretrained timm model against its MACs at that image size.",
-        {"x": "gmacs", "y": "imagenet_top1", "log_x": True, "log_y": False},
+        {"x": "gmacs", "y": "imagenet_top1", "log_x": True, "log_y": False, "figure": "imagenet_top1"},
     ),
     "Zero-shot against MACs": presets.Preset(
         "Plot the published zero-shot average over 38 data sets of every pretrained CLIP model against its MACs.",
-        {"x": "gmacs", "y": "zeroshot_average_38", "log_x": True, "log_y": False},
+        {"x": "gmacs", "y": "zeroshot_average_38", "log_x": True, "log_y": False, "figure": "zeroshot_average_38"},
     ),
     LATENCY_HERE: presets.Preset(
         "Plot published top-1 accuracy against latency on this machine. After a calibration, missing latencies are "
         "estimated.",
-        {"x": "latency_ms", "y": "imagenet_top1", "log_x": True, "log_y": False},
+        {"x": "latency_ms", "y": "imagenet_top1", "log_x": True, "log_y": False, "figure": "imagenet_top1"},
     ),
 }
 
@@ -266,21 +265,23 @@ def draw_axes(everything: pd.DataFrame, settings: Sequence[Setting], devices: Se
         colour, size = choose("Colour", "colour", "family", "family"), choose("Size", "size", "equal", "equal")
         log_x = st.toggle("Log X", value=True, key=f"{PREFIX}_log_x", bind=BIND)
         log_y = st.toggle("Log Y", value=True, key=f"{PREFIX}_log_y", bind=BIND)
-        front_help = "Draw the Pareto front: models that no other model beats on both axes."
-        front = st.toggle("Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help)
+        has_front = any(column in MEASURED or QUANTITIES[column].better == "larger" for column in (x, y)) and x != y
+        front_help = "Draw the Pareto front: models that no other model beats on both axes. Two costs have none."
+        front = has_front & st.toggle(
+            "Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help, disabled=not has_front
+        )
         spoiled = not (front and {x, y} & set(MEASURED)) or _spoiled()
     here = st.session_state.get(f"{PREFIX}_setting") or settings[0].label
-    offered, device = dict(PRESETS), st.session_state.get(f"{PREFIX}_device")
-    if here in devices:  # a device of this machine has the label of the setting in which it was timed
-        preset = PRESETS[LATENCY_HERE]
-        offered[LATENCY_HERE] = replace(preset, fields={**preset.fields, "device": here})
-    presets.draw(place, PREFIX, offered, {"x": x, "y": y, "log_x": log_x, "log_y": log_y, "device": device})
+    latency = PRESETS[LATENCY_HERE]
+    # a device of this machine has the label of the setting in which it was timed
+    latency = replace(latency, fields={**latency.fields, "device": here if here in devices else None})
+    other = {name: st.session_state.get(f"{PREFIX}_{name}") for name in ("figure", "device")}
+    values = {"x": x, "y": y, "log_x": log_x, "log_y": log_y, **other}
+    presets.draw(place, PREFIX, {**PRESETS, LATENCY_HERE: latency}, values)
     colour_by, size_by = [
         None if column in ("family", "equal") else catalog_choose.in_unit(column, flops) for column in (colour, size)
     ]
-    has_front = any(column in MEASURED or QUANTITIES[column].better == "larger" for column in (x, y))
     x, y = catalog_choose.in_unit(x, flops), catalog_choose.in_unit(y, flops)
-    front = front and has_front and x != y
     return Axes(x, y, colour_by, size_by, log_x=log_x, log_y=log_y, flops=flops, front=front, spoiled=spoiled)
 
 

@@ -136,6 +136,7 @@ st.caption(
     (remarks if failed or incomplete else "")
     + f"The plot labels the {'Pareto front' if axes.front else 'extremes of each axis'}"
     + ("" if axes.colour else f"; its legend lists the {SHOWN_FAMILIES} largest families")
+    + (f". Speeds are those of {plain(filters.device)}" if axes.timings and filters.device else "")
     + (f". Hollow points are {HOLLOW[bool(filters.device)]}; the table says which" if axes.timings else "")
     + ". Costs do not depend on the pretrained tag. Models are listed at their own image size and at the sizes of "
     "published accuracies."
@@ -146,6 +147,8 @@ data.draw_import()
 timed_here = data.table(axes, replace(filters, device="")).reindex(selected.index) if filters.device else selected
 promising = list(worth_measuring(selected, axes.y).index) if filters.device and axes.y in FIGURES else None
 plan = measure.plan(timed_here, timed_here.loc[chosen], axes, filters.setting, promising)
+if filters.device not in ("", filters.setting.label):
+    plan = measure.Plan((), f"Speeds of {filters.device} are shown: clear *Estimate speed on* to time on this machine.")
 hint = "" if chosen else "Select points (drag or click) or rows to open, compare, profile or save them."
 with count:
     counts = choose.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen), left_off)
@@ -153,6 +156,8 @@ with count:
 with status:
     if plan.sentence or hint:  # one line: the first selection must not move the rows below
         st.caption(plain(plan.sentence or hint))
+    if axes.timings and not timings_shown and devices:
+        st.caption("To see all models at once, choose a device in *Estimate speed on* or calibrate this machine.")
     measure.draw_submitted()
 with bar:
     measure.buttons(plan)

@@ -7,7 +7,7 @@ from engine.report.figures import training
 from engine.store import Run
 from pages.shared import backend
 
-SMOOTH = {"no": 1, "5": 5, "20": 20, "100": 100}
+SMOOTH = {"off": 1, "5": 5, "20": 20, "100": 100}
 FOLDED = "Learning rate, throughput, gradients, memory, ranks"
 
 

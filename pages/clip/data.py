@@ -27,7 +27,7 @@ from engine.report.checks.training import Data
 from engine.roots import expand_home, scan_within, stat_within
 from engine.specs import Spec
 from engine.specs.clip import EMBEDDED, split_sources
-from engine.words import count_captions
+from engine.words import count_captions, plural
 from pages.clip import uploads
 from pages.shared import backend
 from pages.shared.form import spec_form
@@ -243,15 +243,15 @@ def draw(preview: Preview) -> None:
 
 def _counts(facts: Look) -> str:
     """Return one line with the counts and the image sizes."""
-    parts = [f"{facts.count:,} pairs", count_captions(facts.captions, facts.distinct_captions)]
-    parts += [f"{len(facts.classes):,} classes"] if facts.classes else ["no classes"]
+    parts = [plural(facts.count, "pair"), count_captions(facts.captions, facts.distinct_captions)]
+    parts += [plural(len(facts.classes), "class", "es") if facts.classes else "no classes"]
     if facts.smallest and facts.median and facts.largest:
         smallest, median, largest = (
             " × ".join(map(str, size)) for size in (facts.smallest, facts.median, facts.largest)
         )
         same = facts.smallest == facts.largest
         parts.append(f"images {median} px" if same else f"median image {median} px ({smallest} to {largest})")
-    parts.append(f"{facts.looked_at:,} images opened")
+    parts.append(f"{plural(facts.looked_at, 'image')} opened")
     return "; ".join(parts)
 
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
+from engine import shipped
 from engine.jobs import references
+from engine.jobs.checkpoints import BEST
 from engine.report.checks import prospects
 from engine.report.checks.training import Check
 from engine.results.answers import Prospect
@@ -42,23 +42,15 @@ def models(own: Iterable[str] = ()) -> list[str]:
     return [DIGITS_MODEL, *own, *names]
 
 
-def weights() -> list[str]:
-    """Return the weights of trainings to offer: the best of each run, then the paths of other checkpoints."""
+def weights(model: str) -> list[str]:
+    """Return the weights of a model to offer: the best of each training, published tags, paths of other checkpoints."""
     runs = [run for run in backend.store().runs(kind=TrainSpec.kind, limit=MOST_RUNS) if run.done]
-    files = {run.id: complete_checkpoints(backend.folder(run)) for run in runs}
+    runs = [run for run in runs if isinstance(run.spec, TrainSpec) and run.spec.model == model]
+    files = {run.id: backend.checkpoints(run) for run in runs}
     best = [f"best of run {number}" for number, paths in files.items() if paths]
-    others = (str(path) for paths in files.values() for path in paths if path.name != references.BEST)
-    return [*best, *islice(others, MOST_RUNS)]
-
-
-def complete_checkpoints(folder: Path) -> list[Path]:
-    """Return the complete checkpoints of a run, newest first. folder: of the run."""
-    times = {}
-    for path in (folder / references.CHECKPOINTS).glob("*.pt"):
-        with suppress(FileNotFoundError):  # the training has removed this old checkpoint since
-            if path.with_name(f"{path.name}.json").is_file():
-                times[path] = path.stat().st_mtime_ns
-    return sorted(times, key=times.__getitem__, reverse=True)
+    others = (str(path) for paths in files.values() for path in paths if path.name != BEST)
+    tags = shipped.weights(backend.settings().catalog_dir).get(model, [])
+    return [*best, *tags, *islice(others, MOST_RUNS)]
 
 
 def data(

@@ -12,7 +12,7 @@ from engine.datasets import unpack
 from engine.datasets.kinds import recognise
 from engine.datasets.uploads import Kept, forget, kept
 from engine.specs import Refused
-from engine.specs.clip import EMBEDDED
+from engine.specs.clip import EMBEDDED, short_name
 from engine.store import Role
 from pages.shared import backend
 from pages.shared.form import spec_form
@@ -81,7 +81,7 @@ def _line(prefix: str, upload: Kept) -> None:
     key = f"{prefix}_kept_{upload.folder.name}"
     with st.container(horizontal=True, vertical_alignment="center"):
         owner = f", by {upload.owner}" if upload.owner else ""
-        st.text(f"{upload.folder.name}, {size(upload.size / 1e9)}{owner}", width="stretch")
+        st.text(f"{short_name(str(upload.folder))}, {size(upload.size / 1e9)}{owner}", width="stretch")
         st.button("Use", key=f"{key}_use", on_click=_use, args=(prefix, upload.data, upload.kind))
         options: dict[str, Any] = {"icon": ":material/delete:", "type": "tertiary"}
         if backend.user().may_change(upload.owner) and st.button("Delete", key=f"{key}_delete", **options):
@@ -91,7 +91,7 @@ def _line(prefix: str, upload: Kept) -> None:
 @st.dialog("Delete this upload?")
 def _confirm(prefix: str, upload: Kept) -> None:
     """Draw the confirmation dialog, with the runs that used the upload."""
-    st.text(f"{upload.folder.name}, {size(upload.size / 1e9)}")
+    st.text(f"{short_name(str(upload.folder))}, {size(upload.size / 1e9)}")
     kinds = (backend.store().runs(kind=kind, limit=RUNS) for kind in ("train", "evaluate"))
     runs = [run for run in chain(*kinds) if _reads(run.spec, upload)]
     if active := [run for run in runs if not run.state.ended]:
@@ -136,6 +136,7 @@ def _unpacked(prefix: str, file: Any) -> str:
         backend.user().require(Role.RUNNER)
         path, kind = recognise(target, roots) if target.is_dir() else unpack(file, file.name, target, owner)
     except Refused as problem:
-        return str(problem)
+        data = st.session_state.get(spec_form.key(prefix, "data")) or EMBEDDED[0]
+        return f"{str(problem).rstrip('.')}. The data stay {short_name(data)}."
     _use(prefix, path, kind)
     return ""

@@ -61,7 +61,7 @@ def _curves(points: pd.DataFrame, best: Mapping[str, int]) -> None:
     """Draw loss and accuracy as large charts and the other metrics as small ones, with one colour per run."""
     smooth = SMOOTH[
         st.segmented_control(
-            "Average over points", list(SMOOTH), default="no", required=True, key="compare_smooth", bind=BIND
+            "Smoothing (points)", list(SMOOTH), default="off", required=True, key="compare_smooth", bind=BIND
         )
     ]
     large = training.large(points)

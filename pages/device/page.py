@@ -123,6 +123,8 @@ def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
         key="device_roofline",
         alt=f"Roofline of {where}: {len(roofs)} measured rates and {len(points)} timed models",
     )
+    if roofs.empty:
+        st.caption("No rates of this device are measured yet, so the plot has no roof. Measure the device above.")
     with st.container(horizontal=True, vertical_alignment="center"):
         download_table(lambda: points, "roofline", key="device_points", disabled=points.empty)
         if points.empty:

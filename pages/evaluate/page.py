@@ -52,10 +52,9 @@ def draw_model() -> dict[str, Any]:
         values = {"model": spec_form.field(EvaluateSpec, "model", PREFIX, clip_form.models(runs), free=True)}
     run = runs.get(values["model"] or "")
     with right:
+        offered = clip_form.weights(getattr(run.spec, "model", "") if run else values["model"] or "")
         hint = "default: the best of the run" if run else "none: random weights; or choose, or type a tag"
-        values["checkpoint"] = spec_form.field(
-            EvaluateSpec, "checkpoint", PREFIX, clip_form.weights(), free=True, hint=hint
-        )
+        values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", PREFIX, offered, free=True, hint=hint)
     if run:
         st.caption(plain(f"Run {run.id}: {run.name or run.spec.summary}"))
     elif runs:

@@ -21,7 +21,7 @@ from engine.results.embeddings import Embeddings, read_embeddings
 from engine.roots import Roots, file_within, open_within
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
-from engine.words import count_captions
+from engine.words import count_captions, plural
 from pages.clip import pictures, try_it
 from pages.evaluate import search
 from pages.shared import backend
@@ -158,10 +158,10 @@ def _metrics(row: EvaluateRow) -> None:
                 if (value := getattr(row, name)) is not None:
                     st.metric(title, digits(value), width="content", help=HELP.get(name))
         parts = [
-            f"{row.images:,} images" if row.images else "",
+            plural(row.images, "image") if row.images else "",
             count_captions(row.captions, row.distinct_captions) if row.captions else "",
         ]
-        parts += [f"{row.classes:,} classes" if row.classes else "", f"{row.device}, {row.precision}"]
+        parts += [plural(row.classes, "class", "es") if row.classes else "", f"{row.device}, {row.precision}"]
         if row.probe_images is not None and row.probe_c is not None:
             parts.append(f"probe trained on {row.probe_images:,} images with C = {row.probe_c:g}")
         if row.clip_val_loss is not None and row.val_batch_size:

@@ -40,7 +40,7 @@ def draw(run: Run, file: str) -> None:
         st.caption("Describe the images to find and press Enter.")
         return
     try:
-        question = search_question(backend.settings(), run, text, top, file)
+        question = search_question(backend.store(), backend.settings(), run, text, top, file)
     except (Refused, ValidationError) as problem:
         st.error(plain(_message(problem)), icon=":material/error:")
         return

@@ -1,5 +1,6 @@
 """Filters of the list of runs, kept in the address."""
 
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import streamlit as st
@@ -13,7 +14,9 @@ from pages.shared.text import plain
 
 PREFIX = "runs"
 BIND: Final = "query-params"
-EMPTY: dict[str, Any] = {"text": "", "model": "", "device": None, "tags": [], "states": [], "kinds": []}
+EMPTY: dict[str, Any] = {"text": "", "model": "", "device": None, "tags": [], "states": [], "kinds": [], "days": None}
+DAYS = {"today": 0, "since yesterday": 1, "last 7 days": 6, "last 30 days": 29}
+"""Choices for the day of submission, with the number of days before today."""
 ORDERS: dict[str, Order] = {
     "newest first": "newest",
     "oldest first": "oldest",
@@ -48,6 +51,12 @@ def _choices(url: str, revision: int) -> tuple[list[str], list[str]]:
     return store.devices(), list(store.tags())
 
 
+def _midnight(days: int) -> float:
+    """Return the beginning of the day so many days ago, in this machine's time, as seconds since the epoch."""
+    today = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+    return (today - timedelta(days=days)).timestamp()
+
+
 def fields(store: Store) -> Filter | None:
     """Draw the filters and return them as a Filter, or None with an error message if a value is invalid."""
     shared: dict[str, Any] = {"bind": BIND, "on_change": go_to_first_page}
@@ -78,6 +87,9 @@ def fields(store: Store) -> Filter | None:
     with st.container(horizontal=True, horizontal_alignment="distribute"):
         options: dict[str, Any] = {"selection_mode": "multi", "wrap": True, **shared}
         values["kinds"] = st.pills("Kind", sorted(kinds()), key=key("kinds"), **options)
+        values["days"] = st.selectbox(
+            "Submitted", list(DAYS), index=None, key=key("days"), placeholder="any day", width=180, **shared
+        )
         order = st.selectbox(
             "Order",
             list(ORDERS),
@@ -98,6 +110,7 @@ def fields(store: Store) -> Filter | None:
             device=values["device"] or "",
             tags=tuple(values["tags"]),
             text=(values["text"] or "").strip(),
+            created_after=_midnight(DAYS[values["days"]]) if values["days"] else None,
             order=ORDERS[order],
         )
     except Refused as refusal:

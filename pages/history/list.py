@@ -7,12 +7,12 @@ import streamlit as st
 from engine.report import frames
 from engine.report.export import bulk
 from engine.store import Filter, Run, State
+from engine.words import plural
 from pages.history.filters import BIND, clear, go_to_first_page, key
 from pages.shared import backend, rerun, run_actions, sign_in, tour
 from pages.shared.table import download_table, results_table
 
 SIZES = (25, 50, 100, 200)
-SHOWN = frames.RUN_COLUMNS[:-2]
 MARKS = {"finished": "✓", "failed": "✗", "all failed": "✗", "vanished": "?", "cancelled": "–", "queued": "…"}
 """Marks in front of a state in the list, which cannot draw the icons of a badge."""
 
@@ -33,12 +33,12 @@ def draw(filter: Filter) -> None:
         _choose_columns()
         page = st.pagination(-(-total // size), key=key("page"), bind=BIND)
         first = (page - 1) * size
-        st.caption(f"{first + 1:,} to {min(first + size, total):,} of {total:,} runs")
+        st.caption(f"{first + 1:,} to {min(first + size, total):,} of {plural(total, 'run')}")
         download_table(
             lambda: bulk.runs(store, filter),
             "runs",
             key=key("file"),
-            label=f"{total:,} runs",
+            label=plural(total, "run"),
             help="One line per run, for the runs on all pages.",
         )
     with place:
@@ -53,13 +53,19 @@ def _choose_columns() -> None:
             "Columns",
             [name for name in frames.RUN_COLUMNS if name in config],
             selection_mode="multi",
-            default=[name for name in SHOWN if name in config],
+            default=_shown(),
             key=key("columns"),
             bind=BIND,
             format_func=lambda name: config[name]["label"],
             label_visibility="collapsed",
         )
     rerun.hold(key("columns"))
+
+
+def _shown() -> list[str]:
+    """Return the columns shown by default: tags only if a run has one."""
+    hidden = {*frames.RUN_COLUMNS[-2:], *(() if backend.store().tags() else ("tags",))}
+    return [name for name in frames.RUN_COLUMNS if name in _config() and name not in hidden]
 
 
 @st.fragment
@@ -104,7 +110,7 @@ def _table(runs: list[Run]) -> list[int]:
     frame = frames.runs(runs)  # not cached, because the duration of a running run changes
     frame["state"] = [f"{_mark(run)} {run.outcome}" for run in runs]
     shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
-    chosen, config = st.session_state.get(key("columns"), SHOWN), _config()
+    chosen, config = st.session_state.get(key("columns"), _shown()), _config()
     return [
         int(run)
         for run in results_table(

@@ -52,7 +52,9 @@ def draw_head(name: str, sizes: pd.DataFrame, accuracies: pd.DataFrame) -> None:
         if (best := model.headline(accuracies)) is not None:
             at = ", ".join(filter(None, [best["pretrained"], f"{best['image_size']} px" * bool(best["image_size"])]))
             help = f"Highest published value: {at}. Published by {best['source']}. The tab Published shows all values."
-            st.metric(f"{best['label']} (%)", f"{best['percent']:.2f}", width="content", help=plain(help))
+            elsewhere = f" at {best['image_size']} px" if best["image_size"] not in ("", own["image_size"]) else ""
+            label = f"{best['label']} (%){elsewhere}"  # costs are those of the model's own size
+            st.metric(label, f"{best['percent']:.2f}", width="content", help=plain(help))
     counted = plain(catalog.describe(shipped.versions(backend.settings().catalog_dir)))
     size = f" of {plain(own['image_size'])} px" if own["image_size"] else ""
     with_text = " with its text" if own["library"] == model.TRAINABLE else ""

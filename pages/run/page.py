@@ -22,11 +22,12 @@ LOG_LINES = 400
 TICK_S = 2
 
 
-def draw_log(run_id: int) -> None:
+def draw_log(run: Run) -> None:
     """Draw the end of the log."""
-    tail = RunFiles(backend.settings().runs_dir, run_id).log_tail(LOG_LINES)
+    backend.fetch_problem(run)
+    tail = RunFiles(backend.settings().runs_dir, run.id).log_tail(LOG_LINES)
     if tail:
-        verbatim(tail, key=f"log_{run_id}")
+        verbatim(tail, key=f"log_{run.id}")
     else:
         st.caption("The log is empty.")
 
@@ -58,7 +59,7 @@ def draw_details(run_id: int) -> None:
     """Draw the tabs with log, request and environment."""
     run = backend.store().run(run_id)
     contents = {
-        "Log": lambda: draw_log(run.id),
+        "Log": lambda: draw_log(run),
         "Request": lambda: draw_request(run),
         "Environment": lambda: draw_environment(run),
     }

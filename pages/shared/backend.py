@@ -9,12 +9,13 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from engine.jobs.answers import Answers
+from engine.jobs.checkpoints import complete
 from engine.published import match, speeds, update
 from engine.report.catalog import catalog
 from engine.report.style import Style, family_styles
 from engine.roots import stat_within
 from engine.settings import Settings
-from engine.store import Run, Store, Unavailable, User, open_store
+from engine.store import Run, Store, Unavailable, User, mirror, open_store
 from engine.store.files import RunFiles
 from pages.shared import sign_in
 from pages.shared.text import plain
@@ -91,8 +92,26 @@ def linked_run() -> Run | None:
 
 
 def folder(run: Run) -> Path:
-    """Return the folder that holds the files of a run."""
+    """Return the folder that holds the files of a run, after fetching those that another machine has made."""
+    fetch_problem(run)
     return RunFiles(settings().runs_dir, run.id).dir
+
+
+def fetch_problem(run: Run) -> str:
+    """Fetch the files of a run that another machine has made, except for checkpoints. Return why that failed, if so."""
+    try:
+        mirror.fetch(settings(), run)
+    except mirror.Unreachable as problem:
+        return str(problem)
+    return ""
+
+
+def checkpoints(run: Run) -> dict[Path, int]:
+    """Return what `complete` does; nothing while another machine's cannot be reached, as its page says."""
+    try:
+        return complete(settings(), run)
+    except mirror.Unreachable:
+        return {}
 
 
 def own_files(run: Run) -> tuple[Path, ...]:

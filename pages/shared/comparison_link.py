@@ -96,7 +96,7 @@ def _is_number(text: str) -> bool:
 
 
 def _label(run: Run) -> str:
-    return f"{run.id} {run.kind}: {run.name or run.spec.summary}, {run.created_at:%Y-%m-%d}"
+    return f"{run.id} {run.kind}: {run.name or run.spec.summary}, {run.created_at:%Y-%m-%d %H:%M}"
 
 
 def models() -> list[str]:

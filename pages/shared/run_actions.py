@@ -210,7 +210,7 @@ def draw_actions(runs: Sequence[Run]) -> None:
         if len(runs) == 1:
             st.page_link("run/page.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(ids[0])})
         if 1 < len(runs) <= comparison_link.MOST:
-            query = {comparison_link.RUNS: ",".join(map(str, ids))}
+            query = {comparison_link.RUNS: ",".join(map(str, sorted(ids)))}
             st.page_link("compare/page.py", label="Compare", icon=":material/compare:", query_params=query)
     if runs and mine:
         with tags, st.container(horizontal=True, vertical_alignment="bottom"):  # one line, so that it hides few rows

@@ -45,6 +45,8 @@ def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
         st.text(sentence(run, store), width="stretch")
         actions(run, beside_form)
     progress(run)
+    if problem := backend.fetch_problem(run):
+        st.warning(plain(f"Log, samples or checkpoints may be missing here: {problem}"), icon=":material/cloud_off:")
     import_module(f"pages.{PAGES[run.kind]}.results").draw(run, store.rows(run.id))
 
 
@@ -195,8 +197,10 @@ def sentence(run: Run, store: Store) -> str:
 
 
 def progress(run: Run) -> None:
-    """Draw the progress bar of a running run, or the error of a failed one."""
+    """Draw the progress bar of a running run, the error of a failed one, or the warning of another one."""
     if run.state in (State.RUNNING, State.STOPPING) and run.total:
         st.progress(min(run.done / run.total, 1.0))
     if run.state is State.FAILED and run.error:
         st.error(plain(run.error), icon=":material/error:")
+    elif run.error:
+        st.warning(plain(run.error), icon=":material/cloud_off:")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from engine.jobs.references import checkpoint_file
+from engine.jobs import checkpoints
 from engine.report.export import model_card
 from engine.results.clip import TrainRow
 from engine.specs import Refused
@@ -25,7 +25,7 @@ LARGEST_ZIP = 500_000_000
 def draw(run: Run, rows: Sequence[TrainRow], name: str) -> None:
     """Draw the button that exports a checkpoint, or the exported folder. name: of the checkpoint's file."""
     try:
-        path, step = checkpoint_file(backend.settings(), run, name)
+        path, step = checkpoints.named(backend.settings(), run, name)
     except Refused as refused:
         st.error(plain(str(refused)), icon=":material/error:")
         return
@@ -36,6 +36,8 @@ def draw(run: Run, rows: Sequence[TrainRow], name: str) -> None:
         return
     help = "Write the weights as safetensors with an open_clip configuration and a model card."
     pressed = st.button("Export for open_clip", icon=":material/deployed_code:", key=key, help=help)
+    if pressed:
+        checkpoints.fetch(backend.settings(), run, name)
     if pressed or f"{key}_asked_answer" in st.session_state:
         question = model_card.export(run, rows, path, step, folder)
         draw_answer(question, f"{key}_asked", lambda _: _exported(folder, key), waiting="Exporting.")

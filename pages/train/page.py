@@ -1,6 +1,7 @@
 """The page Train: data, model, settings and checks, then the run below."""
 
 from base64 import b64decode
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +18,12 @@ from engine.specs.clip import DIGITS_MODEL, short_name
 from engine.specs.questions import Augment
 from engine.specs.schedule import schedule
 from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec
+from engine.words import plural
 from pages.clip import data
 from pages.clip import form as clip_form
-from pages.shared import backend, durations, launch
+from pages.shared import backend, durations, launch, rerun
 from pages.shared.form import groups, presets, spec_form
+from pages.shared.form import link as form_link
 from pages.shared.question import draw_answer
 from pages.shared.rerun import fold
 from pages.shared.text import plain
@@ -28,6 +31,15 @@ from pages.shared.text import plain
 PREFIX = "train"
 DEFAULTS = {"pretrained": None, "epochs": None, "steps": None, "batch_size": None, "lr": None, "warmup": ""}
 TRAINED_WHOLE = {"lock_image": False, "overfit": False, "val_frequency": 1, "zeroshot_frequency": 1}
+
+
+def missing_weights(values: Mapping[str, Any]) -> str:
+    """Return a sentence on the weights that fine-tuning needs; empty if the form's values have some."""
+    if any(values.get(name) for name in ("pretrained", "pretrained_image", "resume")):
+        return ""
+    return "Choose initial weights under Model: without them, the locked image tower stays random."
+
+
 PRESETS: presets.Presets = {
     "Digits in a minute": presets.Preset(
         "Train a small CLIP from scratch on scikit-learn's digits. No download, about a minute on two cores.",
@@ -36,6 +48,7 @@ PRESETS: presets.Presets = {
     "Fine-tune gently": presets.Preset(
         "Train for a few epochs at a low learning rate with the image tower locked. Choose initial weights as well.",
         {"lr": FINE_TUNE_LR, "epochs": 5, "steps": None, "warmup": "10%", **TRAINED_WHOLE, "lock_image": True},
+        missing=missing_weights,
     ),
     "One batch, to check": presets.Preset(
         "Train on one batch for 50 steps. If the loss does not fall strongly, something is wrong.",
@@ -106,7 +119,7 @@ def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
         }
     with right:
         values["pretrained"] = spec_form.field(
-            TrainSpec, "pretrained", PREFIX, clip_form.weights(), free=True, hint=SCRATCH
+            TrainSpec, "pretrained", PREFIX, clip_form.weights(values["model"] or ""), free=True, hint=SCRATCH
         )
     default = schedule(TrainSpec(), max(pairs, 1))
     rate = FINE_TUNE_LR if values["pretrained"] else SCRATCH_LR
@@ -170,7 +183,8 @@ def describe(spec: TrainSpec, counts: Data) -> str:
     promise = durations.promise(references.resolve(backend.store(), backend.settings(), spec), plan.steps)
     time = f", {promise}" if promise else ""
     start = f" from {short_name(spec.pretrained)}" if spec.pretrained else ""
-    return f"Trains {spec.model}{start} for {plan.steps:,} steps on {spec.device}{time}"
+    steps = plural(plan.steps, "step")
+    return f"Trains {spec.model}{start} on {short_name(spec.data)} for {steps} on {spec.device}{time}"
 
 
 def count_pairs(values: dict[str, Any], preview: data.Preview) -> tuple[Data | None, str]:
@@ -232,5 +246,8 @@ def form() -> None:
 
 st.title("Train CLIP", anchor=False)
 st.caption("Train or fine-tune CLIP briefly on your own images and captions, or on the included handwritten digits.")
+if filled := form_link.filled_from(TrainSpec):
+    rate = f"The learning rate is the default for initial weights, {FINE_TUNE_LR:g}."
+    rerun.show(f"{filled} {rate}", ":material/edit_note:")
 form()
 launch.linked_run("train", "Curves appear here. Earlier trainings are on the page Runs.")

@@ -1,6 +1,6 @@
 """Results of a training: values of the last epoch, curves, a row per epoch, and downloads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from engine.jobs.checkpoints import fetch
 from engine.report import frames
 from engine.report.figures import training
 from engine.report.quantities import CLIP_LABELS
@@ -17,7 +18,7 @@ from engine.results.clip import TrainRow, best_epoch
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import RETRYABLE, Run
-from pages.clip import form, try_it
+from pages.clip import try_it
 from pages.clip.curves import FOLDED, SMOOTH, curve_points, points_of
 from pages.shared import backend
 from pages.shared.chart.chart import chart
@@ -34,6 +35,8 @@ LARGEST_DOWNLOAD = 1_000_000_000
 OTHERS = 50
 """Offer at most this many other trainings for an overlay."""
 BEST = "★ best"
+BEST_BY = ("zeroshot_top1", "image_to_text_r1", "train_loss")
+"""Metrics that select the best model by default: the first that was measured (engine/training/validation.py)."""
 COLUMNS = (
     *("epoch", "mark", "step", "train_loss", "clip_val_loss", "val_generative_loss"),
     *("zeroshot_top1", "zeroshot_top5", "image_to_text_r1"),
@@ -43,27 +46,27 @@ COLUMNS = (
 SHARES = (
     "zeroshot_top1",
     "zeroshot_top5",
-    *(f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5)),
+    *(f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5, 10)),
 )
 
 
 def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     """Draw the results so far."""
     points = curve_points(run)
-    if run.state in RETRYABLE and (checkpoints := form.complete_checkpoints(backend.folder(run))):
+    if run.state in RETRYABLE and (checkpoints := backend.checkpoints(run)):
         st.caption(plain(f"Resume continues from a checkpoint: {', '.join(path.name for path in checkpoints)}"))
     if points.empty and not rows:
         st.caption("No results yet. Curves appear after the first steps, a row after each epoch.")
         return
     best = best_epoch(rows)
     _values(run, rows, best, points)
-    _curves(run, points, best)
+    _curves(run, points, best, _loss_batches(rows[-1]) if rows else "")
     if rows:
         _table(run, rows, best)
     _downloads(run, rows, points)
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         st.caption(plain(note))
-    if run.state.ended and form.complete_checkpoints(backend.folder(run)):
+    if run.state.ended and backend.checkpoints(run):
         try_it.draw(run)
 
 
@@ -82,9 +85,11 @@ def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: p
             if last is not None and getattr(last, name) is not None:
                 _metric(CLIP_LABELS[name], name, last, before)
         if best is not None:
-            name = "zeroshot_top1" if best.zeroshot_top1 is not None else "image_to_text_r1"
+            name = run.spec.best_metric or next(name for name in BEST_BY if getattr(best, name) is not None)
             label = f"Best (step {best.step:,})" if run.spec.val_every_steps else f"Best (epoch {best.epoch})"
-            _metric(label, name, best, before if before and before.step == 0 else None)
+            why = f" The best model is chosen by {CLIP_LABELS[name].lower()}"
+            why += "; held-out loss decides between equal values." if name != "clip_val_loss" else "."
+            _metric(label, name, best, before if before and before.step == 0 else None, why)
         if last is not None and last.samples_per_s is not None:
             waiting = (
                 ""
@@ -96,11 +101,11 @@ def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: p
             st.metric("Training time", duration(last.seconds), width="content")
 
 
-def _metric(label: str, name: str, row: TrainRow, before: TrainRow | None) -> None:
-    """Draw a value of a row and its change since the row `before`."""
+def _metric(label: str, name: str, row: TrainRow, before: TrainRow | None, why: str = "") -> None:
+    """Draw a value of a row and its change since the row `before`. why: last sentence of the help text."""
     value, earlier = getattr(row, name), getattr(before, name) if before else None
     if value is None:
-        st.metric(label, "–", width="content", help=CLIP_LABELS[name])
+        st.metric(label, "–", width="content", help=f"{CLIP_LABELS[name]}.{why}")
         return
     share = name in SHARES
     change = None if earlier is None else value - earlier
@@ -108,7 +113,7 @@ def _metric(label: str, name: str, row: TrainRow, before: TrainRow | None) -> No
     text = f"{100 * value:.1f} %" if share else digits(value)
     since = "the initial weights" if before and before.step == 0 else "the row before"
     change_text = "." if earlier is None else f", and its change since {since}."
-    help = f"{CLIP_LABELS[name]} at step {row.step:,}{change_text}"
+    help = f"{CLIP_LABELS[name]} at step {row.step:,}{change_text}{why}"
     colour: Any = "normal" if share else "inverse"
     if delta is not None and not float(delta.split()[0]):
         delta = "no change"
@@ -116,14 +121,25 @@ def _metric(label: str, name: str, row: TrainRow, before: TrainRow | None) -> No
     st.metric(label, text, delta, width="content", help=help, **same)
 
 
-def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
-    """Draw loss and accuracy as large charts and the other metrics as small ones, with other trainings overlaid."""
+def _loss_batches(row: TrainRow) -> str:
+    """Return a sentence on the batch sizes of both losses; empty when one is unknown."""
+    if not row.step or not row.val_batch_size:
+        return ""
+    sizes = f"training {row.samples_seen // row.step:,} pairs, held out {row.val_batch_size:,}"
+    return f"A contrastive loss grows with its batch size: {sizes}."
+
+
+def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None, note: str) -> None:
+    """Draw loss and accuracy as large charts and the other metrics as small ones, with other trainings overlaid.
+
+    note: caption of the large charts.
+    """
     if points.empty:
         return
     with st.container(horizontal=True):
         others = _others(run)
         smooth = st.segmented_control(
-            "Average over points", list(SMOOTH), default="no", required=True, key=f"smooth_{run.id}"
+            "Smoothing (points)", list(SMOOTH), default="off", required=True, key=f"smooth_{run.id}"
         )
     marks = {run.id: best.step} if best else {}
     marks |= {other.id: step for other in others if (step := _best(other.id, other.revision))}
@@ -137,6 +153,8 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None) -> None:
     for column, (title, figure) in zip(st.columns(max(1, len(large))), large.items(), strict=False):
         with column:
             chart(figure, key=f"curve_{title}_{run.id}", alt=f"{title} over optimizer steps")
+    if note:
+        st.caption(note)
     if training.small(points) and (section := fold(FOLDED, key=f"more_{run.id}")):
         with section:
             for titles, figure in _make_figures(*key, small=True).items():
@@ -210,7 +228,7 @@ def _frame(store: str, run_id: int, revision: int, count: int, _rows: Sequence[T
 def _downloads(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None:
     """Draw the downloads and the link to an evaluation."""
     stem, folder = f"train-{run.id}", backend.folder(run)
-    checkpoints = form.complete_checkpoints(backend.folder(run))
+    checkpoints = backend.checkpoints(run)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         if checkpoints:
             help = "Open the form to evaluate this training on its held-out pairs or on other data."
@@ -219,7 +237,7 @@ def _downloads(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None
             )
             help = "Open the form to train the best model of this run further, on the same or other data."
             further: dict[str, Any] = {"icon": ":material/model_training:", "key": f"further_{run.id}", "help": help}
-            form_link(_further(run), "Train on from this", **further)
+            form_link(_further(run), "Train on from this", source=str(run.id), **further)
         if rows:
             download_rows(run, frames.train, label="epochs")
         if len(points):
@@ -260,7 +278,7 @@ def _further(run: Run) -> TrainSpec:
     return run.spec.model_copy(update={"pretrained": f"best of run {run.id}", "lr": None, "resume": ""})
 
 
-def _checkpoint(run: Run, checkpoints: Sequence[Path]) -> str:
+def _checkpoint(run: Run, checkpoints: Mapping[Path, int]) -> str:
     """Draw the choice of a checkpoint, which `open_clip.create_model(name, pretrained=path)` loads. Return its name.
 
     Its owner and admins also get its download.
@@ -269,14 +287,18 @@ def _checkpoint(run: Run, checkpoints: Sequence[Path]) -> str:
     first = names.index("best.pt") if "best.pt" in names else 0
     key = f"checkpoint_{run.id}" if "best.pt" in names else f"newest_of_{run.id}"  # so that the best is proposed later
     chosen = st.selectbox("Checkpoint", names, first, key=key, width=160)
-    path = checkpoints[names.index(chosen)]
+    path, size = list(checkpoints.items())[names.index(chosen)]
     if not backend.may_change(run):
         return chosen
-    size = path.stat().st_size
     if size > LARGEST_DOWNLOAD:
         st.caption(f"{size / 1e9:.1f} GB, too large to download here. Copy the file.")
         return chosen
     help = "Load it with open_clip.create_model(name, pretrained=path)."
     label = f"{chosen} ({size / 1e6:,.1f} MB)"
-    download(label, path.read_bytes, f"train-{run.id}-{chosen}", key=f"checkpoint_file_{run.id}", help=help)
+
+    def content() -> bytes:
+        fetch(backend.settings(), run, chosen)
+        return path.read_bytes()
+
+    download(label, content, f"train-{run.id}-{chosen}", key=f"checkpoint_file_{run.id}", help=help)
     return chosen

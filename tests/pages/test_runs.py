@@ -1,12 +1,16 @@
 """The list of runs and the page of one run, in every state a run can have."""
 
+import time
+from pathlib import Path
+
 import pytest
+from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
-from engine.store import Attempt, Cause, Exit, State, Store, attempts
+from engine.store import Attempt, Cause, Exit, State, Store, attempts, mirror, tables
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
@@ -210,6 +214,30 @@ def test_a_run_shows_what_was_asked_where_it_ran_and_what_it_printed(store: Stor
 
 
 @pytest.mark.slow
+def test_a_run_of_another_machine_shows_its_log_or_says_why_not(
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = bring_to(store, State.FINISHED)
+    attempts.warn(store.database, attempts.get(store.database, 1), "its files are only there")
+    copies = tmp_path / "copies"
+    there = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere", "artifacts_url": str(copies)})
+    files = RunFiles(there.runs_dir, run_id)
+    files.prepare()
+    files.log.write_text("printed elsewhere\n")
+    mirror.upload(there, store.run(run_id))
+    monkeypatch.setenv("VITALS_ARTIFACTS_URL", str(copies))
+    copies.rename(tmp_path / "aside")
+    copies.write_text("no folder")
+    app = open_page(ONE, run=str(run_id))
+    assert [warning.value[:8] for warning in app.warning] == ["its file", "Log\\, sa"]
+    copies.unlink()
+    (tmp_path / "aside").rename(copies)
+    monkeypatch.setattr(mirror, "FAILED_S", 0.0)
+    assert "printed elsewhere\n" in verbatim(app.run())
+    assert len(app.warning) == 1
+
+
+@pytest.mark.slow
 def test_errors_are_text(store: Store) -> None:
     (error,) = open_page(ONE, run=str(bring_to(store, State.FAILED))).error
     assert error.value == "RuntimeError\\: \\*\\*it\\*\\* \\<b\\>broke\\<\\/b\\>"
@@ -380,6 +408,9 @@ def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> No
     store.set_tags(tagged, ["paper"])
     other = queue(store, "vit_tiny")
     assert listed(open_page(LIST)) == [other, tagged, failed]
+    with store.database.write() as connection:
+        three_days_ago = time.time() - 3 * 86400
+        connection.execute(update(tables.runs).where(tables.runs.c.id == failed).values(created_at=three_days_ago))
     for query, found in (
         ({"runs_states": "failed"}, [failed]),
         ({"runs_device": "cpu"}, [tagged]),
@@ -387,6 +418,8 @@ def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> No
         ({"runs_model": "resnet18"}, [tagged, failed]),
         ({"runs_model": "vit*"}, [other]),
         ({"runs_text": "IT broke"}, [failed]),
+        ({"runs_days": "since yesterday"}, [other, tagged]),
+        ({"runs_days": "last 7 days"}, [other, tagged, failed]),
         ({"runs_kinds": "profile", "runs_order": "oldest first"}, [failed, tagged, other]),
     ):
         app = open_page(LIST, **query)

@@ -60,7 +60,7 @@ def test_the_first_visit_shows_the_digits_and_all_that_will_be_done(store: Store
     assert ":green[:material/check_circle:] 1,438 pairs to train on, 359 held out." in said
     assert "330 steps of 64 pairs: 22 steps an epoch, 15 epochs." in said
     assert "The learning rate rises to 0.001 within 33 steps, then falls to 0." in said
-    assert "Trains digits-clip for 330 steps on cpu" in said
+    assert "Trains digits-clip on digits for 330 steps on cpu" in said
     assert verbatim(app)[0] == "python -m engine train"
     assert app.selectbox(key="train_model").options[:2] == ["digits-clip", "ViT-B-32"]
     assert app.number_input(key="train_lr").step == 1e-5
@@ -83,11 +83,29 @@ def test_presets_fill_the_form(store: Store) -> None:
     assert not app.exception
     said = plainly(app)
     assert "The image tower is locked but has no trained weights: it stays random. Choose initial weights" in said
+    assert "Choose initial weights under Model: without them" in said
     assert "rises to 1e-05" in said
     app.button(key="train_go").click().run()
     spec = store.runs()[0].spec
     assert isinstance(spec, TrainSpec)
     assert (spec.lr, spec.epochs, spec.lock_image, spec.overfit) == (1e-5, 5, True, False)
+    app.selectbox(key="train_model").set_value("ViT-B-32").run()
+    app.selectbox(key="train_pretrained").set_value("openai").run()
+    assert "Choose initial weights under Model" not in plainly(app)
+
+
+def test_only_weights_of_the_chosen_model_are_offered(store: Store, settings: Settings) -> None:
+    run_id = queue_train(store)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    write_checkpoints(folder, "best.pt", "epoch_1.pt")
+    record(store, run_id, [train_row(1), Progress(done=22, total=330)])
+    app = open_page(PAGE)
+    path = str(folder / "checkpoints" / "epoch_1.pt")
+    assert app.selectbox(key="train_pretrained").options == ["best of run 1", path]
+    app.selectbox(key="train_model").set_value("ViT-B-32").run()
+    assert app.selectbox(key="train_pretrained").options == ["openai", "laion2b_e16"]
+    app = open_page(PAGE, train_model="ViT-B-32", train_pretrained="best of run 1")
+    assert "run 1 trained digits-clip, not ViT-B-32: choose digits-clip as the model" in plainly(app)
 
 
 @pytest.mark.slow
@@ -169,6 +187,7 @@ def test_an_uploaded_zip_becomes_the_data(store: Store, settings: Settings) -> N
     assert not app.error
     said = plainly(app)
     assert "40 pairs; 40 captions, 2 distinct; 2 classes" in said
+    assert "Trains digits-clip on my_pets for" in said
     folder = Path(str(app.selectbox(key="train_data").value))
     assert folder.is_relative_to(settings.runs_dir / "uploads")
     assert folder.name.startswith("my_pets-")
@@ -180,7 +199,7 @@ def test_an_uploaded_zip_becomes_the_data(store: Store, settings: Settings) -> N
     assert app.number_input(key="train_batch_size").placeholder == "default: 16", "not 2, although there are few pairs"
     app.button(key="train_preset_Digits in a minute").click().run()
     messages = [toast.value.replace("\\", "") for toast in app.toast]
-    assert messages == [f"Data changed to digits. Before: {folder.name}"]
+    assert messages == ["Data changed to digits. Before: my_pets"]
 
 
 def test_an_uploaded_json_of_captions_or_a_parquet_becomes_the_data(store: Store) -> None:
@@ -210,7 +229,9 @@ def test_a_zip_that_leads_out_of_its_folder_is_refused(settings: Settings) -> No
     upload = ("pets.zip", zipped("cat/1.png", "../dog/1.png"), "application/zip")
     app.file_uploader(key="train_upload").set_value(upload).run()
     assert not app.exception
-    assert "is refused: it holds '../dog/1.png'" in " ".join(error.value for error in app.error).replace("\\", "")
+    (message,) = (error.value.replace("\\", "") for error in app.error)
+    assert "is refused: it holds '../dog/1.png'" in message
+    assert message.endswith("The data stay digits.")
     assert app.selectbox(key="train_data").value == "digits"
     assert not list((settings.runs_dir / "uploads").glob("*"))
 
@@ -229,6 +250,9 @@ def test_a_run_goes_on_in_sight(store: Store) -> None:
     assert figures["Held-out loss"] == "1.75"
     assert figures["Zero-shot top-1"] == "93.4 %"
     assert figures["Best (epoch 2)"] == "93.4 %"
+    (best,) = (metric.help for metric in app.metric if metric.label == "Best (epoch 2)")
+    assert best.endswith("The best model is chosen by zero-shot top-1; held-out loss decides between equal values.")
+    assert "A contrastive loss grows with its batch size: training 64 pairs, held out 64." in said
     assert figures["Pairs/s"] == "900"
     delta = {metric.label: metric.delta for metric in app.metric}
     assert delta["Zero-shot top-1"] == "+43.4 points"
@@ -442,7 +466,7 @@ def test_an_earlier_upload_is_offered_again_and_can_be_deleted(settings: Setting
     pets = upload(open_page(PAGE), "pets")
     app = unfold(open_page(PAGE), "Earlier uploads: 1")
     assert str(pets) in app.selectbox(key="train_data").options
-    assert f"{pets.name}, " in plainly(app)
+    assert "pets, " in plainly(app)
     app.button(key=f"train_kept_{pets.name}_use").click().run()
     assert app.selectbox(key="train_data").value == str(pets)
     app.button(key=f"train_kept_{pets.name}_delete").click().run()
@@ -640,6 +664,9 @@ def test_a_run_is_trained_on_from_its_page(store: Store, settings: Settings, roo
     assert not app.exception
     assert str(best) in verbatim(app), "a path to copy"
     app = followed(app, "Train on from this")
+    (toast,) = (toast.value.replace("\\", "") for toast in app.toast)
+    assert "Filled from run 1: Initial weights, Epochs. The learning rate is the default for initial weights" in toast
+    assert "filled_from" not in app.query_params
     assert app.selectbox(key="train_pretrained").value == "best of run 1"
     assert "best of run 1" in app.selectbox(key="train_pretrained").options
     assert "The learning rate rises to 1e-05" in plainly(app)

@@ -76,6 +76,7 @@ def write_catalogue(folder: Path) -> Path:
     for library in ("open_clip", "timm"):
         rows = [line for line in lines[1:] if line.startswith(f"{library},")]
         (folder / f"{library}.csv").write_text("".join([lines[0], *rows]))
+    (folder / "open_clip_weights.json").write_text('{"ViT-B-32": ["openai", "laion2b_e16"]}')
     (folder / "versions.json").write_text('{"torch": "0.0.1", "counted_on": "2026-11-20"}')
     return folder
 
@@ -208,12 +209,13 @@ def finish(store: Store, run_id: int, rows: list[Row], environment: Environment 
 
 
 def calibrated_by_hand(store: Store, **figures: object) -> None:
-    """Store a calibration whose models take twice as long as on the published i7. figures: of every row."""
+    """Store a calibration whose models take 1.9 or 2.1 times as long as on the published i7. figures: of every row."""
     counted = work.read(ROOT / "data" / "catalog")
     spec = estimates.calibration(counted)
     known = devices.find(devices.shipped(), "i7")
     own = counted.reset_index().drop_duplicates("name").set_index(work.KEY)
-    latency = 2 * devices.estimate(known, own, 1)["latency_ms"]
+    latency = devices.estimate(known, own, 1)["latency_ms"]
+    latency *= [1.9 + 0.2 * (place % 2) for place in range(len(latency))]
     rows = [
         benchmark_row(
             name.partition(":")[2],

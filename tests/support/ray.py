@@ -50,10 +50,13 @@ class Cluster:
             str(free_port()),
         )
 
-    def add_node(self) -> None:
-        """Start a node that says it has two GPUs of a type. Ray reserves them without looking for them."""
+    def add_node(self, **variables: str) -> None:
+        """Start a node that says it has two GPUs of a type. Ray reserves them without looking for them.
+
+        variables: of its environment, in place of those of all nodes.
+        """
         gpus = ["--num-gpus", "2", "--labels", "ray.io/accelerator-type=H100"]
-        self._start("--address", f"127.0.0.1:{self._gcs}", "--num-cpus", "3", *gpus)
+        self._start("--address", f"127.0.0.1:{self._gcs}", "--num-cpus", "3", *gpus, **variables)
 
     def kill_node(self, number: int) -> None:
         """End a node as a power cut does: all its processes at once."""
@@ -62,12 +65,13 @@ class Cluster:
             one.send_signal(signal.SIGKILL)
         self.nodes[number].wait()
 
-    def _start(self, *arguments: str) -> None:
+    def _start(self, *arguments: str, **variables: str) -> None:
         small = ["--object-store-memory", "80000000", "--block"]
         agent = ["--dashboard-agent-listen-port", str(free_port())]  # takes jobs; other clusters here have the default
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, *agent, *small]
         with (self._folder / f"node-{len(self.nodes)}.log").open("wb") as log:
-            started = subprocess.Popen(command, cwd=self._folder, env=self._environment, stdout=log, stderr=log)
+            environment = self._environment | variables
+            started = subprocess.Popen(command, cwd=self._folder, env=environment, stdout=log, stderr=log)
         self.nodes.append(started)
 
     def stop(self) -> None:

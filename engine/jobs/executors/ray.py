@@ -3,7 +3,7 @@
 A node of the cluster is a host of the store: its slots are claimed like those of any host, and a timing takes all of
 it. A training of several processes may take slots of several nodes. Ray only starts the worker on the first one, tells
 whether it lives, and ends it. Rows and states travel through the store, logs and artifacts through the runs folder,
-which every node mounts.
+which every node mounts, or through VITALS_ARTIFACTS_URL.
 """
 
 import json
@@ -32,7 +32,7 @@ from engine.results import Device, Machine
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.specs.base import CLUSTER
-from engine.store import Attempt, Exit, Store, queue
+from engine.store import Attempt, Damaged, Exit, Store, mirror, queue
 from engine.store.files import RunFiles
 from engine.words import plural
 
@@ -45,7 +45,18 @@ RETRY_S = 15.0
 ANSWER_S = 5.0
 """Wait at most this many seconds for an answer of the cluster, because the scheduler looks after other runs too."""
 MOST_NODES = 1000
-WORKER_SETTINGS = ("ray_address", "runs_dir", "catalog_dir", "lease_s", "min_free_gb", "data_roots", "log_limit_mb")
+WORKER_SETTINGS = (
+    *(
+        "ray_address",
+        "artifacts_url",
+        "runs_dir",
+        "catalog_dir",
+        "lease_s",
+        "min_free_gb",
+        "data_roots",
+        "log_limit_mb",
+    ),
+)
 LONGEST_REASON = 300
 """Last characters of Ray's message that are shown. Its end names the error, after up to 20,000 characters of a log."""
 LOG_LINES = 20
@@ -150,7 +161,7 @@ class Executor:
     def start(self, attempt: Attempt) -> None:
         """Submit the attempt's worker to its node. An attempt that cannot be submitted has no job, and is seen so."""
         files = self._files(attempt)
-        if attempt.number == 1:
+        if attempt.number == 1 and not self._settings.artifacts_url:
             files.prepare()
         else:
             files.dir.mkdir(parents=True, exist_ok=True)
@@ -187,8 +198,7 @@ class Executor:
     def exit(self, attempt: Attempt) -> Exit | None:
         """Return the end of an attempt, once it is known."""
         if record := read_json(self._files(attempt).exit(attempt.number)):
-            lost = record["code"] == failures.HOST_LOST
-            return Exit(record["code"], record["out_of_memory"], record.get("note", ""), host_lost=lost)
+            return _exit(record)
         node = (self._nodes or {}).get(attempt.host)
         if node and not node.alive:
             return Exit(note=f"its node {node.address} left the cluster", host_lost=True)
@@ -201,6 +211,12 @@ class Executor:
             return Exit(note=lost, host_lost=True) if attempt.begun_at else None
         if not job.status.is_terminal():
             return None
+        try:
+            copies = mirror.look(self._settings, self._store.run(attempt.run_id))
+            if copies and copies.attempt == attempt.number and copies.exit:
+                return _exit(copies.exit)
+        except (mirror.Unreachable, Damaged) as error:
+            log.warning("the recorded end of run %d cannot be read: %s", attempt.run_id, error)
         return Exit(note=f"its job on the cluster ended: {self._reason(attempt, job)}")
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:
@@ -250,6 +266,12 @@ class Executor:
         return RunFiles(self._settings.runs_dir, attempt.run_id)
 
 
+def _exit(record: dict[str, Any]) -> Exit:
+    """Return the end that a supervisor has recorded."""
+    lost = record["code"] == failures.HOST_LOST
+    return Exit(record["code"], record["out_of_memory"], record.get("note", ""), host_lost=lost)
+
+
 def refuse_open_cluster(address: str) -> None:
     """Check that the cluster takes no requests without its token. Errors: Refused; OSError if it does not answer."""
     if requests.get(f"{address.rstrip('/')}/api/jobs/", timeout=ANSWER_S).ok:
@@ -265,7 +287,10 @@ def variables(settings: Settings) -> dict[str, str]:
     The database's URL is in the environment that `ray start` was given on each node.
     """
     shared = environment(settings)
-    return {name: shared[name] for name in ("PYTHONPATH", *(f"VITALS_{name.upper()}" for name in WORKER_SETTINGS))}
+    names = ["PYTHONPATH", *(f"VITALS_{name.upper()}" for name in WORKER_SETTINGS)]
+    if settings.artifacts_url:  # each node's environment names the runs folder on its own disk
+        names.remove("VITALS_RUNS_DIR")
+    return {name: shared[name] for name in names}
 
 
 def nodes_of(address: str) -> list[Node]:

@@ -23,6 +23,8 @@ LEAST_BF16_LR = 1e-4
 """Warn below this learning rate. AdamW's steps are then smaller than half the distance between neighbouring bfloat16
 values of a typical weight, and round to zero. In 60 steps, 94 % of the values in digits-clip's matrices stayed
 unchanged at 1e-5, 58 % at 1e-4 and 1.4 % at 1e-3; with amp_bf16 0 %."""
+MOST_ADAMW_LR = 2.048e-3
+"""Warn above this learning rate, the highest in open_clip's docs/script_examples (CLIPA, batches of 65,536 pairs)."""
 BF16_PAYS = 1.3
 """Propose mixed precision if measured bfloat16 products are at least this many times as fast as float32 products."""
 MB_PER_M_LOCKED = 4
@@ -66,7 +68,7 @@ def checks(spec: TrainSpec, data: Data) -> list[Check]:
 
 
 def _pairs(data: Data) -> list[Check]:
-    text = f"{data.train:,} pairs to train on, {data.held:,} held out."
+    text = f"{plural(data.train, 'pair')} to train on, {data.held:,} held out."
     return [
         Check(
             "ok" if data.held else "warning",
@@ -77,7 +79,8 @@ def _pairs(data: Data) -> list[Check]:
 
 def _captions(spec: TrainSpec, data: Data, plan: Schedule) -> list[Check]:
     if data.distinct_captions == 1 and data.captions > 1:
-        return [Check("error", "All captions are equal, so the loss cannot tell pairs apart.")]
+        remedy = "Give captions in a CSV beside the images, or put the images of each class into a folder of its own."
+        return [Check("error", f"All captions are equal, so the loss cannot tell pairs apart. {remedy}")]
     counts = count_captions(data.captions, data.distinct_captions)
     zeroshot = (data.classes or data.zeroshot) and spec.zeroshot_frequency
     if not zeroshot and note_on_repeats(data.captions, data.distinct_captions):
@@ -106,15 +109,20 @@ def _steps(spec: TrainSpec, plan: Schedule) -> Check:
     parts = [f"{plan.batch_size:,} pairs"] + [f"{spec.accum_freq} batches"] * (spec.accum_freq > 1)
     parts += [f"{spec.nproc} processes"] * (spec.nproc > 1)
     size = f"{' × '.join(parts)} = {pairs:,} pairs" if len(parts) > 1 else parts[0]
-    what = "the same batch each time" if spec.overfit else f"{plan.steps_per_epoch:,} steps an epoch, {epochs}"
-    return Check("ok", f"{plan.steps:,} steps of {size}: {what}.")
+    an_epoch = plural(plan.steps_per_epoch, "step")
+    what = "the same batch each time" if spec.overfit else f"{an_epoch} an epoch, {epochs}"
+    return Check("ok", f"{plural(plan.steps, 'step')} of {size}: {what}.")
 
 
 def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
     if plan.problems:
         return Check("error", f"Learning rate: {plan.problems[0]}.")
     then = {"cosine": "then falls to 0", "const": "then stays", "const-cooldown": "then stays until the cooldown"}
-    text = f"The learning rate rises to {spec.peak_lr:g} within {plan.warmup_steps:,} steps, {then[spec.lr_scheduler]}."
+    steps = plural(plan.warmup_steps, "step")
+    text = f"The learning rate rises to {spec.peak_lr:g} within {steps}, {then[spec.lr_scheduler]}."
+    if spec.opt == "adamw" and spec.peak_lr > MOST_ADAMW_LR:
+        text += f" open_clip's example scripts use at most {MOST_ADAMW_LR:g} with AdamW: the loss may diverge."
+        return Check("warning", text)
     return Check("ok", text)
 
 
@@ -129,9 +137,8 @@ def _validation(spec: TrainSpec, data: Data) -> list[Check]:
     if not (data.held or data.zeroshot):
         return []
     if (data.classes or data.zeroshot) and spec.zeroshot_frequency:
-        where = (
-            f"{data.zeroshot:,} images of {len(classes):,} classes" if data.zeroshot else f"{len(classes):,} classes"
-        )
+        of = plural(len(classes), "class", "es")
+        where = f"{plural(data.zeroshot, 'image')} of {of}" if data.zeroshot else of
         doubt = note_on_ids(classes)
         return [
             Check("ok", f"Zero-shot accuracy on {where} is measured during training."),

@@ -65,7 +65,9 @@ def scatter(
             "hovertemplate": _hover_template(quantities, source, "provenance" in drawn),
             "marker": marker | _outline(marker, hollow[places]) | {"size": diameters[places]},
         }
-        for label, places, marker in groups(drawn, colour, styles)
+        for label, members, marker in groups(drawn, colour, styles)
+        # filled points first: the legend shows the symbol of the first
+        for places in [members[np.argsort(hollow[members], kind="stable")]]
     ]
     line = drawn.loc[drawn.index.isin(front)].sort_values([x, y])
     named, rise = _apart(drawn, standouts(drawn, x, y), x, y), 0

@@ -66,8 +66,9 @@ def large(points: pd.DataFrame) -> list[Panel]:
     names = _names(points)
     losses = tuple(name for name in names if name in ("train/loss", "val/clip_val_loss"))
     right = tuple(name for name in names if name.endswith(("-top1", "-top5")))
+    title = "Zero-shot accuracy (%)" if right else "Recall at 1 (%)"
     right = right or tuple(name for name in names if name.endswith("_R@1"))
-    panels = (Panel("Loss", losses), Panel("Right (%)", right, share=True))
+    panels = (Panel("Loss", losses), Panel(title, right, share=True))
     return [panel for panel in panels if panel.names]
 
 

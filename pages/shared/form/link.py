@@ -6,22 +6,40 @@ import streamlit as st
 
 from engine.specs import Spec
 from pages.shared import backend, history
+from pages.shared.backend import LONGEST_ID
 from pages.shared.form import spec_form
+from pages.shared.form.labels import heading
 from pages.shared.kinds import PAGES, form_page
 
 IN_LINK = 40
 """Maximum number of models in a link. Longer links cannot be reloaded."""
 
 
-def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None = None) -> None:
-    """Draw the link to the form of a spec, or a button if the address cannot hold the spec. key: of the button."""
+FROM = "filled_from"
+"""Address parameter: the number of the run whose values a link fills in. The form announces and removes it."""
+
+
+def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None = None, source: str = "") -> None:
+    """Draw the link to the form of a spec, or a button if the address cannot hold the spec.
+
+    key: of the button. source: number of the run that the form says its values are from.
+    """
     options: dict[str, Any] = {"label": label, "icon": icon, "help": help}
-    page, query = form_page(type(spec)), address(spec.kind, spec)
+    page, query = form_page(type(spec)), address(spec.kind, spec) | ({FROM: source} if source else {})
     if in_link(spec):
         st.page_link(page, query_params=query, **options)
     elif st.button(key=key, **options):
         put_aside(spec.kind, spec)
         st.switch_page(page, query_params=query)
+
+
+def filled_from(spec: type[Spec]) -> str:
+    """Return a sentence on the fields that a link has just filled from a run, once; empty if there was none."""
+    run = st.query_params.pop(FROM, "")
+    fields = [name for name in spec.model_fields if spec_form.key(spec.kind, name) in st.query_params]
+    if not run.isdecimal() or not fields:
+        return ""
+    return f"Filled from run {run[:LONGEST_ID]}: {', '.join(heading(spec, name) for name in fields)}."
 
 
 FILLED = "form_filled_from"

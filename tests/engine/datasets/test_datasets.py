@@ -106,8 +106,8 @@ def test_images_with_captions_beside_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        ((), "expected a folder for each class"),
-        (("a.png", "b.png"), "holds 2 images directly and nothing that says what they show"),
+        ((), "has no images: put the images of each class into a folder"),
+        (("a.png", "b.png"), "has 2 images but no captions or classes"),
         (("train/cat/1.png", "val/cat/1.png"), "hold no images but folders: give one of them, such as train, val"),
         (("a.csv", "b.csv", "1.png"), "holds several tables: give one of a.csv, b.csv"),
     ],

@@ -200,6 +200,12 @@ def test_a_member_larger_or_smaller_than_it_says(tmp_path: Path) -> None:
         refused(path, "is damaged")
 
 
+def test_a_table_is_found_within_the_folder_that_wraps_everything(tmp_path: Path) -> None:
+    files = {"pics/a.png": encoded(), "pics/b.png": encoded(), "pics/captions.csv": b"file,text\na.png,A\nb.png,B\n"}
+    path, kind = unpack(zipped(tmp_path / "a.zip", files), "a.zip", tmp_path / "made")
+    assert (path, kind) == (tmp_path / "made" / "pics" / "captions.csv", "csv")
+
+
 def test_headers_that_say_they_are_huge(tmp_path: Path) -> None:
     """A pax header of many gigabytes, which tarfile reads into memory whole."""
     info = tarfile.TarInfo("pax")
@@ -235,7 +241,7 @@ def test_headers_of_headers_without_end(tmp_path: Path) -> None:
         ({"a.parquet": b"a,b"}, r"a.parquet \(it is no Parquet file\)"),
         ({"READ.ME": b"x"}, "holds no images"),
         ({}, "holds no images"),
-        ({"1.png": encoded()}, "holds 1 images directly and nothing that says what they show"),
+        ({"1.png": encoded()}, "a.zip has 1 image but no captions or classes"),
         ({"a/1.png": encoded(), "./a/1.png": encoded()}, "it holds two files called 'a/1.png'"),
         ({"a.png": encoded(), "a.png/b.png": encoded()}, "cannot be written"),
     ],
@@ -252,6 +258,8 @@ def test_contents_that_are_not_what_they_are_called(tmp_path: Path, files: dict[
         ("a.zip", gzip.compress(b"x", mtime=0), "does not begin like .zip, but like a gzip"),
         ("a.csv", b"PK\3\4" + bytes(50), "does not begin like .csv, but like a zip"),
         ("a.csv", b"a,b\0", "is no text"),
+        ("a.csv", b"", "a.csv is empty"),
+        ("a.csv", b" \n\n", "a.csv is empty"),
         ("a.json", b"{\0", "is no text"),
         ("a.parquet", b"a,b", "does not begin like .parquet"),
         ("a.json", b"PAR1", "does not begin like .json, but like a parquet"),

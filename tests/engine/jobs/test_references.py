@@ -8,7 +8,7 @@ import pytest
 
 from engine import jobs
 from engine.__main__ import main
-from engine.jobs import references, worker
+from engine.jobs import checkpoints, references, worker
 from engine.results import Device, Machine, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, TrainSpec
@@ -118,11 +118,11 @@ def test_links_do_not_lead_out_of_the_roots(settings: Settings, tmp_path: Path) 
 def test_a_training_is_continued_as_it_was_asked_for(store: Store, settings: Settings, tmp_path: Path) -> None:
     run_id = trained(store, settings, epochs=7, seed=2)
     folder = RunFiles(settings.runs_dir, run_id).dir
-    spec = references.continued(folder)
+    spec = checkpoints.continued(folder)
     assert (spec.epochs, spec.seed, spec.resume) == (7, 2, str(folder.resolve()))
-    assert references.continued(folder / "checkpoints" / "best.pt").epochs == 7
+    assert checkpoints.continued(folder / "checkpoints" / "best.pt").epochs == 7
     with pytest.raises(Refused, match="neither a checkpoint with its manifest"):
-        references.continued(tmp_path / "nothing")
+        checkpoints.continued(tmp_path / "nothing")
 
 
 def test_a_checkpoint_of_ours_is_evaluated_on_what_its_training_held_out(store: Store, settings: Settings) -> None:
@@ -237,7 +237,7 @@ def test_what_different_trainings_hold_out_is_not_mixed(store: Store, settings: 
     few = trained(store, settings, samples=50)
     with pytest.raises(Refused, match="trained with samples 50, which would apply to every data set"):
         evaluate(store, settings, model=str(few), more_data=("synthetic",))
-    before = str(references.best_checkpoint(settings, first))
+    before = str(checkpoints.best(settings, store.run(first)))
     tuned = trained(store, settings, data="synthetic", pretrained=before)
     assert evaluate(store, settings, model=str(tuned)).held_out_data == ("digits",), "its initial weights know digits"
 
@@ -256,7 +256,9 @@ def test_one_name_takes_a_run_in_train_and_evaluate(store: Store, settings: Sett
     assert tuned.pretrained == best
     for name in ("pretrained", "checkpoint"):
         assert evaluate(store, settings, **{name: str(run_id)}).checkpoint == best
-    with pytest.raises(Refused, match=f"run {run_id} trained digits-clip, not ViT-B-32"):
+    with pytest.raises(
+        Refused, match=f"run {run_id} trained digits-clip, not ViT-B-32: choose digits-clip as the model"
+    ):
         references.resolve(store, settings, TrainSpec(model="ViT-B-32", pretrained=str(run_id)))
 
 

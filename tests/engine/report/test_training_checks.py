@@ -36,7 +36,16 @@ def test_data_that_are_fine_have_no_doubts() -> None:
         ({"warmup": "500"}, {}, "Learning rate: a warm-up of 500 steps out of 465 never reaches", "error"),
         ({}, {"distinct_captions": 3}, "1,250 captions, 3 distinct: retrieval cannot be good", "warning"),
         ({}, {"distinct_captions": 3, "classes": ("x", "y", "z")}, "1,250 captions, 3 distinct: pairs that", "ok"),
-        ({}, {"distinct_captions": 1}, "All captions are equal", "error"),
+        ({}, {"distinct_captions": 1}, "Give captions in a CSV beside the images, or put", "error"),
+        (
+            {"lr": 5},
+            {},
+            "rises to 5 within 47 steps, then falls to 0. open_clip's example scripts use at most",
+            "warning",
+        ),
+        ({"lr": 5, "opt": "timm/sgd"}, {}, "The learning rate rises to 5 within 47 steps, then falls to 0.", "ok"),
+        ({"epochs": 1, "warmup": "1"}, {}, "The learning rate rises to 0.001 within 1 step, then", "ok"),
+        ({}, {"classes": ("x",)}, "Zero-shot accuracy on 1 class is measured", "ok"),
         ({}, {"held": 0}, "The quality of the model cannot be measured", "warning"),
         (
             {},

@@ -34,7 +34,7 @@ def test_loss_and_accuracy_are_large_and_all_others_small() -> None:
     frame = figures.frame({"run 1": METRICS})
     assert [(panel.title, panel.names) for panel in figures.large(frame)] == [
         ("Loss", ("train/loss", "val/clip_val_loss")),
-        ("Right (%)", ("val/digits-zeroshot-val-top1",)),
+        ("Zero-shot accuracy (%)", ("val/digits-zeroshot-val-top1",)),
     ]
     small = {panel.title: panel.names for panel in figures.small(frame)}
     assert small == {

@@ -5,11 +5,13 @@ import gzip
 import json
 from pathlib import Path
 
+import open_clip
 import pytest
 
 from engine import shipped
 from engine.names import ModelNotFound
 from engine.results import Progress
+from engine.settings import ROOT
 from engine.tasks.catalogue import VersionsDiffer, build
 
 
@@ -39,6 +41,7 @@ def test_build_recounts_what_it_is_asked_and_keeps_the_rest(tmp_path: Path) -> N
     )
     mine = [row for row in operators if (row["library"], row["model"]) == ("torchvision", "resnet18")]
     assert sum(int(row["flops"]) for row in mine) == round(1.814073344e9) * 2
+    assert "openai" in shipped.weights(tmp_path)["ViT-B-32"]
     assert json.loads((tmp_path / "versions.json").read_text()).keys() >= {"torch", "timm", "counted_on"}
 
     before = read(tmp_path / "timm.csv")
@@ -52,6 +55,11 @@ def test_build_recounts_what_it_is_asked_and_keeps_the_rest(tmp_path: Path) -> N
     (tmp_path / "versions.json").write_text(json.dumps(versions))
     with pytest.raises(VersionsDiffer, match="other versions of timm"):
         list(build(["open_clip:ViT-S-32-alt"], tmp_path, workers=1))
+
+
+def test_the_shipped_tags_are_those_of_the_installed_open_clip() -> None:
+    shipped_tags = shipped.weights(ROOT / "data" / "catalog")
+    assert {(model, tag) for model, tags in shipped_tags.items() for tag in tags} == set(open_clip.list_pretrained())
 
 
 def test_an_unknown_model_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def test_the_probe_learns_from_its_own_data(rows: Evaluate, tmp_path: Path) -> N
 def test_ranks_and_prompts_are_those_asked_for(rows: Evaluate, tmp_path: Path) -> None:
     data = folder_of_classes(tmp_path / "data", "dark", "light")
     retrieval, zeroshot = rows(data=str(data), recall_k=(1, 3), class_prompts={"dark": ["a b"], "light": ["c", "d e"]})
+    assert retrieval.val_batch_size == retrieval.images, "fewer than the batch size that was asked for"
     assert set(retrieval.recalls) == {"image_to_text_r3", "text_to_image_r3"}
     assert (retrieval.image_to_text_r5, retrieval.image_to_text_r1 is None) == (None, False)
     assert frames.evaluate([retrieval, zeroshot])["image_to_text_r3"][0] == retrieval.recalls["image_to_text_r3"]

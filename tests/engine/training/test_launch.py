@@ -12,7 +12,9 @@ import pytest
 from engine.results import Event, Metric, Progress
 from engine.results.clip import TrainRow
 from engine.settings import ROOT
+from engine.specs import Refused
 from engine.training import checkpoints, launch, setup
+from engine.training.across import SHARED, check_shared
 from tests.support.training import close, tiny
 
 pytestmark = pytest.mark.slow
@@ -117,3 +119,11 @@ def test_nothing_outlives_the_process_that_waits(tmp_path: Path) -> None:
     while (left := those_of(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == []
+
+
+def test_further_nodes_must_share_the_runs_folder(tmp_path: Path) -> None:
+    (tmp_path / SHARED).write_text("this training")
+    check_shared(tmp_path, "this training")
+    for folder, token in ((tmp_path / "elsewhere", "this training"), (tmp_path, "a later attempt")):
+        with pytest.raises(Refused, match="needs a runs folder that they share"):
+            check_shared(folder, token)

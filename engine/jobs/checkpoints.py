@@ -1,0 +1,119 @@
+"""Find the checkpoints of trainings: here, or below VITALS_ARTIFACTS_URL when another machine has made them."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from engine.results import TrainRow
+from engine.roots import Roots, open_within
+from engine.settings import Settings
+from engine.specs import Refused
+from engine.specs.train import TrainSpec
+from engine.store import Run, Store, mirror
+from engine.store.files import RunFiles
+
+CHECKPOINTS = "checkpoints"
+BEST = "best.pt"
+MANIFEST = ".json"
+
+
+def best(settings: Settings, run: Run) -> Path:
+    """Return a training's best checkpoint, else its newest. Errors: Refused when it has none yet; Unreachable."""
+    mirror.fetch(settings, run)  # the manifests
+    paths = [path for path in versions(settings, run) if path.suffix == ".pt"]
+    if not paths:
+        raise Refused(f"run {run.id} has no checkpoint yet")
+    steps = {path: read_manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0) for path in paths}
+    path = max(paths, key=lambda path: (path.name == BEST, steps[path]))
+    fetch(settings, run, path.name)
+    return path
+
+
+def complete(settings: Settings, run: Run) -> dict[Path, int]:
+    """Return the paths and sizes of a training's complete checkpoints, newest first. `fetch` brings them here.
+
+    Errors: Unreachable.
+    """
+    found = versions(settings, run)
+    paths = [path for path in found if path.suffix == ".pt" and Path(f"{path}{MANIFEST}") in found]
+    newest_first = sorted(paths, key=lambda path: found[path].modified_ns, reverse=True)
+    return {path: found[path].size for path in newest_first}
+
+
+def fetch(settings: Settings, run: Run, name: str) -> None:
+    """Fetch a checkpoint of a training that another machine has made. name: its file name. Errors: Unreachable."""
+    mirror.fetch(settings, run, f"{CHECKPOINTS}/{name}".__eq__)
+
+
+def versions(settings: Settings, run: Run) -> dict[Path, mirror.Version]:
+    """Return the versions of all files among a training's checkpoints, here or on the machine that has made them."""
+    folder = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS
+    copies = mirror.look(settings, run)
+    found = {folder.parent / name: version for name, version in copies.files.items()} if copies else {}
+    found = {path: version for path, version in found.items() if path.parent == folder}
+    for path in folder.glob("*"):
+        with suppress(FileNotFoundError):  # the training has removed this old checkpoint since
+            found[path] = mirror.version(path.stat())
+    return found
+
+
+def named(settings: Settings, run: Run, name: str) -> tuple[Path, int]:
+    """Return the path and the step of a training's checkpoint. name: its file name; empty for the best one.
+
+    Only the best one is fetched here; `fetch` fetches another one.
+    Errors: Refused when the run is no training or has no such checkpoint.
+    """
+    if not isinstance(run.spec, TrainSpec):
+        raise Refused(f"run {run.id} is a {run.kind}, and only a training has checkpoints")
+    path = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS / name
+    names = sorted(path.name for path in versions(settings, run) if path.suffix == ".pt")
+    if name and name not in names:
+        raise Refused(f"run {run.id} has no checkpoint {name!r}; it has {', '.join(names) or 'none'}")
+    mirror.fetch(settings, run)
+    path = path if name else best(settings, run)
+    return path, int(read_manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0))
+
+
+def continued(path: Path) -> TrainSpec:
+    """Return a training request that continues from one of our checkpoints, or from the newest in a training's folder.
+
+    Errors: Refused when there is no checkpoint with a manifest, or when the manifest has no readable spec.
+    """
+    folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
+    manifests = [Path(f"{path}{MANIFEST}")] if path.is_file() else list(folder.glob(f"*.pt{MANIFEST}"))
+    contents = [read_manifest(file, None) for file in manifests if file.is_file()]
+    if not contents:
+        raise Refused(f"{path} is neither a checkpoint with its manifest ({MANIFEST}) nor a folder of such checkpoints")
+    newest = max(contents, key=lambda manifest: manifest.get("step", 0))
+    try:
+        return TrainSpec.model_validate({**newest["spec"], "resume": str(path.resolve())})
+    except (KeyError, ValueError) as error:
+        raise Refused(f"the manifest of {path} does not tell what was asked for: {error}") from error
+
+
+def check_resumable(store: Store, settings: Settings, run: Run) -> None:
+    """Check that a training can resume.
+
+    Errors: Refused when it took steps and has no checkpoint, because it would start again at step 0.
+    """
+    if not isinstance(run.spec, TrainSpec) or run.spec.resume:
+        return
+    steps = max([run.done, *(row.step for row in store.rows(run.id) if isinstance(row, TrainRow))])
+    folder = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS
+    if steps and not complete(settings, run):
+        raise Refused(
+            f"run {run.id} stopped after {steps:,} steps, and {folder} has no checkpoint to continue from: the run "
+            "stopped before the first checkpoint, or was imported: bundles lack checkpoints of unfinished trainings. "
+            'Train from the start as a new run ("Run again" on the page of the run), or put its checkpoints there'
+        )
+
+
+def read_manifest(path: Path, roots: Roots) -> dict[str, Any]:
+    """Return the manifest of a checkpoint; {} when it cannot be read."""
+    try:
+        with open_within(path, roots) as file:
+            manifest = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}

@@ -1,0 +1,349 @@
+"""Copies of runs' files below an fsspec URL, for machines that share the store but no runs folder.
+
+URL/7-20261124T184512000000/index.json   the snapshot: the attempt that made it, the version of each file, the exit
+URL/7-20261124T184512000000/files/...    the files, one object per version
+
+A snapshot is what the run's folder held at one moment. Its objects are written first and never overwritten, then the
+index, so that a reader gets the old snapshot or the new one and never a part of a file. The host of the latest attempt
+writes; all others read. Credentials come from the places where fsspec's file systems look for them.
+"""
+
+import logging
+import os
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from engine import atomic
+from engine.settings import Settings
+from engine.specs import Refused
+from engine.store.files import RunFiles, is_own_file
+from engine.store.model import Exit, Run
+
+log = logging.getLogger(__name__)
+
+LOOK_S, FAILED_S = 2.0, 15.0
+"""Seconds until a snapshot is looked up again, and until the URL is tried again after a failure: pages ask all the
+time."""
+MOST_AT_ONCE = 8
+"""Files that are copied at the same time. Each may take 100 MB of memory."""
+MOST_SCANS = 20
+"""Scans of a folder until two agree. A checkpoint is replaced in between at most now and then."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "s3": {"config_kwargs": {"retries": {"total_max_attempts": 2}}},  # callers try again by themselves
+}
+"""Options of file systems, by protocol."""
+PUSHED = ".push-"
+INDEX = ".index.json"
+"""File in the run's folder with the last snapshot that it has in common with the URL. Hidden files are not copied."""
+
+
+class Unreachable(Refused):
+    """The files below the URL cannot be read or written at present."""
+
+
+def _check_name(name: str) -> str:
+    parts = PurePosixPath(name).parts
+    of_host = len(parts) == 1 and is_own_file(name) and not name.startswith("log")
+    if of_host or name != "/".join(parts) or any(part.startswith((".", "/")) for part in parts):
+        raise ValueError(f"{name!r} is not the name of a file that is copied")
+    return name
+
+
+class Version(NamedTuple):
+    """The version of a file."""
+
+    size: int
+    modified_ns: int
+
+
+class Index(BaseModel):
+    """A snapshot of a run's files."""
+
+    model_config = ConfigDict(frozen=True)
+
+    attempt: int
+    exit: dict[str, Any] | None = None
+    """How the attempt ended; None while it runs."""
+    files: dict[Annotated[str, AfterValidator(_check_name)], Version] = {}
+
+
+def is_light(name: str) -> bool:
+    """Return whether a file is no checkpoint: those are fetched one by one."""
+    return not name.endswith(".pt")
+
+
+def fetch(settings: Settings, run: Run, wanted: Callable[[str], bool] = is_light) -> None:
+    """Bring files of a run from the URL into the runs folder, unless they are made here. Errors: Unreachable."""
+    if settings.artifacts_url and not (place := _Place(settings, run)).made_here(run.attempt):
+        with place.lock:
+            place.fetch(run.attempt, wanted)
+
+
+def look(settings: Settings, run: Run) -> Index | None:
+    """Return the snapshot of a run whose files are made elsewhere, without fetching any. Errors: Unreachable."""
+    if not settings.artifacts_url or (place := _Place(settings, run)).made_here(run.attempt):
+        return None
+    with place.lock:
+        return place.look(run.attempt)
+
+
+def begin(settings: Settings, run: Run, number: int) -> None:
+    """Fetch what earlier attempts have made elsewhere. From now on this host writes. Errors: Unreachable."""
+    if not settings.artifacts_url:
+        return
+    place = _Place(settings, run)
+    for left in place.files.dir.glob(f"{PUSHED}*"):  # of a host that died: it keeps the space of deleted checkpoints
+        shutil.rmtree(left)
+    known = place.read()
+    if number > 1 and not (known and known.attempt == number - 1 and place.made_here(known.attempt)):
+        _looks.pop(place.url, None)
+        log.info("fetching the files of attempt %d from %s", number - 1, place.url)
+        place.fetch(number - 1, lambda name: True)
+        known = place.read()
+    place.write(Index(attempt=number, files=known.files if known else {}))
+
+
+def push(settings: Settings, run: Run, number: int, exit: dict[str, Any] | None = None) -> None:
+    """Write a snapshot of an attempt's files, if anything changed. exit: how it ended. Errors: Unreachable; OSError.
+
+    Does nothing before `begin`, after a later attempt has begun elsewhere, and when the run was deleted.
+    """
+    place = _Place(settings, run)
+    known = place.read()
+    if known is None or known.attempt != number:
+        return
+    with TemporaryDirectory(dir=place.files.dir, prefix=PUSHED) as folder:
+        held = Path(folder)
+        new = Index(attempt=number, exit=exit, files=_snapshot(place.files.dir, known.files, held))
+        if new != known:
+            place.upload(new, known, held)
+
+
+def upload(settings: Settings, run: Run) -> None:
+    """Write the files that this host has of an ended run, for other machines. Errors: Unreachable; OSError; Refused."""
+    if not settings.artifacts_url:
+        return
+    place = _Place(settings, run)
+    known = place.read()
+    if not run.state.ended:
+        raise Refused(f"run {run.id} is {run.state}: its files are copied when it ends")
+    if not place.files.dir.is_dir() or (not place.made_here(run.attempt) and place.remote()):
+        raise Refused(f"the files of run {run.id} were not made here")
+    if known is None or known.attempt != run.attempt:
+        place.write(Index(attempt=run.attempt))
+    push(settings, run, run.attempt, (known and known.exit) or asdict(Exit()))
+
+
+def delete(settings: Settings, run: Run) -> None:
+    """Delete the copies of a run's files. Errors: Unreachable."""
+    if settings.artifacts_url:
+        place = _Place(settings, run)
+        with place.reaching() as remote, suppress(FileNotFoundError):
+            remote.invalidate_cache()
+            remote.rm(place.root, recursive=True)
+
+
+def _snapshot(folder: Path, before: dict[str, Version], held: Path) -> dict[str, Version]:
+    """Return the files of a folder at one moment, and link those that are not in `before` into the folder `held`.
+
+    Checkpoints are replaced by renaming, so the links keep what was there at that moment. Errors: OSError.
+    """
+    last: dict[str, int] | None = None
+    for _ in range(MOST_SCANS):
+        shutil.rmtree(held)
+        held.mkdir()
+        found: dict[str, Version] = {}
+        nodes: dict[str, int] = {}
+        for name in _names(folder):
+            path, link = folder / name, held / name
+            with suppress(FileNotFoundError):  # removed meanwhile
+                status = path.stat()
+                if version(status) != before.get(name):
+                    link.parent.mkdir(parents=True, exist_ok=True)
+                    os.link(path, link)
+                    status = link.stat()  # the path may lead to another file by now
+                found[name], nodes[name] = version(status), status.st_ino
+        if last is not None and all(last.get(name, node) == node for name, node in nodes.items()):
+            return found  # no file was replaced between the two scans
+        last = nodes
+    raise OSError(f"the files of {folder} change too fast to be copied")
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """Yield the names of all files that are copied: no hidden ones, no links, no records of this host's processes."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(parent, name) for name in names):
+            with suppress(ValueError):
+                name = _check_name(path.relative_to(folder).as_posix())
+                if not path.is_symlink():
+                    yield name
+
+
+class _Place:
+    """The files of one run, here and below the URL."""
+
+    def __init__(self, settings: Settings, run: Run) -> None:
+        self.files = RunFiles(settings.runs_dir, run.id)
+        self._base = settings.artifacts_url.rstrip("/")
+        # another store below the same URL has other times
+        self._name = f"{run.id}-{run.created_at:%Y%m%dT%H%M%S%f}"
+        self.url = f"{self._base}/{self._name}"
+        self.lock = _locks[self.url]
+
+    @property
+    def root(self) -> str:
+        """Return the folder of the run as its file system knows it."""
+        return f"{_opened(self._base, os.getpid())[1].rstrip('/')}/{self._name}"
+
+    @contextmanager
+    def reaching(self) -> Iterator[Any]:
+        """Yield the file system, and raise Unreachable for all of its many types of errors."""
+        try:
+            yield _opened(self._base, os.getpid())[0]
+        except Unreachable:
+            raise
+        except Exception as error:
+            raise Unreachable(f"the files in {self.url} cannot be reached: {type(error).__name__}: {error}") from error
+
+    def made_here(self, attempt: int) -> bool:
+        """Return whether an attempt has run with this runs folder."""
+        return self.files.process(attempt).is_file()
+
+    def read(self) -> Index | None:
+        """Return the last snapshot that was fetched or written here."""
+        try:
+            return Index.model_validate_json((self.files.dir / INDEX).read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return None
+
+    def write(self, index: Index) -> None:
+        self.files.dir.mkdir(parents=True, exist_ok=True)
+        atomic.write(self.files.dir / INDEX, index.model_dump_json())
+
+    def look(self, latest: int) -> Index | None:
+        """Return the latest snapshot, unless the files here are the originals. Remove checkpoints that it replaced.
+
+        latest: number of the latest attempt.
+        """
+        known = self.read()
+        if not latest or (known and known.attempt == latest and known.exit is not None):
+            return known
+        seen_at, failure = _looks.get(self.url, (-FAILED_S, ""))
+        if time.monotonic() - seen_at > (FAILED_S if failure else LOOK_S):
+            try:
+                found, failure = self.remote(), ""
+            except Unreachable as error:
+                found, failure = None, str(error)
+            _looks[self.url] = time.monotonic(), failure
+        else:
+            found = None
+        if failure:
+            raise Unreachable(failure)
+        here = known is not None and self.made_here(known.attempt)
+        if found is None or (here and known and found.attempt <= known.attempt):
+            return None if here else known
+        if found != known:
+            for name, version in (known.files if known else {}).items():
+                replaced = name not in found.files or (found.files[name] != version and not is_light(name))
+                if replaced and self._has(name, version):
+                    (self.files.dir / name).unlink()
+            self.write(found)
+        return found
+
+    def fetch(self, latest: int, wanted: Callable[[str], bool]) -> None:
+        """Fetch the wanted files that differ here. latest: as in `look`. Errors: Unreachable."""
+        try:
+            if index := self.look(latest):
+                self._download(index, wanted)
+        except Unreachable as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            _looks.pop(self.url, None)  # a newer snapshot has replaced this one meanwhile
+            if index := self.look(latest):
+                self._download(index, wanted)
+
+    def remote(self) -> Index | None:
+        """Return the snapshot at the URL, if there is one. Errors: Unreachable."""
+        with self.reaching() as remote:
+            try:
+                return Index.model_validate_json(remote.cat_file(f"{self.root}/index.json"))
+            except FileNotFoundError:
+                return None
+
+    def _has(self, name: str, wanted: Version) -> bool:
+        try:
+            return version((self.files.dir / name).stat()) == wanted
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _object(self, name: str, version: Version) -> str:
+        # quoted, because file systems take stars and brackets for patterns
+        return f"{self.root}/files/{quote(name)}@{version.modified_ns}-{version.size}"
+
+    def _download(self, index: Index, wanted: Callable[[str], bool]) -> None:
+        names = [name for name in index.files if wanted(name) and not self._has(name, index.files[name])]
+        if not names:
+            return
+        with TemporaryDirectory(dir=self.files.dir, prefix=".fetch-") as folder, self.reaching() as remote:
+            parts = [Path(folder, str(number)) for number, _ in enumerate(names)]
+            remote.get([self._object(name, index.files[name]) for name in names], [str(part) for part in parts])
+            for name, part in zip(names, parts, strict=True):
+                path, modified_ns = self.files.dir / name, index.files[name].modified_ns
+                os.utime(part, ns=(modified_ns, modified_ns))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                part.replace(path)
+
+    def upload(self, new: Index, old: Index, held: Path) -> None:
+        """Write the files in the folder `held`, then the index, and delete the objects that it no longer names."""
+        names = [name for name in new.files if (held / name).is_file()]
+        index, objects = f"{self.root}/index.json", [self._object(name, new.files[name]) for name in names]
+        with self.reaching() as remote:
+            if not remote.async_impl:  # not an object store, so it has folders
+                for parent in {path.rpartition("/")[0] for path in (index, *objects)}:
+                    remote.makedirs(parent, exist_ok=True)
+            remote.put([str(held / name) for name in names], objects)
+            latest = self.remote()
+            if latest and latest.attempt > new.attempt:
+                log.warning("attempt %d writes to %s now: later files of this one stay here", latest.attempt, self.url)
+                self.write(Index(attempt=0, files=old.files))  # a copy from now on
+                return
+            remote.pipe_file(index, new.model_dump_json().encode())
+            self.write(new)
+            try:
+                if gone := {self._object(*file) for file in old.files.items() - new.files.items()}:
+                    remote.rm(list(gone))
+            except Exception as error:  # noqa: BLE001  what is no longer needed may stay
+                log.warning("old files in %s cannot be deleted: %s", self.url, error)
+
+
+def version(status: os.stat_result) -> Version:
+    """Return the version that a file has."""
+    return Version(status.st_size, status.st_mtime_ns)
+
+
+_looks: dict[str, tuple[float, str]] = {}
+"""When each run's snapshot was last looked up, and why that failed."""
+_locks: defaultdict[str, Lock] = defaultdict(Lock)
+
+
+@lru_cache(maxsize=4)
+def _opened(url: str, pid: int) -> tuple[Any, str]:
+    """Return the file system of a URL and the path there, once per process: to connect takes a tenth of a second."""
+    from fsspec.core import url_to_fs
+
+    remote, root = url_to_fs(url, **OPTIONS.get(url.partition("://")[0], {}))
+    remote.batch_size = MOST_AT_ONCE
+    return remote, root

@@ -1,0 +1,298 @@
+"""Files of runs travel between machines that share a store and a URL, but no runs folder."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from engine import jobs
+from engine.__main__ import main
+from engine.jobs import checkpoints, references
+from engine.settings import Settings
+from engine.specs import EvaluateSpec, Refused, TrainSpec
+from engine.store import Attempt, Cause, Exit, Run, State, Store, attempts, mirror, open_store, queue
+from engine.store.bundle import export_bundle
+from engine.store.files import RunFiles
+
+DONE = {"code": 0, "out_of_memory": False, "note": "", "host_lost": False}
+
+
+class Bucket(MemoryFileSystem):
+    """A file system in memory that may be out of reach."""
+
+    protocol = "bucket"
+    store: dict[str, Any] = {}  # noqa: RUF012
+    pseudo_dirs = [""]  # noqa: RUF012
+    down = False
+    requests = 0
+
+    def _reach(self) -> None:
+        Bucket.requests += 1
+        if Bucket.down:
+            raise RuntimeError("no route to the bucket")
+
+    def cat_file(self, *arguments: Any, **options: Any) -> bytes:
+        self._reach()
+        return super().cat_file(*arguments, **options)  # type: ignore[no-any-return]
+
+    def put_file(self, *arguments: Any, **options: Any) -> None:
+        self._reach()
+        super().put_file(*arguments, **options)
+
+
+fsspec.register_implementation("bucket", Bucket)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty bucket, and no waiting between two looks."""
+    monkeypatch.setattr(mirror, "LOOK_S", 0.0)
+    monkeypatch.setattr(mirror, "FAILED_S", 0.0)
+    Bucket.down = False
+    yield
+    Bucket.store.clear()
+    mirror._opened.cache_clear()
+
+
+URL = "bucket://runs/of/all"
+
+
+@pytest.fixture
+def here(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> Settings:
+    """The settings of the machine that works."""
+    url = str(tmp_path / "copies") if getattr(request, "param", "") == "folder" else URL
+    return settings.model_copy(update={"artifacts_url": url})
+
+
+@pytest.fixture
+def there(here: Settings, tmp_path: Path) -> Settings:
+    """The settings of another machine."""
+    return here.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
+
+
+def start(settings: Settings, store: Store, run_id: int) -> tuple[Run, Attempt, RunFiles]:
+    """A run whose next attempt begins on the machine with these settings."""
+    attempt = queue.claim(store.database, "a host")
+    assert attempt is not None
+    assert attempt.run_id == run_id
+    files = RunFiles(settings.runs_dir, run_id)
+    files.dir.mkdir(parents=True, exist_ok=True)
+    files.process(attempt.number).write_text("{}")
+    run = store.run(run_id)
+    mirror.begin(settings, run, attempt.number)
+    attempts.begin(store.database, attempt)
+    return run, attempt, files
+
+
+def end(store: Store, attempt: Attempt, exit: Exit) -> None:
+    """End an attempt; one that was killed is queued again."""
+    if exit.code == 0:
+        attempts.finish(store.database, attempt, State.FINISHED)
+    attempts.close(store.database, attempt, exit, Cause.KILLED, "killed")
+
+
+def save(files: RunFiles, name: str, content: bytes, step: int = 1) -> None:
+    """Replace a checkpoint and its manifest as a training does: by renaming."""
+    folder = files.dir / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    manifest = json.dumps({"step": step, "sha256": sha256(content).hexdigest()})
+    for path, data in ((folder / name, content), (folder / f"{name}.json", manifest.encode())):
+        part = path.with_name(f".{path.name}.tmp")
+        part.write_bytes(data)
+        part.replace(path)
+
+
+def is_whole(settings: Settings, run: Run, name: str) -> bool:
+    """Whether a checkpoint agrees with its manifest."""
+    path = RunFiles(settings.runs_dir, run.id).dir / "checkpoints" / name
+    digest = sha256(path.read_bytes()).hexdigest()
+    return bool(json.loads(path.with_name(f"{name}.json").read_text())["sha256"] == digest)
+
+
+def training(store: Store, **fields: Any) -> int:
+    return store.enqueue(TrainSpec(steps=10, **fields))
+
+
+@pytest.mark.parametrize("here", ["bucket", "folder"], indirect=True)
+def test_another_machine_reads_what_a_run_has_made(here: Settings, there: Settings, store: Store) -> None:
+    run, attempt, files = start(here, store, training(store))
+    files.log.write_bytes(b"step 1\n")
+    (files.dir / "samples[1]*.csv").write_bytes(b"ms\n1\n")
+    save(files, "epoch_1.pt", b"one")
+    save(files, "best.pt", b"one")
+    mirror.push(here, run, 1)
+    copy = RunFiles(there.runs_dir, run.id)
+    mirror.fetch(there, run)
+    assert copy.log_tail(9) == "step 1\n"
+    assert (copy.dir / "samples[1]*.csv").stat().st_mtime_ns == (files.dir / "samples[1]*.csv").stat().st_mtime_ns
+    assert not list(copy.dir.glob("*/*.pt")), "checkpoints are large: they come one by one"
+    assert not copy.process().exists()
+    assert [path.name for path in checkpoints.complete(there, run)] == ["best.pt", "epoch_1.pt"]
+    spec = references.resolve(store, there, EvaluateSpec(model=str(run.id)))
+    assert isinstance(spec, EvaluateSpec)
+    assert Path(spec.checkpoint).read_bytes() == b"one"
+    assert Path(spec.checkpoint).is_relative_to(there.runs_dir)
+    named = EvaluateSpec(checkpoint=str(copy.dir / "checkpoints" / "epoch_1.pt"))
+    references.resolve(store, there, named)
+    assert is_whole(there, run, "epoch_1.pt")
+
+    with files.log.open("ab") as log:
+        log.write(b"step 2\n")
+    save(files, "best.pt", b"two", step=2)
+    for name in ("epoch_1.pt", "epoch_1.pt.json"):
+        (files.dir / "checkpoints" / name).unlink()
+    mirror.push(here, run, 1, DONE)
+    files.log.write_bytes(b"only here\n")
+    mirror.fetch(here, run)
+    assert files.log_tail(9) == "only here\n", "originals are never replaced"
+    files.log.write_bytes(b"step 1\nstep 2\n")
+    mirror.fetch(there, run)
+    assert copy.log_tail(9) == "step 1\nstep 2\n"
+    assert [path.name for path in copy.dir.glob("checkpoints/*")] == ["best.pt.json"], (
+        "what was replaced or removed is gone"
+    )
+    checkpoints.fetch(there, run, "best.pt")
+    assert is_whole(there, run, "best.pt")
+    requests = Bucket.requests
+    mirror.fetch(there, run)
+    assert Bucket.requests == requests, "the attempt has ended: nothing more is to come"
+    end(store, attempt, Exit(0))
+    assert export_bundle(store, there, run.id) == export_bundle(
+        store, here.model_copy(update={"artifacts_url": ""}), run.id
+    )
+
+    remote, root = fsspec.core.url_to_fs(here.artifacts_url)
+    assert len(remote.find(root)) == 5, "an index, the log, the samples, a checkpoint and its manifest: nothing old"
+    jobs.delete_run(store, here, run.id)
+    assert remote.find(root) == []
+
+
+def test_a_checkpoint_that_is_replaced_meanwhile_is_copied_whole(
+    here: Settings, there: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _, files = start(here, store, training(store))
+    save(files, "latest.pt", b"0")
+    mirror.push(here, run, 1)
+    remote = mirror._opened(here.artifacts_url, os.getpid())[0]
+    put = remote.put
+
+    def replaced(*arguments: Any) -> None:
+        save(files, "latest.pt", b"2")
+        put(*arguments)
+
+    def cut(paths: list[str], objects: list[str]) -> None:
+        put(paths[:1], objects[:1])
+        raise OSError("the connection broke")
+
+    save(files, "latest.pt", b"1")
+    for trouble, expected in ((cut, b"0"), (replaced, b"1"), (put, b"2")):
+        monkeypatch.setattr(remote, "put", trouble)
+        if trouble is cut:
+            with pytest.raises(mirror.Unreachable, match="the connection broke"):
+                mirror.push(here, run, 1)
+        else:
+            mirror.push(here, run, 1)
+        mirror.fetch(there, run, lambda name: True)
+        assert is_whole(there, run, "latest.pt")
+        assert (RunFiles(there.runs_dir, run.id).dir / "checkpoints" / "latest.pt").read_bytes() == expected
+
+
+def test_the_next_attempt_continues_elsewhere_and_the_earlier_one_writes_no_more(
+    here: Settings, there: Settings, store: Store
+) -> None:
+    run, attempt, files = start(here, store, training(store))
+    files.log.write_bytes(b"first\n")
+    save(files, "epoch_1.pt", b"1")
+    mirror.push(here, run, 1)
+    save(files, "epoch_2.pt", b"2")  # only here: the host was lost before it was copied
+    end(store, attempt, Exit(note="its node left", host_lost=True))
+    second, attempt, copy = start(there, store, run.id)
+    assert is_whole(there, run, "epoch_1.pt")
+    assert not (copy.dir / "checkpoints" / "epoch_2.pt").exists()
+    with copy.log.open("ab") as log:
+        log.write(b"second\n")
+    (copy.dir / "checkpoints" / "epoch_1.pt").unlink()
+    save(copy, "epoch_3.pt", b"3")
+    mirror.push(there, second, 2)
+    files.log.write_bytes(b"late\n")
+    mirror.push(here, run, 1)  # it was not dead after all
+    end(store, attempt, Exit(note="killed", code=-9))
+    third, *_ = start(here, store, run.id)
+    assert third.attempt == 3
+    assert files.log_tail(9) == "first\nsecond\n"
+    assert is_whole(here, third, "epoch_3.pt")
+    assert sorted(path.name for path in files.dir.glob("*/*.pt")) == ["epoch_2.pt", "epoch_3.pt"], "never copied: kept"
+
+
+def test_a_bucket_out_of_reach_loses_nothing(
+    here: Settings, there: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, attempt, files = start(here, store, training(store))
+    files.log.write_bytes(b"step 1\n")
+    Bucket.down = True
+    for action in (mirror.push, mirror.begin):
+        with pytest.raises(mirror.Unreachable, match="no route to the bucket"):
+            action(here if action is mirror.push else there, run, 1 if action is mirror.push else 2)
+    with pytest.raises(mirror.Unreachable, match=f"{URL}/{run.id}-"):
+        mirror.fetch(there, run)
+    monkeypatch.setattr(mirror, "FAILED_S", 60.0)
+    requests = Bucket.requests
+    with pytest.raises(mirror.Unreachable, match="no route"):
+        mirror.fetch(there, run)
+    assert Bucket.requests == requests, "a page does not wait for every look"
+    end(store, attempt, Exit(0))
+    monkeypatch.setattr(mirror, "FAILED_S", 0.0)
+    monkeypatch.setattr(Bucket, "rm", Bucket.cat_file)
+    with pytest.raises(Refused, match=f"run {run.id} is deleted, but not the copies"):
+        jobs.delete_run(store, here, run.id)
+
+
+def test_files_are_copied_later_on_request(
+    here: Settings, there: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = here.model_copy(update={"artifacts_url": ""})
+    run, attempt, files = start(alone, store, training(store))
+    files.log.write_bytes(b"made before the URL was set\n")
+    end(store, attempt, Exit(0))
+    monkeypatch.setenv("VITALS_ARTIFACTS_URL", here.artifacts_url)
+    assert main(["runs", "upload", str(run.id)]) == 0
+    monkeypatch.setenv("VITALS_RUNS_DIR", str(there.runs_dir))
+    monkeypatch.setenv("VITALS_DATABASE_URL", str(store.database.url))
+    assert main(["runs", "log", str(run.id)]) == 0
+    assert capsys.readouterr().out.endswith("made before the URL was set\n")
+    assert main(["runs", "upload", str(run.id)]) == 2, "it has no originals"
+
+
+def test_an_index_cannot_name_files_outside_the_folder(here: Settings, there: Settings, store: Store) -> None:
+    run, _, files = start(here, store, training(store))
+    files.log.write_bytes(b"step 1\n")
+    mirror.push(here, run, 1)
+    remote, root = fsspec.core.url_to_fs(here.artifacts_url)
+    (index,) = remote.glob(f"{root}/*/index.json")
+    for name in ("../other/log.txt", "/etc/passwd", "a/../../b", ".hidden", "process.json", "exit-2.json"):
+        remote.pipe_file(index, remote.cat_file(index).replace(b"log.txt", name.encode()))
+        with pytest.raises(mirror.Unreachable, match="is not the name of a file that is copied"):
+            mirror.fetch(there, run)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://KEY:SECRET/x@bucket", "sftp://me:SECRET@host/runs", "s3://bucket/runs?key=SECRET", "runs/SECRET"]
+)
+def test_a_url_with_secrets_is_refused_and_not_shown(settings: Settings, url: str) -> None:
+    settings = settings.model_copy(update={"artifacts_url": url})
+    with pytest.raises(Refused) as refused:
+        open_store(settings)
+    assert "SECRET" not in f"{refused.value}{settings!r}"
+
+
+def test_nothing_is_loaded_without_a_url(settings: Settings) -> None:
+    code = "import sys; from engine.__main__ import main; main(['runs', 'list']); sys.exit('fsspec' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
