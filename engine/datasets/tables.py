@@ -170,7 +170,8 @@ def _rows(file: TextIO, name: str, separator: str, columns: tuple[str, str, str]
     try:
         first = file.readline(LONGEST_HEADER)
         if not first.strip():
-            raise DataProblem(f"{name} is empty, or its first line is: it must name the columns")
+            blank = f"the first line of {name} is blank: it must name the columns"
+            raise DataProblem(blank if first else f"{name} is empty")
         sign = _sign(separator) if separator else _told_by(first, columns)
         header = _cells(first, sign)
         image, caption, label = (

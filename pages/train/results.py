@@ -85,10 +85,11 @@ def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: p
             if last is not None and getattr(last, name) is not None:
                 _metric(CLIP_LABELS[name], name, last, before)
         if best is not None:
-            name = run.spec.best_metric or next(name for name in BEST_BY if getattr(best, name) is not None)
+            measured = (name for name in (run.spec.best_metric, *BEST_BY) if getattr(best, name, None) is not None)
+            name = next(measured, BEST_BY[-1])
             label = f"Best (step {best.step:,})" if run.spec.val_every_steps else f"Best (epoch {best.epoch})"
-            why = f" The best model is chosen by {CLIP_LABELS[name].lower()}"
-            why += "; held-out loss decides between equal values." if name != "clip_val_loss" else "."
+            why = f" The best model is chosen by {CLIP_LABELS[name]}"
+            why += "; the held-out loss decides between equal values." if name != "clip_val_loss" else "."
             _metric(label, name, best, before if before and before.step == 0 else None, why)
         if last is not None and last.samples_per_s is not None:
             waiting = (

@@ -251,7 +251,7 @@ def test_a_run_goes_on_in_sight(store: Store) -> None:
     assert figures["Zero-shot top-1"] == "93.4 %"
     assert figures["Best (epoch 2)"] == "93.4 %"
     (best,) = (metric.help for metric in app.metric if metric.label == "Best (epoch 2)")
-    assert best.endswith("The best model is chosen by zero-shot top-1; held-out loss decides between equal values.")
+    assert best.endswith("The best model is chosen by Zero-shot top-1; the held-out loss decides between equal values.")
     assert "A contrastive loss grows with its batch size: training 64 pairs, held out 64." in said
     assert figures["Pairs/s"] == "900"
     delta = {metric.label: metric.delta for metric in app.metric}
@@ -275,7 +275,7 @@ def test_the_gain_over_the_initial_weights_is_shown(store: Store) -> None:
 
 
 def test_the_best_row_is_marked_and_all_can_be_taken_away(store: Store, settings: Settings) -> None:
-    run_id = queue_train(store, epochs=3)
+    run_id = queue_train(store, epochs=3, best_metric="clip_val_loss")
     folder = RunFiles(settings.runs_dir, run_id).dir
     write_checkpoints(folder, "epoch_3.pt", "best.pt")
     (folder / "results.jsonl").write_text('{"epoch": 1}\n')
@@ -286,6 +286,8 @@ def test_the_best_row_is_marked_and_all_can_be_taken_away(store: Store, settings
     table = app.dataframe[-1].value
     assert list(table["epoch"]) == [3, 2, 1], "newest first"
     assert list(table["mark"]) == ["", "★ best", ""]
+    (best,) = (metric for metric in app.metric if metric.label == "Best (epoch 2)")
+    assert (best.value, best.help) == ("1.75", "Held-out loss at step 44. The best model is chosen by Held-out loss.")
     assert "image_to_text_mean_rank" not in table, "nobody has measured it"
     keys = [button.key for button in app.get("download_button")]
     assert keys == [

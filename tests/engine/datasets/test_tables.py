@@ -69,8 +69,12 @@ def test_what_pandas_writes_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("", "no column of images with a common name .filepath, filename, .*: say which .* its header names nothing"),
-        ("\n", "has no column of images"),
+        ("", "pairs.csv is empty"),
+        ("\n", "the first line of pairs.csv is blank"),
+        (
+            "a,b\n",
+            "no column of images with a common name .filepath, filename, .*: say which .* its header names 'a', 'b'",
+        ),
         ("filepath,title\n", "has a header and no rows"),
         ("url,title\na,b\n", "no column of images .* separated by ',', its header names 'url', 'title'"),
         ("url;title\na;b\n", "separated by ';', its header names 'url', 'title'"),
