@@ -38,13 +38,13 @@ async def probe(url: str, seconds: float) -> Samples:
     while time.monotonic() < end or not samples["runs"]:
         begin = time.monotonic()
         async with open_tab(url, "/") as tab:
-            samples["catalogue"].append(time.monotonic() - begin)
+            samples["catalogue"].append(round(time.monotonic() - begin, 4))
             begin = time.monotonic()
             await tab.type("Search", next(searches))
-            samples["search"].append(time.monotonic() - begin)
+            samples["search"].append(round(time.monotonic() - begin, 4))
         begin = time.monotonic()
         async with open_tab(url, "/runs"):
-            samples["runs"].append(time.monotonic() - begin)
+            samples["runs"].append(round(time.monotonic() - begin, 4))
     return samples
 
 
@@ -70,7 +70,7 @@ async def under(server: Server, addresses: list[str], numbers: Sequence[int]) ->
             samples = await probe(server.url, WINDOW_S)
             await ticking
             took, after = time.monotonic() - begin, measure(server.pid)
-            waits = [wait for tab in tabs for wait in tab.waits_s]
+            waits = [round(wait, 4) for tab in tabs for wait in tab.waits_s]
             found.append(
                 {
                     "sessions": number,

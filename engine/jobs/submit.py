@@ -112,8 +112,13 @@ def _check_cluster(store: Store, settings: Settings, spec: Spec) -> None:
         raise Refused(f"{device!r} is a device of a Ray cluster, and none is configured: set VITALS_RAY_ADDRESS")
     cluster = store.cluster()
     available = {known.name: known for known in cluster.devices} if cluster else {}
+    if not available:
+        raise Refused(
+            f"no node of the cluster is known yet, so there is no {device!r}: start the app, whose scheduler looks for "
+            "nodes, and try again in a few seconds (scheduler.log names problems)"
+        )
     if device not in available:
-        raise Refused(f"the cluster has no device {device!r}; it has {', '.join(available) or 'none yet'}")
+        raise Refused(f"the cluster has no device {device!r}; it has {', '.join(available)}")
     if (count := available[device].count) < len(devices):
         raise Refused(
             f"{len(devices)} processes need a {device} each, and the cluster has {count} {available[device].model}: "
