@@ -20,21 +20,23 @@ def state(folder: Path, name: str) -> dict[str, object]:
 
 
 def test_the_initial_weights_have_a_row_of_their_own(tmp_path: Path) -> None:
-    work = validate(training(tiny(), tmp_path / "before").setup, 0, Progress(done=0), last=True)
+    few = {"val_fraction": 0.1}
+    work = validate(training(tiny(**few), tmp_path / "before").setup, 0, Progress(done=0), last=True)
     while True:
         try:
             next(work)
         except StopIteration as ended:
             wanted = row_fields(ended.value)
             break
-    told = train(tiny(epochs=1, val_at_start=True), tmp_path / "run")
+    told = train(tiny(epochs=1, val_at_start=True, **few), tmp_path / "run")
     first, second = rows(told)
     assert (first.epoch, first.step, first.train_loss, first.lr, first.checkpoint) == (0, 0, None, None, "")
     assert {name: getattr(first, name) for name in wanted} == wanted
+    assert first.val_batch_size == second.val_batch_size == 4, "all that are held out; the training takes 8"
     assert not first.best
     assert second.best
     assert [each.step for each in told if isinstance(each, Metric) and each.name == "val/clip_val_loss"] == [0, 4]
-    train(tiny(epochs=1), tmp_path / "other")
+    train(tiny(epochs=1, **few), tmp_path / "other")
     assert state(tmp_path / "run", "epoch_1.pt") == state(tmp_path / "other", "epoch_1.pt"), "the steps stay the same"
 
 
