@@ -39,24 +39,14 @@ from engine.words import plural
 log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
-"""Seconds between two looks at the nodes."""
+"""Look at the nodes every 2 s."""
 RETRY_S = 15.0
 """Seconds after a look that failed. Nothing is asked meanwhile, because each request may take ANSWER_S."""
 ANSWER_S = 5.0
 """Wait at most this many seconds for an answer of the cluster, because the scheduler looks after other runs too."""
 MOST_NODES = 1000
-WORKER_SETTINGS = (
-    *(
-        "ray_address",
-        "artifacts_url",
-        "runs_dir",
-        "catalog_dir",
-        "lease_s",
-        "min_free_gb",
-        "data_roots",
-        "log_limit_mb",
-    ),
-)
+WORKER_SETTINGS = "ray_address artifacts_url runs_dir catalog_dir lease_s min_free_gb data_roots log_limit_mb".split()
+"""Settings that a worker gets as environment variables."""
 LONGEST_REASON = 300
 """Last characters of Ray's message that are shown. Its end names the error, after up to 20,000 characters of a log."""
 LOG_LINES = 20
@@ -211,6 +201,10 @@ class Executor:
             return Exit(note=lost, host_lost=True) if attempt.begun_at else None
         if not job.status.is_terminal():
             return None
+        if record := read_json(self._files(attempt).exit(attempt.number)):  # it may have ended since the first look
+            return _exit(record)
+        if time.time() - (job.end_time or 0) / 1000 < self._settings.lease_s:
+            return None  # a shared folder may show the record late
         try:
             copies = mirror.look(self._settings, self._store.run(attempt.run_id))
             if copies and copies.attempt == attempt.number and copies.exit:
