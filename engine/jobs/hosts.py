@@ -19,9 +19,9 @@ from engine.store import Attempt, Cause, Exit, Store, attempts
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 NODE = "#ray:"
-"""Between address and id in the name of a host that is a node of the Ray cluster."""
+"""Separates address and id in the name of a cluster node."""
 GIVE_UP_LEASES = 4
-"""Leases without a heartbeat after which a worker is killed, and after which its host may be declared gone."""
+"""Leases without a heartbeat after which a worker is killed and its host may be declared gone."""
 
 
 @cache
@@ -66,7 +66,7 @@ class OpenHost:
 
     @property
     def is_this(self) -> bool:
-        """Return whether this is our host, whose processes a scheduler here looks after."""
+        """Return whether this is our own host, whose processes we can see."""
         return self.id == this_host()
 
 
@@ -94,14 +94,14 @@ def declare_gone(store: Store, settings: Settings, host: str) -> OpenHost:
 
     If the host does come back, its workers cannot write to these attempts any more.
     host: its name, or its id when several hosts have that name.
-    Errors: Refused when the host has no attempts, is this host, reported within the last few leases, or shares its
-    name, and when it has runs that the store's user may not change.
+    Errors: Refused when no open attempt is on such a host, when several hosts have this name, when it is this host,
+    when it reported recently, or when the user may not change one of its runs.
     """
     hosts = open_hosts(store)
     matches = [one for one in hosts if host in (one.id, one.name)]
     if not matches:
-        names = ", ".join(one.id for one in hosts) or "none has"
-        raise Refused(f"no host {host!r} has open attempts; these have: {names}")
+        names = ", ".join(one.id for one in hosts) or "none"
+        raise Refused(f"no host {host!r} has open attempts. Hosts with open attempts: {names}")
     if len(matches) > 1:
         raise Refused(f"{len(matches)} hosts are called {host!r}: give one of {', '.join(one.id for one in matches)}")
     lost = matches[0]
@@ -110,8 +110,8 @@ def declare_gone(store: Store, settings: Settings, host: str) -> OpenHost:
     if not _is_silent(lost, settings):
         needed = GIVE_UP_LEASES * settings.lease_s
         raise Refused(
-            f"{lost.name} reported {abs(lost.silent_s):.0f} s ago, so it is there; a host can be declared gone after "
-            f"{needed:.0f} s of silence. Cancel its runs instead"
+            f"{lost.name} reported {abs(lost.silent_s):.0f} s ago. Wait for {needed:.0f} s without a "
+            "report, or cancel its runs"
         )
     store.check_owner(*lost.run_ids)
     for attempt in attempts.open_attempts(store.database):

@@ -1,4 +1,4 @@
-"""Spread independent pieces of work over processes. A process that dies loses only the piece it was at."""
+"""Spread independent pieces of work over processes. If a process dies, only the piece it worked on is lost."""
 
 import multiprocessing
 import signal
@@ -16,22 +16,22 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 TRIES = 2
-"""Processes that may die of one piece before it is given up."""
+"""Give a piece up after this many processes have died of it."""
 CLUSTER_TRIES = 5
-"""TRIES on a cluster, where a process also dies when its node ends."""
+"""TRIES on a cluster. Higher, because a process also dies with its node."""
 END_S = 5.0
 """Wait this many seconds until a process that has closed its connection is killed."""
 
 
 Shards = Generator[tuple[int, Result | Ended] | None]
-"""The place of a piece with its result; None about once a second while there is none."""
+"""Index of a piece and its result, or None about once a second while no result is ready."""
 
 
 def spread(work: Callable[[Piece], Result], pieces: Sequence[Piece], processes: int) -> Shards[Result]:
     """Yield every piece's result as soon as it is known.
 
-    work: a function of a module, which is called in fresh processes. A piece whose process dies is tried again after
-    the others, and its result is Ended if that process dies too. Closing this generator kills the processes.
+    work: a function defined at module level, which is called in fresh processes. A piece whose process dies is tried
+    again after the others, and its result is Ended if that process dies too. Closing this generator kills the processes.
     """
     spawn = multiprocessing.get_context("spawn")
     waiting, deaths, kills = deque(range(len(pieces))), Counter[int](), oom_kills()
@@ -78,11 +78,11 @@ def spread(work: Callable[[Piece], Result], pieces: Sequence[Piece], processes: 
 
 
 def spread_on_cluster(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> Shards[Result]:
-    """Do as `spread` on all free cores of the Ray cluster that this process is a job of. Ray repeats lost pieces."""
+    """Yield results as `spread` does, computed on all free cores of this process's Ray cluster, which repeats lost ones."""
     with joined_cluster(log_to_driver=False) as ray:
         call = ray.remote(num_cpus=1, max_retries=CLUSTER_TRIES - 1, scheduling_strategy="SPREAD")(_call)
         shared = ray.put(work)
-        most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # one waits for each core
+        most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # so that each core has a next piece at once
         waiting = deque(range(len(pieces)))
         at_work: dict[Any, int] = {}
         while waiting or at_work:
@@ -117,7 +117,7 @@ def _serve(connection: Connection, work: Callable[[Piece], Result]) -> None:
     """Work on pieces in a process of its own until the connection is closed."""
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they are for the process that spreads the work, which ends this one
+        signal.signal(number, signal.SIG_IGN)  # the parent handles them and ends this process
     with suppress(EOFError):
         while True:
             connection.send(work(connection.recv()))

@@ -14,7 +14,7 @@ def merging() -> bool:
 
 
 def merge_entries(*, report: bool = False) -> None:
-    """Merge the entries that one click makes. Draws nothing. report: have the browser report it, in a rerun."""
+    """Install the script that merges the history entries of one click. report: the browser reports it in a rerun."""
     _draw(key="history", data={"report": report}, on_merging_change=_note)
 
 

@@ -1,4 +1,4 @@
-"""Sign-in with Streamlit's own OpenID Connect: whether it is configured, who has signed in, and the page that asks."""
+"""Sign in with Streamlit's OpenID Connect: check the configuration, return the user, draw the sign-in page."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -25,20 +25,20 @@ SHORTEST_SECRET = 32
 def configured() -> bool:
     """Return whether the secrets have an [auth] section. Errors: StreamlitSecretNotFoundError for an unreadable file.
 
-    The first answer stays, so that a file that vanishes later does not open the pages to everybody.
+    The first answer is cached, so that deleting the file later does not open the pages to everybody.
     """
     return any(path.exists() for path in _files()) and "auth" in st.secrets
 
 
 def check(settings: Settings) -> None:
-    """Check, when the server starts, that people can sign in and that no run can read the secrets. Errors: Refused."""
+    """Refuse to start if nobody can sign in or if runs could read the secrets. Errors: Refused."""
     try:
         if not configured():
             return
         for provider in _providers():
             validate_auth_credentials(provider)
     except (StreamlitAuthError, StreamlitSecretNotFoundError) as error:
-        raise Refused(f"sign-in is not configured well: {' '.join(str(error).split())}") from None
+        raise Refused(f"the sign-in settings in secrets.toml are not valid: {' '.join(str(error).split())}") from None
     if len(str(st.secrets["auth"]["cookie_secret"])) < SHORTEST_SECRET:
         raise Refused(
             f"auth.cookie_secret has fewer than {SHORTEST_SECRET} characters, so cookies could be forged: take "
@@ -63,9 +63,9 @@ def user(settings: Settings) -> User:
 
 
 def draw(settings: Settings) -> None:
-    """Draw in the sidebar who has signed in. Without a role, draw a page to sign in or out and stop there.
+    """Draw the signed-in user in the sidebar. Without a role, draw a page to sign in or out, and stop the script.
 
-    If sign-in is not configured, draw nothing.
+    Draws nothing if sign-in is not configured.
     """
     if not configured():
         return

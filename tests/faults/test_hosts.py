@@ -58,7 +58,7 @@ def test_a_silent_host_is_declared_gone_and_fenced_off(store: Store, settings: S
     first, second = (begin_on(store, ELSEWHERE) for _ in ids)
     store.request_cancel(ids[0])
     last_heard(store, first, 100)
-    with pytest.raises(Refused, match=r"elsewhere reported 0 s ago, so it is there"):
+    with pytest.raises(Refused, match=r"elsewhere reported 0 s ago"):
         declare_gone(store, settings, "elsewhere")
     last_heard(store, second, 50)
     lost = lost_host(store, settings, ids[1])
@@ -81,7 +81,7 @@ def test_a_host_whose_clock_is_ahead_can_be_declared_gone_too(store: Store, sett
 
 
 def test_a_host_that_cannot_be_declared_gone_is_refused(store: Store, settings: Settings) -> None:
-    with pytest.raises(Refused, match="no host 'elsewhere' has open attempts; these have: none has"):
+    with pytest.raises(Refused, match="no host 'elsewhere' has open attempts. Hosts with open attempts: none"):
         declare_gone(store, settings, "elsewhere")
     for number, host in enumerate((this_host(), "twin#1", "twin#2")):
         store.enqueue(SPEC.model_copy(update={"device": f"cuda:{number}"}))

@@ -41,14 +41,15 @@ log = logging.getLogger(__name__)
 LOOK_S = 2.0
 """Look at the nodes every 2 s."""
 RETRY_S = 15.0
-"""Seconds after a look that failed. Nothing is asked meanwhile, because each request may take ANSWER_S."""
+"""Wait this many seconds after a failed look, because each request may take ANSWER_S."""
 ANSWER_S = 5.0
-"""Wait at most this many seconds for an answer of the cluster, because the scheduler looks after other runs too."""
+"""Time limit of each request to the cluster, in seconds. The scheduler must not wait longer: it serves other runs."""
 MOST_NODES = 1000
+"""Read at most this many nodes."""
 WORKER_SETTINGS = "ray_address artifacts_url runs_dir catalog_dir lease_s min_free_gb data_roots log_limit_mb".split()
 """Settings that a worker gets as environment variables."""
 LONGEST_REASON = 300
-"""Last characters of Ray's message that are shown. Its end names the error, after up to 20,000 characters of a log."""
+"""Show this many last characters of Ray's message: the error is at its end, after up to 20,000 of a log."""
 LOG_LINES = 20
 """Lines of Ray's log that explain why a job failed before its worker began."""
 
@@ -149,7 +150,7 @@ class Executor:
             self._known = devices
 
     def start(self, attempt: Attempt) -> None:
-        """Submit the attempt's worker to its node. An attempt that cannot be submitted has no job, and is seen so."""
+        """Submit the attempt's worker to its node. If that fails, the attempt has no job, and `alive` returns False."""
         files = self._files(attempt)
         if attempt.number == 1 and not self._settings.artifacts_url:
             files.prepare()
@@ -178,7 +179,7 @@ class Executor:
             log.exception("run %d, attempt %d could not be submitted", attempt.run_id, attempt.number)
 
     def alive(self, attempt: Attempt) -> bool:
-        """Return whether its job waits or runs, or may do so as far as is known."""
+        """Return whether the attempt's job waits or runs. True also if the cluster does not answer."""
         try:
             job = self._job(attempt)
         except (OSError, RuntimeError):
@@ -214,7 +215,7 @@ class Executor:
         return Exit(note=f"its job on the cluster ended: {self._reason(attempt, job)}")
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:
-        """End the job with force, or if its worker has not begun. A worker that has begun sees a request by itself."""
+        """Stop the job with force, or if its worker has not begun. A worker that has begun reads the request itself."""
         if force or attempt.begun_at is None:
             self._stop(attempt)
 
