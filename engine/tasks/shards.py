@@ -31,7 +31,8 @@ def spread(work: Callable[[Piece], Result], pieces: Sequence[Piece], processes: 
     """Yield every piece's result as soon as it is known.
 
     work: a function defined at module level, which is called in fresh processes. A piece whose process dies is tried
-    again after the others, and its result is Ended if that process dies too. Closing this generator kills the processes.
+    again after the others, and its result is Ended if that process dies too. Closing this generator kills
+    the processes.
     """
     spawn = multiprocessing.get_context("spawn")
     waiting, deaths, kills = deque(range(len(pieces))), Counter[int](), oom_kills()
@@ -78,7 +79,7 @@ def spread(work: Callable[[Piece], Result], pieces: Sequence[Piece], processes: 
 
 
 def spread_on_cluster(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> Shards[Result]:
-    """Yield results as `spread` does, computed on all free cores of this process's Ray cluster, which repeats lost ones."""
+    """Yield results as `spread` does, computed on the cores of this process's Ray cluster, which repeats lost ones."""
     with joined_cluster(log_to_driver=False) as ray:
         call = ray.remote(num_cpus=1, max_retries=CLUSTER_TRIES - 1, scheduling_strategy="SPREAD")(_call)
         shared = ray.put(work)

@@ -81,7 +81,7 @@ def test_a_host_whose_clock_is_ahead_can_be_declared_gone_too(store: Store, sett
 
 
 def test_a_host_that_cannot_be_declared_gone_is_refused(store: Store, settings: Settings) -> None:
-    with pytest.raises(Refused, match="no host 'elsewhere' has open attempts. Hosts with open attempts: none"):
+    with pytest.raises(Refused, match=r"no host 'elsewhere' has open attempts\. Hosts with open attempts: none"):
         declare_gone(store, settings, "elsewhere")
     for number, host in enumerate((this_host(), "twin#1", "twin#2")):
         store.enqueue(SPEC.model_copy(update={"device": f"cuda:{number}"}))
