@@ -23,15 +23,20 @@ MOST_ACTIVE, MOST_QUEUED = 50, 10
 OPEN = (State.QUEUED, *ACTIVE)
 
 
-@st.cache_resource(max_entries=4, show_spinner=False)
-def _open_runs(store: str, revision: int) -> tuple[list[Run], list[Run], int, int | None]:
-    """Return the running runs, the first queued ones, how many are queued, and the id of the last run that ended.
-
-    All sessions share them. store: URL of the store; it and the store's revision are keys of the cache.
-    """
+def _open_runs() -> tuple[list[Run], list[Run], int, int | None]:
+    """Return the running runs, the first queued ones, how many are queued, and the id of the last run that ended."""
     opened, in_queue = backend.store(), Filter(states=(State.QUEUED,), order="oldest")
     active = opened.runs(states=ACTIVE, limit=MOST_ACTIVE)
     return active, opened.find(in_queue, limit=MOST_QUEUED), opened.count(in_queue), _last_ended(opened)
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _shared_open_runs(store: str, revision: int) -> tuple[list[Run], list[Run], int, int | None]:
+    """Return `_open_runs`, shared by all sessions that update themselves.
+
+    store: URL of the store; it and the store's revision are keys of the cache.
+    """
+    return _open_runs()
 
 
 def _last_ended(store: Store) -> int | None:
@@ -40,8 +45,10 @@ def _last_ended(store: Store) -> int | None:
 
 def draw_open(ticking: bool, last_ended: int | None) -> None:
     """Draw the running and queued runs. If runs have ended since, draw a button that refreshes the list."""
-    store = backend.store()
-    active, queued, count, newest_ended = _open_runs(backend.settings().store_url, store.revision())
+    shared = rerun.updates_itself()
+    active, queued, count, newest_ended = (
+        _shared_open_runs(backend.settings().store_url, backend.store().revision()) if shared else _open_runs()
+    )
     if not (active or queued):
         st.caption("No active runs.")
     for run in [*reversed(active), *queued]:

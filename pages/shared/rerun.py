@@ -38,6 +38,12 @@ def page() -> None:
         st.rerun()
 
 
+def updates_itself() -> bool:
+    """Return whether a fragment is drawn alone, and not with its page."""
+    context = get_script_run_ctx(suppress_warning=True)
+    return bool(context and context.fragment_ids_this_run)
+
+
 Arguments = ParamSpec("Arguments")
 _TURN = RLock()
 
@@ -51,8 +57,7 @@ def in_turn(draw: Callable[Arguments, None]) -> Callable[Arguments, None]:
 
     @wraps(draw)
     def draw_in_turn(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
-        context = get_script_run_ctx(suppress_warning=True)
-        with _TURN if context and context.fragment_ids_this_run else nullcontext():
+        with _TURN if updates_itself() else nullcontext():
             draw(*args, **kwargs)
 
     return draw_in_turn

@@ -50,6 +50,7 @@ def test_from_an_empty_store_to_a_front_and_the_devices_of_a_shortlist(
         store.close()
         page.reload()
         page.get_by_role("button", name="ImageNet against latency here").click()
+        expect(page.get_by_role("combobox", name="X axis")).to_have_value("Latency p50 (ms)")
         page.get_by_role("combobox", name="Estimate speed on").click()
         page.get_by_role("option", name=re.compile("^eager, batch 1, float32 on")).click()
         expect(page.get_by_text(re.compile(r"shown; .* on the Pareto front"))).to_be_visible()

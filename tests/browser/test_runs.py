@@ -33,7 +33,7 @@ def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_pa
 
         page.get_by_role("combobox", name="Tags").click()
         page.get_by_role("option", name="paper").click()
-        expect(page.get_by_text("1 to 1 of 1 runs")).to_be_visible()
+        expect(page.get_by_text("1 to 1 of 1 run")).to_be_visible()
         page.keyboard.press("Escape")
         page.get_by_role("button", name="Clear filters").click()
         expect(page.get_by_text("1 to 3 of 3 runs")).to_be_visible()
@@ -44,6 +44,6 @@ def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_pa
         page.get_by_label("To delete, type").fill("2")
         page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
         expect(page.get_by_text("2 runs deleted")).to_be_visible()
-        expect(page.get_by_text("1 to 1 of 1 runs")).to_be_visible()
+        expect(page.get_by_text("1 to 1 of 1 run")).to_be_visible()
         assert [run.id for run in store.runs()] == [2]
     store.close()
