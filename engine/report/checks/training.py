@@ -24,7 +24,8 @@ LEAST_BF16_LR = 1e-4
 values of a typical weight, and round to zero. In 60 steps, 94 % of the values in digits-clip's matrices stayed
 unchanged at 1e-5, 58 % at 1e-4 and 1.4 % at 1e-3; with amp_bf16 0 %."""
 MOST_ADAMW_LR = 2.048e-3
-"""Warn above this learning rate, the highest in open_clip's docs/script_examples (CLIPA, batches of 65,536 pairs)."""
+"""Warn above this learning rate, the highest of an image model in open_clip's docs/script_examples: CLIPA, batches of
+65,536 pairs."""
 BF16_PAYS = 1.3
 """Propose mixed precision if measured bfloat16 products are at least this many times as fast as float32 products."""
 MB_PER_M_LOCKED = 4
@@ -121,7 +122,7 @@ def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
     steps = plural(plan.warmup_steps, "step")
     text = f"The learning rate rises to {spec.peak_lr:g} within {steps}, {then[spec.lr_scheduler]}."
     if spec.opt == "adamw" and spec.peak_lr > MOST_ADAMW_LR:
-        text += f" open_clip's example scripts use at most {MOST_ADAMW_LR:g} with AdamW: the loss may diverge."
+        text += f" open_clip's example scripts for images use at most {MOST_ADAMW_LR:g} with AdamW: the loss may diverge."
         return Check("warning", text)
     return Check("ok", text)
 
