@@ -122,7 +122,7 @@ def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
     steps = plural(plan.warmup_steps, "step")
     text = f"The learning rate rises to {spec.peak_lr:g} within {steps}, {then[spec.lr_scheduler]}."
     if spec.opt == "adamw" and spec.peak_lr > MOST_ADAMW_LR:
-        text += f" open_clip's example scripts for images use at most {MOST_ADAMW_LR:g} with AdamW: the loss may diverge."
+        text += f" open_clip's image scripts use at most {MOST_ADAMW_LR:g} with AdamW: the loss may diverge."
         return Check("warning", text)
     return Check("ok", text)
 

@@ -40,7 +40,7 @@ def test_data_that_are_fine_have_no_doubts() -> None:
         (
             {"lr": 5},
             {},
-            "rises to 5 within 47 steps, then falls to 0. open_clip's example scripts use at most",
+            "rises to 5 within 47 steps, then falls to 0. open_clip's image scripts use at most",
             "warning",
         ),
         ({"lr": 5, "opt": "timm/sgd"}, {}, "The learning rate rises to 5 within 47 steps, then falls to 0.", "ok"),
