@@ -184,7 +184,7 @@ class Executor:
             job = self._job(attempt)
         except (OSError, RuntimeError):
             return True
-        return job is not None and not job.status.is_terminal()
+        return job is not None and not self._is_over(job)
 
     def exit(self, attempt: Attempt) -> Exit | None:
         """Return the end of an attempt, once it is known."""
@@ -204,15 +204,20 @@ class Executor:
             return None
         if record := read_json(self._files(attempt).exit(attempt.number)):  # it may have ended since the first look
             return _exit(record)
-        if time.time() - (job.end_time or 0) / 1000 < self._settings.lease_s:
-            return None  # a shared folder may show the record late
         try:
             copies = mirror.look(self._settings, self._store.run(attempt.run_id))
             if copies and copies.attempt == attempt.number and copies.exit:
                 return _exit(copies.exit)
         except (mirror.Unreachable, Damaged) as error:
             log.warning("the recorded end of run %d cannot be read: %s", attempt.run_id, error)
+        if not self._is_over(job):
+            return None
         return Exit(note=f"its job on the cluster ended: {self._reason(attempt, job)}")
+
+    def _is_over(self, job: JobDetails) -> bool:
+        """Return whether a job ended at least one lease ago, because a shared folder may show its exit record late."""
+        late = job.status != JobStatus.STOPPED and time.time() - (job.end_time or 0) / 1000 < self._settings.lease_s
+        return job.status.is_terminal() and not late
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:
         """Stop the job with force, or if its worker has not begun. A worker that has begun reads the request itself."""
