@@ -1,4 +1,4 @@
-"""What grows with workers, claims and users, and an estimate on paper for 1,000 users and 100 nodes.
+"""Measure what grows with workers, claims and users, and estimate on paper what 1,000 users and 100 nodes need.
 
     python -m benchmarks.scale [--parts sweep claims pages] [--rounds 3] [--output benchmarks/results/scale.json]
 

@@ -1,4 +1,4 @@
-"""What our processes share: end with the parent, keep stdout for messages, count kills for memory, join a cluster."""
+"""Help processes: end with the parent, keep stdout for messages, count kills for memory, join a cluster."""
 
 import ctypes
 import logging

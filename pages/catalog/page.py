@@ -148,7 +148,7 @@ timed_here = data.table(axes, replace(filters, device="")).reindex(selected.inde
 promising = list(worth_measuring(selected, axes.y).index) if filters.device and axes.y in FIGURES else None
 plan = measure.plan(timed_here, timed_here.loc[chosen], axes, filters.setting, promising)
 if filters.device not in ("", filters.setting.label):
-    plan = measure.Plan((), f"Speeds of {filters.device} are shown: clear *Estimate speed on* to time on this machine.")
+    plan = measure.Plan((), f"Speeds of {filters.device} are shown. Clear the field Estimate speed on to time here.")
 hint = "" if chosen else "Select points (drag or click) or rows to open, compare, profile or save them."
 with count:
     counts = choose.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen), left_off)

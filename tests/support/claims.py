@@ -35,7 +35,7 @@ START_S = 120
 
 @dataclass(frozen=True)
 class Race:
-    """What the processes claimed: run, number of the attempt and token of each claim."""
+    """Return what the processes claimed: run, number of the attempt and token of each claim."""
 
     claims: list[tuple[int, int, int]]
     problems: list[str]

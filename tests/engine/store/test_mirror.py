@@ -111,7 +111,7 @@ def save(files: RunFiles, name: str, content: bytes, step: int = 1) -> None:
 
 
 def is_whole(settings: Settings, run: Run, name: str) -> bool:
-    """Whether a checkpoint agrees with its manifest."""
+    """Return whether a checkpoint agrees with its manifest."""
     path = RunFiles(settings.runs_dir, run.id).dir / "checkpoints" / name
     digest = sha256(path.read_bytes()).hexdigest()
     return bool(json.loads(path.with_name(f"{name}.json").read_text())["sha256"] == digest)
