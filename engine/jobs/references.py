@@ -18,7 +18,7 @@ from engine.specs.clip import DIGITS_MODEL, EMBEDDED, default_precision, same_so
 from engine.specs.evaluate import split_subject
 from engine.specs.questions import EMBEDDINGS, Match, Search
 from engine.specs.train import TrainSpec
-from engine.store import Run, Store, mirror
+from engine.store import Filter, Run, Store, mirror
 from engine.store.files import RunFiles
 
 RUN_FOLDER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
@@ -197,12 +197,25 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict
 def _bring(store: Store, settings: Settings, spec: Spec) -> None:
     """Fetch the files of other runs that a spec names and other machines have made. Errors: Unreachable."""
     for _, text in named_paths(spec) if settings.artifacts_url else ():
-        path = expand_home(text).absolute()
-        if path.is_relative_to(settings.runs_dir.absolute()):
-            number, _, name = path.relative_to(settings.runs_dir.absolute()).as_posix().partition("/")
-            if RUN_FOLDER.fullmatch(number):
-                with suppress(LookupError):
-                    mirror.fetch(settings, store.run(int(number)), partial(_belongs, name))
+        run_id, name = _in_folder(settings, text)
+        if run_id:
+            with suppress(LookupError):
+                mirror.fetch(settings, store.run(run_id), partial(_belongs, name))
+
+
+def _in_folder(settings: Settings, text: str) -> tuple[int, str]:
+    """Return the number of the run in whose folder a path lies, and the rest of the path; 0 for other paths."""
+    path, runs = expand_home(text).absolute(), settings.runs_dir.absolute()
+    number, _, name = path.relative_to(runs).as_posix().partition("/") if path.is_relative_to(runs) else ("", "", "")
+    return (int(number), name) if RUN_FOLDER.fullmatch(number) else (0, "")
+
+
+def users(store: Store, settings: Settings, run_ids: Sequence[int]) -> list[Run]:
+    """Return the other runs whose requests name files of these runs: trained on, resumed or evaluated from them."""
+    wanted = Filter(uses=tuple(run_ids))
+    found = store.find(wanted, limit=store.count(wanted))
+    used = {run.id: {_in_folder(settings, path)[0] for _, path in named_paths(run.spec)} for run in found}
+    return [run for run in found if run.id not in run_ids and used[run.id].intersection(run_ids)]
 
 
 def _belongs(name: str, file: str) -> bool:

@@ -67,7 +67,7 @@ class Processes:
         """Since the caller last assigned a new one."""
 
     def repeat(self, job: Job, progress: Progress) -> Generator[Progress, None, list[Found]]:
-        """Yield progress, and return the results of as many processes as the spec requests.
+        """Yield progress, and return the results of as many processes as the spec requests. Progress counts them.
 
         A subject that fails in one process is left out of the following ones.
         """
@@ -77,7 +77,8 @@ class Processes:
         for number in range(job.spec.processes):
             process_job = job.model_copy(update={"process": number, "skip": tuple(failures)})
             where = f"{job.title}, process {number + 1} of {job.spec.processes}"
-            found.append((yield from self._once(process_job, progress.model_copy(update={"note": where}))))
+            here = progress.model_copy(update={"note": where, "done": progress.done + number})
+            found.append((yield from self._once(process_job, here)))
             failures |= {label: one for label, one in found[-1].items() if one.status != "ok"}
             smaller = job.decays and baseline in failures and failures[baseline].status == "out_of_memory"
             if smaller or len(failures) == len(job.all_labels):

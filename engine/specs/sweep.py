@@ -45,6 +45,8 @@ def specs(spec: TrainSpec, values: Mapping[str, Sequence[str]]) -> dict[str, Tra
             one = TrainSpec.model_validate(spec.model_dump() | combination)
         except ValidationError as error:
             first = error.errors()[0]
-            raise Refused(f"sweep, {first['loc'][0] if first['loc'] else 'spec'}: {first['msg']}") from error
+            field = first["loc"][0] if first["loc"] else "spec"
+            given = f" (given: {first['input']!r})" if field in combination else ""
+            raise Refused(f"sweep, {field}: {first['msg']}{given}") from error
         made[" ".join(f"{name}={getattr(one, name):g}" for name in combination)] = one
     return made

@@ -1,6 +1,7 @@
 """Filter, count and page runs in the database, without reading their results."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -75,14 +76,22 @@ class Filter:
     tags: tuple[str, ...] = ()
     """The run must have all of these tags."""
     text: str = ""
-    """Words that must all occur in the run's name, summary, notes or error."""
+    """Words that must all occur in the run's name, summary, notes or error. `7` or `run 7` also finds run 7, first."""
     created_after: float | None = None
     """The run must have been submitted at or after this moment, in seconds since the epoch."""
     ended_before: float | None = None
     """The run must have ended before this moment, in seconds since the epoch."""
     unmarked: bool = False
     """The run must have neither tags nor notes."""
+    uses: tuple[int, ...] = ()
+    """The request must contain a path with a part that begins with one of these numbers, as of a run's folder."""
     order: Order = "newest"
+
+    @property
+    def number(self) -> int | None:
+        """Return the number of a run if the text is one, such as `7` or `run 7`."""
+        match = re.fullmatch(r"(?:run\s+)?(\d{1,18})", self.text.strip(), re.ASCII | re.IGNORECASE)
+        return int(match[1]) if match else None
 
     def __post_init__(self) -> None:
         """Errors: Refused when a text is too long or contains a NUL character."""
@@ -100,7 +109,7 @@ def find(database: Database, wanted: Filter, *, limit: int, offset: int = 0) -> 
     page = _ids(wanted).limit(limit).offset(offset)
     with database.read() as connection:
         ids = list(connection.scalars(page))  # ids first, from indexes alone: rows of `runs` are wide
-        table_rows = connection.execute(RUNS.where(runs.c.id.in_(ids)).order_by(*ORDERS[wanted.order]))
+        table_rows = connection.execute(RUNS.where(runs.c.id.in_(ids)).order_by(*_order(wanted)))
         return [run for row in table_rows if (run := readable_run(row))]
 
 
@@ -115,7 +124,7 @@ def lines(database: Database, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
     found = ids(database, wanted)
     for place in range(0, len(found), BATCH):
         with database.read() as connection:
-            batch = LINES.where(runs.c.id.in_(found[place : place + BATCH])).order_by(*ORDERS[wanted.order])
+            batch = LINES.where(runs.c.id.in_(found[place : place + BATCH])).order_by(*_order(wanted))
             yield [dict(row._mapping) for row in connection.execute(batch)]
 
 
@@ -133,9 +142,14 @@ def devices(database: Database) -> list[str]:
 
 
 def _ids(wanted: Filter) -> Select[Any]:
-    query = select(runs.c.id).where(*_conditions(wanted)).order_by(*ORDERS[wanted.order])
+    query = select(runs.c.id).where(*_conditions(wanted)).order_by(*_order(wanted))
     by_result = wanted.order not in ("newest", "oldest")
     return query.join_from(runs, run_results, isouter=True) if by_result else query
+
+
+def _order(wanted: Filter) -> tuple[ColumnElement[Any], ...]:
+    first = () if wanted.number is None else ((runs.c.id == wanted.number).desc(),)
+    return first + ORDERS[wanted.order]
 
 
 def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
@@ -162,7 +176,10 @@ def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
     for word in dict.fromkeys(wanted.text.casefold().split()):
         matching = select(run_texts.c.run_id).where(run_texts.c.text.contains(word, autoescape=True))
         failed = (runs.c.state == State.FAILED) & func.lower(runs.c.error).contains(word, autoescape=True)
-        yield or_(runs.c.id.in_(matching), runs.c.id.in_(select(runs.c.id).where(failed)))
+        found = or_(runs.c.id.in_(matching), runs.c.id.in_(select(runs.c.id).where(failed)))
+        yield found if wanted.number is None else or_(found, runs.c.id == wanted.number)
+    if wanted.uses:
+        yield or_(*(runs.c.spec.contains(f"/{run_id}", autoescape=True) for run_id in wanted.uses))
 
 
 def _of_model(pattern: str) -> Select[Any]:

@@ -32,16 +32,19 @@ def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
     """
     # the worker has refused modules of the user's own in queued runs
     models = names.select(spec, library.families(), runs_code=True)
-    batch_sizes = {model: spec.batch_sizes(model) for model in models}
+    batch_sizes = {model: spec.batch_sizes(model) or (None,) for model in models}
     if "training" in spec.modes:
         steps.check_optimizer(spec.optimizer)
     here = environment.current(spec.device, spec.seed)
     yield here
-    for done, (model, sizes) in enumerate(batch_sizes.items()):
-        progress = Progress(done=done, total=len(models), note=model)
+    each = spec.processes * len(spec.modes)  # processes per batch size
+    progress = Progress(done=0, total=each * sum(map(len, batch_sizes.values())))
+    for model, sizes in batch_sizes.items():
+        progress = progress.model_copy(update={"note": model})
         yield progress
-        yield from _model(spec, model, sizes or (None,), run_dir, progress, here.device_name)
-    yield Progress(done=len(models), total=len(models))
+        yield from _model(spec, model, sizes, run_dir, progress, here.device_name)
+        progress = progress.model_copy(update={"done": progress.done + each * len(sizes)})
+    yield progress.model_copy(update={"note": ""})
 
 
 def _model(
@@ -65,6 +68,7 @@ def _model(
             for mode in spec.modes:
                 started, processes.spent = time.monotonic(), Spent()
                 outcome = yield from sizes.outcome(mode, size, progress)
+                progress = progress.model_copy(update={"done": progress.done + spec.processes})
                 common = {
                     "library": model.library,
                     "model": model.model,

@@ -25,12 +25,13 @@ def run(spec: RecurrentSpec, run_dir: Path) -> Iterator[Event]:
     """
     here = environment.current(spec.device, spec.seed)
     yield here
-    comparisons = spec.comparisons
-    for done, comparison in enumerate(comparisons):
-        progress = Progress(done=done, total=len(comparisons), note=comparison.summary)
+    progress = Progress(done=0, total=sum(comparison.processes for comparison in spec.comparisons))
+    for comparison in spec.comparisons:
+        progress = progress.model_copy(update={"note": comparison.summary})
         yield progress
         yield from _side_by_side(comparison, _samples_name(spec, comparison), run_dir, progress, here.device_name)
-    yield Progress(done=len(comparisons), total=len(comparisons))
+        progress = progress.model_copy(update={"done": progress.done + comparison.processes})
+    yield progress.model_copy(update={"note": ""})
 
 
 def _samples_name(spec: RecurrentSpec, comparison: RecurrentSpec) -> str:

@@ -94,6 +94,8 @@ def unit() -> bool:
         on_change=_convert,
         help="Unit of work. 1 MAC, a multiply-add, is 2 FLOPs.",
     )
+    # Streamlit writes a converted limit into the address only if the state already knew its field.
+    st.session_state.setdefault("catalog_max_gmacs" if chosen == "FLOPs" else "catalog_max_gflops", None)
     return chosen == "FLOPs"
 
 

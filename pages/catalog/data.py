@@ -19,7 +19,7 @@ from pages.catalog.controls import Axes, Filters
 from pages.shared import backend, speeds
 from pages.shared.rerun import fold
 from pages.shared.table import results_table
-from pages.shared.text import plain
+from pages.shared.text import plain, show_error
 
 Stamp = tuple[int, ...]
 
@@ -162,7 +162,7 @@ def _import() -> None:
                 folder = update.folder(backend.settings())
                 result = update.take(file.getvalue(), file.name, folder)
         except Refused as refusal:
-            st.error(plain(str(refusal)), icon=":material/error:")
+            show_error(refusal)
             return
         st.session_state[DONE] = result.sentence
         st.rerun(scope="app")

@@ -15,7 +15,7 @@ from engine.store import Role
 from engine.words import plural
 from pages.catalog.controls import Axes
 from pages.shared import backend, durations
-from pages.shared.text import plain, span
+from pages.shared.text import show_error, span
 
 SENT = "catalog_sent"
 MOST = 20
@@ -120,7 +120,7 @@ def buttons(plan: Plan) -> None:
         try:
             submitted = [submit(backend.store(), backend.settings(), spec) for spec in specs]
         except Refused as refusal:
-            st.error(plain(str(refusal)), icon=":material/error:")
+            show_error(refusal)
             return
         st.session_state[SENT] = submitted
         st.rerun()

@@ -23,7 +23,7 @@ from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
 from pages.shared.rerun import PageEnd
 from pages.shared.table import download_table, results_table
-from pages.shared.text import plain
+from pages.shared.text import plain, show_error
 
 COSTS = (
     *("mparams", "gmacs", "macts", "intensity", "weights_mb", "inference_peak_mb", "remark"),
@@ -61,14 +61,14 @@ if not backend.store().runs(limit=1):
 timed = speeds.timed()
 settings, devices = data.settings(timed), [device.known.label for device in speeds.devices(timed)]
 axes = controls.draw_axes(everything, settings, devices)
-count, bar, status = st.container(), st.container(horizontal=True, vertical_alignment="center"), st.container()
+count = st.container()
 filters = controls.draw_filters(everything, settings, devices, axes.flops)
 accuracies = data.accuracies(axes, filters)
 frame = data.table(axes, filters)
 try:
     selected = data.selected(frame, axes, filters)
 except Refused as refusal:
-    st.error(plain(str(refusal)), icon=":material/error:")
+    show_error(refusal)
     raise PageEnd from refusal
 if selected.empty:
     st.info("No rows match these filters.", icon=":material/filter_alt:")
@@ -98,12 +98,13 @@ chart(
         front=front,
     ),
     key="catalog_scatter",
-    alt=f"{title(axes.y)} against {title(axes.x)} of {len(selected)} models, {len(front)} on the Pareto front",
+    alt=f"{title(axes.y)} against {title(axes.x)} of {len(selected)} rows, {len(front)} on the Pareto front",
     selected=chosen,
     on_select=data.choose_rows,
     scrollZoom=True,
     toImageButtonOptions={"filename": "catalogue", "scale": 2},
 )
+bar, status = st.container(horizontal=True, vertical_alignment="center"), st.container()  # in view with the table
 timings_shown = [column for column in MEASURED if selected[column].notna().any()]
 columns = [
     *("model", *(axis for axis in (axes.y, axes.x) if selected[axis].notna().any())),  # visible on a phone

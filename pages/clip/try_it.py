@@ -18,7 +18,7 @@ from pages.shared import backend
 from pages.shared.question import draw_answer
 from pages.shared.rerun import fold
 from pages.shared.table import download_table
-from pages.shared.text import plain
+from pages.shared.text import plain, show_error
 
 PLAIN_PROMPT = ("a photo of a {}.",)
 """The prompt for class names when neither the run nor its data have any."""
@@ -63,7 +63,7 @@ def _match(run: Run, image: bytes, texts: list[str], templates: tuple[str, ...])
         st.error(plain(problem.errors()[0]["msg"]), icon=":material/error:")
         return
     except (Refused, Unreadable, LookupError) as problem:
-        st.error(plain(str(problem)), icon=":material/error:")
+        show_error(problem)
         return
     picture, answer = st.columns([1, 2])
     with picture:

@@ -10,7 +10,7 @@ from engine.specs import Refused
 from engine.store import Filter, Store
 from engine.store.find import OUTCOMES, Order
 from pages.shared import backend, rerun
-from pages.shared.text import plain
+from pages.shared.text import show_error
 
 PREFIX = "runs"
 BIND: Final = "query-params"
@@ -114,5 +114,5 @@ def fields(store: Store) -> Filter | None:
             order=ORDERS[order],
         )
     except Refused as refusal:
-        st.error(plain(str(refusal)), icon=":material/error:")
+        show_error(refusal)
         return None

@@ -15,7 +15,7 @@ from pages.history import list as history_list
 from pages.shared import backend, rerun, run_actions, tour
 from pages.shared.rerun import fold
 from pages.shared.run_view import badge, progress, sentence
-from pages.shared.text import plain
+from pages.shared.text import show_error
 
 TICK_S = 1
 # At most this many running and queued runs are shown above the list.
@@ -105,7 +105,7 @@ def _import() -> None:
             try:
                 run_id = import_bundle(backend.store(), backend.settings(), path)
             except Refused as refusal:
-                st.error(plain(str(refusal)), icon=":material/error:")
+                show_error(refusal)
                 return
         if problem := jobs.why_not_again(backend.store(), backend.settings(), run_id):
             rerun.show_later(f"This run cannot be repeated on this machine: {problem}", ":material/info:")

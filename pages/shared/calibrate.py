@@ -8,7 +8,7 @@ from engine.specs import Refused
 from engine.store import Role, Run, State
 from engine.words import plural
 from pages.shared import backend, durations, launch, rerun, run_view, speeds
-from pages.shared.text import plain, span
+from pages.shared.text import plain, show_error, span
 
 BATCHES = {1: "Latency (batch 1)", 64: "Throughput (batch 64)"}
 
@@ -64,7 +64,7 @@ def _form(key: str) -> None:
     try:
         spec = estimates.calibration(work, device, batch_size=batch)
     except Refused as refusal:
-        st.error(plain(str(refusal)), icon=":material/error:")
+        show_error(refusal)
         return
     st.caption(
         f"One run times {plural(len(spec.models), 'quick model')} of different families, eager and in float32. Leave "
@@ -78,6 +78,6 @@ def _form(key: str) -> None:
             if _unfinished() is None:
                 submit(backend.store(), backend.settings(), spec, name=estimates.CALIBRATION, key=once)
         except Refused as refusal:
-            st.error(plain(str(refusal)), icon=":material/error:")
+            show_error(refusal)
             return
         st.rerun()

@@ -17,9 +17,16 @@ MOST_SEARCHED, MOST_AHEAD = 50, 20
 """Search at most this many finished runs, and sum up at most this many that are ahead in the queue."""
 
 
-def _finished(spec: Spec) -> list[Any]:
+def _finished(spec: Spec, *, similar: bool = False) -> list[Any]:
+    """Return finished runs of the kind, newest first, without contended ones if there are others.
+
+    similar: only runs with the same pace.
+    """
     found = backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=MOST_SEARCHED)
-    return [run for run in found if not run.all_failed and run.seconds()]
+    found = [run for run in found if not run.all_failed and run.seconds()]
+    if similar:
+        found = [run for run in found if run.spec.pace == spec.pace]
+    return [run for run in found if "contended" not in run.results.flags] or found
 
 
 def expected_s(spec: Spec, amount: int | None = None) -> needs.Span | None:
@@ -29,8 +36,7 @@ def expected_s(spec: Spec, amount: int | None = None) -> needs.Span | None:
     """
     seconds = [
         needs.rescaled_s(run.seconds() or 0.0, *_work(str(backend.settings().runs_dir), run.id), amount)
-        for run in _finished(spec)
-        if run.spec.pace == spec.pace
+        for run in _finished(spec, similar=True)
     ]
     return needs.similar_s(seconds[:MOST_SIMILAR]) if seconds else None
 

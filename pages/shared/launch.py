@@ -19,7 +19,7 @@ from pages.shared import backend, comparison_link, rerun, run_view
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form import spec_form
 from pages.shared.form.command import command
-from pages.shared.text import plain, quoted
+from pages.shared.text import plain, quoted, show_error
 
 
 @st.cache_resource(max_entries=2, show_spinner=False)
@@ -161,7 +161,7 @@ def start(spec: Spec) -> None:
     try:
         run_id = submit(backend.store(), backend.settings(), spec, key=key)
     except Refused as refusal:
-        st.error(plain(str(refusal)), icon=":material/error:")
+        show_error(refusal)
         return
     st.session_state[f"{spec.kind}_sent"] = {"digest": _digest(spec), "run": run_id, "key": key}
     st.query_params["run"] = str(run_id)
@@ -177,7 +177,7 @@ def start_sweep(specs: Mapping[str, Spec]) -> None:
     try:
         ids = submit_sweep(backend.store(), backend.settings(), specs, key=key)
     except Refused as refusal:
-        st.error(plain(str(refusal)), icon=":material/error:")
+        show_error(refusal)
         return
     st.session_state["sweep_sent"] = {"digest": digest, "runs": ids, "key": key}
     st.switch_page("compare/page.py", query_params={comparison_link.RUNS: ",".join(map(str, ids))})

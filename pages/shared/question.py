@@ -10,7 +10,7 @@ from engine.jobs.answers import Answer
 from engine.specs import Refused
 from engine.specs.questions import Question
 from pages.shared import backend, rerun
-from pages.shared.text import plain
+from pages.shared.text import show_error
 
 TICK_S = 0.5
 
@@ -38,7 +38,7 @@ def _draw(answer: Answer, ticking: bool, key: str, draw: Callable[[dict[str, Any
     try:
         result = answer.result()
     except Refused as refused:
-        st.error(plain(str(refused)), icon=":material/error:")
+        show_error(refused)
         if st.button("Try again", key=f"{key}_again", icon=":material/restart_alt:"):
             del st.session_state[f"{key}_answer"]
             st.rerun()

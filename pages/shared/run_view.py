@@ -14,7 +14,7 @@ from engine.words import plural
 from pages.shared import backend, durations, rerun
 from pages.shared.form.link import form_link
 from pages.shared.kinds import PAGES
-from pages.shared.text import duration, ordinal, plain
+from pages.shared.text import duration, ordinal, plain, show_error
 
 TICK_S = 1
 """Seconds between updates of a run that has not ended."""
@@ -114,7 +114,7 @@ def _retry(run_id: int) -> None:
     try:
         jobs.retry(backend.store(), backend.settings(), run_id)
     except (Refused, LookupError) as refusal:
-        st.error(plain(str(refusal)), icon=":material/error:")
+        show_error(refusal)
         return
     st.rerun()
 
@@ -134,7 +134,7 @@ def submit_and_open(spec: Spec) -> None:
     try:
         run_id = jobs.submit(backend.store(), backend.settings(), spec)
     except Refused as refusal:
-        st.error(plain(str(refusal)))
+        show_error(refusal)
         return
     st.switch_page("run/page.py", query_params={"run": str(run_id)})
 
@@ -165,10 +165,19 @@ def badge(run: Run) -> None:
     st.badge(run.outcome, icon=icon, color=colour)
 
 
+UNITS = {
+    **{"profile": "counts", "benchmark": "processes", "recurrent": "processes"},
+    **{"device": "rates", "train": "steps", "evaluate": "parts"},
+}
+"""What the progress of a running run counts, by kind."""
+
+
 def sentence(run: Run, store: Store) -> str:
     """Return the state and progress of a run as plain text."""
     elapsed = duration(seconds) if (seconds := run.seconds()) is not None else ""
     done = f"{run.done} of {run.total}" if run.total else str(run.done)
+    counted = f"{done} {UNITS[run.kind]} done"
+    kept = f"{plural(run.results.rows, 'row')} kept"
     match run.state:
         case State.QUEUED:
             place = store.position(run.id)
@@ -180,20 +189,20 @@ def sentence(run: Run, store: Store) -> str:
         case State.RUNNING:
             remaining = run.seconds_left()
             left = f", about {duration(remaining)} left" if remaining is not None else ""
-            return f"{done} done, {run.note} now{left}" if run.note else f"{done} done{left}"
+            return f"{counted}, {run.note} now{left}" if run.note else f"{counted}{left}"
         case State.STOPPING:
-            return f"stopping; {done} done"
+            return f"stopping; {counted}"
         case State.FINISHED:
             if not run.results.failed:
                 return f"{done} done in {elapsed}"
             failed = f"{run.results.failed:,} of {plural(run.results.rows, 'row')} failed"
             return f"{failed} after {elapsed}" if run.all_failed else f"{done} done in {elapsed}; {failed}"
         case State.FAILED:
-            return f"{(run.cause or 'error').replace('_', ' ')} after {elapsed or '0 s'}; {done} done and kept"
+            return f"{(run.cause or 'error').replace('_', ' ')} after {elapsed or '0 s'}; {done} done, {kept}"
         case State.VANISHED:
             return f"no heartbeat, and its process cannot be reached; {done} done. It continues if its host returns"
         case State.CANCELLED:
-            return f"stopped on request; {done} done and kept"
+            return f"stopped on request; {done} done, {kept}"
 
 
 def progress(run: Run) -> None:

@@ -4,6 +4,8 @@ import math
 import re
 from collections.abc import Callable
 
+import streamlit as st
+
 from engine.report.style import digits
 from engine.report.timings.needs import Span
 
@@ -14,6 +16,11 @@ LONGEST_QUOTED = 60
 def plain(text: str) -> str:
     """Return Markdown that shows exactly this text: special characters are escaped and line breaks are kept."""
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text).replace("\n", "  \n")
+
+
+def show_error(message: object) -> None:
+    """Draw an error message, such as a refusal."""
+    st.error(plain(str(message)), icon=":material/error:")
 
 
 def quoted(text: str) -> str:

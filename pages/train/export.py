@@ -16,7 +16,7 @@ from pages.shared import backend
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.question import draw_answer
 from pages.shared.table import download
-from pages.shared.text import plain
+from pages.shared.text import show_error
 
 LARGEST_ZIP = 500_000_000
 """Offer a folder of at most this many bytes as a zip, because the server holds it in memory."""
@@ -27,7 +27,7 @@ def draw(run: Run, rows: Sequence[TrainRow], name: str) -> None:
     try:
         path, step = checkpoints.named(backend.settings(), run, name)
     except Refused as refused:
-        st.error(plain(str(refused)), icon=":material/error:")
+        show_error(refused)
         return
     folder = backend.folder(run) / "export" / f"{path.stem}_step_{step}"
     key = f"export_{run.id}_{folder.name}"

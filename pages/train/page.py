@@ -26,7 +26,7 @@ from pages.shared.form import groups, presets, spec_form
 from pages.shared.form import link as form_link
 from pages.shared.question import draw_answer
 from pages.shared.rerun import fold
-from pages.shared.text import plain
+from pages.shared.text import plain, quoted, show_error
 
 PREFIX = "train"
 DEFAULTS = {"pretrained": None, "epochs": None, "steps": None, "batch_size": None, "lr": None, "warmup": ""}
@@ -103,7 +103,7 @@ def read_configurations() -> dict[str, Any]:
             try:
                 configs[file.name.rsplit(".", 1)[0]] = parse_config(text, file.name)
             except Refused as refusal:
-                st.error(plain(str(refusal)), icon=":material/error:")
+                show_error(refusal)
     return configs
 
 
@@ -144,7 +144,16 @@ def sweep_fields() -> dict[str, list[str]]:
     with section:
         st.caption(f"Several values queue a run for each combination, at most {sweep.MOST_RUNS}, and compare them.")
         columns = zip(st.columns(len(keys)), keys.items(), strict=True)
-        return {name: sweep.split(column.text_input(SWEEP_LABELS[name], key=key)) for column, (name, key) in columns}
+        return {name: _sweep_values(column, name, key) for column, (name, key) in columns}
+
+
+def _sweep_values(place: Any, name: str, key: str) -> list[str]:
+    """Draw the values to sweep of one field, and what is wrong with them. Return them."""
+    values = sweep.split(place.text_input(SWEEP_LABELS[name], key=key))
+    for value in values:
+        if problem := spec_form.problem(TrainSpec, name, value):
+            place.error(plain(f"{quoted(value)}: {problem}"), icon=":material/error:")
+    return values
 
 
 def draw_checks(spec: TrainSpec, counts: Data) -> bool:
@@ -166,7 +175,7 @@ def draw_augmented(spec: TrainSpec) -> None:
     try:
         references.check_paths(backend.settings(), question.spec)
     except Refused as refused:
-        st.error(plain(str(refused)), icon=":material/error:")
+        show_error(refused)
         return
 
     def draw(answer: dict[str, Any]) -> None:

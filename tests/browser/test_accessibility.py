@@ -51,6 +51,11 @@ def test_a_page_meets_the_rules(page: Page, server: Server, path: str) -> None:
     assert violations(page, f"{server.url}/{path}") == []
 
 
+def test_the_dark_theme_meets_them(page: Page, server: Server) -> None:
+    page.emulate_media(color_scheme="dark")
+    assert violations(page, f"{server.url}/profile?profile_models=timm:resnet18") == []
+
+
 @pytest.mark.parametrize("kind", ["profile", "benchmark", "recurrent", "device", "train", "evaluate"])
 def test_a_run_meets_them(page: Page, server: Server, kind: str) -> None:
     store = open_store(server.settings)

@@ -92,13 +92,13 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
 def test_a_run_goes_on_while_the_page_is_reloaded_and_stops_on_request(server: Server, page: Page) -> None:
     page.goto(f"{server.url}/profile?profile_models=timm:vit_*&profile_models=timm:resnet*")
     page.get_by_role("button", name="Count", exact=True).click()
-    expect(page.get_by_text(re.compile(r"[1-9]\d* of \d+ done"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"[1-9]\d* of \d+ counts done"))).to_be_visible()
     link = page.url
-    before = int(re.search(r"(\d+) of \d+ done", page.get_by_test_id("stMain").inner_text())[1])
+    before = int(re.search(r"(\d+) of \d+ counts done", page.get_by_test_id("stMain").inner_text())[1])
     page.reload()
-    expect(page.get_by_text(re.compile(r"[1-9]\d* of \d+ done"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"[1-9]\d* of \d+ counts done"))).to_be_visible()
     assert page.url == link
-    assert int(re.search(r"(\d+) of \d+ done", page.get_by_test_id("stMain").inner_text())[1]) >= before
+    assert int(re.search(r"(\d+) of \d+ counts done", page.get_by_test_id("stMain").inner_text())[1]) >= before
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text("stopped on request")).to_be_visible()
     run_id = int(re.search(r"[?&]run=(\d+)", page.url)[1])
@@ -117,7 +117,7 @@ def test_ticks_follow_their_models_when_a_filter_moves_the_rows(server: Server, 
     expect(profile).to_be_visible()
     page.get_by_label("Search", exact=True).fill("timm:resnet50*")
     narrowed = int(found["model"].str.startswith("resnet50").sum())
-    expect(page.get_by_text(re.compile(rf"^{narrowed} of [\d,]+ shown"))).to_be_visible()
+    expect(page.get_by_text(re.compile(rf"^{narrowed} of [\d,]+ models by image size shown"))).to_be_visible()
     profile.click()
     expect(
         page.get_by_text(re.compile(rf"^Counts 1 model on meta.*: timm:{found['model'].iloc[place]}$"))

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from engine.specs import BenchmarkSpec
 from engine.store import open_store
-from tests.support.browser import DRAWN, PATIENCE_S, select_rows, serve
+from tests.support.browser import DRAWN, PATIENCE_S, TOLD_MS, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 expect.set_options(timeout=PATIENCE_S * 1000)
@@ -49,6 +49,38 @@ def test_bad_links_are_answered_with_a_message(page: Page, tmp_path: Path) -> No
         expect(page.get_by_text("Counts 1 model on meta")).to_be_visible()
         expect(page).to_have_url(re.compile("profile_batch_size=2000"))
         assert "Traceback" not in server.log.read_text()
+
+
+def test_each_change_is_one_entry_and_back_and_forward_walk_through_the_views(page: Page, tmp_path: Path) -> None:
+    def view() -> tuple[str, str | None, str]:
+        page.wait_for_timeout(TOLD_MS)
+        page.wait_for_function(DRAWN, timeout=PATIENCE_S * 1000)
+        plot = page.get_by_role("figure").first
+        return page.url, plot.get_attribute("aria-label") if plot.count() else None, search.input_value()
+
+    with serve(tmp_path, preload="") as server:
+        page.goto(server.url)
+        search = page.get_by_label("Search", exact=True)
+        expect(search).to_be_visible()
+        views, entries = [view()], page.evaluate("history.length")
+        search.press_sequentially("timm:resnet", delay=100)  # one entry, though the table follows each key
+        views.append(view())
+        page.get_by_text("Log X", exact=True).click()
+        views.append(view())
+        page.get_by_role("button", name="ImageNet against MACs").click()  # sets several fields
+        views.append(view())
+        page.get_by_test_id("stSidebarNavLink").filter(has_text="Runs").click()
+        expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+        assert page.evaluate("history.length") == entries + 4
+        assert len(set(views)) == 4
+        for expected in reversed(views):
+            page.go_back()
+            assert view() == expected
+        for expected in views[1:]:
+            page.go_forward()
+            assert view() == expected
+        page.go_forward()
+        expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
 
 
 def test_a_link_is_one_entry_of_the_history_and_back_restores_the_view(page: Page, tmp_path: Path) -> None:

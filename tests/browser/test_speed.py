@@ -63,7 +63,7 @@ def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_pa
         expect(page.get_by_text("in 1 fresh process each")).to_be_visible()
 
         first = start(page)
-        expect(page.get_by_text(re.compile("1 of 2 done"))).to_be_visible(timeout=LONG_S * 1000)
+        expect(page.get_by_text(re.compile("1 of 2 processes done"))).to_be_visible(timeout=LONG_S * 1000)
         page.get_by_role("button", name="Cancel").click()
         expect(page.get_by_text("stopped on request")).to_be_visible()
         state, rows = rows_of(server, first)

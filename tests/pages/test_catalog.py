@@ -188,9 +188,8 @@ def test_an_accuracy_brings_a_row_per_pretrained_tag_a_front_and_its_source() ->
     assert front(app)[-1].startswith("resnet50.")  # most accurate
     traces = {trace["name"]: trace for trace in figure(app)["data"]}
     assert len(traces[f"Pareto front ({len(front(app))})"]["x"]) == len(front(app))
-    assert f"**{len(tagged)}** of {len(table)} shown; {len(table) - len(tagged)} have no value for this plot" in texts(
-        app
-    )
+    counts = f"**{len(tagged)}** of {len(table)} models by image size and pretrained tag shown"
+    assert f"{counts}; {len(table) - len(tagged)} have no value for this plot" in texts(app)
     hovers = [str(point[-1]) for trace in figure(app)["data"] for point in trace.get("customdata", [])]
     assert all("published by huggingface/pytorch-image-models" in hover for hover in hovers)
 

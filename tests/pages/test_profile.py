@@ -243,7 +243,7 @@ def test_rows_of_a_running_run_are_there_already(store: Store) -> None:
     attempts.record(store.database, attempt, events([profile_row("resnet18")], 2))
     app.run()
     assert list(app.dataframe[0].value["model"]) == ["resnet18"]
-    assert "1 of 2 done" in texts(app)
+    assert "1 of 2 counts done" in texts(app)
     app.button(key=f"cancel_{run_id}").click().run()
     assert store.run(run_id).cancel_requested
 

@@ -139,7 +139,7 @@ def test_what_runs_and_what_waits_is_on_top_with_positions(store: Store) -> None
     app = open_page(LIST)
     assert not app.exception
     lines = [element.value for element in app.text]
-    assert lines[0].startswith(f"{running}  resnet18, resnet50 (torch, meta): 1 of 2 done")
+    assert lines[0].startswith(f"{running}  resnet18, resnet50 (torch, meta): 1 of 2 counts done")
     assert lines[1].startswith(f"{first}  resnet18 (torch, meta): next in the queue, starts in ")
     assert lines[2].startswith(f"{second}  resnet50 (torch, meta): 2nd in the queue, starts ")
     assert listed(app) == [second, first, running, ended]
@@ -176,12 +176,12 @@ def test_runs_that_ended_meanwhile_are_offered_not_forced(store: Store) -> None:
     [
         (State.QUEUED, "next in the queue"),
         (State.STARTING, "loading PyTorch, about 10 s the first time"),
-        (State.RUNNING, "1 of 2 done"),
-        (State.STOPPING, "stopping; 1 of 2 done"),
+        (State.RUNNING, "1 of 2 counts done"),
+        (State.STOPPING, "stopping; 1 of 2 counts done"),
         (State.FINISHED, "1 of 2 done in"),
         (State.FAILED, "error after"),
         (State.VANISHED, "no heartbeat, and its process cannot be reached"),
-        (State.CANCELLED, "stopped on request; 1 of 2 done and kept"),
+        (State.CANCELLED, "stopped on request; 1 of 2 done, 1 row kept"),
     ],
 )
 def test_every_state_is_told_in_words(store: Store, state: State, words: str) -> None:
@@ -326,6 +326,18 @@ def test_deletion_asks_twice_and_takes_everything(store: Store, settings: Settin
     with pytest.raises(LookupError):
         store.run(run_id)
     assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_the_dialog_names_the_runs_that_began_from_a_deleted_one(store: Store, settings: Settings) -> None:
+    run_id = bring_to(store, State.FAILED)
+    best, other = (settings.runs_dir / str(number) / "checkpoints" / "best.pt" for number in (run_id, 10 * run_id))
+    used = store.enqueue(TrainSpec(model="ViT-B-32", pretrained=str(best)))
+    store.enqueue(EvaluateSpec(model="ViT-B-32", checkpoint=str(other)))
+    more = store.enqueue(EvaluateSpec(model="ViT-B-32", more_models=(f"ViT-B-16,{best}",)))
+    app = open_page(ONE, run=str(run_id))
+    app.button(key="run_delete").click().run()
+    assert f"2 other runs began from this run: evaluate {more}, train {used}. They keep" in texts(app)
 
 
 @pytest.mark.slow

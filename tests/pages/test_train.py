@@ -244,7 +244,7 @@ def test_a_run_goes_on_in_sight(store: Store) -> None:
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
     said = plainly(app)
-    assert "44 of 330 done, epoch 3 of 15, loss 1.234, 900 pairs/s, 20 s left" in said
+    assert "44 of 330 steps done, epoch 3 of 15, loss 1.234, 900 pairs/s, 20 s left" in said
     figures = {metric.label: metric.value for metric in app.metric}
     assert figures["Training loss"] == "0.0227"
     assert figures["Held-out loss"] == "1.75"
@@ -562,6 +562,7 @@ def test_a_sweep_queues_tagged_runs_and_compares_them(store: Store) -> None:
     assert verbatim(app)[0] == "python -m engine submit train --sweep lr=0.001,0.0001"
     app.text_input(key="train_sweep_lr").set_value("1e-3, none").run()
     assert "sweep, lr: Input should be a valid number" in plainly(app)
+    assert "'none': Input should be a valid number" in plainly(app), "beside the field"
     assert app.button(key="train_go").disabled
     app.text_input(key="train_sweep_lr").set_value("1e-3, 1e-4").run()
     app.button(key="train_go").click().run()

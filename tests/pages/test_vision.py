@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 from engine.results import BenchmarkRow, Device, DeviceRow, Machine, Parts, SlowOperator, trace_name
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec
-from engine.store import Store
+from engine.store import Run, Store
 from engine.store.files import RunFiles
 from pages.shared.form.command import command
 from tests.support.page import (
@@ -53,6 +53,22 @@ def test_an_empty_form_asks_for_models_and_starts_nothing() -> None:
     assert "Choose models" in texts(app)
     assert app.button(key="benchmark_go").disabled
     assert ticked(app) == ["3 processes"]
+
+
+@pytest.mark.slow
+def test_a_contended_run_does_not_lengthen_the_estimate(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def estimate(seconds: float, **figures: object) -> str:
+        finish(store, queue_benchmark(store, "resnet18", threads=1), [benchmark_row("resnet18", **figures)])
+        took[store.runs()[0].id] = seconds
+        return next(
+            text for text in texts(open_page(PAGE, benchmark_models="resnet50")).splitlines() if "Times" in text
+        )
+
+    took: dict[int, float] = {}
+    monkeypatch.setattr(Run, "seconds", lambda run: took.get(run.id))
+    undisturbed = estimate(20.0)
+    assert estimate(2000.0, flags=("contended",)) == undisturbed
+    assert estimate(2000.0) != undisturbed
 
 
 @pytest.mark.slow

@@ -88,12 +88,13 @@ def spoiled(frame: pd.DataFrame) -> "pd.Series[bool]":
 def sentence(
     frame: pd.DataFrame, kept: pd.DataFrame, x: str, y: str, front: int, selected: int, left_off: int = 0
 ) -> str:
-    """Return how many rows are shown, lack a value, are on the front and are selected.
+    """Return how many rows are shown, what a row is, and how many lack a value, are on the front and are selected.
 
     kept: rows within the limits. left_off: how many rows with spoiled timings were kept off the front.
     """
     lacking = int(kept[[x, y]].isna().any(axis=1).sum())
-    parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} shown"]
+    each = "image size and pretrained tag" if frame.duplicated(["name", "image_size"]).any() else "image size"
+    parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} models by {each} shown"]
     parts += [f"{lacking:,} {'has' if lacking == 1 else 'have'} no value for this plot"] if lacking else []
     parts += [f"**{front:,}** on the Pareto front"] if front else []
     parts += [f"{left_off:,} spoiled left off it"] if left_off else []

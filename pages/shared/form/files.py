@@ -9,7 +9,7 @@ from engine.specs import Refused
 from engine.words import plural
 from pages.shared.form import spec_form
 from pages.shared.rerun import fold
-from pages.shared.text import plain
+from pages.shared.text import show_error
 
 
 def draw_copied_configurations(prefix: str) -> None:
@@ -53,5 +53,5 @@ def read_files(key: str) -> tuple[list[str], dict[str, Any]]:
             else:
                 names += parse_names(text, file.name)
         except Refused as refusal:
-            st.error(plain(str(refusal)))
+            show_error(refusal)
     return names, configs

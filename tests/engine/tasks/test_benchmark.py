@@ -96,7 +96,8 @@ def test_the_whole_way(tmp_path: Path) -> None:
     found = events(tmp_path, models="open_clip:ViT-S-32-alt", replicates=2, trace=True)
     assert isinstance(found[0], Environment)
     assert [type(each) for each in found if not isinstance(each, Progress)][1:] == [Artifact, Artifact, BenchmarkRow]
-    assert found[-1] == Progress(done=1, total=1)
+    assert found[-1] == Progress(done=2, total=2)
+    assert {each.done for each in found if isinstance(each, Progress)} == {0, 1, 2}, "processes are counted"
     (row,) = (each for each in found if isinstance(each, BenchmarkRow))
     assert (row.status, row.error, row.processes, row.image_size, row.threads) == ("ok", "", 2, "224", 1)
     assert (row.context_length, row.family) == (77, "clip_vit")
