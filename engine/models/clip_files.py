@@ -25,10 +25,6 @@ from engine.specs import Refused
 Config = dict[str, Any]
 
 
-class WeightsRefused(Refused):
-    """The weights do not exist, are not weights, or belong to another model."""
-
-
 @dataclass(frozen=True)
 class Stored:
     """The description of weights in a file."""
@@ -61,14 +57,14 @@ class Stored:
 def find(model: str, weights: str, roots: Roots = None) -> Path | Remote:
     """Return the file of a path, or the file of a tag in the cache or else at Hugging Face.
 
-    roots: folders below which a path must lie. Errors: Unreachable; WeightsRefused if it is neither a file nor a tag.
+    roots: folders below which a path must lie. Errors: Refused.
     """
     if not (place := _hub_place(model, weights)):
         path = expand_home(weights)
         if file_within(path, roots):
             return path
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
-        raise WeightsRefused(f"{weights!r} is neither a file nor published weights of {model}; its tags are: {tags}")
+        raise Refused(f"{weights!r} is neither a file nor published weights of {model}; its tags are: {tags}")
     repo, _, file = place.rpartition("/")
     files = _alternatives(file or HF_WEIGHTS_NAME)
     if cached := clip_hub.cached(repo, files):
@@ -111,7 +107,7 @@ def stored(model: str, weights: str, roots: Roots = None) -> Stored:
 
 
 def peek(path: Path, roots: Roots = None) -> Stored:
-    """Return the description of a file, without reading its tensors. Errors: WeightsRefused."""
+    """Return the description of a file, without reading its tensors. Errors: Refused."""
     try:
         with open_within(path, roots) as file:
             if path.suffix == ".safetensors":
@@ -120,17 +116,17 @@ def peek(path: Path, roots: Roots = None) -> Stored:
             else:
                 content = torch.load(file, map_location="meta", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise WeightsRefused(
+        raise Refused(
             f"{path} is not made of tensors, numbers and texts alone, and loading anything else can run any code"
         ) from error
     except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, EOFError) as error:
         if out_of_memory(error):
             raise
-        raise WeightsRefused(f"{path} holds no weights that can be read: {_first_line(error)}") from error
+        raise Refused(f"{path} holds no weights that can be read: {_first_line(error)}") from error
     tensors = content.get("state_dict", content) if isinstance(content, dict) else None
     named = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
     if not named or not any(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
-        raise WeightsRefused(f"{path} holds no weights: neither tensors by their names, nor a `state_dict` of them")
+        raise Refused(f"{path} holds no weights: neither tensors by their names, nor a `state_dict` of them")
     config = _section(content.get("vitals"), "config")
     return Stored(path, frozenset(name.removeprefix("module.") for name in tensors), config, roots)
 
@@ -145,7 +141,7 @@ def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
     """Load weights into a model with open_clip, which adapts position tables. On meta, only names and shapes are
     compared.
 
-    Errors: WeightsRefused names the differences.
+    Errors: Refused names the differences.
     """
     safe = stored.path.suffix == ".safetensors"  # safetensors cannot be read onto meta
     device = "cpu" if safe else next(model.parameters()).device.type
@@ -158,11 +154,11 @@ def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
             warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")  # only shapes are compared
             open_clip.load_checkpoint(model, str(path), strict=True, weights_only=True, device=device)
     except FileNotFoundError as error:
-        raise WeightsRefused(f"{stored.path} cannot be read: {error.strerror}") from error
+        raise Refused(f"{stored.path} cannot be read: {error.strerror}") from error
     except (RuntimeError, AssertionError, AttributeError, KeyError, ValueError, TypeError) as error:
         if out_of_memory(error):
             raise
-        raise WeightsRefused(f"{stored.path} does not fit {name}: {_differences(error)}") from error
+        raise Refused(f"{stored.path} does not fit {name}: {_differences(error)}") from error
 
 
 def agreed_preprocessing(model: str) -> Config:

@@ -15,27 +15,13 @@ from torch import Tensor, nn
 
 from engine.models import batch_norm, clip_files, clip_tokenizers, clip_towers
 from engine.models.clip import pair
-from engine.models.clip_build import named_config, notes_on_random, register, sized
+from engine.models.clip_build import named_config, notes_on_random, sized
 from engine.models.clip_tokenizers import Tokenizer, tokenizer
 from engine.results import Progress
 from engine.roots import Roots
 from engine.specs import Refused, images
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
-
-__all__ = [
-    "TEMPLATES",
-    "Made",
-    "arrange",
-    "create",
-    "fetch",
-    "named_config",
-    "prepare",
-    "preprocessing",
-    "register",
-    "sketch",
-    "train_transform",
-]
 
 TEMPLATES: tuple[str, ...] = tuple(fill("{}") for fill in open_clip.SIMPLE_IMAGENET_TEMPLATES)
 """open_clip's seven prompts, which are nearly as accurate as its eighty."""
@@ -88,8 +74,7 @@ def create(spec: TrainSpec | EvaluateSpec, *, weights: str, roots: Roots = None)
 
     weights: a tag of open_clip's, downloaded here without progress unless `fetch` has done so; the path of a
     checkpoint; or empty for random weights, which depend only on the seed. Sizes saved in a checkpoint of ours are used
-    unless the spec sets others. roots: folders below which a checkpoint must lie. Errors: ConfigRefused, SizeRefused,
-    clip_files.WeightsRefused, clip_hub.Unreachable, TokenizerMissing.
+    unless the spec sets others. roots: folders below which a checkpoint must lie. Errors: Refused.
     """
     name, cfg = named_config(spec)
     clip_tokenizers.find(name, cfg)
@@ -152,8 +137,7 @@ def sketch(
     """Build the same model on meta, and a batch of images (B, 3, height, width) and tokens (B, length) for it.
 
     Nothing is downloaded and no values are loaded: a checkpoint's names and shapes are compared with the model's.
-    roots: folders below which a checkpoint must lie.
-    Errors: ConfigRefused, SizeRefused, clip_files.WeightsRefused.
+    roots: folders below which a checkpoint must lie. Errors: Refused.
     """
     name, cfg = named_config(spec)
     published = clip_files.published(name, weights)

@@ -76,7 +76,7 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, then for each model on each data set the embeddings and a row per task with its files.
 
     With several models or data sets, an error of one becomes the status of its rows.
-    Errors: DeviceNotFound; Refused; errors of building a model that is evaluated on one data set alone.
+    Errors: Refused; errors of building a model that is evaluated on one data set alone.
     """
     here = environment.current(spec.device, spec.seed)
     yield here

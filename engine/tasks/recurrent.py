@@ -21,7 +21,7 @@ from engine.specs import RecurrentSpec
 def run(spec: RecurrentSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, then per family and size the file of samples, and a row per runner.
 
-    Errors: DeviceNotFound.
+    Errors: Refused.
     """
     here = environment.current(spec.device, spec.seed)
     yield here

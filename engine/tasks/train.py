@@ -21,7 +21,7 @@ from engine.training.setup import hold, prepare, resolved, used_settings
 def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, points of curves and a row per epoch. Closing this generator saves a checkpoint.
 
-    Errors: DeviceNotFound, Refused, errors of torch.
+    Errors: Refused; errors of torch.
     """
     others = across.further_nodes()
     spec = resolved(spec, spec.nproc - sum(share.processes for share in others.values()))

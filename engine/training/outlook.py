@@ -15,6 +15,7 @@ from engine.measure import flops, memory
 from engine.measure.live import state, tensor_bytes
 from engine.models import clip_files, clip_hub, clip_tokenizers, clip_towers, clip_weights
 from engine.models.built import out_of_memory
+from engine.models.clip_build import named_config
 from engine.models.clip_hub import Remote
 from engine.results.answers import Needed, Prospect
 from engine.roots import Roots
@@ -86,14 +87,14 @@ def _models(spec: Spec) -> Iterator[tuple[Spec, str]]:
 
 def _tokenizer(spec: Spec, _weights: str, _roots: Roots) -> Iterator[Needed]:
     """Yield the tokenizer's files and where they are. Errors: Refused."""
-    name, config = clip_weights.named_config(spec)
+    name, config = named_config(spec)
     if place := clip_tokenizers.find(name, config):
         yield _needed(f"the tokenizer of {name}", place)
 
 
 def _weights(spec: Spec, weights: str, roots: Roots) -> Iterator[Needed]:
     """Yield the weights' file and where it is; nothing for random weights. Errors: Refused."""
-    name, cfg = clip_weights.named_config(spec)
+    name, cfg = named_config(spec)
     if isinstance(spec, TrainSpec) and not weights:
         for tower in clip_towers.requested_towers(spec, name, cfg):
             yield _needed(tower.what, clip_towers.find(tower))

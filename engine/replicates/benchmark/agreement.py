@@ -155,7 +155,7 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
 
 
 def _built(job: Job, variant: Variant, build: Builder) -> tuple[Built, Numbers, tuple[str, ...]]:
-    """Return a fresh model for a variant, its number types and notes. Errors: VariantRefused, and those of building."""
+    """Return a fresh model for a variant, its number types and notes. Errors: Refused, and those of building."""
     found, notes = numbers(job, variant)
     built = variants.build(job.model, wanted(job, found), variant, training=job.mode == "training", build=build)
     return built, found, notes

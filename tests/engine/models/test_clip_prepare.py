@@ -9,7 +9,6 @@ import torch
 from torch import distributed, nn
 
 from engine.models.batch_norm import synchronise
-from engine.models.built import ConfigRefused
 from engine.models.clip_weights import arrange, prepare
 from engine.specs import Refused
 from tests.support.clip_models import CONFIGS, TEXT, asked, make, same, saved, trained
@@ -81,9 +80,9 @@ def test_patches_are_left_out_in_training_alone() -> None:
     made.model.train().encode_image(image)
     made.model.eval().encode_image(image)
     assert seen == [1 + 8, 1 + 16]
-    with pytest.raises(ConfigRefused, match="no patches"):
+    with pytest.raises(Refused, match="no patches"):
         make("resnet", patch_dropout=0.5)
-    with pytest.raises(ConfigRefused, match="patch_drop_rate"):
+    with pytest.raises(Refused, match="patch_drop_rate"):
         make("convnet", patch_dropout=0.5)
 
 
