@@ -2,7 +2,8 @@
 
 import struct
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -63,44 +64,38 @@ def decode(file: IO[bytes], source: str) -> Image.Image:
 
     source: name of the image for messages. Errors: Unreadable.
     """
-    try:
-        with _opened(file, source) as image:
-            image.load()
-            with suppress(*BROKEN):  # an image with damaged EXIF data can still be used
-                ImageOps.exif_transpose(image, in_place=True)
-            return _in_rgb(image)
-    except Unreadable:
-        raise
-    except BROKEN as error:
-        raise _explained(error, source) from error
+    with _opened(file, source) as image:
+        image.load()
+        with suppress(*BROKEN):  # an image with damaged EXIF data can still be used
+            ImageOps.exif_transpose(image, in_place=True)
+        return _in_rgb(image)
 
 
 def check(content: bytes, source: str) -> None:
     """Check by its header alone that this is an image of a known format and an allowed size. Errors: Unreadable."""
-    try:
-        _opened(BytesIO(content), source).close()
-    except Unreadable:
-        raise
-    except BROKEN as error:
-        raise _explained(error, source) from error
+    with _opened(BytesIO(content), source):
+        pass
 
 
 def unreadable(source: str, reason: str) -> Unreadable:
     return Unreadable(f"{source}: {reason}", reason)
 
 
-def _opened(file: IO[bytes], source: str) -> Image.Image:
-    image = Image.open(file, formats=FORMATS)
-    width, height = image.size
-    if width * height > MOST_PIXELS:
-        raise unreadable(source, f"it has {width} x {height} pixels, at most {MOST_PIXELS:,} are opened")
-    return image
-
-
-def _explained(error: Exception, source: str) -> Unreadable:
-    if isinstance(error, UnidentifiedImageError):
-        return unreadable(source, f"it is no image of a known format ({', '.join(FORMATS)})")
-    return unreadable(source, str(error) or type(error).__name__)
+@contextmanager
+def _opened(file: IO[bytes], source: str) -> Iterator[Image.Image]:
+    """Open an image by its header. Errors: Unreadable, also for errors of using it."""
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > MOST_PIXELS:
+                raise unreadable(source, f"it has {width} x {height} pixels, at most {MOST_PIXELS:,} are opened")
+            yield image
+    except Unreadable:
+        raise
+    except UnidentifiedImageError as error:
+        raise unreadable(source, f"it is no image of a known format ({', '.join(FORMATS)})") from error
+    except BROKEN as error:
+        raise unreadable(source, str(error) or type(error).__name__) from error
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:

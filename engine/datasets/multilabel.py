@@ -4,7 +4,7 @@ from functools import cached_property
 
 from PIL import Image
 
-from engine.datasets.base import Pairs
+from engine.datasets.base import Pairs, distinct
 from engine.datasets.members import Listed
 from engine.datasets.split import Subset
 
@@ -26,8 +26,8 @@ class Multilabel:
         places = {name: place for place, name in enumerate(self.classes)}
         return [tuple(places[name] for name in self._split(joined)) for joined in self.pairs.classes]
 
-    def _split(self, joined: str) -> list[str]:
-        return list(dict.fromkeys(name.strip() for name in joined.split(self.separator) if name.strip()))
+    def _split(self, joined: str) -> tuple[str, ...]:
+        return distinct(joined.split(self.separator))
 
     def __len__(self) -> int:
         return len(self.pairs)

@@ -66,11 +66,8 @@ def find(model: str, weights: str, roots: Roots = None) -> Path | Remote:
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
         raise Refused(f"{weights!r} is neither a file nor published weights of {model}; its tags are: {tags}")
     repo, _, file = place.rpartition("/")
-    files = _alternatives(file or HF_WEIGHTS_NAME)
-    if cached := clip_hub.cached(repo, files):
-        return cached
     try:
-        return clip_hub.locate(repo, files)
+        return clip_hub.find(repo, _alternatives(file or HF_WEIGHTS_NAME))
     except Unreachable as error:
         raise _not_here(model, weights, error) from error
 

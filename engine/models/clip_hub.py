@@ -56,14 +56,11 @@ def cache() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
-def cached(repo: str, files: Sequence[str]) -> Path | None:
-    """Return the path of the first of these files that is in the cache, or None."""
-    paths = (try_to_load_from_cache(repo, file) for file in files)
-    return next((Path(path) for path in paths if isinstance(path, str)), None)
-
-
-def locate(repo: str, files: Sequence[str]) -> Remote:
-    """Return the first of these files that exists at Hugging Face. Errors: Unreachable."""
+def find(repo: str, files: Sequence[str]) -> Path | Remote:
+    """Return the first of these files that is in the cache, or else at Hugging Face. Errors: Unreachable."""
+    for file in files:
+        if isinstance(path := try_to_load_from_cache(repo, file), str):
+            return Path(path)
     for file in files:
         try:
             return Remote(repo, file, _in_time(partial(_metadata, repo, file)).size)

@@ -31,7 +31,7 @@ def find(model: str, config: Config) -> Path | clip_hub.Remote | None:
     if not (name := _named(model, config)):
         return None
     try:
-        return clip_hub.cached(name, FILES) or clip_hub.locate(name, FILES)
+        return clip_hub.find(name, FILES)
     except clip_hub.Unreachable as error:
         raise Refused(
             f"{model} needs the tokenizer of {name}, which is not in {clip_hub.cache()}, and {error}. Copy it there, "

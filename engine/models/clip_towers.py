@@ -68,10 +68,8 @@ def requested_towers(spec: TrainSpec, name: str, cfg: Config) -> list[Tower]:
 
 def find(tower: Tower) -> Path | Remote:
     """Return the file of a tower's weights in the cache, else at Hugging Face. Errors: Unreachable."""
-    if cached := clip_hub.cached(tower.repo, FILES):
-        return cached
     try:
-        return clip_hub.locate(tower.repo, FILES)
+        return clip_hub.find(tower.repo, FILES)
     except Unreachable as error:
         raise Unreachable(
             f"{tower.what} (about {_mb(tower):,.0f} MB) are not in {clip_hub.cache()}, and {error}. On a machine with "

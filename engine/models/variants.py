@@ -172,7 +172,7 @@ def runner(variant: Variant, built: Built, found: Numbers, device: str) -> Calla
     )
     if variant.execution in ("trace", "cudagraphs"):
         with autocast(cache_enabled=False):  # a cached cast would be captured as a constant
-            return partial(_traced(model, inputs), *inputs) if variant.execution == "trace" else _graphed(model, inputs)
+            return partial(traced(model, inputs), *inputs) if variant.execution == "trace" else _graphed(model, inputs)
     run: Callable[..., Any] = model
     if variant.execution == "compile":
         run = compiled(
@@ -202,14 +202,21 @@ def compiled(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
     return done
 
 
-def _traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
+@contextmanager
+def torchscript_warnings_off() -> Iterator[None]:
+    """Silence the warning that TorchScript is deprecated: it is measured anyway."""
     with warnings.catch_warnings():
-        # TorchScript is deprecated. This variant measures it anyway.
-        warnings.filterwarnings("ignore", message=r"`torch\.jit\.trace", category=FutureWarning)
-        warnings.filterwarnings("ignore", message=r"`torch\.jit\.trace", category=DeprecationWarning)
+        for kind in (FutureWarning, DeprecationWarning):
+            warnings.filterwarnings("ignore", message=r"`torch\.jit\.(script|trace)", category=kind)
         warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # type: ignore[attr-defined]
-        traced: Callable[..., Any] = torch.jit.trace(model, inputs, check_trace=False)  # type: ignore[no-untyped-call]
-    return traced
+        yield
+
+
+def traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
+    """Return a model traced with these inputs. Tracing calls it once."""
+    with torchscript_warnings_off():
+        done: Callable[..., Any] = torch.jit.trace(model, inputs, check_trace=False)  # type: ignore[no-untyped-call]
+    return done
 
 
 def _under(context: Callable[[], AbstractContextManager[Any]], run: Callable[[], Any]) -> Callable[[], Any]:

@@ -40,7 +40,7 @@ from engine.training.evaluation.encode import (
     subset,
 )
 from engine.training.setup import named, opener, readable, reader
-from engine.training.validation import row_fields
+from engine.training.validation import metric_fields
 
 log = logging.getLogger("engine.training")
 
@@ -253,7 +253,7 @@ def _result(
     """Write the files of a task, yield them, and return the fields of its row. Errors: Refused if the data do not suit
     it."""
     if task == "retrieval":
-        fields = row_fields(retrieved(subject.encoded, spec.batch_size, spec.recall_k))
+        fields = metric_fields(retrieved(subject.encoded, spec.batch_size, spec.recall_k))
         recalls = {name: fields.pop(name) for name in list(fields) if name not in EvaluateRow.model_fields}
         distinct = datasets.count_distinct(subject.encoded.pairs)
         batch = min(spec.batch_size, len(subject.encoded.pairs))

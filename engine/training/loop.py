@@ -13,13 +13,13 @@ import torch
 from engine.measure import peak
 from engine.results import Artifact, Event, Metric, Progress
 from engine.results.clip import TrainRow
-from engine.training import checkpoints, distributed, done, logs, precision, rows, step
+from engine.training import checkpoints, distributed, done, logs, precision, step
 from engine.training.done import Done, checkpoints_folder, start
 from engine.training.meter import Diverged, Meter
 from engine.training.optimizers import assign
 from engine.training.setup import Setup
 from engine.training.step import StepResult, train_step
-from engine.training.validation import Stopped, best_metric, score, validate
+from engine.training.validation import Stopped, best_metric, params, row_fields, score, validate
 
 log = logging.getLogger("engine.training")
 LATEST, BEST = "latest.pt", "best.pt"
@@ -61,7 +61,7 @@ class Training:
         best_metric(self.setup)  # refuses a metric that is never measured
         yield from self._resume()
         if self.setup.place.first:
-            self._files = logs.Files(self._run_dir, spec, rows.params(self.setup))
+            self._files = logs.Files(self._run_dir, spec, params(self.setup))
             for note in (*self.setup.pairs.notes, *self._notes):
                 log.info("%s", note)
         try:
@@ -86,13 +86,13 @@ class Training:
     def _resume(self) -> Iterator[Event]:
         """Load this run's newest checkpoint, or the one that the request names, and yield the rows and points before
         it."""
-        begun = start(self._run_dir, self.setup.spec.resume, self.setup.roots)
-        self._notes += begun.notes
-        if begun.checkpoint is None:
+        found, origin, notes = start(self._run_dir, self.setup.spec.resume, self.setup.roots)
+        self._notes += notes
+        if found is None:
             if self.setup.place.first:  # an earlier attempt may have ended before its first checkpoint
                 logs.clear(self._run_dir)
             return
-        (state, path), origin = begun.checkpoint, begun.run_dir
+        state, path = found
         roots = None if origin == self._run_dir else self.setup.roots
         changed = done.changes(self.setup.spec, path, checkpoints.request(path, roots))
         self.done, notes = done.restore(self.setup, state)
@@ -283,12 +283,13 @@ class Training:
             )
         keep = epoch_ended and (last or early or (every and now.epoch % every == 0))
         name = f"epoch_{now.epoch}.pt" if keep else LATEST
-        row = rows.row(setup, self.done, now, found, train_loss=loss, best=best).model_copy(
-            update={
-                "device_name": self._device_name,
-                "checkpoint": f"{self._folder.name}/{name}" if steps else "",
-                "notes": (*setup.pairs.notes, *self._notes),
-            }
+        row = TrainRow(
+            **row_fields(setup, self.done, now, found),
+            device_name=self._device_name,
+            train_loss=loss,
+            best=best,
+            checkpoint=f"{self._folder.name}/{name}" if steps else "",
+            notes=(*setup.pairs.notes, *self._notes),
         )
         now.rows = [*self.done.rows, row.model_dump(mode="json")]
         self.done = now

@@ -24,7 +24,7 @@ from engine.specs.evaluate import EvaluateSpec
 from engine.specs.schedule import Schedule, schedule
 from engine.specs.train import TrainSpec
 from engine.training import objectives, optimizers, precision
-from engine.training.batches import Batches, Order, batches
+from engine.training.batches import Batches, Order
 from engine.training.distributed import Place
 from engine.training.evaluation.encode import Reader
 from engine.training.objectives import Objective
@@ -235,7 +235,7 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
             power=spec.lr_cooldown_power,
             end=spec.lr_cooldown_end,
         ),
-        batches=batches(held.train, made.preprocess_train, made.tokenizer, order, workers=spec.workers or 0, pin=pin),
+        batches=Batches(held.train, made.preprocess_train, made.tokenizer, order, workers=spec.workers or 0, pin=pin),
         reader=reader(made, spec.precision, place.device, plan.batch_size),
         roots=roots,
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,16 @@ class Network:
     notes: tuple[str, ...] = ()
     checked: Around = nullcontext
     """Turns off dropout and keeps the statistics of norms. Enter it around a call whose result is checked."""
+
+
+@contextmanager
+def undropped(layer: Any) -> Iterator[None]:
+    """Set `layer.dropout` to 0. The layer stays in training mode, because cuDNN has no backward pass in eval mode."""
+    before, layer.dropout = layer.dropout, 0.0
+    try:
+        yield
+    finally:
+        layer.dropout = before
 
 
 def settings(found: Numbers, *, cudnn: bool = True) -> Around:

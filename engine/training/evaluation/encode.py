@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_convert
 
 from engine import datasets
 from engine.datasets import Pairs, Subset, Unreadable
@@ -35,7 +35,7 @@ class Reader:
     autocast: Callable[[], AbstractContextManager[Any]]
     dtype: torch.dtype | None = None
     """Data type of images if the model's weights are in half precision, else None."""
-    batch_size: int = 64
+    batch_size: int
     workers: int = 0
 
     def images(self, images: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def features(
     was_training = model.training
     model.eval()
     try:
-        distinct = _distinct(_captions(pairs)[0]) if captions else []
+        distinct = list(dict.fromkeys(_captions(pairs)[0])) if captions else []
         encoded: list[Tensor] = [torch.empty(0)] * (not captions)
         for start in range(0, len(distinct), reader.batch_size):
             encoded.append(encode_texts(model, distinct[start : start + reader.batch_size], reader))
@@ -148,7 +148,7 @@ def features(
 
 def assemble(pairs: Pairs, found: Features) -> Encoded:
     """Return pairs with their features. found: their `features`. Errors: DataProblem if no image could be read."""
-    place = {text: index for index, text in enumerate(_distinct(_captions(pairs)[0]))}
+    place = {text: index for index, text in enumerate(dict.fromkeys(_captions(pairs)[0]))}
     pairs, notes = datasets.readable(pairs, found.read.tolist())
     texts, owner = _captions(pairs) if len(found.texts) else ([], [])
     labels = [pairs.label(index) for index in range(len(pairs))]
@@ -179,10 +179,6 @@ def subset(found: Encoded, part: Subset) -> Encoded:
     labels = None if found.labels is None else found.labels[indices]
     none = found.texts[:0], found.owner[:0]
     return Encoded(part, (), found.images[indices], *none, labels, None, found.scale)
-
-
-def _distinct(texts: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
 
 
 @torch.no_grad()
@@ -235,13 +231,9 @@ def _loaded(pairs: Pairs, reader: Reader) -> Iterator[Loaded]:
         num_workers=reader.workers,
         multiprocessing_context=context,
         generator=torch.Generator(),  # its own: leaves the training's generator unchanged
-        collate_fn=_as_it_is,
+        collate_fn=default_convert,
     )
     yield from (batch for batch in loader if batch[1])
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
 
 
 def _captions(pairs: Pairs) -> tuple[list[str], list[int]]:

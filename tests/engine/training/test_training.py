@@ -16,7 +16,7 @@ from engine import datasets
 from engine.results import Metric, Progress
 from engine.specs import Refused
 from engine.training import checkpoints, launch, loop, meter, setup
-from engine.training.batches import Drawn, Order, batches
+from engine.training.batches import Batches, Drawn, Order
 from engine.training.distributed import Place
 from engine.training.done import Done
 from engine.training.loop import Training
@@ -92,7 +92,7 @@ def test_loading_in_another_process_gives_the_same_batches() -> None:
     tokenizer, transform = open_clip.SimpleTokenizer(context_length=8), open_clip.image_transform(32, is_train=True)
     loaded = []
     for workers in (0, 1):
-        one = batches(digits, transform, tokenizer, order(batches=3), workers=workers, pin=False)
+        one = Batches(digits, transform, tokenizer, order(batches=3), workers=workers, pin=False)
         loaded.append([*one.of(0), *one.of(1, start=1)])
     assert [len(each) for each in loaded] == [5, 5]
     assert all(torch.equal(a, b) for one, other in zip(*loaded, strict=True) for a, b in zip(one, other, strict=True))
