@@ -1,48 +1,29 @@
 """Images with several classes: from cells with several class names, or from shards in CLIP_benchmark's format."""
 
-from functools import cached_property
-
-from PIL import Image
+import numpy as np
 
 from engine.datasets.base import Pairs, distinct
 from engine.datasets.members import Listed
 from engine.datasets.split import Subset
 
 
-class Multilabel:
-    """Pairs whose class names, such as `cat;dog`, each name several classes."""
+class Multilabel(Subset):
+    """All pairs of a set whose class names, such as `cat;dog`, each name several classes."""
 
     def __init__(self, pairs: Pairs, separator: str) -> None:
-        self.pairs, self.separator = pairs, separator
-        self.name, self.templates, self.notes = pairs.name, pairs.templates, pairs.notes
-
-    @cached_property
-    def classes(self) -> tuple[str, ...]:
-        """Return the names of the single classes, sorted."""
-        return tuple(sorted({name for joined in self.pairs.classes for name in self._split(joined)}))
-
-    @cached_property
-    def _numbers(self) -> list[tuple[int, ...]]:
+        super().__init__(pairs, np.arange(len(pairs)))
+        self._separator = separator
+        self._names = [distinct(joined.split(separator)) for joined in pairs.classes]
+        self.classes = tuple(sorted({name for names in self._names for name in names}))
         places = {name: place for place, name in enumerate(self.classes)}
-        return [tuple(places[name] for name in self._split(joined)) for joined in self.pairs.classes]
-
-    def _split(self, joined: str) -> tuple[str, ...]:
-        return distinct(joined.split(self.separator))
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def image(self, index: int) -> Image.Image:
-        return self.pairs.image(index)
+        self._numbers = [tuple(places[name] for name in names) for names in self._names]
 
     def captions(self, index: int) -> tuple[str, ...]:
         """Return the captions. In those that were made of class names, the names are separated by commas."""
-        label = self.pairs.label(index)
-        joined = "" if label is None else self.pairs.classes[label]
-        texts = self.pairs.captions(index)
-        if self.separator not in joined:
+        label, texts = self.pairs.label(index), self.pairs.captions(index)
+        if label is None or self._separator not in (joined := self.pairs.classes[label]):
             return texts
-        return tuple(text.replace(joined, ", ".join(self._split(joined))) for text in texts)
+        return tuple(text.replace(joined, ", ".join(self._names[label])) for text in texts)
 
     def label(self, index: int) -> None:
         """Return None: an image has no single class."""
@@ -53,9 +34,6 @@ class Multilabel:
         label = self.pairs.label(index)
         return None if label is None else self._numbers[label]
 
-    def source(self, index: int) -> str:
-        return self.pairs.source(index)
-
 
 def with_classes_split(pairs: Pairs, separator: str) -> Pairs:
     """Return the pairs with their class names split at a separator; unchanged without one."""
@@ -64,6 +42,6 @@ def with_classes_split(pairs: Pairs, separator: str) -> Pairs:
 
 def labels_of(pairs: Pairs, index: int) -> tuple[int, ...] | None:
     """Return the classes of an image; None if the data have one class per image."""
-    if isinstance(pairs, Subset):
-        return labels_of(pairs.pairs, int(pairs.indices[index]))
-    return pairs.labels(index) if isinstance(pairs, Multilabel | Listed) else None
+    if isinstance(pairs, Multilabel | Listed):
+        return pairs.labels(index)
+    return labels_of(pairs.pairs, int(pairs.indices[index])) if isinstance(pairs, Subset) else None

@@ -1,5 +1,6 @@
 """Create CLIP models for training and evaluation, with weights, transforms and tokenizer, as open_clip loads them."""
 
+import json
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
@@ -89,7 +90,7 @@ def create(spec: TrainSpec | EvaluateSpec, *, weights: str, roots: Roots = None)
         preprocess_val=image_transform_v2(PreprocessCfg(**preprocess), is_train=False),
         tokenizer=tokenizer(name, cfg, cfg["text_cfg"]["context_length"]),
         name=name,
-        config={"model_cfg": cfg, "preprocess_cfg": {key: _listed(value) for key, value in preprocess.items()}},
+        config={"model_cfg": cfg, "preprocess_cfg": json.loads(json.dumps(preprocess))},  # tuples become lists
         notes=notes,
     )
 
@@ -150,13 +151,11 @@ def sketch(
         return model, (images, torch.zeros(batch_size, cfg["text_cfg"]["context_length"], dtype=torch.long))
 
 
-def prepare(made: Made, spec: TrainSpec) -> None:
-    """Prepare a model for its training: lock towers, checkpoint activations, set the memory format. Errors: Refused."""
-    made.notes.extend(arrange(made.model, spec))
-
-
 def arrange(model: Any, spec: TrainSpec) -> list[str]:
-    """Prepare a model as `prepare` does, and return notes about it."""
+    """Prepare a model for its training: lock towers, checkpoint activations, set the memory format. Return notes.
+
+    Errors: Refused.
+    """
     notes = []
     if spec.lock_image:
         lock_image(model, spec.lock_image_unlocked_groups, freeze_bn_stats=spec.lock_image_freeze_bn_stats)
@@ -175,10 +174,6 @@ def arrange(model: Any, spec: TrainSpec) -> list[str]:
     if spec.channels_last:
         model.to(memory_format=torch.channels_last)
     return notes
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def lock_image(model: Any, unlocked_groups: int, *, freeze_bn_stats: bool) -> None:

@@ -201,20 +201,16 @@ class Training:
         of_epoch = done.batch // setup.spec.accum_freq
         per_step = plan.batch_size * setup.place.world_size * setup.spec.accum_freq
         lr = setup.lr(done.step - 1)
-        log.info(
-            logs.line(
-                epoch=done.epoch,
-                samples=of_epoch * per_step,
-                of=len(setup.pairs.train),
-                share=of_epoch / plan.steps_per_epoch,
-                data_s=data_s,
-                step_s=step_s,
-                per_step=per_step,
-                processes=setup.place.world_size,
-                lr=lr,
-                logit_scale=logit_scale,
-                losses={name: (value, done.mean_loss(of_epoch, name)) for name, value in losses.items()},
-            )
+        pairs, rate = len(setup.pairs.train), per_step / step_s
+        shown = " ".join(
+            f"{name.capitalize()}: {value:#.5g} ({done.mean_loss(of_epoch, name):#.5g})"
+            for name, value in losses.items()
+        )
+        log.info(  # the format of open_clip_train, so that scripts that read its logs can read ours
+            f"Train Epoch: {done.epoch} [{of_epoch * per_step:>{len(str(pairs))}}/{pairs} "
+            f"({100 * of_epoch / plan.steps_per_epoch:.0f}%)] Data (t): {data_s:.3f} "
+            f"Batch (t): {step_s:.3f}, {rate:#g}/s, {rate / setup.place.world_size:#g}/s/gpu LR: {lr:5f} "
+            f"Logit Scale: {logit_scale:.3f} {shown}"
         )
         values = {
             **{f"train/{name}": value for name, value in losses.items()},
@@ -222,7 +218,7 @@ class Training:
             **{f"train/lr_{tower}": lr * scale for tower, scale in setup.spec.lr_scales.items()},
             "train/logit_scale": logit_scale,
             "train/grad_norm": float(result.grad_norm),
-            "train/samples_per_s": per_step / step_s,
+            "train/samples_per_s": rate,
             "train/data_s": data_s,
             "train/step_s": step_s,
         }
@@ -230,7 +226,7 @@ class Training:
             values["train/memory_mb"] = memory
         yield from self._metrics(values)
         left = (plan.steps - done.step) * done.seconds / done.step  # includes validations
-        note = f"epoch {done.epoch + 1} of {plan.epochs}, loss {losses['loss']:.3f}, {per_step / step_s:.0f} "
+        note = f"epoch {done.epoch + 1} of {plan.epochs}, loss {losses['loss']:.3f}, {rate:.0f} "
         self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s", seconds_left=left)
 
     def _metrics(self, values: Mapping[str, float]) -> list[Metric]:

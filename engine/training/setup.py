@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import open_clip
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -193,7 +194,7 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
     precision.check(spec.precision, place.device)
     torch.manual_seed(spec.seed)
     made = clip_weights.create(spec, weights=spec.pretrained, roots=roots)
-    clip_weights.prepare(made, spec)
+    made.notes.extend(clip_weights.arrange(made.model, spec))
     made.model.to(place.device)
     teacher = _teacher(spec, made, place, roots)
     network: nn.Module = made.model
@@ -248,7 +249,7 @@ def reader(made: Made, kind: TrainPrecision, device: str, batch_size: int, worke
         tokenize=made.tokenizer,
         device=device,
         autocast=lambda: precision.autocast(kind, device),
-        dtype=precision.weights_dtype(kind),
+        dtype=open_clip.get_input_dtype(kind),
         batch_size=batch_size,
         workers=workers,
     )

@@ -33,9 +33,9 @@ class Reader:
     tokenize: Tokenize
     device: str
     autocast: Callable[[], AbstractContextManager[Any]]
+    batch_size: int
     dtype: torch.dtype | None = None
     """Data type of images if the model's weights are in half precision, else None."""
-    batch_size: int
     workers: int = 0
 
     def images(self, images: Tensor) -> Tensor:
