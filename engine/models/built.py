@@ -122,10 +122,14 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def size_refused(name: str, wanted: tuple[int, int], native: tuple[int, int], why: object) -> Refused:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message; the name of its type if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def size_refused(name: str, wanted: tuple[int, int], native: tuple[int, int], why: Exception) -> Refused:
     """Return the error for a model that fails at a size other than its own."""
-    reason = (str(why).strip().splitlines() or [type(why).__name__])[0]
     return Refused(
-        f"{name} fails at images of {format_image_size(wanted)} pixels ({reason}); "
+        f"{name} fails at images of {format_image_size(wanted)} pixels ({first_line(why)}); "
         f"its own size is {format_image_size(native)}"
     )

@@ -16,7 +16,7 @@ from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
 from safetensors import SafetensorError, safe_open
 
 from engine.models import clip_hub
-from engine.models.built import out_of_memory
+from engine.models.built import first_line, out_of_memory
 from engine.models.clip_hub import Remote, Unreachable
 from engine.results import Progress
 from engine.roots import Roots, expand_home, file_within, open_within
@@ -119,7 +119,7 @@ def peek(path: Path, roots: Roots = None) -> Stored:
     except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, EOFError) as error:
         if out_of_memory(error):
             raise
-        raise Refused(f"{path} holds no weights that can be read: {_first_line(error)}") from error
+        raise Refused(f"{path} holds no weights that can be read: {first_line(error)}") from error
     tensors = content.get("state_dict", content) if isinstance(content, dict) else None
     named = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
     if not named or not any(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
@@ -203,7 +203,3 @@ def _differences(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     shown = [line if len(line) <= 200 else f"{line[:200]} …" for line in lines[1:5] or lines[:1]]
     return "; ".join(shown) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -16,7 +16,6 @@ from engine.datasets import Pairs
 from engine.measure import environment
 from engine.models import clip_weights
 from engine.models.built import out_of_memory
-from engine.models.clip_weights import Made
 from engine.results import Artifact, Event, Progress
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import write_embeddings
@@ -39,7 +38,7 @@ from engine.training.evaluation.encode import (
     retrieved,
     subset,
 )
-from engine.training.setup import named, opener, readable, reader
+from engine.training.setup import named, opener, readable
 from engine.training.validation import metric_fields
 
 log = logging.getLogger("engine.training")
@@ -55,7 +54,6 @@ class Loaded:
     """A model, ready to encode."""
 
     spec: EvaluateSpec
-    made: Made
     reader: Reader
     device_name: str
 
@@ -120,7 +118,7 @@ def _load(spec: EvaluateSpec, device_name: str) -> Generator[Event, None, Loaded
     yield from clip_weights.fetch(spec, spec.checkpoint, roots)
     made = clip_weights.create(spec, weights=spec.checkpoint, roots=roots)
     made.model.to(spec.device).eval()
-    return Loaded(spec, made, reader(made, spec.precision, spec.device, spec.batch_size, spec.workers), device_name)
+    return Loaded(spec, Reader(made, spec.precision, spec.device, spec.batch_size, spec.workers), device_name)
 
 
 def _part(
@@ -159,22 +157,23 @@ def _encoded(
     # after the split, which keeps the shares of the names as a training read them
     rest, evaluated = (datasets.with_classes_split(part, spec.csv_class_separator) for part in (rest, evaluated))
     classes, templates = named(spec, evaluated)
-    notes += loaded.made.notes
+    made = loaded.reader.made
+    notes += made.notes
     if opened.label(0) is not None and (warning := datasets.note_on_ids(classes)):
         notes.append(warning)
 
     def encoded(part: Pairs, what: str, *, captions: bool = True) -> Generator[Event, None, Encoded]:
         folder, name, known = settings.runs_dir / FEATURES, "", None
         if spec.reuse_features:
-            built = (loaded.made.name, loaded.made.config, repr(loaded.made.preprocess_val))
+            built = (made.name, made.config, repr(made.preprocess_val))
             computed = (spec.precision, spec.device, loaded.device_name, captions)
-            name = feature_cache.key(loaded.made.model, part, (built, computed), settings.roots)
+            name = feature_cache.key(made.model, part, (built, computed), settings.roots)
             known = feature_cache.load(folder, name)
         if known:
             found, when = known
             notes.append(f"the features of {what} were computed earlier ({when}) and are reused")
         else:
-            encoding = features(loaded.made.model, part, loaded.reader, captions=captions)
+            encoding = features(part, loaded.reader, captions=captions)
             found = yield from followed(
                 encoding,
                 lambda done: progress.model_copy(update={"note": f"encoding {what}: {done} of {len(part)} images"}),
@@ -198,7 +197,7 @@ def _encoded(
         encoded=found,
         classes=classes,
         notes=notes,
-        directions=lambda: directions(loaded.made.model, classes, templates, loaded.reader, by_class),
+        directions=lambda: directions(classes, templates, loaded.reader, by_class),
         probe=probe,
     )
 

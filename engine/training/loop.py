@@ -35,14 +35,13 @@ class Training:
         device_name: str,
         *,
         stopped: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.perf_counter,
         notes: Iterable[str] = (),
     ) -> None:
         self.setup, self._run_dir, self._device_name = setup, run_dir, device_name
         self.done, self._saved_at = Done(), -1
-        self._stopped, self._clock = stopped, clock
+        self._stopped = stopped
         self._folder = checkpoints_folder(run_dir)
-        self._meter = Meter(setup, clock)
+        self._meter = Meter(setup)
         self._files: logs.Files | None = None
         self._progress = Progress(done=0, total=setup.plan.steps, note="beginning")
         self._notes = [*notes, *setup.made.notes]
@@ -119,14 +118,14 @@ class Training:
             if self._stopping():
                 return
         while done.batch < plan.batches and done.step < plan.steps:
-            begun = self._clock()
+            begun = time.perf_counter()
             step.seed(setup.spec.seed, done.step, setup.place.rank)
             taken = [self._to_device(next(batches)) for _ in range(accumulate)]
-            loaded = self._clock()
+            loaded = time.perf_counter()
             result = self._step(taken)
             done.step, done.batch = done.step + 1, done.batch + accumulate
             done.samples += plan.batch_size * setup.place.world_size * accumulate
-            self._meter.add(done, result, data_s=loaded - begun, seconds=self._clock() - begun)
+            self._meter.add(done, result, data_s=loaded - begun, seconds=time.perf_counter() - begun)
             saving = setup.spec.save_every_steps and done.step % setup.spec.save_every_steps == 0
             logging_now, validating = self._logs_now(), self._validates_now()
             if saving or logging_now or validating:
@@ -254,7 +253,7 @@ class Training:
         steps = self.done.batch // setup.spec.accum_freq
         epoch_ended, last = bool(steps) and not now.batch, now.step >= plan.steps
         self._save_unless_saved()  # a validation may take longer than a stop is allowed to
-        begun = self._clock()
+        begun = time.perf_counter()
         try:
             found = yield from validate(
                 setup, now.epoch, self._progress, last=last or not epoch_ended, stopped=self._stopped
@@ -263,7 +262,7 @@ class Training:
             return
         if not found and not epoch_ended:
             return
-        now.seconds += self._clock() - begun
+        now.seconds += time.perf_counter() - begun
         now.validated = now.step
         loss = self.done.mean_loss(steps) if steps else None
         # neither the initial weights nor the loss of a part of an epoch can be the best

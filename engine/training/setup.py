@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import open_clip
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -20,7 +19,7 @@ from engine.models.clip_weights import Made
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs import Refused
 from engine.specs.base import format_image_size
-from engine.specs.clip import TrainPrecision, default_workers
+from engine.specs.clip import default_workers
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.schedule import Schedule, schedule
 from engine.specs.train import TrainSpec
@@ -237,21 +236,8 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
             end=spec.lr_cooldown_end,
         ),
         batches=Batches(held.train, made.preprocess_train, made.tokenizer, order, workers=spec.workers or 0, pin=pin),
-        reader=reader(made, spec.precision, place.device, plan.batch_size),
+        reader=Reader(made, spec.precision, place.device, plan.batch_size),
         roots=roots,
-    )
-
-
-def reader(made: Made, kind: TrainPrecision, device: str, batch_size: int, workers: int = 0) -> Reader:
-    """Return what prepares the inputs of a model for its validation. kind: the precision."""
-    return Reader(
-        transform=made.preprocess_val,
-        tokenize=made.tokenizer,
-        device=device,
-        autocast=lambda: precision.autocast(kind, device),
-        dtype=open_clip.get_input_dtype(kind),
-        batch_size=batch_size,
-        workers=workers,
     )
 
 

@@ -49,21 +49,21 @@ def validate(
         return progress
 
     if held.val is not None and (retrieval or (zeroshot and held.zeroshot is None)):
-        encoded = yield from followed(encode(setup.model, held.val, setup.reader), unless_stopped)
+        encoded = yield from followed(encode(held.val, setup.reader), unless_stopped)
         if encoded.notes:  # an image was not checked before or is missing now: leave it out from now on
             held = setup.pairs = replace(held, val=encoded.pairs, notes=(*held.notes, *encoded.notes))
     if retrieval and encoded is not None:
         found |= retrieved(encoded, setup.plan.batch_size)
         if spec.loss == "coca":
-            writing = generative_loss(setup.model, encoded.pairs, setup.reader)
+            writing = generative_loss(encoded.pairs, setup.reader)
             found[GENERATIVE] = yield from followed(writing, unless_stopped)
     if zeroshot and held.zeroshot is not None:
-        work = encode(setup.model, held.zeroshot, setup.reader, captions=False)
+        work = encode(held.zeroshot, setup.reader, captions=False)
         encoded = yield from followed(work, unless_stopped)
         if encoded.notes:
             held = setup.pairs = replace(held, zeroshot=encoded.pairs, notes=(*held.notes, *encoded.notes))
     if zeroshot and held.classes and encoded is not None and encoded.labels is not None:
-        weights = directions(setup.model, held.classes, held.templates, setup.reader)
+        weights = directions(held.classes, held.templates, setup.reader)
         result = classification.results(encoded.images, encoded.labels, weights)
         name = f"{'digits' if (spec.zeroshot_data or spec.data) == 'digits' else 'own'}-zeroshot-val"
         found[f"{name}-top1"] = result.acc1

@@ -9,9 +9,8 @@ from engine.results.answers import MatchedText, Matches
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.questions import Match
-from engine.training.evaluation.encode import directions, encode_images, encode_texts
+from engine.training.evaluation.encode import Reader, directions, encode_images, encode_texts
 from engine.training.evaluation.search import BATCH, kept_model
-from engine.training.setup import reader
 
 
 @torch.no_grad()
@@ -27,12 +26,12 @@ def answer(question: Match) -> Matches:
     except Unreadable as unreadable:
         raise Refused(str(unreadable)) from unreadable
     made = kept_model(question.spec, Settings().roots)
-    inputs = reader(made, "fp32", "cpu", BATCH)
-    features = encode_images(made.model, made.preprocess_val(image)[None], inputs)
+    reader = Reader(made, "fp32", "cpu", BATCH)
+    features = encode_images(made.preprocess_val(image)[None], reader)
     if question.templates:
-        weights = directions(made.model, question.texts, question.templates, inputs)
+        weights = directions(question.texts, question.templates, reader)
     else:
-        weights = encode_texts(made.model, question.texts, inputs).T
+        weights = encode_texts(question.texts, reader).T
     cosines = (features @ weights)[0].double()
     logits = cosines * float(made.model.logit_scale.exp())  # type: ignore[operator]
     bias = getattr(made.model, "logit_bias", None)

@@ -16,8 +16,7 @@ from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Search
-from engine.training.evaluation.encode import encode_texts
-from engine.training.setup import reader
+from engine.training.evaluation.encode import Reader, encode_texts
 
 COMPARED, ALIKE = 8, 0.98
 """Number of captions that are encoded again, and the minimum cosine with their stored features. Below it, the model is
@@ -87,7 +86,7 @@ def _kept() -> dict[str, Made]:
 
 
 def _encoded(made: Made, texts: list[str]) -> NDArray[np.float32]:
-    features: NDArray[np.float32] = encode_texts(made.model, texts, reader(made, "fp32", "cpu", BATCH)).numpy()
+    features: NDArray[np.float32] = encode_texts(texts, Reader(made, "fp32", "cpu", BATCH)).numpy()
     return features
 
 

@@ -311,8 +311,8 @@ def test_zero_shot_has_data_of_its_own_beside_the_held_out_pairs(tmp_path: Path)
     one.model.eval()
     folder = datasets.open_pairs(str(tmp_path / "classes"))
     prompts = ("{}".format, "a {}".format)
-    classifier = open_clip.build_zero_shot_classifier(one.model, one.reader.tokenize, folder.classes, prompts)
-    images = torch.stack([one.reader.transform(folder.image(index)) for index in range(20)])
+    classifier = open_clip.build_zero_shot_classifier(one.model, one.made.tokenizer, folder.classes, prompts)
+    images = torch.stack([one.made.preprocess_val(folder.image(index)) for index in range(20)])
     with torch.no_grad():
         logits = one.model.encode_image(images, normalize=True) @ classifier  # type: ignore[operator]
     right = logits.argmax(1) == torch.tensor([folder.label(index) or 0 for index in range(20)])
