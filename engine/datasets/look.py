@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from engine.datasets.base import Pairs, Unreadable
-from engine.datasets.multilabel import labels_of
+from engine.datasets.derived import labels_of
 from engine.words import count_captions
 
 

@@ -7,10 +7,9 @@ from typing import Any
 
 from engine.datasets import captions_json, folders, kinds, parquet, shards, tables
 from engine.datasets.base import DataProblem, Pairs
+from engine.datasets.derived import Mixed, sample
 from engine.datasets.digits import COUNT, Digits, Synthetic
 from engine.datasets.members import Listed, entries_in
-from engine.datasets.mixed import Mixed
-from engine.datasets.split import sample
 from engine.datasets.unpacked import is_tar
 from engine.roots import Roots, expand_home, file_within, stat_within
 from engine.specs.clip import EMBEDDED, DataKind, JsonSplit, split_sources

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from engine.datasets import DataProblem, Mixed, Pairs, look, open_pairs, readable, split, weights
+from engine.datasets import DataProblem, Pairs, look, open_pairs, readable, split, weights
+from engine.datasets.derived import Mixed
 from engine.settings import ROOT
 from engine.specs import Refused
 from tests.support.data import encoded, write_classes, write_image, write_tar

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from engine.datasets import DataProblem, open_pairs, sample, split
+from engine.datasets import DataProblem, open_pairs, split
+from engine.datasets.derived import sample
 
 
 @dataclass
