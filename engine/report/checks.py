@@ -195,15 +195,11 @@ def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) ->
 
 def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:
     total = float(row["mparams"])
-    image, text = (_figure(row, f"{tower}_mparams") for tower in ("image", "text"))
-    locked = image * spec.lock_image + text * spec.lock_text
+    towers = [tower for tower in ("image", "text") if getattr(spec, f"lock_{tower}")]
+    counts = [row.get(f"{tower}_mparams") for tower in towers]
+    locked = sum(float(count) for count in counts if count is not None and not pd.isna(count))
     mb_per_m = MB_PER_M_HALF if spec.precision in ("bf16", "fp16") else MB_PER_M
     return mb_per_m * (total - locked) + MB_PER_M_LOCKED * mb_per_m / MB_PER_M * locked
-
-
-def _figure(row: Mapping[Any, Any], name: str) -> float:
-    value = row.get(name)
-    return 0.0 if value is None or pd.isna(value) else float(value)
 
 
 def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:

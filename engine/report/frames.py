@@ -15,6 +15,7 @@ from engine.results import (
     DeviceRow,
     Machine,
     ModuleCount,
+    OperatorCount,
     ProfileRow,
     RecurrentRow,
     Row,
@@ -24,30 +25,23 @@ from engine.results.clip import EvaluateRow, TrainRow
 from engine.roots import open_within
 from engine.specs.building import OPTIONS
 from engine.store.model import Run
+from engine.words import in_words
 
 LEFT_OUT = {"operators"}  # operators have their own table
 _WHAT = ("library", "model", "status", "error", "family")
 _BENCHMARK = (
-    *_WHAT,
-    *(
-        "tower purpose mode variant baseline device device_name threads batch_size_requested batch_size "
-        "image_size context_length"
-    ).split(),
-    *OPTIONS,
-    *(
-        "precision dtype autocast_dtype tf32 memory_format cudnn_benchmark deterministic cache optimizer "
-        "latency_ms p90_ms p95_ms p99_ms mean_ms std_ms back_to_back_ms samples_per_s forward_ms backward_ms "
-        "optimizer_ms"
-    ).split(),
+    *(*_WHAT, "tower", "purpose", "mode", "variant", "baseline", "device", "device_name", "threads"),
+    *("batch_size_requested", "batch_size", "image_size", "context_length", *OPTIONS),
+    *"precision dtype autocast_dtype tf32 memory_format cudnn_benchmark deterministic cache optimizer".split(),
+    *"latency_ms p90_ms p95_ms p99_ms mean_ms std_ms back_to_back_ms samples_per_s".split(),
+    *("forward_ms", "backward_ms", "optimizer_ms"),
 )
 _RECURRENT = (
     *_WHAT,
-    *(
-        "network baseline seq_length mini_batch input_size hidden_size num_layers proj_size bidirectional "
-        "batch_first image_size precision tf32 cudnn_benchmark device device_name threads forward_ms "
-        "forward_mean_ms forward_std_ms forward_p90_ms forward_spread backward_ms backward_mean_ms "
-        "backward_std_ms backward_p90_ms backward_spread"
-    ).split(),
+    *"network baseline seq_length mini_batch input_size hidden_size num_layers proj_size bidirectional".split(),
+    *"batch_first image_size precision tf32 cudnn_benchmark device device_name threads".split(),
+    *"forward_ms forward_mean_ms forward_std_ms forward_p90_ms forward_spread".split(),
+    *"backward_ms backward_mean_ms backward_std_ms backward_p90_ms backward_spread".split(),
 )
 _TRAIN = (
     *_WHAT[:4],
@@ -177,25 +171,17 @@ def operators(row: ProfileRow) -> pd.DataFrame:
 
     MACs and activations are per sample, bytes of the whole batch.
     """
-    records = [
-        {
-            "operator": count.operator,
-            "calls": count.calls,
-            "gmacs": count.flops / 2e9 / row.batch_size,
-            "macts": count.activations / 1e6 / row.batch_size,
-            "read_mb": count.read_bytes / 1e6,
-            "written_mb": count.written_bytes / 1e6,
-            "work": count.work,
-        }
-        for count in row.operators
-    ]
-    columns = ["operator", "calls", "gmacs", "share", "macts", "read_mb", "written_mb", "work"]
-    frame = pd.DataFrame(records, columns=columns)
-    total = frame["gmacs"].sum()
-    frame["share"] = 100 * frame["gmacs"].astype(float) / total if total else 0.0
-    frame["unknown"] = frame["work"] == "unknown"  # operators that make a count incomplete come first
+    counts = pd.DataFrame([count.model_dump() for count in row.operators], columns=list(OperatorCount.model_fields))
+    frame = counts.assign(
+        gmacs=counts["flops"].astype(float) / 2e9 / row.batch_size,
+        share=100 * counts["flops"].astype(float) / (counts["flops"].sum() or 1),
+        macts=counts["activations"].astype(float) / 1e6 / row.batch_size,
+        read_mb=counts["read_bytes"].astype(float) / 1e6,
+        written_mb=counts["written_bytes"].astype(float) / 1e6,
+        unknown=counts["work"] == "unknown",  # operators that make a count incomplete come first
+    )
     frame = frame.sort_values(["unknown", "gmacs", "read_mb"], ascending=False, ignore_index=True)
-    return frame.drop(columns="unknown")
+    return frame[["operator", "calls", "gmacs", "share", "macts", "read_mb", "written_mb", "work"]]
 
 
 def differences(row: ProfileRow) -> pd.DataFrame:
@@ -253,7 +239,7 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
             "train_loss": run.results.loss,
             "zeroshot_top1": run.results.accuracy,
             "latency_ms": run.results.latency_ms,
-            "flags": ", ".join(flag.replace("_", " ") for flag in run.results.flags),
+            "flags": in_words(run.results.flags),
         }
         for run in runs
     ]

@@ -24,7 +24,7 @@ from engine.report.style import (
     text,
     write_beside,
 )
-from engine.report.timings.readable import words
+from engine.words import in_words
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 APART = ("tower", "mode", "variant", "phase", "batch_size", "seq_length", "hidden_size", "mini_batch")
@@ -82,7 +82,7 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             marker={"color": COLOURS[place % len(COLOURS)], "pattern": hatched(rows)},
             error_x={"array": whisker.fillna(0), "arrayminus": [0] * len(rows), "thickness": 1.2, "color": GREY},
             customdata=np.stack(
-                [rows["samples"], rows["processes"], rows["flags"].str.split("; ").map(words)], axis=-1
+                [rows["samples"], rows["processes"], rows["flags"].str.split("; ").map(in_words)], axis=-1
             ),
             hovertemplate=(
                 "<b>%{y}</b><br>median %{x:,.3~r} ms of %{customdata[0]} samples in %{customdata[1]} processes"
@@ -103,7 +103,7 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
 
 def with_flags(value: str, flags: str) -> str:
     """Return the text beside a bar: a value, and in italics the row's flags as words."""
-    return value + (f"  <i>{text(words(flags.split('; ')))}</i>" if flags else "")
+    return value + (f"  <i>{text(in_words(flags.split('; ')))}</i>" if flags else "")
 
 
 def hatched(rows: pd.DataFrame) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 
 from engine.report.timings.rates import computes_in
-from engine.report.timings.readable import words
 from engine.results import BenchmarkRow, Row
 from engine.specs import BenchmarkSpec
 from engine.specs.building import changes
 from engine.store import Run, State, Store
+from engine.words import in_words
 
 MOST_RUNS = 500
 """Search at most this many benchmarks, newest first."""
@@ -71,7 +71,7 @@ def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
     for row in rows:
         if isinstance(row, BenchmarkRow) and (setting := setting_of(run, row)):
             what = (row.name, row.image_size, row.context_length)
-            values = (row.latency_ms, row.samples_per_s, _source(run, row), words(row.flags))
+            values = (row.latency_ms, row.samples_per_s, _source(run, row), in_words(row.flags))
             lines.append((*what, *astuple(setting), *values))
     return lines
 
@@ -103,7 +103,7 @@ def setting_of(run: Run, row: BenchmarkRow) -> Setting | None:
 def _source(run: Run, row: BenchmarkRow) -> str:
     """Return the source of a timing, such as `run 12, 2026-11-20, single process`."""
     date = [run.environment.date[:10]] if run.environment else []
-    return ", ".join([f"run {run.id}", *date, *([words(row.flags)] if row.flags else [])])
+    return ", ".join([f"run {run.id}", *date, *([in_words(row.flags)] if row.flags else [])])
 
 
 def latest(newest_first: Iterable[list[Line]]) -> pd.DataFrame:
