@@ -175,7 +175,7 @@ class PublishedImport(BaseModel):
         settings = Settings()
         settings.make_runs_dir()
         to = accuracy_import.folder(settings)
-        note(accuracy_import.take(content, Path(self.source).name, to, kind=self.kind).sentence)
+        note(accuracy_import.take(content, Path(self.source).name, to, kind=self.kind))
 
 
 class ProfileFlags(Flags, ProfileSpec):

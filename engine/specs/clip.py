@@ -111,12 +111,6 @@ def parse_class_prompts(given: Any) -> str:
     return text
 
 
-def class_prompts(text: str) -> dict[str, list[str]]:
-    """Return the prompts of each class from a text made by `parse_class_prompts`."""
-    prompts: dict[str, list[str]] = json.loads(text) if text else {}
-    return prompts
-
-
 ClassPrompts = Annotated[
     str,
     BeforeValidator(parse_class_prompts),

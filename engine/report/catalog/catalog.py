@@ -106,7 +106,6 @@ def _terms(search: str) -> list[str]:
 
 
 def _alternative(frame: pd.DataFrame, term: str) -> "pd.Series[bool]":
-    """Return which rows match one alternative of a search."""
     families = frame["family"].str.lower()
     if term.startswith("family:"):
         return families.map(fits(term.removeprefix("family:"))).astype(bool)
@@ -125,7 +124,6 @@ def _alternative(frame: pd.DataFrame, term: str) -> "pd.Series[bool]":
 
 
 def _contain(lines: Iterable[str], words: Sequence[str]) -> list[bool]:
-    """Return for each line whether it contains all words."""
     return [all(word in line for word in words) for line in lines]
 
 

@@ -256,5 +256,4 @@ def _differences(baseline: TimedRow, row: TimedRow, figure: str) -> list[str]:
 
 
 def _one_way(row: TimedRow) -> bool:
-    """Return whether the row is a recurrent layer without a backward pass."""
     return isinstance(row, RecurrentRow) and row.backward_ms is None

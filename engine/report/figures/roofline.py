@@ -103,7 +103,6 @@ def _symbols(models: pd.DataFrame, shape: str) -> list[str]:
 
 
 def _hover(row: Mapping[Any, Any]) -> str:
-    """Return the description of a point, as lines."""
     part = "training, its forward pass" if row["mode"] == "training" else row["mode"]
     lines = [
         f"<b>{text(row['name'])}</b>",

@@ -112,7 +112,6 @@ def hatched(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _end(row: Mapping[Any, Any]) -> float:
-    """Return the end of a row's bar in ms, including whisker and process ticks."""
     ends = [row["latency_ms"], row["p90_ms"], *_medians(row["process_medians_ms"])]
     return float(np.nanmax(ends))
 

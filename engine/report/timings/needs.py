@@ -253,7 +253,6 @@ def _least_bytes(spec: RecurrentSpec) -> float:
 
 
 def _weights(spec: RecurrentSpec) -> int:
-    """Return the number of weights in a recurrent layer's matrices."""
     ways, out = 1 + spec.bidirectional, spec.proj_size or spec.hidden_size
     inputs = spec.input_size + (spec.num_layers - 1) * out * ways + spec.num_layers * out
     return ways * GATES.get(spec.family, 4) * spec.hidden_size * inputs
