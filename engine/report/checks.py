@@ -66,7 +66,7 @@ def checks(spec: TrainSpec, data: Data) -> list[Check]:
     plan = schedule(spec, data.train)
     results = [*_pairs(data), *_captions(spec, data, plan), *_images(data)]
     if plan.steps_per_epoch < 1:
-        return [*results, *(Check("error", f"Batch: {problem}.") for problem in plan.problems)]
+        return [*results, Check("error", f"Batch: {plan.problem}.")]
     return [*results, _steps(spec, plan), _warmup(spec, plan), *_validation(spec, data), *_doubts(spec)]
 
 
@@ -118,8 +118,8 @@ def _steps(spec: TrainSpec, plan: Schedule) -> Check:
 
 
 def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
-    if plan.problems:
-        return Check("error", f"Learning rate: {plan.problems[0]}.")
+    if plan.problem:
+        return Check("error", f"Learning rate: {plan.problem}.")
     then = {"cosine": "then falls to 0", "const": "then stays", "const-cooldown": "then stays until the cooldown"}
     steps = plural(plan.warmup_steps, "step")
     text = f"The learning rate rises to {spec.peak_lr:g} within {steps}, {then[spec.lr_scheduler]}."

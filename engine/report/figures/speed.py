@@ -144,7 +144,7 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             name=verdict,
             marker={"symbol": symbol, "size": 10, "color": colour, "line": {"width": 2, "color": colour}},
             error_x={"array": up, "arrayminus": down.fillna(0), "color": colour, "thickness": 1.6},
-            customdata=np.stack([rows[name] for name in ("baseline", "speedup_low", "speedup_high")], axis=-1),
+            customdata=rows[["baseline", "speedup_low", "speedup_high"]],
             hovertemplate=(
                 f"<b>%{{y}}</b><br>{verdict}: %{{x:.3~r}} times as fast as %{{customdata[0]}}"
                 f"<br>%{{customdata[1]:.3~r}} to %{{customdata[2]:.3~r}} (99 %)<br>{text(source)}<extra></extra>"
@@ -251,9 +251,7 @@ def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.F
             textposition="top center",
             textfont={"size": 10},
             marker={"color": colour, "symbol": symbol, "size": 9},
-            customdata=np.stack(
-                [rows[name] for name in ("model", "variant", "batch_size", "their_batch_size")], axis=-1
-            ),
+            customdata=rows[["model", "variant", "batch_size", "their_batch_size"]],
             hovertemplate=(
                 "<b>%{customdata[0]}</b><br>here %{y:,.3~r} samples/s (%{customdata[1]}, batch %{customdata[2]})"
                 f"<br>published %{{x:,.3~r}} samples/s (batch %{{customdata[3]}})<br>{text(setup)}<extra></extra>"
