@@ -119,9 +119,16 @@ def _check_cluster(store: Store, settings: Settings, spec: Spec) -> None:
         )
     if device not in available:
         raise Refused(f"the cluster has no device {device!r}; it has {', '.join(available)}")
-    if (count := available[device].count) < len(devices):
+    offered = available[device]
+    if spec.exclusive and len(devices) > 1:
+        types = [name for name in available if name.startswith(f"{CLUSTER}gpu:")]
+        if device == f"{CLUSTER}gpu" and len(types) > 1:
+            raise Refused(f"nodes that share the models must have the same GPUs: choose one of {', '.join(types)}")
+        if offered.nodes < len(devices):
+            raise Refused(f"{len(devices)} nodes were asked for, and {device} is {offered.model}: ask for fewer")
+    elif offered.count < len(devices):
         raise Refused(
-            f"{len(devices)} processes need a {device} each, and the cluster has {count} {available[device].model}: "
+            f"{len(devices)} processes need a {device} each, and the cluster has {offered.count} {offered.model}: "
             "ask for fewer processes"
         )
     uploads = (settings.runs_dir / "uploads").resolve()
@@ -142,6 +149,10 @@ def _check_models(settings: Settings, spec: Spec, *, runs_code: bool) -> None:
     if isinstance(spec, BenchmarkSpec):
         for model in models:
             spec.batch_sizes(model)
+        if spec.nodes > max(1, len(models)):
+            raise Refused(
+                f"{spec.nodes} nodes were asked for, and each model is timed on one: ask for at most {len(models)}"
+            )
 
 
 def delete_run(store: Store, settings: Settings, run_id: int) -> None:
