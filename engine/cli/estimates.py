@@ -12,7 +12,6 @@ from engine.cli.here import run_here, store_here, tell_failures
 from engine.cli.output import TableFile, note, show_table
 from engine.estimate import BUDGET_S
 from engine.names import resolve
-from engine.results import BenchmarkRow
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.base import PATTERNS, RealDevice
@@ -138,7 +137,7 @@ class Calibrate(BaseModel):
             budget_s=self.budget,
         )
         with store_here() as store:
-            run, rows = run_here(store, spec, BenchmarkRow, name=estimates.CALIBRATION)
+            run, rows = run_here(store, spec, name=estimates.CALIBRATION)
             timed = estimates.timings(store)
         done = next((row for row in rows if row.status == "ok"), None)
         for setting in stored.settings(timed):
@@ -157,7 +156,7 @@ class Calibrate(BaseModel):
                 break
         if contended := sum("contended" in row.flags for row in rows):
             note(f"{contended} of {len(rows)} timings were contended: calibrate again on a quiet machine")
-        tell_failures(run, rows, lambda row: row.name)
+        tell_failures(run, rows)
 
     @property
     def _imported(self) -> dict[str, str]:

@@ -8,31 +8,3 @@ from engine.datasets.multilabel import labels_of, with_classes_split
 from engine.datasets.opening import class_column_of, columns_of, columns_used, open_pairs
 from engine.datasets.split import Subset, own_parts, readable, sample, split
 from engine.datasets.uploads import unpack
-
-__all__ = [
-    "DataProblem",
-    "Example",
-    "Look",
-    "Mixed",
-    "Pairs",
-    "Subset",
-    "Unreadable",
-    "class_column_of",
-    "class_names",
-    "columns_of",
-    "columns_used",
-    "count_distinct",
-    "labels_of",
-    "look",
-    "note_on_ids",
-    "note_on_repeats",
-    "open_pairs",
-    "own_parts",
-    "prompts",
-    "readable",
-    "sample",
-    "split",
-    "unpack",
-    "weights",
-    "with_classes_split",
-]

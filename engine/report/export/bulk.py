@@ -39,7 +39,7 @@ def rows(store: Store, run_ids: Iterable[int]) -> dict[str, pd.DataFrame]:
     parts: dict[str, list[pd.DataFrame]] = {}
     for run_id in run_ids:
         run = store.run(run_id)
-        frame = frames.with_environment(getattr(frames, run.kind)(store.rows(run_id)), run)
+        frame = frames.of_run(run, store.rows(run_id))
         frame.insert(0, "run", run_id)
         parts.setdefault(run.kind, []).append(frame)
     return {kind: _together(tables) for kind, tables in parts.items()}
