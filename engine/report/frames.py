@@ -1,7 +1,7 @@
 """Return results as tables. The page, the CSV and the command line show these same frames."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -25,9 +25,7 @@ from engine.roots import open_within
 from engine.specs.building import OPTIONS
 from engine.store.model import Run
 
-TOWERS = ("image", "text", "other")
 LEFT_OUT = {"operators"}  # operators have their own table
-NESTED = ("uncounted", "fvcore_unsupported", "differences")
 _WHAT = ("library", "model", "status", "error", "family")
 _BENCHMARK = (
     *_WHAT,
@@ -58,7 +56,6 @@ _TRAIN = (
 """The first columns of each kind of table: what was done, then the main values. All other fields follow."""
 ENVIRONMENT = ("host", "platform", "driver", "seed", "date")
 """Fields of a run's environment that its rows do not have. Versions and the GPU's settings are added to them."""
-FULL = ["library", "model", *(name for name in ProfileRow.model_fields if name not in {"library", "model", *LEFT_OUT})]
 
 _PARAMETERS = ["mparams", "image_mparams", "text_mparams"]
 _HEAD = ["model", "image_size", "image_width", "text_width", "embed_dim", *_PARAMETERS]
@@ -71,14 +68,7 @@ REFERENCE = {
 
 def profile(rows: Iterable[ProfileRow]) -> pd.DataFrame:
     """Return every value of every row, sorted by cost, smallest first; failed models last."""
-    records = []
-    for row in rows:
-        record = row.model_dump(mode="json", exclude=LEFT_OUT)
-        record |= {name: json.dumps(record[name]) if record[name] else "" for name in NESTED}
-        records.append(record | {"notes": "; ".join(row.notes)})
-    frame = pd.DataFrame(records, columns=FULL)
-    figures = [name for name, field in ProfileRow.model_fields.items() if field.annotation in (float, float | None)]
-    frame = frame.astype(dict.fromkeys(figures, float))
+    frame = _flat(rows, ProfileRow, ())
     frame["cost"] = frame["gmacs"].fillna(frame["fvcore_gmacs"])
     return frame.sort_values(["cost", "mparams", "model", "batch_size"], ignore_index=True).drop(columns="cost")
 
@@ -149,11 +139,11 @@ def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.Data
 
     kind: the class of the rows. Lists are joined by semicolons; dictionaries, and lists of them, are JSON.
     """
-    columns = [name for name in dict.fromkeys([*first, *kind.model_fields]) if name != "contention"]
+    columns = [name for name in dict.fromkeys([*first, *kind.model_fields]) if name not in {"contention", *LEFT_OUT}]
     contended = list(Contention.model_fields) if "contention" in kind.model_fields else []
     records = []
     for row in rows:
-        record = row.model_dump(mode="json")
+        record = row.model_dump(mode="json", exclude=LEFT_OUT)
         contention = record.pop("contention", None) or {}
         records.append({name: _cell(value) for name, value in record.items()} | contention)
     frame = pd.DataFrame(records, columns=[*columns, *contended])
@@ -172,15 +162,16 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def towers(row: ProfileRow) -> pd.DataFrame:
-    """Return parameters, MACs and activations of each tower and of the whole. Columns: tower, mparams, gmacs, macts."""
-    records = [
-        {"tower": tower} | {figure: getattr(row, f"{tower}_{figure}") for figure in ("mparams", "gmacs", "macts")}
-        for tower in TOWERS
-    ]
-    records.append({"tower": "total", "mparams": row.mparams, "gmacs": row.gmacs, "macts": row.macts})
-    frame = pd.DataFrame(records).astype({"mparams": float, "gmacs": float, "macts": float})
-    return frame[frame[["mparams", "gmacs", "macts"]].gt(0).any(axis=1)].reset_index(drop=True)
+def towers(costs: Mapping[Any, Any]) -> pd.DataFrame:
+    """Return parameters, MACs and activations of each tower and of the whole. Columns: tower, mparams, gmacs, macts.
+
+    costs: the fields of a ProfileRow, or a row of the catalogue. A tower without costs has no line.
+    """
+    figures = ["mparams", "gmacs", "macts"]
+    prefixes = {"image": "image_", "text": "text_", "other": "other_", "total": ""}
+    lines = [[costs.get(f"{prefix}{figure}") for figure in figures] for prefix in prefixes.values()]
+    frame = pd.DataFrame(lines, index=list(prefixes), columns=figures, dtype=float)
+    return frame[frame.gt(0).any(axis=1)].reset_index(names="tower")
 
 
 def operators(row: ProfileRow) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import streamlit as st
 from engine import shipped
 from engine.jobs import submit, submit_sweep
 from engine.names import LIBRARIES
-from engine.report.checks import training
+from engine.report import checks
 from engine.report.timings import rates
 from engine.specs import ModelName, Refused, Spec
 from engine.specs.base import device_there
@@ -73,7 +73,7 @@ def bf16_advice(device: str, setting: str) -> str:
 
 @st.cache_data(max_entries=20, show_spinner=False)
 def _bf16_advice(store: str, revision: int, host: str, device: str, setting: str) -> str:
-    return training.bf16_advice(rates.rates(backend.store()), host, device, setting)
+    return checks.bf16_advice(rates.rates(backend.store()), host, device, setting)
 
 
 def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> list[str]:
