@@ -7,7 +7,6 @@ from engine import shipped
 from engine.jobs import checkpoints, references
 from engine.jobs.lifecycle import ensure_scheduler
 from engine.names import ModelNotFound, select
-from engine.roots import expand_home
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, Refused, Spec
 from engine.specs.base import CLUSTER
@@ -22,6 +21,7 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
     """
     spec = references.resolve(store, settings, spec)
     check(store, settings, spec)
+    references.share_uploads(settings, spec)
     run_id = store.enqueue(spec, name=name, key=key)
     ensure_scheduler(settings, store)
     return run_id
@@ -38,6 +38,7 @@ def submit_sweep(
     resolved = {label: references.resolve(store, settings, spec) for label, spec in specs.items()}
     for spec in resolved.values():
         check(store, settings, spec)
+        references.share_uploads(settings, spec)
     ids: list[int] = []
     try:
         for label, spec in resolved.items():
@@ -131,12 +132,6 @@ def _check_cluster(store: Store, settings: Settings, spec: Spec) -> None:
             f"{len(devices)} processes need a {device} each, and the cluster has {offered.count} {offered.model}: "
             "ask for fewer processes"
         )
-    uploads = (settings.runs_dir / "uploads").resolve()
-    for name, path in references.named_paths(spec) if settings.artifacts_url else ():
-        if expand_home(path).resolve().is_relative_to(uploads):
-            raise Refused(
-                f"{name}: {path} is an upload, which this machine alone has: put it into a folder of all nodes"
-            )
 
 
 def _check_models(settings: Settings, spec: Spec, *, runs_code: bool) -> None:
