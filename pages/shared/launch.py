@@ -49,6 +49,12 @@ def cluster_devices() -> list[str]:
     return [device.name for device in cluster.devices] if cluster else []
 
 
+def nodes_with(device: str) -> int:
+    """Return how many nodes of the cluster have a device; 0 for a device of this machine."""
+    cluster = backend.store().cluster()
+    return {known.name: known.nodes for known in cluster.devices}.get(device, 0) if cluster else 0
+
+
 def device_memory_gb(device: str) -> float | None:
     """Return the memory of a device in GB, or None if the probe has not found it. The CPU has the host's memory."""
     machine = backend.store().machine()

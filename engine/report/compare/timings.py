@@ -68,7 +68,11 @@ def timed_rows(store: Store, run: Run, folder: Path) -> list[Timed]:
             folder,
             row,
             publishable,
-            tuple(again for others in repeated if isinstance(again := others.get(place), TimedRow)),
+            tuple(
+                again
+                for others in repeated
+                if isinstance(again := others.get(place), TimedRow) and again.host == row.host
+            ),
         )
         for place, row in ((compare_rows.place(row), row) for row in rows)
     ]

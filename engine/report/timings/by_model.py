@@ -70,7 +70,7 @@ def _environment(run: Run, row: BenchmarkRow) -> dict[str, Any]:
     threads = f", {row.threads} threads" if row.device == "cpu" and row.threads else ""
     if run.environment is None:
         return {"date": run.created_at.isoformat(), "host": "", "where": f"{device}{threads}", "torch": ""}
-    host, torch = run.environment.host, run.environment.versions.get("torch", "")
+    host, torch = row.host or run.environment.host, run.environment.versions.get("torch", "")
     return {"date": run.environment.date, "host": host, "where": f"{device}{threads} on {host}", "torch": torch}
 
 

@@ -139,6 +139,8 @@ def benchmark_s(
 ) -> Span:
     """Return the seconds that timing these models should take. start: seconds to start a process, from `start_s`.
 
+    Several nodes are assumed to be equally fast.
+
     Errors: those of BenchmarkSpec.batch_sizes.
     """
     counted = catalogue[catalogue["status"] == "ok"].drop_duplicates("name").set_index("name")
@@ -155,7 +157,7 @@ def benchmark_s(
                 if spec.purpose != "performance":
                     asked = Span(0, 0)
                 total += _side_by_side(spec.processes, len(spec.plan), compiled, asked, start, spec.max_seconds)
-    return total
+    return total.times(1 / spec.nodes)
 
 
 def recurrent_s(spec: RecurrentSpec, start: Span = START_S) -> Span:

@@ -14,6 +14,7 @@ from engine.specs.building import changes
 from engine.store import Run, State, Store
 from engine.words import in_words
 
+NODES = "nodes of a cluster"
 MOST_RUNS = 500
 """Search at most this many benchmarks, newest first."""
 
@@ -25,6 +26,7 @@ class Setting:
     device: str = "cpu"
     device_name: str = ""
     host: str = ""
+    """Empty if not recorded; NODES if several nodes shared the models of a run."""
     threads: int | None = None
     """Threads of a CPU."""
     variant: str = "eager"
@@ -89,7 +91,7 @@ def setting_of(run: Run, row: BenchmarkRow) -> Setting | None:
     return Setting(
         device=row.device,
         device_name=row.device_name,
-        host=run.host,
+        host=NODES if row.host else run.host,
         threads=row.threads if row.device == "cpu" else None,
         variant=row.variant,
         batch_size=row.batch_size,
@@ -101,9 +103,10 @@ def setting_of(run: Run, row: BenchmarkRow) -> Setting | None:
 
 
 def _source(run: Run, row: BenchmarkRow) -> str:
-    """Return the source of a timing, such as `run 12, 2026-11-20, single process`."""
+    """Return the source of a timing, such as `run 12, 2026-11-20, on node7, single process`."""
     date = [run.environment.date[:10]] if run.environment else []
-    return ", ".join([f"run {run.id}", *date, *([in_words(row.flags)] if row.flags else [])])
+    node = [f"on {row.host}"] if row.host else []
+    return ", ".join([f"run {run.id}", *date, *node, *([in_words(row.flags)] if row.flags else [])])
 
 
 def latest(newest_first: Iterable[list[Line]]) -> pd.DataFrame:
