@@ -6,28 +6,3 @@ from engine.datasets.derived import Subset, labels_of, own_parts, readable, spli
 from engine.datasets.look import Look, count_distinct, look, note_on_repeats
 from engine.datasets.opening import class_column_of, columns_of, columns_used, open_pairs
 from engine.datasets.uploads import unpack
-
-__all__ = [
-    "DataProblem",
-    "Look",
-    "Pairs",
-    "Subset",
-    "Unreadable",
-    "class_column_of",
-    "class_names",
-    "columns_of",
-    "columns_used",
-    "count_distinct",
-    "labels_of",
-    "look",
-    "note_on_ids",
-    "note_on_repeats",
-    "open_pairs",
-    "own_parts",
-    "prompts",
-    "readable",
-    "split",
-    "unpack",
-    "weights",
-    "with_classes_split",
-]

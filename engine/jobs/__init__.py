@@ -2,5 +2,3 @@
 
 from engine.jobs.lifecycle import ensure_scheduler, stop_scheduler
 from engine.jobs.submit import delete_run, retry, submit, submit_sweep, why_not_again
-
-__all__ = ["delete_run", "ensure_scheduler", "retry", "stop_scheduler", "submit", "submit_sweep", "why_not_again"]

@@ -11,42 +11,6 @@ from engine.results.profile import Difference, ModuleCount, OperatorCount, Profi
 from engine.results.recurrent import RecurrentRow
 from engine.results.timed import TRACES, Contention, Parts, SlowOperator, TimedRow, samples_name, trace_name
 
-__all__ = [
-    "FLAGS",
-    "TRACES",
-    "VERDICTS",
-    "Artifact",
-    "BenchmarkRow",
-    "Contention",
-    "Device",
-    "DeviceRow",
-    "Difference",
-    "Environment",
-    "EvaluateRow",
-    "Event",
-    "Flag",
-    "Machine",
-    "Metric",
-    "ModuleCount",
-    "OperatorCount",
-    "Parts",
-    "ProfileRow",
-    "Progress",
-    "RecurrentRow",
-    "Row",
-    "SlowOperator",
-    "Status",
-    "TimedRow",
-    "TrainRow",
-    "Verdict",
-    "Work",
-    "detail_name",
-    "kinds",
-    "load",
-    "samples_name",
-    "trace_name",
-]
-
 
 def kinds(base: type[Row] = Row) -> dict[str, type[Row]]:
     """Return the row class of every kind, by kind."""

@@ -21,25 +21,6 @@ from engine.specs.recurrent import RecurrentSpec
 from engine.specs.train import TrainSpec
 from engine.specs.variant import Variant
 
-__all__ = [
-    "BenchmarkSpec",
-    "DeviceSpec",
-    "EvaluateSpec",
-    "ModelName",
-    "Precision",
-    "ProfileSpec",
-    "RecurrentSpec",
-    "Refused",
-    "Spec",
-    "TrainSpec",
-    "Variant",
-    "find_expression",
-    "format_image_size",
-    "load",
-    "parse_image_size",
-    "split_patterns",
-]
-
 
 def load(kind: str, payload: str) -> Spec:
     """Return the spec of `kind` from its JSON.

@@ -17,25 +17,3 @@ from engine.store.model import (
     StoredArtifact,
 )
 from engine.store.store import Store, open_store
-
-__all__ = [
-    "ACTIVE",
-    "ENDED",
-    "RETRYABLE",
-    "Attempt",
-    "Busy",
-    "Cause",
-    "Damaged",
-    "Exit",
-    "Filter",
-    "QueueFull",
-    "Role",
-    "Run",
-    "StaleAttempt",
-    "State",
-    "Store",
-    "StoredArtifact",
-    "Unavailable",
-    "User",
-    "open_store",
-]
