@@ -45,8 +45,6 @@ def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
     The split depends only on labels, fraction and seed. With a fraction above 0, neither part is empty. Pairs of rare
     labels are in the training part. Errors: DataProblem.
     """
-    if not 0 <= fraction < 1:
-        raise DataProblem(f"a share of {fraction} cannot be held out: it lies between 0 and 1")
     if fraction and len(pairs) < 2:
         raise DataProblem(
             f"{pairs.name} has {len(pairs)} pairs, of which none can be held out: give other data for that"

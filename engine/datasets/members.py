@@ -94,7 +94,7 @@ class Listed:
         file = self.files[index]
         if isinstance(file, str):
             return images.read(Path(file), self.roots)
-        return images.read_member(file, self.source(index), self.roots)
+        return images.decode(lambda: BytesIO(file.read(self.roots)), self.source(index))
 
     def captions(self, index: int) -> tuple[str, ...]:
         return self.texts[index]

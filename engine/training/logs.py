@@ -25,7 +25,11 @@ class Files:
     def __init__(self, folder: Path, spec: TrainSpec, params: Mapping[str, Any]) -> None:
         self._folder = folder
         (folder / PARAMS).write_text("".join(f"{name}: {params[name]}\n" for name in sorted(params)))
-        self._board = _tensorboard(folder / TENSORBOARD) if spec.tensorboard else None
+        self._board: Any = None
+        if spec.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / TENSORBOARD))
         self._wandb = _wandb(folder, spec, params) if spec.wandb else None
 
     def metrics(self, found: Iterable[Metric]) -> None:
@@ -96,12 +100,6 @@ def carry(before: Path, folder: Path, step: int, epoch: int, *, validated: bool,
     atomic.write(folder / HISTORY, "".join(f"{entry.model_dump_json()}\n" for entry in points))
     atomic.write(folder / RESULTS, "".join(json.dumps(entry) + "\n" for entry in lines))
     return points
-
-
-def _tensorboard(folder: Path) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder))
 
 
 def _wandb(folder: Path, spec: TrainSpec, params: Mapping[str, Any]) -> Any:

@@ -43,7 +43,7 @@ def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
         capture=partial(_capture, name, spec, cell, inputs, layers, options),
         parameters=own,
         cotangent=weights.cotangent(spec, of_states=name == "jit_simple").to(spec.device),
-        settings=settings(found),
+        settings=partial(settings, found),
         checked=partial(undropped, options),
     )
 

@@ -27,7 +27,7 @@ def build(name: str, spec: RecurrentSpec, found: Numbers, *, dropout: float, cud
         capture=partial(_capture, name, spec, layer, inputs),
         parameters=dict(layer.named_parameters()),
         cotangent=None if bound else weights.cotangent(spec).to(spec.device),
-        settings=settings(found, cudnn=cudnn),
+        settings=partial(settings, found, cudnn=cudnn),
         checked=partial(undropped, layer),
     )
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -45,13 +44,9 @@ def undropped(layer: Any) -> Iterator[None]:
         layer.dropout = before
 
 
-def settings(found: Numbers, *, cudnn: bool = True) -> Around:
-    """Return a context manager with the settings of `variants.switches` for training. cudnn: whether cuDNN is on."""
-    return partial(_settings, found, cudnn)
-
-
 @contextmanager
-def _settings(found: Numbers, cudnn: bool) -> Iterator[None]:
+def settings(found: Numbers, *, cudnn: bool = True) -> Iterator[None]:
+    """Enter the settings of `variants.switches` for training. cudnn: whether cuDNN is on."""
     with variants.switches(found, training=True, cudnn_benchmark=False, deterministic=False):
         # variants.switches restores it together with the rest
         torch.backends.cudnn.enabled = cudnn

@@ -51,7 +51,7 @@ def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
         capture=partial(_capture, name, own, images(spec).to(spec.device)),
         parameters=dict(own.named_parameters()),
         cotangent=cotangent(spec).to(spec.device),
-        settings=settings(found),
+        settings=partial(settings, found),
         checked=partial(steps.buffers_kept, own),
     )
 

@@ -22,7 +22,7 @@ def answer(question: Match) -> Matches:
     Errors: Refused when the image cannot be read; those of building the model.
     """
     try:
-        image = images.decode(BytesIO(question.image), "the picture")
+        image = images.decode(lambda: BytesIO(question.image), "the picture")
     except Unreadable as unreadable:
         raise Refused(str(unreadable)) from unreadable
     made = kept_model(question.spec, Settings().roots)
