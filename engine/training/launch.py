@@ -126,7 +126,7 @@ def together(
 
 
 def _kill(launcher: subprocess.Popen[bytes]) -> None:
-    """Kill the launcher and its process tree: torchrun gives process process its own session."""
+    """Kill the launcher and its process tree: torchrun gives each process its own session."""
     below = psutil.Process(launcher.pid).children(recursive=True)
     launcher.kill()  # first, so that it cannot start or report on others
     for process in below:
