@@ -8,7 +8,7 @@ import pytest
 
 from engine.__main__ import main
 from engine.cli.output import print_progress
-from engine.cli.speed_recurrent import Blocks
+from engine.cli.speed import Blocks
 from engine.report.export import fastrnns
 from engine.results import Progress
 from engine.specs import RecurrentSpec
