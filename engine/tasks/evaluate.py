@@ -23,7 +23,7 @@ from engine.results.embeddings import write_embeddings
 from engine.roots import expand_home, file_within
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.specs.clip import class_prompts
+from engine.specs.base import json_object
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import EMBEDDINGS
 from engine.training import checkpoints, precision
@@ -193,7 +193,7 @@ def _encoded(
     def probe() -> Generator[Event, None, dict[str, Any]]:
         return (yield from _probe(spec, found, rest, classes, encoded))
 
-    by_class = class_prompts(spec.class_prompts)
+    by_class = json_object(spec.class_prompts)
     return Subject(
         encoded=found,
         classes=classes,
