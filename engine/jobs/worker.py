@@ -83,10 +83,10 @@ def main(settings: Settings, run_id: int) -> None:
     if copied and NODE in attempt.host:  # a runs folder of the node's own
         files.prepare() if attempt.number == 1 else files.dir.mkdir(parents=True, exist_ok=True)
     copies = Copies(settings, copied, attempt) if copied else None
-    supervise(files, attempt, settings, lambda: work(settings, attempt.token), copies)
+    supervise(files, attempt, settings, lambda: work(settings, attempt), copies)
 
 
-def work(settings: Settings, token: int) -> int:
+def work(settings: Settings, attempt: Attempt) -> int:
     """Do one attempt in this process, which is its own, and return the exit code."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, force=True)
     logging.getLogger("engine").setLevel(logging.INFO)  # libraries log only warnings
@@ -95,7 +95,6 @@ def work(settings: Settings, token: int) -> int:
     signal.signal(signal.SIGINT, stop.on_signal)
     store = patiently(lambda: open_store(settings), stop)
     try:
-        attempt = patiently(lambda: attempts.get(store.database, token), stop)
         code = execute(store, settings, attempt, stop, log_event)
     finally:
         store.close()
