@@ -113,8 +113,6 @@ def log_event(event: Event) -> None:
             log.info("%d of %s done, now %s", done, total, note)
         case Row(status=status, error=error) if status != "ok":
             log.warning("%s:%s: %s: %s", event.library, event.model, status, error)
-        case _:
-            pass
 
 
 def execute(
@@ -128,8 +126,7 @@ def execute(
 ) -> int | None:
     """Do an attempt and record its end. Return an exit code; None when a signal from outside ended it.
 
-    runs_code: accept modules of the user's own, in the foreground. A queued run that names one is refused however it
-    came into the store.
+    runs_code: accept modules of the user's own, in the foreground. Queued runs that name one are refused here too.
     """
     run = store.run(attempt.run_id)
     files = RunFiles(settings.runs_dir, run.id)
@@ -165,8 +162,7 @@ def execute(
 def patiently(action: Callable[[], T], stop: Stop) -> T:
     """Return action(), repeated while the store is locked or out of reach, or the copies of files are.
 
-    Errors: Busy or Unreachable after STORE_WAIT_S, or at once when the run should stop; Unavailable when the fault is
-    permanent.
+    Errors: Busy or Unreachable after STORE_WAIT_S, or at once when the run should stop; Unavailable for good.
     """
     deadline = time.monotonic() + STORE_WAIT_S
     while True:

@@ -131,8 +131,8 @@ class Store:
 
     def tags(self) -> dict[str, int]:
         """Return the number of runs of every tag."""
-        counted = select(run_tags.c.tag, func.count()).group_by(run_tags.c.tag).order_by(run_tags.c.tag)
-        return {name: number for name, number in self.database.rows(counted)}
+        counted = select(run_tags.c.tag, func.count().label("runs")).group_by(run_tags.c.tag)
+        return {row.tag: row.runs for row in self.database.rows(counted.order_by(run_tags.c.tag))}
 
     def set_tags(self, run_id: int, tags: Iterable[str]) -> None:
         """Replace the tags of a run. Errors: LookupError, Refused."""
@@ -217,7 +217,7 @@ class Store:
         query = select(*columns).where(metrics.c.run_id == run_id).order_by(metrics.c.name, metrics.c.step)
         table_rows = self.database.rows(query)
         with self._parsing(run_id, "a metric"):
-            return [Metric(step=step, name=name, value=value) for step, name, value in table_rows]
+            return [Metric(**row._mapping) for row in table_rows]
 
     def artifacts(self, run_id: int) -> list[StoredArtifact]:
         """Return the artifacts of a run, sorted by name."""

@@ -3,8 +3,7 @@
     {"ask": "search", "question": {...}}  ->  the answer as JSON  or  {"refused": "why"}
 
 The process keeps running, so that libraries are imported and a model is loaded only once. It ends when its input is
-closed or after some time without a question. Only answers are written to standard output; what libraries print goes to
-standard error.
+closed or after some time without a question. What libraries print goes to standard error.
 """
 
 import json

@@ -5,8 +5,9 @@ This process takes no measurements. It starts a fresh one per repetition, waits,
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from engine import names
 from engine.measure import environment
@@ -15,14 +16,10 @@ from engine.models.own_modules import search_path
 from engine.replicates import summary
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.sizes import Sizes
-from engine.replicates.messages import Measured
 from engine.replicates.processes import Processes, Spent
 from engine.results import TRACES, Artifact, Event, Progress, samples_name
 from engine.specs import BenchmarkSpec, ModelName
-from engine.specs.benchmark import Mode
 from engine.specs.building import OPTIONS
-
-Found = Sequence[Mapping[str, Measured]]
 
 
 def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
@@ -53,7 +50,7 @@ def _model(
     device_name: str,
 ) -> Iterator[Event]:
     """Yield the rows of a model. batch_sizes: None means the largest that fits."""
-    written: set[Path] = set()
+    written: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
         # required by cuBLAS to be deterministic
         variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if spec.reproducible else {}
@@ -83,21 +80,12 @@ def _model(
                     "parts": processes.spent.parts(seconds),
                 }
                 file = samples_name(model.library, model.model, outcome.batch_size)
-                if any(measured.rounds for process in outcome.processes for measured in process.values()):
+                columns: dict[str, Any] = {"what": {"mode": mode}, "label": "variant", "phases": rows.PHASES}
+                for artifact in summary.write_samples(run_dir, file, outcome.processes, written, **columns):
                     common["samples_file"] = file
-                    yield _samples(run_dir / file, outcome.processes, mode, rows.PHASES, written)
-                if queued := summary.back_to_back(outcome.processes):
-                    path = run_dir / summary.back_to_back_name(file)
-                    yield _samples(path, queued, mode, [summary.BACK_TO_BACK], written)
+                    yield artifact
                 found = rows.rows(spec, common, outcome)
                 yield from (Artifact(name=row.trace_file, kind="trace") for row in found if row.trace_file)
                 yield from found
             if sizes.exhausted:
                 return
-
-
-def _samples(path: Path, found: Found, mode: Mode, phases: Sequence[str], written: set[Path]) -> Artifact:
-    """Write the samples of one mode. written: files that already hold samples of this model; they are appended to."""
-    summary.write_samples(path, found, what={"mode": mode}, label="variant", phases=phases, begin=path not in written)
-    written.add(path)
-    return Artifact(name=f"{path.parent.name}/{path.name}", kind="samples")
