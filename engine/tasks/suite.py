@@ -1,10 +1,10 @@
 """Update the suite for the installed timm: `python -m engine suite-build`."""
 
-import csv
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import pandas as pd
 
 from engine import atomic, suite
 from engine.models import timm_models
@@ -25,11 +25,7 @@ def build(file: Path = suite.FILE, catalog: Path = CATALOG) -> list[Entry]:
     Errors: Refused if the catalogue has no model of a family.
     """
     entries = updated(suite.read(file), timm_models.families(), _counted(catalog))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["name", "model", "batch_size"])
-    writer.writerows([entry.name, entry.model, entry.batch_size] for entry in entries)
-    atomic.write(file, text.getvalue())
+    atomic.write(file, pd.DataFrame(entries).to_csv(index=False, lineterminator="\n"))
     suite.entries.cache_clear()
     return entries
 
@@ -50,12 +46,10 @@ def updated(listed: Sequence[Entry], families: Mapping[str, str], counted: Count
 
 def _middle(family: str, models: Sequence[str], counted: Counted) -> str:
     """Return the model of median GMACs; of two in the middle, the smaller. Errors: Refused."""
-    counted_models = sorted(
-        (model for model in models if model in counted), key=lambda model: (counted[model][0], model)
-    )
-    if not counted_models:
+    by_cost = [(counted[model][0], model) for model in models if model in counted]
+    if not by_cost:
         raise Refused(f"the catalogue has no model of the family {family}: run catalog-build first")
-    return counted_models[(len(counted_models) - 1) // 2]
+    return statistics.median_low(by_cost)[1]
 
 
 def _budget(listed: Sequence[Entry], counted: Counted) -> float:
@@ -73,9 +67,6 @@ def _entry(model: str, counted: Counted, budget: float) -> Entry:
 
 
 def _counted(catalog: Path) -> dict[str, tuple[float, float]]:
-    with catalog.open(newline="", encoding="utf-8") as file:
-        return {
-            line["model"]: (float(line["gmacs"]), float(line["macts"]))
-            for line in csv.DictReader(file)
-            if line["gmacs"] and float(line["macts"] or 0) > 0
-        }
+    frame = pd.read_csv(catalog, usecols=["model", "gmacs", "macts"]).dropna()
+    frame = frame[frame["macts"] > 0].set_index("model")
+    return dict(zip(frame.index, zip(frame["gmacs"], frame["macts"], strict=True), strict=True))
