@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
-from engine.cli.here import EndedBadly, RunId, refuse_open, store_here
+from engine.cli.here import EndedBadly, OneRun, RunId, refuse_open, store_here
 from engine.cli.listing import Words, run_filter
 from engine.cli.output import OutputFile, note, printable
 from engine.settings import Settings
@@ -38,10 +38,9 @@ class Tag(Several):
                 print(f"run {run_id}: {', '.join(store.run(run_id).tags) or 'no tags'}")
 
 
-class Note(BaseModel):
+class Note(OneRun):
     """Replace the notes of a run."""
 
-    run_id: CliPositionalArg[RunId] = Field(description="The id that `runs list` shows.")
     text: CliPositionalArg[str] = Field(description="The notes; '' removes them.")
 
     def cli_cmd(self) -> None:

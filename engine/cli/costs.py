@@ -8,31 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, Field, model_validator
 from pydantic_settings import CliPositionalArg
 
-from engine.cli.here import Queued, run_here, store_here, tell_failures
-from engine.cli.output import TableFile, brief, note, print_detail, show_table
-from engine.names import expand_files
-from engine.results import ProfileRow, Progress
+from engine.cli.here import Flags, Queued, RunHere, run_here, show_rows, store_here, tell_failures
+from engine.cli.output import TableFile, note, print_detail, show_table
+from engine.results import Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, split_patterns
-from engine.specs.building import OPTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SHOWN = [
-    "library",
-    "model",
-    *OPTIONS,
-    "image_size",
-    "batch_size",
-    "mparams",
-    "gflops",
-    "gmacs",
-    "macts",
-    "fvcore_gmacs",
-]
-SHOWN += ["traffic_mb", "weights_mb", "inference_peak_mb", "training_peak_mb", "complete", "status"]
-"""The columns printed on a terminal; a file has all columns."""
 
 
 class Catalog(BaseModel):
@@ -73,7 +56,9 @@ class Catalog(BaseModel):
     def cli_cmd(self) -> None:
         from engine.report.catalog import catalog, choose
 
-        limits: dict[str, Any] = {f"min_{self.accuracy}": self.min_accuracy} if self.accuracy else {}
+        costs = {"min_mparams", "max_mparams", "min_gmacs", "max_gmacs", "max_macts"}
+        limits: dict[str, Any] = self.model_dump(include=costs) | {"max_inference_peak_mb": self.max_peak_mb}
+        limits |= {f"min_{self.accuracy}": self.min_accuracy} if self.accuracy else {}
         limits |= {"max_latency_ms": self.max_latency_ms} if self.device else {}
         frame = catalog.select(
             self._table(),
@@ -81,12 +66,6 @@ class Catalog(BaseModel):
             search=self.match,
             families=tuple(split_patterns(self.family)),
             image_size=self.image_size,
-            min_mparams=self.min_mparams,
-            max_mparams=self.max_mparams,
-            min_gmacs=self.min_gmacs,
-            max_gmacs=self.max_gmacs,
-            max_macts=self.max_macts,
-            max_inference_peak_mb=self.max_peak_mb,
             **limits,
         )
         if self.front:
@@ -94,12 +73,10 @@ class Catalog(BaseModel):
         if self.sort not in frame.columns:
             raise Refused(f"no column {self.sort!r} to sort by; there are {', '.join(frame.columns)}")
         frame = frame.sort_values(self.sort, ascending=not self.descending, kind="stable")
-        shown = ["library", "model", "image_size", "mparams", "gmacs", "macts", "inference_peak_mb", "remark"]
-        shown[2:2] = ["pretrained", self.accuracy] if self.accuracy else []
-        shown[-1:] = (
-            ["latency_ms", "latency_ms_low", "latency_ms_high", "source", "in_range"] if self.device else shown[-1:]
-        )
-        show_table(frame, frame[shown], self.output)
+        shown = ["library", "model", *(["pretrained", self.accuracy] if self.accuracy else []), "image_size"]
+        shown += ["mparams", "gmacs", "macts", "inference_peak_mb"]
+        latency = ["latency_ms", "latency_ms_low", "latency_ms_high", "source", "in_range"]
+        show_table(frame, frame[[*shown, *(latency if self.device else ["remark"])]], self.output)
 
     def _table(self) -> "pd.DataFrame":
         """Return the catalogue, with a row per pretrained tag if an accuracy is asked for, and a device's speeds."""
@@ -198,20 +175,14 @@ class PublishedImport(BaseModel):
         settings = Settings()
         settings.make_runs_dir()
         to = accuracy_import.folder(settings)
-        note(accuracy_import.take(content, Path(self.source).name, to, kind=self.kind).sentence)
+        note(accuracy_import.take(content, Path(self.source).name, to, kind=self.kind))
 
 
-class ProfileFlags(ProfileSpec):
+class ProfileFlags(Flags, ProfileSpec):
     """The spec as flags, and two ways to name models that only the command line has: @FILE and FILE.json."""
 
-    def spec(self) -> ProfileSpec:
-        """Return the spec without the other flags, with the files it names read in."""
-        fields = self.model_dump(include=set(ProfileSpec.model_fields), exclude_unset=True)
-        models, configs = expand_files(self.models)
-        return ProfileSpec.model_validate(fields | {"models": models, "configs": self.configs | configs})
 
-
-class Profile(ProfileFlags):
+class Profile(RunHere, ProfileFlags):
     """Count parameters, FLOPs, activations and memory of models, here and now.
 
     @FILE reads names from a text or CSV file; FILE.json is an open_clip configuration of your own;
@@ -222,23 +193,20 @@ class Profile(ProfileFlags):
     columns: Literal["full", "reference"] = Field(
         "full", description="reference: the columns, order and rounding of open_clip's profiler."
     )
-    output: TableFile | None = Field(None, description="Write the rows to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
         from engine.report import frames
 
-        spec = self.spec()
         with store_here() as store:
-            run, rows = run_here(store, spec, ProfileRow)
+            run, rows = run_here(store, self.spec())
         if self.columns == "reference":
-            frame = shown = frames.reference(rows, "fvcore" if spec.counter == "fvcore" else "torch")
+            frame = frames.reference(rows, "fvcore" if self.counter == "fvcore" else "torch")
+            show_table(frame, frame, self.output)
         else:
-            frame = frames.with_environment(frames.profile(rows), run)
-            shown = brief(frame, SHOWN)
-        show_table(frame, shown, self.output)
-        if spec.detail:
+            show_rows(run, rows, self.output)
+        if self.detail:
             print_detail(rows)
-        tell_failures(run, rows, lambda row: row.name)
+        tell_failures(run, rows)
 
 
 class SubmitProfile(Queued, ProfileFlags):

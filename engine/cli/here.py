@@ -1,14 +1,25 @@
-"""Shared by commands: the store of these settings, foreground runs, run ids as arguments."""
+"""Shared by commands: the store of these settings, requests from flags, foreground runs, run ids as arguments."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
-from engine.cli.output import clear_progress, note, print_progress, printable
+from engine.cli.output import (
+    SHOWN,
+    TableFile,
+    brief,
+    clear_progress,
+    described,
+    note,
+    print_progress,
+    printable,
+    show_table,
+)
+from engine.names import expand_files
 from engine.results import Event, Row
 from engine.settings import Settings
 from engine.specs import Refused, Spec
@@ -18,7 +29,6 @@ if TYPE_CHECKING:
 
 RunId = Annotated[int, Field(ge=1, lt=2**63)]
 RunName = Annotated[str, Field(description="A name that lists of runs show.")]
-R = TypeVar("R", bound=Row)
 
 
 def command(model: type[BaseModel]) -> Any:
@@ -52,9 +62,9 @@ def refuse_open(path: Path) -> None:
 
 
 def run_here(
-    store: "Store", spec: Spec, rows: type[R], *, name: str = "", on_event: Callable[[Event], None] = print_progress
-) -> tuple["Run", list[R]]:
-    """Do a run in this process, print its progress, and return the ended run and its rows of class `rows`.
+    store: "Store", spec: Spec, *, name: str = "", on_event: Callable[[Event], None] = print_progress
+) -> tuple["Run", list[Any]]:
+    """Do a run in this process, print its progress, and return the ended run and its rows.
 
     on_event: prints an event as soon as it comes.
     """
@@ -62,10 +72,18 @@ def run_here(
 
     run_id = foreground.run_here(store, Settings(), spec, on_event=on_event, name=name)
     clear_progress()
-    return store.run(run_id), cast(list[R], store.rows(run_id))
+    return store.run(run_id), store.rows(run_id)
 
 
-def tell_failures(run: "Run", rows: Sequence[R], name: Callable[[R], str]) -> None:
+def show_rows(run: "Run", rows: Sequence[Row], output: Path | None) -> None:
+    """Print the main columns of a run's rows, or write all columns to a file if `output` is given."""
+    from engine.report import frames
+
+    frame = frames.of_run(run, rows)
+    show_table(frame, brief(frame, SHOWN[run.kind]), output)
+
+
+def tell_failures(run: "Run", rows: Sequence[Row]) -> None:
     """Print the failed rows with their errors. Errors: Refused when the run was refused; EndedBadly when anything
     failed.
     """
@@ -75,7 +93,7 @@ def tell_failures(run: "Run", rows: Sequence[R], name: Callable[[R], str]) -> No
         raise Refused(run.error)
     failed = [row for row in rows if row.status != "ok"]
     for row in failed:
-        note(f"{name(row)} failed ({row.status}): {printable(row.error)}")
+        note(f"{described(row)} failed ({row.status}): {printable(row.error)}")
     if failed or run.state != State.FINISHED:
         ending = f": {len(failed)} of {len(rows)} rows failed" if rows else ", without any row"
         raise EndedBadly(f"run {run.id} {run.state}{ending}. {run.error}".strip())
@@ -91,13 +109,46 @@ def submit(spec: Spec, name: str) -> None:
     print(f"queued as run {run_id}" + (f", position {position}" if position else ""))
 
 
-class Queued(BaseModel):
-    """A command that queues the spec of its flags."""
+class Flags(BaseModel):
+    """A command with the fields of a spec as flags. A subclass inherits the spec too."""
+
+    def given(self) -> dict[str, Any]:
+        """Return the given fields of the spec, with the files read in that name models. Errors: Refused."""
+        fields = self.model_dump(include=set(self._kind().model_fields), exclude_unset=True)
+        if "models" in fields:
+            fields["models"], configs = expand_files(fields["models"])
+            fields["configs"] = fields.get("configs", {}) | configs
+        elif fields.get("model", "").endswith(".json"):
+            (fields["model"],), fields["configs"] = expand_files([fields["model"]])
+        return fields
+
+    def spec(self) -> Spec:
+        """Return the spec without the command's other flags. Errors: those of `given`."""
+        return self._kind().model_validate(self.given())
+
+    def _kind(self) -> type[Spec]:
+        return next(base for base in type(self).__mro__ if issubclass(base, Spec) and "kind" in vars(base))
+
+
+class RunHere(Flags):
+    """A command that does the run of its flags in this process."""
+
+    output: TableFile | None = Field(None, description="Write the rows to this .csv, .json or .parquet file.")
+
+    def cli_cmd(self) -> None:
+        with store_here() as store:
+            run, rows = run_here(store, self.spec())
+        show_rows(run, rows, self.output)
+        tell_failures(run, rows)
+
+
+class Queued(Flags):
+    """A command that queues the run of its flags."""
 
     name: RunName = ""
 
     def cli_cmd(self) -> None:
-        submit(self.spec(), self.name)  # type: ignore[attr-defined]  # the class of the flags has it
+        submit(self.spec(), self.name)
 
 
 class OneRun(BaseModel):

@@ -37,7 +37,15 @@ class List(BaseModel):
     )
 
     def cli_cmd(self) -> None:
-        wanted = self.wanted()
+        wanted = run_filter(
+            self.kind,
+            self.state,
+            model=self.model.strip(),
+            device=self.device.strip(),
+            tags=self.tag,
+            text=self.text.strip(),
+            order=self.order,
+        )
         with store_here() as store:
             if self.output:
                 from engine.report.export import bulk, tables  # imports pandas
@@ -56,29 +64,12 @@ class List(BaseModel):
         if total > len(runs):
             note(f"{len(runs)} of {total:,} runs; --page and --limit show others, --output writes all of them")
 
-    def wanted(self) -> "Filter":
-        """Return the flags as a filter of the store. Errors: Refused for an unknown kind or state."""
-        return run_filter(
-            self.kind,
-            self.state,
-            model=self.model.strip(),
-            device=self.device.strip(),
-            tags=self.tag,
-            text=self.text.strip(),
-            order=self.order,
-        )
-
 
 def run_filter(kind: tuple[str, ...], state: tuple[str, ...], **others: Any) -> "Filter":
     """Return a filter of the store. others: its other fields. Errors: Refused for an unknown kind or state."""
     from engine.store import Filter, State
 
-    _check("kind", kind, sorted(kinds()))
-    _check("state", state, [state.value for state in State])
+    for name, given, known in (("kind", kind, sorted(kinds())), ("state", state, [state.value for state in State])):
+        if unknown := [word for word in given if word not in known]:
+            raise Refused(f"{name} {unknown[0]!r} is not one of {', '.join(known)}")
     return Filter(kinds=kind, states=tuple(map(State, state)), **others)
-
-
-def _check(name: str, given: tuple[str, ...], known: list[str]) -> None:
-    for word in given:
-        if word not in known:
-            raise Refused(f"{name} {word!r} is not one of {', '.join(known)}")

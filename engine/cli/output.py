@@ -24,9 +24,39 @@ from engine.results import (
     TimedRow,
     TrainRow,
 )
+from engine.specs.building import OPTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SHOWN = {
+    "profile": [
+        *("library", "model", *OPTIONS, "image_size", "batch_size", "mparams", "gflops", "gmacs", "macts"),
+        *("fvcore_gmacs", "traffic_mb", "weights_mb", "inference_peak_mb", "training_peak_mb", "complete", "status"),
+    ],
+    "benchmark": [
+        *("library", "model", *OPTIONS, "mode", "variant", "batch_size", "latency_ms", "p90_ms", "back_to_back_ms"),
+        *("samples_per_s", "spread", "speedup", "speedup_low", "speedup_high", "verdict", "accuracy"),
+        *("max_deviation", "flags", "status"),
+    ],
+    "recurrent": [
+        *("model", "seq_length", "hidden_size", "mini_batch", "forward_ms", "backward_ms", "back_to_back_ms"),
+        *("spread", "speedup", "speedup_low", "speedup_high", "verdict", "flags", "status"),
+    ],
+    "device": [
+        *("device", "model", "threads", "size", "gflop_per_s", "gb_per_s", "latency_ms", "samples", "flags", "status"),
+    ],
+    "train": [
+        *("epoch", "step", "train_loss", "clip_val_loss", "zeroshot_top1", "image_to_text_r1", "text_to_image_r1"),
+        *("samples_per_s", "seconds", "checkpoint", "best", "status"),
+    ],
+    "evaluate": [
+        *("model", "checkpoint", "data", "task", "acc1", "acc5", "mean_per_class_recall", "mean_average_precision"),
+        *("image_to_text_r1", "image_to_text_r5", "text_to_image_r1", "text_to_image_r5", "clip_val_loss"),
+        *("images", "classes", "status"),
+    ],
+}
+"""Columns printed on a terminal, by kind of run; a file has all columns."""
 
 
 def writable_table(path: Path) -> Path:
@@ -188,6 +218,18 @@ def _flags(row: TimedRow | DeviceRow) -> list[str]:
 def figure(value: float) -> str:
     """Return a number with two decimals; below 0.1, with three significant digits."""
     return f"{value:,.2f}" if value == 0 or abs(value) >= 0.1 else f"{value:.3g}"
+
+
+def described(row: Row) -> str:
+    """Return what a row is about, such as `resnet18 (eager, inference, batch 8)`."""
+    match row:
+        case BenchmarkRow():
+            return f"{row.name} ({row.variant}, {row.mode}, batch {row.batch_size})"
+        case TrainRow():
+            return f"epoch {row.epoch}"
+        case EvaluateRow():
+            return f"{row.model} on {row.data} ({row.task})"
+    return row.name if isinstance(row, ProfileRow) else row.model
 
 
 def brief(frame: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":

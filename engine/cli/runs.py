@@ -7,23 +7,12 @@ from pathlib import Path
 from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
-from engine.cli import clip, costs, speed, speed_recurrent
 from engine.cli.bulk import Delete, Note, Prune, Restore, Rows, Storage, Tag, Upload
 from engine.cli.here import OneRun, command, store_here, submit
 from engine.cli.listing import List
-from engine.cli.output import OutputFile, brief, note, printable, show_table
+from engine.cli.output import SHOWN, OutputFile, brief, note, printable, show_table
 from engine.settings import Settings
 from engine.specs import Refused
-
-SHOWN = {
-    "profile": costs.SHOWN,
-    "benchmark": speed.SHOWN,
-    "recurrent": speed_recurrent.SHOWN,
-    "device": speed.RATES_SHOWN,
-    "train": clip.TRAINED,
-    "evaluate": clip.EVALUATED,
-}
-"""Columns printed on a terminal, by kind of run."""
 
 
 class Show(OneRun):

@@ -5,32 +5,27 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from engine.cli.here import Queued, run_here, store_here, tell_failures
-from engine.cli.output import OutputFile, brief, clear_progress, note, print_progress, show_table, show_text
+from engine.cli.here import Flags, Queued, run_here, store_here, tell_failures
+from engine.cli.output import SHOWN, OutputFile, brief, clear_progress, note, print_progress, show_table, show_text
 from engine.results import Event, Progress, RecurrentRow
 from engine.settings import Settings
-from engine.specs import RecurrentSpec
+from engine.specs import RecurrentSpec, Spec
 from engine.specs.runners import RUNNERS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = ["model", "seq_length", "hidden_size", "mini_batch", "forward_ms", "backward_ms", "back_to_back_ms", "spread"]
-SHOWN += ["speedup", "speedup_low", "speedup_high", "verdict", "flags", "status"]
-"""The columns of a sweep printed on a terminal; a file has all columns."""
 
-
-class RecurrentFlags(RecurrentSpec):
+class RecurrentFlags(Flags, RecurrentSpec):
     """The spec as flags of a command."""
 
-    def spec(self) -> RecurrentSpec:
+    def spec(self) -> Spec:
         """Return the spec without the other flags. Print warnings for runners that are left out or take very long."""
-        fields = self.model_dump(include=set(RecurrentSpec.model_fields), exclude_unset=True)
         if self.left_out:
             note(f"left out, because {self.device} has no cuDNN: {', '.join(self.left_out)}")
         if slow := [name for name in self.chosen if RUNNERS[name].one_by_one]:
             note(f"warning: sequences go one after the other in {' and '.join(slow)}, which takes very long")
-        return RecurrentSpec.model_validate(fields)
+        return super().spec()
 
 
 class Blocks:
@@ -103,20 +98,18 @@ class Recurrent(RecurrentFlags):
         streamed = self._form == "table" and not self.swept and self.output is None
         blocks = Blocks(self.separator)
         with store_here() as store:
-            run, rows = run_here(
-                store, self.spec(), RecurrentRow, on_event=blocks.on_event if streamed else print_progress
-            )
+            run, rows = run_here(store, self.spec(), on_event=blocks.on_event if streamed else print_progress)
             blocks.flush()
             utilisation = rates.utilisation(rows, rates.rates(store), run.host)
         frame = frames.with_environment(timm_dynamo.full(frames.recurrent(rows), utilisation), run)
         if self._form == "table" and self.swept:
-            show_table(frame, brief(frame, SHOWN), None)
+            show_table(frame, brief(frame, SHOWN[run.kind]), None)
         elif self.output and self._form in export.FORMATS:
             export.save(frame, self.output, self._form)
             note(f"{len(frame)} rows written to {self.output}")
         elif not streamed:
             show_text(self._text(frame, rows, RunFiles(Settings().runs_dir, run.id).dir), self.output)
-        tell_failures(run, rows, lambda row: row.model)
+        tell_failures(run, rows)
 
     def _text(self, frame: "pd.DataFrame", rows: list[RecurrentRow], run_dir: Path) -> str:
         from engine.report.export import fastrnns

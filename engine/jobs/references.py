@@ -18,7 +18,7 @@ from engine.specs.clip import DIGITS_MODEL, EMBEDDED, default_precision, same_so
 from engine.specs.evaluate import split_subject
 from engine.specs.questions import EMBEDDINGS, Match, Search
 from engine.specs.train import TrainSpec
-from engine.store import Run, Store, mirror
+from engine.store import Run, Store, mirror, uploads
 from engine.store.files import RunFiles
 
 RUN_FOLDER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
@@ -195,11 +195,20 @@ def _bring(store: Store, settings: Settings, spec: Spec) -> None:
     """Fetch the files of other runs that a spec names and other machines have made. Errors: Unreachable."""
     for _, text in named_paths(spec) if settings.artifacts_url else ():
         path = expand_home(text).absolute()
+        if upload := uploads.folder_of(settings, path):
+            uploads.fetch(settings, upload)
         if path.is_relative_to(settings.runs_dir.absolute()):
             number, _, name = path.relative_to(settings.runs_dir.absolute()).as_posix().partition("/")
             if RUN_FOLDER.fullmatch(number):
                 with suppress(LookupError):
                     mirror.fetch(settings, store.run(int(number)), partial(_belongs, name))
+
+
+def share_uploads(settings: Settings, spec: Spec) -> None:
+    """Copy the uploads that a spec names for other machines. Errors: Unreachable."""
+    for _, path in named_paths(spec) if settings.artifacts_url else ():
+        if (upload := uploads.folder_of(settings, expand_home(path))) and upload.is_dir():
+            uploads.push(settings, upload)
 
 
 def _belongs(name: str, file: str) -> bool:

@@ -34,7 +34,6 @@ def _towers(stem: str, label: str, unit: str, help: str) -> dict[str, Quantity]:
 
 
 def _pass(name: str) -> dict[str, Quantity]:
-    """Return the quantities of a timed forward or backward pass."""
     label, of = name.capitalize(), f"of the {name} pass"
     return {
         f"{name}_ms": Quantity(label, "ms", f"Median {of}."),

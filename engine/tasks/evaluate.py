@@ -23,7 +23,7 @@ from engine.results.embeddings import write_embeddings
 from engine.roots import expand_home, file_within
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.specs.clip import class_prompts
+from engine.specs.base import json_object
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import EMBEDDINGS
 from engine.training import checkpoints, precision
@@ -194,7 +194,7 @@ class Part:
 
     def _directions(self) -> torch.Tensor:
         """Return the direction of each class, from its prompts."""
-        by_class = class_prompts(self.spec.class_prompts)
+        by_class = json_object(self.spec.class_prompts)
         return directions(self.loaded.made.model, self._classes, self._templates, self.loaded.reader, by_class)
 
     def _result(self, task: str) -> Generator[Event, None, dict[str, Any]]:

@@ -20,8 +20,8 @@ from engine.models.built import Built, Wanted, out_of_memory
 from engine.replicates.child import Ended
 from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ModelName, ProfileSpec, format_image_size
-from engine.specs.base import CLUSTER, device_there
-from engine.specs.building import OPTIONS, keywords_of
+from engine.specs.base import CLUSTER, device_there, json_object
+from engine.specs.building import OPTIONS
 from engine.tasks.shards import Shards, spread, spread_on_cluster
 
 Builder = Callable[[str, Wanted], Built]
@@ -166,7 +166,7 @@ def _steps(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> I
         config=spec.configs.get(name.model) if name.is_own else None,
         num_classes=spec.num_classes,
         in_chans=spec.in_chans,
-        model_kwargs=keywords_of(spec.model_kwargs),
+        model_kwargs=json_object(spec.model_kwargs),
     )
     built = build(name, wanted)
     yield _description(built) | _parameters(built)

@@ -188,8 +188,8 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
     precision.set_tf32(place.device)
     held = hold(spec, run_dir, roots)
     plan = schedule(spec, len(held.train))
-    if plan.problems:
-        raise Refused(f"{len(held.train)} pairs to train on: {plan.problems[0]}")
+    if plan.problem:
+        raise Refused(f"{len(held.train)} pairs to train on: {plan.problem}")
     precision.check(spec.precision, place.device)
     torch.manual_seed(spec.seed)
     made = clip_weights.create(spec, weights=spec.pretrained, roots=roots)

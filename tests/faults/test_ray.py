@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,10 @@ import pytest
 
 from engine import jobs
 from engine.jobs.hosts import NODE
-from engine.results import Metric
+from engine.results import BenchmarkRow, Metric
 from engine.results.clip import TrainRow
 from engine.settings import Settings
-from engine.specs import ProfileSpec, Refused, TrainSpec
+from engine.specs import BenchmarkSpec, ProfileSpec, Refused, TrainSpec
 from engine.store import Attempt, Cause, State, attempts, queue
 from engine.tasks.profile import profile
 from engine.training import checkpoints, launch
@@ -188,6 +189,34 @@ def test_a_run_whose_node_dies_is_queued_again(two_nodes: House, ray: "Cluster")
     assert sorted(house.end(run_id).attempt for run_id in trials) == [1, 2], "one of them was on that node"
     for run_id in trials:
         assert (house.store.run(run_id).state, len(house.store.rows(run_id))) == (State.FINISHED, 150)
+
+
+def test_models_that_nodes_share_are_timed_again_where_one_is_lost(two_nodes: House, ray: "Cluster") -> None:
+    house = two_nodes
+    models = (*MODELS, "timm:test_nfnet")
+    spec = BenchmarkSpec(models=models, device="cluster:cpu", nodes=2, replicates=1, max_seconds=1)
+    run_id = jobs.submit(house.store, house.settings, spec)
+    attempt = open_attempt(house, run_id)
+    assert set(queue.places_of(house.store.database, attempt).values()) == {1}, "one slot"
+    assert len(queue.places_of(house.store.database, attempt)) == 2, "on each node"
+    house.steps(run_id, 1)
+    house.store.request_cancel(run_id)
+    assert house.end(run_id).state is State.CANCELLED
+    until(lambda: not house.named("engine.replicates"), "the end of both shards")
+    before = {row.name: row for row in house.store.rows(run_id)}
+
+    jobs.retry(house.store, house.settings, run_id)
+    until(lambda: len(house.named("engine.replicates")) == 2, "a process on each node")
+    ray.kill_node(-1)
+    ray.add_node()
+    run = house.end(run_id)
+    assert (run.state, run.attempt, run.error, run.done) == (State.FINISHED, 2, "", 5)
+    rows = {row.name: row for row in house.store.rows(run_id)}
+    assert (len(house.store.rows(run_id)), rows.keys()) == (5, set(models))
+    assert {name: rows[name] for name in before} == before, "finished rows stay"
+    assert {row.status for row in rows.values()} == {"ok"}
+    hosts = {row.host for row in rows.values() if isinstance(row, BenchmarkRow)}
+    assert hosts == {socket.gethostname(), f"node-{len(ray.nodes) - 2}"}
 
 
 def submitted(house: House, page: str, **fields: str | list[str]) -> int:

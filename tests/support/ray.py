@@ -56,7 +56,9 @@ class Cluster:
         variables: of its environment, in place of those of all nodes.
         """
         gpus = ["--num-gpus", "2", "--labels", "ray.io/accelerator-type=H100"]
-        self._start("--address", f"127.0.0.1:{self._gcs}", "--num-cpus", "3", *gpus, **variables)
+        once = ["--include-log-monitor", "false"]  # one on each machine, or a driver gets every line twice
+        variables = {"TEST_HOST_NAME": f"node-{len(self.nodes)}"} | variables
+        self._start("--address", f"127.0.0.1:{self._gcs}", "--num-cpus", "3", *gpus, *once, **variables)
 
     def kill_node(self, number: int) -> None:
         """End a node as a power cut does: all its processes at once."""

@@ -18,7 +18,7 @@ from engine.replicates.benchmark.job import Job
 from engine.replicates.graphs import fresh_counters, graphs
 from engine.replicates.ready import Held, Ready, first_call
 from engine.specs import Variant, format_image_size
-from engine.specs.building import keywords_of
+from engine.specs.base import json_object
 
 HALF = ("float16", "bfloat16")
 
@@ -61,7 +61,7 @@ def wanted(job: Job, found: Numbers) -> Wanted:
         config=spec.configs.get(job.model.model) if job.model.is_own else None,
         num_classes=spec.num_classes,
         in_chans=spec.in_chans,
-        model_kwargs=keywords_of(spec.model_kwargs),
+        model_kwargs=json_object(spec.model_kwargs),
         seed=spec.seed,
     )
 

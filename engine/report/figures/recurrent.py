@@ -22,8 +22,8 @@ from engine.report.style import (
     text,
     write_beside,
 )
-from engine.report.timings.readable import words
 from engine.specs.runners import RUNNERS
+from engine.words import in_words
 
 _PARTS = (("forward", COLOURS[0]), ("backward", COLOURS[1]))
 
@@ -67,8 +67,11 @@ def _bar(drawn: pd.DataFrame, part: str, colour: str, source: str) -> dict[str, 
             [
                 drawn["samples"],
                 drawn["processes"],
-                drawn[f"{part}_spread"].map(_spread),
-                drawn["flags"].str.split("; ").map(words),
+                [
+                    "" if pd.isna(share) else f"processes differ by {digits(100 * share)} %; "
+                    for share in drawn[f"{part}_spread"]
+                ],
+                drawn["flags"].str.split("; ").map(in_words),
             ],
             axis=-1,
         ),
@@ -83,10 +86,6 @@ def _ends(row: Mapping[Any, Any], part: str) -> tuple[float, float]:
     """Return the medians of the fastest and the slowest process in ms; without such a list, the overall median."""
     medians = [float(ms) for ms in row[f"{part}_process_medians_ms"].split("; ") if ms] or [row[f"{part}_ms"]]
     return min(medians), max(medians)
-
-
-def _spread(share: float) -> str:
-    return "" if pd.isna(share) else f"processes differ by {digits(100 * share)} %; "
 
 
 def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
@@ -110,7 +109,7 @@ def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
                 showlegend=panel == 1,
                 line={"color": colour, "dash": dash, "width": 1.6},
                 marker={"symbol": symbol, "size": 7},
-                customdata=np.stack([rows["flags"].str.split("; ").map(words)], axis=-1),
+                customdata=np.stack([rows["flags"].str.split("; ").map(in_words)], axis=-1),
                 hovertemplate=(
                     f"<b>{text(runner)}</b>, {part}<br>{SIZES[size]} %{{x:,}}: %{{y:,.3~r}} ms per call"
                     f"<br>%{{customdata[0]}}<br>{text(source)}<extra></extra>"

@@ -24,7 +24,7 @@ from engine.report.style import (
     text,
     write_beside,
 )
-from engine.report.timings.readable import words
+from engine.words import in_words
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 APART = ("tower", "mode", "variant", "phase", "batch_size", "seq_length", "hidden_size", "mini_batch")
@@ -82,7 +82,7 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             marker={"color": COLOURS[place % len(COLOURS)], "pattern": hatched(rows)},
             error_x={"array": whisker.fillna(0), "arrayminus": [0] * len(rows), "thickness": 1.2, "color": GREY},
             customdata=np.stack(
-                [rows["samples"], rows["processes"], rows["flags"].str.split("; ").map(words)], axis=-1
+                [rows["samples"], rows["processes"], rows["flags"].str.split("; ").map(in_words)], axis=-1
             ),
             hovertemplate=(
                 "<b>%{y}</b><br>median %{x:,.3~r} ms of %{customdata[0]} samples in %{customdata[1]} processes"
@@ -103,7 +103,7 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
 
 def with_flags(value: str, flags: str) -> str:
     """Return the text beside a bar: a value, and in italics the row's flags as words."""
-    return value + (f"  <i>{text(words(flags.split('; ')))}</i>" if flags else "")
+    return value + (f"  <i>{text(in_words(flags.split('; ')))}</i>" if flags else "")
 
 
 def hatched(rows: pd.DataFrame) -> dict[str, Any]:
@@ -112,7 +112,6 @@ def hatched(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _end(row: Mapping[Any, Any]) -> float:
-    """Return the end of a row's bar in ms, including whisker and process ticks."""
     ends = [row["latency_ms"], row["p90_ms"], *_medians(row["process_medians_ms"])]
     return float(np.nanmax(ends))
 
@@ -145,7 +144,7 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             name=verdict,
             marker={"symbol": symbol, "size": 10, "color": colour, "line": {"width": 2, "color": colour}},
             error_x={"array": up, "arrayminus": down.fillna(0), "color": colour, "thickness": 1.6},
-            customdata=np.stack([rows[name] for name in ("baseline", "speedup_low", "speedup_high")], axis=-1),
+            customdata=rows[["baseline", "speedup_low", "speedup_high"]],
             hovertemplate=(
                 f"<b>%{{y}}</b><br>{verdict}: %{{x:.3~r}} times as fast as %{{customdata[0]}}"
                 f"<br>%{{customdata[1]:.3~r}} to %{{customdata[2]:.3~r}} (99 %)<br>{text(source)}<extra></extra>"
@@ -252,9 +251,7 @@ def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.F
             textposition="top center",
             textfont={"size": 10},
             marker={"color": colour, "symbol": symbol, "size": 9},
-            customdata=np.stack(
-                [rows[name] for name in ("model", "variant", "batch_size", "their_batch_size")], axis=-1
-            ),
+            customdata=rows[["model", "variant", "batch_size", "their_batch_size"]],
             hovertemplate=(
                 "<b>%{customdata[0]}</b><br>here %{y:,.3~r} samples/s (%{customdata[1]}, batch %{customdata[2]})"
                 f"<br>published %{{x:,.3~r}} samples/s (batch %{{customdata[3]}})<br>{text(setup)}<extra></extra>"

@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 from engine.report.quantities import title
 from engine.report.style import COLOURS, LEGEND, MARGIN, SHAPES, log, text
 from engine.report.timings.rates import computes_in
-from engine.report.timings.readable import words
 from engine.results import BenchmarkRow, Row
 from engine.specs.building import OPTIONS
 from engine.store import Filter, Run, Store
+from engine.words import in_words
 
 LATEST = 200
 """Search at most this many benchmarks of a model, newest first."""
@@ -57,7 +57,7 @@ def of_run(run: Run, rows: Iterable[Row], name: str) -> pd.DataFrame:
         if isinstance(row, BenchmarkRow) and row.name == name:
             medians = row.process_medians_ms if len(row.process_medians_ms) > 1 else ()
             line = {column: getattr(row, column) for column in FROM_ROW}
-            line |= {"run": run.id, "dtype": computes_in(row), "flags": words(row.flags)}
+            line |= {"run": run.id, "dtype": computes_in(row), "flags": in_words(row.flags)}
             line |= {"low_ms": min(medians, default=None), "high_ms": max(medians, default=None)}
             line |= {"spread_percent": None if row.spread is None else 100 * row.spread}
             lines.append(line | _environment(run, row))
@@ -70,7 +70,7 @@ def _environment(run: Run, row: BenchmarkRow) -> dict[str, Any]:
     threads = f", {row.threads} threads" if row.device == "cpu" and row.threads else ""
     if run.environment is None:
         return {"date": run.created_at.isoformat(), "host": "", "where": f"{device}{threads}", "torch": ""}
-    host, torch = run.environment.host, run.environment.versions.get("torch", "")
+    host, torch = row.host or run.environment.host, run.environment.versions.get("torch", "")
     return {"date": run.environment.date, "host": host, "where": f"{device}{threads} on {host}", "torch": torch}
 
 
@@ -87,13 +87,10 @@ def settings(frame: pd.DataFrame) -> "pd.Series[str]":
     differing = [column for column in APART if frame[column].nunique(dropna=False) > 1]
     labels = pd.Series("", index=frame.index)
     for column in differing or ALIKE:
-        word = pd.Series([_formatted(APART[column], value) for value in frame[column]], index=frame.index, dtype=str)
+        texts = ["" if pd.isna(value) or value == "" else APART[column].format(value) for value in frame[column]]
+        word = pd.Series(texts, index=frame.index, dtype=str)
         labels = labels + np.where((labels != "") & (word != ""), ", ", "") + word
     return labels
-
-
-def _formatted(form: str, value: Any) -> str:
-    return "" if pd.isna(value) or value == "" else form.format(value)
 
 
 def over_time(frame: pd.DataFrame) -> go.Figure:

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from engine.report.compare import models, settings, timings
 from engine.report.compare import rows as compare_rows
+from engine.report.compare import settings, timings
 from engine.report.compare import values as compare_values
 from engine.report.compare.timings import Timed
 from engine.report.figures import compare
@@ -384,9 +384,9 @@ def test_timings_of_models_are_found_by_setting_the_latest_of_each(store: Store,
     finish(store, old, [benchmark_row("resnet18"), benchmark_row("resnet50"), benchmark_row("resnet18", "compile")])
     finish(store, new, [benchmark_row("resnet18"), benchmark_row("resnet18", mode="training")])
     names = ["timm:resnet50", "timm:resnet18"]
-    runs = models.runs(store, names)
+    runs = timings.runs_of_models(store, names)
     assert [each.id for each in runs] == [new, old]
-    found = models.timed([(each, tmp_path, store.rows(each.id)) for each in runs], names)
+    found = timings.by_setting([(each, tmp_path, store.rows(each.id)) for each in runs], names)
     assert [(setting.variant, [(each.row.model, each.run) for each in those]) for setting, those in found] == [
         ("eager", [("resnet50", old), ("resnet18", new)]),
         ("compile", [("resnet18", old)]),

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from engine.process import NODES, Share
 from engine.replicates import child
 from engine.replicates.benchmark.job import Job
 from engine.replicates.child import Ended
@@ -22,6 +24,7 @@ from engine.replicates.processes import CACHES
 from engine.results import Artifact, BenchmarkRow, Environment, Event, Progress
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec, Refused
+from engine.tasks import benchmark
 from engine.tasks.benchmark import run
 
 SHORT: dict[str, Any] = {"models": "timm:toy", "batch_size": 2, "min_samples": 3, "min_seconds": 0.01, "threads": 1}
@@ -106,6 +109,46 @@ def test_the_whole_way(tmp_path: Path) -> None:
         samples = [(line["process"], float(line["forward_ms"])) for line in csv.DictReader(file)]
     medians = [statistics.median(ms for process, ms in samples if process == number) for number in "12"]
     assert statistics.median(medians) == row.latency_ms
+
+
+@pytest.mark.slow
+def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process instead of one per node, which tests/faults/test_ray.py has."""
+    asked = BenchmarkSpec(**REAL | {"models": "timm:test_vit,timm:test_resnet", "nodes": 2})
+    begun, killed = list[str](), {"timm:test_vit"}
+
+    def spread(work: Any, pieces: Any, shares: dict[str, Share]) -> Any:
+        assert shares == {"a": Share(1, 4, 0), "b": Share(1, 4, 0)}
+        for place, model in enumerate(pieces):
+            begun.append(model)
+            yield None
+            yield place, Ended("error", "killed everywhere") if model in killed else work(model)
+
+    monkeypatch.setattr(benchmark, "spread_on_nodes", spread)
+    shares = {node: {"processes": 1, "num_cpus": 4, "num_gpus": 0} for node in "ab"}
+    monkeypatch.setenv(NODES, json.dumps(shares))
+    found = list(run(asked, tmp_path))
+    lost, timed = (event for event in found if isinstance(event, BenchmarkRow))
+    assert (lost.name, lost.status, lost.error) == ("timm:test_vit", "error", "killed everywhere")
+    host = socket.gethostname()
+    assert (timed.name, timed.status, timed.host) == ("timm:test_resnet", "ok", host)
+    assert timed.notes[0] == f"timed on {host}; the models of this run were shared out on 2 nodes"
+    progress = [event for event in found if isinstance(event, Progress)]
+    assert (progress[-1].done, progress[-1].total, progress[-1].note) == (2, 2, "on 2 nodes")
+
+    begun.clear()
+    with (tmp_path / benchmark.FINISHED).open("a") as file:
+        file.write('{"versions": {"torch": "1.0')  # the power was cut
+    assert {event.name: event for event in run(asked, tmp_path) if isinstance(event, BenchmarkRow)} == {
+        "timm:test_vit": lost,
+        "timm:test_resnet": timed,
+    }
+    assert begun == ["timm:test_vit"], "only what is missing"
+    begun.clear()
+    killed.add("timm:test_resnet")
+    (tmp_path / timed.samples_file).unlink()
+    list(run(asked, tmp_path))
+    assert begun == ["timm:test_vit", "timm:test_resnet"], "its samples are on a lost machine"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Check a training before it starts: its steps, problems with its settings and data, and the memory it needs."""
+"""Check a training or an evaluation before it starts: steps, problems of settings and data, files, memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,9 @@ import pandas as pd
 
 from engine.datasets import DataProblem, class_names, note_on_ids, note_on_repeats
 from engine.report.style import compute, digits
+from engine.results.answers import Needed, Prospect
 from engine.specs import ModelName
+from engine.specs.evaluate import EvaluateSpec
 from engine.specs.schedule import Schedule, schedule
 from engine.specs.train import TrainSpec
 from engine.words import count_captions, plural
@@ -64,7 +66,7 @@ def checks(spec: TrainSpec, data: Data) -> list[Check]:
     plan = schedule(spec, data.train)
     results = [*_pairs(data), *_captions(spec, data, plan), *_images(data)]
     if plan.steps_per_epoch < 1:
-        return [*results, *(Check("error", f"Batch: {problem}.") for problem in plan.problems)]
+        return [*results, Check("error", f"Batch: {plan.problem}.")]
     return [*results, _steps(spec, plan), _warmup(spec, plan), *_validation(spec, data), *_doubts(spec)]
 
 
@@ -116,8 +118,8 @@ def _steps(spec: TrainSpec, plan: Schedule) -> Check:
 
 
 def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
-    if plan.problems:
-        return Check("error", f"Learning rate: {plan.problems[0]}.")
+    if plan.problem:
+        return Check("error", f"Learning rate: {plan.problem}.")
     then = {"cosine": "then falls to 0", "const": "then stays", "const-cooldown": "then stays until the cooldown"}
     steps = plural(plan.warmup_steps, "step")
     text = f"The learning rate rises to {spec.peak_lr:g} within {steps}, {then[spec.lr_scheduler]}."
@@ -193,15 +195,11 @@ def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) ->
 
 def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:
     total = float(row["mparams"])
-    image, text = (_figure(row, f"{tower}_mparams") for tower in ("image", "text"))
-    locked = image * spec.lock_image + text * spec.lock_text
+    towers = [tower for tower in ("image", "text") if getattr(spec, f"lock_{tower}")]
+    counts = [row.get(f"{tower}_mparams") for tower in towers]
+    locked = sum(float(count) for count in counts if count is not None and not pd.isna(count))
     mb_per_m = MB_PER_M_HALF if spec.precision in ("bf16", "fp16") else MB_PER_M
     return mb_per_m * (total - locked) + MB_PER_M_LOCKED * mb_per_m / MB_PER_M * locked
-
-
-def _figure(row: Mapping[Any, Any], name: str) -> float:
-    value = row.get(name)
-    return 0.0 if value is None or pd.isna(value) else float(value)
 
 
 def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:
@@ -219,3 +217,64 @@ def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:
                 f"{compute(rate['bfloat16'])} in bfloat16 and {compute(rate['float32'])} in float32."
             )
     return ""
+
+
+def of_prospect(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: float | None) -> list[Check]:
+    """Return problems first, then files, then memory. device_gb: memory of the device, in 1e9 bytes."""
+    problems = [Check("error", problem) for problem in prospect.problems]
+    memory = [_memory(prospect, spec, device_gb)] if prospect.peak_mb is not None else []
+    return [*problems, *_files(prospect), *memory]
+
+
+def unknown(spec: TrainSpec | EvaluateSpec, why: str) -> Check:
+    """Return the check for needs that could not be determined. Only a warning, because the run may still work."""
+    return Check("warning", f"The files and memory for {spec.model} could not be determined: {why}.")
+
+
+def _files(prospect: Prospect) -> list[Check]:
+    to_fetch = [needed for needed in prospect.needed if needed.address]
+    room = prospect.free_mb - sum(needed.mb or 0 for needed in to_fetch)
+    return [_file(needed, prospect, enough=room > 0) for needed in prospect.needed]
+
+
+def _file(needed: Needed, prospect: Prospect, *, enough: bool) -> Check:
+    what = _sentence(needed.what)
+    if not needed.address:
+        return Check("ok", f"{what}." if str(needed.path) in what else f"{what}: {needed.path}.")
+    size = f" ({_size(needed.mb)})" if needed.mb else ""
+    text = f"{what}: to be downloaded from {needed.address}{size} into {prospect.cache}"
+    if enough:
+        return Check("ok", f"{text}, where {_size(prospect.free_mb)} are free.")
+    return Check("error", f"{text}, where only {_size(prospect.free_mb)} are free. Make room, or set HF_HUB_CACHE.")
+
+
+def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: float | None) -> Check:
+    """Return the check of memory: an error if the state does not fit, a warning if the peak exceeds free memory."""
+    assert prospect.peak_mb is not None
+    assert prospect.state_mb is not None
+    training = isinstance(spec, TrainSpec)
+    # processes on a CPU share its memory; on accelerators each has its own
+    sharing = spec.nproc if isinstance(spec, TrainSpec) and spec.device == "cpu" else 1
+    peak, held = (sharing * mb / 1e3 for mb in (prospect.peak_mb, prospect.state_mb))
+    what = "weights, gradients and optimizer" if training else "weights"
+    text = f"Memory: about {digits(peak)} GB, {digits(held)} GB of which for {what}, the rest for a batch"
+    text += f"; {sharing} processes together." if sharing > 1 else "."
+    if device_gb is None:
+        return Check("ok", text)
+    free_gb = device_gb if prospect.unused_mb is None else prospect.unused_mb / 1e3
+    text += f" There are {digits(device_gb)} GB"
+    text += "." if prospect.unused_mb is None else f", {digits(free_gb)} GB of them free now."
+    if held > device_gb:
+        return Check("error", text)
+    if peak > free_gb:
+        less = "a smaller batch, or checkpoint activations" if training else "a smaller batch"
+        return Check("warning", f"{text} Take {less}.")
+    return Check("ok", text)
+
+
+def _size(mb: float) -> str:
+    return f"{digits(mb / 1e3)} GB" if mb >= 1000 else f"{digits(mb)} MB"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".")
