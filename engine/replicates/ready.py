@@ -46,13 +46,6 @@ class Held:
         give_back_workspaces(device)
         return cls(device, max(0.0, resident() - resident_mb), _allocated(device))
 
-    def own(self, device_mb: float | None, process_mb: float | None) -> dict[str, float | None]:
-        """Return peaks in MB without the memory held for other subjects, as fields of a Measured."""
-        return {
-            "device_peak_mb": None if device_mb is None else device_mb - self.allocated_mb,
-            "process_peak_mb": None if process_mb is None else process_mb - self.resident_mb,
-        }
-
 
 def first_call(
     label: str,
@@ -67,6 +60,7 @@ def first_call(
 ) -> tuple[Mapping[str, Phase], Measured]:
     """Capture a subject and call it for the first time, inside its settings. Return its phases, times and peak memory.
 
+    held: memory of other subjects, which does not count.
     compiles: whether capturing and first calls compile it. settling: number of calls after the first that still
     compile, as TorchScript does after seeing its inputs, or that record CUDA graphs. keeps_capture: whether the memory
     of the capture stays allocated, as that of a CUDA graph, whose replays allocate none.
@@ -82,9 +76,13 @@ def first_call(
     device_mb, process_mb = peak(lambda: once(phases), held.device)
     if keeps_capture and device_mb is not None and captured_mb is not None:
         device_mb = max(device_mb, captured_mb)
-    compile_ms = took[0] + first_ms + settling_ms if compiles else None
-    peaks = held.own(device_mb, process_mb)
-    return phases, Measured(label=label, first_call_ms=first_ms, compile_ms=compile_ms, **peaks)
+    return phases, Measured(
+        label=label,
+        first_call_ms=first_ms,
+        compile_ms=took[0] + first_ms + settling_ms if compiles else None,
+        device_peak_mb=None if device_mb is None else device_mb - held.allocated_mb,
+        process_peak_mb=None if process_mb is None else process_mb - held.resident_mb,
+    )
 
 
 def once(phases: Mapping[str, Phase]) -> None:

@@ -45,6 +45,7 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
     per_process = [result.samples_ms for result in measured]
     samples = [sample for process in per_process for sample in process]
     medians = process_medians(measured)
+    queued = [statistics.median(result.back_to_back.ms) for result in measured if result.back_to_back]
     compiled = [result.compile_ms for result in measured if result.compile_ms is not None]
     again = [measured[0].compile_again_ms] if measured[0].compile_again_ms is not None else compiled[1:]
     parts = {phase: process_medians(measured, phase) for phase in measured[0].phases}
@@ -56,7 +57,7 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
         "mean_ms": float(np.mean(samples)),
         "std_ms": deviation(samples),
         **({f"{phase}_ms": statistics.median(values) for phase, values in parts.items()} if len(parts) > 1 else {}),
-        "back_to_back_ms": _back_to_back_ms(measured),
+        "back_to_back_ms": statistics.median(queued) if queued else None,
         "first_call_ms": measured[0].first_call_ms,
         "compile_cold_ms": compiled[0] if compiled else None,
         "compile_warm_ms": statistics.median(again) if again else None,
@@ -78,12 +79,6 @@ def process_medians(measured: Sequence[Measured], phase: str = "") -> tuple[floa
     return tuple(statistics.median(process.phases[phase] if phase else process.samples_ms) for process in measured)
 
 
-def _back_to_back_ms(measured: Sequence[Measured]) -> float | None:
-    """Return the median of the processes' medians; None where calls were not timed back to back."""
-    medians = [statistics.median(process.back_to_back.ms) for process in measured if process.back_to_back]
-    return statistics.median(medians) if medians else None
-
-
 def neighbours(measured: Sequence[Measured]) -> dict[str, float]:
     """Return the busiest other processes by name, busiest first, with their largest share of the CPUs."""
     most: dict[str, float] = {}
@@ -91,11 +86,6 @@ def neighbours(measured: Sequence[Measured]) -> dict[str, float]:
         for name, share in process.neighbours.items():
             most[name] = max(share, most.get(name, 0.0))
     return dict(sorted(most.items(), key=lambda item: -item[1])[:MOST_NAMES])
-
-
-def together(measured: Sequence[Measured], phase: str) -> list[float]:
-    """Return all samples of one phase, in ms per call."""
-    return [value for process in measured for value in process.phases[phase]]
 
 
 def deviation(samples: Sequence[float]) -> float | None:

@@ -5,7 +5,6 @@ import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import func, select, text
 
@@ -13,6 +12,8 @@ from engine.settings import Settings
 from engine.store.database import Database
 from engine.store.files import RunFiles
 from engine.store.tables import artifacts, runs
+
+SERVER_SIZE = text("SELECT pg_database_size(current_database())")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def usage(database: Database, settings: Settings) -> Usage:
         stored = connection.execute(select(func.count(), func.coalesce(func.sum(artifacts.c.size), 0))).one()
         return Usage(
             runs=connection.scalar(select(func.count()).select_from(runs)) or 0,
-            database=_file_size(database) if database.sqlite else _server_size(connection),
+            database=_file_size(database) if database.sqlite else int(connection.scalar(SERVER_SIZE)),
             artifacts=Size(int(stored[0]), int(stored[1])),
             free=shutil.disk_usage(settings.runs_dir).free,
         )
@@ -107,7 +108,3 @@ def _file_size(database: Database) -> int:
     """Return the size of the SQLite file and of its write-ahead log."""
     name = database.url.database or ""
     return sum(path.stat().st_size for path in (Path(name), Path(f"{name}-wal")) if path.is_file())
-
-
-def _server_size(connection: Any) -> int:
-    return int(connection.scalar(text("SELECT pg_database_size(current_database())")))

@@ -3,15 +3,16 @@
 One row per model at its own image size, and in a folder of their own the sizes that accuracies are published for.
 """
 
+import csv
 import gzip
+import io
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import open_clip
-import pandas as pd
 import torch
 
 from engine import atomic, names, shipped
@@ -34,8 +35,11 @@ COLUMNS = FIGURES.split()
 OPERATOR_COLUMNS = ["library", "model", "image_size", *OperatorCount.model_fields]
 Wanted = tuple[ModelName, str]
 """A model and an image size; empty for its own."""
+Table = dict[tuple[str, str], dict[str, str]]
 SIZES = "sizes"
 """Folder below the catalogue's for other image sizes, so that the catalogue's own files keep one row per model."""
+Key = tuple[str, str, str]
+"""Library, model, image size."""
 
 
 class VersionsDiffer(Refused):
@@ -50,27 +54,13 @@ def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progre
     families = library.families()
     wanted = names.resolve(models, families)
     out_dir.mkdir(parents=True, exist_ok=True)
-    rows, operators = read(out_dir), pd.DataFrame(columns=OPERATOR_COLUMNS)
-    rows = rows[_names(rows).isin(set(families) - set(wanted))]
-    if len(rows):
-        check_versions(out_dir)
-        operators = _read_csv(out_dir / "operators.csv.gz")
-        operators = operators[_names(operators).isin(_names(rows))]
-    new_rows, new_operators = [], []
+    rows, operators = _kept(out_dir, set(families) - set(wanted))
     yield Progress(done=0, total=len(wanted))
     for done, (_, row) in enumerate(counted([(name, "") for name in wanted], workers), start=1):
-        new_rows.append(catalogue_row(row))
-        for operator in row.operators:
-            place = {"library": row.library, "model": row.model, "image_size": row.image_size}
-            new_operators.append(place | {name: str(value) for name, value in operator.model_dump().items()})
+        rows[row.library, row.model] = catalogue_row(row)
+        operators[row.library, row.model] = [_operator_row(row, operator) for operator in row.operators]
         yield Progress(done=done, total=len(wanted), note=row.name)
-    _write(out_dir, pd.concat([rows, _frame(new_rows)]))
-    operators = pd.concat([operators, pd.DataFrame(new_operators, columns=OPERATOR_COLUMNS)])
-    text = _text(operators.sort_values(["library", "model"], kind="stable"))
-    atomic.write(out_dir / "operators.csv.gz", gzip.compress(text.encode(), mtime=0))
-    atomic.write(out_dir / shipped.WEIGHTS, json.dumps(weights(), indent=1) + "\n")
-    versions = environment.versions() | {"counted_on": datetime.now(UTC).date().isoformat()}
-    atomic.write(out_dir / "versions.json", json.dumps(versions, indent=2) + "\n")
+    _write(out_dir, rows, operators)
 
 
 def build_sizes(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers: int) -> Iterator[Progress]:
@@ -81,25 +71,38 @@ def build_sizes(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers
     Errors: VersionsDiffer if the catalogue itself was counted with other versions than are installed.
     """
     check_versions(catalog_dir)
-    folder, own, rows = catalog_dir / SIZES, read(catalog_dir), _frame([])
-    try:
-        check_versions(folder)
-        rows = read(folder)
-    except (FileNotFoundError, VersionsDiffer):
-        pass
-    models = set(_names(own)) & set(library.families())
-    rows = rows[_names(rows).isin(library.families())]
-    known = {place for frame in (own, rows) for place in zip(_names(frame), frame["image_size"], strict=True)}
-    asked = {(name, size) for name in models & set(sizes) for size in sizes[name]}
-    wanted = [(ModelName(name), size) for name, size in sorted(asked - known)]
-    new_rows = []
+    folder, installed = catalog_dir / SIZES, library.families()
+    rows = {key: row for key, row in _still_right(folder).items() if ModelName.of(key[0], key[1]) in installed}
+    own = _by_size(catalog_dir)
+    models = {ModelName.of(origin, model) for origin, model, _ in own} & set(installed)
+    asked = {(name.library, name.model, size) for name in models & set(sizes) for size in sizes[name]}
+    wanted = [(ModelName.of(origin, model), size) for origin, model, size in sorted(asked - {*rows, *own})]
     yield Progress(done=0, total=len(wanted))
-    for done, ((_, size), row) in enumerate(counted(wanted, workers), start=1):
-        new_rows.append(catalogue_row(row))
+    for done, ((model, size), row) in enumerate(counted(wanted, workers), start=1):
+        rows[model.library, model.model, size] = catalogue_row(row)
         yield Progress(done=done, total=len(wanted), note=f"{row.name} at {size}")
     folder.mkdir(exist_ok=True)
-    _write(folder, pd.concat([rows, _frame(new_rows)]))
+    for name in names.LIBRARIES:
+        if mine := [rows[key] for key in sorted(rows, key=_order) if key[0] == name]:
+            atomic.write(folder / f"{name}.csv", table(COLUMNS, mine))
     atomic.write(folder / "versions.json", (catalog_dir / "versions.json").read_bytes())
+
+
+def _still_right(folder: Path) -> dict[Key, dict[str, str]]:
+    """Return the rows that were counted with the installed library versions."""
+    try:
+        check_versions(folder)
+    except (FileNotFoundError, VersionsDiffer):
+        return {}
+    return _by_size(folder)
+
+
+def _by_size(folder: Path) -> dict[Key, dict[str, str]]:
+    return {(row["library"], row["model"], row["image_size"]): row for row in read(folder)}
+
+
+def _order(key: Key) -> tuple[str, str, list[int]]:
+    return *key[:2], [int(side) for side in key[2].split("x")]
 
 
 def counted(wanted: Sequence[Wanted], workers: int) -> Iterator[tuple[Wanted, ProfileRow]]:
@@ -140,26 +143,32 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _names(frame: pd.DataFrame) -> "pd.Series[str]":
-    """Return the qualified name of each row's model."""
-    return frame["library"] + ":" + frame["model"]
+def _operator_row(row: ProfileRow, operator: OperatorCount) -> dict[str, str]:
+    figures = {name: str(value) for name, value in operator.model_dump().items()}
+    return {"library": row.library, "model": row.model, "image_size": row.image_size, **figures}
 
 
-def _frame(rows: Sequence[Mapping[Any, str]]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=COLUMNS, dtype=str)
+def _kept(out_dir: Path, models: set[ModelName]) -> tuple[Table, dict[tuple[str, str], list[dict[str, str]]]]:
+    """Return the existing rows and operators of these models, which are not recounted."""
+    rows = {
+        (row["library"], row["model"]): row
+        for row in read(out_dir)
+        if ModelName.of(row["library"], row["model"]) in models
+    }
+    if not rows:
+        return {}, {}
+    check_versions(out_dir)
+    operators: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in csv.DictReader(io.StringIO(gzip.decompress((out_dir / "operators.csv.gz").read_bytes()).decode())):
+        if (key := (row["library"], row["model"])) in rows:
+            operators.setdefault(key, []).append(row)
+    return rows, operators
 
 
-def read(folder: Path) -> pd.DataFrame:
-    """Return the rows of a folder's CSV files, as text."""
-    return pd.concat([_frame([]), *(_read_csv(path) for path in sorted(folder.glob("*.csv")))])
-
-
-def _read_csv(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path, dtype=str, keep_default_na=False)
-
-
-def _text(frame: pd.DataFrame) -> str:
-    return str(frame.to_csv(index=False, lineterminator="\n"))
+def read(folder: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a folder's CSV files."""
+    for path in sorted(folder.glob("*.csv")):
+        yield from csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
 
 
 def check_versions(out_dir: Path) -> None:
@@ -171,15 +180,27 @@ def check_versions(out_dir: Path) -> None:
         )
 
 
-def _write(folder: Path, rows: pd.DataFrame) -> None:
-    """Write a file per library, sorted by model and image size."""
-    for name, mine in rows.groupby("library"):
-        lines = mine.to_dict("records")
-        lines.sort(key=lambda row: (row["model"], [int(side) for side in row["image_size"].split("x") if side]))
-        atomic.write(folder / f"{name}.csv", _text(_frame(lines)))
+def _write(out_dir: Path, rows: Table, operators: dict[tuple[str, str], list[dict[str, str]]]) -> None:
+    for name in names.LIBRARIES:
+        mine = [rows[key] for key in sorted(rows) if key[0] == name]
+        atomic.write(out_dir / f"{name}.csv", table(COLUMNS, mine))
+    every = (row for key in sorted(operators) for row in operators[key])
+    atomic.write(out_dir / "operators.csv.gz", gzip.compress(table(OPERATOR_COLUMNS, every).encode(), mtime=0))
+    atomic.write(out_dir / shipped.WEIGHTS, json.dumps(weights(), indent=1) + "\n")
+    versions = environment.versions() | {"counted_on": datetime.now(UTC).date().isoformat()}
+    atomic.write(out_dir / "versions.json", json.dumps(versions, indent=2) + "\n")
 
 
 def weights() -> dict[str, list[str]]:
     """Return the tags of published weights of every open_clip model that has any."""
     tags = {model: open_clip.list_pretrained_tags_by_model(model) for model in sorted(open_clip.list_models())}
     return {model: own for model, own in tags.items() if own}
+
+
+def table(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
+    """Return the text of a CSV file with these columns."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,16 +1,17 @@
 """Update the suite for the installed timm: `python -m engine suite-build`."""
 
+import csv
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
-
-import pandas as pd
 
 from engine import atomic, suite
 from engine.models import timm_models
 from engine.settings import ROOT
 from engine.specs import Refused
 from engine.suite import Entry
+from engine.tasks.catalogue import table
 
 CATALOG = ROOT / "data" / "catalog" / "timm.csv"
 LARGEST_BATCH = 1024
@@ -25,7 +26,7 @@ def build(file: Path = suite.FILE, catalog: Path = CATALOG) -> list[Entry]:
     Errors: Refused if the catalogue has no model of a family.
     """
     entries = updated(suite.read(file), timm_models.families(), _counted(catalog))
-    atomic.write(file, pd.DataFrame(entries).to_csv(index=False, lineterminator="\n"))
+    atomic.write(file, table([field.name for field in fields(Entry)], map(asdict, entries)))
     suite.entries.cache_clear()
     return entries
 
@@ -67,6 +68,9 @@ def _entry(model: str, counted: Counted, budget: float) -> Entry:
 
 
 def _counted(catalog: Path) -> dict[str, tuple[float, float]]:
-    frame = pd.read_csv(catalog, usecols=["model", "gmacs", "macts"]).dropna()
-    frame = frame[frame["macts"] > 0].set_index("model")
-    return dict(zip(frame.index, zip(frame["gmacs"], frame["macts"], strict=True), strict=True))
+    with catalog.open(newline="", encoding="utf-8") as file:
+        return {
+            line["model"]: (float(line["gmacs"]), float(line["macts"]))
+            for line in csv.DictReader(file)
+            if line["gmacs"] and float(line["macts"] or 0) > 0
+        }
