@@ -19,7 +19,7 @@ from engine.models.clip_build import named_config, notes_on_random, register, si
 from engine.models.clip_tokenizers import Tokenizer, tokenizer
 from engine.results import Progress
 from engine.roots import Roots
-from engine.specs import Refused
+from engine.specs import Refused, images
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 
@@ -111,7 +111,7 @@ def create(spec: TrainSpec | EvaluateSpec, *, weights: str, roots: Roots = None)
 
 def preprocessing(model: Any, spec: TrainSpec | EvaluateSpec) -> Config:
     """Return the preprocessing of images: the values of the request, else those of the model's weights."""
-    given = spec.preprocessing if isinstance(spec, TrainSpec) else {}
+    given = images.preprocessing(spec) if isinstance(spec, TrainSpec) else {}
     return {**model.visual.preprocess_cfg, "size": pair(model.visual.image_size), **given}
 
 
@@ -124,9 +124,9 @@ def train_transform(preprocess: Config, spec: TrainSpec | EvaluateSpec) -> Trans
     if not isinstance(spec, TrainSpec) or not spec.aug_auto_augment:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # open_clip calls its own colour jitter unused
-            augmentation = spec.augmentation if isinstance(spec, TrainSpec) else None
+            augmentation = images.augmentation(spec) if isinstance(spec, TrainSpec) else None
             return image_transform_v2(cfg, is_train=True, aug_cfg=augmentation)  # type: ignore[no-any-return]
-    options = {name: value for name, value in spec.augmentation.items() if name != "use_timm"}
+    options = {name: value for name, value in images.augmentation(spec).items() if name != "use_timm"}
     try:
         return create_transform(  # type: ignore[no-any-return]
             (3, *pair(cfg.size)),

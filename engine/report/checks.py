@@ -72,12 +72,9 @@ def checks(spec: TrainSpec, data: Data) -> list[Check]:
 
 def _pairs(data: Data) -> list[Check]:
     text = f"{plural(data.train, 'pair')} to train on, {data.held:,} held out."
-    return [
-        Check(
-            "ok" if data.held else "warning",
-            text if data.held else f"{text} The quality of the model cannot be measured.",
-        )
-    ]
+    if data.held:
+        return [Check("ok", text)]
+    return [Check("warning", f"{text} The quality of the model cannot be measured.")]
 
 
 def _captions(spec: TrainSpec, data: Data, plan: Schedule) -> list[Check]:
@@ -87,10 +84,8 @@ def _captions(spec: TrainSpec, data: Data, plan: Schedule) -> list[Check]:
     counts = count_captions(data.captions, data.distinct_captions)
     zeroshot = (data.classes or data.zeroshot) and spec.zeroshot_frequency
     if not zeroshot and note_on_repeats(data.captions, data.distinct_captions):
-        text = (
-            f"{counts}: retrieval cannot be good, because equal captions cannot be told apart. Judge by held-out loss."
-        )
-        return [Check("warning", text)]
+        doubt = "retrieval cannot be good, because equal captions cannot be told apart. Judge by held-out loss."
+        return [Check("warning", f"{counts}: {doubt}")]
     if data.distinct_captions < plan.batch_size * plan.steps_per_epoch:
         return [Check("ok", f"{counts}: pairs that share a caption keep the loss above 0 and lower retrieval.")]
     return [Check("ok", f"{counts}.")]
@@ -154,25 +149,28 @@ def _validation(spec: TrainSpec, data: Data) -> list[Check]:
 
 def _doubts(spec: TrainSpec) -> list[Check]:
     results = []
+    doubts = []
     if spec.precision == "fp16" and spec.device == "cpu":
         results.append(Check("error", "Training in fp16 needs an accelerator: take fp32, bf16 or amp_bf16 on the CPU."))
     elif spec.precision == "fp16":
-        text = "Pure fp16 weights often fail to train, because small gradients become 0. Take amp_bf16 or amp."
-        results.append(Check("warning", text))
+        doubts += ["Pure fp16 weights often fail to train, because small gradients become 0. Take amp_bf16 or amp."]
     if spec.precision == "bf16" and spec.opt == "adamw" and spec.peak_lr < LEAST_BF16_LR:
-        text = (
+        doubts += [
             f"Pure bf16 weights with AdamW at a learning rate of {spec.peak_lr:g}: most weights will not change, "
             f"because such small updates round away. Take amp_bf16, or a learning rate of at least {LEAST_BF16_LR:g}."
-        )
-        results.append(Check("warning", text))
-    locked = [name for name, is_locked in (("image", spec.lock_image), ("text", spec.lock_text)) if is_locked]
-    random = [name for name in locked if not getattr(spec, f"pretrained_{name}")]
+        ]
+    locked = _locked(spec)
+    random = [tower for tower in locked if not getattr(spec, f"pretrained_{tower}")]
     if random and not spec.pretrained and not spec.resume:
-        text = f"The {' and '.join(random)} tower is locked but has no trained weights: it stays random. Choose initial"
-        results.append(Check("warning", f"{text} weights, or do not lock it."))
+        text = f"The {' and '.join(random)} tower is locked but has no trained weights: it stays random."
+        doubts += [f"{text} Choose initial weights, or do not lock it."]
     if len(locked) == 2 and not spec.lock_image_unlocked_groups and not spec.lock_text_unlocked_layers:
-        results.append(Check("warning", "Both towers are locked, so almost nothing is trained."))
-    return results
+        doubts += ["Both towers are locked, so almost nothing is trained."]
+    return [*results, *(Check("warning", doubt) for doubt in doubts)]
+
+
+def _locked(spec: TrainSpec) -> list[str]:
+    return [tower for tower in ("image", "text") if getattr(spec, f"lock_{tower}")]
 
 
 def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) -> Check | None:
@@ -195,8 +193,7 @@ def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) ->
 
 def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:
     total = float(row["mparams"])
-    towers = [tower for tower in ("image", "text") if getattr(spec, f"lock_{tower}")]
-    counts = [row.get(f"{tower}_mparams") for tower in towers]
+    counts = [row.get(f"{tower}_mparams") for tower in _locked(spec)]
     locked = sum(float(count) for count in counts if count is not None and not pd.isna(count))
     mb_per_m = MB_PER_M_HALF if spec.precision in ("bf16", "fp16") else MB_PER_M
     return mb_per_m * (total - locked) + MB_PER_M_LOCKED * mb_per_m / MB_PER_M * locked

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 SHAPES = ("circle", "diamond", "square", "cross", "triangle-up", "star", "x", "hexagon")
@@ -79,7 +80,12 @@ def write_beside(figure: go.Figure, labels: Sequence[tuple[float, str, str]], xs
 
 
 def log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:
+    """Return a logarithmic axis with this title."""
+    return {"title_text": name, **log_ticks(values)}
+
+
+def log_ticks(values: "pd.Series[Any] | NDArray[Any]") -> dict[str, Any]:
     """Return a logarithmic axis, with labels at 1, 2, 5 if it has few decades. One value gets two decades."""
     decades = np.log10(values.max() / values.min()) if len(values) else 0
     ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.8 or not decades else {"nticks": 6}
-    return {"title_text": name, "type": "log", "tickformat": ",~g", **ticks}
+    return {"type": "log", "tickformat": ",~g", **ticks}

@@ -1,12 +1,15 @@
 """Fields for the images of a training: normalisation, resizing, and augmentation as in open_clip and timm."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.timed import split_words
+
+if TYPE_CHECKING:
+    from engine.specs.train import TrainSpec
 
 # A named alias, because its name is what `--help` shows.
 NUMBERS = TypeAliasType("NUMBERS", Annotated[tuple[float, ...], split_words])
@@ -14,90 +17,98 @@ Numbers = Annotated[NUMBERS, NoDecode]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 OPEN_CLIPS_SCALE = (0.9, 1.0)
 
-
-class ImageFields(BaseModel):
-    """Names and defaults are those of open_clip's `--image-*` and `--aug-cfg`."""
-
-    image_mean: Numbers = Field((), description="Mean of red, green and blue. Default: from the weights.")
-    image_std: Numbers = Field((), description="Standard deviation of red, green and blue. Default: from the weights.")
-    image_interpolation: Literal["auto", "bicubic", "bilinear", "random"] = Field(
-        "auto",
+# Fields of a training, each with its bounds. Names and defaults are those of open_clip's `--image-*` and `--aug-cfg`.
+Mean = Annotated[Numbers, Field(description="Mean of red, green and blue. Default: from the weights.")]
+Deviation = Annotated[
+    Numbers, Field(description="Standard deviation of red, green and blue. Default: from the weights.")
+]
+Interpolation = Annotated[
+    Literal["auto", "bicubic", "bilinear", "random"],
+    Field(
         description="Interpolation of held-out images and of timm's crops; open_clip's crops are bicubic. "
         "auto: from the weights.",
-    )
-    image_resize_mode: Literal["auto", "shortest", "longest", "squash"] = Field(
-        "auto",
+    ),
+]
+ResizeMode = Annotated[
+    Literal["auto", "shortest", "longest", "squash"],
+    Field(
         description="Resizing of held-out images: by the shortest side, then crop; by the longest side, then pad; or "
         "squash. auto: from the weights.",
-    )
-    aug_scale: Numbers = Field((), description="Smallest and largest share of the image in a random crop.")
-    aug_color_jitter: Numbers = Field(
-        (), description="Jitter of brightness, contrast, saturation and hue: 4 numbers. With timm also 1 or 3 numbers."
-    )
-    aug_color_jitter_prob: Probability = Field(0, description="Probability of the jitter. With timm it is always on.")
-    aug_gray_scale_prob: Probability = Field(0, description="Probability that an image becomes grey.")
-    aug_use_timm: bool = Field(False, description="Augment with timm, which has more methods.")
-    aug_ratio: Numbers = Field((), description="Smallest and largest aspect ratio (width / height) of timm's crops.")
-    aug_auto_augment: str = Field(
-        "",
+    ),
+]
+CropScale = Annotated[Numbers, Field(description="Smallest and largest share of the image in a random crop.")]
+ColorJitter = Annotated[
+    Numbers,
+    Field(description="Jitter of brightness, contrast, saturation and hue: 4 numbers. With timm also 1 or 3 numbers."),
+]
+ColorJitterProbability = Annotated[
+    Probability, Field(description="Probability of the jitter. With timm it is always on.")
+]
+GreyProbability = Annotated[Probability, Field(description="Probability that an image becomes grey.")]
+UseTimm = Annotated[bool, Field(description="Augment with timm, which has more methods.")]
+CropRatio = Annotated[Numbers, Field(description="Smallest and largest aspect ratio (width / height) of timm's crops.")]
+AutoAugment = Annotated[
+    str,
+    Field(
         max_length=100,
         pattern=r"^(|(rand|augmix)(-[a-z]+[0-9.]+)*|(original|originalr|v0|v0r|3a)(-[a-z]+[0-9.]+)*)$",
         description="timm's RandAugment, AugMix or AutoAugment, such as rand-m9-mstd0.5-inc1.",
-    )
-    aug_re_prob: Probability = Field(0, description="Probability that timm erases a part of the image.")
-    aug_re_count: int = Field(1, ge=1, le=100, description="Maximum number of parts that timm erases per image.")
+    ),
+]
+ErasingProbability = Annotated[Probability, Field(description="Probability that timm erases a part of the image.")]
+ErasedParts = Annotated[int, Field(ge=1, le=100, description="Maximum number of parts that timm erases per image.")]
 
-    @model_validator(mode="after")
-    def _fit_together(self) -> Self:
-        for name, least in (("image_mean", 0.0), ("image_std", 1e-6)):
-            values = getattr(self, name)
-            if values and (len(values) != 3 or not all(least <= value <= 1 for value in values)):
-                raise ValueError(f"{name} is {values}: give 3 numbers from {least:g} to 1, for red, green and blue")
-        for name, most in (("aug_scale", 1.0), ("aug_ratio", 100.0)):
-            values = getattr(self, name)
-            if values and not (len(values) == 2 and 0 < values[0] <= values[1] <= most):
-                raise ValueError(f"{name} is {values}: give 2 numbers from 0 to {most:g}, the smaller one first")
-        of_timm = ("aug_ratio", "aug_auto_augment", "aug_re_prob")
-        if not self.aug_use_timm and (given := [name for name in of_timm if getattr(self, name)]):
-            raise ValueError(f"{', '.join(given)}: only timm has this. Set aug_use_timm too")
-        if not self.aug_use_timm and self.image_interpolation == "random":
-            raise ValueError("only timm's crops have the interpolation random: set aug_use_timm too")
-        return self
 
-    @model_validator(mode="after")
-    def _colours_fit(self) -> Self:
-        jitter, probability = self.aug_color_jitter, self.aug_color_jitter_prob
-        if not all(0 <= value < 100 for value in jitter) or (len(jitter) == 4 and jitter[3] > 0.5):
-            raise ValueError(f"aug_color_jitter is {jitter}: give numbers from 0 to 100, the fourth one at most 0.5")
-        if self.aug_use_timm:
-            if probability or self.aug_gray_scale_prob:
-                raise ValueError("aug_color_jitter_prob and aug_gray_scale_prob do not work with aug_use_timm: set 0")
-            if len(jitter) not in (0, 1, 3, 4):
-                raise ValueError(f"aug_color_jitter has {len(jitter)} numbers: timm takes 1, 3 or 4")
-            if jitter and self.aug_auto_augment:
-                raise ValueError("timm ignores aug_color_jitter when aug_auto_augment is set: give one of them")
-        elif bool(jitter) != bool(probability) or len(jitter) not in (0, 4):
-            raise ValueError("colour jitter needs 4 numbers in aug_color_jitter and aug_color_jitter_prob above 0")
-        return self
+def check(spec: "TrainSpec") -> None:
+    """Check that the fields fit together. Errors: ValueError."""
+    for name, least in (("image_mean", 0.0), ("image_std", 1e-6)):
+        values = getattr(spec, name)
+        if values and (len(values) != 3 or not all(least <= value <= 1 for value in values)):
+            raise ValueError(f"{name} is {values}: give 3 numbers from {least:g} to 1, for red, green and blue")
+    for name, most in (("aug_scale", 1.0), ("aug_ratio", 100.0)):
+        values = getattr(spec, name)
+        if values and not (len(values) == 2 and 0 < values[0] <= values[1] <= most):
+            raise ValueError(f"{name} is {values}: give 2 numbers from 0 to {most:g}, the smaller one first")
+    of_timm = ("aug_ratio", "aug_auto_augment", "aug_re_prob")
+    if not spec.aug_use_timm and (given := [name for name in of_timm if getattr(spec, name)]):
+        raise ValueError(f"{', '.join(given)}: only timm has this. Set aug_use_timm too")
+    if not spec.aug_use_timm and spec.image_interpolation == "random":
+        raise ValueError("only timm's crops have the interpolation random: set aug_use_timm too")
+    _check_colours(spec)
 
-    @property
-    def preprocessing(self) -> dict[str, Any]:
-        """Return the given parts of open_clip's PreprocessCfg."""
-        given = {name: getattr(self, f"image_{name}") for name in ("mean", "std", "interpolation", "resize_mode")}
-        return {name: value for name, value in given.items() if value not in ((), "auto")}
 
-    @property
-    def augmentation(self) -> dict[str, Any]:
-        """Return open_clip's AugmentationCfg as a dict, without auto_augment, which only timm has."""
-        jitter = self.aug_color_jitter
-        given = {
-            "scale": self.aug_scale or OPEN_CLIPS_SCALE,
-            "ratio": self.aug_ratio,
-            "color_jitter": jitter[0] if len(jitter) == 1 else jitter,
-            "color_jitter_prob": self.aug_color_jitter_prob,
-            "gray_scale_prob": self.aug_gray_scale_prob,
-            "use_timm": self.aug_use_timm,
-            "re_prob": self.aug_re_prob,
-            "re_count": self.aug_re_count if self.aug_re_prob else 0,
-        }
-        return {name: value for name, value in given.items() if value}
+def _check_colours(spec: "TrainSpec") -> None:
+    jitter, probability = spec.aug_color_jitter, spec.aug_color_jitter_prob
+    if not all(0 <= value < 100 for value in jitter) or (len(jitter) == 4 and jitter[3] > 0.5):
+        raise ValueError(f"aug_color_jitter is {jitter}: give numbers from 0 to 100, the fourth one at most 0.5")
+    if spec.aug_use_timm:
+        if probability or spec.aug_gray_scale_prob:
+            raise ValueError("aug_color_jitter_prob and aug_gray_scale_prob do not work with aug_use_timm: set 0")
+        if len(jitter) not in (0, 1, 3, 4):
+            raise ValueError(f"aug_color_jitter has {len(jitter)} numbers: timm takes 1, 3 or 4")
+        if jitter and spec.aug_auto_augment:
+            raise ValueError("timm ignores aug_color_jitter when aug_auto_augment is set: give one of them")
+    elif bool(jitter) != bool(probability) or len(jitter) not in (0, 4):
+        raise ValueError("colour jitter needs 4 numbers in aug_color_jitter and aug_color_jitter_prob above 0")
+
+
+def preprocessing(spec: "TrainSpec") -> dict[str, Any]:
+    """Return the given parts of open_clip's PreprocessCfg."""
+    given = {name: getattr(spec, f"image_{name}") for name in ("mean", "std", "interpolation", "resize_mode")}
+    return {name: value for name, value in given.items() if value not in ((), "auto")}
+
+
+def augmentation(spec: "TrainSpec") -> dict[str, Any]:
+    """Return open_clip's AugmentationCfg as a dict, without auto_augment, which only timm has."""
+    jitter = spec.aug_color_jitter
+    given = {
+        "scale": spec.aug_scale or OPEN_CLIPS_SCALE,
+        "ratio": spec.aug_ratio,
+        "color_jitter": jitter[0] if len(jitter) == 1 else jitter,
+        "color_jitter_prob": spec.aug_color_jitter_prob,
+        "gray_scale_prob": spec.aug_gray_scale_prob,
+        "use_timm": spec.aug_use_timm,
+        "re_prob": spec.aug_re_prob,
+        "re_count": spec.aug_re_count if spec.aug_re_prob else 0,
+    }
+    return {name: value for name, value in given.items() if value}

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode
 
+from engine.specs import images
 from engine.specs.base import CLUSTER, RealDevice, Spec, numbered
 from engine.specs.clip import (
     SAME_PAIRS,
@@ -18,7 +19,6 @@ from engine.specs.clip import (
     split_sources,
     warmup_steps,
 )
-from engine.specs.images import ImageFields, Numbers
 from engine.specs.timed import Threads
 from engine.words import plural
 
@@ -31,7 +31,7 @@ Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 TowerRate = Annotated[float | None, Field(gt=0, le=100, allow_inf_nan=False)]
 
 
-class TrainSpec(ImageFields, ClipFields, Spec):
+class TrainSpec(ClipFields, Spec):
     """Train or fine-tune CLIP for a short while, on images with captions."""
 
     kind: ClassVar[str] = "train"
@@ -54,7 +54,7 @@ class TrainSpec(ImageFields, ClipFields, Spec):
         *("accum_freq", "nproc", "device", "precision", "use_bn_sync"),
     )
 
-    data_weights: Numbers = Field(
+    data_weights: images.Numbers = Field(
         (), description="Weight of each of several sources (::), relative to its size. Default: 1 each."
     )
     resampled: bool = Field(False, description="Draw pairs with replacement. An epoch has as many pairs as the data.")
@@ -145,6 +145,20 @@ class TrainSpec(ImageFields, ClipFields, Spec):
     )
     overfit: bool = Field(False, description="Train on one batch only, as a check: the loss must fall.")
 
+    image_mean: images.Mean = ()
+    image_std: images.Deviation = ()
+    image_interpolation: images.Interpolation = "auto"
+    image_resize_mode: images.ResizeMode = "auto"
+    aug_scale: images.CropScale = ()
+    aug_color_jitter: images.ColorJitter = ()
+    aug_color_jitter_prob: images.ColorJitterProbability = 0
+    aug_gray_scale_prob: images.GreyProbability = 0
+    aug_use_timm: images.UseTimm = False
+    aug_ratio: images.CropRatio = ()
+    aug_auto_augment: images.AutoAugment = ""
+    aug_re_prob: images.ErasingProbability = 0
+    aug_re_count: images.ErasedParts = 1
+
     device: RealDevice = Field("cpu", description="Device to train on: cpu, cuda, cuda:0, mps, ...")
     precision: TrainPrecision = Field(
         "auto", description="auto: amp_bf16 on a GPU that has bf16, else fp32. Mixed: amp, amp_bf16. Half: bf16, fp16."
@@ -198,6 +212,7 @@ class TrainSpec(ImageFields, ClipFields, Spec):
         return warmup
 
     def model_post_init(self, _context: Any) -> None:
+        images.check(self)
         if self.nproc > 1 and self.device.startswith("mps"):
             raise ValueError(f"there is one mps device, for one process: {self.nproc} were asked for")
         if self.nproc > 1 and numbered(self.device) != self.devices[0]:

@@ -13,7 +13,7 @@ from engine.names import parse_config
 from engine.report import checks as report_checks
 from engine.report.checks import Data
 from engine.results.answers import Augmented
-from engine.specs import Refused, Spec, sweep
+from engine.specs import Refused, Spec, images, sweep
 from engine.specs.clip import DIGITS_MODEL, short_name
 from engine.specs.questions import Augment
 from engine.specs.schedule import schedule
@@ -225,7 +225,7 @@ def form() -> None:
         swept = sweep_fields()
     spec, problems = spec_form.build(TrainSpec, values)
     problems += [problem] if problem else []
-    if isinstance(spec, TrainSpec) and preview.look and spec.augmentation != TrainSpec().augmentation:
+    if isinstance(spec, TrainSpec) and preview.look and images.augmentation(spec) != images.augmentation(TrainSpec()):
         with strip:
             draw_augmented(spec)
     specs: dict[str, Spec] = {}

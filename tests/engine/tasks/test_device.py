@@ -209,6 +209,7 @@ def test_utilisation_is_of_the_rate_on_the_same_host_undisturbed_where_there_is_
     known = timings_rates.rates(store)
     assert timings_rates.utilisation([timed()], known, "here") == [0.8]
     assert timings_rates.utilisation([timed()], known, "another of the same name") == [2.0]
+    assert timings_rates.utilisation([timed(host="another of the same name")], known, "here") == [2.0], "its own host"
 
 
 def test_an_accelerators_rate_is_its_own_whatever_its_number_and_threads(store: Store) -> None:
