@@ -1,8 +1,9 @@
 """The commands benchmark, suite-build, device and recurrent: how fast models, devices and recurrent layers are here."""
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -13,9 +14,6 @@ from engine.results import Event, Progress, RecurrentRow
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, RecurrentSpec, Spec
 from engine.specs.runners import RUNNERS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class BenchmarkFlags(Flags, BenchmarkSpec):
@@ -157,8 +155,8 @@ class Recurrent(RecurrentFlags):
 
     def cli_cmd(self) -> None:
         from engine.report import frames
+        from engine.report.export import fastrnns, timm_dynamo
         from engine.report.export import tables as export
-        from engine.report.export import timm_dynamo
         from engine.report.timings import rates
         from engine.store.files import RunFiles
 
@@ -175,23 +173,15 @@ class Recurrent(RecurrentFlags):
             export.save(frame, self.output, self._form)
             note(f"{len(frame)} rows written to {self.output}")
         elif not streamed:
-            show_text(self._text(frame, rows, RunFiles(Settings().runs_dir, run.id).dir), self.output)
+            texts: dict[str, Callable[[], str]] = {
+                "table": lambda: fastrnns.table(rows, self.separator),
+                "oss": lambda: fastrnns.oss(rows),
+                "pep": lambda: fastrnns.pep(rows, RunFiles(Settings().runs_dir, run.id).dir),
+                "csv": lambda: export.to_csv(frame),
+                "json": lambda: export.to_json(frame) + "\n",
+            }
+            show_text(texts[self._form](), self.output)
         tell_failures(run, rows)
-
-    def _text(self, frame: "pd.DataFrame", rows: list[RecurrentRow], run_dir: Path) -> str:
-        from engine.report.export import fastrnns
-        from engine.report.export import tables as export
-
-        match self._form:
-            case "csv":
-                return export.to_csv(frame)
-            case "json":
-                return export.to_json(frame) + "\n"
-            case "oss":
-                return fastrnns.oss(rows)
-            case "pep":
-                return fastrnns.pep(rows, run_dir)
-        return fastrnns.table(rows, self.separator)
 
 
 class SubmitRecurrent(Queued, RecurrentFlags):

@@ -9,10 +9,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine.report.compare.timings import SIZES
-from engine.report.figures.speed import DASHES, hatched, labels, with_flags
+from engine.report.figures.speed import DASHES, labels, median_bars, process_medians, with_flags
 from engine.report.style import (
     COLOURS,
-    GREY,
     LEGEND,
     MARGIN,
     digits,
@@ -36,7 +35,12 @@ def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     drawn = frame.dropna(subset=["forward_ms"]).assign(label=labels)
     figure = go.Figure()
     for part, colour in _PARTS:
-        figure.add_bar(**_bar(drawn, part, colour, source))
+        ends = [_ends(row, part) for row in drawn.to_dict("records")]
+        span = pd.DataFrame(ends, index=drawn.index, columns=["low", "high"], dtype=float)
+        look = {"colour": colour, "source": source, "what": f", {part}"}
+        figure.add_bar(
+            **median_bars(drawn, f"{part}_ms", span["low"], span["high"], f"{part}_spread", **look), name=part
+        )
     beside = []
     for row in drawn.to_dict("records"):
         label = " + ".join(digits(row[f"{part}_ms"]) for part, _ in _PARTS if pd.notna(row[f"{part}_ms"])) + " ms"
@@ -49,42 +53,9 @@ def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     return figure
 
 
-def _bar(drawn: pd.DataFrame, part: str, colour: str, source: str) -> dict[str, Any]:
-    medians, ends = drawn[f"{part}_ms"], [_ends(row, part) for row in drawn.to_dict("records")]
-    return {
-        "x": medians,
-        "y": drawn["label"],
-        "orientation": "h",
-        "name": part,
-        "marker": {"color": colour, "pattern": hatched(drawn)},
-        "error_x": {
-            "array": [high - ms for (_, high), ms in zip(ends, medians, strict=True)],
-            "arrayminus": [ms - low for (low, _), ms in zip(ends, medians, strict=True)],
-            "thickness": 1.2,
-            "color": GREY,
-        },
-        "customdata": np.stack(
-            [
-                drawn["samples"],
-                drawn["processes"],
-                [
-                    "" if pd.isna(share) else f"processes differ by {digits(100 * share)} %; "
-                    for share in drawn[f"{part}_spread"]
-                ],
-                drawn["flags"].str.split("; ").map(in_words),
-            ],
-            axis=-1,
-        ),
-        "hovertemplate": (
-            f"<b>%{{y}}</b>, {part}<br>median %{{x:,.3~r}} ms of %{{customdata[0]}} samples in %{{customdata[1]}} "
-            f"processes<br>%{{customdata[2]}}%{{customdata[3]}}<br>{text(source)}<extra></extra>"
-        ),
-    }
-
-
 def _ends(row: Mapping[Any, Any], part: str) -> tuple[float, float]:
     """Return the medians of the fastest and the slowest process in ms; without such a list, the overall median."""
-    medians = [float(ms) for ms in row[f"{part}_process_medians_ms"].split("; ") if ms] or [row[f"{part}_ms"]]
+    medians = process_medians(row[f"{part}_process_medians_ms"]) or [row[f"{part}_ms"]]
     return min(medians), max(medians)
 
 

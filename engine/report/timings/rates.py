@@ -44,7 +44,7 @@ def rates(store: Store) -> pd.DataFrame:
         origins += [(run.environment.host, run.id, run.environment.date)] * len(measured)
     frame = frames.device(rows).join(pd.DataFrame(origins, columns=["host", "run", "date"]))
     frame["date"] = pd.to_datetime(frame["date"], utc=True)
-    frame["where"] = [_where(*key) for key in frame[["host", "device", "device_name", "threads"]].to_numpy(object)]
+    frame["where"] = [where(*key) for key in frame[["host", "device", "device_name", "threads"]].to_numpy(object)]
     disturbed = frame["flags"].str.contains("contended|throttled")
     frame = frame.loc[disturbed.astype(bool).sort_values(kind="stable").index]
     latest = frame.drop_duplicates(["host", "operation", *KEY])
@@ -70,8 +70,8 @@ def models(store: Store) -> pd.DataFrame:
             figures |= {"name": row.name, "dtype": computes_in(row), "gflop_per_s": achieved(row)}
             figures["intensity_of"] = "eager" if row.variant.startswith(FUSING) else "itself"
             date = run.environment.date if run.environment else ""
-            where = _where(row.host or run.host, row.device, row.device_name, row.threads)
-            points.append(figures | {"where": where, "run": run.id, "date": date[:10]})
+            place = where(row.host or run.host, row.device, row.device_name, row.threads)
+            points.append(figures | {"where": place, "run": run.id, "date": date[:10]})
     frame = pd.DataFrame(points, columns=POINTS)
     result = {"latency_ms", "intensity", "intensity_of", "gflop_per_s", "flags", "run", "date"}
     return frame.drop_duplicates([name for name in POINTS if name not in result], ignore_index=True)
@@ -118,10 +118,12 @@ def utilisation(rows: Iterable[Counted], rates: pd.DataFrame, host: str) -> list
     return shares
 
 
-def _where(host: str, device: str, name: str, threads: int | None) -> str:
+def where(host: str, device: str, name: str, threads: int | None) -> str:
     """Return a device's label: `AMD EPYC, 2 threads, on vm`, or for accelerators `cuda:0 NVIDIA H200, on vm`."""
-    described = [f"{name}, {threads} threads" if device == "cpu" else f"{device} {name}"]
-    return ", ".join([*described, *([f"on {host}"] if host else [])])
+    parts = (
+        [name or device, f"{threads} threads" if threads else ""] if device == "cpu" else [f"{device} {name}".strip()]
+    )
+    return ", ".join(filter(None, [*parts, f"on {host}" if host else ""]))
 
 
 def _key(device: str, name: str, threads: int | None, dtype: str) -> tuple[str, str, int | None, str]:

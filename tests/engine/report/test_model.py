@@ -171,7 +171,7 @@ def test_timings_are_a_models_own_with_the_span_of_their_processes(store: Store)
     assert list(found.loc[0, ["low_ms", "latency_ms", "high_ms"]]) == [19.5, 20.0, 20.4]
     assert found.loc[0, "flags"] == "unstable, drifting"
     assert found.loc[0, "spread_percent"] == pytest.approx(6.0)
-    assert found.loc[0, "where"] == "cpu a cpu, 2 threads on here"
+    assert found.loc[0, "where"] == "a cpu, 2 threads, on here"
     assert found.loc[0, "torch"] == "2.15.0"
     assert found.loc[0, "date"] == pd.Timestamp("2026-11-20T10:00:00Z")
     assert found.loc[1, ["low_ms", "high_ms", "spread_percent"]].isna().all()
