@@ -158,12 +158,10 @@ class Prune(BaseModel):
     yes: bool = Field(False, description="Confirm. Without this, the runs are only counted, not deleted.")
 
     def cli_cmd(self) -> None:
-        from engine.store import find
-
         before = time.time() - 86_400 * self.days
         wanted = run_filter(self.kind, self.state, ended_before=before, unmarked=True)
         with store_here() as store:
-            if ids := find.ids(store.database, wanted):
+            if ids := store.ids(wanted):
                 _delete(store, ids, yes=self.yes)
             else:
                 print("no run is that old")

@@ -120,10 +120,10 @@ class CatalogBuild(BaseModel):
 
         settings = Settings()
         wanted = accuracies.sizes(accuracies.read(accuracy_import.folder(settings)))
+        catalogue = import_module("engine.tasks.catalogue")
         if not self.sizes_only:
-            build = import_module("engine.tasks.catalogue").build
-            _tell(build(split_patterns(self.models), settings.catalog_dir, self.workers))
-        _tell(import_module("engine.tasks.catalogue_sizes").build(wanted, settings.catalog_dir, self.workers))
+            _tell(catalogue.build(split_patterns(self.models), settings.catalog_dir, self.workers))
+        _tell(catalogue.build_sizes(wanted, settings.catalog_dir, self.workers))
 
 
 def _tell(steps: Iterable[Progress]) -> None:

@@ -55,8 +55,7 @@ class _Subject:
 
 
 def _evaluation(store: Store, settings: Settings, spec: EvaluateSpec) -> EvaluateSpec:
-    """Return the spec with runs replaced by their checkpoints, and with the split of the trainings. Errors: as
-    `resolve`."""
+    """Return the spec with runs replaced by their checkpoints, and with the split of the trainings."""
     subjects = [_subject(store, settings, spec, *subject) for subject in spec.subjects]
     first, *others = subjects
     # each checkpoint has its own sizes, so the sizes of one model must not be set for all
@@ -88,8 +87,7 @@ def _configs(spec: EvaluateSpec, subjects: Sequence[_Subject]) -> dict[str, Any]
 
 
 def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, checkpoint: str) -> _Subject:
-    """Return a model with its checkpoint, by its name or by the number of its run, in either place. Errors: as
-    `resolve`."""
+    """Return a model with its checkpoint, by its name or by the number of its run, in either place."""
     number = next((text for text in (checkpoint, model) if text.isdecimal()), "")
     if not number:
         return _Subject(model, checkpoint, _trainings(settings, spec, checkpoint), {})
@@ -106,8 +104,7 @@ def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, c
 
 
 def _trainings(settings: Settings, spec: EvaluateSpec, checkpoint: str) -> tuple[tuple[str, TrainSpec], ...]:
-    """Return the training that wrote a checkpoint, and those that its initial weights came from. Errors: as
-    `_trained`."""
+    """Return the training that wrote a checkpoint, and those that its initial weights came from."""
     found: dict[str, TrainSpec] = {}
     while checkpoint not in found and (trained := _trained(settings, checkpoint, held_out=spec.held_out)):
         found[checkpoint] = trained

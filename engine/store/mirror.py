@@ -34,8 +34,7 @@ from engine.store.model import Exit, Run
 log = logging.getLogger(__name__)
 
 LOOK_S, FAILED_S = 2.0, 15.0
-"""Seconds until a snapshot is looked up again, and until the URL is tried again after a failure: pages ask all the
-time."""
+"""Seconds between two looks at a snapshot, and between two tries after a failure: pages ask all the time."""
 MOST_AT_ONCE = 8
 """Files that are copied at the same time. Each may take 100 MB of memory."""
 MOST_SCANS = 20

@@ -12,7 +12,7 @@ from engine.specs.base import CLUSTER
 from engine.store.database import Database
 from engine.store.listing import insert_listing
 from engine.store.model import ACTIVE, RETRYABLE, Attempt, Cause, QueueFull, Run, State
-from engine.store.records import ATTEMPTS, UNSTARTED, change_run, devices_of, run_values, to_attempt
+from engine.store.records import ATTEMPTS, UNSTARTED, change_run, devices_of, run_values
 from engine.store.tables import attempts, runs, slots
 
 Place = tuple[str, str]
@@ -210,7 +210,7 @@ def _occupy(connection: Connection, run_id: int, held: list[Place]) -> Attempt:
     assert taken, f"run {run_id} was not queued"
     holder = {"attempt_id": token, "run_id": run_id, "exclusive": run.exclusive}
     connection.execute(insert(slots), [holder | {"host": host, "device": device} for host, device in sorted(held)])
-    return to_attempt(connection.execute(ATTEMPTS.where(attempts.c.id == token)).one())
+    return Attempt(**connection.execute(ATTEMPTS.where(attempts.c.id == token)).one()._mapping)
 
 
 def _now() -> float:

@@ -34,7 +34,6 @@ from engine.specs.building import OPTIONS
 from engine.tasks.shards import spread_on_nodes
 from engine.words import plural
 
-Found = Sequence[Mapping[str, Measured]]
 FINISHED = "finished.jsonl"
 """File in the folder of a run on several nodes: the rows of each finished model, for the next attempt."""
 
@@ -70,7 +69,7 @@ def _model(
     device_name: str,
 ) -> Iterator[Event]:
     """Yield the rows of a model. batch_sizes: None means the largest that fits."""
-    written: set[Path] = set()
+    written: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
         # required by cuBLAS to be deterministic
         variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if spec.reproducible else {}
@@ -86,12 +85,10 @@ def _model(
                 common = _common(spec, model, mode, device_name)
                 common |= {"seconds": seconds, "parts": processes.spent.parts(seconds)}
                 file = samples_name(model.library, model.model, outcome.batch_size)
-                if any(measured.rounds for process in outcome.processes for measured in process.values()):
+                columns: dict[str, Any] = {"what": {"mode": mode}, "label": "variant", "phases": rows.PHASES}
+                for artifact in summary.write_samples(run_dir, file, outcome.processes, written, **columns):
                     common["samples_file"] = file
-                    yield _samples(run_dir / file, outcome.processes, mode, rows.PHASES, written)
-                if queued := summary.back_to_back(outcome.processes):
-                    path = run_dir / summary.back_to_back_name(file)
-                    yield _samples(path, queued, mode, [summary.BACK_TO_BACK], written)
+                    yield artifact
                 found = rows.rows(spec, common, outcome)
                 yield from (Artifact(name=row.trace_file, kind="trace") for row in found if row.trace_file)
                 yield from found
@@ -196,10 +193,3 @@ def _finished(run_dir: Path, here: Environment) -> dict[ModelName, list[Benchmar
         if kept["versions"] == here.versions and all((run_dir / row.samples_file).exists() for row in before):
             found[before[0].name] = before
     return found
-
-
-def _samples(path: Path, found: Found, mode: Mode, phases: Sequence[str], written: set[Path]) -> Artifact:
-    """Write the samples of one mode. written: files that already hold samples of this model; they are appended to."""
-    summary.write_samples(path, found, what={"mode": mode}, label="variant", phases=phases, begin=path not in written)
-    written.add(path)
-    return Artifact(name=f"{path.parent.name}/{path.name}", kind="samples")

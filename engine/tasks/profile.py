@@ -93,7 +93,11 @@ def _count(spec: ProfileSpec, place: Place) -> Profiled:
 
 def _events(profiled: Profiled, run_dir: Path) -> Iterator[Event]:
     if profiled.modules:
-        yield _write_detail(profiled, run_dir)
+        name = profiled.row.detail_file
+        path = run_dir / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([module.model_dump() for module in profiled.modules]))
+        yield Artifact(name=name, kind="detail")
     yield profiled.row
 
 
@@ -282,11 +286,3 @@ def _training(name: ModelName, wanted: Wanted, build: Builder, notes: tuple[str,
         return {"training_peak_mb": memory.training_peak_bytes(built.model, built.inputs) / 1e6}
     except Exception as error:  # noqa: BLE001 - as above; the other counts are valid without it
         return {"notes": (*notes, f"no training peak: {' '.join(str(error).split())[:300]}")}
-
-
-def _write_detail(profiled: Profiled, run_dir: Path) -> Artifact:
-    name = profiled.row.detail_file
-    path = run_dir / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([module.model_dump() for module in profiled.modules]))
-    return Artifact(name=name, kind="detail")

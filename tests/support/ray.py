@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -64,7 +64,8 @@ class Cluster:
         """End a node as a power cut does: all its processes at once."""
         process = psutil.Process(self.nodes[number].pid)
         for one in [process, *process.children(recursive=True)]:
-            one.send_signal(signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):  # it ended with its parent
+                one.send_signal(signal.SIGKILL)
         self.nodes[number].wait()
 
     def _start(self, *arguments: str, **variables: str) -> None:
