@@ -183,11 +183,12 @@ def train(side: str, case: Case, folder: Path, seed: int) -> Figures:
             raise SystemExit("our training has failed")
         (results,) = here.glob("*/results.jsonl")
     else:
+        import open_clip
         from open_clip_train.main import main as open_clip_train
 
-        from engine.models import clip_weights
+        from engine.models import clip_build
 
-        clip_weights.register()
+        open_clip.add_model_config(clip_build.OWN_CONFIGS)
         flags |= {"train_data": folder / "train.csv", "val_data": folder / "val.csv", "dataset_type": "csv"}
         flags |= {"force_image_size": case.image_size, "force_context_length": case.context_length}
         flags |= {"csv_separator": ",", "logs": here, "name": "reference"}

@@ -23,8 +23,7 @@ from engine.cli.here import EndedBadly, command
 from engine.cli.output import HelpFormatter, note, printable
 from engine.cli.processes import Answer, Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import Resume, Runs
-from engine.cli.speed import Benchmark, Device, SubmitBenchmark, SubmitDevice, SuiteBuild
-from engine.cli.speed_recurrent import Recurrent, SubmitRecurrent
+from engine.cli.speed import Benchmark, Device, Recurrent, SubmitBenchmark, SubmitDevice, SubmitRecurrent, SuiteBuild
 from engine.cli.store import Health, Store
 from engine.specs import Refused
 

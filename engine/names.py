@@ -121,12 +121,10 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, runs_code: bool = F
     own |= dict.fromkeys(own_modules(spec), PYTHON)
     matching = resolve(suite.expand(getattr(spec, "models", ())), {**families, **own})
     selected = matching
-    if expression := getattr(spec, "filter", ""):
-        matches = find_expression(expression)
-        selected = [name for name in selected if matches(name.model)]
-    if expression := getattr(spec, "exclude", ""):
-        matches = find_expression(expression)
-        selected = [name for name in selected if not matches(name.model)]
+    for field, keep in (("filter", True), ("exclude", False)):
+        if expression := getattr(spec, field, ""):
+            matches = find_expression(expression)
+            selected = [name for name in selected if matches(name.model) is keep]
     exact = set(split_patterns(getattr(spec, "exclude_exact", "")))
     selected = [name for name in selected if exact.isdisjoint((name, name.model))]
     if partition := getattr(spec, "partition", ""):
@@ -188,14 +186,6 @@ def _suggestion(prefix: str, rest: str, families: Mapping[ModelName, str]) -> st
     return f"closest: {', '.join(short[name] for name in near)}" if near else "nothing is close to it"
 
 
-def read_names(path: Path) -> list[str]:
-    """Return names or patterns from a text file (one per line, # comments) or from a CSV file with a `model` column.
-
-    An optional `library` column qualifies the names. Errors: Refused when the file is missing, too large or empty.
-    """
-    return parse_names(read_text(path, "file of names"), path.name)
-
-
 def read_text(path: Path, what: str) -> str:
     """Return the first LARGEST_FILE characters of a file, and one more. what: names the file in errors.
 
@@ -209,7 +199,11 @@ def read_text(path: Path, what: str) -> str:
 
 
 def parse_names(text: str, source: str) -> list[str]:
-    """Return the names in a text, as `read_names` does; `source` names the text in errors."""
+    """Return names or patterns from a text: one per line, # comments; or a CSV table with a `model` column.
+
+    An optional `library` column qualifies the names. source: names the text in errors. Errors: Refused when the text is
+    too large or has no names.
+    """
     if len(text) > LARGEST_FILE:
         raise Refused(f"{source} is larger than {LARGEST_FILE:,} characters: too large for a list of names")
     lines = text.splitlines()
@@ -229,7 +223,6 @@ def parse_names(text: str, source: str) -> list[str]:
 
 
 def _depth(value: Any) -> int:
-    """Return how deep lists and dictionaries are nested."""
     depth, level = 0, [value]
     while level := [inner for outer in level for inner in _inside(outer)]:
         depth += 1
@@ -252,26 +245,19 @@ def expand_files(patterns: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
     configs: dict[str, Any] = {}
     for pattern in patterns:
         if pattern.startswith("@"):
-            replaced += read_names(Path(pattern[1:]))
+            path = Path(pattern[1:])
+            replaced += parse_names(read_text(path, "file of names"), path.name)
         elif pattern.endswith(".json"):
-            configs[Path(pattern).stem] = read_config(Path(pattern))
-            replaced.append(ModelName.of(OWN, Path(pattern).stem))
+            path = Path(pattern)
+            configs[path.stem] = parse_config(read_text(path, "model configuration"), pattern)
+            replaced.append(ModelName.of(OWN, path.stem))
         else:
             replaced.append(pattern)
     return replaced, configs
 
 
-def read_config(path: Path) -> Any:
-    """Return an open_clip model configuration. Errors: Refused when the file is missing or is not a configuration."""
-    try:
-        with open_within(path, None) as file:
-            return parse_config(file.read().decode("utf-8-sig", errors="replace"), str(path))
-    except FileNotFoundError as error:
-        raise Refused(f"no model configuration at {path}") from error
-
-
 def parse_config(text: str, source: str) -> Any:
-    """Return the configuration in a text, as `read_config` does; `source` names the text in errors."""
+    """Return the open_clip model configuration in a text. source: names the text in errors. Errors: Refused."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:

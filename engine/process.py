@@ -1,12 +1,14 @@
 """Help processes: end with the parent, keep stdout for messages, count kills for memory, join a cluster."""
 
 import ctypes
+import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,12 +16,28 @@ PR_SET_PDEATHSIG = 1
 CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")
 NODES = "VITALS_NODES"
-"""Environment variable of a worker on a cluster, set if its run has further nodes: JSON with the processes, CPUs and
-GPUs on each of them, by Ray's id of the node."""
+"""Environment variable of a worker on a cluster whose run has several nodes: JSON of `nodes_to_use`."""
 
 
 class HostLost(RuntimeError):
     """Another host of this run is gone: the run may continue on others."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a run has on one node of a cluster."""
+
+    processes: int
+    num_cpus: int
+    num_gpus: int
+
+
+def nodes_to_use() -> dict[str, Share]:
+    """Return the nodes on which this worker starts processes through Ray, by Ray's id of the node.
+
+    They are the nodes of a timing that has several, and those of a training besides the worker's own.
+    """
+    return {node: Share(**share) for node, share in json.loads(os.environ.get(NODES, "{}")).items()}
 
 
 def die_with_parent() -> None:

@@ -50,8 +50,7 @@ def expand_home(path: str) -> Path:
 def open_within(path: Path, roots: Roots) -> BufferedReader:
     """Open a file for reading.
 
-    Errors: FileNotFoundError, with the same text for missing files, paths outside the roots, and paths that are not
-    files;
+    Errors: FileNotFoundError, with the same text for missing files, paths outside the roots, and other than files;
     OSError when a file below a root cannot be read.
     """
     descriptor = _descriptor(path, roots, READ)

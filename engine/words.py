@@ -1,6 +1,6 @@
 """Format counts and lists for sentences."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def plural(count: int, noun: str, ending: str = "s") -> str:
@@ -12,6 +12,11 @@ def shortened(names: Sequence[str], limit: int = 3) -> str:
     """Return the first `limit` names and the number of the others: `a, b and 3 more`."""
     rest = f" and {len(names) - limit:,} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + rest
+
+
+def in_words(names: Iterable[str]) -> str:
+    """Return names such as flags as text: `single process, unstable`."""
+    return ", ".join(name.replace("_", " ") for name in names)
 
 
 def numbered_runs(ids: Sequence[int | str]) -> str:

@@ -17,6 +17,8 @@ from engine.specs import ProfileSpec, Refused, split_patterns
 if TYPE_CHECKING:
     import pandas as pd
 
+    from engine.published.match import Matched
+
 
 class Catalog(BaseModel):
     """Browse the shipped catalogue: what every model costs."""
@@ -80,11 +82,8 @@ class Catalog(BaseModel):
 
     def _table(self) -> "pd.DataFrame":
         """Return the catalogue, with a row per pretrained tag if an accuracy is asked for, and a device's speeds."""
-        from engine import shipped
         from engine.cli.estimates import error_of
         from engine.estimate import work
-        from engine.published import match as accuracies
-        from engine.published import update as accuracy_import
         from engine.published.publishers import FIGURES
         from engine.report.catalog import catalog
         from engine.report.timings import estimates
@@ -94,9 +93,7 @@ class Catalog(BaseModel):
         if self.accuracy:
             if self.accuracy not in FIGURES:
                 raise Refused(f"no published accuracy {self.accuracy!r}; there are {', '.join(FIGURES)}")
-            published = accuracies.read(accuracy_import.folder(settings))
-            matched = accuracies.match(published, frame, shipped.versions(settings.catalog_dir))
-            frame = matched.beside(frame, [self.accuracy])
+            frame = _matched(settings, frame).beside(frame, [self.accuracy])
         if self.device:
             counted = work.read(settings.catalog_dir)
             with store_here() as store:
@@ -123,15 +120,23 @@ class CatalogBuild(BaseModel):
 
         settings = Settings()
         wanted = accuracies.sizes(accuracies.read(accuracy_import.folder(settings)))
+        catalogue = import_module("engine.tasks.catalogue")
         if not self.sizes_only:
-            build = import_module("engine.tasks.catalogue").build
-            _tell(build(split_patterns(self.models), settings.catalog_dir, self.workers))
-        _tell(import_module("engine.tasks.catalogue_sizes").build(wanted, settings.catalog_dir, self.workers))
+            _tell(catalogue.build(split_patterns(self.models), settings.catalog_dir, self.workers))
+        _tell(catalogue.build_sizes(wanted, settings.catalog_dir, self.workers))
 
 
 def _tell(steps: Iterable[Progress]) -> None:
     for progress in steps:
         note(f"[{progress.done}/{progress.total}] {progress.note}")
+
+
+def _matched(settings: Settings, catalogue: "pd.DataFrame") -> "Matched":
+    from engine import shipped
+    from engine.published import match, update
+
+    published = match.read(update.folder(settings))
+    return match.match(published, catalogue, shipped.versions(settings.catalog_dir))
 
 
 class Published(BaseModel):
@@ -141,15 +146,10 @@ class Published(BaseModel):
     output: TableFile | None = Field(None, description="Write the table to this .csv, .json or .parquet file.")
 
     def cli_cmd(self) -> None:
-        from engine import shipped
-        from engine.published import match as accuracies
-        from engine.published import update as accuracy_import
         from engine.report.catalog import catalog
 
         settings = Settings()
-        published = accuracies.read(accuracy_import.folder(settings))
-        counted_with = shipped.versions(settings.catalog_dir)
-        matched = accuracies.match(published, catalog.read(settings.catalog_dir), counted_with)
+        matched = _matched(settings, catalog.read(settings.catalog_dir))
         table = matched.unmatched if self.unmatched else matched.counts
         show_table(table, table, self.output)
 
@@ -175,7 +175,7 @@ class PublishedImport(BaseModel):
         settings = Settings()
         settings.make_runs_dir()
         to = accuracy_import.folder(settings)
-        note(accuracy_import.take(content, Path(self.source).name, to, kind=self.kind).sentence)
+        note(accuracy_import.take(content, Path(self.source).name, to, kind=self.kind))
 
 
 class ProfileFlags(Flags, ProfileSpec):

@@ -113,19 +113,19 @@ class Calibrate(BaseModel):
     def cli_cmd(self) -> None:
         from engine.estimate import calibrate, devices, work
         from engine.report.timings import estimates, stored
-        from engine.report.timings.rates import computes_in
 
         settings, counted = Settings(), work.read(Settings().catalog_dir)
         published = devices.shipped()
         if self.from_:
+            name, to = self.name.strip(), settings.device_dir
             candidates = [known for known in published if known.mode == "inference"]
             timed = calibrate.read_timm(self.from_)
-            known = calibrate.calibrate_device(timed, counted, candidates, **self._imported)
-            to = settings.device_dir
+            what = {"device": name, "name": name, "precision": self.precision, "timed": "imported"}
+            known = calibrate.calibrate_device(timed, counted, candidates, **what)
             settings.make_runs_dir()
             to.mkdir(exist_ok=True)
-            timed.to_csv(to / f"{self.name.strip()}.csv", index=False)
-            (to / f"{self.name.strip()}.json").write_text(known.model_dump_json(indent=1))
+            timed.to_csv(to / f"{name}.csv", index=False)
+            (to / f"{name}.json").write_text(known.model_dump_json(indent=1))
             note(error_of(known))
             return
         spec = estimates.calibration(
@@ -139,26 +139,11 @@ class Calibrate(BaseModel):
         with store_here() as store:
             run, rows = run_here(store, spec, name=estimates.CALIBRATION)
             timed = estimates.timings(store)
-        done = next((row for row in rows if row.status == "ok"), None)
-        for setting in stored.settings(timed):
-            at = (setting.device, setting.host, setting.batch_size, setting.variant, setting.dtype)
-            if done and at == (
-                self.device,
-                run.host,
-                self.batch_size,
-                done.variant,
-                computes_in(done),
-            ):
-                found = estimates.device_of_setting(timed, setting, counted, published)
-                if not found:
-                    raise Refused(f"fewer than {devices.FEWEST} models could be timed: see `runs show {run.id}`")
-                note(error_of(found.known))
-                break
+        if setting := next(filter(None, (stored.setting_of(run, row) for row in rows)), None):
+            found = estimates.device_of_setting(timed, setting, counted, published)
+            if not found:
+                raise Refused(f"fewer than {devices.FEWEST} models could be timed: see `runs show {run.id}`")
+            note(error_of(found.known))
         if contended := sum("contended" in row.flags for row in rows):
             note(f"{contended} of {len(rows)} timings were contended: calibrate again on a quiet machine")
         tell_failures(run, rows)
-
-    @property
-    def _imported(self) -> dict[str, str]:
-        name = self.name.strip()
-        return {"device": name, "name": name, "precision": self.precision, "timed": "imported"}

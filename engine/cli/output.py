@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +25,7 @@ from engine.results import (
     TrainRow,
 )
 from engine.specs.building import OPTIONS
+from engine.words import in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,105 +132,78 @@ def print_progress(event: Event) -> None:
         case Progress(done=done, total=total, note=model, seconds_left=left) if model:
             rest = f", {left:.0f} s left" if left is not None else ""
             show_progress((f"[{done}/{total}] {printable(model)}" if total else printable(model)) + rest)
-        case ProfileRow(status="ok", seconds=seconds) as row:
-            counts = [(row.gflops, "GFLOPs"), (row.mparams, "M parameters"), (row.fvcore_gmacs, "GMACs by fvcore")]
-            shown = ", ".join(f"{value:,.2f} {unit}" for value, unit in counts if value is not None)
-            note(f"        {row.name}: {shown}" + (f" in {seconds:.1f} s" if seconds is not None else ""))
-        case BenchmarkRow(status="ok") as row:
-            note(f"        {_timing(row)}")
-        case RecurrentRow(status="ok") as row:
-            note(f"        {_both_ways(row)}")
-        case DeviceRow(status="ok") as row:
-            rate = f"{row.gb_per_s:,.4g} GB/s" if row.gflop_per_s is None else f"{row.gflop_per_s:,.4g} GFLOP/s"
-            note(f"        {row.model}: {'; '.join([rate, *_flags(row)])}")
-        case TrainRow(status="ok") as row:
-            note(f"        {_epoch(row)}")
-        case EvaluateRow(status="ok") as row:
-            note(f"        {_evaluated(row)}")
         case Row() as row:
-            note(f"        {row.model}: {row.status}: {printable(row.error)}")
+            result = _values(row) if row.status == "ok" else f"{row.status}: {printable(row.error)}"
+            note(f"        {described(row)}: {result}")
+
+
+def described(row: Row) -> str:
+    """Return what a row is about, such as `timm:resnet18 (eager, inference, batch 8)`."""
+    match row:
+        case ProfileRow():
+            return row.name
+        case BenchmarkRow():
+            return f"{row.name} ({row.variant}, {row.mode}, batch {row.batch_size})"
+        case RecurrentRow():
+            sizes = [f"{row.seq_length} steps", f"hidden {row.hidden_size}"] if row.seq_length else []
+            return ", ".join([row.model, *sizes, f"batch {row.mini_batch}"])
+        case TrainRow():
+            return f"epoch {row.epoch}, step {row.step:,}"
+        case EvaluateRow():
+            return f"{row.model} on {printable(row.data)} ({row.task})"
+    return row.model
+
+
+def _values(row: Row) -> str:
+    """Return the main values of a row, such as `12.3 ms; 651 samples/s; 1.52 times as fast as eager (faster)`."""
+    match row:
+        case ProfileRow():
+            counts = [(row.gflops, "GFLOPs"), (row.mparams, "M parameters"), (row.fvcore_gmacs, "GMACs by fvcore")]
+            parts = [", ".join(f"{value:,.2f} {unit}" for value, unit in counts if value is not None)]
+            parts += [f"{row.seconds:.1f} s"] if row.seconds is not None else []
+        case BenchmarkRow():
+            speeds = [_latency(row)] if row.latency_ms is not None else []
+            speeds += [f"{row.samples_per_s:.4g} samples/s"] if row.samples_per_s else []
+            parts = [", ".join(speeds)] if speeds else []
+            parts += [f"deviates by {row.max_deviation:.3g} at most"] if row.max_deviation is not None else []
+            parts += [row.accuracy] if row.accuracy else []
+        case RecurrentRow():
+            parts = [_named({"forward": row.forward_ms, "backward": row.backward_ms}, " ms")]
+            parts += [_latency(row)] if row.back_to_back_ms is not None else []
+        case DeviceRow():
+            in_bytes = row.gflop_per_s is None
+            parts = [f"{row.gb_per_s:,.4g} GB/s" if in_bytes else f"{row.gflop_per_s:,.4g} GFLOP/s"]
+        case TrainRow():
+            values = {"loss": row.train_loss, "zero-shot": row.zeroshot_top1}
+            parts = [_named(values | {"image to text R@1": row.image_to_text_r1})]
+            parts += [f"{row.samples_per_s:.4g} pairs/s"] if row.samples_per_s else []
+            parts += ["the best so far"] if row.best else []
+        case EvaluateRow():
+            values = {"top-1": row.acc1, "top-5": row.acc5, "mean per class": row.mean_per_class_recall}
+            values |= {"mAP": row.mean_average_precision, "image to text R@1": row.image_to_text_r1}
+            parts = [_named(values | {"text to image R@1": row.text_to_image_r1})]
         case _:
-            pass
+            parts = []
+    if isinstance(row, TimedRow) and row.speedup is not None:
+        parts.append(f"{row.speedup:.3g} times as fast as {row.baseline}{row.compared_in} ({row.verdict})")
+    flags = [in_words([flag]) for flag in row.flags] if isinstance(row, TimedRow | DeviceRow) else []
+    return "; ".join([*parts, *flags])
 
 
-def _timing(row: BenchmarkRow) -> str:
-    """Return `resnet18 eager, inference, batch 8: 12.3 ms, 651 samples/s; 1.52 times as fast as eager (faster);
-    unstable`.
-    """
-    parts = []
-    if row.latency_ms is not None:
-        figures = [_latency(row), *([f"{row.samples_per_s:.4g} samples/s"] if row.samples_per_s else [])]
-        parts.append(", ".join(figures))
-    parts += _speedup(row)
-    if row.max_deviation is not None:
-        parts.append(f"deviates by {row.max_deviation:.3g} at most")
-    parts += [row.accuracy] if row.accuracy else []
-    parts += _flags(row)
-    return f"{row.model} {row.variant}, {row.mode}, batch {row.batch_size}: {'; '.join(parts)}"
-
-
-def _both_ways(row: RecurrentRow) -> str:
-    """Return `jit, 100 steps, hidden 512, batch 64: forward 12.3 ms, backward 24.6 ms; 1.52 times as fast as py
-    (faster)`.
-    """
-    phases = (("forward", row.forward_ms), ("backward", row.backward_ms))
-    took = ", ".join(f"{phase} {ms:.4g} ms" for phase, ms in phases if ms is not None)
-    sizes = [f"{row.seq_length} steps", f"hidden {row.hidden_size}"] if row.seq_length else []
-    where = ", ".join([row.model, *sizes, f"batch {row.mini_batch}"])
-    queued = [_latency(row)] if row.back_to_back_ms is not None else []
-    return f"{where}: {'; '.join([took, *queued, *_speedup(row), *_flags(row)])}"
-
-
-def _epoch(row: TrainRow) -> str:
-    """Return `epoch 3, step 66: loss 2.31, zero-shot 0.914, image to text R@1 0.12; 812 pairs/s; the best so far`."""
-    figures = [("loss", row.train_loss), ("zero-shot", row.zeroshot_top1), ("image to text R@1", row.image_to_text_r1)]
-    parts = [", ".join(f"{name} {value:.4g}" for name, value in figures if value is not None)]
-    parts += [f"{row.samples_per_s:.4g} pairs/s"] if row.samples_per_s else []
-    return f"epoch {row.epoch}, step {row.step:,}: {'; '.join([*parts, *(['the best so far'] if row.best else [])])}"
-
-
-def _evaluated(row: EvaluateRow) -> str:
-    """Return `ViT-B-32 on digits, zeroshot: top-1 0.914, top-5 0.99, mean per class 0.913`."""
-    figures = [("top-1", row.acc1), ("top-5", row.acc5), ("mean per class", row.mean_per_class_recall)]
-    figures += [("mAP", row.mean_average_precision)]
-    figures += [("image to text R@1", row.image_to_text_r1), ("text to image R@1", row.text_to_image_r1)]
-    return f"{row.model} on {printable(row.data)}, {row.task}: " + ", ".join(
-        f"{name} {value:.4g}" for name, value in figures if value is not None
-    )
+def _named(values: Mapping[str, float | None], unit: str = "") -> str:
+    return ", ".join(f"{name} {value:.4g}{unit}" for name, value in values.items() if value is not None)
 
 
 def _latency(row: TimedRow) -> str:
     """Return `12.3 ms`, and on an accelerator `latency 12.3 ms, back to back 9.8 ms`."""
     if row.back_to_back_ms is None:
         return f"{row.latency_ms:.4g} ms"
-    return f"latency {row.latency_ms:.4g} ms, back to back {row.back_to_back_ms:.4g} ms"
-
-
-def _speedup(row: TimedRow) -> list[str]:
-    if row.speedup is None:
-        return []
-    return [f"{row.speedup:.3g} times as fast as {row.baseline}{row.compared_in} ({row.verdict})"]
-
-
-def _flags(row: TimedRow | DeviceRow) -> list[str]:
-    return [flag.replace("_", " ") for flag in row.flags]
+    return _named({"latency": row.latency_ms, "back to back": row.back_to_back_ms}, " ms")
 
 
 def figure(value: float) -> str:
     """Return a number with two decimals; below 0.1, with three significant digits."""
     return f"{value:,.2f}" if value == 0 or abs(value) >= 0.1 else f"{value:.3g}"
-
-
-def described(row: Row) -> str:
-    """Return what a row is about, such as `resnet18 (eager, inference, batch 8)`."""
-    match row:
-        case BenchmarkRow():
-            return f"{row.name} ({row.variant}, {row.mode}, batch {row.batch_size})"
-        case TrainRow():
-            return f"epoch {row.epoch}"
-        case EvaluateRow():
-            return f"{row.model} on {row.data} ({row.task})"
-    return row.name if isinstance(row, ProfileRow) else row.model
 
 
 def brief(frame: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":

@@ -7,9 +7,8 @@ from pathlib import Path
 from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
-from engine.cli.bulk import Delete, Note, Prune, Restore, Rows, Storage, Tag, Upload
+from engine.cli.bulk import Delete, List, Note, Prune, Restore, Rows, Storage, Tag, Upload
 from engine.cli.here import OneRun, command, store_here, submit
-from engine.cli.listing import List
 from engine.cli.output import SHOWN, OutputFile, brief, note, printable, show_table
 from engine.settings import Settings
 from engine.specs import Refused

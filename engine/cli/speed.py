@@ -1,15 +1,19 @@
-"""The commands benchmark, suite-build and device: how fast models and devices are here."""
+"""The commands benchmark, suite-build, device and recurrent: how fast models, devices and recurrent layers are here."""
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from engine.cli.here import Flags, Queued, RunHere, run_here, store_here, tell_failures
-from engine.cli.output import SHOWN, brief, note, show_table
+from engine.cli.output import SHOWN, OutputFile, brief, clear_progress, note, print_progress, show_table, show_text
 from engine.names import read_text
-from engine.specs import BenchmarkSpec, DeviceSpec
+from engine.results import Event, Progress, RecurrentRow
+from engine.settings import Settings
+from engine.specs import BenchmarkSpec, DeviceSpec, RecurrentSpec, Spec
+from engine.specs.runners import RUNNERS
 
 
 class BenchmarkFlags(Flags, BenchmarkSpec):
@@ -20,9 +24,8 @@ class BenchmarkFlags(Flags, BenchmarkSpec):
     )
 
     def given(self) -> dict[str, Any]:
-        if not self.batch_size_file:
-            return super().given()
-        return super().given() | {"batch_size_list": read_text(self.batch_size_file, "file of batch sizes")}
+        file = self.batch_size_file
+        return super().given() | ({"batch_size_list": read_text(file, "file of batch sizes")} if file else {})
 
 
 class Benchmark(RunHere, BenchmarkFlags):
@@ -76,3 +79,110 @@ class Device(RunHere, DeviceFlags):
 
 class SubmitDevice(Queued, DeviceFlags):
     """Queue a measurement of a device; it has the same flags as `device`."""
+
+
+class RecurrentFlags(Flags, RecurrentSpec):
+    """The spec as flags of a command."""
+
+    def spec(self) -> Spec:
+        """Return the spec without the other flags. Print warnings for runners that are left out or take very long."""
+        if self.left_out:
+            note(f"left out, because {self.device} has no cuDNN: {', '.join(self.left_out)}")
+        if slow := [name for name in self.chosen if RUNNERS[name].one_by_one]:
+            note(f"warning: sequences go one after the other in {' and '.join(slow)}, which takes very long")
+        return super().spec()
+
+
+class Blocks:
+    """Print each family's block of the fastrnns table to stdout as soon as its rows are there."""
+
+    def __init__(self, separator: str) -> None:
+        self._separator = separator
+        self._rows: list[RecurrentRow] = []
+        self._printed = False
+
+    def on_event(self, event: Event) -> None:
+        """Print progress and, once the rows of a family are complete, their block."""
+        if isinstance(event, Progress):  # the next family begins, or all are done
+            self.flush()
+        elif isinstance(event, RecurrentRow):
+            self._rows.append(event)
+        print_progress(event)
+
+    def flush(self) -> None:
+        """Print the rows that are not printed yet."""
+        from engine.report.export import fastrnns
+
+        if text := fastrnns.table(self._rows, self._separator):
+            clear_progress()
+            print("\n" + text if self._printed else text, end="", flush=True)
+            self._printed = True
+        self._rows = []
+
+
+class Recurrent(RecurrentFlags):
+    """Time recurrent layers here and now, forward and backward: cuDNN, ATen, scripted, compiled, plain Python.
+
+    Prints the table of PyTorch's fastrnns benchmark, in milliseconds, each family as soon as it is timed. A sweep has a
+    table with one row per size.
+    """
+
+    format: Literal["table", "oss", "pep", "csv", "json", "parquet"] | None = Field(
+        None,
+        description="table, oss, pep: as fastrnns prints them, with one size per runner. csv, json, parquet: every "
+        "value. Default: by the ending of --output, else table. Deviations in the table are those of samples; "
+        "if a sample is the mean of K calls, info says blocks_of_K.",
+    )
+    separator: str = Field(" ", max_length=20, description="Separator of the table's columns.")
+    output: OutputFile | None = Field(None, description="Write to this file.")
+
+    @model_validator(mode="after")
+    def _printable(self) -> "Recurrent":
+        if self._form == "parquet" and self.output is None:
+            raise ValueError("parquet is not for a terminal: give --output FILE too")
+        return self
+
+    @model_validator(mode="after")
+    def _one_size(self) -> "Recurrent":
+        if self.swept and (self.output or self.format) and self._form in ("table", "oss", "pep"):
+            raise ValueError(f"{self._form} holds one size per runner, and {self.sweep} is swept: take csv or json")
+        return self
+
+    @property
+    def _form(self) -> str:
+        ending = self.output.suffix if self.output else ""
+        return self.format or {".csv": "csv", ".json": "json", ".parquet": "parquet"}.get(ending, "table")
+
+    def cli_cmd(self) -> None:
+        from engine.report import frames
+        from engine.report.export import fastrnns, timm_dynamo
+        from engine.report.export import tables as export
+        from engine.report.timings import rates
+        from engine.store.files import RunFiles
+
+        streamed = self._form == "table" and not self.swept and self.output is None
+        blocks = Blocks(self.separator)
+        with store_here() as store:
+            run, rows = run_here(store, self.spec(), on_event=blocks.on_event if streamed else print_progress)
+            blocks.flush()
+            utilisation = rates.utilisation(rows, rates.rates(store), run.host)
+        frame = frames.with_environment(timm_dynamo.full(frames.recurrent(rows), utilisation), run)
+        if self._form == "table" and self.swept:
+            show_table(frame, brief(frame, SHOWN[run.kind]), None)
+        elif self.output and self._form in export.FORMATS:
+            export.save(frame, self.output, self._form)
+            note(f"{len(frame)} rows written to {self.output}")
+        elif not streamed:
+            texts: dict[str, Callable[[], str]] = {
+                "table": lambda: fastrnns.table(rows, self.separator),
+                "oss": lambda: fastrnns.oss(rows),
+                "pep": lambda: fastrnns.pep(rows, RunFiles(Settings().runs_dir, run.id).dir),
+                "csv": lambda: export.to_csv(frame),
+                "json": lambda: export.to_json(frame) + "\n",
+            }
+            show_text(texts[self._form](), self.output)
+        tell_failures(run, rows)
+
+
+class SubmitRecurrent(Queued, RecurrentFlags):
+    """Queue a timing of recurrent layers; it has the same flags as `recurrent`."""

@@ -1,5 +1,7 @@
 """The interface of all sets of pairs: images with captions, in a fixed order."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from PIL import Image
@@ -18,6 +20,20 @@ class Unreadable(ValueError):
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
         self.reason = reason or message
+
+
+@contextmanager
+def reading(place: object) -> Iterator[None]:
+    """Turn the system's errors into DataProblem. place: the file or folder that is read, for the message."""
+    try:
+        yield
+    except OSError as error:
+        raise DataProblem(f"{place} cannot be read: {error.strerror or error}") from error
+
+
+def distinct(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the distinct texts in their order, without white space around them. Empty ones are left out."""
+    return tuple(dict.fromkeys(stripped for text in texts if (stripped := text.strip())))
 
 
 class Pairs(Protocol):

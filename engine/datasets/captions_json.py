@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.datasets.base import DataProblem
+from engine.datasets.base import DataProblem, distinct, reading
 from engine.datasets.members import Listed
 from engine.datasets.tables import Row, assemble
 from engine.roots import Roots, file_within, open_within
@@ -21,12 +21,10 @@ def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> 
 
     part: the split to return. auto: all splits but test, with val held out. Errors: DataProblem.
     """
+    with reading(path.name), open_within(path, roots) as file:
+        content = file.read()
     try:
-        with open_within(path, roots) as file:
-            content = json.load(file)
-        found = list(_images(content))
-    except OSError as error:
-        raise DataProblem(f"{path.name} cannot be read: {error.strerror}") from error
+        found = list(_images(json.loads(content)))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DataProblem(
             f"{path.name} is no JSON of captions ({type(error).__name__}: {error}): expected COCO's (images with id "
@@ -66,8 +64,7 @@ def _images(content: Any) -> Iterator[tuple[dict[str, str], tuple[str, ...], str
             name, folder = image["filename"], image.get("filepath", "")
             captions = [sentence["raw"] for sentence in image["sentences"]]
         split = "" if "annotations" in content else image.get("split", "")
-        unique = dict.fromkeys(stripped for text in captions if (stripped := text.strip()))
-        yield {"name": name, "folder": folder}, tuple(unique), split
+        yield {"name": name, "folder": folder}, distinct(captions), split
 
 
 def _place(path: Path, names: dict[str, str], roots: Roots) -> str:

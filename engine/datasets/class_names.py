@@ -38,7 +38,7 @@ def prompts(given: tuple[str, ...], own: tuple[str, ...], classes: tuple[str, ..
         given = TEMPLATE_SETS[:1]
     lists = dict(zip(TEMPLATE_SETS, ("OPENAI_IMAGENET_TEMPLATES", "SIMPLE_IMAGENET_TEMPLATES"), strict=True))
     lists_of_templates = [
-        tuple(fill("{}") for fill in _open_clips(lists[line])) if line in TEMPLATE_SETS else (line,) for line in given
+        tuple(fill("{}") for fill in _metadata()[lists[line]]) if line in TEMPLATE_SETS else (line,) for line in given
     ]
     return tuple(template for templates in lists_of_templates for template in templates) or own
 
@@ -62,7 +62,7 @@ def names_of_synsets(synsets: Sequence[str]) -> tuple[str, ...]:
 
 def imagenet_names() -> tuple[str, ...]:
     """Return open_clip's 1,000 names of ImageNet's classes, in the order of the labels."""
-    return tuple(_open_clips("IMAGENET_CLASSNAMES"))
+    return tuple(_metadata()["IMAGENET_CLASSNAMES"])
 
 
 def _imagenet(own: tuple[str, ...]) -> tuple[str, ...]:
@@ -84,10 +84,6 @@ def _places() -> dict[str, int]:
     """Return the label of each synset. timm's file has one a line, in the order of the labels."""
     lines = _file_of("timm", "data/_info/imagenet_synsets.txt").read_text().split()
     return {synset: place for place, synset in enumerate(lines)}
-
-
-def _open_clips(name: str) -> Any:
-    return _metadata()[name]
 
 
 @cache

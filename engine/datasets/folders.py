@@ -5,8 +5,8 @@ from pathlib import Path
 from engine.datasets import images
 from engine.datasets.base import DataProblem
 from engine.datasets.class_names import names_of_synsets
-from engine.datasets.members import Listed, in_folder, visible
-from engine.roots import Roots, scan_within
+from engine.datasets.members import Listed, entries_in, in_folder
+from engine.roots import Roots
 from engine.words import shortened
 
 TEMPLATES = ("a photo of a {}.",)
@@ -24,7 +24,7 @@ def open_folder(folder: Path, roots: Roots = None) -> Listed:
     files: list[str] = []
     labels: list[int] = []
     empty: list[str] = []
-    for path in subfolders(folder, roots):
+    for path in (entry.path for entry in entries_in(folder, roots) if entry.is_folder):
         found = [member.path for member in in_folder(path, roots) if member.name.lower().endswith(images.SUFFIXES)]
         if not found:
             empty.append(path.name)
@@ -52,12 +52,3 @@ def open_folder(folder: Path, roots: Roots = None) -> Listed:
         notes=tuple(notes),
         roots=roots,
     )
-
-
-def subfolders(folder: Path, roots: Roots = None) -> list[Path]:
-    """Return the visible folders directly in a folder, sorted by name. Errors: DataProblem."""
-    try:
-        entries = scan_within(folder, roots)
-        return sorted(entry.path for entry in entries if entry.is_folder and visible(entry.path.name))
-    except OSError as error:
-        raise DataProblem(f"{folder} cannot be read: {error.strerror}") from error

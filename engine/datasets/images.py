@@ -2,10 +2,11 @@
 
 import struct
 import zlib
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from engine.datasets.base import Unreadable
 from engine.roots import Roots, open_within
-
-if TYPE_CHECKING:
-    from engine.datasets.members import Member
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
@@ -42,65 +40,46 @@ BROKEN = (
 
 def read(path: Path, roots: Roots = None) -> Image.Image:
     """Return the image in a file, upright and in RGB. Errors: Unreadable."""
-    source = str(path)
-    try:
-        with open_within(path, roots) as file:
-            return decode(file, source)
-    except OSError as error:
-        raise unreadable(source, error.strerror or str(error)) from error
+    return decode(lambda: open_within(path, roots), str(path))
 
 
-def read_member(member: "Member", source: str, roots: Roots) -> Image.Image:
-    """Return the image in a part of a file. source: name of the image for messages. Errors: Unreadable."""
-    try:
-        return decode(BytesIO(member.read(roots)), source)
-    except OSError as error:
-        raise unreadable(source, error.strerror or str(error)) from error
-
-
-def decode(file: IO[bytes], source: str) -> Image.Image:
-    """Return the image in an open file, upright and in RGB. Transparency is dropped, as in open_clip.
+def decode(open_file: Callable[[], IO[bytes]], source: str) -> Image.Image:
+    """Return the image in a file, upright and in RGB. Transparency is dropped, as in open_clip.
 
     source: name of the image for messages. Errors: Unreadable.
     """
-    try:
-        with _opened(file, source) as image:
-            image.load()
-            with suppress(*BROKEN):  # an image with damaged EXIF data can still be used
-                ImageOps.exif_transpose(image, in_place=True)
-            return _in_rgb(image)
-    except Unreadable:
-        raise
-    except BROKEN as error:
-        raise _explained(error, source) from error
+    with _opened(open_file, source) as image:
+        image.load()
+        with suppress(*BROKEN):  # an image with damaged EXIF data can still be used
+            ImageOps.exif_transpose(image, in_place=True)
+        return _in_rgb(image)
 
 
 def check(content: bytes, source: str) -> None:
     """Check by its header alone that this is an image of a known format and an allowed size. Errors: Unreadable."""
-    try:
-        _opened(BytesIO(content), source).close()
-    except Unreadable:
-        raise
-    except BROKEN as error:
-        raise _explained(error, source) from error
+    with _opened(lambda: BytesIO(content), source):
+        pass
 
 
 def unreadable(source: str, reason: str) -> Unreadable:
     return Unreadable(f"{source}: {reason}", reason)
 
 
-def _opened(file: IO[bytes], source: str) -> Image.Image:
-    image = Image.open(file, formats=FORMATS)
-    width, height = image.size
-    if width * height > MOST_PIXELS:
-        raise unreadable(source, f"it has {width} x {height} pixels, at most {MOST_PIXELS:,} are opened")
-    return image
-
-
-def _explained(error: Exception, source: str) -> Unreadable:
-    if isinstance(error, UnidentifiedImageError):
-        return unreadable(source, f"it is no image of a known format ({', '.join(FORMATS)})")
-    return unreadable(source, str(error) or type(error).__name__)
+@contextmanager
+def _opened(open_file: Callable[[], IO[bytes]], source: str) -> Iterator[Image.Image]:
+    """Open an image by its header. Errors: Unreadable, also for errors of using it."""
+    try:
+        with open_file() as file, Image.open(file, formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > MOST_PIXELS:
+                raise unreadable(source, f"it has {width} x {height} pixels, at most {MOST_PIXELS:,} are opened")
+            yield image
+    except Unreadable:
+        raise
+    except UnidentifiedImageError as error:
+        raise unreadable(source, f"it is no image of a known format ({', '.join(FORMATS)})") from error
+    except BROKEN as error:
+        raise unreadable(source, getattr(error, "strerror", "") or str(error) or type(error).__name__) from error
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from engine.datasets import images
 from engine.datasets.base import DataProblem
-from engine.datasets.members import in_folder, visible
+from engine.datasets.members import entries_in, in_folder
 from engine.datasets.unpacked import TARS, is_tar
-from engine.roots import Entry, Roots, file_within, open_within, scan_within
+from engine.roots import Roots, file_within, open_within
 from engine.specs.clip import DataKind
 from engine.words import plural, shortened
 
@@ -22,7 +22,7 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
     """
     if file_within(path, roots):
         return path, of_name(path.name)
-    inside = _visible_entries(path, roots)
+    inside = entries_in(path, roots)
     tables = [entry.path for entry in inside if entry.path.suffix.lower() in TABLES]
     if len(tables) > 1:
         raise DataProblem(f"{path} holds several tables: give one of {shortened([table.name for table in tables])}")
@@ -61,9 +61,7 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
 
 def _says_more(folder: Path, roots: Roots) -> bool:
     """Return whether a folder contains a table or shards, and so is more than a class folder."""
-    return any(
-        entry.path.suffix.lower() in TABLES or is_tar(entry.path.name) for entry in _visible_entries(folder, roots)
-    )
+    return any(entry.path.suffix.lower() in TABLES or is_tar(entry.path.name) for entry in entries_in(folder, roots))
 
 
 def _lists_captions(path: Path, name: str, roots: Roots) -> bool:
@@ -73,13 +71,6 @@ def _lists_captions(path: Path, name: str, roots: Roots) -> bool:
     with open_within(path, roots) as file:
         content = file.read()
     return b'"images"' in content and (b'"caption"' in content or b'"sentences"' in content)
-
-
-def _visible_entries(folder: Path, roots: Roots) -> list[Entry]:
-    try:
-        return sorted(entry for entry in scan_within(folder, roots) if visible(entry.path.name))
-    except OSError as error:
-        raise DataProblem(f"{folder} cannot be read: {error.strerror}") from error
 
 
 def _stem(name: str) -> str:

@@ -2,11 +2,12 @@
 
 import time
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from engine.datasets.base import Pairs, Unreadable
-from engine.datasets.multilabel import labels_of
+from engine.datasets.derived import labels_of
 from engine.words import count_captions
 
 
@@ -60,8 +61,8 @@ def note_on_repeats(captions: int, distinct: int | None) -> str:
     )
 
 
-def look(pairs: Pairs, *, samples: int = 10, verify: int | None = None, deadline_s: float | None = None) -> Look:
-    """Count all pairs and open images at random: `verify` of them, or all, until the deadline (seconds from now).
+def look(pairs: Pairs, *, samples: int = 10, deadline_s: float = inf) -> Look:
+    """Count all pairs and open images in random order until the deadline (seconds from now).
 
     samples: number of examples to return. At least one image is opened.
     """
@@ -74,7 +75,7 @@ def look(pairs: Pairs, *, samples: int = 10, verify: int | None = None, deadline
         if label is not None
     ]
     shown = np.unique(np.linspace(0, count - 1, min(samples, count)).round().astype(int)) if count else ()
-    sizes, broken, looked_at = _opened(pairs, verify, deadline_s)
+    sizes, broken = _opened(pairs, deadline_s)
     sizes.sort(key=lambda size: (size[0] * size[1], size))
     return Look(
         count=count,
@@ -83,7 +84,7 @@ def look(pairs: Pairs, *, samples: int = 10, verify: int | None = None, deadline
         classes=pairs.classes,
         per_class=tuple(int(n) for n in np.bincount(labels, minlength=len(pairs.classes))) if pairs.classes else (),
         samples=tuple(Example(int(index), texts[index][0], pairs.label(int(index))) for index in shown),
-        looked_at=looked_at,
+        looked_at=len(sizes) + len(broken),
         unreadable=tuple(broken[index] for index in sorted(broken)),
         smallest=sizes[0] if sizes else None,
         median=sizes[len(sizes) // 2] if sizes else None,
@@ -92,19 +93,17 @@ def look(pairs: Pairs, *, samples: int = 10, verify: int | None = None, deadline
     )
 
 
-def _opened(
-    pairs: Pairs, verify: int | None, deadline_s: float | None
-) -> tuple[list[tuple[int, int]], dict[int, tuple[str, str]], int]:
-    """Return the sizes of the readable images, (source, reason) of the others by index, and how many were opened."""
+def _opened(pairs: Pairs, deadline_s: float) -> tuple[list[tuple[int, int]], dict[int, tuple[str, str]]]:
+    """Return the sizes of the readable images, and (source, reason) of the others by index."""
     sizes: list[tuple[int, int]] = []
     broken: dict[int, tuple[str, str]] = {}
     begin = time.monotonic()
     # In random order, so that the images opened before a deadline represent the others.
-    for index in np.random.RandomState(0).permutation(len(pairs))[:verify].tolist():
-        if deadline_s is not None and (sizes or broken) and time.monotonic() - begin > deadline_s:
+    for index in np.random.RandomState(0).permutation(len(pairs)).tolist():
+        if (sizes or broken) and time.monotonic() - begin > deadline_s:
             break
         try:
             sizes.append(pairs.image(index).size)
         except Unreadable as error:
             broken[index] = (pairs.source(index), error.reason)
-    return sizes, broken, len(sizes) + len(broken)
+    return sizes, broken

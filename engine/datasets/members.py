@@ -18,9 +18,9 @@ from PIL import Image
 
 from engine.archives import whole
 from engine.datasets import images
-from engine.datasets.base import DataProblem
+from engine.datasets.base import DataProblem, distinct, reading
 from engine.datasets.unpacked import plain_tar
-from engine.roots import Roots, files_within, open_within
+from engine.roots import Entry, Roots, files_within, open_within, scan_within
 
 IMAGES = tuple(suffix.removeprefix(".") for suffix in images.SUFFIXES)
 TEXTS = ("txt", "json", "cls")
@@ -94,7 +94,7 @@ class Listed:
         file = self.files[index]
         if isinstance(file, str):
             return images.read(Path(file), self.roots)
-        return images.read_member(file, self.source(index), self.roots)
+        return images.decode(lambda: BytesIO(file.read(self.roots)), self.source(index))
 
     def captions(self, index: int) -> tuple[str, ...]:
         return self.texts[index]
@@ -119,25 +119,27 @@ def in_tar(path: Path, roots: Roots = None) -> list[Member]:
     origin = str(packed) if packed != path else ""
     roots = None if origin else roots
     try:
-        with open_within(path, roots) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+        with reading(packed), open_within(path, roots) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             return [
                 Member(info.name, str(path), info.offset_data, info.size, origin)
                 for info in whole(archive)
-                if _plain(info)
+                if info.isreg() and not info.issparse()
             ]
     except tarfile.TarError as error:
         raise DataProblem(f"{packed} is no {'' if origin else 'uncompressed '}tar, or is damaged: {error}") from error
-    except OSError as error:
-        raise DataProblem(f"{packed} cannot be read: {error.strerror}") from error
 
 
 def in_folder(folder: Path, roots: Roots = None) -> list[Member]:
     """Return all visible files below a folder, sorted by name. Errors: DataProblem."""
-    try:
+    with reading(folder):
         found = ((entry.path.relative_to(folder).as_posix(), entry) for entry in files_within(folder, roots))
         return sorted(Member(name, str(entry.path), 0, entry.status.st_size) for name, entry in found if visible(name))
-    except OSError as error:
-        raise DataProblem(f"{folder} cannot be read: {error.strerror}") from error
+
+
+def entries_in(folder: Path, roots: Roots = None) -> list[Entry]:
+    """Return the visible files and folders directly in a folder, sorted by name. Errors: DataProblem."""
+    with reading(folder):
+        return sorted(entry for entry in scan_within(folder, roots) if visible(entry.path.name))
 
 
 def visible(name: str) -> bool:
@@ -155,15 +157,11 @@ def samples(members: Iterable[Member], key: re.Pattern[str], roots: Roots = None
         if image is None:
             continue
         texts = {suffix: _text(parts[suffix], roots) for suffix in TEXTS if suffix in parts}
-        captions = _lines(texts.get("txt", "")) or _in_json(texts.get("json", "{}"), image.name)
+        captions = distinct(texts.get("txt", "").splitlines()) or _in_json(texts.get("json", "{}"), image.name)
         label = _number(texts["cls"], image.name) if "cls" in texts else None
         several = _several(parts["npy"], image.name, roots) if "npy" in parts else None
         known = captions or label is not None or several is not None
         yield Sample(image, captions, label, several) if known else None
-
-
-def _plain(info: tarfile.TarInfo) -> bool:
-    return info.isreg() and not info.issparse()
 
 
 def _groups(members: Iterable[Member], key: re.Pattern[str]) -> Iterator[dict[str, Member]]:
@@ -186,10 +184,6 @@ def _text(member: Member, roots: Roots) -> str:
     return member.read(roots).decode("utf-8-sig", errors="replace")
 
 
-def _lines(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
-
-
 def _in_json(text: str, name: str) -> tuple[str, ...]:
     try:
         content = json.loads(text)
@@ -197,7 +191,7 @@ def _in_json(text: str, name: str) -> tuple[str, ...]:
         raise ValueError(f"the .json beside {name} is damaged: {error}") from error
     values = next((content[key] for key in CAPTION_KEYS if content.get(key)), ()) if isinstance(content, dict) else ()
     captions = [values] if isinstance(values, str) else values if isinstance(values, list) else []
-    return tuple(dict.fromkeys(stripped for text in captions if isinstance(text, str) and (stripped := text.strip())))
+    return distinct(text for text in captions if isinstance(text, str))
 
 
 def _several(member: Member, name: str, roots: Roots) -> tuple[int, ...]:

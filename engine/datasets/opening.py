@@ -7,12 +7,11 @@ from typing import Any
 
 from engine.datasets import captions_json, folders, kinds, parquet, shards, tables
 from engine.datasets.base import DataProblem, Pairs
+from engine.datasets.derived import Mixed, sample
 from engine.datasets.digits import COUNT, Digits, Synthetic
-from engine.datasets.members import Listed
-from engine.datasets.mixed import Mixed
-from engine.datasets.split import sample
+from engine.datasets.members import Listed, entries_in
 from engine.datasets.unpacked import is_tar
-from engine.roots import Roots, expand_home, file_within, scan_within, stat_within
+from engine.roots import Roots, expand_home, file_within, stat_within
 from engine.specs.clip import EMBEDDED, DataKind, JsonSplit, split_sources
 
 Open = Callable[[Path], Listed]
@@ -118,8 +117,5 @@ def _open(source: str, kind: DataKind, table: Mapping[DataKind, Open], synthetic
 def _shards(path: Path, roots: Roots) -> Pairs:
     if file_within(path, roots):
         return shards.open_tars([path], path.stem, roots)
-    try:
-        tars = sorted(entry.path for entry in scan_within(path, roots) if is_tar(entry.path.name))
-    except OSError as error:
-        raise DataProblem(f"{path} cannot be read: {error.strerror}") from error
+    tars = [entry.path for entry in entries_in(path, roots) if is_tar(entry.path.name)]
     return shards.open_tars(tars, path.name, roots) if tars else shards.open_unpacked(path, roots)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from engine.datasets import members, unpacked
-from engine.datasets.base import DataProblem
+from engine.datasets.base import DataProblem, distinct, reading
 from engine.datasets.members import Listed, Member
 from engine.datasets.tables import Row, assemble, choose_columns
 from engine.roots import Roots, open_within
@@ -26,7 +26,7 @@ def open_parquet(
     from pyarrow import parquet
 
     try:
-        with open_within(path, roots) as file:
+        with reading(path.name), open_within(path, roots) as file:
             schema = parquet.read_schema(file)
             given = (image_column, caption_column, class_column)
             image_column, caption, class_column = choose_columns(schema.names, given, path.name)
@@ -35,8 +35,6 @@ def open_parquet(
             fields = {kind.field(place).name for place in range(kind.num_fields)}
             packed = "bytes" in fields or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind)
             texts = parquet.read_table(file, columns=columns if not packed else columns[1:]).to_pydict()
-    except OSError as error:
-        raise DataProblem(f"{path.name} cannot be read: {error.strerror or error}") from error
     except pyarrow.ArrowException as error:
         raise DataProblem(f"{path.name} is no Parquet file, or is damaged: {error}") from error
     found: list[Member] = []
@@ -87,7 +85,7 @@ def _unpack(file: IO[bytes], copy: IO[bytes], column: str) -> None:
 
 def _captions(value: Any) -> tuple[str, ...]:
     texts = value if isinstance(value, list) else [value]
-    return tuple(dict.fromkeys(stripped for text in texts if text is not None and (stripped := str(text).strip())))
+    return distinct(str(text) for text in texts if text is not None)
 
 
 def _class(value: Any, names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from engine.datasets.base import DataProblem
 from engine.datasets.folders import TEMPLATES
 from engine.datasets.members import Listed, Member, Sample
 from engine.roots import Roots, expand_home, file_within, open_within
-from engine.specs.clip import with_place_for_names
+from engine.specs.clip import check_templates
 from engine.words import shortened
 
 MOST_SHARDS = 100_000
@@ -96,7 +96,7 @@ def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Ro
     classes = _lines(folder, CLASS_NAMES, roots)
     templates = tuple(line.replace("{c}", "{}") for line in _lines(folder, CLASS_TEMPLATES, roots))
     try:
-        with_place_for_names(templates)
+        check_templates(templates, sets=())
     except ValueError as error:
         raise DataProblem(f"{CLASS_TEMPLATES} of {name}: {error}") from error
     usable = [sample for sample in found if sample and (sample.captions or classes)]

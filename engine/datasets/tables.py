@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from engine.datasets.base import DataProblem
+from engine.datasets.base import DataProblem, reading
 from engine.datasets.folders import TEMPLATES
 from engine.datasets.members import Listed, Member
 from engine.roots import Roots, open_within
@@ -66,12 +66,10 @@ def header(path: Path, separator: str = "", roots: Roots = None) -> list[str]:
 @contextmanager
 def _opened(path: Path, roots: Roots) -> Iterator[TextIO]:
     try:
-        with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8-sig") as file:
+        with reading(path.name), TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8-sig") as file:
             yield file
     except UnicodeDecodeError as error:
         raise DataProblem(f"{path.name} is not in UTF-8 ({error.reason}): save it as CSV UTF-8") from error
-    except OSError as error:
-        raise DataProblem(f"{path.name} cannot be read: {error.strerror}") from error
 
 
 def assemble(

@@ -18,7 +18,7 @@ from engine.datasets.base import DataProblem, Unreadable
 from engine.datasets.kinds import TABLES, TEXTS, recognise
 from engine.datasets.members import visible
 from engine.datasets.unpacked import check_room, forget_copy
-from engine.roots import Roots, file_within, files_within, open_within, scan_within, stat_within
+from engine.roots import Roots, file_within, files_within, scan_within, stat_within
 from engine.specs.clip import DataKind, split_sources
 from engine.words import shortened
 
@@ -34,16 +34,13 @@ FORMATS: dict[str, Format] = {
 """Format that a file with this ending must have, recognised by its first bytes."""
 
 
-def unpack(upload: Path | BinaryIO, name: str, to: Path, owner: str = "") -> tuple[Path, DataKind]:
+def unpack(upload: BinaryIO, name: str, to: Path, owner: str = "") -> tuple[Path, DataKind]:
     """Unpack an upload called `name` into the new folder `to`. Return the path of its data and their kind.
 
     owner: e-mail of its owner; empty without sign-in.
     Only images, texts and tables are taken from an archive. Errors: DataProblem if the upload is not what its name
     says, is too large, or contains a path outside its folder; then no folder is made.
     """
-    if isinstance(upload, Path):
-        with open_within(upload, None) as file:
-            return unpack(file, name, to, owner)
     shown_name = name[:200]
     ending = next((ending for ending in FORMATS if name.lower().endswith(ending)), None)
     packed = upload.seek(0, SEEK_END)

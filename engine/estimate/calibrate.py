@@ -25,13 +25,12 @@ def choose_representative(families: Sequence[str], number: int, seed: int = 0) -
     which a linear model explains least.
     """
     order = pd.Series(np.random.default_rng(seed).permutation(len(families)))
-    rank_in_family = order.groupby(
-        np.asarray(families)[order]
-    ).cumcount()  # the first of each family, then the second, ...
+    # the first of each family, then the second, ...
+    rank_in_family = order.groupby(np.asarray(families)[order]).cumcount()
     return order.iloc[np.argsort(rank_in_family.to_numpy(), kind="stable")].to_numpy()[:number]
 
 
-def choose(work: pd.DataFrame, near: Known, batch_size: int, budget_s: float, seed: int = 0) -> list[str]:
+def choose(work: pd.DataFrame, near: Known, batch_size: int, budget_s: float) -> list[str]:
     """Return the names of models to time. near: a device of about the same speed, whose estimates
     say which models are quick.
 
@@ -48,7 +47,7 @@ def choose(work: pd.DataFrame, near: Known, batch_size: int, budget_s: float, se
             f"{FEWEST_CHOSEN} are needed: give a longer budget or a smaller batch size"
         )
     models = models[quick]
-    positions = choose_representative(list(models["family"]), number, seed)
+    positions = choose_representative(list(models["family"]), number)
     return [str(name) for name in models.index.get_level_values("name")[positions]]
 
 

@@ -97,22 +97,16 @@ def adapt_costs(prior: Floats, work: Floats, seconds: Floats) -> Floats:
     return scale_costs(scale_costs(prior, work, seconds, COARSE, 0.3), work, seconds, EACH, 10)
 
 
-def folds(families: npt.ArrayLike, number: int = FOLDS) -> npt.NDArray[np.int64]:
-    """Return the fold of each model. A family is in one fold only. The largest families are placed first, each in the
-    fold with the fewest models.
+def splits(families: npt.ArrayLike) -> Iterator[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
+    """Yield the masks of the models to fit and to test, a pair per fold. No family is in both.
+
+    The largest families are placed first, each in the fold with the fewest models.
     """
     names, members, counts = np.unique(np.asarray(families), return_inverse=True, return_counts=True)
-    fold_of, sizes = np.zeros(len(names), dtype=np.int64), np.zeros(number)
+    fold_of, sizes = np.zeros(len(names), dtype=np.int64), np.zeros(FOLDS)
     for family in np.argsort(-counts, kind="stable"):
         fold_of[family] = sizes.argmin()
         sizes[fold_of[family]] += counts[family]
-    return np.asarray(fold_of[members])
-
-
-def splits(
-    families: npt.ArrayLike, number: int = FOLDS
-) -> Iterator[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
-    """Yield the masks of the models to fit and to test, a pair per fold. No family is in both."""
-    fold = folds(families, number)
+    fold = fold_of[members]
     for index in np.unique(fold):
         yield fold != index, fold == index

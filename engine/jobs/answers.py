@@ -8,6 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import Future
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
@@ -186,10 +187,8 @@ class Answers:
             process.kill()
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
-            try:
+            with suppress(BrokenPipeError):  # nobody will read the bytes left in it
                 pipe.close()
-            except BrokenPipeError:
-                pass  # nobody will read the bytes left in it
         return process.wait()
 
 

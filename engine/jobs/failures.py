@@ -1,7 +1,6 @@
 """Find out why a run failed, from the exception of its task or from the exit of its process.
 
-A full disk and exhausted memory arrive as plain RuntimeError or OSError, so causes are recognized by errno and message
-text rather than by type.
+A full disk and exhausted memory arrive as plain RuntimeError or OSError: errno and message text tell them apart.
 """
 
 import errno

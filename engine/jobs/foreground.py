@@ -1,7 +1,6 @@
 """Do a run in the calling process and record it like any other, for the command line."""
 
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,9 +77,6 @@ def _claim(store: Store, settings: Settings, spec: Spec, name: str, on_event: On
 @contextmanager
 def _interrupts(stop: Stop) -> Iterator[None]:
     """Handle Ctrl-C: the first one asks for a clean end, the second raises KeyboardInterrupt."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set signal handlers
-        return
 
     def interrupt(number: int, frame: object) -> None:
         if stop.cancelled:

@@ -29,8 +29,7 @@ def this_host() -> str:
     """Return `name#id` of the host or container whose processes we can see.
 
     The id is a hash of the kernel's boot id, the PID namespace and the start of its first process. No other host or
-    container has the same id, even under the same name. A restarted host gets another id, because its processes have
-    ended.
+    container has it, even under the same name. A restarted host gets another id, because its processes have ended.
     Outside Linux only the name is returned; processes are told apart there by their absolute start times.
     """
     name = socket.gethostname()

@@ -19,7 +19,7 @@ from engine.jobs.hosts import this_host
 from engine.jobs.processes import Identity
 from engine.jobs.wake import nudge
 from engine.settings import ROOT, Settings
-from engine.store import ACTIVE, Filter, Store, Unavailable, find, leases, open_store, queue
+from engine.store import ACTIVE, Filter, Store, Unavailable, leases, open_store, queue
 from engine.store.database import Database
 from engine.store.leases import Lease
 
@@ -133,8 +133,8 @@ def look_at_health(settings: Settings) -> Health:
     try:
         lease = leases.read(database, lease_name(settings))
         queued, oldest_wait_s = queue.waiting(database)
-        active = find.count(database, Filter(states=tuple(ACTIVE)))
-        machine = Store(database, settings.queue_limit).machine()
+        store = Store(database, settings.queue_limit)
+        active, machine = store.count(Filter(states=ACTIVE)), store.machine()
     except Unavailable as error:
         return Health(well=False, store=error.cause, scheduler="unknown")
     finally:

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import signal
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -51,12 +52,14 @@ class Identity:
     def send(self, number: signal.Signals) -> None:
         """Send a signal to this process, never to another one with the same pid."""
         if self.alive():
-            _quietly(os.kill, self.pid, number)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
 
     def send_group(self, number: signal.Signals) -> None:
         """Signal the process group that this process leads, or led before it ended: its children may live on."""
         if _started(self.pid) in (None, self.started):  # the system does not reuse a pid while a group has it
-            _quietly(os.killpg, self.pid, number)
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
 
 
 @dataclass(frozen=True)
@@ -109,13 +112,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def write_json(path: Path, record: dict[str, Any]) -> None:
     """Write a record atomically."""
     atomic.write(path, json.dumps(record))
-
-
-def _quietly(send: Any, pid: int, number: signal.Signals) -> None:
-    try:
-        send(pid, number)
-    except ProcessLookupError:
-        pass  # the process has just ended
 
 
 def _started(pid: int) -> float | None:

@@ -18,9 +18,11 @@ from engine.specs.clip import DIGITS_MODEL, EMBEDDED, default_precision, same_so
 from engine.specs.evaluate import split_subject
 from engine.specs.questions import EMBEDDINGS, Match, Search
 from engine.specs.train import TrainSpec
-from engine.store import Filter, Run, Store, mirror
+from engine.store import Filter, Run, Store, mirror, uploads
 from engine.store.files import RunFiles
 
+MOST_USES = 500
+"""Numbers in one query. SQLite takes 1,000 conditions."""
 RUN_FOLDER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
@@ -55,8 +57,7 @@ class _Subject:
 
 
 def _evaluation(store: Store, settings: Settings, spec: EvaluateSpec) -> EvaluateSpec:
-    """Return the spec with runs replaced by their checkpoints, and with the split of the trainings. Errors: as
-    `resolve`."""
+    """Return the spec with runs replaced by their checkpoints, and with the split of the trainings."""
     subjects = [_subject(store, settings, spec, *subject) for subject in spec.subjects]
     first, *others = subjects
     # each checkpoint has its own sizes, so the sizes of one model must not be set for all
@@ -88,8 +89,7 @@ def _configs(spec: EvaluateSpec, subjects: Sequence[_Subject]) -> dict[str, Any]
 
 
 def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, checkpoint: str) -> _Subject:
-    """Return a model with its checkpoint, by its name or by the number of its run, in either place. Errors: as
-    `resolve`."""
+    """Return a model with its checkpoint, by its name or by the number of its run, in either place."""
     number = next((text for text in (checkpoint, model) if text.isdecimal()), "")
     if not number:
         return _Subject(model, checkpoint, _trainings(settings, spec, checkpoint), {})
@@ -106,8 +106,7 @@ def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, c
 
 
 def _trainings(settings: Settings, spec: EvaluateSpec, checkpoint: str) -> tuple[tuple[str, TrainSpec], ...]:
-    """Return the training that wrote a checkpoint, and those that its initial weights came from. Errors: as
-    `_trained`."""
+    """Return the training that wrote a checkpoint, and those that its initial weights came from."""
     found: dict[str, TrainSpec] = {}
     while checkpoint not in found and (trained := _trained(settings, checkpoint, held_out=spec.held_out)):
         found[checkpoint] = trained
@@ -197,6 +196,8 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict
 def _bring(store: Store, settings: Settings, spec: Spec) -> None:
     """Fetch the files of other runs that a spec names and other machines have made. Errors: Unreachable."""
     for _, text in named_paths(spec) if settings.artifacts_url else ():
+        if upload := uploads.folder_of(settings, expand_home(text)):
+            uploads.fetch(settings, upload)
         run_id, name = _in_folder(settings, text)
         if run_id:
             with suppress(LookupError):
@@ -212,10 +213,20 @@ def _in_folder(settings: Settings, text: str) -> tuple[int, str]:
 
 def users(store: Store, settings: Settings, run_ids: Sequence[int]) -> list[Run]:
     """Return the other runs whose requests name files of these runs: trained on, resumed or evaluated from them."""
-    wanted = Filter(uses=tuple(run_ids))
-    found = store.find(wanted, limit=store.count(wanted))
-    used = {run.id: {_in_folder(settings, path)[0] for _, path in named_paths(run.spec)} for run in found}
-    return [run for run in found if run.id not in run_ids and used[run.id].intersection(run_ids)]
+    named, found = set(run_ids), dict[int, Run]()
+    for place in range(0, len(run_ids), MOST_USES):
+        wanted = Filter(uses=tuple(run_ids[place : place + MOST_USES]))
+        for run in store.find(wanted, limit=store.count(wanted)):
+            if run.id not in named and any(_in_folder(settings, path)[0] in named for _, path in named_paths(run.spec)):
+                found[run.id] = run
+    return sorted(found.values(), key=lambda run: -run.id)
+
+
+def share_uploads(settings: Settings, spec: Spec) -> None:
+    """Copy the uploads that a spec names for other machines. Errors: Unreachable."""
+    for _, path in named_paths(spec) if settings.artifacts_url else ():
+        if (upload := uploads.folder_of(settings, expand_home(path))) and upload.is_dir():
+            uploads.push(settings, upload)
 
 
 def _belongs(name: str, file: str) -> bool:

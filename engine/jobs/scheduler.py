@@ -99,8 +99,7 @@ class Scheduler:
     def _turn(self, woken: bool) -> bool:
         """Do each part of one turn, even if another part fails. Return False when the scheduler should exit.
 
-        woken: whether a process woke the scheduler. A server does so while a browser is connected, which keeps the warm
-        process.
+        woken: whether a process woke the scheduler, as a server does while a browser is connected, so that it stays.
         """
         if not self._keep_lease():
             return False

@@ -7,7 +7,6 @@ from engine import shipped
 from engine.jobs import checkpoints, references
 from engine.jobs.lifecycle import ensure_scheduler
 from engine.names import ModelNotFound, select
-from engine.roots import expand_home
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, Refused, Spec
 from engine.specs.base import CLUSTER
@@ -22,6 +21,7 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
     """
     spec = references.resolve(store, settings, spec)
     check(store, settings, spec)
+    references.share_uploads(settings, spec)
     run_id = store.enqueue(spec, name=name, key=key)
     ensure_scheduler(settings, store)
     return run_id
@@ -38,6 +38,7 @@ def submit_sweep(
     resolved = {label: references.resolve(store, settings, spec) for label, spec in specs.items()}
     for spec in resolved.values():
         check(store, settings, spec)
+        references.share_uploads(settings, spec)
     ids: list[int] = []
     try:
         for label, spec in resolved.items():
@@ -119,17 +120,18 @@ def _check_cluster(store: Store, settings: Settings, spec: Spec) -> None:
         )
     if device not in available:
         raise Refused(f"the cluster has no device {device!r}; it has {', '.join(available)}")
-    if (count := available[device].count) < len(devices):
+    offered = available[device]
+    if spec.exclusive and len(devices) > 1:
+        types = [name for name in available if name.startswith(f"{CLUSTER}gpu:")]
+        if device == f"{CLUSTER}gpu" and len(types) > 1:
+            raise Refused(f"nodes that share the models must have the same GPUs: choose one of {', '.join(types)}")
+        if offered.nodes < len(devices):
+            raise Refused(f"{len(devices)} nodes were asked for, and {device} is {offered.model}: ask for fewer")
+    elif offered.count < len(devices):
         raise Refused(
-            f"{len(devices)} processes need a {device} each, and the cluster has {count} {available[device].model}: "
+            f"{len(devices)} processes need a {device} each, and the cluster has {offered.count} {offered.model}: "
             "ask for fewer processes"
         )
-    uploads = (settings.runs_dir / "uploads").resolve()
-    for name, path in references.named_paths(spec) if settings.artifacts_url else ():
-        if expand_home(path).resolve().is_relative_to(uploads):
-            raise Refused(
-                f"{name}: {path} is an upload, which this machine alone has: put it into a folder of all nodes"
-            )
 
 
 def _check_models(settings: Settings, spec: Spec, *, runs_code: bool) -> None:
@@ -142,6 +144,10 @@ def _check_models(settings: Settings, spec: Spec, *, runs_code: bool) -> None:
     if isinstance(spec, BenchmarkSpec):
         for model in models:
             spec.batch_sizes(model)
+        if spec.nodes > max(1, len(models)):
+            raise Refused(
+                f"{spec.nodes} nodes were asked for, and each model is timed on one: ask for at most {len(models)}"
+            )
 
 
 def delete_run(store: Store, settings: Settings, run_id: int) -> None:

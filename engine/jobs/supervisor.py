@@ -16,7 +16,6 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 
 from engine.jobs.hosts import host_name
 from engine.jobs.log import BoundedLog, FailureLog
@@ -104,7 +103,9 @@ def supervise(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # these signals are for the worker
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if not _claim(files.process(attempt.number)):
+    try:
+        files.process(attempt.number).open("x").close()
+    except FileExistsError:
         return  # another supervisor has this attempt
     exit_path = files.exit(attempt.number)
     part = exit_path.with_name(exit_path.name + ".part")
@@ -137,14 +138,6 @@ def supervise(
         nudge(settings.runs_dir)
         if copies and problem:
             copies.insist(end, output)
-
-
-def _claim(path: Path) -> bool:
-    try:
-        path.open("x").close()
-    except FileExistsError:
-        return False
-    return True
 
 
 def _become_worker(into: int, go: int, work: Callable[[], int]) -> None:

@@ -83,10 +83,10 @@ def main(settings: Settings, run_id: int) -> None:
     if copied and NODE in attempt.host:  # a runs folder of the node's own
         files.prepare() if attempt.number == 1 else files.dir.mkdir(parents=True, exist_ok=True)
     copies = Copies(settings, copied, attempt) if copied else None
-    supervise(files, attempt, settings, lambda: work(settings, attempt.token), copies)
+    supervise(files, attempt, settings, lambda: work(settings, attempt), copies)
 
 
-def work(settings: Settings, token: int) -> int:
+def work(settings: Settings, attempt: Attempt) -> int:
     """Do one attempt in this process, which is its own, and return the exit code."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, force=True)
     logging.getLogger("engine").setLevel(logging.INFO)  # libraries log only warnings
@@ -95,7 +95,6 @@ def work(settings: Settings, token: int) -> int:
     signal.signal(signal.SIGINT, stop.on_signal)
     store = patiently(lambda: open_store(settings), stop)
     try:
-        attempt = patiently(lambda: attempts.get(store.database, token), stop)
         code = execute(store, settings, attempt, stop, log_event)
     finally:
         store.close()
@@ -114,8 +113,6 @@ def log_event(event: Event) -> None:
             log.info("%d of %s done, now %s", done, total, note)
         case Row(status=status, error=error) if status != "ok":
             log.warning("%s:%s: %s: %s", event.library, event.model, status, error)
-        case _:
-            pass
 
 
 def execute(
@@ -129,8 +126,7 @@ def execute(
 ) -> int | None:
     """Do an attempt and record its end. Return an exit code; None when a signal from outside ended it.
 
-    runs_code: accept modules of the user's own, in the foreground. A queued run that names one is refused however it
-    came into the store.
+    runs_code: accept modules of the user's own, in the foreground. Queued runs that name one are refused here too.
     """
     run = store.run(attempt.run_id)
     files = RunFiles(settings.runs_dir, run.id)
@@ -166,8 +162,7 @@ def execute(
 def patiently(action: Callable[[], T], stop: Stop) -> T:
     """Return action(), repeated while the store is locked or out of reach, or the copies of files are.
 
-    Errors: Busy or Unreachable after STORE_WAIT_S, or at once when the run should stop; Unavailable when the fault is
-    permanent.
+    Errors: Busy or Unreachable after STORE_WAIT_S, or at once when the run should stop; Unavailable for good.
     """
     deadline = time.monotonic() + STORE_WAIT_S
     while True:

@@ -24,12 +24,8 @@ CPUINFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
-class DeviceNotFound(Refused):
-    """The machine has no such device."""
-
-
 def current(device: str, seed: int | None = None) -> Environment:
-    """Return the environment of a run on this device. Errors: DeviceNotFound, which lists the available devices."""
+    """Return the environment of a run on this device. Errors: Refused, which lists the available devices."""
     selected = _device(device)
     return Environment(
         **_host(),
@@ -104,7 +100,7 @@ def _device(name: str) -> Device:
         return Device(name="meta", model="shapes only")
     by_name = {device.name: device for device in devices()}
     if (device := by_name.get(numbered(name))) is None:
-        raise DeviceNotFound(f"this machine has no device {name!r}; it has meta, {', '.join(by_name)}")
+        raise Refused(f"this machine has no device {name!r}; it has meta, {', '.join(by_name)}")
     return device
 
 

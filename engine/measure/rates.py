@@ -1,7 +1,6 @@
 """Measure the rates of a device: matrix products per data type and copying memory, each at its fastest size."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -10,8 +9,8 @@ import torch
 from engine.measure import environment, gpu_watch, timing
 from engine.measure.plan import Plan, Session, Subject, Timed
 from engine.measure.stopwatch import Stopwatch, first_call_ms, stopwatch_for
-from engine.models.built import out_of_memory
-from engine.models.variants import has_tf32
+from engine.models import variants
+from engine.models.built import DTYPES, out_of_memory
 
 SIZES = tuple(2**power for power in range(8, 16))
 """Sides of the square matrices, ascending."""
@@ -44,14 +43,13 @@ class Rate:
 def matmul(device: str, dtype: str, plan: Plan) -> Rate:
     """Return the FLOPs per second of square matrix products, 2 n^3 each. All sizes are timed interleaved.
 
-    dtype: a name as in specs; `tf32` is float32 with TF32. Errors: ValueError for tf32 on a device without it; torch's
+    dtype: a name as in specs; `tf32` is float32 with TF32. Errors: Refused for tf32 on a device without it; torch's
     own errors for a data type that the device cannot multiply, or matrices that do not fit in memory.
     """
-    if dtype == "tf32" and not has_tf32(device):
-        raise ValueError("tf32 is a mode of NVIDIA's tensor cores, from Ampere on: this device has none")
     notes: list[str] = []
-    with _tf32(dtype == "tf32"):
-        products = _products(device, getattr(torch, "float32" if dtype == "tf32" else dtype), notes)
+    found = variants.numbers(dtype, device)
+    with variants.switches(found, training=False, cudnn_benchmark=False, deterministic=False):
+        products = _products(device, DTYPES[found.weights], notes)
         return _best(products, lambda size: 2.0 * size**3, device, plan, notes)
 
 
@@ -125,14 +123,3 @@ def _product(size: int, device: str, dtype: torch.dtype) -> Callable[[], object]
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     out = torch.empty_like(left)
     return lambda: torch.mm(left, right, out=out)
-
-
-@contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
-    """Turn TF32 in float32 matrix products on or off, and restore the setting afterwards."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before

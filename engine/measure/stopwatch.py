@@ -1,4 +1,4 @@
-"""Measure how long calls take on a device. Each stopwatch synchronises the device before it reads a clock."""
+"""Measure how long calls take on a device. A stopwatch synchronises the device before it reads a clock."""
 
 import gc
 import math
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -16,8 +16,13 @@ from engine.specs.base import numbered
 Phase = Callable[[], object]
 
 
-class Stopwatch(Protocol):
-    """Time blocks of calls on one kind of device. The host's clock is read only after the device is synchronised."""
+@dataclass(frozen=True)
+class Stopwatch:
+    """Time blocks of calls with the host's clock. It is read only after the device is synchronised."""
+
+    synchronize: Callable[[], object]
+    clock: Callable[[], float] = time.perf_counter
+    """Returns the time in s."""
 
     def block(self, phases: Sequence[Phase], calls: int) -> tuple[float, ...]:
         """Return the ms each phase took in all `calls` calls together. A call runs all phases in order.
@@ -25,23 +30,6 @@ class Stopwatch(Protocol):
         This is latency, as one request sees it: the device is idle when a phase begins, and the results are ready when
         it ends. With one phase the clock is read twice per block, with several once per phase and call.
         """
-
-    def queued(self, call: Phase, calls: int) -> float:
-        """Return the ms that `calls` calls took back to back, each queued behind the previous one.
-
-        The device is synchronised after the last call, not between calls. Work queued earlier is not counted.
-        """
-
-
-@dataclass(frozen=True)
-class HostStopwatch:
-    """Time with the host's clock."""
-
-    synchronize: Callable[[], object]
-    clock: Callable[[], float] = time.perf_counter
-    """Returns the time in s."""
-
-    def block(self, phases: Sequence[Phase], calls: int) -> tuple[float, ...]:
         if len(phases) == 1:
             return (self._single(phases[0], calls),)
         spent = [0.0] * len(phases)
@@ -65,6 +53,10 @@ class HostStopwatch:
         return (self.clock() - before) * 1e3
 
     def queued(self, call: Phase, calls: int) -> float:
+        """Return the ms that `calls` calls took back to back, each queued behind the previous one.
+
+        The device is synchronised after the last call, not between calls. Work queued earlier is not counted.
+        """
         self.synchronize()
         before = self.clock()
         for _ in range(calls):
@@ -73,22 +65,11 @@ class HostStopwatch:
         return (self.clock() - before) * 1e3
 
 
-class Event(Protocol):
-    """The part of torch.cuda.Event that is used."""
-
-    def record(self) -> None: ...
-    def elapsed_time(self, end_event: Any) -> float: ...
-
-
-def _timing_event() -> Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
 @dataclass(frozen=True)
-class EventStopwatch(HostStopwatch):
+class EventStopwatch(Stopwatch):
     """Time queued calls with events on the device's own queue. Latency is measured with the host's clock."""
 
-    event: Callable[[], Event] = _timing_event
+    event: Callable[[], Any] = lambda: torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def queued(self, call: Phase, calls: int) -> float:
         # no synchronisation before `begin`: the host launches the first calls while the device still works on others
@@ -98,18 +79,18 @@ class EventStopwatch(HostStopwatch):
             call()
         end.record()
         self.synchronize()
-        return begin.elapsed_time(end)
+        return float(begin.elapsed_time(end))
 
 
 def stopwatch_for(device: str) -> Stopwatch:
     """Return the stopwatch for a device: the host's clock and, for queued calls on CUDA, the device's own events."""
     target = torch.device(device)
     if target.type == "cpu":
-        return HostStopwatch(lambda: None)
+        return Stopwatch(lambda: None)
     if target.type == "cuda":
         torch.cuda.set_device(numbered(device))  # events are recorded on the current device's stream
         return EventStopwatch(lambda: torch.cuda.synchronize(target))
-    return HostStopwatch(lambda: torch.accelerator.synchronize(target))
+    return Stopwatch(lambda: torch.accelerator.synchronize(target))
 
 
 def first_call_ms(stopwatch: Stopwatch, phases: Sequence[Phase]) -> float:

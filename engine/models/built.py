@@ -19,22 +19,6 @@ DTYPES: dict[str, torch.dtype] = {
 }
 
 
-class SizeRefused(Refused):
-    """The model cannot take images of this size, or texts of this length."""
-
-
-class TowerRefused(Refused):
-    """The model has no such tower."""
-
-
-class ConfigRefused(Refused):
-    """A user's configuration does not describe a model that can be built here."""
-
-
-class OptionRefused(Refused):
-    """The model does not take a number of classes, a number of channels or a keyword."""
-
-
 @dataclass(frozen=True)
 class Wanted:
     """How to build a model. None means the model's own value."""
@@ -91,7 +75,7 @@ class Built:
 def refuse_cut_images(model: torch.nn.Module, size: tuple[int, int], native: tuple[int, int]) -> None:
     """Check that patches cover the whole image. Otherwise the model ignores pixels and costs less than its size says.
 
-    The model's own size is always accepted, as its library does. Errors: SizeRefused.
+    The model's own size is always accepted, as its library does. Errors: Refused.
     """
     first = next((module for module in model.modules() if isinstance(module, torch.nn.Conv2d)), None)
     pads = any(getattr(module, "dynamic_img_pad", False) for module in model.modules())
@@ -100,7 +84,7 @@ def refuse_cut_images(model: torch.nn.Module, size: tuple[int, int], native: tup
     for side, patch in zip(size, first.stride, strict=True):
         if below := side % patch:
             near = [number for number in (side - below, side - below + patch) if number]
-            raise SizeRefused(
+            raise Refused(
                 f"Image size {format_image_size(size)} does not divide by the patch size {patch}. "
                 f"Use {' or '.join(map(str, near))}."
             )
@@ -138,10 +122,14 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def size_refused(name: str, wanted: tuple[int, int], native: tuple[int, int], why: object) -> SizeRefused:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message; the name of its type if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def size_refused(name: str, wanted: tuple[int, int], native: tuple[int, int], why: Exception) -> Refused:
     """Return the error for a model that fails at a size other than its own."""
-    reason = (str(why).strip().splitlines() or [type(why).__name__])[0]
-    return SizeRefused(
-        f"{name} fails at images of {format_image_size(wanted)} pixels ({reason}); "
+    return Refused(
+        f"{name} fails at images of {format_image_size(wanted)} pixels ({first_line(why)}); "
         f"its own size is {format_image_size(native)}"
     )

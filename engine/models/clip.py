@@ -2,7 +2,8 @@
 
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,9 @@ import open_clip
 import timm
 import torch
 
-from engine.models.built import Built, ConfigRefused, SizeRefused, Wanted, images, out_of_memory, size_refused, tokens
+from engine.models.built import Built, Wanted, images, out_of_memory, size_refused, tokens
 from engine.models.timm_models import family as timm_family
+from engine.specs import Refused
 
 HF_CONFIGS = Path(__file__).parent / "hf_configs"
 HF_TEXT_LENGTH = 77
@@ -28,21 +30,21 @@ def families() -> dict[str, str]:
 
 
 def config(name: str) -> Config:
-    """Return a copy of open_clip's own configuration. Errors: ConfigRefused for an unknown name."""
+    """Return a copy of open_clip's own configuration. Errors: Refused for an unknown name."""
     cfg = open_clip.get_model_config(name)
     if cfg is None:
-        raise ConfigRefused(f"open_clip has no model {name!r}")
+        raise Refused(f"open_clip has no model {name!r}")
     return deepcopy(cfg)
 
 
 def own_config(name: str, cfg: Config) -> Config:
-    """Return a copy of a user's configuration. Errors: ConfigRefused when a required part is missing or unknown."""
+    """Return a copy of a user's configuration. Errors: Refused when a required part is missing or unknown."""
     for part, kind in (("embed_dim", int), ("vision_cfg", dict), ("text_cfg", dict)):
         if not isinstance(cfg.get(part), kind):
-            raise ConfigRefused(f"configuration {name!r} has no {part} ({kind.__name__}), as open_clip's files do")
+            raise Refused(f"configuration {name!r} has no {part} ({kind.__name__}), as open_clip's files do")
     timm_name = cfg["vision_cfg"].get("timm_model_name")
     if timm_name is not None and not (isinstance(timm_name, str) and timm.is_model(timm_name)):
-        raise ConfigRefused(f"configuration {name!r} names {timm_name!r}, which timm does not know")
+        raise Refused(f"configuration {name!r} names {timm_name!r}, which timm does not know")
     return deepcopy(cfg)
 
 
@@ -59,13 +61,10 @@ def family(cfg: Config) -> str:
 
 
 def hf_folder(name: str) -> Path:
-    """Return the folder with the shipped configuration of a Hugging Face text model.
-
-    Errors: ConfigRefused if unknown.
-    """
+    """Return the folder with the shipped configuration of a Hugging Face text model. Errors: Refused if unknown."""
     available = sorted(path.parent.name.replace("--", "/") for path in HF_CONFIGS.glob("*/config.json"))
     if name not in available:
-        raise ConfigRefused(
+        raise Refused(
             f"text tower {name!r} would need a look-up at Hugging Face, which is never made; known here: "
             + ", ".join(available)
         )
@@ -78,42 +77,49 @@ def hf_figures(name: str) -> Config:
     return figures
 
 
-def build_own(name: str, cfg: Config, wanted: Wanted) -> Built:
-    """Return the model of a user's configuration. Errors: ConfigRefused names the wrong key or value."""
-    cfg = own_config(name, cfg)
+@contextmanager
+def explained(
+    name: str, size: tuple[int, int] | None = None, native: tuple[int, int] | None = None, *, own: bool = False
+) -> Iterator[None]:
+    """Turn errors of building a model into ones that name the request. Errors: Refused.
+
+    size, native: the requested and the model's own image size. own: the configuration is the user's.
+    """
     try:
-        return build(name, cfg, wanted)
+        yield
     except (TypeError, ValueError, KeyError, AttributeError, AssertionError, RuntimeError) as error:
-        if isinstance(error, ConfigRefused | SizeRefused) or out_of_memory(error):
+        if isinstance(error, Refused) or out_of_memory(error):
             raise
-        raise ConfigRefused(f"configuration {name!r} cannot be built: {error}") from error
+        if size and native and size != native:
+            raise size_refused(name, size, native, error) from error
+        if own:
+            raise Refused(f"configuration {name!r} cannot be built: {error}") from error
+        raise
 
 
-def build(name: str, cfg: Config, wanted: Wanted) -> Built:
-    """Return the model that a configuration describes. Errors: SizeRefused, ConfigRefused."""
-    vision, text = open_clip.CLIPVisionCfg(**cfg["vision_cfg"]), open_clip.CLIPTextCfg(**cfg["text_cfg"])
-    native_size = pair(vision.image_size)
-    size = wanted.image_size or native_size
-    length = set_context_length(name, cfg, wanted.context_length)
-    family_name = family(cfg)
-    try:
-        model = _create(cfg, wanted, None if size == native_size else size)
-    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-        if size == native_size or out_of_memory(error):
-            raise
-        raise size_refused(name, size, native_size, error) from error
-    whole = Built(
-        model=model.to(wanted.dtype).eval(),
-        inputs=(images(wanted, size), tokens(wanted, length, text.vocab_size)),
-        towers={"image": "visual", "text": "text"},
-        family=family_name,
-        image_size=size,
-        native_size=native_size,
-        context_length=length,
-        image_width=int(model.visual.trunk.num_features if vision.timm_model_name else vision.width),
-        text_width=int(_hf_width(model.text.config) if text.hf_model_name else text.width),
-        embed_dim=int(cfg["embed_dim"]),
-    )
+def build(name: str, wanted: Wanted) -> Built:
+    """Return open_clip's model of this name, or that of the user's configuration `wanted.config`. Errors: Refused."""
+    cfg = config(name) if wanted.config is None else own_config(name, wanted.config)
+    with explained(name, own=wanted.config is not None):
+        vision, text = open_clip.CLIPVisionCfg(**cfg["vision_cfg"]), open_clip.CLIPTextCfg(**cfg["text_cfg"])
+        native_size = pair(vision.image_size)
+        size = wanted.image_size or native_size
+        length = set_context_length(name, cfg, wanted.context_length)
+        family_name = family(cfg)
+        with explained(name, size, native_size):
+            model = _create(cfg, wanted, None if size == native_size else size)
+        whole = Built(
+            model=model.to(wanted.dtype).eval(),
+            inputs=(images(wanted, size), tokens(wanted, length, text.vocab_size)),
+            towers={"image": "visual", "text": "text"},
+            family=family_name,
+            image_size=size,
+            native_size=native_size,
+            context_length=length,
+            image_width=int(model.visual.trunk.num_features if vision.timm_model_name else vision.width),
+            text_width=int(model.text.config.hidden_size if text.hf_model_name else text.width),
+            embed_dim=int(cfg["embed_dim"]),
+        )
     return whole if wanted.tower == "whole" else _tower(whole, wanted.tower)
 
 
@@ -161,13 +167,13 @@ def set_context_length(name: str, cfg: Config, wanted: int | None) -> int:
     if hf_name := text.get("hf_model_name"):
         length = wanted or (decoder or {}).get("context_length", HF_TEXT_LENGTH)
         if (limit := _positions(hf_figures(hf_name))) and length > limit:
-            raise SizeRefused(f"{name} cannot take texts of {length} tokens: {hf_name} has {limit} positions")
+            raise Refused(f"{name} cannot take texts of {length} tokens: {hf_name} has {limit} positions")
     else:
         length = wanted or text.get("context_length", open_clip.CLIPTextCfg.context_length)
         text["context_length"] = length
     if decoder is not None:
         if length < 2:
-            raise SizeRefused(f"{name} cannot take texts of {length} token: its decoder predicts the next one")
+            raise Refused(f"{name} cannot take texts of {length} token: its decoder predicts the next one")
         decoder["context_length"] = length
     return int(length)
 
@@ -180,10 +186,6 @@ def _positions(figures: Config) -> int | None:
     if "roberta" not in figures["model_type"]:
         return None
     return int(figures["max_position_embeddings"] - figures["pad_token_id"] - 1)
-
-
-def _hf_width(figures: Any) -> int:
-    return int(figures.hidden_size)
 
 
 def pair(size: int | Iterable[int]) -> tuple[int, int]:

@@ -2,8 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +10,9 @@ import torch
 from torch import nn
 
 from engine.models import clip_files, clip_towers
-from engine.models.built import ConfigRefused, out_of_memory, refuse_cut_images, size_refused
+from engine.models.built import refuse_cut_images
 from engine.models.clip import config as open_clip_config
-from engine.models.clip import create, own_config, pair, set_context_length
+from engine.models.clip import create, explained, own_config, pair, set_context_length
 from engine.models.clip_files import Stored
 from engine.models.library import quiet
 from engine.specs import Refused
@@ -25,31 +23,23 @@ from engine.specs.train import TrainSpec
 OWN_CONFIGS = Path(__file__).parent / "clip_configs"
 SIGLIP_SCALE, SIGLIP_BIAS = math.log(10), -10.0
 """Initial scale and bias of SigLIP's logits: https://arxiv.org/abs/2303.15343, section 3.2."""
-CANNOT = (TypeError, ValueError, KeyError, AttributeError, AssertionError, RuntimeError)
-"""Exceptions that open_clip, timm and torch raise when a model cannot be built as requested."""
 Config = dict[str, Any]
 
 
 def named_config(spec: TrainSpec | EvaluateSpec) -> tuple[str, Config]:
-    """Return the name of a spec's model and a copy of its configuration. Errors: ConfigRefused."""
+    """Return the name of a spec's model and a copy of its configuration. Errors: Refused."""
     library, _, name = spec.model.rpartition(":")
     if library == "config":
         if name not in spec.configs:
-            raise ConfigRefused(f"no configuration was given for {spec.model!r}")
+            raise Refused(f"no configuration was given for {spec.model!r}")
         return name, own_config(name, spec.configs[name])
     if name == DIGITS_MODEL:
         own: Config = json.loads((OWN_CONFIGS / f"{name}.json").read_text())
         return name, own
     name = name.replace("/", "-")  # as open_clip does
     if library not in ("", "open_clip") or name not in open_clip.list_models():
-        raise ConfigRefused(f"{spec.model!r} is neither a model of open_clip, nor {DIGITS_MODEL}, nor config:NAME")
+        raise Refused(f"{spec.model!r} is neither a model of open_clip, nor {DIGITS_MODEL}, nor config:NAME")
     return name, open_clip_config(name)
-
-
-def register() -> None:
-    """Register our own configurations with open_clip in this process: `open_clip.create_model("digits-clip")`."""
-    if DIGITS_MODEL not in open_clip.list_models():
-        open_clip.add_model_config(OWN_CONFIGS)
 
 
 def sized(
@@ -102,7 +92,7 @@ def _set_logits(cfg: Config, spec: TrainSpec | EvaluateSpec, stored: Stored | No
 
 def _set_patch_dropout(name: str, cfg: Config, share: float) -> None:
     if isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
-        raise ConfigRefused(f"{name} has a ResNet for images, which has no patches to leave out")
+        raise Refused(f"{name} has a ResNet for images, which has no patches to leave out")
     cfg["vision_cfg"]["patch_dropout"] = share
 
 
@@ -123,18 +113,16 @@ def _build(
     notes: list[str],
     device: str,
 ) -> Any:
-    """Return the model with its weights. Adds remarks to `notes`.
-
-    Errors: SizeRefused, ConfigRefused, clip_files.WeightsRefused.
-    """
+    """Return the model with its weights. Adds remarks to `notes`. Errors: Refused."""
     of_timm = bool(cfg["vision_cfg"].get("timm_model_name"))
     native = pair(cfg["vision_cfg"].get("image_size", open_clip.CLIPVisionCfg.image_size))
     saved = stored.image_size if stored else None
     asked = spec.image_size and (max(spec.image_size) if len(set(spec.image_size)) == 1 else spec.image_size)
     if asked and not isinstance(asked, int) and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
-        raise ConfigRefused(f"{name} has a ResNet image tower, whose attention pool takes square images only")
+        raise Refused(f"{name} has a ResNet image tower, whose attention pool takes square images only")
     size = asked or saved
-    with _explained(spec, name, native, size), quiet():
+    own = spec.model.startswith("config:") or (isinstance(spec, TrainSpec) and spec.patch_dropout > 0)
+    with explained(name, pair(size) if size else None, native, own=own), quiet():
         if size and not of_timm:
             cfg["vision_cfg"]["image_size"] = size
         model = _create(cfg, preprocess, spec, device)
@@ -170,18 +158,3 @@ def _try(model: Any, size: tuple[int, int], precision: str, device: str) -> None
     with torch.no_grad():
         model.visual.eval()(image)
     model.visual.train()
-
-
-@contextmanager
-def _explained(spec: TrainSpec | EvaluateSpec, name: str, native: tuple[int, int], size: Any) -> Iterator[None]:
-    """Turn errors of building into ones that name the request. Errors: SizeRefused, ConfigRefused."""
-    try:
-        yield
-    except CANNOT as error:
-        if isinstance(error, Refused) or out_of_memory(error):
-            raise
-        if size and pair(size) != native:
-            raise size_refused(name, pair(size), native, error) from error
-        if spec.model.startswith("config:") or (isinstance(spec, TrainSpec) and spec.patch_dropout):
-            raise ConfigRefused(f"{name} cannot be built as asked: {error}") from error
-        raise

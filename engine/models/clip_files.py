@@ -16,17 +16,13 @@ from open_clip.constants import HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
 from safetensors import SafetensorError, safe_open
 
 from engine.models import clip_hub
-from engine.models.built import out_of_memory
+from engine.models.built import first_line, out_of_memory
 from engine.models.clip_hub import Remote, Unreachable
 from engine.results import Progress
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs import Refused
 
 Config = dict[str, Any]
-
-
-class WeightsRefused(Refused):
-    """The weights do not exist, are not weights, or belong to another model."""
 
 
 @dataclass(frozen=True)
@@ -61,20 +57,17 @@ class Stored:
 def find(model: str, weights: str, roots: Roots = None) -> Path | Remote:
     """Return the file of a path, or the file of a tag in the cache or else at Hugging Face.
 
-    roots: folders below which a path must lie. Errors: Unreachable; WeightsRefused if it is neither a file nor a tag.
+    roots: folders below which a path must lie. Errors: Refused.
     """
     if not (place := _hub_place(model, weights)):
         path = expand_home(weights)
         if file_within(path, roots):
             return path
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
-        raise WeightsRefused(f"{weights!r} is neither a file nor published weights of {model}; its tags are: {tags}")
+        raise Refused(f"{weights!r} is neither a file nor published weights of {model}; its tags are: {tags}")
     repo, _, file = place.rpartition("/")
-    files = _alternatives(file or HF_WEIGHTS_NAME)
-    if cached := clip_hub.cached(repo, files):
-        return cached
     try:
-        return clip_hub.locate(repo, files)
+        return clip_hub.find(repo, _alternatives(file or HF_WEIGHTS_NAME))
     except Unreachable as error:
         raise _not_here(model, weights, error) from error
 
@@ -111,7 +104,7 @@ def stored(model: str, weights: str, roots: Roots = None) -> Stored:
 
 
 def peek(path: Path, roots: Roots = None) -> Stored:
-    """Return the description of a file, without reading its tensors. Errors: WeightsRefused."""
+    """Return the description of a file, without reading its tensors. Errors: Refused."""
     try:
         with open_within(path, roots) as file:
             if path.suffix == ".safetensors":
@@ -120,17 +113,17 @@ def peek(path: Path, roots: Roots = None) -> Stored:
             else:
                 content = torch.load(file, map_location="meta", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise WeightsRefused(
+        raise Refused(
             f"{path} is not made of tensors, numbers and texts alone, and loading anything else can run any code"
         ) from error
     except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, EOFError) as error:
         if out_of_memory(error):
             raise
-        raise WeightsRefused(f"{path} holds no weights that can be read: {_first_line(error)}") from error
+        raise Refused(f"{path} holds no weights that can be read: {first_line(error)}") from error
     tensors = content.get("state_dict", content) if isinstance(content, dict) else None
     named = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
     if not named or not any(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
-        raise WeightsRefused(f"{path} holds no weights: neither tensors by their names, nor a `state_dict` of them")
+        raise Refused(f"{path} holds no weights: neither tensors by their names, nor a `state_dict` of them")
     config = _section(content.get("vitals"), "config")
     return Stored(path, frozenset(name.removeprefix("module.") for name in tensors), config, roots)
 
@@ -145,7 +138,7 @@ def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
     """Load weights into a model with open_clip, which adapts position tables. On meta, only names and shapes are
     compared.
 
-    Errors: WeightsRefused names the differences.
+    Errors: Refused names the differences.
     """
     safe = stored.path.suffix == ".safetensors"  # safetensors cannot be read onto meta
     device = "cpu" if safe else next(model.parameters()).device.type
@@ -158,11 +151,11 @@ def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
             warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter")  # only shapes are compared
             open_clip.load_checkpoint(model, str(path), strict=True, weights_only=True, device=device)
     except FileNotFoundError as error:
-        raise WeightsRefused(f"{stored.path} cannot be read: {error.strerror}") from error
+        raise Refused(f"{stored.path} cannot be read: {error.strerror}") from error
     except (RuntimeError, AssertionError, AttributeError, KeyError, ValueError, TypeError) as error:
         if out_of_memory(error):
             raise
-        raise WeightsRefused(f"{stored.path} does not fit {name}: {_differences(error)}") from error
+        raise Refused(f"{stored.path} does not fit {name}: {_differences(error)}") from error
 
 
 def agreed_preprocessing(model: str) -> Config:
@@ -210,7 +203,3 @@ def _differences(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     shown = [line if len(line) <= 200 else f"{line[:200]} …" for line in lines[1:5] or lines[:1]]
     return "; ".join(shown) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -12,6 +12,7 @@ from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf
 from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from engine.models.built import first_line
 from engine.results import Progress
 from engine.specs import Refused
 
@@ -56,17 +57,15 @@ def cache() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
-def cached(repo: str, files: Sequence[str]) -> Path | None:
-    """Return the path of the first of these files that is in the cache, or None."""
-    paths = (try_to_load_from_cache(repo, file) for file in files)
-    return next((Path(path) for path in paths if isinstance(path, str)), None)
-
-
-def locate(repo: str, files: Sequence[str]) -> Remote:
-    """Return the first of these files that exists at Hugging Face. Errors: Unreachable."""
+def find(repo: str, files: Sequence[str]) -> Path | Remote:
+    """Return the first of these files that is in the cache, or else at Hugging Face. Errors: Unreachable."""
+    for file in files:
+        if isinstance(path := try_to_load_from_cache(repo, file), str):
+            return Path(path)
     for file in files:
         try:
-            return Remote(repo, file, _in_time(partial(_metadata, repo, file)).size)
+            ask = partial(get_hf_file_metadata, hf_hub_url(repo, file), timeout=ANSWER_S)
+            return Remote(repo, file, _in_time(ask).size)
         except EntryNotFoundError:
             continue
         except Exception as error:  # from the hub, HTTP, sockets, a timeout or HF_HUB_OFFLINE
@@ -94,15 +93,10 @@ def fetch(remote: Remote) -> Generator[Progress, None, Path]:
     return path
 
 
-def _metadata(repo: str, file: str) -> Any:
-    return get_hf_file_metadata(hf_hub_url(repo, file), timeout=ANSWER_S)
-
-
 def _unreachable(what: str, error: Exception) -> Unreachable:
     if isinstance(error, OfflineModeIsEnabled):
         return Unreachable(f"{what} cannot be reached: HF_HUB_OFFLINE is set")
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return Unreachable(f"{what} cannot be reached: {reason}")
+    return Unreachable(f"{what} cannot be reached: {first_line(error).rstrip('.')}")
 
 
 def _in_time(ask: Callable[[], Any]) -> Any:

@@ -10,7 +10,6 @@ import torch
 from open_clip.tokenizer import HFTokenizer, SimpleTokenizer
 
 from engine.models import clip_hub
-from engine.models.built import ConfigRefused
 from engine.specs import Refused
 
 FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json")
@@ -23,29 +22,25 @@ Tokenizer = Callable[[list[str]], torch.Tensor]
 """Converts texts to int64 tokens (texts, context length)."""
 
 
-class TokenizerMissing(Refused):
-    """The tokenizer is not in the cache and cannot be downloaded or loaded."""
-
-
 def find(model: str, config: Config) -> Path | clip_hub.Remote | None:
     """Return a file of this model's tokenizer in the cache, else at Hugging Face; None for open_clip's own.
 
     Nothing is loaded. config: laid out as in open_clip's JSON files.
-    Errors: TokenizerMissing; ConfigRefused for a user's configuration.
+    Errors: Refused.
     """
     if not (name := _named(model, config)):
         return None
     try:
-        return clip_hub.cached(name, FILES) or clip_hub.locate(name, FILES)
+        return clip_hub.find(name, FILES)
     except clip_hub.Unreachable as error:
-        raise TokenizerMissing(
+        raise Refused(
             f"{model} needs the tokenizer of {name}, which is not in {clip_hub.cache()}, and {error}. Copy it there, "
             "or choose a model with open_clip's own tokenizer, such as ViT-B-32"
         ) from error
 
 
 def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
-    """Return the tokenizer of a model. Errors: TokenizerMissing, ConfigRefused."""
+    """Return the tokenizer of a model. Errors: Refused."""
     find(model, config)
     text = config["text_cfg"]
     options = text.get("tokenizer_kwargs") or {}
@@ -60,7 +55,7 @@ def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
             **options,
         )
     except (OSError, ValueError, ImportError) as error:
-        raise TokenizerMissing(f"the tokenizer of {name}, which {model} needs, cannot be loaded: {error}") from error
+        raise Refused(f"the tokenizer of {name}, which {model} needs, cannot be loaded: {error}") from error
     return loaded
 
 
@@ -75,15 +70,15 @@ def _own(context_length: int, **options: Any) -> Tokenizer:
 
 
 def _named(model: str, config: Config) -> str:
-    """Return the tokenizer's name at Hugging Face; empty for open_clip's own. Errors: ConfigRefused."""
+    """Return the tokenizer's name at Hugging Face; empty for open_clip's own. Errors: Refused."""
     text = config["text_cfg"]
     name: str = text.get("hf_tokenizer_name") or ""
     if name and name not in (known := _known()):
-        raise ConfigRefused(f"{model} asks for tokenizer {name!r}; those of open_clip's models are {', '.join(known)}")
+        raise Refused(f"{model} asks for tokenizer {name!r}; those of open_clip's models are {', '.join(known)}")
     if strange := sorted(set(text.get("tokenizer_kwargs") or {}).difference(OPTIONS)):
-        raise ConfigRefused(f"{model} sets {', '.join(strange)} of its tokenizer; known are {', '.join(OPTIONS)}")
+        raise Refused(f"{model} sets {', '.join(strange)} of its tokenizer; known are {', '.join(OPTIONS)}")
     if not name and (size := text.get("vocab_size", SIMPLE_VOCABULARY)) < SIMPLE_VOCABULARY:
-        raise ConfigRefused(f"{model} has {size:,} tokens, and open_clip's own tokenizer, which it takes, has 49,408")
+        raise Refused(f"{model} has {size:,} tokens, and open_clip's own tokenizer, which it takes, has 49,408")
     return name
 
 

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 
 from engine.models import clip_hub
 from engine.models.clip import hf_folder
-from engine.models.clip_files import WeightsRefused
 from engine.models.clip_hub import Remote, Unreachable
 from engine.models.library import quiet
 from engine.results import Progress
+from engine.specs import Refused
 from engine.specs.train import TrainSpec
 
 FILES = ("model.safetensors", "pytorch_model.bin")
@@ -44,13 +44,13 @@ class Tower:
 
 
 def requested_towers(spec: TrainSpec, name: str, cfg: Config) -> list[Tower]:
-    """Return the towers that a request initialises. Errors: WeightsRefused if a tower has no pretrained weights."""
+    """Return the towers that a request initialises. Errors: Refused if a tower has no pretrained weights."""
     towers = []
     if spec.pretrained_image:
         source = cfg["vision_cfg"].get("timm_model_name")
         found = timm.get_pretrained_cfg(source, allow_unregistered=True) if source else None
         if found is None or not found.hf_hub_id:
-            raise WeightsRefused(
+            raise Refused(
                 f"the image tower of {name} is not timm's, or timm has no weights for it: leave pretrained_image out, "
                 "or take a model such as convnext_base"
             )
@@ -58,7 +58,7 @@ def requested_towers(spec: TrainSpec, name: str, cfg: Config) -> list[Tower]:
     if spec.pretrained_text:
         source = cfg["text_cfg"].get("hf_model_name")
         if not source:
-            raise WeightsRefused(
+            raise Refused(
                 f"the text tower of {name} is not a model of Hugging Face, so there are no weights for it alone: leave "
                 "pretrained_text out, or take a model such as roberta-ViT-B-32"
             )
@@ -68,10 +68,8 @@ def requested_towers(spec: TrainSpec, name: str, cfg: Config) -> list[Tower]:
 
 def find(tower: Tower) -> Path | Remote:
     """Return the file of a tower's weights in the cache, else at Hugging Face. Errors: Unreachable."""
-    if cached := clip_hub.cached(tower.repo, FILES):
-        return cached
     try:
-        return clip_hub.locate(tower.repo, FILES)
+        return clip_hub.find(tower.repo, FILES)
     except Unreachable as error:
         raise Unreachable(
             f"{tower.what} (about {_mb(tower):,.0f} MB) are not in {clip_hub.cache()}, and {error}. On a machine with "
@@ -91,7 +89,7 @@ def fetch(towers: Iterable[Tower]) -> Generator[Progress]:
 def load(model: Any, towers: Iterable[Tower]) -> list[str]:
     """Load weights into the towers of a model that open_clip has built at its own image size. Return notes.
 
-    The global random state does not change. Errors: Unreachable; WeightsRefused if a file does not fit its tower.
+    The global random state does not change. Errors: Refused.
     """
     notes = []
     for tower in towers:
@@ -104,7 +102,7 @@ def load(model: Any, towers: Iterable[Tower]) -> list[str]:
             with torch.random.fork_rng(devices=[]), quiet():
                 given = (_image if tower.part == "image" else _text)(model, tower, _read(path))
         except (RuntimeError, ValueError, KeyError, OSError, SafetensorError, pickle.UnpicklingError) as error:
-            raise WeightsRefused(f"{tower.what} cannot be loaded from {path}: {error}") from error
+            raise Refused(f"{tower.what} cannot be loaded from {path}: {error}") from error
         own = part.state_dict()
         taken = {name: value for name, value in given.items() if name in own and own[name].shape == value.shape}
         part.load_state_dict(taken, strict=False)

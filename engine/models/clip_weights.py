@@ -1,5 +1,6 @@
 """Create CLIP models for training and evaluation, with weights, transforms and tokenizer, as open_clip loads them."""
 
+import json
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
@@ -15,27 +16,13 @@ from torch import Tensor, nn
 
 from engine.models import batch_norm, clip_files, clip_tokenizers, clip_towers
 from engine.models.clip import pair
-from engine.models.clip_build import named_config, notes_on_random, register, sized
+from engine.models.clip_build import named_config, notes_on_random, sized
 from engine.models.clip_tokenizers import Tokenizer, tokenizer
 from engine.results import Progress
 from engine.roots import Roots
 from engine.specs import Refused, images
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
-
-__all__ = [
-    "TEMPLATES",
-    "Made",
-    "arrange",
-    "create",
-    "fetch",
-    "named_config",
-    "prepare",
-    "preprocessing",
-    "register",
-    "sketch",
-    "train_transform",
-]
 
 TEMPLATES: tuple[str, ...] = tuple(fill("{}") for fill in open_clip.SIMPLE_IMAGENET_TEMPLATES)
 """open_clip's seven prompts, which are nearly as accurate as its eighty."""
@@ -88,8 +75,7 @@ def create(spec: TrainSpec | EvaluateSpec, *, weights: str, roots: Roots = None)
 
     weights: a tag of open_clip's, downloaded here without progress unless `fetch` has done so; the path of a
     checkpoint; or empty for random weights, which depend only on the seed. Sizes saved in a checkpoint of ours are used
-    unless the spec sets others. roots: folders below which a checkpoint must lie. Errors: ConfigRefused, SizeRefused,
-    clip_files.WeightsRefused, clip_hub.Unreachable, TokenizerMissing.
+    unless the spec sets others. roots: folders below which a checkpoint must lie. Errors: Refused.
     """
     name, cfg = named_config(spec)
     clip_tokenizers.find(name, cfg)
@@ -104,7 +90,7 @@ def create(spec: TrainSpec | EvaluateSpec, *, weights: str, roots: Roots = None)
         preprocess_val=image_transform_v2(PreprocessCfg(**preprocess), is_train=False),
         tokenizer=tokenizer(name, cfg, cfg["text_cfg"]["context_length"]),
         name=name,
-        config={"model_cfg": cfg, "preprocess_cfg": {key: _listed(value) for key, value in preprocess.items()}},
+        config={"model_cfg": cfg, "preprocess_cfg": json.loads(json.dumps(preprocess))},  # tuples become lists
         notes=notes,
     )
 
@@ -152,8 +138,7 @@ def sketch(
     """Build the same model on meta, and a batch of images (B, 3, height, width) and tokens (B, length) for it.
 
     Nothing is downloaded and no values are loaded: a checkpoint's names and shapes are compared with the model's.
-    roots: folders below which a checkpoint must lie.
-    Errors: ConfigRefused, SizeRefused, clip_files.WeightsRefused.
+    roots: folders below which a checkpoint must lie. Errors: Refused.
     """
     name, cfg = named_config(spec)
     published = clip_files.published(name, weights)
@@ -166,13 +151,11 @@ def sketch(
         return model, (images, torch.zeros(batch_size, cfg["text_cfg"]["context_length"], dtype=torch.long))
 
 
-def prepare(made: Made, spec: TrainSpec) -> None:
-    """Prepare a model for its training: lock towers, checkpoint activations, set the memory format. Errors: Refused."""
-    made.notes.extend(arrange(made.model, spec))
-
-
 def arrange(model: Any, spec: TrainSpec) -> list[str]:
-    """Prepare a model as `prepare` does, and return notes about it."""
+    """Prepare a model for its training: lock towers, checkpoint activations, set the memory format. Return notes.
+
+    Errors: Refused.
+    """
     notes = []
     if spec.lock_image:
         lock_image(model, spec.lock_image_unlocked_groups, freeze_bn_stats=spec.lock_image_freeze_bn_stats)
@@ -191,10 +174,6 @@ def arrange(model: Any, spec: TrainSpec) -> list[str]:
     if spec.channels_last:
         model.to(memory_format=torch.channels_last)
     return notes
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def lock_image(model: Any, unlocked_groups: int, *, freeze_bn_stats: bool) -> None:

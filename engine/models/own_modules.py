@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from engine.models.built import Built, OptionRefused, Wanted, images, out_of_memory
+from engine.models.built import Built, Wanted, images, out_of_memory
 from engine.names import ModelNotFound
 from engine.specs import Refused
 from engine.specs.model_name import PYTHON
@@ -34,7 +34,7 @@ def build(name: str, wanted: Wanted) -> Built:
     """Return the module that a factory makes, with one batch of images (batch, channels, height, width).
 
     The factory is called with the wanted keywords and no other arguments, under its device as torch's default.
-    Errors: ModelNotFound; OptionRefused when a keyword does not fit; those of the factory.
+    Errors: ModelNotFound; Refused when a keyword does not fit; those of the factory.
     """
     factory = _find(name)
     with torch.device(wanted.device):
@@ -43,7 +43,7 @@ def build(name: str, wanted: Wanted) -> Built:
         except TypeError as error:
             if not wanted.model_kwargs:
                 raise
-            raise OptionRefused(f"{PYTHON}:{name} does not take {wanted.model_kwargs}: {error}") from error
+            raise Refused(f"{PYTHON}:{name} does not take {wanted.model_kwargs}: {error}") from error
         except (RuntimeError, NotImplementedError) as error:
             if wanted.device != "meta" or out_of_memory(error):
                 raise

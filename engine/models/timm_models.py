@@ -7,7 +7,8 @@ import timm
 import torch
 from timm.models import model_entrypoint
 
-from engine.models.built import Built, OptionRefused, Wanted, images, out_of_memory, size_refused
+from engine.models.built import Built, Wanted, images, out_of_memory, size_refused
+from engine.specs import Refused
 
 FIELDS = {"num_classes": "num_classes", "in_chans": "in_chans", "img_size": "image_size"}
 """Keywords that have fields of their own."""
@@ -30,7 +31,7 @@ def family(name: str) -> str:
 def build(name: str, wanted: Wanted) -> Built:
     """Return a timm model.
 
-    Errors: SizeRefused if it does not support the requested image size; OptionRefused if it does not take an option.
+    Errors: Refused if it does not support the requested image size or does not take an option.
     """
     made_for, tested_at, channels = _input(timm.get_pretrained_cfg(name))
     native_size = tested_at if wanted.test_size else made_for
@@ -59,12 +60,12 @@ def _input(pretrained_cfg: Any) -> tuple[tuple[int, int], tuple[int, int], int]:
 
 
 def _options(name: str, wanted: Wanted) -> dict[str, Any]:
-    """Return the keywords for timm.create_model. Errors: OptionRefused."""
+    """Return the keywords for timm.create_model. Errors: Refused."""
     for keyword in wanted.model_kwargs:
         if keyword in FIELDS:
-            raise OptionRefused(f"timm:{name}: {keyword} is no keyword here: give {FIELDS[keyword]} instead")
+            raise Refused(f"timm:{name}: {keyword} is no keyword here: give {FIELDS[keyword]} instead")
         if keyword.startswith("pretrained") or keyword in LOADING:
-            raise OptionRefused(
+            raise Refused(
                 f"timm:{name}: the keyword {keyword} is not taken, because models are built with random weights and "
                 "without reading files"
             )
@@ -73,7 +74,7 @@ def _options(name: str, wanted: Wanted) -> dict[str, Any]:
 
 
 def _create(name: str, options: dict[str, Any]) -> Any:
-    """Return a model. Errors: OptionRefused when it fails with options."""
+    """Return a model. Errors: Refused when it fails with options."""
     try:
         return timm.create_model(name, **options)
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError) as error:
@@ -82,9 +83,9 @@ def _create(name: str, options: dict[str, Any]) -> Any:
         raise _option_refused(name, options, error) from error
 
 
-def _option_refused(name: str, options: dict[str, Any], why: Exception) -> OptionRefused:
+def _option_refused(name: str, options: dict[str, Any], why: Exception) -> Refused:
     given = ", ".join(f"{option}={value!r}" for option, value in options.items())
-    return OptionRefused(f"timm:{name} cannot be built with {given}: {type(why).__name__}: {why}")
+    return Refused(f"timm:{name} cannot be built with {given}: {type(why).__name__}: {why}")
 
 
 def _resized(name: str, size: tuple[int, int], native: tuple[int, int], options: dict[str, Any]) -> Any:

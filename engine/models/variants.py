@@ -27,10 +27,6 @@ RECORDING_CALLS = 2
 them."""
 
 
-class VariantRefused(Refused):
-    """This device or this model does not support the variant."""
-
-
 @dataclass(frozen=True)
 class Numbers:
     """The data types of a precision on a device."""
@@ -41,10 +37,10 @@ class Numbers:
 
 
 def numbers(precision: str, device: str) -> Numbers:
-    """Return the types of a precision on a device; amp alone means the device's own type. Errors: VariantRefused."""
+    """Return the types of a precision on a device; amp alone means the device's own type. Errors: Refused."""
     if precision == "tf32":
         if not has_tf32(device):
-            raise VariantRefused(f"tf32 needs an NVIDIA GPU of compute capability 8.0 or more, which {device} is not")
+            raise Refused(f"tf32 needs an NVIDIA GPU of compute capability 8.0 or more, which {device} is not")
         return Numbers("float32", tf32=True)
     if precision.startswith("amp"):
         own = "float16" if device.startswith("cuda") else "bfloat16"
@@ -112,19 +108,19 @@ def _freezing() -> AbstractContextManager[None]:
 def build(name: str, wanted: Wanted, variant: Variant, *, training: bool, build: Builder = library.build) -> Built:
     """Return a model for a variant. All variants with the same seed have the same weights.
 
-    Errors: VariantRefused when the device cannot run the variant, or when it would change nothing in the model; those
+    Errors: Refused when the device cannot run the variant, or when it would change nothing in the model; those
     of library.build.
     """
     if refusal := variant.refusal(wanted.device):
-        raise VariantRefused(refusal)
+        raise Refused(refusal)
     with _fast_norm() if variant.fast_norm else nullcontext():
         built = build(name, wanted)
     model: Any = built.model
     if variant.fast_norm and not any(getattr(module, "_fast_norm", False) for module in model.modules()):
-        raise VariantRefused(f"{name} has no norm layer with a fast form")
+        raise Refused(f"{name} has no norm layer with a fast form")
     if variant.checkpointing:
         if not hasattr(model, "set_grad_checkpointing"):
-            raise VariantRefused(f"{name} has no gradient checkpointing")
+            raise Refused(f"{name} has no gradient checkpointing")
         model.set_grad_checkpointing(True)
     if variant.reparameterized:
         model = _reparameterized(name, model, training)
@@ -154,13 +150,13 @@ def _fast_norm() -> Iterator[None]:
 
 def _reparameterized(name: str, model: torch.nn.Module, training: bool) -> torch.nn.Module:
     if training:
-        raise VariantRefused("a reparameterised model is for inference: its branches are merged")
+        raise Refused("a reparameterised model is for inference: its branches are merged")
     from timm.utils import reparameterize_model  # type: ignore[attr-defined]
 
     with next(model.parameters()).device:  # timm creates the merged layers on this device
         merged: torch.nn.Module = reparameterize_model(model, inplace=False)
     if merged.state_dict().keys() == model.state_dict().keys():
-        raise VariantRefused(f"{name} has nothing to reparameterise")
+        raise Refused(f"{name} has nothing to reparameterise")
     return merged
 
 
@@ -176,7 +172,7 @@ def runner(variant: Variant, built: Built, found: Numbers, device: str) -> Calla
     )
     if variant.execution in ("trace", "cudagraphs"):
         with autocast(cache_enabled=False):  # a cached cast would be captured as a constant
-            return partial(_traced(model, inputs), *inputs) if variant.execution == "trace" else _graphed(model, inputs)
+            return partial(traced(model, inputs), *inputs) if variant.execution == "trace" else _graphed(model, inputs)
     run: Callable[..., Any] = model
     if variant.execution == "compile":
         run = compiled(
@@ -206,14 +202,21 @@ def compiled(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
     return done
 
 
-def _traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
+@contextmanager
+def torchscript_warnings_off() -> Iterator[None]:
+    """Silence the warning that TorchScript is deprecated: it is measured anyway."""
     with warnings.catch_warnings():
-        # TorchScript is deprecated. This variant measures it anyway.
-        warnings.filterwarnings("ignore", message=r"`torch\.jit\.trace", category=FutureWarning)
-        warnings.filterwarnings("ignore", message=r"`torch\.jit\.trace", category=DeprecationWarning)
+        for kind in (FutureWarning, DeprecationWarning):
+            warnings.filterwarnings("ignore", message=r"`torch\.jit\.(script|trace)", category=kind)
         warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # type: ignore[attr-defined]
-        traced: Callable[..., Any] = torch.jit.trace(model, inputs, check_trace=False)  # type: ignore[no-untyped-call]
-    return traced
+        yield
+
+
+def traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
+    """Return a model traced with these inputs. Tracing calls it once."""
+    with torchscript_warnings_off():
+        done: Callable[..., Any] = torch.jit.trace(model, inputs, check_trace=False)  # type: ignore[no-untyped-call]
+    return done
 
 
 def _under(context: Callable[[], AbstractContextManager[Any]], run: Callable[[], Any]) -> Callable[[], Any]:

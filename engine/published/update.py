@@ -1,7 +1,6 @@
 """Import a newer version of a publisher's table of accuracies: check all of it, then merge it with earlier imports."""
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -26,26 +25,6 @@ WRONG = 0.011
 """Accuracy plus error of one row may differ from 100 by at most this, in per cent, because both are rounded."""
 
 
-@dataclass(frozen=True)
-class Imported:
-    """Changes made by an import."""
-
-    table: Table
-    rows: int
-    added: int
-    """Values that did not exist before."""
-    changed: int
-    """Values that existed and are now different."""
-
-    @property
-    def sentence(self) -> str:
-        """Return the changes as a sentence for the user."""
-        return (
-            f"{self.rows:,} rows of {self.table.repository}: {self.added:,} new figures, {self.changed:,} changed; "
-            "imported ones stand in for shipped ones"
-        )
-
-
 def folder(settings: Settings) -> Path:
     """Return the folder of imported tables. It is beside the runs, so that the shipped tables stay unchanged."""
     return settings.runs_dir / "published"
@@ -62,8 +41,9 @@ def open_table(path: str) -> BinaryIO:
     return Path(path).open("rb")
 
 
-def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> Imported:
-    """Merge a publisher's table into the folder `to`. A refused table changes nothing.
+def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> str:
+    """Merge a publisher's table into the folder `to`, and return a sentence on the changes. A refused table changes
+    nothing.
 
     name: file name, which identifies timm's test sets and is shown as the source with today's date. kind: one of
     TABLES; found by the headings if None. Errors: Refused.
@@ -77,7 +57,8 @@ def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> Imp
     compared = lines.merge(before, on=[*KEY, "figure"], how="left", suffixes=("", "_before"))
     new, same = compared["percent_before"].isna(), compared["percent_before"] == compared["percent"]
     _merge(lines, to / f"{_stem(table, name)}.csv")
-    return Imported(table, len(ours), int(new.sum()), int((~new & ~same).sum()))
+    changes = f"{int(new.sum()):,} new figures, {int((~new & ~same).sum()):,} changed"
+    return f"{len(ours):,} rows of {table.repository}: {changes}; imported ones stand in for shipped ones"
 
 
 def _parsed(content: bytes, name: str) -> pd.DataFrame:

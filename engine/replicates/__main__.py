@@ -21,8 +21,7 @@ STATUS = Path("/proc/self/status")
 
 
 def main() -> None:
-    """Do the job on stdin and write its reports. Errors: those of the work, as a traceback in the log and an exit
-    code."""
+    """Do the job on stdin and write its reports. Errors of the work become a traceback in the log and an exit code."""
     out = own_stdout()
     work = import_module(f"engine.replicates.{sys.argv[1]}.work")
     job: Job = work.Job.model_validate_json(sys.stdin.buffer.read())

@@ -28,8 +28,7 @@ class Ended:
 
 
 def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
-    """Yield the reports of the process, None about once a second while there are none, and Ended at the end if it
-    failed.
+    """Yield the reports of the process, None about once a second while there are none, and Ended if it failed.
 
     deadline: by time.monotonic(). Closing this generator kills the process and all its children.
     """
@@ -64,8 +63,7 @@ def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Genera
 
 
 def _lines(fileno: int, deadline: float) -> Iterator[bytes]:
-    """Yield whole lines until the end of the pipe or the deadline, and an empty line after each TICK_S without
-    output."""
+    """Yield whole lines until the end of the pipe or the deadline; an empty line after each TICK_S without output."""
     held = b""
     while (left := deadline - time.monotonic()) > 0:
         ready, _, _ = select.select([fileno], [], [], min(TICK_S, left))

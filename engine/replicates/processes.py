@@ -91,6 +91,7 @@ class Processes:
         If a subject ends the process while it is prepared, another process is started without it.
         """
         failures: Found = {}
+        where = progress.note
         while True:
             found: Found = dict(failures)
             attempt = job.model_copy(update={"skip": (*job.skip, *failures)})
@@ -105,7 +106,7 @@ class Processes:
                         found[report.measured.label] = report.measured
                     elif report and report.doing:
                         current = report.label
-                        progress = progress.model_copy(update={"note": f"{_where(progress)}; {report.doing}"})
+                        progress = progress.model_copy(update={"note": f"{where}; {report.doing}"})
                     yield progress
             if ended is None:
                 return found
@@ -137,7 +138,3 @@ class Processes:
                         self.spent.add(report)
                 yield report
         self.spent.starts += time.monotonic() - since  # ending a process takes time as well
-
-
-def _where(progress: Progress) -> str:
-    return progress.note.partition("; ")[0]

@@ -46,56 +46,43 @@ class Held:
         give_back_workspaces(device)
         return cls(device, max(0.0, resident() - resident_mb), _allocated(device))
 
-    def own(self, device_mb: float | None, process_mb: float | None) -> dict[str, float | None]:
-        """Return peaks in MB without the memory held for other subjects, as fields of a Measured."""
-        return {
-            "device_peak_mb": None if device_mb is None else device_mb - self.allocated_mb,
-            "process_peak_mb": None if process_mb is None else process_mb - self.resident_mb,
-        }
-
-
-@dataclass(frozen=True)
-class FirstCall:
-    """Times and peak memory of capturing a subject and calling it for the first time, in ms and MB."""
-
-    phases: Mapping[str, Phase]
-    capture_ms: float
-    first_ms: float
-    settling_ms: float
-    """Time of the calls after the first that still compile."""
-    captured_mb: float | None
-    device_mb: float | None
-    process_mb: float | None
-
-    @property
-    def compile_ms(self) -> float:
-        """Return the time until the subject is compiled, including its first call."""
-        return self.capture_ms + self.first_ms + self.settling_ms
-
 
 def first_call(
+    label: str,
     capture: Callable[[], Run],
     phases_of: Callable[[Run], Mapping[str, Phase]],
     stopwatch: Stopwatch,
-    device: str,
+    held: Held,
     *,
+    compiles: bool,
     settling: int = 0,
-) -> FirstCall:
-    """Capture a subject and call it for the first time. Call this inside the subject's settings.
+    keeps_capture: bool = False,
+) -> tuple[Mapping[str, Phase], Measured]:
+    """Capture a subject and call it for the first time, inside its settings. Return its phases, times and peak memory.
 
-    settling: number of calls after the first that still compile, as TorchScript does after seeing its inputs, or that
-    record CUDA graphs.
+    held: memory of other subjects, which does not count.
+    compiles: whether capturing and first calls compile it. settling: number of calls after the first that still
+    compile, as TorchScript does after seeing its inputs, or that record CUDA graphs. keeps_capture: whether the memory
+    of the capture stays allocated, as that of a CUDA graph, whose replays allocate none.
     """
     runs: list[Run] = []
     took: list[float] = []
     captured_mb, _ = peak(
-        lambda: took.append(first_call_ms(stopwatch, [lambda: runs.append(capture())])), device, calls=1
+        lambda: took.append(first_call_ms(stopwatch, [lambda: runs.append(capture())])), held.device, calls=1
     )
     phases = phases_of(runs[0])
     first_ms = first_call_ms(stopwatch, list(phases.values()))
     settling_ms = sum(first_call_ms(stopwatch, list(phases.values())) for _ in range(settling))
-    device_mb, process_mb = peak(lambda: once(phases), device)
-    return FirstCall(phases, took[0], first_ms, settling_ms, captured_mb, device_mb, process_mb)
+    device_mb, process_mb = peak(lambda: once(phases), held.device)
+    if keeps_capture and device_mb is not None and captured_mb is not None:
+        device_mb = max(device_mb, captured_mb)
+    return phases, Measured(
+        label=label,
+        first_call_ms=first_ms,
+        compile_ms=took[0] + first_ms + settling_ms if compiles else None,
+        device_peak_mb=None if device_mb is None else device_mb - held.allocated_mb,
+        process_peak_mb=None if process_mb is None else process_mb - held.resident_mb,
+    )
 
 
 def once(phases: Mapping[str, Phase]) -> None:

@@ -38,7 +38,8 @@ def measure(
         except Exception as error:  # noqa: BLE001 - models may raise any error, which becomes their row
             prepared = failure(label, error)
         if isinstance(prepared, Ready):
-            ready.append(_placed(prepared, job.labels[:place]))
+            row = prepared.measured.row | {"first_call_after": job.labels[:place]}
+            ready.append(replace(prepared, measured=prepared.measured.model_copy(update={"row": row})))
             continue
         release()
         yield Report(measured=prepared)
@@ -59,12 +60,6 @@ def measure(
                 else:
                     measured = found
         yield Report(measured=measured)
-
-
-def _placed(subject: Ready, earlier: tuple[str, ...]) -> Ready:
-    """Return the subject with the labels that made their first calls before it."""
-    row = subject.measured.row | {"first_call_after": earlier}
-    return replace(subject, measured=subject.measured.model_copy(update={"row": row}))
 
 
 def _session(

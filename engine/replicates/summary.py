@@ -2,7 +2,7 @@
 
 import csv
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.measure.contention import MOST_NAMES, contended, named
 from engine.replicates.messages import Measured, TimedSpec
-from engine.results import Contention, TimedRow
+from engine.results import Artifact, Contention, TimedRow
 from engine.statistics import UNSTABLE, drifting, percentile, ratio, spread
 
 BACK_TO_BACK = "back_to_back"
@@ -45,6 +45,7 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
     per_process = [result.samples_ms for result in measured]
     samples = [sample for process in per_process for sample in process]
     medians = process_medians(measured)
+    queued = [statistics.median(result.back_to_back.ms) for result in measured if result.back_to_back]
     compiled = [result.compile_ms for result in measured if result.compile_ms is not None]
     again = [measured[0].compile_again_ms] if measured[0].compile_again_ms is not None else compiled[1:]
     parts = {phase: process_medians(measured, phase) for phase in measured[0].phases}
@@ -56,7 +57,7 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
         "mean_ms": float(np.mean(samples)),
         "std_ms": deviation(samples),
         **({f"{phase}_ms": statistics.median(values) for phase, values in parts.items()} if len(parts) > 1 else {}),
-        "back_to_back_ms": _back_to_back_ms(measured),
+        "back_to_back_ms": statistics.median(queued) if queued else None,
         "first_call_ms": measured[0].first_call_ms,
         "compile_cold_ms": compiled[0] if compiled else None,
         "compile_warm_ms": statistics.median(again) if again else None,
@@ -78,25 +79,13 @@ def process_medians(measured: Sequence[Measured], phase: str = "") -> tuple[floa
     return tuple(statistics.median(process.phases[phase] if phase else process.samples_ms) for process in measured)
 
 
-def _back_to_back_ms(measured: Sequence[Measured]) -> float | None:
-    """Return the median of the processes' medians; None where calls were not timed back to back."""
-    medians = [statistics.median(process.back_to_back.ms) for process in measured if process.back_to_back]
-    return statistics.median(medians) if medians else None
-
-
 def neighbours(measured: Sequence[Measured]) -> dict[str, float]:
-    """Return the busiest other processes by name, each with its largest share of the CPUs in any process, busiest
-    first."""
+    """Return the busiest other processes by name, busiest first, with their largest share of the CPUs."""
     most: dict[str, float] = {}
     for process in measured:
         for name, share in process.neighbours.items():
             most[name] = max(share, most.get(name, 0.0))
     return dict(sorted(most.items(), key=lambda item: -item[1])[:MOST_NAMES])
-
-
-def together(measured: Sequence[Measured], phase: str) -> list[float]:
-    """Return all samples of one phase, in ms per call."""
-    return [value for process in measured for value in process.phases[phase]]
 
 
 def deviation(samples: Sequence[float]) -> float | None:
@@ -168,45 +157,43 @@ def compared(
     )
 
 
-def back_to_back(found: Sequence[Mapping[str, Measured]]) -> list[dict[str, Measured]]:
-    """Return the samples of queued calls as one phase, in the form `write_samples` takes; empty on a CPU."""
-    queued = [
-        {
-            label: Measured(label=label, rounds=one.rounds, phases={BACK_TO_BACK: one.ms}, calls=one.calls)
-            for label, samples in process.items()
-            if (one := samples.back_to_back)
-        }
-        for process in found
-    ]
-    return queued if any(queued) else []
-
-
-def back_to_back_name(file: str) -> str:
-    """Return the name of the file with the samples of queued calls, from the name of the file with those of latency."""
-    return f"{file.removesuffix('.csv')}__{BACK_TO_BACK}.csv"
-
-
 def write_samples(
-    path: Path,
+    run_dir: Path,
+    file: str,
     found: Sequence[Mapping[str, Measured]],
+    written: set[str],
     *,
     what: Mapping[str, str],
     label: str,
     phases: Sequence[str],
-    begin: bool = True,
-) -> None:
-    """Write every sample at full precision, so that all values of a row can be computed again.
+) -> Iterator[Artifact]:
+    """Write every sample at full precision, so that all values of a row can be computed again, and yield the files.
 
+    Samples of queued calls are in a file of their own. written: files to continue; those that are begun are added.
     what: columns with the same value in all lines. label: name of the column that holds the labels.
-    begin: write a new file instead of appending to one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w" if begin else "a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if begin:
-            writer.writerow(["process", *what, label, "round", "calls", *(f"{phase}_ms" for phase in phases)])
-        for number, process in enumerate(found, start=1):
-            for name, measured in process.items():
-                for index, turn in enumerate(measured.rounds):
-                    parts = [repr(measured.phases[p][index]) if p in measured.phases else "" for p in phases]
-                    writer.writerow([number, *what.values(), name, turn, measured.calls[index], *parts])
+    queued = [
+        {
+            name: Measured(label=name, rounds=one.rounds, phases={BACK_TO_BACK: one.ms}, calls=one.calls)
+            for name, measured in process.items()
+            if (one := measured.back_to_back)
+        }
+        for process in found
+    ]
+    queued_file = f"{file.removesuffix('.csv')}__{BACK_TO_BACK}.csv"
+    for name, processes, columns in ((file, found, phases), (queued_file, queued, [BACK_TO_BACK])):
+        if not any(measured.rounds for process in processes for measured in process.values()):
+            continue
+        path, begun = run_dir / name, name in written
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a" if begun else "w", newline="", encoding="utf-8") as out:
+            writer = csv.writer(out, lineterminator="\n")
+            if not begun:
+                writer.writerow(["process", *what, label, "round", "calls", *(f"{column}_ms" for column in columns)])
+            for number, process in enumerate(processes, start=1):
+                for subject, measured in process.items():
+                    for index, turn in enumerate(measured.rounds):
+                        parts = [repr(measured.phases[c][index]) if c in measured.phases else "" for c in columns]
+                        writer.writerow([number, *what.values(), subject, turn, measured.calls[index], *parts])
+        written.add(name)
+        yield Artifact(name=name, kind="samples")

@@ -1,7 +1,7 @@
 """Return results as tables. The page, the CSV and the command line show these same frames."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from engine.results import (
     DeviceRow,
     Machine,
     ModuleCount,
+    OperatorCount,
     ProfileRow,
     RecurrentRow,
     Row,
@@ -24,32 +25,23 @@ from engine.results.clip import EvaluateRow, TrainRow
 from engine.roots import open_within
 from engine.specs.building import OPTIONS
 from engine.store.model import Run
+from engine.words import in_words
 
-TOWERS = ("image", "text", "other")
 LEFT_OUT = {"operators"}  # operators have their own table
-NESTED = ("uncounted", "fvcore_unsupported", "differences")
 _WHAT = ("library", "model", "status", "error", "family")
 _BENCHMARK = (
-    *_WHAT,
-    *(
-        "tower purpose mode variant baseline device device_name threads batch_size_requested batch_size "
-        "image_size context_length"
-    ).split(),
-    *OPTIONS,
-    *(
-        "precision dtype autocast_dtype tf32 memory_format cudnn_benchmark deterministic cache optimizer "
-        "latency_ms p90_ms p95_ms p99_ms mean_ms std_ms back_to_back_ms samples_per_s forward_ms backward_ms "
-        "optimizer_ms"
-    ).split(),
+    *(*_WHAT, "tower", "purpose", "mode", "variant", "baseline", "device", "device_name", "threads"),
+    *("batch_size_requested", "batch_size", "image_size", "context_length", *OPTIONS),
+    *"precision dtype autocast_dtype tf32 memory_format cudnn_benchmark deterministic cache optimizer".split(),
+    *"latency_ms p90_ms p95_ms p99_ms mean_ms std_ms back_to_back_ms samples_per_s".split(),
+    *("forward_ms", "backward_ms", "optimizer_ms"),
 )
 _RECURRENT = (
     *_WHAT,
-    *(
-        "network baseline seq_length mini_batch input_size hidden_size num_layers proj_size bidirectional "
-        "batch_first image_size precision tf32 cudnn_benchmark device device_name threads forward_ms "
-        "forward_mean_ms forward_std_ms forward_p90_ms forward_spread backward_ms backward_mean_ms "
-        "backward_std_ms backward_p90_ms backward_spread"
-    ).split(),
+    *"network baseline seq_length mini_batch input_size hidden_size num_layers proj_size bidirectional".split(),
+    *"batch_first image_size precision tf32 cudnn_benchmark device device_name threads".split(),
+    *"forward_ms forward_mean_ms forward_std_ms forward_p90_ms forward_spread".split(),
+    *"backward_ms backward_mean_ms backward_std_ms backward_p90_ms backward_spread".split(),
 )
 _TRAIN = (
     *_WHAT[:4],
@@ -58,7 +50,6 @@ _TRAIN = (
 """The first columns of each kind of table: what was done, then the main values. All other fields follow."""
 ENVIRONMENT = ("host", "platform", "driver", "seed", "date")
 """Fields of a run's environment that its rows do not have. Versions and the GPU's settings are added to them."""
-FULL = ["library", "model", *(name for name in ProfileRow.model_fields if name not in {"library", "model", *LEFT_OUT})]
 
 _PARAMETERS = ["mparams", "image_mparams", "text_mparams"]
 _HEAD = ["model", "image_size", "image_width", "text_width", "embed_dim", *_PARAMETERS]
@@ -71,14 +62,7 @@ REFERENCE = {
 
 def profile(rows: Iterable[ProfileRow]) -> pd.DataFrame:
     """Return every value of every row, sorted by cost, smallest first; failed models last."""
-    records = []
-    for row in rows:
-        record = row.model_dump(mode="json", exclude=LEFT_OUT)
-        record |= {name: json.dumps(record[name]) if record[name] else "" for name in NESTED}
-        records.append(record | {"notes": "; ".join(row.notes)})
-    frame = pd.DataFrame(records, columns=FULL)
-    figures = [name for name, field in ProfileRow.model_fields.items() if field.annotation in (float, float | None)]
-    frame = frame.astype(dict.fromkeys(figures, float))
+    frame = _flat(rows, ProfileRow, ())
     frame["cost"] = frame["gmacs"].fillna(frame["fvcore_gmacs"])
     return frame.sort_values(["cost", "mparams", "model", "batch_size"], ignore_index=True).drop(columns="cost")
 
@@ -138,6 +122,8 @@ def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
     """Add a run's environment to each of its rows, so that a saved file is complete without the run."""
     here = run.environment
     facts = {name: getattr(here, name) if here else None for name in ENVIRONMENT}
+    if here and "host" in frame:  # rows of a timing on several nodes have their own
+        facts["host"] = frame["host"].where(frame["host"] != "", here.host)
     nested = {name: json.dumps(getattr(here, name)) if here else "" for name in ("versions", "gpu")}
     return frame.assign(**facts, **nested)
 
@@ -147,11 +133,11 @@ def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.Data
 
     kind: the class of the rows. Lists are joined by semicolons; dictionaries, and lists of them, are JSON.
     """
-    columns = [name for name in dict.fromkeys([*first, *kind.model_fields]) if name != "contention"]
+    columns = [name for name in dict.fromkeys([*first, *kind.model_fields]) if name not in {"contention", *LEFT_OUT}]
     contended = list(Contention.model_fields) if "contention" in kind.model_fields else []
     records = []
     for row in rows:
-        record = row.model_dump(mode="json")
+        record = row.model_dump(mode="json", exclude=LEFT_OUT)
         contention = record.pop("contention", None) or {}
         records.append({name: _cell(value) for name, value in record.items()} | contention)
     frame = pd.DataFrame(records, columns=[*columns, *contended])
@@ -170,15 +156,16 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def towers(row: ProfileRow) -> pd.DataFrame:
-    """Return parameters, MACs and activations of each tower and of the whole. Columns: tower, mparams, gmacs, macts."""
-    records = [
-        {"tower": tower} | {figure: getattr(row, f"{tower}_{figure}") for figure in ("mparams", "gmacs", "macts")}
-        for tower in TOWERS
-    ]
-    records.append({"tower": "total", "mparams": row.mparams, "gmacs": row.gmacs, "macts": row.macts})
-    frame = pd.DataFrame(records).astype({"mparams": float, "gmacs": float, "macts": float})
-    return frame[frame[["mparams", "gmacs", "macts"]].gt(0).any(axis=1)].reset_index(drop=True)
+def towers(costs: Mapping[Any, Any]) -> pd.DataFrame:
+    """Return parameters, MACs and activations of each tower and of the whole. Columns: tower, mparams, gmacs, macts.
+
+    costs: the fields of a ProfileRow, or a row of the catalogue. A tower without costs has no line.
+    """
+    figures = ["mparams", "gmacs", "macts"]
+    prefixes = {"image": "image_", "text": "text_", "other": "other_", "total": ""}
+    lines = [[costs.get(f"{prefix}{figure}") for figure in figures] for prefix in prefixes.values()]
+    frame = pd.DataFrame(lines, index=list(prefixes), columns=figures, dtype=float)
+    return frame[frame.gt(0).any(axis=1)].reset_index(names="tower")
 
 
 def operators(row: ProfileRow) -> pd.DataFrame:
@@ -186,25 +173,17 @@ def operators(row: ProfileRow) -> pd.DataFrame:
 
     MACs and activations are per sample, bytes of the whole batch.
     """
-    records = [
-        {
-            "operator": count.operator,
-            "calls": count.calls,
-            "gmacs": count.flops / 2e9 / row.batch_size,
-            "macts": count.activations / 1e6 / row.batch_size,
-            "read_mb": count.read_bytes / 1e6,
-            "written_mb": count.written_bytes / 1e6,
-            "work": count.work,
-        }
-        for count in row.operators
-    ]
-    columns = ["operator", "calls", "gmacs", "share", "macts", "read_mb", "written_mb", "work"]
-    frame = pd.DataFrame(records, columns=columns)
-    total = frame["gmacs"].sum()
-    frame["share"] = 100 * frame["gmacs"].astype(float) / total if total else 0.0
-    frame["unknown"] = frame["work"] == "unknown"  # operators that make a count incomplete come first
+    counts = pd.DataFrame([count.model_dump() for count in row.operators], columns=list(OperatorCount.model_fields))
+    frame = counts.assign(
+        gmacs=counts["flops"].astype(float) / 2e9 / row.batch_size,
+        share=100 * counts["flops"].astype(float) / (counts["flops"].sum() or 1),
+        macts=counts["activations"].astype(float) / 1e6 / row.batch_size,
+        read_mb=counts["read_bytes"].astype(float) / 1e6,
+        written_mb=counts["written_bytes"].astype(float) / 1e6,
+        unknown=counts["work"] == "unknown",  # operators that make a count incomplete come first
+    )
     frame = frame.sort_values(["unknown", "gmacs", "read_mb"], ascending=False, ignore_index=True)
-    return frame.drop(columns="unknown")
+    return frame[["operator", "calls", "gmacs", "share", "macts", "read_mb", "written_mb", "work"]]
 
 
 def differences(row: ProfileRow) -> pd.DataFrame:
@@ -262,7 +241,7 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
             "train_loss": run.results.loss,
             "zeroshot_top1": run.results.accuracy,
             "latency_ms": run.results.latency_ms,
-            "flags": ", ".join(flag.replace("_", " ") for flag in run.results.flags),
+            "flags": in_words(run.results.flags),
         }
         for run in runs
     ]

@@ -34,7 +34,6 @@ def _towers(stem: str, label: str, unit: str, help: str) -> dict[str, Quantity]:
 
 
 def _pass(name: str) -> dict[str, Quantity]:
-    """Return the quantities of a timed forward or backward pass."""
     label, of = name.capitalize(), f"of the {name} pass"
     return {
         f"{name}_ms": Quantity(label, "ms", f"Median {of}."),
@@ -199,7 +198,16 @@ COMPARABLE = tuple(
 MEASURED = ("latency_ms", "samples_per_s")
 """Quantities measured on this machine, which are also offered as axes."""
 
+_WAYS = (("image", "text"), ("text", "image"))
+RECALLS = {f"{one}_to_{two}_r{k}": f"{one.capitalize()} → {two} R@{k}" for one, two in _WAYS for k in (1, 5, 10)}
+RANKS = {
+    f"{one}_to_{two}_{mean}_rank": f"{one.capitalize()} → {two} {mean} rank"
+    for one, two in _WAYS
+    for mean in ("mean", "median")
+}
 CLIP_LABELS = {
+    **RECALLS,
+    **RANKS,
     "mark": "Best",
     "step": "Step",
     "train_loss": "Training loss",
@@ -207,27 +215,17 @@ CLIP_LABELS = {
     "val_generative_loss": "Held-out loss of captions",
     "zeroshot_top1": "Zero-shot top-1",
     "zeroshot_top5": "Zero-shot top-5",
-    "image_to_text_r1": "Image → text R@1",
-    "text_to_image_r1": "Text → image R@1",
-    "image_to_text_r5": "Image → text R@5",
-    "text_to_image_r5": "Text → image R@5",
     "lr": "Learning rate",
     "logit_scale": "Logit scale",
     "samples_per_s": "Pairs/s",
     "data_share": "Waiting for data",
     "seconds": "Since the start (s)",
     "peak_memory_mb": "Peak memory (MB)",
-    "image_to_text_mean_rank": "Image → text mean rank",
-    "text_to_image_mean_rank": "Text → image mean rank",
     "samples_seen": "Pairs seen",
     "checkpoint": "Checkpoint",
     "acc1": "Top-1 accuracy",
     "acc5": "Top-5 accuracy",
     "mean_per_class_recall": "Mean recall per class",
-    "image_to_text_median_rank": "Image → text median rank",
-    "text_to_image_median_rank": "Text → image median rank",
-    "image_to_text_r10": "Image → text R@10",
-    "text_to_image_r10": "Text → image R@10",
     "gflop_per_s": "Rate (GFLOP/s)",
     "gb_per_s": "Rate (GB/s)",
 }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 SHAPES = ("circle", "diamond", "square", "cross", "triangle-up", "star", "x", "hexagon")
@@ -73,16 +74,18 @@ def write_beside(figure: go.Figure, labels: Sequence[tuple[float, str, str]], xs
     look = {"showarrow": False, "xanchor": "left", "xshift": xshift}
     annotations = [look | {"x": x, "y": y, "text": text} for x, y, text in labels]
     figure.update_layout(annotations=[*figure.layout.annotations, *annotations])
-    return max((_room(x, text) for x, _, text in labels), default=0.0) or 1.0
+    letters = [len(re.sub("<.*?>", "", written)) + 8 for _, _, written in labels]
+    ends = [x / (1 - min(0.7, count * LETTER)) for (x, _, _), count in zip(labels, letters, strict=True)]
+    return max(ends, default=0.0) or 1.0
 
 
 def log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:
+    """Return a logarithmic axis with this title."""
+    return {"title_text": name, **log_ticks(values)}
+
+
+def log_ticks(values: "pd.Series[Any] | NDArray[Any]") -> dict[str, Any]:
     """Return a logarithmic axis, with labels at 1, 2, 5 if it has few decades. One value gets two decades."""
     decades = np.log10(values.max() / values.min()) if len(values) else 0
     ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.8 or not decades else {"nticks": 6}
-    return {"title_text": name, "type": "log", "tickformat": ",~g", **ticks}
-
-
-def _room(end: float, written: str) -> float:
-    """Return the end of an axis that begins at 0, with room for the text beside a bar of length `end`."""
-    return end / (1 - min(0.7, (len(re.sub("<.*?>", "", written)) + 8) * LETTER))
+    return {"type": "log", "tickformat": ",~g", **ticks}

@@ -100,6 +100,8 @@ class Device(BaseModel):
     """True if an accelerator computes bfloat16 natively."""
     count: int = 1
     """Runs, or processes of a training, that can have such a device at the same time on a cluster."""
+    nodes: int = 1
+    """Nodes of a cluster that have such a device."""
 
 
 class Machine(BaseModel):

@@ -23,8 +23,8 @@ class BenchmarkRow(TimedRow):
 
     kind: ClassVar[str] = "benchmark"
     comparable: ClassVar[tuple[str, ...]] = (
-        *("mode", "tower", "device", "threads", "batch_size", "image_size", "context_length", "precision", "dtype"),
-        *("autocast_dtype", "tf32", "memory_format", "cudnn_benchmark", "deterministic", "cache", "optimizer"),
+        *("mode", "tower", "device", "host", "threads", "batch_size", "image_size", "context_length", "precision"),
+        *("dtype", "autocast_dtype", "tf32", "memory_format", "cudnn_benchmark", "deterministic", "cache", "optimizer"),
         *OPTIONS,
     )
 

@@ -67,6 +67,8 @@ class TimedRow(Row):
     """The variant that `speedup` and `verdict` refer to; empty for the baseline itself."""
     device: DeviceName
     device_name: str = ""
+    host: str = ""
+    """The node that timed it, if several shared the models of its run; empty: the run's host."""
     threads: int | None = None
     tf32: bool = False
     """True if float32 matrix products and convolutions were computed in TF32.

@@ -1,5 +1,6 @@
 """The base class of specs and the fields that several specs have, each with its bounds."""
 
+import json
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
@@ -98,6 +99,11 @@ def _image_sizes(value: Any) -> Any:
     if isinstance(value, int) or (isinstance(value, tuple) and [type(side) for side in value] == [int, int]):
         return (value,)
     return () if value is None else value  # None: stored before requests had several sizes
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Return the object in a field that holds JSON, such as model_kwargs or class_prompts; empty for no text."""
+    return dict(json.loads(text)) if text else {}
 
 
 def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:

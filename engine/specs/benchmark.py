@@ -8,7 +8,7 @@ from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
 from engine import suite
-from engine.specs.base import MAX_CONTEXT, PATTERNS, SIZE, Pattern, RealDevice, Refused, Spec, find_expression
+from engine.specs.base import CLUSTER, MAX_CONTEXT, PATTERNS, SIZE, Pattern, RealDevice, Refused, Spec, find_expression
 from engine.specs.building import OPTIONS, InChans, ModelKwargs, NumClasses, changes
 from engine.specs.model_name import ModelName
 from engine.specs.profile import Configs
@@ -77,7 +77,7 @@ class BenchmarkSpec(Floors, Spec):
     kind: ClassVar[str] = "benchmark"
     attempts: ClassVar[int] = 2
     paced_by: ClassVar[tuple[str, ...]] = (
-        *("mode", "purpose", "device", "variants", "precision", "processes", "floor_seconds", "floor_samples"),
+        *("mode", "purpose", "device", "nodes", "variants", "precision", "processes", "floor_seconds", "floor_samples"),
         *("batch_size", "batch_size_list", "max_batch_size", "image_size", "context_length", "tower", "optimizer"),
         *("channels_last", "cache", "threads", "trace", "max_seconds", *OPTIONS),
     )
@@ -99,6 +99,9 @@ class BenchmarkSpec(Floors, Spec):
         "tolerance: measure how much their results differ.",
     )
     device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda:0, mps, ...")
+    nodes: int = Field(
+        1, ge=1, le=64, description="Nodes of a cluster that time side by side, each a part of the models."
+    )
     batch_size_list: Annotated[str, AfterValidator(_normalised)] = Field(
         "",
         max_length=100_000,
@@ -307,7 +310,15 @@ class BenchmarkSpec(Floors, Spec):
         return self.min_samples or 10
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        return (self.device,) * self.nodes
+
+    @property
     def device_refusal(self) -> str:
+        if self.nodes > 1 and not self.device.startswith(CLUSTER):
+            return (
+                f"{self.nodes} nodes share models on a cluster only, and {self.device} is here: choose cluster:cpu or 1"
+            )
         return next(filter(None, (variant.refusal(self.device) for variant in self.plan)), "")
 
     @property

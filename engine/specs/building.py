@@ -133,12 +133,6 @@ def option_refusal(name: ModelName, fields: object) -> str:
     return ""
 
 
-def keywords_of(text: str) -> dict[str, Any]:
-    """Return the keywords that `parse_keywords` has made a text of."""
-    keywords: dict[str, Any] = json.loads(text) if text else {}
-    return keywords
-
-
 def changes(fields: object) -> str:
     """Return in words what a spec or a row changes of its models: `10 classes, 4 channels, {"depth": 2}`.
 

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
@@ -62,27 +63,19 @@ def split_lines(value: Any) -> Any:
     return [line.strip() for line in value.splitlines() if line.strip()] if isinstance(value, str) else value
 
 
-def with_place_for_names(templates: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the templates. Errors: ValueError when one has no {} for the class name."""
+def check_templates(templates: tuple[str, ...], *, sets: Sequence[str] = TEMPLATE_SETS) -> tuple[str, ...]:
+    """Return the templates. Errors: ValueError when one neither has {} for the class name nor is one of `sets`."""
     for template in templates:
-        if "{}" not in template:
-            raise ValueError(f"a template has {{}} where the class name goes, unlike {template!r}")
-    return templates
-
-
-def with_place_or_set(templates: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the templates. Errors: ValueError when one neither has {} nor is the name of a list of templates."""
-    try:
-        with_place_for_names(tuple(template for template in templates if template not in TEMPLATE_SETS))
-    except ValueError as error:
-        raise ValueError(f"{error}; lists with a name are {', '.join(TEMPLATE_SETS)}") from error
+        if "{}" not in template and template not in sets:
+            named = f"; lists with a name are {', '.join(sets)}" if sets else ""
+            raise ValueError(f"a template has {{}} where the class name goes, unlike {template!r}{named}")
     return templates
 
 
 Line = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 # Named aliases, because their names are what `--help` shows.
 LINES = TypeAliasType("LINES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MAX_CLASSES)])
-TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(with_place_or_set)])
+TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(check_templates)])
 
 
 def parse_class_prompts(given: Any) -> str:
@@ -109,12 +102,6 @@ def parse_class_prompts(given: Any) -> str:
     if len(text) > LONGEST_PROMPTS:
         raise ValueError(f"prompts per class have at most {LONGEST_PROMPTS:,} characters together, not {len(text):,}")
     return text
-
-
-def class_prompts(text: str) -> dict[str, list[str]]:
-    """Return the prompts of each class from a text made by `parse_class_prompts`."""
-    prompts: dict[str, list[str]] = json.loads(text) if text else {}
-    return prompts
 
 
 ClassPrompts = Annotated[

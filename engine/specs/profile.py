@@ -71,14 +71,7 @@ class ProfileSpec(Spec):
 
     kind: ClassVar[str] = "profile"
     paced_by: ClassVar[tuple[str, ...]] = (
-        "counter",
-        "device",
-        "batch_size",
-        "image_size",
-        "precision",
-        "training",
-        "detail",
-        *OPTIONS,
+        *("counter", "device", "batch_size", "image_size", "precision", "training", "detail", *OPTIONS),
     )
     meaning: ClassVar[tuple[str, ...]] = ("counter", "precision", "context_length", *OPTIONS)
 

@@ -19,12 +19,12 @@ class Runner:
     """One way to run one network."""
 
     name: str
-    family: Family
     group: Group
     does: str
     """Description for users, beginning with a capital letter."""
-    network: str
+    network: str = "lstm"
     """Name of the computation. Runners with the same network should give the same result."""
+    family: Family = "lstm"
 
     @property
     def library(self) -> str:
@@ -52,11 +52,7 @@ class Runner:
         return "eager"
 
 
-def _lstm(name: str, group: Group, does: str, network: str = "lstm", family: Family = "lstm") -> Runner:
-    return Runner(name, family, group, does, network)
-
-
-def _cell(name: str, layer: str | None) -> tuple[Runner, ...]:
+def _cell(name: Family, layer: str | None) -> tuple[Runner, ...]:
     """Return all runners of one more cell. layer: its class in torch.nn; None if torch has none."""
     ways = {
         "cudnn": f"nn.{layer} on cuDNN",
@@ -66,55 +62,55 @@ def _cell(name: str, layer: str | None) -> tuple[Runner, ...]:
         "compile_cell": "Its cell compiled by torch.compile, in a Python loop over steps",
     }
     offered = ways if layer else [way for way in ways if way not in ("cudnn", "aten")]
-    return tuple(Runner(f"{name}_{way}", name, "cells", ways[way], name) for way in offered)  # type: ignore[arg-type]
+    return tuple(Runner(f"{name}_{way}", "cells", ways[way], name, name) for way in offered)
 
 
 _ALL = (
-    _lstm("cudnn", "rnns", "nn.LSTM on cuDNN"),
-    _lstm("aten", "rnns", "nn.LSTM with cuDNN switched off"),
-    _lstm("jit", "rnns", "An LSTM cell in a loop over steps, scripted"),
-    _lstm("jit_premul", "rnns", "Scripted, the product with the input hoisted out of the loop"),
-    _lstm("jit_premul_bias", "rnns", "Scripted, the product with the input and its bias hoisted out of the loop"),
-    _lstm("jit_simple", "rnns", "Scripted with flat arguments, giving the last state only"),
-    _lstm("jit_multilayer", "rnns", "Scripted, the loop over layers inside"),
-    _lstm("py", "rnns", "An LSTM cell in a loop over steps, plain Python"),
-    _lstm("cudnn_dropout", "norms", "nn.LSTM on cuDNN with dropout 0.4 between layers", "lstm_dropout"),
-    _lstm("aten_dropout", "norms", "nn.LSTM without cuDNN with dropout 0.4 between layers", "lstm_dropout"),
-    _lstm("jit_dropout", "norms", "Scripted, with dropout 0.4 between layers", "lstm_dropout"),
-    _lstm(
+    Runner("cudnn", "rnns", "nn.LSTM on cuDNN"),
+    Runner("aten", "rnns", "nn.LSTM with cuDNN switched off"),
+    Runner("jit", "rnns", "An LSTM cell in a loop over steps, scripted"),
+    Runner("jit_premul", "rnns", "Scripted, the product with the input hoisted out of the loop"),
+    Runner("jit_premul_bias", "rnns", "Scripted, the product with the input and its bias hoisted out of the loop"),
+    Runner("jit_simple", "rnns", "Scripted with flat arguments, giving the last state only"),
+    Runner("jit_multilayer", "rnns", "Scripted, the loop over layers inside"),
+    Runner("py", "rnns", "An LSTM cell in a loop over steps, plain Python"),
+    Runner("cudnn_dropout", "norms", "nn.LSTM on cuDNN with dropout 0.4 between layers", "lstm_dropout"),
+    Runner("aten_dropout", "norms", "nn.LSTM without cuDNN with dropout 0.4 between layers", "lstm_dropout"),
+    Runner("jit_dropout", "norms", "Scripted, with dropout 0.4 between layers", "lstm_dropout"),
+    Runner(
         "cudnn_layernorm",
         "norms",
         "nn.LSTM on cuDNN and as many layer norms as a layer-norm LSTM has: a lower bound, forward only",
         "lstm_and_layernorms",
     ),
-    _lstm(
+    Runner(
         "aten_layernorm",
         "norms",
         "nn.LSTM without cuDNN and as many layer norms as a layer-norm LSTM has: a lower bound, forward only",
         "lstm_and_layernorms",
     ),
-    _lstm("jit_layernorm", "norms", "A layer-norm LSTM cell, scripted", "lstm_layernorm"),
-    _lstm(
+    Runner("jit_layernorm", "norms", "A layer-norm LSTM cell, scripted", "lstm_layernorm"),
+    Runner(
         "jit_layernorm_decom",
         "norms",
         "A layer-norm LSTM cell with its norms written as elementwise operations, scripted",
         "lstm_layernorm",
     ),
-    _lstm("compile_cell", "compiled", "An LSTM cell compiled by torch.compile, in a Python loop over steps"),
-    _lstm("compile_loop", "compiled", "The whole loop over steps compiled by torch.compile, which unrolls it"),
-    _lstm("compile_lstm", "compiled", "nn.LSTM under torch.compile, unchanged"),
-    _lstm("vl_cudnn", "vl", "Sequences of different lengths, packed, nn.LSTM on cuDNN", "vl_lstm", "vl_lstm"),
-    _lstm("vl_aten", "vl", "Sequences of different lengths, packed, nn.LSTM without cuDNN", "vl_lstm", "vl_lstm"),
-    _lstm("vl_jit", "vl", "Sequences of different lengths, one after the other, scripted", "vl_lstm", "vl_lstm"),
-    _lstm("vl_py", "vl", "Sequences of different lengths, one after the other, plain Python", "vl_lstm", "vl_lstm"),
+    Runner("compile_cell", "compiled", "An LSTM cell compiled by torch.compile, in a Python loop over steps"),
+    Runner("compile_loop", "compiled", "The whole loop over steps compiled by torch.compile, which unrolls it"),
+    Runner("compile_lstm", "compiled", "nn.LSTM under torch.compile, unchanged"),
+    Runner("vl_cudnn", "vl", "Sequences of different lengths, packed, nn.LSTM on cuDNN", "vl_lstm", "vl_lstm"),
+    Runner("vl_aten", "vl", "Sequences of different lengths, packed, nn.LSTM without cuDNN", "vl_lstm", "vl_lstm"),
+    Runner("vl_jit", "vl", "Sequences of different lengths, one after the other, scripted", "vl_lstm", "vl_lstm"),
+    Runner("vl_py", "vl", "Sequences of different lengths, one after the other, plain Python", "vl_lstm", "vl_lstm"),
     *_cell("gru", "GRU"),
     *_cell("rnn_relu", "RNN"),
     *_cell("rnn_tanh", "RNN"),
     *_cell("milstm", None),
-    Runner("resnet18", "resnet", "cnns", "torchvision's ResNet-18", "resnet18"),
-    Runner("resnet18_jit", "resnet", "cnns", "torchvision's ResNet-18, traced", "resnet18"),
-    Runner("resnet50", "resnet", "cnns", "torchvision's ResNet-50", "resnet50"),
-    Runner("resnet50_jit", "resnet", "cnns", "torchvision's ResNet-50, traced", "resnet50"),
+    Runner("resnet18", "cnns", "torchvision's ResNet-18", "resnet18", "resnet"),
+    Runner("resnet18_jit", "cnns", "torchvision's ResNet-18, traced", "resnet18", "resnet"),
+    Runner("resnet50", "cnns", "torchvision's ResNet-50", "resnet50", "resnet"),
+    Runner("resnet50_jit", "cnns", "torchvision's ResNet-50, traced", "resnet50", "resnet"),
 )
 RUNNERS: dict[str, Runner] = {runner.name: runner for runner in _ALL}
 """All runners by name, in the order in which they are shown."""

@@ -29,19 +29,16 @@ class Schedule:
     cooldown_steps: int
 
     @property
-    def problems(self) -> list[str]:
-        """Return the errors in the schedule, as sentences; empty if there are none."""
-        sentences = []
+    def problem(self) -> str:
+        """Return the error in the schedule, as a sentence; empty if there is none."""
         if self.steps_per_epoch < 1:
-            sentences.append(
-                f"the data are smaller than one step of {self.batch_size} pairs: take a smaller batch size"
-            )
-        elif self.warmup_steps >= self.steps:
-            sentences.append(
-                f"a warm-up of {self.warmup_steps} steps out of {self.steps} never reaches the learning rate: "
-                "take a shorter one, such as 10%"
-            )
-        return sentences
+            return f"the data are smaller than one step of {self.batch_size} pairs: take a smaller batch size"
+        if self.warmup_steps < self.steps:
+            return ""
+        return (
+            f"a warm-up of {self.warmup_steps} steps out of {self.steps} never reaches the learning rate: "
+            "take a shorter one, such as 10%"
+        )
 
 
 def schedule(spec: TrainSpec, pairs: int) -> Schedule:

@@ -15,7 +15,7 @@ from engine.results import Environment, Event, Metric, Progress, Row
 from engine.store.database import Database
 from engine.store.listing import delete_results, insert_model, set_results
 from engine.store.model import ACTIVE, Attempt, Cause, Exit, StaleAttempt, State, StoredArtifact
-from engine.store.records import ATTEMPTS, UNSTARTED, change_run, storable, to_attempt
+from engine.store.records import ATTEMPTS, UNSTARTED, change_run, storable
 from engine.store.tables import artifacts, attempts, metrics, rows, runs, slots
 
 MOST_STARTS = 10
@@ -25,24 +25,13 @@ MOST_STARTS = 10
 def open_attempts(database: Database) -> list[Attempt]:
     """Return the attempts whose processes may still exist, on any host."""
     query = ATTEMPTS.where(attempts.c.closed_at.is_(None)).order_by(attempts.c.id)
-    with database.read() as connection:
-        return [to_attempt(row) for row in connection.execute(query)]
-
-
-def get(database: Database, token: int) -> Attempt:
-    """Return the attempt with this token. Errors: LookupError when there is none."""
-    with database.read() as connection:
-        if (row := connection.execute(ATTEMPTS.where(attempts.c.id == token)).first()) is None:
-            raise LookupError(f"there is no attempt {token}")
-        return to_attempt(row)
+    return [Attempt(**row._mapping) for row in database.rows(query)]
 
 
 def current(database: Database, run_id: int) -> Attempt | None:
     """Return the latest attempt of a run; None when it is closed or there is none."""
     mine = (attempts.c.run_id == run_id, attempts.c.id == runs.c.attempt_id, attempts.c.closed_at.is_(None))
-    with database.read() as connection:
-        row = connection.execute(ATTEMPTS.where(*mine)).first()
-        return to_attempt(row) if row else None
+    return next((Attempt(**row._mapping) for row in database.rows(ATTEMPTS.where(*mine))), None)
 
 
 def begin(database: Database, attempt: Attempt) -> None:
@@ -91,9 +80,8 @@ def record(database: Database, attempt: Attempt, events: Sequence[Event]) -> Non
 
 def count_rows(database: Database, attempt: Attempt) -> int:
     """Return how many rows an attempt has stored."""
-    with database.read() as connection:
-        mine = select(func.count()).select_from(rows).where(rows.c.attempt_id == attempt.token)
-        return connection.execute(mine.where(rows.c.run_id == attempt.run_id)).scalar_one()
+    mine = (rows.c.run_id == attempt.run_id, rows.c.attempt_id == attempt.token)
+    return int(database.rows(select(func.count()).select_from(rows).where(*mine))[0][0])
 
 
 def finish(database: Database, attempt: Attempt, state: State, cause: Cause | None = None, error: str = "") -> None:

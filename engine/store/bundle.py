@@ -134,13 +134,16 @@ def _contents(run_dir: Path, artifacts: list[StoredArtifact]) -> dict[str, bytes
 
 
 def _zip(members: dict[str, bytes]) -> bytes:
-    files = {name: Member(size=len(data), sha256=sha256(data).hexdigest()) for name, data in members.items()}
-    manifest = Manifest(format=FORMAT, version=VERSION, files=files)
     target = BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as bundle:
-        for name, data in {"manifest.json": manifest.model_dump_json().encode(), **members}.items():
+        for name, data in {"manifest.json": _manifest(members).model_dump_json().encode(), **members}.items():
             bundle.writestr(zipfile.ZipInfo(name, EPOCH), data, zipfile.ZIP_DEFLATED)
     return target.getvalue()
+
+
+def _manifest(members: dict[str, bytes]) -> Manifest:
+    files = {name: Member(size=len(data), sha256=sha256(data).hexdigest()) for name, data in members.items()}
+    return Manifest(format=FORMAT, version=VERSION, files=files)
 
 
 def _read(file: BinaryIO, packed: int) -> dict[str, bytes]:
@@ -162,8 +165,7 @@ def _checked(members: dict[str, bytes]) -> dict[str, bytes]:
     manifest = Manifest.model_validate_json(members.pop("manifest.json"))
     if (manifest.format, manifest.version) != (FORMAT, VERSION):
         raise Refused(f"the bundle is {manifest.format} {manifest.version}, and {FORMAT} {VERSION} is known here")
-    files = {name: Member(size=len(data), sha256=sha256(data).hexdigest()) for name, data in members.items()}
-    if files != manifest.files:
+    if manifest != _manifest(members):
         raise Refused("the bundle's contents are not those of its manifest: it is damaged")
     return members
 

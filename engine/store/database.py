@@ -7,12 +7,12 @@ Only claims of different hosts run side by side on PostgreSQL (`claiming`).
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sqlalchemy import URL, Connection, create_engine, event, func, make_url, select, text
+from sqlalchemy import URL, Connection, Row, Select, create_engine, event, func, make_url, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, NoSuchModuleError, OperationalError
 
 from engine.store.tables import HEAD, metadata
@@ -133,6 +133,11 @@ class Database:
         """Open a consistent view for reading. Errors: Unavailable."""
         with self.explained(), self._reader.connect() as connection, connection.begin():
             yield connection
+
+    def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        """Return all rows of a query. Errors: Unavailable."""
+        with self.read() as connection:
+            return connection.execute(query).all()
 
     @contextmanager
     def write(self) -> Iterator[Connection]:

@@ -1,4 +1,4 @@
-"""Filter, count and page runs in the database, without reading their results."""
+"""Queries for the runs that match a filter, without reading their results."""
 
 import json
 import re
@@ -10,14 +10,12 @@ from sqlalchemy import ColumnElement, Select, case, exists, func, literal, or_, 
 
 from engine.specs import ModelName, Refused, TrainSpec
 from engine.specs.base import numbered
-from engine.store.database import Database
 from engine.store.listing import LONGEST_MODEL
-from engine.store.model import ENDED, Run, State
-from engine.store.records import EARLIER_S, RUNS, TAGS, devices_of, readable_run, storable
+from engine.store.model import ENDED, State
+from engine.store.records import EARLIER_S, TAGS, storable
 from engine.store.tables import run_models, run_results, run_tags, run_texts, runs
 
 WILDCARDS = {"*": "%", "?": "_"}
-BATCH = 500
 Order = Literal["newest", "oldest", "loss", "accuracy", "latency"]
 ORDERS: dict[Order, tuple[ColumnElement[Any], ...]] = {
     "newest": (runs.c.id.desc(),),
@@ -104,55 +102,21 @@ class Filter:
                 raise Refused(f"{searched!r} has a NUL character, which no text of a run has: remove it")
 
 
-def find(database: Database, wanted: Filter, *, limit: int, offset: int = 0) -> list[Run]:
-    """Return one page of the matching runs. Runs that this version cannot read are left out."""
-    page = _ids(wanted).limit(limit).offset(offset)
-    with database.read() as connection:
-        ids = list(connection.scalars(page))  # ids first, from indexes alone: rows of `runs` are wide
-        table_rows = connection.execute(RUNS.where(runs.c.id.in_(ids)).order_by(*_order(wanted)))
-        return [run for row in table_rows if (run := readable_run(row))]
-
-
-def count(database: Database, wanted: Filter) -> int:
-    """Return the number of matching runs on all pages."""
-    with database.read() as connection:
-        return connection.scalar(select(func.count()).select_from(runs).where(*_conditions(wanted))) or 0
-
-
-def lines(database: Database, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
-    """Yield the columns LINES of all matching runs, in batches of BATCH. No spec is read."""
-    found = ids(database, wanted)
-    for place in range(0, len(found), BATCH):
-        with database.read() as connection:
-            batch = LINES.where(runs.c.id.in_(found[place : place + BATCH])).order_by(*_order(wanted))
-            yield [dict(row._mapping) for row in connection.execute(batch)]
-
-
-def ids(database: Database, wanted: Filter) -> list[int]:
-    """Return the ids of all matching runs, also of runs that this version cannot read."""
-    with database.read() as connection:
-        return list(connection.scalars(_ids(wanted)))
-
-
-def devices(database: Database) -> list[str]:
-    """Return all devices that any run has requested, sorted."""
-    with database.read() as connection:
-        lists = connection.scalars(select(runs.c.devices).distinct())
-        return sorted({device for devices in lists for device in devices_of(devices)})
-
-
-def _ids(wanted: Filter) -> Select[Any]:
-    query = select(runs.c.id).where(*_conditions(wanted)).order_by(*_order(wanted))
+def ids(wanted: Filter) -> Select[Any]:
+    """Return a query for the ids of the matching runs, in order."""
+    query = select(runs.c.id).where(*conditions(wanted)).order_by(*order(wanted))
     by_result = wanted.order not in ("newest", "oldest")
     return query.join_from(runs, run_results, isouter=True) if by_result else query
 
 
-def _order(wanted: Filter) -> tuple[ColumnElement[Any], ...]:
+def order(wanted: Filter) -> tuple[ColumnElement[Any], ...]:
+    """Return the order of the matching runs, in which a run that the text numbers is first."""
     first = () if wanted.number is None else ((runs.c.id == wanted.number).desc(),)
     return first + ORDERS[wanted.order]
 
 
-def _conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
+def conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions of a filter, without its order."""
     if wanted.kinds:
         yield runs.c.kind.in_(wanted.kinds)
     if wanted.states:

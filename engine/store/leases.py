@@ -30,9 +30,7 @@ class Lease:
 
 def read(database: Database, name: str) -> Lease | None:
     """Return the lease of this name; None if there is none."""
-    with database.read() as connection:
-        row = connection.execute(select(leases).where(leases.c.name == name)).first()
-        return Lease(row.name, row.holder, row.fingerprint, row.expires_at) if row else None
+    return next((Lease(**row._mapping) for row in database.rows(select(leases).where(leases.c.name == name))), None)
 
 
 def take(database: Database, name: str, holder: str, fingerprint: str, seconds: float, seen: Lease | None) -> bool:

@@ -34,14 +34,14 @@ from engine.store.model import Exit, Run
 log = logging.getLogger(__name__)
 
 LOOK_S, FAILED_S = 2.0, 15.0
-"""Seconds until a snapshot is looked up again, and until the URL is tried again after a failure: pages ask all the
-time."""
+"""Seconds between two looks at a snapshot, and between two tries after a failure: pages ask all the time."""
 MOST_AT_ONCE = 8
 """Files that are copied at the same time. Each may take 100 MB of memory."""
 MOST_SCANS = 20
 """Scans of a folder until two agree. A checkpoint is replaced in between at most now and then."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {"retries": {"total_max_attempts": 2}}},  # callers try again by themselves
+    "file": {"auto_mkdir": True},
 }
 """Options of file systems, by protocol."""
 PUSHED = ".push-"
@@ -150,9 +150,9 @@ def delete(settings: Settings, run: Run) -> None:
     """Delete the copies of a run's files. Errors: Unreachable."""
     if settings.artifacts_url:
         place = _Place(settings, run)
-        with place.reaching() as remote, suppress(FileNotFoundError):
+        with reaching(*place.at) as (remote, root), suppress(FileNotFoundError):
             remote.invalidate_cache()
-            remote.rm(place.root, recursive=True)
+            remote.rm(root, recursive=True)
 
 
 def _snapshot(folder: Path, before: dict[str, Version], held: Path) -> dict[str, Version]:
@@ -197,26 +197,10 @@ class _Place:
 
     def __init__(self, settings: Settings, run: Run) -> None:
         self.files = RunFiles(settings.runs_dir, run.id)
-        self._base = settings.artifacts_url.rstrip("/")
         # another store below the same URL has other times
-        self._name = f"{run.id}-{run.created_at:%Y%m%dT%H%M%S%f}"
-        self.url = f"{self._base}/{self._name}"
+        self.at = settings.artifacts_url, f"{run.id}-{run.created_at:%Y%m%dT%H%M%S%f}"
+        self.url = "/".join(self.at)
         self.lock = _locks[self.url]
-
-    @property
-    def root(self) -> str:
-        """Return the folder of the run as its file system knows it."""
-        return f"{_opened(self._base, os.getpid())[1].rstrip('/')}/{self._name}"
-
-    @contextmanager
-    def reaching(self) -> Iterator[Any]:
-        """Yield the file system, and raise Unreachable for all of its many types of errors."""
-        try:
-            yield _opened(self._base, os.getpid())[0]
-        except Unreachable:
-            raise
-        except Exception as error:
-            raise Unreachable(f"the files in {self.url} cannot be reached: {type(error).__name__}: {error}") from error
 
     def made_here(self, attempt: int) -> bool:
         """Return whether an attempt has run with this runs folder."""
@@ -277,9 +261,9 @@ class _Place:
 
     def remote(self) -> Index | None:
         """Return the snapshot at the URL, if there is one. Errors: Unreachable."""
-        with self.reaching() as remote:
+        with reaching(*self.at) as (remote, root):
             try:
-                return Index.model_validate_json(remote.cat_file(f"{self.root}/index.json"))
+                return Index.model_validate_json(remote.cat_file(f"{root}/index.json"))
             except FileNotFoundError:
                 return None
 
@@ -289,17 +273,13 @@ class _Place:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def _object(self, name: str, version: Version) -> str:
-        # quoted, because file systems take stars and brackets for patterns
-        return f"{self.root}/files/{quote(name)}@{version.modified_ns}-{version.size}"
-
     def _download(self, index: Index, wanted: Callable[[str], bool]) -> None:
         names = [name for name in index.files if wanted(name) and not self._has(name, index.files[name])]
         if not names:
             return
-        with TemporaryDirectory(dir=self.files.dir, prefix=".fetch-") as folder, self.reaching() as remote:
+        with TemporaryDirectory(dir=self.files.dir, prefix=".fetch-") as folder, reaching(*self.at) as (remote, root):
             parts = [Path(folder, str(number)) for number, _ in enumerate(names)]
-            remote.get([self._object(name, index.files[name]) for name in names], [str(part) for part in parts])
+            remote.get([_object(root, name, index.files[name]) for name in names], [str(part) for part in parts])
             for name, part in zip(names, parts, strict=True):
                 path, modified_ns = self.files.dir / name, index.files[name].modified_ns
                 os.utime(part, ns=(modified_ns, modified_ns))
@@ -309,21 +289,18 @@ class _Place:
     def upload(self, new: Index, old: Index, held: Path) -> None:
         """Write the files in the folder `held`, then the index, and delete the objects that it no longer names."""
         names = [name for name in new.files if (held / name).is_file()]
-        index, objects = f"{self.root}/index.json", [self._object(name, new.files[name]) for name in names]
-        with self.reaching() as remote:
-            if not remote.async_impl:  # not an object store, so it has folders
-                for parent in {path.rpartition("/")[0] for path in (index, *objects)}:
-                    remote.makedirs(parent, exist_ok=True)
+        with reaching(*self.at) as (remote, root):
+            objects = [_object(root, name, new.files[name]) for name in names]
             remote.put([str(held / name) for name in names], objects)
             latest = self.remote()
             if latest and latest.attempt > new.attempt:
                 log.warning("attempt %d writes to %s now: later files of this one stay here", latest.attempt, self.url)
                 self.write(Index(attempt=0, files=old.files))  # a copy from now on
                 return
-            remote.pipe_file(index, new.model_dump_json().encode())
+            remote.pipe_file(f"{root}/index.json", new.model_dump_json().encode())
             self.write(new)
             try:
-                if gone := {self._object(*file) for file in old.files.items() - new.files.items()}:
+                if gone := {_object(root, *file) for file in old.files.items() - new.files.items()}:
                     remote.rm(list(gone))
             except Exception as error:  # noqa: BLE001  what is no longer needed may stay
                 log.warning("old files in %s cannot be deleted: %s", self.url, error)
@@ -339,11 +316,30 @@ _looks: dict[str, tuple[float, str]] = {}
 _locks: defaultdict[str, Lock] = defaultdict(Lock)
 
 
+@contextmanager
+def reaching(url: str, name: str) -> Iterator[tuple[Any, str]]:
+    """Yield the file system of a URL and the path of a folder there. Raise Unreachable for all of its many errors."""
+    try:
+        remote, root = _opened(url, os.getpid())
+        yield remote, f"{root.rstrip('/')}/{name}"
+    except Unreachable:
+        raise
+    except Exception as error:
+        where = f"{url.rstrip('/')}/{name}"
+        raise Unreachable(f"the files in {where} cannot be reached: {type(error).__name__}: {error}") from error
+
+
 @lru_cache(maxsize=4)
 def _opened(url: str, pid: int) -> tuple[Any, str]:
     """Return the file system of a URL and the path there, once per process: to connect takes a tenth of a second."""
     from fsspec.core import url_to_fs
 
-    remote, root = url_to_fs(url, **OPTIONS.get(url.partition("://")[0], {}))
+    protocol = url.partition("://")[0] if "://" in url else "file"
+    remote, root = url_to_fs(url, **OPTIONS.get(protocol, {}))
     remote.batch_size = MOST_AT_ONCE
     return remote, root
+
+
+def _object(root: str, name: str, version: Version) -> str:
+    # quoted, because file systems take stars and brackets for patterns
+    return f"{root}/files/{quote(name)}@{version.modified_ns}-{version.size}"

@@ -12,7 +12,7 @@ from engine.specs.base import CLUSTER
 from engine.store.database import Database
 from engine.store.listing import insert_listing
 from engine.store.model import ACTIVE, RETRYABLE, Attempt, Cause, QueueFull, Run, State
-from engine.store.records import ATTEMPTS, UNSTARTED, change_run, devices_of, run_values, to_attempt
+from engine.store.records import ATTEMPTS, UNSTARTED, change_run, devices_of, run_values
 from engine.store.tables import attempts, runs, slots
 
 Place = tuple[str, str]
@@ -73,7 +73,7 @@ def claim(
                 damaged = {"state": State.FAILED, "cause": Cause.ERROR, "error": DAMAGED, "ended_at": _now()}
                 change_run(connection, runs.c.id == run.id, queued, **damaged)
                 continue
-            places = _places(devices, host, nodes)
+            places = _places(devices, host, nodes, alone=run.exclusive)
             if len(places) < len(devices):
                 continue  # another host has these devices
             full = alone | ({name for name, _ in taken} if run.exclusive else set())
@@ -178,10 +178,16 @@ def _taken(connection: Connection, hosts: list[str]) -> tuple[set[Place], set[st
     return {(slot.host, slot.device) for slot in held}, {slot.host for slot in held if slot.exclusive}
 
 
-def _places(devices: list[str], host: str, nodes: Mapping[str, Mapping[str, Sequence[str]]] | None) -> list[Place]:
-    """Return the slots of which a run with these devices takes as many as it names devices."""
+def _places(
+    devices: list[str], host: str, nodes: Mapping[str, Mapping[str, Sequence[str]]] | None, *, alone: bool
+) -> list[Place]:
+    """Return the slots of which a run with these devices takes as many as it names devices.
+
+    alone: only one slot of each node.
+    """
     if nodes is not None:
-        return [(node, slot) for node, offers in nodes.items() for slot in offers.get(devices[0], ())]
+        most = 1 if alone else None
+        return [(node, slot) for node, offers in nodes.items() for slot in offers.get(devices[0], ())[:most]]
     return [] if any(device.startswith(CLUSTER) for device in devices) else [(host, device) for device in devices]
 
 
@@ -204,7 +210,7 @@ def _occupy(connection: Connection, run_id: int, held: list[Place]) -> Attempt:
     assert taken, f"run {run_id} was not queued"
     holder = {"attempt_id": token, "run_id": run_id, "exclusive": run.exclusive}
     connection.execute(insert(slots), [holder | {"host": host, "device": device} for host, device in sorted(held)])
-    return to_attempt(connection.execute(ATTEMPTS.where(attempts.c.id == token)).one())
+    return Attempt(**connection.execute(ATTEMPTS.where(attempts.c.id == token)).one()._mapping)
 
 
 def _now() -> float:

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, upd
 from engine import specs
 from engine.results import Environment
 from engine.specs import Refused
-from engine.store.model import Attempt, Results, Run
+from engine.store.model import Results, Run
 from engine.store.tables import attempts, changes, run_results, run_tags, runs
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ ATTEMPTS: Select[Any] = select(
     *(attempts.c[name] for name in "run_id number host created_at begun_at heartbeat_at stop_at".split()),
     runs.c.cancel_requested,
 ).join_from(attempts, runs)
-"""Query for attempts with the cancel request of their run. `to_attempt` reads its rows."""
+"""Query for the fields of an Attempt."""
 
 
 def change_run(connection: Connection, *where: ColumnElement[bool], **values: Any) -> bool:
@@ -104,11 +104,6 @@ def devices_of(text: str) -> list[str]:
         return []
 
 
-def to_attempt(row: Row[Any]) -> Attempt:
-    """Return the attempt in a row of ATTEMPTS."""
-    return Attempt(**row._mapping)
-
-
 def run_values(spec: specs.Spec, name: str, now: float) -> dict[str, Any]:
     """Return the columns of a new run except its state. Errors: Refused if the name is too long."""
     if len(name) > LONGEST_NAME:
@@ -120,14 +115,8 @@ def run_values(spec: specs.Spec, name: str, now: float) -> dict[str, Any]:
         "summary": storable(spec.summary),
         "devices": json.dumps(sorted(spec.devices)),
         "exclusive": spec.exclusive,
-        "error": "",
         "created_at": now,
-        "cancel_requested": False,
-        "attempt": 0,
         "tries_left": spec.attempts,
-        "done": 0,
-        "note": "",
-        "revision": 0,
     }
 
 

@@ -71,8 +71,7 @@ def check_damage(settings: Settings) -> None:
 def restore(settings: Settings) -> Restored:
     """Replace a damaged store by a fresh one with all readable rows. The damaged file is kept under a dated name.
 
-    No process may have the store open. Errors: Unavailable, such as for a full disk; then the damaged store stays in
-    place.
+    No process may have the store open. Errors: Unavailable, as for a full disk; then the damaged store stays in place.
     """
     path = store_file(settings)
     aside = path.with_name(f"{path.stem}-damaged-{datetime.now(UTC):%Y%m%d-%H%M%S}{path.suffix}")

@@ -2,9 +2,9 @@
 
 import os
 import shutil
+import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import func, select, text
 
@@ -12,6 +12,8 @@ from engine.settings import Settings
 from engine.store.database import Database
 from engine.store.files import RunFiles
 from engine.store.tables import artifacts, runs
+
+SERVER_SIZE = text("SELECT pg_database_size(current_database())")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def usage(database: Database, settings: Settings) -> Usage:
         stored = connection.execute(select(func.count(), func.coalesce(func.sum(artifacts.c.size), 0))).one()
         return Usage(
             runs=connection.scalar(select(func.count()).select_from(runs)) or 0,
-            database=_file_size(database) if database.sqlite else _server_size(connection),
+            database=_file_size(database) if database.sqlite else int(connection.scalar(SERVER_SIZE)),
             artifacts=Size(int(stored[0]), int(stored[1])),
             free=shutil.disk_usage(settings.runs_dir).free,
         )
@@ -65,12 +67,10 @@ def largest(database: Database, limit: int = 10) -> list[Largest]:
     sums = select(artifacts.c.run_id, func.count().label("files"), total).group_by(artifacts.c.run_id)
     top = sums.order_by(total.desc(), artifacts.c.run_id.desc()).limit(limit).subquery()
     query = select(top, runs.c.kind, runs.c.name, runs.c.summary).join(runs, runs.c.id == top.c.run_id)
-    with database.read() as connection:
-        sums_of_runs = connection.execute(query.order_by(top.c.total.desc(), top.c.run_id.desc()))
-        return [
-            Largest(row.run_id, row.kind, row.name or row.summary, Size(row.files, int(row.total)))
-            for row in sums_of_runs
-        ]
+    return [
+        Largest(row.run_id, row.kind, row.name or row.summary, Size(row.files, int(row.total)))
+        for row in database.rows(query.order_by(top.c.total.desc(), top.c.run_id.desc()))
+    ]
 
 
 def of_runs(settings: Settings, run_ids: list[int]) -> Size:
@@ -81,44 +81,30 @@ def of_runs(settings: Settings, run_ids: list[int]) -> Size:
 def folders(settings: Settings) -> tuple[Size, Size]:
     """Return the size of all runs' folders, and of everything else in runs_dir (uploads, logs). Reads every folder."""
     of_runs, others = Size(), Size()
-    for entry in os.scandir(settings.runs_dir):
-        if entry.is_dir(follow_symlinks=False) and entry.name.isdecimal():
-            of_runs += _folder(Path(entry.path))
-        elif entry.is_dir(follow_symlinks=False):
-            others += _folder(Path(entry.path))
-        elif not entry.name.startswith("vitals.sqlite"):
-            others += _file(entry)
+    for path in settings.runs_dir.iterdir():
+        if path.name.isdecimal():
+            of_runs += _folder(path)
+        elif not path.name.startswith("vitals.sqlite"):
+            others += _file(path) + _folder(path)
     return of_runs, others
 
 
 def _folder(folder: Path) -> Size:
-    """Return the size of a folder; 0 if it does not exist or disappears meanwhile. Links are not followed."""
-    size, pending = Size(), [str(folder)]
-    while pending:
-        try:
-            entries = list(os.scandir(pending.pop()))
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                pending.append(entry.path)
-            else:
-                size += _file(entry)
-    return size
+    """Return the size of a folder; 0 if it does not exist or disappears meanwhile. Links in it are not followed."""
+    tree = os.walk(folder)
+    return sum((_file(Path(parent, name)) for parent, *inside in tree for names in inside for name in names), Size())
 
 
-def _file(entry: "os.DirEntry[str]") -> Size:
+def _file(path: Path) -> Size:
+    """Return the size of a file; 0 for a folder."""
     try:
-        return Size(1, entry.stat(follow_symlinks=False).st_size)
+        status = path.lstat()
     except OSError:
         return Size()
+    return Size() if stat.S_ISDIR(status.st_mode) else Size(1, status.st_size)
 
 
 def _file_size(database: Database) -> int:
     """Return the size of the SQLite file and of its write-ahead log."""
     name = database.url.database or ""
     return sum(path.stat().st_size for path in (Path(name), Path(f"{name}-wal")) if path.is_file())
-
-
-def _server_size(connection: Any) -> int:
-    return int(connection.scalar(text("SELECT pg_database_size(current_database())")))

@@ -17,11 +17,23 @@ from engine.specs.base import CLUSTER
 from engine.store import find, migrations, queue
 from engine.store.access import LOCAL, Role, User
 from engine.store.database import Damaged, Database, Unavailable
-from engine.store.find import Filter
+from engine.store.find import LINES, Filter
 from engine.store.listing import searchable
 from engine.store.model import LONGEST_NOTES, MOST_TAGS, Run, State, StoredArtifact, tag
-from engine.store.records import RUNS, UNREADABLE, change_run, mark_change, storable, to_run
+from engine.store.records import (
+    RUNS,
+    UNREADABLE,
+    change_run,
+    devices_of,
+    mark_change,
+    readable_run,
+    storable,
+    to_run,
+)
 from engine.store.tables import artifacts, attempts, changes, machines, metrics, rows, run_tags, run_texts, runs
+
+BATCH = 500
+"""Runs that `Store.lines` reads at once."""
 
 
 def open_store(settings: Settings, *, on_failure: Callable[[Unavailable], object] | None = None) -> "Store":
@@ -67,9 +79,8 @@ class Store:
         """Check that the user may change all these runs. Errors: Refused."""
         if self.user.role is Role.ADMIN:
             return
-        with self.database.read() as connection:
-            for run in connection.execute(select(runs.c.id, runs.c.owner).where(runs.c.id.in_(run_ids))):
-                self.user.check_owner(run.owner, f"run {run.id}")
+        for run in self.database.rows(select(runs.c.id, runs.c.owner).where(runs.c.id.in_(run_ids))):
+            self.user.check_owner(run.owner, f"run {run.id}")
 
     def enqueue(self, spec: Spec, *, name: str = "", key: str | None = None) -> int:
         """Return the id of a new queued run, or of the earlier run with this key. Errors: QueueFull, Refused."""
@@ -79,12 +90,10 @@ class Store:
 
     def run(self, run_id: int) -> Run:
         """Return a run. Errors: LookupError, Damaged."""
-        with self.database.read() as connection:
-            row = connection.execute(RUNS.where(runs.c.id == run_id)).first()
-        if row is None:
+        if not (found := self.database.rows(RUNS.where(runs.c.id == run_id))):
             raise LookupError(f"there is no run {run_id}")
         with self._parsing(run_id, "its request or state"):
-            return to_run(row)
+            return to_run(found[0])
 
     def runs(self, *, kind: str | None = None, states: Iterable[State] | None = None, limit: int = 200) -> list[Run]:
         """Return runs, newest first. Runs that this version cannot read are left out; they can be deleted by id."""
@@ -92,26 +101,38 @@ class Store:
         return self.find(Filter(kinds=kinds, states=tuple(states or ())), limit=limit)
 
     def find(self, wanted: Filter, *, limit: int, offset: int = 0) -> list[Run]:
-        """Return one page of the runs that match a filter."""
-        return find.find(self.database, wanted, limit=limit, offset=offset)
+        """Return one page of the runs that match a filter. Runs that this version cannot read are left out."""
+        page = find.ids(wanted).limit(limit).offset(offset)
+        with self.database.read() as connection:
+            ids = list(connection.scalars(page))  # ids first, from indexes alone: rows of `runs` are wide
+            found = connection.execute(RUNS.where(runs.c.id.in_(ids)).order_by(*find.order(wanted)))
+            return [run for row in found if (run := readable_run(row))]
 
     def count(self, wanted: Filter) -> int:
         """Return the number of runs that match a filter."""
-        return find.count(self.database, wanted)
+        matching = select(func.count()).select_from(runs).where(*find.conditions(wanted))
+        return int(self.database.rows(matching)[0][0])
+
+    def ids(self, wanted: Filter) -> list[int]:
+        """Return the ids of all runs that match a filter, also of runs that this version cannot read."""
+        return [run.id for run in self.database.rows(find.ids(wanted))]
 
     def lines(self, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
-        """Yield all runs that match a filter as plain columns, in batches of some hundred."""
-        return find.lines(self.database, wanted)
+        """Yield the columns LINES of all runs that match a filter, in batches of BATCH. No spec is read."""
+        found = self.ids(wanted)
+        for place in range(0, len(found), BATCH):
+            batch = LINES.where(runs.c.id.in_(found[place : place + BATCH])).order_by(*find.order(wanted))
+            yield [dict(row._mapping) for row in self.database.rows(batch)]
 
     def devices(self) -> list[str]:
         """Return all devices that any run has requested, sorted."""
-        return find.devices(self.database)
+        lists = self.database.rows(select(runs.c.devices).distinct())
+        return sorted({device for (devices,) in lists for device in devices_of(devices)})
 
     def tags(self) -> dict[str, int]:
         """Return the number of runs of every tag."""
-        counted = select(run_tags.c.tag, func.count()).group_by(run_tags.c.tag).order_by(run_tags.c.tag)
-        with self.database.read() as connection:
-            return {name: number for name, number in connection.execute(counted)}
+        counted = select(run_tags.c.tag, func.count().label("runs")).group_by(run_tags.c.tag)
+        return {row.tag: row.runs for row in self.database.rows(counted.order_by(run_tags.c.tag))}
 
     def set_tags(self, run_id: int, tags: Iterable[str]) -> None:
         """Replace the tags of a run. Errors: LookupError, Refused."""
@@ -186,8 +207,7 @@ class Store:
         query = select(rows.c.kind, rows.c.payload).where(rows.c.run_id == run_id).order_by(rows.c.id)
         if model is not None:
             query = query.where(rows.c.model == model)
-        with self.database.read() as connection:
-            table_rows = connection.execute(query).all()
+        table_rows = self.database.rows(query)
         with self._parsing(run_id, "a row"):
             return [results.load(row.kind, json.loads(row.payload)) for row in table_rows]
 
@@ -195,17 +215,15 @@ class Store:
         """Return the metrics of a run, by name, then step."""
         columns = (metrics.c.step, metrics.c.name, metrics.c.value)
         query = select(*columns).where(metrics.c.run_id == run_id).order_by(metrics.c.name, metrics.c.step)
-        with self.database.read() as connection:
-            table_rows = connection.execute(query).all()
+        table_rows = self.database.rows(query)
         with self._parsing(run_id, "a metric"):
-            return [Metric(step=step, name=name, value=value) for step, name, value in table_rows]
+            return [Metric(**row._mapping) for row in table_rows]
 
     def artifacts(self, run_id: int) -> list[StoredArtifact]:
         """Return the artifacts of a run, sorted by name."""
         columns = (artifacts.c.name, artifacts.c.kind, artifacts.c.size, artifacts.c.sha256)
         query = select(*columns).where(artifacts.c.run_id == run_id).order_by(artifacts.c.name)
-        with self.database.read() as connection:
-            table_rows = connection.execute(query).all()
+        table_rows = self.database.rows(query)
         with self._parsing(run_id, "an artifact"):
             return [StoredArtifact(**row._mapping) for row in table_rows]
 

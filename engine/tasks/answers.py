@@ -3,15 +3,14 @@
     {"ask": "search", "question": {...}}  ->  the answer as JSON  or  {"refused": "why"}
 
 The process keeps running, so that libraries are imported and a model is loaded only once. It ends when its input is
-closed or after some time without a question. Only answers are written to standard output; what libraries print goes to
-standard error.
+closed or after some time without a question. What libraries print goes to standard error.
 """
 
 import json
 import logging
 import os
+import select
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from importlib import import_module
@@ -68,17 +67,9 @@ def answered(line: bytes) -> dict[str, Any]:
 
 
 def _lines(idle_s: float) -> Iterator[bytes]:
-    """Yield lines from standard input until it is closed. End the process if no line arrives for `idle_s` seconds."""
-    while True:
-        timer = threading.Timer(idle_s, _leave, (idle_s,))
-        timer.start()
-        line = sys.stdin.buffer.readline()
-        timer.cancel()
-        if not line:
+    """Yield lines from standard input until it is closed or silent for `idle_s` seconds. Each awaits its answer."""
+    while select.select([sys.stdin], [], [], idle_s)[0]:
+        if not (line := sys.stdin.buffer.readline()):
             return
         yield line
-
-
-def _leave(idle_s: float) -> None:
     log.info("no question for %.0f s: the process ends", idle_s)
-    os._exit(0)  # the main thread waits in a read that nothing else can end

@@ -1,28 +1,41 @@
 """Time models, or compare what their variants compute: the task of a BenchmarkSpec.
 
 This process takes no measurements. It starts a fresh one per repetition, waits, and makes rows from their reports.
+
+On several nodes of a cluster, a process on each of them does that for one model after the other. All repetitions and
+variants of a model are on one node, so that they compare.
 """
 
+import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from engine import names
 from engine.measure import environment
 from engine.models import library, steps
 from engine.models.own_modules import search_path
+from engine.process import Share, nodes_to_use
 from engine.replicates import summary
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.sizes import Sizes
+from engine.replicates.child import Ended
 from engine.replicates.messages import Measured
 from engine.replicates.processes import Processes, Spent
-from engine.results import TRACES, Artifact, Event, Progress, samples_name
+from engine.results import TRACES, Artifact, BenchmarkRow, Environment, Event, Progress, samples_name
 from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.benchmark import Mode
 from engine.specs.building import OPTIONS
+from engine.tasks.shards import spread_on_nodes
+from engine.words import plural
 
-Found = Sequence[Mapping[str, Measured]]
+FINISHED = "finished.jsonl"
+"""File in the folder of a run on several nodes: the rows of each finished model, for the next attempt."""
 
 
 def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
@@ -37,13 +50,16 @@ def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
         steps.check_optimizer(spec.optimizer)
     here = environment.current(spec.device, spec.seed)
     yield here
-    each = spec.processes * len(spec.modes)  # processes per batch size
-    progress = Progress(done=0, total=each * sum(map(len, batch_sizes.values())))
+    processes = {model: spec.processes * len(spec.modes) * len(sizes) for model, sizes in batch_sizes.items()}
+    if nodes := nodes_to_use():
+        yield from _on_nodes(spec, processes, nodes, here, run_dir)
+        return
+    progress = Progress(done=0, total=sum(processes.values()))
     for model, sizes in batch_sizes.items():
         progress = progress.model_copy(update={"note": model})
         yield progress
         yield from _model(spec, model, sizes, run_dir, progress, here.device_name)
-        progress = progress.model_copy(update={"done": progress.done + each * len(sizes)})
+        progress = progress.model_copy(update={"done": progress.done + processes[model]})
     yield progress.model_copy(update={"note": ""})
 
 
@@ -56,7 +72,7 @@ def _model(
     device_name: str,
 ) -> Iterator[Event]:
     """Yield the rows of a model. batch_sizes: None means the largest that fits."""
-    written: set[Path] = set()
+    written: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
         # required by cuBLAS to be deterministic
         variables = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if spec.reproducible else {}
@@ -69,30 +85,14 @@ def _model(
                 started, processes.spent = time.monotonic(), Spent()
                 outcome = yield from sizes.outcome(mode, size, progress)
                 progress = progress.model_copy(update={"done": progress.done + spec.processes})
-                common = {
-                    "library": model.library,
-                    "model": model.model,
-                    "tower": spec.tower,
-                    "purpose": spec.purpose,
-                    "device": spec.device,
-                    "device_name": device_name,
-                    "threads": spec.threads or environment.threads(),
-                    "batch_size_requested": str(spec.batch_size),
-                    "cudnn_benchmark": spec.cudnn_benchmark,
-                    "deterministic": spec.reproducible,
-                    "cache": spec.cache,
-                    "optimizer": spec.optimizer if mode == "training" else "",
-                    **{option: getattr(spec, option) for option in OPTIONS},
-                    "seconds": (seconds := round(time.monotonic() - started, 3)),
-                    "parts": processes.spent.parts(seconds),
-                }
+                seconds = round(time.monotonic() - started, 3)
+                common = _common(spec, model, mode, device_name)
+                common |= {"seconds": seconds, "parts": processes.spent.parts(seconds)}
                 file = samples_name(model.library, model.model, outcome.batch_size)
-                if any(measured.rounds for process in outcome.processes for measured in process.values()):
+                columns: dict[str, Any] = {"what": {"mode": mode}, "label": "variant", "phases": rows.PHASES}
+                for artifact in summary.write_samples(run_dir, file, outcome.processes, written, **columns):
                     common["samples_file"] = file
-                    yield _samples(run_dir / file, outcome.processes, mode, rows.PHASES, written)
-                if queued := summary.back_to_back(outcome.processes):
-                    path = run_dir / summary.back_to_back_name(file)
-                    yield _samples(path, queued, mode, [summary.BACK_TO_BACK], written)
+                    yield artifact
                 found = rows.rows(spec, common, outcome)
                 yield from (Artifact(name=row.trace_file, kind="trace") for row in found if row.trace_file)
                 yield from found
@@ -100,8 +100,108 @@ def _model(
                 return
 
 
-def _samples(path: Path, found: Found, mode: Mode, phases: Sequence[str], written: set[Path]) -> Artifact:
-    """Write the samples of one mode. written: files that already hold samples of this model; they are appended to."""
-    summary.write_samples(path, found, what={"mode": mode}, label="variant", phases=phases, begin=path not in written)
-    written.add(path)
-    return Artifact(name=f"{path.parent.name}/{path.name}", kind="samples")
+def _common(spec: BenchmarkSpec, model: ModelName, mode: Mode, device_name: str) -> dict[str, Any]:
+    """Return the fields that all rows of a model in one mode have."""
+    return {
+        "library": model.library,
+        "model": model.model,
+        "tower": spec.tower,
+        "purpose": spec.purpose,
+        "device": spec.device,
+        "device_name": device_name,
+        "threads": spec.threads or environment.threads(),
+        "batch_size_requested": str(spec.batch_size),
+        "cudnn_benchmark": spec.cudnn_benchmark,
+        "deterministic": spec.reproducible,
+        "cache": spec.cache,
+        "optimizer": spec.optimizer if mode == "training" else "",
+        **{option: getattr(spec, option) for option in OPTIONS},
+    }
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """The events of a model that was timed on one of several nodes, and the files of its artifacts by name."""
+
+    events: list[Event]
+    files: dict[str, bytes]
+
+
+def _on_nodes(
+    spec: BenchmarkSpec,
+    processes: Mapping[ModelName, int],
+    nodes: Mapping[str, Share],
+    here: Environment,
+    run_dir: Path,
+) -> Iterator[Event]:
+    """Yield what `run` does for models that several nodes share. Rows of an earlier attempt stay.
+
+    processes: how many each model takes.
+    """
+    finished = _finished(run_dir, here)
+    for rows_before in finished.values():
+        yield from rows_before
+    todo = [model for model in processes if model not in finished]
+    note = f"on {plural(len(nodes), 'node')}"
+    done = sum(count for model, count in processes.items() if model in finished)
+    yield (progress := Progress(done=done, total=sum(processes.values()), note=note))
+    with closing(spread_on_nodes(partial(_alone, spec, note), todo, nodes)) as found:
+        for one in found:
+            if one:
+                model, timed = todo[one[0]], one[1]
+                if isinstance(timed, Ended):
+                    timed = _Timed([*_lost(spec, model, here.device_name, timed)], {})
+                for name, content in timed.files.items():
+                    (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
+                    (run_dir / name).write_bytes(content)
+                yield from timed.events
+                _keep(run_dir, here, timed.events)
+                progress = progress.model_copy(update={"done": progress.done + processes[model]})
+            yield progress
+
+
+def _alone(spec: BenchmarkSpec, note: str, model: ModelName) -> _Timed:
+    """Time a model on the node of this process."""
+    here, events = environment.current(spec.device, spec.seed), list[Event]()
+    where = {"host": here.host}
+    with tempfile.TemporaryDirectory(prefix="vitals-") as folder:
+        sizes = spec.batch_sizes(model) or (None,)
+        for event in _model(spec, model, sizes, Path(folder), Progress(done=0), here.device_name):
+            if isinstance(event, BenchmarkRow):
+                notes = (f"timed on {here.host}; the models of this run were shared out {note}", *event.notes)
+                event = event.model_copy(update=where | {"notes": notes})
+            if not isinstance(event, Progress):
+                events.append(event)
+        names = [event.name for event in events if isinstance(event, Artifact)]
+        return _Timed(events, {name: Path(folder, name).read_bytes() for name in names})
+
+
+def _lost(spec: BenchmarkSpec, model: ModelName, device_name: str, end: Ended) -> Iterator[BenchmarkRow]:
+    """Yield the rows of a model that ended every process that timed it."""
+    size, *_ = spec.batch_sizes(model) or (1,)
+    failed = {variant.label: Measured(label=variant.label, status=end.status, error=end.error) for variant in spec.plan}
+    for mode in spec.modes:
+        yield from rows.rows(spec, _common(spec, model, mode, device_name), rows.Outcome(mode, size, (failed,)))
+
+
+def _keep(run_dir: Path, here: Environment, events: Sequence[Event]) -> None:
+    """Keep the rows of a model, unless one has failed: the next attempt tries that again."""
+    found = [event for event in events if isinstance(event, BenchmarkRow)]
+    if all(row.status == "ok" for row in found):
+        line = {"versions": here.versions, "rows": [row.model_dump(mode="json") for row in found]}
+        with (run_dir / FINISHED).open("a") as file:
+            file.write(f"{json.dumps(line)}\n")
+
+
+def _finished(run_dir: Path, here: Environment) -> dict[ModelName, list[BenchmarkRow]]:
+    """Return the rows, by model, that earlier attempts have kept with the same versions, if their samples are here."""
+    found: dict[ModelName, list[BenchmarkRow]] = {}
+    for line in (run_dir / FINISHED).read_text().splitlines() if (run_dir / FINISHED).is_file() else ():
+        try:
+            kept = json.loads(line)
+        except ValueError:
+            continue  # the disk was full, or the machine lost its power
+        before = [BenchmarkRow.model_validate(row) for row in kept["rows"]]
+        if kept["versions"] == here.versions and all((run_dir / row.samples_file).exists() for row in before):
+            found[before[0].name] = before
+    return found

@@ -1,10 +1,13 @@
-"""Count the models of the shipped catalogue in worker processes: one row per model at its own image size."""
+"""Count the models of the shipped catalogue in worker processes.
+
+One row per model at its own image size, and in a folder of their own the sizes that accuracies are published for.
+"""
 
 import csv
 import gzip
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,10 @@ OPERATOR_COLUMNS = ["library", "model", "image_size", *OperatorCount.model_field
 Wanted = tuple[ModelName, str]
 """A model and an image size; empty for its own."""
 Table = dict[tuple[str, str], dict[str, str]]
+SIZES = "sizes"
+"""Folder below the catalogue's for other image sizes, so that the catalogue's own files keep one row per model."""
+Key = tuple[str, str, str]
+"""Library, model, image size."""
 
 
 class VersionsDiffer(Refused):
@@ -54,6 +61,48 @@ def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progre
         operators[row.library, row.model] = [_operator_row(row, operator) for operator in row.operators]
         yield Progress(done=done, total=len(wanted), note=row.name)
     _write(out_dir, rows, operators)
+
+
+def build_sizes(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers: int) -> Iterator[Progress]:
+    """Count the models at those of these sizes that the catalogue lacks, and yield progress.
+
+    sizes: image sizes as the catalogue writes them, by qualified name. Models that are not installed or not in the
+    catalogue are left out. Earlier rows are kept, unless they were counted with other library versions.
+    Errors: VersionsDiffer if the catalogue itself was counted with other versions than are installed.
+    """
+    check_versions(catalog_dir)
+    folder, installed = catalog_dir / SIZES, library.families()
+    rows = {key: row for key, row in _still_right(folder).items() if ModelName.of(key[0], key[1]) in installed}
+    own = _by_size(catalog_dir)
+    models = {ModelName.of(origin, model) for origin, model, _ in own} & set(installed)
+    asked = {(name.library, name.model, size) for name in models & set(sizes) for size in sizes[name]}
+    wanted = [(ModelName.of(origin, model), size) for origin, model, size in sorted(asked - {*rows, *own})]
+    yield Progress(done=0, total=len(wanted))
+    for done, ((model, size), row) in enumerate(counted(wanted, workers), start=1):
+        rows[model.library, model.model, size] = catalogue_row(row)
+        yield Progress(done=done, total=len(wanted), note=f"{row.name} at {size}")
+    folder.mkdir(exist_ok=True)
+    for name in names.LIBRARIES:
+        if mine := [rows[key] for key in sorted(rows, key=_order) if key[0] == name]:
+            atomic.write(folder / f"{name}.csv", table(COLUMNS, mine))
+    atomic.write(folder / "versions.json", (catalog_dir / "versions.json").read_bytes())
+
+
+def _still_right(folder: Path) -> dict[Key, dict[str, str]]:
+    """Return the rows that were counted with the installed library versions."""
+    try:
+        check_versions(folder)
+    except (FileNotFoundError, VersionsDiffer):
+        return {}
+    return _by_size(folder)
+
+
+def _by_size(folder: Path) -> dict[Key, dict[str, str]]:
+    return {(row["library"], row["model"], row["image_size"]): row for row in read(folder)}
+
+
+def _order(key: Key) -> tuple[str, str, list[int]]:
+    return *key[:2], [int(side) for side in key[2].split("x")]
 
 
 def counted(wanted: Sequence[Wanted], workers: int) -> Iterator[tuple[Wanted, ProfileRow]]:
@@ -148,7 +197,7 @@ def weights() -> dict[str, list[str]]:
     return {model: own for model, own in tags.items() if own}
 
 
-def table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> str:
+def table(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
     """Return the text of a CSV file with these columns."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")

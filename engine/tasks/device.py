@@ -21,7 +21,7 @@ ENOUGH_S = 2.0
 
 
 def run(spec: DeviceSpec, run_dir: Path) -> Iterator[Event]:
-    """Yield the environment, then per operation its progress and row. Errors: DeviceNotFound."""
+    """Yield the environment, then per operation its progress and row. Errors: Refused."""
     yield environment.current(spec.device)
     before, threads = torch.get_num_threads(), spec.threads or environment.threads()
     wanted = [*(("matmul", dtype) for dtype in dict.fromkeys(spec.dtypes)), ("copy", "float32")]

@@ -3,7 +3,7 @@
 import csv
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,13 @@ from engine.datasets import Pairs
 from engine.measure import environment
 from engine.models import clip_weights
 from engine.models.built import out_of_memory
-from engine.models.clip_weights import Made
 from engine.results import Artifact, Event, Progress
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import write_embeddings
 from engine.roots import expand_home, file_within
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.specs.clip import class_prompts
+from engine.specs.base import json_object
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import EMBEDDINGS
 from engine.training import checkpoints, precision
@@ -39,8 +38,8 @@ from engine.training.evaluation.encode import (
     retrieved,
     subset,
 )
-from engine.training.setup import named, opener, readable, reader
-from engine.training.validation import row_fields
+from engine.training.setup import named, opener, readable
+from engine.training.validation import metric_fields
 
 log = logging.getLogger("engine.training")
 
@@ -55,28 +54,15 @@ class Loaded:
     """A model, ready to encode."""
 
     spec: EvaluateSpec
-    made: Made
     reader: Reader
     device_name: str
-
-
-@dataclass(frozen=True)
-class Subject:
-    """The encoded images and texts of an evaluation."""
-
-    encoded: Encoded
-    classes: tuple[str, ...]
-    notes: list[str]
-    """Grows when a probe encodes more pairs."""
-    directions: Callable[[], torch.Tensor]
-    probe: Callable[[], Generator[Event, None, dict[str, Any]]]
 
 
 def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, then for each model on each data set the embeddings and a row per task with its files.
 
     With several models or data sets, an error of one becomes the status of its rows.
-    Errors: DeviceNotFound; Refused; errors of building a model that is evaluated on one data set alone.
+    Errors: Refused; errors of building a model that is evaluated on one data set alone.
     """
     here = environment.current(spec.device, spec.seed)
     yield here
@@ -96,7 +82,8 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
             if loaded is None or (loaded.spec.model, loaded.spec.checkpoint) != (part.model, part.checkpoint):
                 loaded = None  # frees its memory: two models may not fit
                 loaded = yield from _load(part, here.device_name)
-            for event in _part(part, loaded, run_dir, f"{number + 1}_" if number else "", common, progress):
+            prefix = f"{number + 1}_" if number else ""
+            for event in Part(part, loaded, run_dir, prefix, progress).events(common):
                 yield event
                 if isinstance(event, EvaluateRow):
                     tasks.remove(event.task)
@@ -120,211 +107,203 @@ def _load(spec: EvaluateSpec, device_name: str) -> Generator[Event, None, Loaded
     yield from clip_weights.fetch(spec, spec.checkpoint, roots)
     made = clip_weights.create(spec, weights=spec.checkpoint, roots=roots)
     made.model.to(spec.device).eval()
-    return Loaded(spec, made, reader(made, spec.precision, spec.device, spec.batch_size, spec.workers), device_name)
+    return Loaded(spec, Reader(made, spec.precision, spec.device, spec.batch_size, spec.workers), device_name)
 
 
-def _part(
-    spec: EvaluateSpec, loaded: Loaded, run_dir: Path, prefix: str, common: dict[str, Any], progress: Progress
-) -> Iterator[Event]:
-    """Yield the embeddings, then a row per task with its files. prefix: begins the file names. Errors: Refused."""
-    begun = time.perf_counter()
-    subject = yield from _encoded(spec, loaded, run_dir, prefix, progress)
-    file = f"{prefix}{EMBEDDINGS}"
-    _write_embeddings(run_dir / file, subject)
-    yield Artifact(name=file, kind="embeddings")
-    encoded = subject.encoded
-    common = common | {"images": len(encoded.pairs), "captions": len(encoded.texts), "embeddings_file": file}
-    for done, task in enumerate(spec.tasks, 1):
-        yield progress.model_copy(update={"done": progress.done + done, "note": task})
-        try:
-            found = yield from _result(task, spec, subject, run_dir, prefix)
-        except Refused as refused:
-            found = {"status": "error", "error": str(refused)}
-        seconds, begun = time.perf_counter() - begun, time.perf_counter()
-        notes = [*subject.notes, *found.pop("notes", ())]
-        yield EvaluateRow.model_validate(common | {"task": task, "seconds": seconds, "notes": notes} | found)
+class Part:
+    """The evaluation of one model on one data set."""
 
+    def __init__(self, spec: EvaluateSpec, loaded: Loaded, run_dir: Path, prefix: str, progress: Progress) -> None:
+        """prefix: begins the file names. progress: that of the run when this part begins."""
+        self.spec, self.loaded, self.prefix, self.progress = spec, loaded, prefix, progress
+        self._run_dir, self._settings = run_dir, Settings()
+        self._notes: list[str] = []
+        self._rest: Pairs
+        """The pairs that a training did not hold out."""
+        self._encoded: Encoded
+        self._classes: tuple[str, ...]
+        self._templates: tuple[str, ...]
 
-def _encoded(
-    spec: EvaluateSpec, loaded: Loaded, run_dir: Path, prefix: str, progress: Progress
-) -> Generator[Event, None, Subject]:
-    settings = Settings()
-    opened: Pairs = opener(spec, settings.roots)(spec.data, samples=spec.samples)
-    rest = evaluated = opened
-    notes = list(opened.notes)
-    if spec.held_out:  # the split is that of the training only if both leave out the same unreadable images
-        usable, unreadable = readable(opened, run_dir, f"{prefix}data", spec.checkpoint, settings.roots)
-        rest, evaluated = datasets.split(usable, spec.val_fraction, spec.seed)
-        notes += unreadable
-    # after the split, which keeps the shares of the names as a training read them
-    rest, evaluated = (datasets.with_classes_split(part, spec.csv_class_separator) for part in (rest, evaluated))
-    classes, templates = named(spec, evaluated)
-    notes += loaded.made.notes
-    if opened.label(0) is not None and (warning := datasets.note_on_ids(classes)):
-        notes.append(warning)
+    def events(self, common: dict[str, Any]) -> Iterator[Event]:
+        """Yield the embeddings, then a row per task with its files. Errors: Refused."""
+        begun = time.perf_counter()
+        yield from self._encode()
+        file = f"{self.prefix}{EMBEDDINGS}"
+        self._write_embeddings(self._run_dir / file)
+        yield Artifact(name=file, kind="embeddings")
+        encoded = self._encoded
+        common = common | {"images": len(encoded.pairs), "captions": len(encoded.texts), "embeddings_file": file}
+        for done, task in enumerate(self.spec.tasks, 1):
+            yield self.progress.model_copy(update={"done": self.progress.done + done, "note": task})
+            try:
+                found = yield from self._result(task)
+            except Refused as refused:
+                found = {"status": "error", "error": str(refused)}
+            seconds, begun = time.perf_counter() - begun, time.perf_counter()
+            notes = [*self._notes, *found.pop("notes", ())]
+            yield EvaluateRow.model_validate(common | {"task": task, "seconds": seconds, "notes": notes} | found)
 
-    def encoded(part: Pairs, what: str, *, captions: bool = True) -> Generator[Event, None, Encoded]:
-        folder, name, known = settings.runs_dir / FEATURES, "", None
-        if spec.reuse_features:
-            built = (loaded.made.name, loaded.made.config, repr(loaded.made.preprocess_val))
-            computed = (spec.precision, spec.device, loaded.device_name, captions)
-            name = feature_cache.key(loaded.made.model, part, (built, computed), settings.roots)
+    def _encode(self) -> Iterator[Event]:
+        """Open the data, and encode the evaluated pairs."""
+        spec, roots, made = self.spec, self._settings.roots, self.loaded.reader.made
+        opened: Pairs = opener(spec, roots)(spec.data, samples=spec.samples)
+        rest = evaluated = opened
+        self._notes += opened.notes
+        if spec.held_out:  # the split is that of the training only if both leave out the same unreadable images
+            usable, unreadable = readable(opened, self._run_dir, f"{self.prefix}data", spec.checkpoint, roots)
+            rest, evaluated = datasets.split(usable, spec.val_fraction, spec.seed)
+            self._notes += unreadable
+        # after the split, which keeps the shares of the names as a training read them
+        self._rest, evaluated = (
+            datasets.with_classes_split(part, spec.csv_class_separator) for part in (rest, evaluated)
+        )
+        self._classes, self._templates = named(spec, evaluated)
+        self._notes += made.notes
+        if opened.label(0) is not None and (warning := datasets.note_on_ids(self._classes)):
+            self._notes.append(warning)
+        self._encoded = yield from self._features(evaluated, "the evaluated data")
+
+    def _features(self, part: Pairs, what: str, *, captions: bool = True) -> Generator[Event, None, Encoded]:
+        """Encode pairs, or read their features that an earlier evaluation has kept."""
+        made, folder, name, known = self.loaded.reader.made, self._settings.runs_dir / FEATURES, "", None
+        if self.spec.reuse_features:
+            built = (made.name, made.config, repr(made.preprocess_val))
+            computed = (self.spec.precision, self.spec.device, self.loaded.device_name, captions)
+            name = feature_cache.key(made.model, part, (built, computed), self._settings.roots)
             known = feature_cache.load(folder, name)
         if known:
             found, when = known
-            notes.append(f"the features of {what} were computed earlier ({when}) and are reused")
+            self._notes.append(f"the features of {what} were computed earlier ({when}) and are reused")
         else:
-            encoding = features(loaded.made.model, part, loaded.reader, captions=captions)
             found = yield from followed(
-                encoding,
-                lambda done: progress.model_copy(update={"note": f"encoding {what}: {done} of {len(part)} images"}),
+                features(part, self.loaded.reader, captions=captions),
+                lambda done: self.progress.model_copy(
+                    update={"note": f"encoding {what}: {done} of {len(part)} images"}
+                ),
             )
             try:
                 if name:
-                    feature_cache.save(folder, name, found, spare_bytes=settings.min_free_gb * 1e9)
+                    feature_cache.save(folder, name, found, spare_bytes=self._settings.min_free_gb * 1e9)
             except OSError as error:
-                notes.append(f"the features could not be kept for reuse: {error.strerror}")
+                self._notes.append(f"the features could not be kept for reuse: {error.strerror}")
         result = assemble(part, found)
-        notes.extend(result.notes)
+        self._notes += result.notes
         return result
 
-    found = yield from encoded(evaluated, "the evaluated data")
+    def _directions(self) -> torch.Tensor:
+        """Return the direction of each class, from its prompts."""
+        by_class = json_object(self.spec.class_prompts)
+        return directions(self._classes, self._templates, self.loaded.reader, by_class)
 
-    def probe() -> Generator[Event, None, dict[str, Any]]:
-        return (yield from _probe(spec, found, rest, classes, encoded))
+    def _result(self, task: str) -> Generator[Event, None, dict[str, Any]]:
+        """Write the files of a task, yield them, and return the fields of its row. Errors: Refused for other data."""
+        spec, encoded = self.spec, self._encoded
+        if task == "retrieval":
+            fields = metric_fields(retrieved(encoded, spec.batch_size, spec.recall_k))
+            recalls = {name: fields.pop(name) for name in list(fields) if name not in EvaluateRow.model_fields}
+            distinct = datasets.count_distinct(encoded.pairs)
+            batch = min(spec.batch_size, len(encoded.pairs))
+            return fields | {"val_batch_size": batch, "recalls": recalls, "distinct_captions": distinct}
+        more: dict[str, Any] = {}
+        if task == "zeroshot":
+            if encoded.targets is not None and self._classes:
+                return (yield from self._average_precision(encoded.targets))
+            if encoded.labels is None or not self._classes:
+                raise Refused(f"zero-shot needs a class per image: {NO_CLASSES}")
+            found = classification.results(encoded.images, encoded.labels, self._directions())
+        else:
+            found, more = yield from self._probe()
+        names = list(self._classes) or [str(index) for index in range(len(found.confusion))]
+        lines = ([name, *row] for name, row in zip(names, found.confusion.tolist(), strict=True))
+        confusion = self._write_csv(f"{task}_confusion", ["true", *names], lines)
+        yield Artifact(name=confusion, kind="confusion")
+        files = {"confusion_file": confusion}
+        if task == "zeroshot":
+            header = ["source", "index", "true", "predicted", "confidence"]
+            predictions = self._write_csv(f"{task}_predictions", header, self._predictions(found, names))
+            yield Artifact(name=predictions, kind="predictions")
+            files["predictions_file"] = predictions
+        accuracy = {"acc1": found.acc1, "acc5": found.acc5, "mean_per_class_recall": found.mean_per_class_recall}
+        return {**accuracy, **files, "classes": len(names), **more}
 
-    by_class = class_prompts(spec.class_prompts)
-    return Subject(
-        encoded=found,
-        classes=classes,
-        notes=notes,
-        directions=lambda: directions(loaded.made.model, classes, templates, loaded.reader, by_class),
-        probe=probe,
-    )
+    def _probe(self) -> Generator[Event, None, tuple[Classification, dict[str, Any]]]:
+        """Fit the probe, and return its classification with the fields and notes of its row.
 
-
-def _probe(
-    spec: EvaluateSpec,
-    found: Encoded,
-    rest: Pairs,
-    classes: Sequence[str],
-    encoded: Callable[..., Generator[Event, None, Encoded]],
-) -> Generator[Event, None, dict[str, Any]]:
-    """Fit the probe, and return its classification with the fields and notes of its row.
-
-    Its training data are probe_data, if given; else `rest`, the pairs that a training did not hold out. Without both,
-    the evaluated pairs are split into training and test data. Errors: Refused.
-    """
-    if found.targets is not None:
-        raise Refused("a linear probe needs one class per image, and these images have several")
-    notes: list[str] = []
-    if spec.probe_data:
-        pairs = opener(spec, Settings().roots)(spec.probe_data)
-        notes += pairs.notes
-        learned, judged = (yield from encoded(pairs, LEARNED, captions=False)), found
-    elif spec.held_out:
-        learned, judged = (yield from encoded(rest, LEARNED, captions=False)), found
-    else:
-        learned, judged = (subset(found, part) for part in datasets.split(found.pairs, spec.val_fraction, spec.seed))
-    if learned.labels is None or judged.labels is None:
-        raise Refused(f"a linear probe needs a class per image: {NO_CLASSES}")
-    labels = classification.renumbered(learned.labels, learned.pairs.classes, judged.pairs.classes)
-    images = learned.images
-    if spec.shots:
-        chosen = classification.few_shot(labels, spec.shots, spec.seed, classes)
-        images, labels = images[chosen], labels[chosen]
-    if judged is not found:
-        notes.append(
-            f"the probe was trained on {len(images):,} images and tested on {len(judged.pairs):,} others: give "
-            "probe_data to test it on all"
+        Its training data are probe_data, if given; else the pairs that a training did not hold out. Without both, the
+        evaluated pairs are split into training and test data. Errors: Refused.
+        """
+        spec, found = self.spec, self._encoded
+        if found.targets is not None:
+            raise Refused("a linear probe needs one class per image, and these images have several")
+        notes: list[str] = []
+        if spec.probe_data:
+            pairs = opener(spec, self._settings.roots)(spec.probe_data)
+            notes += pairs.notes
+            learned, judged = (yield from self._features(pairs, LEARNED, captions=False)), found
+        elif spec.held_out:
+            learned, judged = (yield from self._features(self._rest, LEARNED, captions=False)), found
+        else:
+            learned, judged = (
+                subset(found, part) for part in datasets.split(found.pairs, spec.val_fraction, spec.seed)
+            )
+        if learned.labels is None or judged.labels is None:
+            raise Refused(f"a linear probe needs a class per image: {NO_CLASSES}")
+        labels = classification.renumbered(learned.labels, learned.pairs.classes, judged.pairs.classes)
+        images = learned.images
+        if spec.shots:
+            chosen = classification.few_shot(labels, spec.shots, spec.seed, self._classes)
+            images, labels = images[chosen], labels[chosen]
+        if judged is not found:
+            notes.append(
+                f"the probe was trained on {len(images):,} images and tested on {len(judged.pairs):,} others: give "
+                "probe_data to test it on all"
+            )
+        probed = classification.probe(
+            *(images, labels, judged.images, judged.labels, spec.seed),
+            strengths=spec.probe_c,
+            classes=len(self._classes) or None,
         )
-    probed = classification.probe(
-        *(images, labels, judged.images, judged.labels, spec.seed),
-        strengths=spec.probe_c,
-        classes=len(classes) or None,
-    )
-    fields = {"images": len(judged.pairs), "captions": None, "probe_images": len(images), "probe_c": probed.c}
-    return {"found": probed, "notes": notes, **fields}
+        fields = {"images": len(judged.pairs), "captions": None, "probe_images": len(images), "probe_c": probed.c}
+        return probed, {"notes": notes, **fields}
 
+    def _average_precision(self, targets: torch.Tensor) -> Generator[Event, None, dict[str, Any]]:
+        """Write and yield the average precision of each class, and return the fields of the row. Errors: Refused."""
+        precisions = classification.average_precisions(self._encoded.images, targets, self._directions())
+        counts = targets.sum(dim=0).tolist()
+        lines = zip(self._classes, counts, precisions.round(6).tolist(), strict=True)
+        file = self._write_csv("zeroshot_average_precision", ["class", "images", "average_precision"], lines)
+        yield Artifact(name=file, kind="average_precision")
+        absent = counts.count(0)
+        notes = [f"{absent} of {len(counts)} classes have no images and are left out of the mean"] if absent else []
+        if absent == len(counts):
+            raise Refused("no image has a class")
+        mean = float(np.nanmean(precisions))
+        return {"mean_average_precision": mean, "average_precision_file": file, "classes": len(counts), "notes": notes}
 
-def _result(
-    task: str, spec: EvaluateSpec, subject: Subject, run_dir: Path, prefix: str
-) -> Generator[Event, None, dict[str, Any]]:
-    """Write the files of a task, yield them, and return the fields of its row. Errors: Refused if the data do not suit
-    it."""
-    if task == "retrieval":
-        fields = row_fields(retrieved(subject.encoded, spec.batch_size, spec.recall_k))
-        recalls = {name: fields.pop(name) for name in list(fields) if name not in EvaluateRow.model_fields}
-        distinct = datasets.count_distinct(subject.encoded.pairs)
-        batch = min(spec.batch_size, len(subject.encoded.pairs))
-        return fields | {"val_batch_size": batch, "recalls": recalls, "distinct_captions": distinct}
-    more: dict[str, Any] = {}
-    if task == "zeroshot":
-        if subject.encoded.targets is not None and subject.classes:
-            return (yield from _average_precision(subject, subject.encoded.targets, run_dir, prefix))
-        if subject.encoded.labels is None or not subject.classes:
-            raise Refused(f"zero-shot needs a class per image: {NO_CLASSES}")
-        found = classification.results(subject.encoded.images, subject.encoded.labels, subject.directions())
-    else:
-        more = yield from subject.probe()
-        found = more.pop("found")
-    names = list(subject.classes) or [str(index) for index in range(len(found.confusion))]
-    confusion = f"{prefix}{task}_confusion.csv"
-    lines = ([name, *row] for name, row in zip(names, found.confusion.tolist(), strict=True))
-    _write_csv(run_dir / confusion, ["true", *names], lines)
-    yield Artifact(name=confusion, kind="confusion")
-    files = {"confusion_file": confusion}
-    if task == "zeroshot":
-        predictions = f"{prefix}{task}_predictions.csv"
-        header = ["source", "index", "true", "predicted", "confidence"]
-        _write_csv(run_dir / predictions, header, _predictions(subject, found, names))
-        yield Artifact(name=predictions, kind="predictions")
-        files["predictions_file"] = predictions
-    accuracy = {"acc1": found.acc1, "acc5": found.acc5, "mean_per_class_recall": found.mean_per_class_recall}
-    return {**accuracy, **files, "classes": len(names), **more}
+    def _predictions(self, found: Classification, names: Sequence[str]) -> Iterator[list[Any]]:
+        assert self._encoded.labels is not None
+        labels, predicted, confidences = self._encoded.labels.tolist(), found.predictions.tolist(), found.confidence
+        for index, (true, guess, confidence) in enumerate(zip(labels, predicted, confidences.tolist(), strict=True)):
+            yield [self._encoded.pairs.source(index), index, names[true], names[guess], round(confidence, 4)]
 
+    def _write_csv(self, name: str, header: Sequence[str], lines: Iterator[Sequence[Any]]) -> str:
+        """Write a table, and return the name of its file."""
+        file = f"{self.prefix}{name}.csv"
+        with (self._run_dir / file).open("w", newline="", encoding="utf-8") as out:
+            writer = csv.writer(out)
+            writer.writerow(header)
+            writer.writerows(lines)
+        return file
 
-def _average_precision(
-    subject: Subject, targets: torch.Tensor, run_dir: Path, prefix: str
-) -> Generator[Event, None, dict[str, Any]]:
-    """Write and yield the average precision of each class, and return the fields of the row. Errors: Refused."""
-    precisions = classification.average_precisions(subject.encoded.images, targets, subject.directions())
-    counts = targets.sum(dim=0).tolist()
-    file = f"{prefix}zeroshot_average_precision.csv"
-    lines = zip(subject.classes, counts, precisions.round(6).tolist(), strict=True)
-    _write_csv(run_dir / file, ["class", "images", "average_precision"], lines)
-    yield Artifact(name=file, kind="average_precision")
-    absent = counts.count(0)
-    notes = [f"{absent} of {len(counts)} classes have no images and are left out of the mean"] if absent else []
-    if absent == len(counts):
-        raise Refused("no image has a class")
-    mean = float(np.nanmean(precisions))
-    return {"mean_average_precision": mean, "average_precision_file": file, "classes": len(counts), "notes": notes}
-
-
-def _predictions(subject: Subject, found: Classification, names: Sequence[str]) -> Iterator[list[Any]]:
-    assert subject.encoded.labels is not None
-    labels, predicted = subject.encoded.labels.tolist(), found.predictions.tolist()
-    for index, (true, guess, confidence) in enumerate(zip(labels, predicted, found.confidence.tolist(), strict=True)):
-        yield [subject.encoded.pairs.source(index), index, names[true], names[guess], round(confidence, 4)]
-
-
-def _write_csv(path: Path, header: Sequence[str], lines: Iterator[Sequence[Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(lines)
-
-
-def _write_embeddings(path: Path, subject: Subject) -> None:
-    encoded, pairs = subject.encoded, subject.encoded.pairs
-    write_embeddings(
-        path,
-        images=encoded.images.numpy(),
-        texts=encoded.texts.numpy(),
-        owner=encoded.owner.numpy(),
-        labels=None if encoded.labels is None else encoded.labels.numpy(),
-        sources=[pairs.source(index) for index in range(len(pairs))],
-        captions=[caption for index in range(len(pairs)) for caption in pairs.captions(index)],
-        classes=subject.classes,
-    )
+    def _write_embeddings(self, path: Path) -> None:
+        encoded, pairs = self._encoded, self._encoded.pairs
+        write_embeddings(
+            path,
+            images=encoded.images.numpy(),
+            texts=encoded.texts.numpy(),
+            owner=encoded.owner.numpy(),
+            labels=None if encoded.labels is None else encoded.labels.numpy(),
+            sources=[pairs.source(index) for index in range(len(pairs))],
+            captions=[caption for index in range(len(pairs)) for caption in pairs.captions(index)],
+            classes=self._classes,
+        )

@@ -20,8 +20,8 @@ from engine.models.built import Built, Wanted, out_of_memory
 from engine.replicates.child import Ended
 from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ModelName, ProfileSpec, format_image_size
-from engine.specs.base import CLUSTER, device_there
-from engine.specs.building import OPTIONS, keywords_of
+from engine.specs.base import CLUSTER, device_there, json_object
+from engine.specs.building import OPTIONS
 from engine.tasks.shards import Shards, spread, spread_on_cluster
 
 Builder = Callable[[str, Wanted], Built]
@@ -93,7 +93,11 @@ def _count(spec: ProfileSpec, place: Place) -> Profiled:
 
 def _events(profiled: Profiled, run_dir: Path) -> Iterator[Event]:
     if profiled.modules:
-        yield _write_detail(profiled, run_dir)
+        name = profiled.row.detail_file
+        path = run_dir / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([module.model_dump() for module in profiled.modules]))
+        yield Artifact(name=name, kind="detail")
     yield profiled.row
 
 
@@ -166,7 +170,7 @@ def _steps(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> I
         config=spec.configs.get(name.model) if name.is_own else None,
         num_classes=spec.num_classes,
         in_chans=spec.in_chans,
-        model_kwargs=keywords_of(spec.model_kwargs),
+        model_kwargs=json_object(spec.model_kwargs),
     )
     built = build(name, wanted)
     yield _description(built) | _parameters(built)
@@ -282,11 +286,3 @@ def _training(name: ModelName, wanted: Wanted, build: Builder, notes: tuple[str,
         return {"training_peak_mb": memory.training_peak_bytes(built.model, built.inputs) / 1e6}
     except Exception as error:  # noqa: BLE001 - as above; the other counts are valid without it
         return {"notes": (*notes, f"no training peak: {' '.join(str(error).split())[:300]}")}
-
-
-def _write_detail(profiled: Profiled, run_dir: Path) -> Artifact:
-    name = profiled.row.detail_file
-    path = run_dir / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([module.model_dump() for module in profiled.modules]))
-    return Artifact(name=name, kind="detail")

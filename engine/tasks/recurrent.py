@@ -14,14 +14,14 @@ from engine.replicates import summary
 from engine.replicates.processes import Processes
 from engine.replicates.recurrent import rows
 from engine.replicates.recurrent.job import Job
-from engine.results import Artifact, Event, Progress, samples_name
+from engine.results import Event, Progress, samples_name
 from engine.specs import RecurrentSpec
 
 
 def run(spec: RecurrentSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, then per family and size the file of samples, and a row per runner.
 
-    Errors: DeviceNotFound.
+    Errors: Refused.
     """
     here = environment.current(spec.device, spec.seed)
     yield here
@@ -58,12 +58,7 @@ def _side_by_side(
         "seconds": (seconds := round(time.monotonic() - started, 3)),
         "parts": processes.spent.parts(seconds),
     }
-    if any(measured.rounds for process in found for measured in process.values()):
+    for artifact in summary.write_samples(run_dir, file, found, set(), what={}, label="runner", phases=rows.PHASES):
         common["samples_file"] = file
-        summary.write_samples(run_dir / file, found, what={}, label="runner", phases=rows.PHASES)
-        yield Artifact(name=file, kind="samples")
-    if queued := summary.back_to_back(found):
-        file = summary.back_to_back_name(file)
-        summary.write_samples(run_dir / file, queued, what={}, label="runner", phases=[summary.BACK_TO_BACK])
-        yield Artifact(name=file, kind="samples")
+        yield artifact
     yield from rows.rows(spec, common, found)

@@ -1,15 +1,15 @@
-"""Spread independent pieces of work over processes. If a process dies, only the piece it worked on is lost."""
+"""Spread independent pieces of work over processes or nodes. What dies loses only the piece it worked on."""
 
 import multiprocessing
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from engine.process import die_with_parent, joined_cluster, oom_kills
+from engine.process import HostLost, Share, die_with_parent, joined_cluster, oom_kills
 from engine.replicates.child import TICK_S, Ended, ended
 
 Piece = TypeVar("Piece")
@@ -97,9 +97,70 @@ def spread_on_cluster(work: Callable[[Piece], Result], pieces: Sequence[Piece]) 
                 try:
                     result: Result | Ended = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    memory = isinstance(error, ray.exceptions.OutOfMemoryError)
-                    result = Ended("out_of_memory" if memory else "error", f"{type(error).__name__}: {error}")
+                    result = _ended(ray, error)
                 yield at_work.pop(reference), result
+
+
+def spread_on_nodes(
+    work: Callable[[Piece], Result], pieces: Sequence[Piece], shares: Mapping[str, Share]
+) -> Shards[Result]:
+    """Yield results as `spread` does, computed on these nodes, of which each has one piece at a time and nothing else.
+
+    shares: what this process's run holds of each node, by Ray's id. A lost node leaves its piece to the others.
+    Errors: those of `work`; HostLost when no node is left.
+    """
+    with joined_cluster(log_to_driver=True) as ray:
+        on_node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+
+        def start(node: str) -> Any:
+            amounts = {"num_cpus": shares[node].num_cpus, "num_gpus": shares[node].num_gpus}
+            return ray.remote(_Worker).options(**amounts, scheduling_strategy=on_node(node, soft=False)).remote(work)
+
+        workers = {node: start(node) for node in shares}
+        waiting, deaths = deque(range(len(pieces))), Counter[int]()
+        at_work: dict[Any, tuple[str, int]] = {}
+        while waiting or at_work:
+            busy = {node for node, _ in at_work.values()}
+            for node in [node for node in workers if node not in busy][: len(waiting)]:
+                place = waiting.popleft()
+                at_work[workers[node].call.remote(pieces[place])] = node, place
+            if not at_work:
+                raise HostLost(f"all {len(shares)} nodes left the cluster")
+            ready, _ = ray.wait(list(at_work), timeout=TICK_S)
+            if not ready:
+                yield None
+            for reference in ready:
+                node, place = at_work.pop(reference)
+                try:
+                    result: Result | Ended = ray.get(reference)
+                except ray.exceptions.RayTaskError as error:
+                    raise error.cause from None
+                except ray.exceptions.RayError as error:
+                    ray.kill(workers.pop(node))
+                    if any(known["NodeID"] == node and known["Alive"] for known in ray.nodes()):
+                        workers[node] = start(node)
+                    deaths[place] += 1
+                    if deaths[place] < CLUSTER_TRIES:
+                        waiting.appendleft(place)
+                        continue
+                    result = _ended(ray, error)
+                yield place, result
+
+
+class _Worker:
+    """A process on a node."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self._work = work
+
+    def call(self, piece: Any) -> Any:
+        return self._work(piece)
+
+
+def _ended(ray: Any, error: Exception) -> Ended:
+    """Return the failure of a process of Ray's. ray: the module."""
+    memory = isinstance(error, ray.exceptions.OutOfMemoryError)
+    return Ended("out_of_memory" if memory else "error", f"{type(error).__name__}: {error}")
 
 
 def _call(work: Callable[[Piece], Result], piece: Piece) -> Result:

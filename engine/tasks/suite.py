@@ -1,9 +1,9 @@
 """Update the suite for the installed timm: `python -m engine suite-build`."""
 
 import csv
-import io
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from engine import atomic, suite
@@ -11,6 +11,7 @@ from engine.models import timm_models
 from engine.settings import ROOT
 from engine.specs import Refused
 from engine.suite import Entry
+from engine.tasks.catalogue import table
 
 CATALOG = ROOT / "data" / "catalog" / "timm.csv"
 LARGEST_BATCH = 1024
@@ -25,11 +26,7 @@ def build(file: Path = suite.FILE, catalog: Path = CATALOG) -> list[Entry]:
     Errors: Refused if the catalogue has no model of a family.
     """
     entries = updated(suite.read(file), timm_models.families(), _counted(catalog))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["name", "model", "batch_size"])
-    writer.writerows([entry.name, entry.model, entry.batch_size] for entry in entries)
-    atomic.write(file, text.getvalue())
+    atomic.write(file, table([field.name for field in fields(Entry)], map(asdict, entries)))
     suite.entries.cache_clear()
     return entries
 
@@ -50,12 +47,10 @@ def updated(listed: Sequence[Entry], families: Mapping[str, str], counted: Count
 
 def _middle(family: str, models: Sequence[str], counted: Counted) -> str:
     """Return the model of median GMACs; of two in the middle, the smaller. Errors: Refused."""
-    counted_models = sorted(
-        (model for model in models if model in counted), key=lambda model: (counted[model][0], model)
-    )
-    if not counted_models:
+    by_cost = [(counted[model][0], model) for model in models if model in counted]
+    if not by_cost:
         raise Refused(f"the catalogue has no model of the family {family}: run catalog-build first")
-    return counted_models[(len(counted_models) - 1) // 2]
+    return statistics.median_low(by_cost)[1]
 
 
 def _budget(listed: Sequence[Entry], counted: Counted) -> float:

@@ -8,7 +8,7 @@ import torch
 
 from engine.measure import environment
 from engine.models import clip_weights
-from engine.process import joined_cluster
+from engine.process import joined_cluster, nodes_to_use
 from engine.results import Event
 from engine.settings import Settings
 from engine.specs.train import TrainSpec
@@ -21,9 +21,9 @@ from engine.training.setup import hold, prepare, resolved, used_settings
 def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, points of curves and a row per epoch. Closing this generator saves a checkpoint.
 
-    Errors: DeviceNotFound, Refused, errors of torch.
+    Errors: Refused; errors of torch.
     """
-    others = across.further_nodes()
+    others = nodes_to_use()
     spec = resolved(spec, spec.nproc - sum(share.processes for share in others.values()))
     precision.set_tf32(spec.device)
     here = environment.current(spec.device, spec.seed)

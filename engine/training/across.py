@@ -3,19 +3,17 @@
 This process is on the first node, as is the process of rank 0. So what they write and read is on one machine.
 """
 
-import json
 import logging
 import os
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import psutil
 
-from engine.process import NODES, HostLost
+from engine.process import HostLost, Share
 from engine.specs import Refused
 from engine.training.launch import GONE_S, GRACE_S, Job, Torchrun
 from engine.words import plural
@@ -29,20 +27,6 @@ LOOK_S = 1.0
 SHARED = "nodes.txt"
 """File in the run's folder by which further nodes see that they share it."""
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-
-
-@dataclass(frozen=True)
-class Share:
-    """The part of a training on one further node."""
-
-    processes: int
-    num_cpus: int
-    num_gpus: int
-
-
-def further_nodes() -> dict[str, Share]:
-    """Return what this run has on other nodes than this one, by Ray's id of the node."""
-    return {node: Share(**share) for node, share in json.loads(os.environ.get(NODES, "{}")).items()}
 
 
 def check_shared(folder: Path, token: str) -> None:

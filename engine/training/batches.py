@@ -29,19 +29,6 @@ Draw = tuple[int, int]
 REMEMBERED = 65_536  # maximum captions whose tokens are cached: few data sets have more distinct ones
 
 
-@dataclass(frozen=True)
-class Batches:
-    """The batches of one of `world_size` processes."""
-
-    loader: "DataLoader[tuple[Tensor, Tensor]]"
-    order: "Order"
-
-    def of(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return the batches of an epoch from number `start` on: images (B, 3, H, W) and tokens (B, L)."""
-        self.order.epoch, self.order.start = epoch, start
-        return iter(self.loader)
-
-
 @dataclass
 class Order:
     """A batch sampler: it decides which samples are in which batch. Its epoch is set from outside."""
@@ -111,10 +98,7 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
         captions = self._pairs.captions(index)
         _seed(self._seed, epoch, index)
         caption = captions[random.randrange(len(captions))]  # noqa: S311 - nothing secret
-        return self._transform(self._pairs.image(index)), self._tokens(caption)
-
-    def _tokens(self, caption: str) -> Tensor:
-        return _tokens(self._tokenize, caption)
+        return self._transform(self._pairs.image(index)), _tokens(self._tokenize, caption)
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -142,21 +126,26 @@ def _seed(*numbers: int) -> None:
     torch.default_generator.manual_seed(seed)
 
 
-def batches(
-    pairs: Pairs, transform: Transform, tokenize: Tokenize, order: Order, *, workers: int, pin: bool
-) -> Batches:
-    """Return the batches of an order, loaded here or in `workers` processes.
+class Batches:
+    """The batches of an order, loaded here or in `workers` processes."""
 
-    pin: load into pinned memory, which is copied to an accelerator faster.
-    """
-    loader = DataLoader(
-        Drawn(pairs, transform, tokenize, order.seed),
-        batch_sampler=order,
-        num_workers=workers,
-        # forking a process that has run operators in parallel hangs
-        multiprocessing_context="spawn" if workers else None,
-        persistent_workers=workers > 0,
-        pin_memory=pin,
-        generator=torch.Generator(),  # its own: else starting an epoch draws from dropout's generator
-    )
-    return Batches(loader, order)
+    def __init__(
+        self, pairs: Pairs, transform: Transform, tokenize: Tokenize, order: Order, *, workers: int, pin: bool
+    ) -> None:
+        """pin: load into pinned memory, which is copied to an accelerator faster."""
+        self._order = order
+        self._loader = DataLoader(
+            Drawn(pairs, transform, tokenize, order.seed),
+            batch_sampler=order,
+            num_workers=workers,
+            # forking a process that has run operators in parallel hangs
+            multiprocessing_context="spawn" if workers else None,
+            persistent_workers=workers > 0,
+            pin_memory=pin,
+            generator=torch.Generator(),  # its own: else starting an epoch draws from dropout's generator
+        )
+
+    def of(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Return the batches of an epoch from number `start` on: images (B, 3, H, W) and tokens (B, L)."""
+        self._order.epoch, self._order.start = epoch, start
+        return iter(self._loader)

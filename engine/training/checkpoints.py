@@ -92,14 +92,14 @@ def save(folder: Path, name: str, state: State, *, about: dict[str, Any]) -> Pat
     return path
 
 
-def load(path: Path, *, foreign: bool = False, roots: Roots = None) -> State:
+def load(path: Path, roots: Roots = None) -> State:
     """Return a checkpoint's contents, on the CPU, after comparing the file with its manifest.
 
-    foreign: also accept a file without a manifest, such as one of open_clip's own training.
-    roots: the folders that must contain the file and its manifest. Errors: Corrupt.
+    A file without a manifest may be one of open_clip's own training. roots: the folders that must contain the file and
+    its manifest. Errors: Corrupt.
     """
     with _opened(path, roots) as file:
-        if not (foreign and not file_within(manifest_path(path), roots)):
+        if file_within(manifest_path(path), roots):
             _agreeing(path, file, roots)
         file.seek(0)
         return _read(path, file)
@@ -124,7 +124,7 @@ def load_latest(folder: Path, roots: Roots = None) -> tuple[State, Path, list[st
             notes.append(str(problem))
     for _, path in sorted(entries, key=_age, reverse=True):
         try:
-            return load(path, roots=roots), path, notes
+            return load(path, roots), path, notes
         except Corrupt as problem:
             notes.append(str(problem))
     return None

@@ -73,33 +73,23 @@ class Done:
         return Done(self.step, self.epoch + 1, 0, self.samples, **carried)
 
 
-@dataclass(frozen=True)
-class Start:
-    """The starting point of one attempt at a training."""
+def start(run_dir: Path, resume: str, roots: Roots) -> tuple[tuple[checkpoints.State, Path] | None, Path, list[str]]:
+    """Return the checkpoint that a training continues from, the folder of the run that wrote it, and notes.
 
-    checkpoint: tuple[checkpoints.State, Path] | None
-    """Content and path; None at step 0."""
-    run_dir: Path
-    """The folder of the run that wrote the checkpoint."""
-    notes: list[str]
-    """Messages about checkpoints that were skipped or lost."""
-
-
-def start(run_dir: Path, resume: str, roots: Roots) -> Start:
-    """Return the newest valid checkpoint of this run, or else of `resume`, which names a checkpoint or a run's folder.
-
-    roots: the folders that must contain `resume`. Errors: Refused if `resume` has no checkpoint that can be loaded.
+    It is the newest valid one of this run, or else of `resume`, which names a checkpoint or a run's folder: its content
+    and path; None at step 0. The notes say which checkpoints were skipped or lost. roots: the folders that must contain
+    `resume`. Errors: Refused if `resume` has no checkpoint that can be loaded.
     """
     own = checkpoints_folder(run_dir)
     if found := checkpoints.load_latest(own):
         state, path, notes = found
-        return Start((state, path), run_dir, notes)
+        return (state, path), run_dir, notes
     lost = _lost(run_dir, own)
     if not resume:
-        return Start(None, run_dir, [f"{note}: training starts again at step 0" for note in lost])
+        return None, run_dir, [f"{note}: training starts again at step 0" for note in lost]
     asked = expand_home(resume)
     if file_within(asked, roots):
-        return Start((checkpoints.load(asked, foreign=True, roots=roots), asked), asked.parent.parent, lost)
+        return (checkpoints.load(asked, roots), asked), asked.parent.parent, lost
     folder = checkpoints_folder(asked)
     if (found := checkpoints.load_latest(folder if stat_within(folder, roots) else asked, roots)) is None:
         raise Refused(
@@ -107,7 +97,7 @@ def start(run_dir: Path, resume: str, roots: Roots) -> Start:
             "to start at step 0"
         )
     state, path, notes = found
-    return Start((state, path), asked, [*lost, *notes])
+    return (state, path), asked, [*lost, *notes]
 
 
 def _lost(run_dir: Path, own: Path) -> list[str]:

@@ -25,7 +25,7 @@ def answer(question: Export) -> Exported:
     folder = question.folder
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise Refused(f"{folder} exists and is not an empty folder: give a new one")
-    state = checkpoints.load(question.checkpoint, roots=Settings().roots)
+    state = checkpoints.load(question.checkpoint, Settings().roots)
     config = state.get("vitals", {}).get("config")
     if not config:
         raise Refused(

@@ -87,15 +87,13 @@ class Torchrun:
                 _kill(self._process)
 
 
-def on_this_machine(job: Job) -> Processes:
-    """Start all processes of a training here."""
-    return Torchrun(job, job.spec.nproc)
-
-
 def together(
-    spec: TrainSpec, run_dir: Path, device_name: str, start: Callable[[Job], Processes] = on_this_machine
+    spec: TrainSpec,
+    run_dir: Path,
+    device_name: str,
+    start: Callable[[Job], Processes] = lambda job: Torchrun(job, job.spec.nproc),
 ) -> Iterator[Event]:
-    """Start the processes and yield the events of the first one.
+    """Start the processes, by default all here, and yield the events of the first one.
 
     While there are no events, its progress is yielded again, so that the caller can close this generator. Closing it
     asks all processes to stop, and waits up to GRACE_S for their checkpoint.
@@ -128,7 +126,7 @@ def together(
 
 
 def _kill(launcher: subprocess.Popen[bytes]) -> None:
-    """Kill the launcher and its process tree: torchrun gives process process its own session."""
+    """Kill the launcher and its process tree: torchrun gives each process its own session."""
     below = psutil.Process(launcher.pid).children(recursive=True)
     launcher.kill()  # first, so that it cannot start or report on others
     for process in below:

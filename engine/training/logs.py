@@ -1,9 +1,8 @@
-"""Files that a training writes beside its checkpoints: parameters, curves and results, and the format of log lines."""
+"""Files that a training writes beside its checkpoints: parameters, curves and results."""
 
 import json
 import logging
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +19,17 @@ PARAMS = "params.txt"
 TENSORBOARD = "tensorboard"
 
 
-def line(
-    *, epoch: int, samples: int, of: int, share: float, data_s: float, step_s: float, per_step: int, processes: int,
-    lr: float, logit_scale: float, losses: Mapping[str, tuple[float, float]],
-) -> str:  # fmt: skip
-    """Return a log line in the format of open_clip_train, so that scripts that read its logs can read ours.
-
-    share: share of the epoch's steps that are done. losses: current value and mean, by name. data_s, step_s: seconds
-    per step. per_step: pairs of all processes.
-    """
-    width, rate = len(str(of)), per_step / step_s
-    shown = " ".join(f"{name.capitalize()}: {value:#.5g} ({mean:#.5g})" for name, (value, mean) in losses.items())
-    return (
-        f"Train Epoch: {epoch} [{samples:>{width}}/{of} ({100 * share:.0f}%)] Data (t): {data_s:.3f} "
-        f"Batch (t): {step_s:.3f}, {rate:#g}/s, {rate / processes:#g}/s/gpu LR: {lr:5f} "
-        f"Logit Scale: {logit_scale:.3f} {shown}"
-    )
-
-
 class Files:
     """The files of one training, in its run's folder."""
 
     def __init__(self, folder: Path, spec: TrainSpec, params: Mapping[str, Any]) -> None:
         self._folder = folder
         (folder / PARAMS).write_text("".join(f"{name}: {params[name]}\n" for name in sorted(params)))
-        self._board = _tensorboard(folder / TENSORBOARD) if spec.tensorboard else None
+        self._board: Any = None
+        if spec.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / TENSORBOARD))
         self._wandb = _wandb(folder, spec, params) if spec.wandb else None
 
     def metrics(self, found: Iterable[Metric]) -> None:
@@ -71,38 +56,27 @@ class Files:
             self._wandb.finish()
 
 
-def history(folder: Path, step: float = math.inf, roots: Roots = None) -> Iterator[Metric]:
-    """Yield the points of a training's curves up to a step.
+def history(folder: Path, roots: Roots = None) -> Iterator[Metric]:
+    """Yield the points of a training's curves."""
+    yield from _parsed(folder / HISTORY, Metric.model_validate_json, roots)
+
+
+def _parsed(path: Path, parse: Callable[[str], Any], roots: Roots) -> Iterator[Any]:
+    """Yield the parsed lines of a file, if there is one.
 
     Lines that cannot be parsed are skipped: a crash may leave the last one incomplete.
     """
-    for text in _lines(folder / HISTORY, roots):
-        try:
-            metric = Metric.model_validate_json(text)
-        except ValueError:
-            continue
-        if metric.step <= step:
-            yield metric
-
-
-def results(folder: Path, roots: Roots = None) -> list[dict[str, Any]]:
-    """Return the lines of results.jsonl."""
-    found = []
-    for text in _lines(folder / RESULTS, roots):
-        try:
-            found.append(json.loads(text))
-        except ValueError:
-            continue
-    return found
-
-
-def _lines(path: Path, roots: Roots) -> list[str]:
-    """Return the lines of a text file; an empty list if there is no such file."""
     try:
         with open_within(path, roots) as file:
-            return file.read().decode().splitlines()
+            lines = file.read().decode().splitlines()
     except FileNotFoundError:
-        return []
+        return
+    for line in lines:
+        try:
+            value = parse(line)
+        except ValueError:
+            continue
+        yield value
 
 
 def clear(folder: Path) -> None:
@@ -119,18 +93,13 @@ def carry(before: Path, folder: Path, step: int, epoch: int, *, validated: bool,
     """
     last = step if validated else step - 1
     points = [
-        entry for entry in history(before, step, roots) if entry.step <= last or not entry.name.startswith("val/")
+        entry for entry in history(before, roots) if entry.step <= (last if entry.name.startswith("val/") else step)
     ]
-    lines = [row for row in results(before, roots) if row.get("epoch", 0) <= epoch and row.get("step", 0) <= last]
+    rows = _parsed(before / RESULTS, json.loads, roots)
+    lines = [row for row in rows if row.get("epoch", 0) <= epoch and row.get("step", 0) <= last]
     atomic.write(folder / HISTORY, "".join(f"{entry.model_dump_json()}\n" for entry in points))
     atomic.write(folder / RESULTS, "".join(json.dumps(entry) + "\n" for entry in lines))
     return points
-
-
-def _tensorboard(folder: Path) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder))
 
 
 def _wandb(folder: Path, spec: TrainSpec, params: Mapping[str, Any]) -> Any:

@@ -13,13 +13,13 @@ import torch
 from engine.measure import peak
 from engine.results import Artifact, Event, Metric, Progress
 from engine.results.clip import TrainRow
-from engine.training import checkpoints, distributed, done, logs, precision, rows, step
+from engine.training import checkpoints, distributed, done, logs, precision, step
 from engine.training.done import Done, checkpoints_folder, start
 from engine.training.meter import Diverged, Meter
 from engine.training.optimizers import assign
 from engine.training.setup import Setup
 from engine.training.step import StepResult, train_step
-from engine.training.validation import Stopped, best_metric, score, validate
+from engine.training.validation import Stopped, best_metric, params, row_fields, score, validate
 
 log = logging.getLogger("engine.training")
 LATEST, BEST = "latest.pt", "best.pt"
@@ -35,14 +35,13 @@ class Training:
         device_name: str,
         *,
         stopped: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.perf_counter,
         notes: Iterable[str] = (),
     ) -> None:
         self.setup, self._run_dir, self._device_name = setup, run_dir, device_name
         self.done, self._saved_at = Done(), -1
-        self._stopped, self._clock = stopped, clock
+        self._stopped = stopped
         self._folder = checkpoints_folder(run_dir)
-        self._meter = Meter(setup, clock)
+        self._meter = Meter(setup)
         self._files: logs.Files | None = None
         self._progress = Progress(done=0, total=setup.plan.steps, note="beginning")
         self._notes = [*notes, *setup.made.notes]
@@ -61,7 +60,7 @@ class Training:
         best_metric(self.setup)  # refuses a metric that is never measured
         yield from self._resume()
         if self.setup.place.first:
-            self._files = logs.Files(self._run_dir, spec, rows.params(self.setup))
+            self._files = logs.Files(self._run_dir, spec, params(self.setup))
             for note in (*self.setup.pairs.notes, *self._notes):
                 log.info("%s", note)
         try:
@@ -86,13 +85,13 @@ class Training:
     def _resume(self) -> Iterator[Event]:
         """Load this run's newest checkpoint, or the one that the request names, and yield the rows and points before
         it."""
-        begun = start(self._run_dir, self.setup.spec.resume, self.setup.roots)
-        self._notes += begun.notes
-        if begun.checkpoint is None:
+        found, origin, notes = start(self._run_dir, self.setup.spec.resume, self.setup.roots)
+        self._notes += notes
+        if found is None:
             if self.setup.place.first:  # an earlier attempt may have ended before its first checkpoint
                 logs.clear(self._run_dir)
             return
-        (state, path), origin = begun.checkpoint, begun.run_dir
+        state, path = found
         roots = None if origin == self._run_dir else self.setup.roots
         changed = done.changes(self.setup.spec, path, checkpoints.request(path, roots))
         self.done, notes = done.restore(self.setup, state)
@@ -119,14 +118,14 @@ class Training:
             if self._stopping():
                 return
         while done.batch < plan.batches and done.step < plan.steps:
-            begun = self._clock()
+            begun = time.perf_counter()
             step.seed(setup.spec.seed, done.step, setup.place.rank)
             taken = [self._to_device(next(batches)) for _ in range(accumulate)]
-            loaded = self._clock()
+            loaded = time.perf_counter()
             result = self._step(taken)
             done.step, done.batch = done.step + 1, done.batch + accumulate
             done.samples += plan.batch_size * setup.place.world_size * accumulate
-            self._meter.add(done, result, data_s=loaded - begun, seconds=self._clock() - begun)
+            self._meter.add(done, result, data_s=loaded - begun, seconds=time.perf_counter() - begun)
             saving = setup.spec.save_every_steps and done.step % setup.spec.save_every_steps == 0
             logging_now, validating = self._logs_now(), self._validates_now()
             if saving or logging_now or validating:
@@ -201,20 +200,16 @@ class Training:
         of_epoch = done.batch // setup.spec.accum_freq
         per_step = plan.batch_size * setup.place.world_size * setup.spec.accum_freq
         lr = setup.lr(done.step - 1)
-        log.info(
-            logs.line(
-                epoch=done.epoch,
-                samples=of_epoch * per_step,
-                of=len(setup.pairs.train),
-                share=of_epoch / plan.steps_per_epoch,
-                data_s=data_s,
-                step_s=step_s,
-                per_step=per_step,
-                processes=setup.place.world_size,
-                lr=lr,
-                logit_scale=logit_scale,
-                losses={name: (value, done.mean_loss(of_epoch, name)) for name, value in losses.items()},
-            )
+        pairs, rate = len(setup.pairs.train), per_step / step_s
+        shown = " ".join(
+            f"{name.capitalize()}: {value:#.5g} ({done.mean_loss(of_epoch, name):#.5g})"
+            for name, value in losses.items()
+        )
+        log.info(  # the format of open_clip_train, so that scripts that read its logs can read ours
+            f"Train Epoch: {done.epoch} [{of_epoch * per_step:>{len(str(pairs))}}/{pairs} "
+            f"({100 * of_epoch / plan.steps_per_epoch:.0f}%)] Data (t): {data_s:.3f} "
+            f"Batch (t): {step_s:.3f}, {rate:#g}/s, {rate / setup.place.world_size:#g}/s/gpu LR: {lr:5f} "
+            f"Logit Scale: {logit_scale:.3f} {shown}"
         )
         values = {
             **{f"train/{name}": value for name, value in losses.items()},
@@ -222,7 +217,7 @@ class Training:
             **{f"train/lr_{tower}": lr * scale for tower, scale in setup.spec.lr_scales.items()},
             "train/logit_scale": logit_scale,
             "train/grad_norm": float(result.grad_norm),
-            "train/samples_per_s": per_step / step_s,
+            "train/samples_per_s": rate,
             "train/data_s": data_s,
             "train/step_s": step_s,
         }
@@ -230,7 +225,7 @@ class Training:
             values["train/memory_mb"] = memory
         yield from self._metrics(values)
         left = (plan.steps - done.step) * done.seconds / done.step  # includes validations
-        note = f"epoch {done.epoch + 1} of {plan.epochs}, loss {losses['loss']:.3f}, {per_step / step_s:.0f} "
+        note = f"epoch {done.epoch + 1} of {plan.epochs}, loss {losses['loss']:.3f}, {rate:.0f} "
         self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s", seconds_left=left)
 
     def _metrics(self, values: Mapping[str, float]) -> list[Metric]:
@@ -258,7 +253,7 @@ class Training:
         steps = self.done.batch // setup.spec.accum_freq
         epoch_ended, last = bool(steps) and not now.batch, now.step >= plan.steps
         self._save_unless_saved()  # a validation may take longer than a stop is allowed to
-        begun = self._clock()
+        begun = time.perf_counter()
         try:
             found = yield from validate(
                 setup, now.epoch, self._progress, last=last or not epoch_ended, stopped=self._stopped
@@ -267,7 +262,7 @@ class Training:
             return
         if not found and not epoch_ended:
             return
-        now.seconds += self._clock() - begun
+        now.seconds += time.perf_counter() - begun
         now.validated = now.step
         loss = self.done.mean_loss(steps) if steps else None
         # neither the initial weights nor the loss of a part of an epoch can be the best
@@ -283,12 +278,13 @@ class Training:
             )
         keep = epoch_ended and (last or early or (every and now.epoch % every == 0))
         name = f"epoch_{now.epoch}.pt" if keep else LATEST
-        row = rows.row(setup, self.done, now, found, train_loss=loss, best=best).model_copy(
-            update={
-                "device_name": self._device_name,
-                "checkpoint": f"{self._folder.name}/{name}" if steps else "",
-                "notes": (*setup.pairs.notes, *self._notes),
-            }
+        row = TrainRow(
+            **row_fields(setup, self.done, now, found),
+            device_name=self._device_name,
+            train_loss=loss,
+            best=best,
+            checkpoint=f"{self._folder.name}/{name}" if steps else "",
+            notes=(*setup.pairs.notes, *self._notes),
         )
         now.rows = [*self.done.rows, row.model_dump(mode="json")]
         self.done = now

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,8 +32,8 @@ class Window:
 class Meter:
     """Adds up the losses and times of steps. `read` waits for the device, `add` does not."""
 
-    def __init__(self, setup: Setup, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._setup, self._clock = setup, clock
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
         self._unread: list[torch.Tensor] = []
         self._names: tuple[str, ...] = ()
         self._overflowed = 0
@@ -59,12 +58,12 @@ class Meter:
         """
         if not self._unread:
             return
-        begun = self._clock()
+        begun = time.perf_counter()
         # with local_loss, each process has a different loss
         values = distributed.averaged(torch.stack(self._unread), self._setup.place).tolist()
         first = done.step - len(self._unread) + 1
         self._unread = []
-        self._spend(done, self._clock() - begun)
+        self._spend(done, time.perf_counter() - begun)
         for step, row in enumerate(values, first):
             losses = dict(zip(self._names, row, strict=True))
             self._check(step, losses["loss"], losses.pop("grad_norm"))

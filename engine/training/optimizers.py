@@ -107,8 +107,7 @@ def learning_rate(
 
     The rate rises linearly to `base` at the last step of `warmup`. Then `cosine` falls towards 0 at `steps`, `const`
     stays at `base`, and `const-cooldown` falls during the last `cooldown` steps towards `end`, by (1 - progress) **
-    power.
-    After `steps` the rate does not change. Errors: Refused for another kind.
+    power. After `steps` the rate does not change.
     """
 
     def cosine(step: int) -> float:
@@ -122,9 +121,7 @@ def learning_rate(
         progress = min(1.0, (step - start) / cooldown)
         return float((1 - progress) ** power * (base - end) + end)
 
-    after = {"cosine": cosine, "const": lambda step: base, "const-cooldown": cooled}.get(kind)
-    if after is None:
-        raise Refused(f"there is no schedule {kind!r}: take cosine, const or const-cooldown")
+    after = {"cosine": cosine, "const": lambda step: base, "const-cooldown": cooled}[kind]
 
     def rate(step: int) -> float:
         return base * (step + 1) / warmup if step < warmup else after(step)

@@ -3,7 +3,6 @@
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from engine.measure import flops, memory
 from engine.measure.live import state, tensor_bytes
 from engine.models import clip_files, clip_hub, clip_tokenizers, clip_towers, clip_weights
 from engine.models.built import out_of_memory
+from engine.models.clip_build import named_config
 from engine.models.clip_hub import Remote
 from engine.results.answers import Needed, Prospect
 from engine.roots import Roots
@@ -33,14 +33,6 @@ Spec = TrainSpec | EvaluateSpec
 MIXED = ("amp", "amp_bf16")
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Memory of one process in bytes: its peak, and the part that is allocated all the time."""
-
-    peak: int
-    state: int
-
-
 def answer(question: Outlook) -> Prospect:
     """Return the files that are present or must be downloaded, the memory needed if it can be predicted, and
     problems."""
@@ -54,7 +46,7 @@ def answer(question: Outlook) -> Prospect:
                 found += look(asked, weights, roots)
             except Refused as refused:
                 problems.append(str(refused))
-    needs: Memory | None = None
+    needs: tuple[int, int] | None = None
     try:
         needs = _training(spec, roots) if isinstance(spec, TrainSpec) else _evaluation(spec, roots)
     except Refused as refused:
@@ -69,8 +61,8 @@ def answer(question: Outlook) -> Prospect:
         cache=str(clip_hub.cache()),
         free_mb=_free(clip_hub.cache()) / 1e6,
         unused_mb=psutil.virtual_memory().available / 1e6 if spec.device == "cpu" else None,
-        peak_mb=needs and needs.peak / 1e6,
-        state_mb=needs and needs.state / 1e6,
+        peak_mb=needs and needs[0] / 1e6,
+        state_mb=needs and needs[1] / 1e6,
     )
 
 
@@ -86,14 +78,14 @@ def _models(spec: Spec) -> Iterator[tuple[Spec, str]]:
 
 def _tokenizer(spec: Spec, _weights: str, _roots: Roots) -> Iterator[Needed]:
     """Yield the tokenizer's files and where they are. Errors: Refused."""
-    name, config = clip_weights.named_config(spec)
+    name, config = named_config(spec)
     if place := clip_tokenizers.find(name, config):
         yield _needed(f"the tokenizer of {name}", place)
 
 
 def _weights(spec: Spec, weights: str, roots: Roots) -> Iterator[Needed]:
     """Yield the weights' file and where it is; nothing for random weights. Errors: Refused."""
-    name, cfg = clip_weights.named_config(spec)
+    name, cfg = named_config(spec)
     if isinstance(spec, TrainSpec) and not weights:
         for tower in clip_towers.requested_towers(spec, name, cfg):
             yield _needed(tower.what, clip_towers.find(tower))
@@ -114,10 +106,10 @@ def _free(folder: Path) -> int:
     return shutil.disk_usage(existing).free
 
 
-def _training(spec: TrainSpec, roots: Roots) -> Memory:
-    """Return the memory of a step with its real loss. Mixed precision halves activations and casts weights.
+def _training(spec: TrainSpec, roots: Roots) -> tuple[int, int]:
+    """Return the peak bytes of a step with its real loss, and the bytes that are allocated all the time.
 
-    Errors: Refused if this training is not possible.
+    Mixed precision halves activations and casts weights. Errors: Refused if this training is not possible.
     """
     model, peak = _step(spec, roots)
     trained = tensor_bytes(memory.trained(model))
@@ -128,7 +120,7 @@ def _training(spec: TrainSpec, roots: Roots) -> Memory:
         peak = half_peak + held - half_held + tensor_bytes(state(half))
     buckets = trained if spec.nproc > 1 else 0  # DDP gathers gradients in buckets of this size
     stepping = held + _temporaries(spec, [tensor.nbytes for tensor in memory.trained(model)])
-    return Memory(max(peak, stepping) + buckets, held + buckets)
+    return max(peak, stepping) + buckets, held + buckets
 
 
 def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
@@ -178,15 +170,15 @@ def _with_others(name: str, value: Tensor, others: int) -> Tensor:
     return torch.cat([value, value.new_empty(others, *value.shape[1:])])
 
 
-def _evaluation(spec: EvaluateSpec, roots: Roots) -> Memory:
-    """Return the memory of an evaluation. Errors: Refused."""
+def _evaluation(spec: EvaluateSpec, roots: Roots) -> tuple[int, int]:
+    """Return the peak bytes of an evaluation, and the bytes that are allocated all the time. Errors: Refused."""
     model, peak = _pass(spec, roots)
     held = tensor_bytes(state(model))
     if spec.precision in MIXED:
         _, half_peak = _pass(spec.model_copy(update={"precision": "bf16"}), roots)
         peak = half_peak + held
     loading = 2 * held if spec.checkpoint else 0  # the file's weights beside the model's while they are loaded
-    return Memory(max(peak, loading), held)
+    return max(peak, loading), held
 
 
 @torch.no_grad()

@@ -18,8 +18,6 @@ from engine.specs import Refused
 from engine.specs.clip import TrainPrecision, default_precision
 from engine.specs.train import TrainSpec
 
-HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
 
 def resolved(spec: TrainSpec) -> TrainSpec:
     """Return the request with `auto` replaced by the default precision of its device."""
@@ -50,14 +48,6 @@ def check(precision: TrainPrecision, device: str) -> None:
     """Refuse a precision that the device has no kernels for. Errors: Refused."""
     if precision == "fp16" and torch.device(device).type == "cpu":
         raise Refused(f"fp16 needs an accelerator, which {device} is not: take fp32, bf16 or amp_bf16")
-
-
-def weights_dtype(precision: TrainPrecision) -> torch.dtype | None:
-    """Return the data type of half-precision weights and of images; None for float32.
-
-    Not every weight has this type, so let open_clip cast the model: `create_model(..., precision=precision)`.
-    """
-    return HALVES.get(precision)
 
 
 def autocast(precision: TrainPrecision, device: str) -> AbstractContextManager[object]:

@@ -19,12 +19,12 @@ from engine.models.clip_weights import Made
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs import Refused
 from engine.specs.base import format_image_size
-from engine.specs.clip import TrainPrecision, default_workers
+from engine.specs.clip import default_workers
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.schedule import Schedule, schedule
 from engine.specs.train import TrainSpec
 from engine.training import objectives, optimizers, precision
-from engine.training.batches import Batches, Order, batches
+from engine.training.batches import Batches, Order
 from engine.training.distributed import Place
 from engine.training.evaluation.encode import Reader
 from engine.training.objectives import Objective
@@ -188,12 +188,12 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
     precision.set_tf32(place.device)
     held = hold(spec, run_dir, roots)
     plan = schedule(spec, len(held.train))
-    if plan.problems:
-        raise Refused(f"{len(held.train)} pairs to train on: {plan.problems[0]}")
+    if plan.problem:
+        raise Refused(f"{len(held.train)} pairs to train on: {plan.problem}")
     precision.check(spec.precision, place.device)
     torch.manual_seed(spec.seed)
     made = clip_weights.create(spec, weights=spec.pretrained, roots=roots)
-    clip_weights.prepare(made, spec)
+    made.notes.extend(clip_weights.arrange(made.model, spec))
     made.model.to(place.device)
     teacher = _teacher(spec, made, place, roots)
     network: nn.Module = made.model
@@ -235,22 +235,9 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
             power=spec.lr_cooldown_power,
             end=spec.lr_cooldown_end,
         ),
-        batches=batches(held.train, made.preprocess_train, made.tokenizer, order, workers=spec.workers or 0, pin=pin),
-        reader=reader(made, spec.precision, place.device, plan.batch_size),
+        batches=Batches(held.train, made.preprocess_train, made.tokenizer, order, workers=spec.workers or 0, pin=pin),
+        reader=Reader(made, spec.precision, place.device, plan.batch_size),
         roots=roots,
-    )
-
-
-def reader(made: Made, kind: TrainPrecision, device: str, batch_size: int, workers: int = 0) -> Reader:
-    """Return what prepares the inputs of a model for its validation. kind: the precision."""
-    return Reader(
-        transform=made.preprocess_val,
-        tokenize=made.tokenizer,
-        device=device,
-        autocast=lambda: precision.autocast(kind, device),
-        dtype=precision.weights_dtype(kind),
-        batch_size=batch_size,
-        workers=workers,
     )
 
 

@@ -1,16 +1,22 @@
-"""Validate a model at the end of an epoch, and decide whether it is the best so far."""
+"""Validate a model at the end of an epoch, decide whether it is the best so far, and describe it for its row."""
 
 import logging
 import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
+from typing import Any
 
+import torch
+
+from engine.measure import peak
 from engine.results import Event, Progress
 from engine.results.clip import Retrieval
 from engine.specs import Refused
+from engine.training import precision
+from engine.training.done import Done
 from engine.training.evaluation import classification
 from engine.training.evaluation.encode import directions, encode, followed, generative_loss, retrieved
-from engine.training.setup import Setup
+from engine.training.setup import Setup, used_settings
 
 log = logging.getLogger("engine.training")
 LOWER_IS_BETTER = ("loss", "rank")
@@ -43,21 +49,21 @@ def validate(
         return progress
 
     if held.val is not None and (retrieval or (zeroshot and held.zeroshot is None)):
-        encoded = yield from followed(encode(setup.model, held.val, setup.reader), unless_stopped)
+        encoded = yield from followed(encode(held.val, setup.reader), unless_stopped)
         if encoded.notes:  # an image was not checked before or is missing now: leave it out from now on
             held = setup.pairs = replace(held, val=encoded.pairs, notes=(*held.notes, *encoded.notes))
     if retrieval and encoded is not None:
         found |= retrieved(encoded, setup.plan.batch_size)
         if spec.loss == "coca":
-            writing = generative_loss(setup.model, encoded.pairs, setup.reader)
+            writing = generative_loss(encoded.pairs, setup.reader)
             found[GENERATIVE] = yield from followed(writing, unless_stopped)
     if zeroshot and held.zeroshot is not None:
-        work = encode(setup.model, held.zeroshot, setup.reader, captions=False)
+        work = encode(held.zeroshot, setup.reader, captions=False)
         encoded = yield from followed(work, unless_stopped)
         if encoded.notes:
             held = setup.pairs = replace(held, zeroshot=encoded.pairs, notes=(*held.notes, *encoded.notes))
     if zeroshot and held.classes and encoded is not None and encoded.labels is not None:
-        weights = directions(setup.model, held.classes, held.templates, setup.reader)
+        weights = directions(held.classes, held.templates, setup.reader)
         result = classification.results(encoded.images, encoded.labels, weights)
         name = f"{'digits' if (spec.zeroshot_data or spec.data) == 'digits' else 'own'}-zeroshot-val"
         found[f"{name}-top1"] = result.acc1
@@ -77,7 +83,7 @@ def score(setup: Setup, found: Mapping[str, float], loss: float) -> tuple[float,
     loss: the epoch's mean training loss, or NaN within an epoch.
     """
     chosen = best_metric(setup)
-    measured = {**row_fields(found), "train_loss": loss}
+    measured = {**metric_fields(found), "train_loss": loss}
     if not math.isfinite(measured.get(chosen, math.nan)):
         return None
     value = -measured[chosen] if any(word in chosen for word in LOWER_IS_BETTER) else measured[chosen]
@@ -109,7 +115,43 @@ def best_metric(setup: Setup) -> str:
     return spec.best_metric or can[0]
 
 
-def row_fields(found: Mapping[str, float]) -> dict[str, float]:
+def row_fields(setup: Setup, done: Done, now: Done, found: Mapping[str, float]) -> dict[str, Any]:
+    """Return the fields of a validation's row. found: its metrics. done, now: the progress before and after it."""
+    spec, plan, spent, held = setup.spec, setup.plan, done.step_seconds, setup.pairs.val
+    return {
+        "library": "open_clip",
+        "model": spec.model,
+        "device": spec.device,
+        "precision": spec.precision,
+        "tf32": precision.tf32(spec.device),
+        "cudnn_benchmark": torch.device(spec.device).type == "cuda" and torch.backends.cudnn.benchmark,
+        "epoch": now.epoch,
+        "step": now.step,
+        "samples_seen": now.samples,
+        "val_batch_size": min(plan.batch_size, len(held)) if held and "clip_val_loss" in found else None,
+        "lr": setup.lr(now.step - 1) if now.step else None,
+        "logit_scale": float(setup.model.logit_scale.detach().exp()),  # type: ignore[operator]
+        "samples_per_s": done.batch * plan.batch_size * setup.place.world_size / spent if spent else None,
+        "data_share": done.data_seconds / spent if spent else None,
+        "seconds": now.seconds,
+        "peak_memory_mb": peak.so_far(setup.place.device),
+        **metric_fields(found),
+    }
+
+
+def params(setup: Setup) -> dict[str, Any]:
+    """Return the request with the values that were used for its defaults, as in open_clip's params.txt."""
+    spec = setup.spec
+    rates = {f"lr_{tower}": spec.peak_lr * spec.lr_scales.get(tower, 1.0) for tower in ("image", "text")}
+    return {
+        **spec.model_dump(mode="json", exclude={"configs"}),
+        **used_settings(setup),
+        **{"lr": spec.peak_lr, **rates, "warmup": setup.plan.warmup_steps},
+        **{"image_size": list(setup.made.image_size), "best_metric": best_metric(setup)},
+    }
+
+
+def metric_fields(found: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics under the names of a row's fields."""
     fields = {}
     for name, value in found.items():

@@ -160,11 +160,11 @@ def _import() -> None:
         try:
             with st.spinner("Checking"):
                 folder = update.folder(backend.settings())
-                result = update.take(file.getvalue(), file.name, folder)
+                sentence = update.take(file.getvalue(), file.name, folder)
         except Refused as refusal:
             show_error(refusal)
             return
-        st.session_state[DONE] = result.sentence
+        st.session_state[DONE] = sentence
         st.rerun(scope="app")
     if DONE in st.session_state:
         st.success(plain(st.session_state.pop(DONE)), icon=":material/check:")

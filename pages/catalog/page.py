@@ -11,11 +11,10 @@ from engine.report.catalog import catalog, choose
 from engine.report.figures import scatter
 from engine.report.figures.scatter import SHOWN_FAMILIES
 from engine.report.quantities import MEASURED, title
-from engine.report.timings import readable
 from engine.report.timings.estimates import worth_measuring
 from engine.results import FLAGS
 from engine.specs import ProfileSpec, Refused
-from engine.words import plural
+from engine.words import in_words, plural
 from pages.catalog import controls, data, measure
 from pages.shared import backend, comparison_link, speeds, tour
 from pages.shared.chart.chart import chart
@@ -31,7 +30,7 @@ COSTS = (
 )
 
 OPEN_HELP = "Open the page of this model: modules, memory, published accuracies, timings and commands."
-FLAGS_HELP = "  \n".join(f"**{readable.words([flag])}**: {meaning}" for flag, meaning in FLAGS.items())
+FLAGS_HELP = "  \n".join(f"**{in_words([flag])}**: {meaning}" for flag, meaning in FLAGS.items())
 
 # What hollow points are, without and with a device whose speed is estimated.
 HOLLOW = ("flagged timings", "estimates, and those outside the fitted range are left off the front")

@@ -23,7 +23,7 @@ from engine.datasets import (
     tables,
     with_classes_split,
 )
-from engine.report.checks.training import Data
+from engine.report.checks import Data
 from engine.roots import expand_home, scan_within, stat_within
 from engine.specs import Spec
 from engine.specs.clip import EMBEDDED, split_sources

@@ -10,8 +10,8 @@ import streamlit as st
 from engine import shipped
 from engine.jobs import references
 from engine.jobs.checkpoints import BEST
-from engine.report.checks import prospects
-from engine.report.checks.training import Check
+from engine.report import checks as report_checks
+from engine.report.checks import Check
 from engine.results.answers import Prospect
 from engine.specs import Refused, Spec
 from engine.specs.clip import DIGITS_MODEL
@@ -109,10 +109,10 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
         try:
             prospect = Prospect.model_validate(answer.result())
         except Refused as refused:
-            found.append(prospects.unknown(question.spec, str(refused)))
+            found.append(report_checks.unknown(question.spec, str(refused)))
             memory = False
             continue
-        found += prospects.checks(prospect, question.spec, launch.device_memory_gb(spec.device))
+        found += report_checks.of_prospect(prospect, question.spec, launch.device_memory_gb(spec.device))
         memory = memory and prospect.peak_mb is not None
     return list(dict.fromkeys(found)), memory
 

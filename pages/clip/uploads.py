@@ -13,20 +13,19 @@ from engine.datasets.kinds import recognise
 from engine.datasets.uploads import Kept, forget, kept
 from engine.specs import Refused
 from engine.specs.clip import EMBEDDED, short_name
-from engine.store import Role
+from engine.store import Role, uploads
 from pages.shared import backend
 from pages.shared.form import spec_form
 from pages.shared.rerun import fold
 from pages.shared.text import plain, size
 
-UPLOADS = "uploads"
 RUNS = 1000
 """Check at most this many runs per kind for the use of an upload before it is deleted."""
 
 
 def folder() -> Path:
     """Return the folder of all uploads."""
-    return backend.settings().runs_dir / UPLOADS
+    return backend.settings().runs_dir / uploads.UPLOADS
 
 
 def earlier() -> list[Kept]:
@@ -68,12 +67,12 @@ def draw(prefix: str) -> None:
     )
     if problem := st.session_state.get(f"{key}_problem"):
         st.error(plain(problem), icon=":material/error:")
-    if uploads := earlier():
-        total = size(sum(upload.size for upload in uploads) / 1e9)
-        label = f"Earlier uploads: {len(uploads)}, {total}"
+    if found := earlier():
+        total = size(sum(upload.size for upload in found) / 1e9)
+        label = f"Earlier uploads: {len(found)}, {total}"
         if section := fold(label, icon=":material/folder_open:", key=f"{prefix}_uploads"):
             with section:
-                for upload in uploads:
+                for upload in found:
                     _line(prefix, upload)
 
 
@@ -108,6 +107,7 @@ def _forget(prefix: str, upload: Kept) -> None:
     try:
         backend.user().check_owner(upload.owner, upload.folder.name)
         forget(upload)
+        uploads.delete(backend.settings(), upload.folder)
     except Refused as problem:
         st.session_state[f"{prefix}_upload_problem"] = str(problem)
         return

@@ -10,7 +10,7 @@ from engine import shipped
 from engine.estimate.devices import UNITS
 from engine.estimate.devices import rates as rates_of
 from engine.report.catalog import catalog, model
-from engine.report.compare import models
+from engine.report.compare import timings as compare_timings
 from engine.report.compare import values as compare_values
 from engine.report.compare.timings import Timed
 from engine.report.quantities import COMPARABLE
@@ -170,5 +170,5 @@ def _timings(names: Sequence[str], baseline: str) -> None:
 def _timed(names: tuple[str, ...], revision: int) -> list[tuple[Setting, list[Timed]]]:
     """Return the timings of these models by timing setting. revision: of the store; it is a key of the cache."""
     store = backend.store()
-    newest = ((run, backend.folder(run), store.rows(run.id)) for run in models.runs(store, names))
-    return models.timed(newest, names)
+    newest = ((run, backend.folder(run), store.rows(run.id)) for run in compare_timings.runs_of_models(store, names))
+    return compare_timings.by_setting(newest, names)

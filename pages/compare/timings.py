@@ -8,9 +8,9 @@ import streamlit as st
 from engine.report.compare import timings
 from engine.report.compare.timings import FIGURES, MOST, Timed
 from engine.report.figures import speed
-from engine.report.timings import readable
 from engine.results import Row
 from engine.store import Run
+from engine.words import in_words
 from pages.shared import backend, comparison_link, timed
 from pages.shared.chart.chart import chart
 from pages.shared.comparison_link import BIND
@@ -111,7 +111,7 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
         figure = speed.speedups(drawn.assign(model=prefix + drawn["model"]), source=FIGURES[metric])
         alt = "Speed-up of every row over its baseline, with 99 % intervals and verdicts"
         chart(figure, key="compare_speedups", alt=alt)
-    shown = ratios.assign(flags=[readable.words(flags.split("; ")) for flags in ratios["flags"]])
+    shown = ratios.assign(flags=[in_words(flags.split("; ")) for flags in ratios["flags"]])
     config = {
         "ms": st.column_config.NumberColumn(f"{FIGURES[metric]} (ms)", format="%.3g"),
         "baseline_ms": st.column_config.NumberColumn("Baseline (ms)", format="%.3g"),

@@ -8,7 +8,8 @@ from engine import datasets
 from engine.datasets import DataProblem
 from engine.jobs import references
 from engine.report.figures.evaluation import prompts
-from engine.specs.clip import class_prompts, short_name
+from engine.specs.base import json_object
+from engine.specs.clip import short_name
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
 from engine.words import plural, shortened
@@ -81,7 +82,7 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
         spec, _ = spec_form.build(EvaluateSpec, values)
         if isinstance(spec, EvaluateSpec):
             names = _class_names(spec, own)
-            if by_class := class_prompts(spec.class_prompts):
+            if by_class := json_object(spec.class_prompts):
                 texts = [prompt for name in names for prompt in by_class.get(name, ())]
                 shown, total = texts[:MOST_PROMPTS], len(texts)
             else:
@@ -110,7 +111,7 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
     own, problems = preview.look.classes, []
     try:
         names = datasets.class_names(spec.classes, own)
-        by_class = class_prompts(spec.class_prompts)
+        by_class = json_object(spec.class_prompts)
         if by_class and (missing := [name for name in names if name not in by_class]):
             problems.append(f"{len(missing)} of {len(names)} classes have no prompts: {shortened(missing)}.")
     except DataProblem as problem:

@@ -15,6 +15,7 @@ from engine.datasets import note_on_repeats
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.figures import evaluation
+from engine.report.quantities import RANKS, RECALLS
 from engine.report.style import digits
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import Embeddings, read_embeddings
@@ -35,20 +36,9 @@ SHARES = {
     "acc5": "Top-5",
     "mean_per_class_recall": "Mean per class",
     "mean_average_precision": "mAP",
-    "image_to_text_r1": "Image → text R@1",
-    "image_to_text_r5": "Image → text R@5",
-    "image_to_text_r10": "Image → text R@10",
-    "text_to_image_r1": "Text → image R@1",
-    "text_to_image_r5": "Text → image R@5",
-    "text_to_image_r10": "Text → image R@10",
+    **RECALLS,
 }
-NUMBERS = {
-    "image_to_text_mean_rank": "Image → text mean rank",
-    "image_to_text_median_rank": "Image → text median rank",
-    "text_to_image_mean_rank": "Text → image mean rank",
-    "text_to_image_median_rank": "Text → image median rank",
-    "clip_val_loss": "CLIP loss",
-}
+NUMBERS = {**RANKS, "clip_val_loss": "CLIP loss"}
 HELP = {
     "acc1": "Share of images whose class is predicted.",
     "acc5": "Share of images whose class is among the five most likely. Not computed for fewer than five classes.",

@@ -79,7 +79,7 @@ def counts(sizes: pd.DataFrame) -> None:
 
 
 def _towers(own: "pd.Series[Any]") -> None:
-    towers = model.towers(own)
+    towers = frames.towers(own.to_dict())
     if len(towers) > 2:  # the last row is the whole model
         chart(profile.towers(towers), key="model_towers", alt="Shares of image and text tower")
         results_table(towers, key="model_towers_table", alt="Costs of each tower", pinned="tower")

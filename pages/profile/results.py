@@ -163,7 +163,7 @@ def _tabs(run: Run, row: ProfileRow, tag: str) -> None:
         "Operators": lambda: _operators(row, tag),
         "Cross-check": lambda: _cross_check(run, row, tag),
     }
-    if len(frames.towers(row)) <= 2:
+    if len(frames.towers(dict(row))) <= 2:
         del contents["Towers"]
     tabs(contents, key=f"tabs_{tag}")
 
@@ -181,7 +181,7 @@ def _values(row: ProfileRow) -> None:
 
 
 def _towers(row: ProfileRow, tag: str) -> None:
-    frame = frames.towers(row)
+    frame = frames.towers(dict(row))
     chart(profile.towers(frame), key=f"towers_{tag}", alt="Shares of image and text tower")
     results_table(frame, key=f"towers_table_{tag}", alt="Parameters, MACs and activations by tower", pinned="tower")
 

@@ -61,8 +61,11 @@ def _form(key: str) -> None:
         key=f"{key}_batch",
     )
     device = st.selectbox("Device", launch.devices(), key=f"{key}_device")
+    nodes = 1
+    if (most := launch.nodes_with(device)) > 1:
+        nodes = st.number_input("Nodes that share the models", 1, most, key=f"{key}_nodes")
     try:
-        spec = estimates.calibration(work, device, batch_size=batch)
+        spec = estimates.calibration(work, device, batch_size=batch, nodes=nodes)
     except Refused as refusal:
         show_error(refusal)
         return

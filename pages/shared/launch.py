@@ -10,7 +10,7 @@ import streamlit as st
 from engine import shipped
 from engine.jobs import submit, submit_sweep
 from engine.names import LIBRARIES
-from engine.report.checks import training
+from engine.report import checks
 from engine.report.timings import rates
 from engine.specs import ModelName, Refused, Spec
 from engine.specs.base import device_there
@@ -49,6 +49,12 @@ def cluster_devices() -> list[str]:
     return [device.name for device in cluster.devices] if cluster else []
 
 
+def nodes_with(device: str) -> int:
+    """Return how many nodes of the cluster have a device; 0 for a device of this machine."""
+    cluster = backend.store().cluster()
+    return {known.name: known.nodes for known in cluster.devices}.get(device, 0) if cluster else 0
+
+
 def device_memory_gb(device: str) -> float | None:
     """Return the memory of a device in GB, or None if the probe has not found it. The CPU has the host's memory."""
     machine = backend.store().machine()
@@ -67,7 +73,7 @@ def bf16_advice(device: str, setting: str) -> str:
 
 @st.cache_data(max_entries=20, show_spinner=False)
 def _bf16_advice(store: str, revision: int, host: str, device: str, setting: str) -> str:
-    return training.bf16_advice(rates.rates(backend.store()), host, device, setting)
+    return checks.bf16_advice(rates.rates(backend.store()), host, device, setting)
 
 
 def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> list[str]:

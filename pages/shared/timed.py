@@ -13,7 +13,7 @@ from engine.report.timings import readable, samples
 from engine.results import FLAGS, VERDICTS, BenchmarkRow, RecurrentRow, TimedRow
 from engine.statistics import CONFIDENCE
 from engine.store import Run
-from engine.words import plural
+from engine.words import in_words, plural
 from pages.shared import backend
 from pages.shared.text import duration, plain
 
@@ -74,7 +74,7 @@ def _values(row: TimedRow, values: Sequence[str], utilisation: float | None) -> 
 def _verdict(row: TimedRow) -> None:
     interval = f"{digits(row.speedup_low)} to {digits(row.speedup_high)}, 99 %"
     ratio = f"{digits(row.speedup)} times as fast as {row.baseline} ({interval})"
-    differs = f" They differ in {readable.words(row.differs_in)}." if row.differs_in else ""
+    differs = f" They differ in {in_words(row.differs_in)}." if row.differs_in else ""
     assert row.verdict, "a row with a ratio has a verdict"
     st.markdown(plain(f"{row.verdict}{row.compared_in}: {ratio}. {VERDICTS[row.verdict]}{differs}"))
 

@@ -10,8 +10,8 @@ import streamlit as st
 from engine.datasets import DataProblem
 from engine.jobs import references
 from engine.names import parse_config
-from engine.report.checks import training
-from engine.report.checks.training import Data
+from engine.report import checks as report_checks
+from engine.report.checks import Data
 from engine.results.answers import Augmented
 from engine.specs import Refused, Spec, images, sweep
 from engine.specs.clip import DIGITS_MODEL, short_name
@@ -158,14 +158,14 @@ def _sweep_values(place: Any, name: str, key: str) -> list[str]:
 
 def draw_checks(spec: TrainSpec, counts: Data) -> bool:
     """Draw the list of checks and return True if no check is an error."""
-    checks, plan = training.checks(spec, counts), schedule(spec, counts.train)
+    checks, plan = report_checks.checks(spec, counts), schedule(spec, counts.train)
     if plan.steps_per_epoch:
         needs, has_memory = clip_form.checks(spec, plan.batch_size)
         checks += needs
-        floor = training.memory(spec, backend.catalogue(), launch.device_memory_gb(spec.device))
+        floor = report_checks.memory(spec, backend.catalogue(), launch.device_memory_gb(spec.device))
         checks += [floor] if floor and not has_memory else []
     if spec.precision in ("auto", "fp32") and (advice := launch.bf16_advice(spec.device, "Precision amp_bf16")):
-        checks.append(training.Check("ok", advice))
+        checks.append(report_checks.Check("ok", advice))
     return clip_form.draw_checks(checks)
 
 

@@ -47,7 +47,7 @@ FURTHER = {
         "trace",
     ),
     "Accuracy checks": ("cosine", "tolerance"),
-    "Conditions": ("threads", "seed", "cache", "cudnn_benchmark", "deterministic"),
+    "Conditions": ("threads", "nodes", "seed", "cache", "cudnn_benchmark", "deterministic"),
     "Batch sizes": ("max_batch_size", "batch_size_list"),
     "Model": OPTIONS,
     "Model filters": ("filter", "exclude", "exclude_exact", "partition"),
@@ -60,10 +60,11 @@ def describe(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     time = durations.promise(spec, len(models)) or span(durations.benchmark_s(spec, models))
     variants = f"{len(spec.plan)} variants interleaved" if len(spec.plan) > 1 else spec.plan[0].label
     processes = f"{plural(spec.processes, 'fresh process', 'es')} each"
+    nodes = f", shared by {spec.nodes} nodes" if spec.nodes > 1 else ""
     action = "Times" if spec.purpose == "performance" else "Compares the results of"
     return (
         f"{action} {plural(len(models), 'model')} ({variants}, {spec.mode}, batch {spec.batch_size}) on {spec.device} "
-        f"in {processes}, {time}: {shortened(models, 3)}"
+        f"in {processes}{nodes}, {time}: {shortened(models, 3)}"
     )
 
 

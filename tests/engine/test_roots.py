@@ -105,7 +105,8 @@ def test_a_linked_member_of_unpacked_shards_is_absent(inside: Path, outside: Pat
 def test_a_linked_member_of_an_upload_is_absent(inside: Path, outside: Path) -> None:
     """As somebody may make it who can write into the folder that an upload was unpacked into."""
     files = {"a.png": encoded(), "a.txt": b"a cat", "b.png": encoded(), "b.txt": b"a dog"}
-    folder, kind = unpack(write_tar(inside / "up.tar", files), "up.tar", inside / "uploads" / "up")
+    with write_tar(inside / "up.tar", files).open("rb") as upload:
+        folder, kind = unpack(upload, "up.tar", inside / "uploads" / "up")
     link(folder / "b.txt", outside / "secret.txt")
     assert opened(folder, inside, kind).captions(0) == ("a cat",)
     assert len(opened(folder, inside, kind)) == 1

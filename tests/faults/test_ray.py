@@ -3,9 +3,11 @@
 import os
 import re
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -14,11 +16,12 @@ import pytest
 
 from engine import jobs
 from engine.jobs.hosts import NODE
-from engine.results import Metric
+from engine.results import BenchmarkRow, Metric
 from engine.results.clip import TrainRow
 from engine.settings import Settings
-from engine.specs import ProfileSpec, Refused, TrainSpec
-from engine.store import Attempt, Cause, State, attempts, queue
+from engine.specs import BenchmarkSpec, ProfileSpec, Refused, TrainSpec
+from engine.specs.base import CLUSTER
+from engine.store import Attempt, Cause, Exit, State, attempts, queue
 from engine.tasks.profile import profile
 from engine.training import checkpoints, launch
 from engine.training.setup import resolved
@@ -159,6 +162,29 @@ def test_no_run_is_lost_when_the_database_restarts(two_nodes: House, postgres: "
         assert len({row.model_dump_json() for row in house.store.rows(run_id)}) == rows == len(house.store.rows(run_id))
 
 
+def test_the_end_of_rays_log_is_added_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler asks again if it could not close the attempt."""
+    from ray.job_submission import JobStatus
+
+    from engine.jobs.executors.ray import Executor
+
+    run_id = house.store.enqueue(house.kinds.TrialSpec(device="cluster:cpu"))
+    attempt = queue.claim(house.store.database, CLUSTER, nodes={f"a{NODE}1": {"cluster:cpu": ("cpu",)}})
+    assert attempt is not None
+    assert attempt.run_id == run_id
+    house.files(run_id).prepare()
+    house.files(run_id).log.write_text("step 1\n")
+    executor = Executor(house.settings, house.store)
+    failed = SimpleNamespace(status=JobStatus.FAILED, end_time=0, message="no module")
+    client = SimpleNamespace(get_job_info=lambda _: failed, get_job_logs=lambda _: "Traceback\nno module\n")
+    monkeypatch.setattr(executor, "_client", client)
+    monkeypatch.setattr(executor, "_nodes", {})
+    ends = [executor.exit(attempt) for _ in range(2)]
+    assert [end and end.note for end in ends] == ["its job on the cluster ended: failed, no module"] * 2
+    assert house.files(run_id).log.read_text() == "step 1\nTraceback\nno module\n"
+    attempts.close(house.store.database, attempt, Exit(1), Cause.ERROR, "no module")
+
+
 def test_a_cluster_without_a_token_is_refused(ray: "Cluster") -> None:
     from engine.jobs.executors.ray import refuse_open_cluster
     from tests.support.ray import cluster
@@ -188,6 +214,33 @@ def test_a_run_whose_node_dies_is_queued_again(two_nodes: House, ray: "Cluster")
     assert sorted(house.end(run_id).attempt for run_id in trials) == [1, 2], "one of them was on that node"
     for run_id in trials:
         assert (house.store.run(run_id).state, len(house.store.rows(run_id))) == (State.FINISHED, 150)
+
+
+def test_models_that_nodes_share_are_timed_again_where_one_is_lost(two_nodes: House, ray: "Cluster") -> None:
+    house = two_nodes
+    spec = BenchmarkSpec(models=MODELS, device="cluster:cpu", nodes=2, replicates=1, min_samples=3, min_seconds=0.01)
+    run_id = jobs.submit(house.store, house.settings, spec)
+    attempt = open_attempt(house, run_id)
+    assert set(queue.places_of(house.store.database, attempt).values()) == {1}, "one slot"
+    assert len(queue.places_of(house.store.database, attempt)) == 2, "on each node"
+    house.steps(run_id, 1)
+    house.store.request_cancel(run_id)
+    assert house.end(run_id).state is State.CANCELLED
+    until(lambda: not house.named("engine.replicates"), "the end of both shards")
+    before = {row.name: row for row in house.store.rows(run_id)}
+
+    jobs.retry(house.store, house.settings, run_id)
+    until(lambda: len(house.named("engine.replicates")) == 2, "a process on each node")
+    ray.kill_node(-1)
+    ray.add_node()
+    run = house.end(run_id)
+    assert (run.state, run.attempt, run.error, run.done) == (State.FINISHED, 2, "", 4)
+    rows = {row.name: row for row in house.store.rows(run_id)}
+    assert (len(house.store.rows(run_id)), rows.keys()) == (4, set(MODELS))
+    assert {name: rows[name] for name in before} == before, "finished rows stay"
+    assert {row.status for row in rows.values()} == {"ok"}
+    hosts = {row.host for row in rows.values() if isinstance(row, BenchmarkRow)}
+    assert hosts == {socket.gethostname(), f"node-{len(ray.nodes) - 2}"}
 
 
 def submitted(house: House, page: str, **fields: str | list[str]) -> int:

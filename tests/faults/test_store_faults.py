@@ -30,7 +30,7 @@ from engine.settings import Settings
 from engine.results import Progress
 from engine.store import StaleAttempt, attempts, open_store
 store = open_store(Settings())
-attempt = attempts.get(store.database, int(sys.argv[1]))
+attempt = attempts.current(store.database, int(sys.argv[1]))
 attempts.begin(store.database, attempt)
 try:
     for done in itertools.count(1):
@@ -81,7 +81,7 @@ def test_a_writer_that_slept_past_its_lease_is_refused(settings: Settings, store
     run_id = store.enqueue(ProfileSpec(models=("a",), device="cpu"))
     old = queue.claim(store.database, "a host")
     assert old is not None
-    writer = python(WRITE, str(old.token))
+    writer = python(WRITE, str(run_id))
     os.waitid(os.P_PID, writer.pid, os.WSTOPPED)
     attempts.close(store.database, old, Exit(note="it was given up"), Cause.ERROR, "")
     store.retry(run_id)

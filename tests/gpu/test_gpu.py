@@ -14,7 +14,7 @@ import torch
 from engine.measure import gpu_watch
 from engine.measure.peak import peak
 from engine.measure.plan import Plan, Subject
-from engine.measure.stopwatch import HostStopwatch, stopwatch_for
+from engine.measure.stopwatch import Stopwatch, stopwatch_for
 from engine.measure.timing import measure
 from engine.models import library, variants
 from engine.models.built import Wanted, out_of_memory
@@ -97,7 +97,7 @@ def rows(tmp_path: Path, **fields: Any) -> list[BenchmarkRow]:
 
 
 def test_events_agree_with_the_hosts_clock(cuda: str, product: Callable[[], torch.Tensor]) -> None:
-    events, host = stopwatch_for(cuda), HostStopwatch(lambda: torch.cuda.synchronize(cuda))
+    events, host = stopwatch_for(cuda), Stopwatch(lambda: torch.cuda.synchronize(cuda))
     events.queued(product, 10)
     pairs = [(events.queued(product, 10), host.queued(product, 10)) for _ in range(7)]
     assert median(one for one, _ in pairs) == pytest.approx(median(other for _, other in pairs), rel=0.03)

@@ -309,7 +309,9 @@ def test_classes_channels_and_keywords_reach_the_run(store: Store) -> None:
 def test_devices_of_the_cluster_are_offered_once_one_is_configured(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    devices = tuple(Device(name=f"{CLUSTER}{name}", model="on 2 nodes") for name in ("cpu", "gpu:H100", "meta"))
+    devices = tuple(
+        Device(name=f"{CLUSTER}{name}", model="on 2 nodes", nodes=2) for name in ("cpu", "gpu:H100", "meta")
+    )
     known = {"platform": "", "cpu": "", "threads": 2, "memory_gb": 1, "date": ""}
     store.save_machine(Machine(host=CLUSTER, devices=devices, **known))
     monkeypatch.setattr(backend, "store", lambda: store)  # on SQLite, which is refused with a cluster otherwise
@@ -319,5 +321,6 @@ def test_devices_of_the_cluster_are_offered_once_one_is_configured(
     monkeypatch.setattr(backend, "settings", lambda: settings.model_copy(update={"ray_address": "http://127.0.0.1:1"}))
     assert launch.devices() == ["cpu", "cluster:cpu", "cluster:gpu:H100"]
     assert "cluster:meta" in launch.cluster_devices()
+    assert [launch.nodes_with(name) for name in launch.devices()] == [0, 2, 2]
     (device,) = (box for box in open_page(PAGE).selectbox if box.label == "Device")
     assert device.options == ["meta", "cluster:meta", *launch.devices()]

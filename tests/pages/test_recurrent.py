@@ -282,7 +282,7 @@ FIELDS = [
 def test_the_command_and_the_address_ask_for_the_very_same(fields: dict[str, object]) -> None:
     from pydantic_settings import CliApp
 
-    from engine.cli.speed_recurrent import RecurrentFlags
+    from engine.cli.speed import RecurrentFlags
 
     class Flags(RecurrentFlags):
         model_config = RecurrentFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}

@@ -217,8 +217,11 @@ def test_a_run_shows_what_was_asked_where_it_ran_and_what_it_printed(store: Stor
 def test_a_run_of_another_machine_shows_its_log_or_says_why_not(
     store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = bring_to(store, State.FINISHED)
-    attempts.warn(store.database, attempts.get(store.database, 1), "its files are only there")
+    run_id = bring_to(store, State.RUNNING)
+    attempt = attempts.current(store.database, run_id)
+    assert attempt is not None
+    attempts.finish(store.database, attempt, State.FINISHED)
+    attempts.warn(store.database, attempt, "its files are only there")
     copies = tmp_path / "copies"
     there = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere", "artifacts_url": str(copies)})
     files = RunFiles(there.runs_dir, run_id)

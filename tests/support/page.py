@@ -4,11 +4,14 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
+from streamlit.util import calc_hash
 
 from engine.estimate import devices, work
 from engine.report.timings import estimates
@@ -42,6 +45,8 @@ timm,broken,oddity,1024,,,,,,,,True,{},[],error,RuntimeError: **no** <b>way</b>
 """
 
 
+# Each AppTest would read the metadata of all installed packages again, 0.14 s.
+manifest_scanner.scan_component_manifests = cache(manifest_scanner.scan_component_manifests)
 Q = TypeVar("Q", bound=Question)
 
 
@@ -98,9 +103,9 @@ def _sent(app: AppTest, component: str) -> list[bytes]:
 def open_page(path: str = "", **query: str | list[str]) -> AppTest:
     """The app at one of its pages, such as `profile/page.py`; the default page without a path."""
     app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=30)
-    if path:
-        app.run()
-        app.switch_page(path)
+    if path:  # AppTest.switch_page needs the default page drawn first
+        folder = path.partition("/")[0]
+        app._page_hash = calc_hash({"catalog": "", "history": "runs"}.get(folder, folder))
     for name, value in query.items():
         app.query_params[name] = value
     app.session_state[history.MERGING] = True  # as a browser reports it

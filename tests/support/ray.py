@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -56,13 +56,16 @@ class Cluster:
         variables: of its environment, in place of those of all nodes.
         """
         gpus = ["--num-gpus", "2", "--labels", "ray.io/accelerator-type=H100"]
-        self._start("--address", f"127.0.0.1:{self._gcs}", "--num-cpus", "3", *gpus, **variables)
+        once = ["--include-log-monitor", "false"]  # one on each machine, or a driver gets every line twice
+        variables = {"TEST_HOST_NAME": f"node-{len(self.nodes)}"} | variables
+        self._start("--address", f"127.0.0.1:{self._gcs}", "--num-cpus", "3", *gpus, *once, **variables)
 
     def kill_node(self, number: int) -> None:
         """End a node as a power cut does: all its processes at once."""
         process = psutil.Process(self.nodes[number].pid)
         for one in [process, *process.children(recursive=True)]:
-            one.send_signal(signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):  # it ended with its parent
+                one.send_signal(signal.SIGKILL)
         self.nodes[number].wait()
 
     def _start(self, *arguments: str, **variables: str) -> None:

@@ -30,6 +30,7 @@ ERRORS = ("RuntimeError: CUDA out of memory", "ValueError: 100% of the images_ar
 BATCH = 2000
 PLACE = "@MODEL@"
 NOW = 1_795_000_000.0
+DEFAULTS = {column.name: column.default.arg for column in runs.c if column.default}
 SPECS = 400
 """Different requests; building each anew would take longer than storing it."""
 
@@ -94,7 +95,7 @@ class _Made:
         known = {"id": self.id, "name": self.name, "notes": self.notes, "state": self.state, "cause": cause}
         known |= {"error": self.error, "attempt_id": self.id, "attempt": 1, "tries_left": 0, "revision": self.id}
         known |= {"done": len(self.models), "total": len(self.models), "environment": ENVIRONMENT.model_dump_json()}
-        yield runs, [self.values | known | ended]
+        yield runs, [DEFAULTS | self.values | known | ended]
         mine = {"run_id": self.id}
         attempt = {"id": self.id, "number": 1, "host": "here", "created_at": self.began, "heartbeat_at": self.began}
         yield attempts, [mine | attempt | {"begun_at": self.began, "closed_at": self.began + 2 + self.took}]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.measure.plan import Plan, Session, Subject
-from engine.measure.stopwatch import EventStopwatch, HostStopwatch
+from engine.measure.stopwatch import EventStopwatch, Stopwatch
 from engine.measure.timing import measure
 
 PLAN = Plan()
@@ -31,7 +31,7 @@ class Clock:
 
 
 def run(clock: Clock, subjects: Sequence[Subject], plan: Plan = PLAN, **more: object) -> Session:
-    return measure(subjects, HostStopwatch(lambda: None, clock), plan, clock=clock, **more)  # type: ignore[arg-type]
+    return measure(subjects, Stopwatch(lambda: None, clock), plan, clock=clock, **more)  # type: ignore[arg-type]
 
 
 def subject(name: str, phase: Callable[[], object], **more: object) -> Subject:

@@ -162,10 +162,12 @@ class Executor:
             return
         spec = self._store.run(attempt.run_id).spec
         reserved = {host: node.reserved(spec, places[host]) for host, node in nodes.items()}
-        others = {
-            nodes[host].id: {"processes": places[host], **reserved[host]}
-            for host in sorted(nodes.keys() - {attempt.host})
-        }
+        own = reserved[attempt.host]
+        if spec.exclusive and len(nodes) > 1:
+            own = dict.fromkeys(own, 0)  # the worker waits for processes that have the nodes, its own node too
+        else:
+            del reserved[attempt.host]
+        others = {nodes[host].id: {"processes": places[host], **amounts} for host, amounts in sorted(reserved.items())}
         try:
             self._client.submit_job(
                 # run_id is a number: nothing that a user has typed reaches the node's shell
@@ -173,7 +175,7 @@ class Executor:
                 submission_id=self._job_id(attempt),
                 runtime_env={"env_vars": variables(self._settings) | ({NODES: json.dumps(others)} if others else {})},
                 entrypoint_label_selector={"ray.io/node-id": nodes[attempt.host].id},
-                **{f"entrypoint_{resource}": amount for resource, amount in reserved[attempt.host].items()},
+                **{f"entrypoint_{resource}": amount for resource, amount in own.items()},
             )
         except (OSError, RuntimeError):
             log.exception("run %d, attempt %d could not be submitted", attempt.run_id, attempt.number)
@@ -250,8 +252,10 @@ class Executor:
         try:
             assert self._client
             lines = self._client.get_job_logs(self._job_id(attempt)).splitlines()[-LOG_LINES:]
-            with self._files(attempt).log.open("a") as file:
-                file.writelines(f"{line}\n" for line in lines)
+            files, tail = self._files(attempt), "".join(f"{line}\n" for line in lines)
+            if files.log_tail(len(lines)) != tail:  # else the attempt could not be closed when this was last called
+                with files.log.open("a", encoding="utf-8") as file:
+                    file.write(tail)
         except (OSError, RuntimeError) as error:
             log.warning("the log of run %d cannot be read: %s", attempt.run_id, error)
         message = " ".join((job.message or "without a reason").split())
@@ -321,7 +325,7 @@ def devices_of(nodes: Iterable[Node]) -> tuple[Device, ...]:
         slots[device] += count
     found = Counter(device for device, _ in offers)
     return tuple(
-        Device(name=name, model=f"on {plural(count, 'node')}", count=slots[name])
+        Device(name=name, model=f"on {plural(count, 'node')}", count=slots[name], nodes=count)
         for name, count in sorted(found.items())
     )
 

@@ -117,7 +117,7 @@ class Control:
         key = (*_truth_key(name), RUNNERS[name].one_by_one)
         if key not in self._tolerances:
             cells = self._spec.precision != "tf32" and self._spec.family != "resnet"
-            around = _unfused(name) if cells else settings(variants.numbers(self._spec.precision, self._spec.device))()
+            around = _unfused(name) if cells else settings(variants.numbers(self._spec.precision, self._spec.device))
             with around:
                 device = "cpu" if cells else self._spec.device
                 outputs, gradients = _plainly(self._spec, name, device, weights.dtype(self._spec))

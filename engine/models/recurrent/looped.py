@@ -1,9 +1,8 @@
 """Build runners that use our own loops around our own cells: plain Python, scripted, or compiled."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from engine.models.recurrent import weights
 from engine.models.recurrent.cells import CELLS, projected
 from engine.models.recurrent.loops import last_state_only, over_layers, over_sequences, over_steps
-from engine.models.recurrent.network import Network, Run, settings
+from engine.models.recurrent.network import Network, Run, settings, undropped
 from engine.models.recurrent.torchscript import scripted
 from engine.models.recurrent.weights import Inputs
 from engine.models.variants import Numbers, compiled
@@ -28,22 +27,6 @@ VARIED_CELLS = {
 """Cells in CELLS, by runner, for runners that do not use the cell of their family."""
 
 
-@dataclass
-class Dropout:
-    """The dropout share of a network. A check turns it off."""
-
-    share: float
-
-    @contextmanager
-    def off(self) -> Iterator[None]:
-        """Turn dropout off inside the block."""
-        before, self.share = self.share, 0.0
-        try:
-            yield
-        finally:
-            self.share = before
-
-
 def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
     """Return the network of a runner with our own loop."""
     cell = VARIED_CELLS.get(name, "lstm" if spec.family == "vl_lstm" else spec.family)
@@ -53,27 +36,27 @@ def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
         place: torch.nn.Parameter(value.to(spec.device, copy=True))
         for place, value in weights.drawn(spec, cell).items()
     }
-    dropout = Dropout(DROPPED if name.endswith("_dropout") else 0.0)
+    options = SimpleNamespace(dropout=DROPPED if name.endswith("_dropout") else 0.0)
     layers = [[own[f"{weight}_{place}"] for weight in weights.names(spec, cell)] for place in weights.places(spec)]
     return Network(
         name=name,
-        capture=partial(_capture, name, spec, cell, inputs, layers, dropout),
+        capture=partial(_capture, name, spec, cell, inputs, layers, options),
         parameters=own,
         cotangent=weights.cotangent(spec, of_states=name == "jit_simple").to(spec.device),
-        settings=settings(found),
-        checked=dropout.off,
+        settings=partial(settings, found),
+        checked=partial(undropped, options),
     )
 
 
 def _capture(
-    name: str, spec: RecurrentSpec, cell: str, inputs: Inputs, layers: list[list[torch.nn.Parameter]], dropout: Dropout
+    name: str, spec: RecurrentSpec, cell: str, inputs: Inputs, layers: list[list[torch.nn.Parameter]], options: Any
 ) -> Run:
     loop = _loop(name, cell, spec)
     ways = weights.directions(spec)
 
     def run() -> tuple[torch.Tensor, ...]:
         xs = inputs.x.transpose(0, 1) if spec.batch_first else inputs.x
-        extra = inputs.lengths if spec.family == "vl_lstm" else dropout.share
+        extra = inputs.lengths if spec.family == "vl_lstm" else options.dropout
         output, h, c = loop(xs, inputs.h, inputs.c, layers, ways, extra)
         output = output.transpose(0, 1) if spec.batch_first else output
         return (output, h, c) if c.shape[-1] else (output, h)

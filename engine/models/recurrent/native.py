@@ -1,7 +1,6 @@
 """Build runners of torch's own layers: with cuDNN, without it, on packed sequences, under torch.compile."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from engine.models.recurrent import weights
-from engine.models.recurrent.network import Network, Run, settings
+from engine.models.recurrent.network import Network, Run, settings, undropped
 from engine.models.recurrent.weights import Inputs
 from engine.models.variants import Numbers, compiled
 from engine.specs import RecurrentSpec
@@ -28,19 +27,9 @@ def build(name: str, spec: RecurrentSpec, found: Numbers, *, dropout: float, cud
         capture=partial(_capture, name, spec, layer, inputs),
         parameters=dict(layer.named_parameters()),
         cotangent=None if bound else weights.cotangent(spec).to(spec.device),
-        settings=settings(found, cudnn=cudnn),
-        checked=partial(_undropped, layer),
+        settings=partial(settings, found, cudnn=cudnn),
+        checked=partial(undropped, layer),
     )
-
-
-@contextmanager
-def _undropped(layer: torch.nn.RNNBase) -> Iterator[None]:
-    """Turn dropout off. The layer stays in training mode, because cuDNN has no backward pass in eval mode."""
-    before, layer.dropout = layer.dropout, 0.0
-    try:
-        yield
-    finally:
-        layer.dropout = before
 
 
 def _capture(name: str, spec: RecurrentSpec, layer: torch.nn.RNNBase, inputs: Inputs) -> Run:

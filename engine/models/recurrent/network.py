@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,13 +34,19 @@ class Network:
     """Turns off dropout and keeps the statistics of norms. Enter it around a call whose result is checked."""
 
 
-def settings(found: Numbers, *, cudnn: bool = True) -> Around:
-    """Return a context manager with the settings of `variants.switches` for training. cudnn: whether cuDNN is on."""
-    return partial(_settings, found, cudnn)
+@contextmanager
+def undropped(layer: Any) -> Iterator[None]:
+    """Set `layer.dropout` to 0. The layer stays in training mode, because cuDNN has no backward pass in eval mode."""
+    before, layer.dropout = layer.dropout, 0.0
+    try:
+        yield
+    finally:
+        layer.dropout = before
 
 
 @contextmanager
-def _settings(found: Numbers, cudnn: bool) -> Iterator[None]:
+def settings(found: Numbers, *, cudnn: bool = True) -> Iterator[None]:
+    """Enter the settings of `variants.switches` for training. cudnn: whether cuDNN is on."""
     with variants.switches(found, training=True, cudnn_benchmark=False, deterministic=False):
         # variants.switches restores it together with the rest
         torch.backends.cudnn.enabled = cudnn

@@ -9,8 +9,7 @@ from torch import Tensor
 from engine.models import steps
 from engine.models.recurrent import weights
 from engine.models.recurrent.network import Network, Run, settings
-from engine.models.recurrent.torchscript import traced
-from engine.models.variants import Numbers
+from engine.models.variants import Numbers, traced
 from engine.specs import RecurrentSpec, Refused
 from engine.specs.runners import RUNNERS
 
@@ -52,7 +51,7 @@ def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
         capture=partial(_capture, name, own, images(spec).to(spec.device)),
         parameters=dict(own.named_parameters()),
         cotangent=cotangent(spec).to(spec.device),
-        settings=settings(found),
+        settings=partial(settings, found),
         checked=partial(steps.buffers_kept, own),
     )
 
@@ -61,5 +60,5 @@ def _capture(name: str, own: torch.nn.Module, batch: Tensor) -> Run:
     if not name.endswith("_jit"):
         return lambda: (own(batch),)
     with steps.buffers_kept(own):
-        trace = traced(own, batch)
+        trace = traced(own, (batch,))
     return lambda: (trace(batch),)

@@ -1,13 +1,11 @@
-"""Set up TorchScript for the whole process (fuser, executor, options), and script or trace functions."""
+"""Set up TorchScript for the whole process (fuser, executor, options), and script functions."""
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
+from engine.models.variants import torchscript_warnings_off
 from engine.specs import RecurrentSpec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -47,23 +45,6 @@ def notes(spec: RecurrentSpec) -> tuple[str, ...]:
 
 def scripted(function: Function) -> Function:
     """Return the scripted function. All functions that it calls are scripted too."""
-    with _knowing_of_its_end():
+    with torchscript_warnings_off():
         done: Function = torch.jit.script(function)
     return done
-
-
-def traced(model: torch.nn.Module, image: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a model traced with this input. Tracing calls it once."""
-    with _knowing_of_its_end():
-        done: Callable[[Tensor], Tensor] = torch.jit.trace(model, image, check_trace=False)  # type: ignore[no-untyped-call]
-    return done
-
-
-@contextmanager
-def _knowing_of_its_end() -> Iterator[None]:
-    """Silence the warning that TorchScript is deprecated: this module exists to measure it."""
-    with warnings.catch_warnings():
-        for kind in (FutureWarning, DeprecationWarning):
-            warnings.filterwarnings("ignore", message=r"`torch\.jit\.(script|trace)", category=kind)
-        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # type: ignore[attr-defined]
-        yield

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine.models.built import DTYPES
 from engine.models.recurrent.cells import CELLS
 from engine.specs import RecurrentSpec
 from engine.specs.recurrent import SHORTEST
@@ -153,8 +154,7 @@ def normal(spec: RecurrentSpec, what: int, shape: Sequence[int]) -> Tensor:
 
 def dtype(spec: RecurrentSpec) -> torch.dtype:
     """Return the data type of weights and inputs."""
-    kinds = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-    return kinds.get(spec.precision, torch.float32)
+    return DTYPES.get(spec.precision, torch.float32)  # tf32 is a mode of float32
 
 
 def _stream(spec: RecurrentSpec, what: int) -> torch.Generator:

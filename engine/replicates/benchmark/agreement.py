@@ -55,8 +55,7 @@ def compare(job: Job, build: Builder) -> Iterator[Report]:
 
 
 def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any]) -> Measured:
-    """Return a variant's accuracy status against eager in the same precision. known: references by precision, added
-    to."""
+    """Return a variant's accuracy status against eager in its precision. known: references by precision, added to."""
     if suite.is_in(job.model, suite.ACCURACY_SKIPPED):
         return Measured(label=variant.label, accuracy="pass_due_to_skip")
     precision = str(variant.precision)
@@ -66,10 +65,7 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
     if reference.failed:
         return reference.failed.model_copy(update={"label": variant.label, "accuracy": reference.status})
     try:
-        built, found, notes = _built(job, variant, build)
-        counters = fresh_counters(compiles=variant.execution == "compile")
-        result = _results(job, variant, built, found)
-        row = describe(job, built, found) | graphs(counters)
+        result, row, notes = _ran(job, variant, build)
     except Exception as error:  # noqa: BLE001 - models and compilers may raise any error
         return _failed(variant, error, "fail_to_run")
     if job.mode == "training":
@@ -105,18 +101,16 @@ def _gradients(reference: Reference, result: Any, model: ModelName, frozen: bool
 
 
 def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]) -> Measured:
-    """Return a variant's deviations from its baseline. A variant without a baseline is compared with a second run of
-    itself.
+    """Return a variant's deviations from its baseline; without one, from a second run of itself.
 
     known: results by label, added to.
     """
     base = job.spec.baseline(variant) or variant
     try:
         if base.label not in known:
-            known[base.label] = _results(job, base, *_built(job, base, build)[:2])
-        built, found, notes = _built(job, variant, build)
-        counters = fresh_counters(compiles=variant.execution == "compile")
-        deviation = accuracy.deviation(known[base.label], _results(job, variant, built, found))
+            known[base.label], _, _ = _ran(job, base, build)
+        result, row, notes = _ran(job, variant, build)
+        deviation = accuracy.deviation(known[base.label], result)
     except Exception as error:  # noqa: BLE001 - as above
         return _failed(variant, error, "fail_to_run")
     figures = {
@@ -124,8 +118,7 @@ def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]
         "mean_deviation": deviation.mean,
         "std_deviation": deviation.std,
     }
-    row = describe(job, built, found) | graphs(counters) | figures
-    return Measured(label=variant.label, row=row, notes=notes)
+    return Measured(label=variant.label, row=row | figures, notes=notes)
 
 
 def _failed(variant: Variant, error: Exception, status: AccuracyStatus) -> Measured:
@@ -140,7 +133,7 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
         built, found, _ = _built(job, eager, build)
         stage = "eager_fail_to_run"
         first = _results(job, eager, built, found)
-        second = _results(job, eager, *_built(job, eager, build)[:2])
+        second, _, _ = _ran(job, eager, build)
     except Exception as error:  # noqa: BLE001 - as above
         failed = _failed(eager, error, stage)
         return Reference(failed.accuracy or stage, failed)
@@ -155,15 +148,22 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
 
 
 def _built(job: Job, variant: Variant, build: Builder) -> tuple[Built, Numbers, tuple[str, ...]]:
-    """Return a fresh model for a variant, its number types and notes. Errors: VariantRefused, and those of building."""
+    """Return a fresh model for a variant, its number types and notes. Errors: Refused, and those of building."""
     found, notes = numbers(job, variant)
     built = variants.build(job.model, wanted(job, found), variant, training=job.mode == "training", build=build)
     return built, found, notes
 
 
+def _ran(job: Job, variant: Variant, build: Builder) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+    """Return the results of a fresh model of a variant, the fields of its row that describe it, and notes."""
+    built, found, notes = _built(job, variant, build)
+    counters = fresh_counters(compiles=variant.execution == "compile")
+    results = _results(job, variant, built, found)
+    return results, describe(job, built, found) | graphs(counters), notes
+
+
 def _doubled(built: Built) -> Built:
-    """Return the model converted to float64 from its current weights, so that rounding them does not count as a
-    difference."""
+    """Return the model converted to float64 from its current weights, whose rounding then counts as no difference."""
     inputs = tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in built.inputs)
     return replace(built, model=built.model.double(), inputs=inputs)
 

@@ -16,10 +16,9 @@ from engine.models.variants import Builder, Numbers
 from engine.replicates import compiling
 from engine.replicates.benchmark.job import Job
 from engine.replicates.graphs import fresh_counters, graphs
-from engine.replicates.messages import Measured
 from engine.replicates.ready import Held, Ready, first_call
 from engine.specs import Variant, format_image_size
-from engine.specs.building import keywords_of
+from engine.specs.base import json_object
 
 HALF = ("float16", "bfloat16")
 
@@ -49,8 +48,7 @@ def numbers(job: Job, variant: Variant) -> tuple[Numbers, tuple[str, ...]]:
 
 
 def wanted(job: Job, found: Numbers) -> Wanted:
-    """Return the description of a job's model and inputs. timm models have their test size for inference, else train
-    size."""
+    """Return the description of a job's model and inputs. timm models have their test size only for inference."""
     spec = job.spec
     return Wanted(
         device=spec.device,
@@ -63,7 +61,7 @@ def wanted(job: Job, found: Numbers) -> Wanted:
         config=spec.configs.get(job.model.model) if job.model.is_own else None,
         num_classes=spec.num_classes,
         in_chans=spec.in_chans,
-        model_kwargs=keywords_of(spec.model_kwargs),
+        model_kwargs=json_object(spec.model_kwargs),
         seed=spec.seed,
     )
 
@@ -96,26 +94,19 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
     settings = switches(job, found, variant)
     counters = fresh_counters(compiles=compiles)
     with settings():
-        first = first_call(
+        phases, measured = first_call(
+            variant.label,
             lambda: variants.runner(variant, built, found, job.spec.device),
             lambda run: steps.phases(job.model, built.model, run, training=training, kind=job.spec.optimizer),
             stopwatch,
-            job.spec.device,
+            held,
+            compiles=variant.execution != "eager",
             settling=variants.settling_calls(variant, job.spec.device),
+            keeps_capture=variant.execution == "cudagraphs",
         )
-    device_mb = first.device_mb
-    if variant.execution == "cudagraphs" and device_mb is not None and first.captured_mb is not None:
-        device_mb = max(device_mb, first.captured_mb)  # a graph keeps its capture's memory; replays allocate none
-    measured = Measured(
-        label=variant.label,
-        first_call_ms=first.first_ms,
-        compile_ms=None if variant.execution == "eager" else first.compile_ms,
-        loading_s=loading_s,
-        **held.own(device_mb, first.process_mb),
-        row=describe(job, built, found) | graphs(counters),
-        notes=notes,
-    )
-    return Made(variant, built, found, Ready(variant.label, first.phases, settings, measured))
+    row = describe(job, built, found) | graphs(counters)
+    measured = measured.model_copy(update={"loading_s": loading_s, "row": row, "notes": notes})
+    return Made(variant, built, found, Ready(variant.label, phases, settings, measured))
 
 
 def describe(job: Job, built: Built, found: Numbers) -> dict[str, Any]:

@@ -28,7 +28,12 @@ class Outcome:
 def rows(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome) -> list[BenchmarkRow]:
     """Return one row per variant, in the order of the plan. common: fields that are the same for all rows."""
     found = {variant: _row(spec, common, outcome, variant) for variant in spec.plan}
-    return [_compared(spec, outcome, found, variant) for variant in spec.plan]
+    return [
+        summary.compared(row, found[base], (base.label, variant.label), outcome.processes, spec)
+        if (base := spec.baseline(variant))
+        else row
+        for variant, row in found.items()
+    ]
 
 
 def _row(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome, variant: Variant) -> BenchmarkRow:
@@ -55,13 +60,3 @@ def _joules(measured: Sequence[Measured], batch_size: int) -> float | None:
     """Return joules per image, the median of the processes that measured it; None if no process did."""
     joules = [process.joules_per_call for process in measured if process.joules_per_call is not None]
     return statistics.median(joules) / batch_size if joules else None
-
-
-def _compared(
-    spec: BenchmarkSpec, outcome: Outcome, found: Mapping[Variant, BenchmarkRow], variant: Variant
-) -> BenchmarkRow:
-    """Return a row with its speed-up over its baseline, if both were timed."""
-    row, base = found[variant], spec.baseline(variant)
-    if base is None:
-        return row
-    return summary.compared(row, found[base], (base.label, variant.label), outcome.processes, spec)

@@ -65,10 +65,9 @@ class Sizes:
             return Outcome(mode, size, tuple(found), tuple(notes))
 
     def _largest(self, mode: Mode, notes: list[str], progress: Progress) -> Generator[Progress, None, int]:
-        """Yield progress, and return the largest batch size at which the baseline runs, to within a sixteenth; 1 if
-        none fits.
+        """Yield progress, and return the largest batch size at which the baseline runs, to within a sixteenth.
 
-        notes: gets a note about the limit.
+        1 if none fits. notes: gets a note about the limit.
         """
         limit = self.spec.max_batch_size or SEARCH_END
         fits, fails, why = 0, None, ""

@@ -58,8 +58,7 @@ def _next(fits: int, fails: int | None, limit: int) -> int:
 
 
 def _try(job: Job, build: Builder) -> None:
-    """Make two calls at the job's batch size. The second includes what the first allocates, such as an optimizer's
-    moments."""
+    """Make two calls at the job's batch size. The second has what the first allocates, as an optimizer's moments."""
     baseline = job.spec.plan[0]
     training = job.mode == "training"
     found, _ = numbers(job, baseline)

@@ -56,7 +56,7 @@ def _phases(measured: Sequence[Measured]) -> dict[str, Any]:
     """Return statistics of each phase over the samples of all processes, as fields of a row."""
     figures: dict[str, Any] = {}
     for phase in measured[0].phases:
-        samples = summary.together(measured, phase)
+        samples = [ms for process in measured for ms in process.phases[phase]]
         medians = summary.process_medians(measured, phase)
         figures |= {
             f"{phase}_ms": statistics.median(medians),

@@ -70,20 +70,22 @@ def prepare(
         return passes[0].phases
 
     with network.settings():
-        first = first_call(network.capture, phases, stopwatch, spec.device, settling=SETTLING.get(execution, 0))
+        called, measured = first_call(
+            name,
+            network.capture,
+            phases,
+            stopwatch,
+            held,
+            compiles=execution != "eager",
+            settling=SETTLING.get(execution, 0),
+        )
     errors = control.errors(network, passes[0].run)
-    measured = Measured(
-        label=name,
-        first_call_ms=first.first_ms,
-        compile_ms=None if execution == "eager" else first.compile_ms,
-        loading_s=loading_s,
-        **held.own(first.device_mb, first.process_mb),
-        row=_checked(errors) | {"threads": torch.get_num_threads()} | graphs(counters),
-        notes=network.notes,
-    )
+    checked = {"output_error": errors.output, "gradient_error": errors.gradient, "tolerance": errors.tolerance}
+    row = checked | {"threads": torch.get_num_threads()} | graphs(counters)
+    measured = measured.model_copy(update={"loading_s": loading_s, "row": row, "notes": network.notes})
     if not errors.ok:
         return measured.model_copy(update={"status": "error", "error": _wrong(errors)})
-    return Ready(name, first.phases, network.settings, measured, unreported=("clear",))
+    return Ready(name, called, network.settings, measured, unreported=("clear",))
 
 
 def marked(phase: str) -> AbstractContextManager[object]:
@@ -126,10 +128,6 @@ class Passes:
         if self._network.cotangent is None:
             return {"forward": self.forward}
         return {"forward": self.forward, "backward": self.backward, "clear": self.clear}
-
-
-def _checked(errors: Errors) -> dict[str, float | None]:
-    return {"output_error": errors.output, "gradient_error": errors.gradient, "tolerance": errors.tolerance}
 
 
 def _wrong(errors: Errors) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
@@ -31,10 +31,8 @@ def read(catalog_dir: Path) -> pd.DataFrame:
     files, sizes = sorted(catalog_dir.glob("*.csv")), catalog_dir / SIZES
     if shipped.versions(sizes) == shipped.versions(catalog_dir):
         files += sorted(sizes.glob("*.csv"))
-    parts = [
-        pd.read_csv(path, dtype=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=_numbers_only(path))
-        for path in files
-    ]
+    options: dict[str, Any] = {"dtype": dict.fromkeys(TEXT, str), "keep_default_na": False, "na_values": [""]}
+    parts = [pd.read_csv(path, **options).fillna(dict.fromkeys(TEXT, "")) for path in files]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
     frame.insert(0, "name", frame["library"] + ":" + frame["model"])
     frame["remark"] = [_remark(row) for row in frame[["status", "error", "complete", "notes"]].itertuples(index=False)]
@@ -46,12 +44,6 @@ def _remark(row: Any) -> str:
     if row.status != "ok":
         return f"{row.status}: {row.error}"
     return "" if row.complete else f"incomplete: {'; '.join(json.loads(row.notes or '[]'))}"
-
-
-def _numbers_only(path: Path) -> dict[str, list[str]]:
-    """Return the columns in which empty cells are missing numbers. In all others they are empty texts."""
-    columns = pd.read_csv(path, nrows=0).columns
-    return {column: [""] for column in columns if column not in TEXT}
 
 
 def select(
@@ -106,7 +98,6 @@ def _terms(search: str) -> list[str]:
 
 
 def _alternative(frame: pd.DataFrame, term: str) -> "pd.Series[bool]":
-    """Return which rows match one alternative of a search."""
     families = frame["family"].str.lower()
     if term.startswith("family:"):
         return families.map(fits(term.removeprefix("family:"))).astype(bool)
@@ -117,16 +108,12 @@ def _alternative(frame: pd.DataFrame, term: str) -> "pd.Series[bool]":
         whole = fits(term)
         return pd.Series([any(map(whole, texts)) for texts in named], index=frame.index, dtype=bool)
     lines = [f"{' '.join(texts)} {family}" for texts, family in zip(named, families, strict=True)]
-    keep, words = _contain(lines, term.split()), term.split()
-    if not any(keep) and all(map(_letters, words)):
+    words = term.split()
+    keep = [all(word in line for word in words) for line in lines]
+    if not any(keep) and all(words := list(map(_letters, words))):
         lines = [" ".join(map(_letters, line.split())) for line in lines]
-        keep = _contain(lines, [_letters(word) for word in words])
+        keep = [all(word in line for word in words) for line in lines]
     return pd.Series(keep, index=frame.index, dtype=bool)
-
-
-def _contain(lines: Iterable[str], words: Sequence[str]) -> list[bool]:
-    """Return for each line whether it contains all words."""
-    return [all(word in line for word in words) for line in lines]
 
 
 def _letters(text: str) -> str:

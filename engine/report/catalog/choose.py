@@ -139,13 +139,9 @@ def ranked(frame: pd.DataFrame, x: str, y: str, *, with_spoiled: bool = True) ->
     """
     considered = frame if with_spoiled else frame[~spoiled(frame)]
     on = front(considered, x, y).reindex(frame.index, fill_value=False)
-    keys = pd.DataFrame({"x": -_goodness(frame, x), "y": -_goodness(frame, y)}, index=frame.index)
-    first = keys[on].sort_values(["x", "y"], kind="stable").index
-    rest = keys[~on]
-    lacking = rest.isna().any(axis=1)
-    then = rest[~lacking].sort_values(["y", "x"], kind="stable").index
-    last = rest[lacking].sort_values(["y", "x"], kind="stable").index
-    return frame.assign(front=on).loc[[*first, *then, *last]]
+    by_x, by_y = -_goodness(frame, x), -_goodness(frame, y)
+    keys = {"rest": ~on, "lacking": by_x.isna() | by_y.isna(), "1": by_x.where(on, by_y), "2": by_y.where(on, by_x)}
+    return frame.assign(front=on).loc[pd.DataFrame(keys).sort_values(list(keys), kind="stable").index]
 
 
 def ordered(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

@@ -8,8 +8,7 @@ import pandas as pd
 from engine.names import ModelNotFound, resolve
 from engine.published.match import QUICKGELU
 from engine.published.publishers import FIGURES
-from engine.report import frames
-from engine.results import ProfileRow, Row
+from engine.results import Row
 from engine.results.clip import EvaluateRow, TrainRow, best_epoch
 from engine.specs import BenchmarkSpec, ModelName, ProfileSpec, Refused, Spec
 from engine.specs.evaluate import EvaluateSpec
@@ -40,18 +39,6 @@ def find(asked: str, families: Mapping[ModelName, str]) -> ModelName:
 def sizes(catalogue: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return a model's rows in the catalogue, its own image size first."""
     return catalogue[catalogue["name"] == name].reset_index(drop=True)
-
-
-def towers(row: "pd.Series[Any]") -> pd.DataFrame:
-    """Return the towers of a catalogue row, as from frames.towers. Empty if they were not counted separately."""
-    names = [
-        f"{tower}{figure}" for tower in ("", "image_", "text_", "other_") for figure in ("mparams", "gmacs", "macts")
-    ]
-    figures = {name: row[name] for name in names if name in row.index and pd.notna(row[name])}
-    how = {"counter": "torch", "device": "meta", "batch_size": 1, "precision": "float32"}
-    return frames.towers(
-        ProfileRow.model_validate({"library": row["library"], "model": row["model"], **how, **figures})
-    )
 
 
 def published(accuracies: pd.DataFrame, name: ModelName, families: Mapping[ModelName, str]) -> pd.DataFrame:

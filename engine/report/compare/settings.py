@@ -15,23 +15,18 @@ ELSEWHERE = ("host", "platform", "cpu", "memory_gb", "device", "device_name", "d
 TIMED = ("benchmark", "recurrent", "device", "train")
 """Kinds of runs whose values include times."""
 WHY = {
-    "batch_size": "a contrastive loss depends on the number of pairs in a step",
-    "accum_freq": "a contrastive loss depends on the number of pairs in a step",
-    "nproc": "a contrastive loss depends on the number of pairs in a step",
-    "seed": "the seed decides which pairs are held out",
-    "samples": "values come from different pairs",
-    "data": "values come from different pairs",
-    "val_data": "values come from different pairs",
+    **dict.fromkeys(
+        ("samples", "data", "val_data", "val_fraction", "held_out", "held_out_data", "more_data"),
+        "values come from different pairs",
+    ),
+    **dict.fromkeys(
+        ("batch_size", "accum_freq", "nproc"), "a contrastive loss depends on the number of pairs in a step"
+    ),
+    **dict.fromkeys(("probe_data", "shots"), "the probe was trained on different pairs"),
+    **dict.fromkeys(("class_prompts", "templates"), "the prompts differ"),
     "zeroshot_data": "zero-shot values come from different images",
-    "val_fraction": "values come from different pairs",
-    "held_out": "values come from different pairs",
-    "held_out_data": "values come from different pairs",
-    "more_data": "values come from different pairs",
-    "class_prompts": "the prompts differ",
-    "probe_data": "the probe was trained on different pairs",
-    "shots": "the probe was trained on different pairs",
     "classes": "the class names differ",
-    "templates": "the prompts differ",
+    "seed": "the seed decides which pairs are held out",
     "loss": "values of different losses cannot be compared",
 }
 """Why a setting of a training or evaluation matters. Shown after the setting's values."""
@@ -39,6 +34,7 @@ VERSION, GPU = "version of ", "GPU "
 BUILT_WITH = ("cuda", "hip", "cudnn", "triton")
 """Versions that affect times, but neither counts nor accuracies."""
 COLUMNS = ["where", "what"]
+OPEN: tuple[Any, ...] = (None, "", [], {})
 
 
 def facts(run: Run) -> dict[tuple[str, str], str]:
@@ -49,7 +45,8 @@ def facts(run: Run) -> dict[tuple[str, str], str]:
     used = run.spec.resolved | (run.environment.settings if run.environment else {})
     asked = run.spec.model_dump(mode="json")
     texts = {
-        (REQUEST, name): _text(used.get(name, value) if _is_open(value) else value) for name, value in asked.items()
+        (REQUEST, name): _text(used.get(name, value) if value in (*OPEN, "auto") else value)
+        for name, value in asked.items()
     }
     if run.environment is not None:
         ran = run.environment.model_dump(mode="json", exclude={"settings"})
@@ -103,12 +100,8 @@ def _matters(spec: Spec, where: str, name: str) -> bool:
     return name.startswith(VERSION) and name.removeprefix(VERSION) not in BUILT_WITH
 
 
-def _is_open(value: Any) -> bool:
-    return value in (None, "", [], {}, "auto")
-
-
 def _text(value: Any) -> str:
-    if value in (None, "", [], {}):
+    if value in OPEN:
         return "not set"
     if isinstance(value, list):
         return ", ".join(map(str, value))

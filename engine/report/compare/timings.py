@@ -1,4 +1,4 @@
-"""Compare timings of one run or several: ratios with intervals, computed from their samples."""
+"""Compare timings of one run or several, or of several models: ratios with intervals, computed from their samples."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ import pandas as pd
 
 from engine import statistics
 from engine.report.compare import rows as compare_rows
-from engine.report.timings import samples
+from engine.report.timings import by_model, samples, stored
+from engine.report.timings.stored import Setting
 from engine.results import BenchmarkRow, RecurrentRow, Row, TimedRow
 from engine.store import Filter, Run, State, Store
 
@@ -30,6 +31,8 @@ COLUMNS = [
 ]
 MOST = 100
 """Compute at most this many ratios at once. Each takes a tenth of a second."""
+MOST_RUNS = 50
+"""Search at most this many benchmarks per model, newest first."""
 MOST_REPEATS = 200
 """Search this many of the newest runs for repeats of a run."""
 SIZES = {"seq_length": "Sequence length (time steps)", "hidden_size": "Hidden size", "mini_batch": "Mini-batch"}
@@ -65,10 +68,36 @@ def timed_rows(store: Store, run: Run, folder: Path) -> list[Timed]:
             folder,
             row,
             publishable,
-            tuple(again for others in repeated if isinstance(again := others.get(place), TimedRow)),
+            tuple(
+                again
+                for others in repeated
+                if isinstance(again := others.get(place), TimedRow) and again.host == row.host
+            ),
         )
         for place, row in ((compare_rows.place(row), row) for row in rows)
     ]
+
+
+def runs_of_models(store: Store, names: Iterable[str]) -> list[Run]:
+    """Return the benchmarks that may have timed some of these models (qualified names), newest first."""
+    benchmarks = {run.id: run for name in names for run in by_model.runs(store, name, limit=MOST_RUNS)}
+    return [benchmarks[number] for number in sorted(benchmarks, reverse=True)]
+
+
+def by_setting(
+    newest_first: Iterable[tuple[Run, Path, Sequence[Row]]], names: Sequence[str]
+) -> list[tuple[Setting, list[Timed]]]:
+    """Return the latest timing of each model in every setting, in the order of names; settings with most models first.
+
+    newest_first: runs with their folders and rows.
+    """
+    timed: dict[Setting, dict[str, Timed]] = {}
+    for run, folder, rows in newest_first:
+        for row in rows:
+            if isinstance(row, BenchmarkRow) and row.name in names and (setting := stored.setting_of(run, row)):
+                timed.setdefault(setting, {}).setdefault(row.name, Timed(run.id, folder, row))
+    ordered = sorted(timed.items(), key=lambda item: -len(item[1]))
+    return [(setting, [latest[name] for name in names if name in latest]) for setting, latest in ordered]
 
 
 def _repeats(store: Store, run: Run) -> list[Run]:
@@ -231,5 +260,4 @@ def _differences(baseline: TimedRow, row: TimedRow, figure: str) -> list[str]:
 
 
 def _one_way(row: TimedRow) -> bool:
-    """Return whether the row is a recurrent layer without a backward pass."""
     return isinstance(row, RecurrentRow) and row.backward_ms is None

@@ -42,11 +42,8 @@ def rows(store: Store, run_ids: Iterable[int]) -> dict[str, pd.DataFrame]:
         frame = frames.of_run(run, store.rows(run_id))
         frame.insert(0, "run", run_id)
         parts.setdefault(run.kind, []).append(frame)
-    return {kind: _together(tables) for kind, tables in parts.items()}
-
-
-def _together(found: list[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat([part for part in found if len(part)] or found[:1], ignore_index=True)
+    filled = {kind: [table for table in tables if len(table)] or tables[:1] for kind, tables in parts.items()}
+    return {kind: pd.concat(tables, ignore_index=True) for kind, tables in filled.items()}
 
 
 def written(tables: Mapping[str, pd.DataFrame], format: str) -> bytes:

@@ -91,7 +91,6 @@ def _headed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _written(cell: Any) -> Any:
-    """Return a cell as it is written to a text file."""
     if isinstance(cell, datetime):
         return "" if pd.isna(cell) else cell.isoformat(timespec="seconds")
     return "; ".join(map(str, cell)) if isinstance(cell, list | tuple) else cell

@@ -27,7 +27,8 @@ def bars(
     """
     figure, beside = go.Figure(), []
     whats = list(frame["what"])
-    names = {(what, subject): _named(what, subject, len(whats)) for what in whats for subject in subjects}
+    one = len(whats) == 1
+    names = {(what, to): text(to) if one else f"{text(what)} · {text(to)}" for what in whats for to in subjects}
     for place, subject in enumerate(subjects):
         drawn = frame.dropna(subset=[subject])
         labels = [names[what, subject] for what in drawn["what"]]
@@ -47,11 +48,7 @@ def bars(
             value_text += f"  <i>{times(value / base)}</i>" if ratio and subject != baseline and base else ""
             beside.append((max(value, 0), label, value_text))
     widest = write_beside(figure, beside)
-    horizontal(figure, [names[what, subject] for what in whats for subject in subjects], text(title), row_px=EACH)
-    figure.update_layout(barmode="overlay", showlegend=len(whats) > 1)
+    horizontal(figure, list(names.values()), text(title), row_px=EACH)
+    figure.update_layout(barmode="overlay", showlegend=not one)
     figure.update_xaxes(range=[min(0.0, float(frame[list(subjects)].min().min())), widest])
     return figure
-
-
-def _named(what: str, subject: str, whats: int) -> str:
-    return text(subject) if whats == 1 else f"{text(what)} · {text(subject)}"

@@ -97,11 +97,8 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, limits: dict[str, fl
         drawn.add_annotation(text=label, showarrow=False, font={"size": 11}, **at)
     drawn.update_layout(height=380, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="memory")
     drawn.update_xaxes(title_text="Batch size", type="log", tickvals=list(BATCHES))
-    drawn.update_yaxes(
-        log(
-            "Memory (GB)", pd.concat([*_alike(estimated).values(), measured["peak_gb"], pd.Series(limits, dtype=float)])
-        )
-    )
+    shown = pd.concat([*_alike(estimated).values(), measured["peak_gb"], pd.Series(limits, dtype=float)])
+    drawn.update_yaxes(log("Memory (GB)", shown))
     return drawn
 
 

@@ -28,13 +28,8 @@ def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
             hovertemplate=f"<b>%{{y}}</b><br>{tower} %{{x:,.3~r}} {unit}<br>{text(source)}<extra></extra>",
         )
     write_beside(figure, [(value, name, digits(value)) for name, value in zip(names, drawn[column], strict=True)])
-    figure.update_layout(
-        barmode="stack",
-        height=70 + 26 * len(drawn),
-        margin=MARGIN | {"r": 48},
-        legend=LEGEND,
-        showlegend=len(parts) > 1,
-    )
+    figure.update_layout(barmode="stack", height=70 + 26 * len(drawn), margin=MARGIN | {"r": 48}, legend=LEGEND)
+    figure.update_layout(showlegend=len(parts) > 1)
     figure.update_xaxes(title_text=title(column), tickformat=",~g", automargin=True)
     figure.update_yaxes(automargin=True)
     return figure

@@ -9,10 +9,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine.report.compare.timings import SIZES
-from engine.report.figures.speed import DASHES, hatched, labels, with_flags
+from engine.report.figures.speed import DASHES, labels, median_bars, process_medians, with_flags
 from engine.report.style import (
     COLOURS,
-    GREY,
     LEGEND,
     MARGIN,
     digits,
@@ -22,8 +21,8 @@ from engine.report.style import (
     text,
     write_beside,
 )
-from engine.report.timings.readable import words
 from engine.specs.runners import RUNNERS
+from engine.words import in_words
 
 _PARTS = (("forward", COLOURS[0]), ("backward", COLOURS[1]))
 
@@ -36,7 +35,12 @@ def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     drawn = frame.dropna(subset=["forward_ms"]).assign(label=labels)
     figure = go.Figure()
     for part, colour in _PARTS:
-        figure.add_bar(**_bar(drawn, part, colour, source))
+        ends = [_ends(row, part) for row in drawn.to_dict("records")]
+        span = pd.DataFrame(ends, index=drawn.index, columns=["low", "high"], dtype=float)
+        look = {"colour": colour, "source": source, "what": f", {part}"}
+        figure.add_bar(
+            **median_bars(drawn, f"{part}_ms", span["low"], span["high"], f"{part}_spread", **look), name=part
+        )
     beside = []
     for row in drawn.to_dict("records"):
         label = " + ".join(digits(row[f"{part}_ms"]) for part, _ in _PARTS if pd.notna(row[f"{part}_ms"])) + " ms"
@@ -49,44 +53,10 @@ def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     return figure
 
 
-def _bar(drawn: pd.DataFrame, part: str, colour: str, source: str) -> dict[str, Any]:
-    medians, ends = drawn[f"{part}_ms"], [_ends(row, part) for row in drawn.to_dict("records")]
-    return {
-        "x": medians,
-        "y": drawn["label"],
-        "orientation": "h",
-        "name": part,
-        "marker": {"color": colour, "pattern": hatched(drawn)},
-        "error_x": {
-            "array": [high - ms for (_, high), ms in zip(ends, medians, strict=True)],
-            "arrayminus": [ms - low for (low, _), ms in zip(ends, medians, strict=True)],
-            "thickness": 1.2,
-            "color": GREY,
-        },
-        "customdata": np.stack(
-            [
-                drawn["samples"],
-                drawn["processes"],
-                drawn[f"{part}_spread"].map(_spread),
-                drawn["flags"].str.split("; ").map(words),
-            ],
-            axis=-1,
-        ),
-        "hovertemplate": (
-            f"<b>%{{y}}</b>, {part}<br>median %{{x:,.3~r}} ms of %{{customdata[0]}} samples in %{{customdata[1]}} "
-            f"processes<br>%{{customdata[2]}}%{{customdata[3]}}<br>{text(source)}<extra></extra>"
-        ),
-    }
-
-
 def _ends(row: Mapping[Any, Any], part: str) -> tuple[float, float]:
     """Return the medians of the fastest and the slowest process in ms; without such a list, the overall median."""
-    medians = [float(ms) for ms in row[f"{part}_process_medians_ms"].split("; ") if ms] or [row[f"{part}_ms"]]
+    medians = process_medians(row[f"{part}_process_medians_ms"]) or [row[f"{part}_ms"]]
     return min(medians), max(medians)
-
-
-def _spread(share: float) -> str:
-    return "" if pd.isna(share) else f"processes differ by {digits(100 * share)} %; "
 
 
 def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
@@ -110,7 +80,7 @@ def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
                 showlegend=panel == 1,
                 line={"color": colour, "dash": dash, "width": 1.6},
                 marker={"symbol": symbol, "size": 7},
-                customdata=np.stack([rows["flags"].str.split("; ").map(words)], axis=-1),
+                customdata=np.stack([rows["flags"].str.split("; ").map(in_words)], axis=-1),
                 hovertemplate=(
                     f"<b>{text(runner)}</b>, {part}<br>{SIZES[size]} %{{x:,}}: %{{y:,.3~r}} ms per call"
                     f"<br>%{{customdata[0]}}<br>{text(source)}<extra></extra>"

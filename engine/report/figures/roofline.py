@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from engine.report.figures.scatter import groups, standouts
 from engine.report.style import COLOURS, GREY, MARGIN, SHAPES, Style, bandwidth, compute, digits, text
 from engine.results import DeviceRow
+from engine.words import in_words
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 MARKER = {"size": 8, "line": {"width": 1, "color": "rgba(128,128,128,0.6)"}}
@@ -30,7 +31,8 @@ def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, 
     peaks = rates[rates["operation"] == "matmul"].sort_values("gflop_per_s", ascending=False)
     copies = rates[rates["operation"] == "copy"]
     slope = float(copies["gb_per_s"].iloc[0]) if len(copies) else None
-    left, right = _span(peaks, models, slope)
+    seen = [1.0, *models["intensity"], *(peaks["gflop_per_s"].head(1) / slope if slope else ())]
+    left, right = min(seen) / 3, max(seen) * 10  # with room around all points and the highest roof's ridge
     figure = go.Figure([*_points(models, styles), *_roofs(peaks, slope, left, right)])
     labels = [*_peak_labels(peaks, right), *_model_labels(models)]
     if slope:
@@ -47,20 +49,10 @@ def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, 
     ticks = {"type": "log", "tickformat": ",~g", "dtick": 1, "zeroline": False, "automargin": True}
     minor = {"dtick": "D1", "showgrid": False, "ticks": "outside"}
     figure.update_xaxes(title_text="Intensity (FLOP/B)", range=[np.log10(left), np.log10(right)], minor=minor, **ticks)
-    figure.update_yaxes(title_text="Rate (GFLOP/s)", range=_heights(peaks, models, slope, left), minor=minor, **ticks)
+    rates_seen = [*peaks["gflop_per_s"], *models["gflop_per_s"], *([slope * left] if slope else [])] or [1.0]
+    heights = [np.log10(min(rates_seen) / 2), np.log10(max(rates_seen) * 2.5)]
+    figure.update_yaxes(title_text="Rate (GFLOP/s)", range=heights, minor=minor, **ticks)
     return figure
-
-
-def _span(peaks: pd.DataFrame, models: pd.DataFrame, slope: float | None) -> tuple[float, float]:
-    """Return the ends of the x axis in FLOPs per byte, with room around all points and the highest roof's ridge."""
-    seen = [1.0, *models["intensity"], *(peaks["gflop_per_s"].head(1) / slope if slope else ())]
-    return min(seen) / 3, max(seen) * 10
-
-
-def _heights(peaks: pd.DataFrame, models: pd.DataFrame, slope: float | None, left: float) -> list[float]:
-    """Return the ends of the y axis, as exponents of 10."""
-    seen = [*peaks["gflop_per_s"], *models["gflop_per_s"], *([slope * left] if slope else [])] or [1.0]
-    return [np.log10(min(seen) / 2), np.log10(max(seen) * 2.5)]
 
 
 def _roofs(peaks: pd.DataFrame, slope: float | None, left: float, right: float) -> list[dict[str, Any]]:
@@ -111,7 +103,6 @@ def _symbols(models: pd.DataFrame, shape: str) -> list[str]:
 
 
 def _hover(row: Mapping[Any, Any]) -> str:
-    """Return the description of a point, as lines."""
     part = "training, its forward pass" if row["mode"] == "training" else row["mode"]
     lines = [
         f"<b>{text(row['name'])}</b>",
@@ -120,7 +111,7 @@ def _hover(row: Mapping[Any, Any]) -> str:
         *([f"{row['cache']} cache"] if row["cache"] != "hot" else []),
         f"{compute(row['gflop_per_s'])} at {digits(row['intensity'])} FLOP/B, {digits(row['latency_ms'])} ms",
         *([FUSED] if row["intensity_of"] == "eager" else []),
-        *([", ".join(flag.replace("_", " ") for flag in row["flags"])] if row["flags"] else []),
+        *([in_words(row["flags"])] if row["flags"] else []),
         f"{row['date']}, run {row['run']}",
     ]
     return "<br>".join(lines)

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from engine.published.publishers import FIGURES
 from engine.report.quantities import MEASURED, QUANTITIES, title
-from engine.report.style import GREY, Style, text
+from engine.report.style import GREY, Style, log_ticks, text
 
 Floats = np.ndarray[Any, Any]
 
@@ -125,14 +125,11 @@ def _outline(marker: dict[str, Any], hollow: Floats) -> dict[str, Any]:
 def _colour_scale(values: Floats, column: str) -> dict[str, Any]:
     """Return a marker coloured by a share, or by a quantity's logarithm. The colour bar shows the quantity."""
     look: dict[str, Any] = {"colorscale": "Cividis", "opacity": 0.85}
+    bar: dict[str, Any] = {"title": {"text": title(column), "side": "right"}, "thickness": 12}
     if QUANTITIES[column].unit == "%":
-        return look | {
-            "color": values,
-            "colorbar": {"title": {"text": title(column), "side": "right"}, "thickness": 12},
-        }
+        return look | {"color": values, "colorbar": bar}
     decades = np.log10(values.clip(1e-6))
-    ticks = np.arange(np.floor(decades.min()), np.ceil(decades.max()) + 1) if len(values) else np.zeros(1)
-    bar = {"title": {"text": title(column), "side": "right"}, "thickness": 12}
+    ticks = np.arange(np.floor(decades.min()), np.ceil(decades.max()) + 1)
     bar |= {"tickvals": ticks, "ticktext": [f"{10.0**tick:,g}" for tick in ticks]}
     return look | {"color": decades, "colorbar": bar}
 
@@ -148,15 +145,17 @@ def _diameters(values: "pd.Series[Any]") -> Floats:
     return np.asarray(SMALLEST + (LARGEST - SMALLEST) * np.sqrt(share))
 
 
-def _axis(values: Floats, column: str, log: bool) -> dict[str, Any]:
+def _axis(values: Floats, column: str, logarithmic: bool) -> dict[str, Any]:
     axis: dict[str, Any] = {"title": {"text": title(column)}, "zeroline": False, "automargin": False, "showgrid": True}
-    if not log:
+    if not logarithmic:
         whole = QUANTITIES[column].unit == "%"  # an axis from 0 would squeeze values near 100 % together
         return axis | {"type": "linear", "tickformat": ",~g", "rangemode": "normal" if whole else "tozero"}
-    decades = np.log10(values.max() / values.min()) if len(values) else 0
-    few: dict[str, Any] = {"nticks": 6} if 0 < decades < 0.8 else {"dtick": "D2"}  # one value gets two decades
-    ticks = {"dtick": 1, "minor": {"dtick": "D1", "showgrid": False, "ticks": "outside"}} if decades > 2 else few
-    return axis | {"type": "log", "tickformat": ",~g", **ticks}
+    ticks = log_ticks(values)
+    return (
+        axis
+        | ticks
+        | ({"minor": {"dtick": "D1", "showgrid": False, "ticks": "outside"}} if ticks.get("dtick") == 1 else {})
+    )
 
 
 def standouts(frame: pd.DataFrame, x: str, y: str) -> list[Any]:
@@ -166,9 +165,8 @@ def standouts(frame: pd.DataFrame, x: str, y: str) -> list[Any]:
     across, up = (np.log10(frame[column].to_numpy(float).clip(1e-9)) for column in (x, y))
     slope, offset = np.polyfit(across, up, 1) if np.ptp(across) else (0.0, up.mean())
     residual = up - (slope * across + offset)
-    ends = [values.argmin() for values in (across, up, residual)] + [
-        values.argmax() for values in (across, up, residual)
-    ]
+    spans = (across, up, residual)
+    ends = [*(values.argmin() for values in spans), *(values.argmax() for values in spans)]
     return list(dict.fromkeys(frame.index[int(place)] for place in ends))
 
 

@@ -24,7 +24,7 @@ from engine.report.style import (
     text,
     write_beside,
 )
-from engine.report.timings.readable import words
+from engine.words import in_words
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 APART = ("tower", "mode", "variant", "phase", "batch_size", "seq_length", "hidden_size", "mini_batch")
@@ -72,23 +72,9 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     drawn = frame.dropna(subset=["latency_ms"]).assign(label=labels)
     figure = go.Figure()
     for place, (variant, rows) in enumerate(drawn.groupby("variant", sort=False)):
-        whisker = (rows["p90_ms"] - rows["latency_ms"]).clip(lower=0)
-        figure.add_bar(
-            x=rows["latency_ms"],
-            y=rows["label"],
-            orientation="h",
-            name=text(variant),
-            showlegend=False,  # each bar's label has its variant
-            marker={"color": COLOURS[place % len(COLOURS)], "pattern": hatched(rows)},
-            error_x={"array": whisker.fillna(0), "arrayminus": [0] * len(rows), "thickness": 1.2, "color": GREY},
-            customdata=np.stack(
-                [rows["samples"], rows["processes"], rows["flags"].str.split("; ").map(words)], axis=-1
-            ),
-            hovertemplate=(
-                "<b>%{y}</b><br>median %{x:,.3~r} ms of %{customdata[0]} samples in %{customdata[1]} processes"
-                f"<br>%{{customdata[2]}}<br>{text(source)}<extra></extra>"
-            ),
-        )
+        look = {"colour": COLOURS[place % len(COLOURS)], "source": source}
+        bars = median_bars(rows, "latency_ms", rows["latency_ms"], rows["p90_ms"], "spread", **look)
+        figure.add_bar(**bars, name=text(variant), showlegend=False)  # each bar's label has its variant
     figure.add_scatter(**_process_ticks(drawn))
     records: list[dict[Any, Any]] = drawn.to_dict("records")
     widest = write_beside(
@@ -103,22 +89,53 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
 
 def with_flags(value: str, flags: str) -> str:
     """Return the text beside a bar: a value, and in italics the row's flags as words."""
-    return value + (f"  <i>{text(words(flags.split('; ')))}</i>" if flags else "")
+    return value + (f"  <i>{text(in_words(flags.split('; ')))}</i>" if flags else "")
 
 
-def hatched(rows: pd.DataFrame) -> dict[str, Any]:
-    """Return the pattern of the rows' bars: hatched where a row has flags."""
-    return {"shape": ["/" if flags else "" for flags in rows["flags"]], "fillmode": "overlay", "size": 6}
+def median_bars(
+    rows: pd.DataFrame,
+    column: str,
+    low: "pd.Series[float]",
+    high: "pd.Series[float]",
+    spread: str,
+    *,
+    colour: str,
+    source: str,
+    what: str = "",
+) -> dict[str, Any]:
+    """Return bars up to each median, with whiskers from `low` to `high`, hatched where a row has flags.
+
+    rows: with a column `label`. spread: the column with the spread of the processes. what: a word after the label.
+    """
+    medians, remarks = rows[column], []
+    for share, flags in zip(rows[spread], rows["flags"], strict=True):
+        differ = "" if pd.isna(share) else f"processes differ by {digits(100 * share)} %"
+        remarks.append("; ".join(filter(None, [differ, in_words(flags.split("; "))])))
+    pattern = {"shape": ["/" if flags else "" for flags in rows["flags"]], "fillmode": "overlay", "size": 6}
+    up, down = (ends.clip(lower=0).fillna(0) for ends in (high - medians, medians - low))
+    return {
+        "x": medians,
+        "y": rows["label"],
+        "orientation": "h",
+        "marker": {"color": colour, "pattern": pattern},
+        "error_x": {"array": up, "arrayminus": down, "thickness": 1.2, "color": GREY},
+        "customdata": np.stack([rows["samples"], rows["processes"], remarks], axis=-1),
+        "hovertemplate": (
+            f"<b>%{{y}}</b>{what}<br>median %{{x:,.3~r}} ms of %{{customdata[0]}} samples in %{{customdata[1]}} "
+            f"processes<br>%{{customdata[2]}}<br>{text(source)}<extra></extra>"
+        ),
+    }
 
 
 def _end(row: Mapping[Any, Any]) -> float:
-    """Return the end of a row's bar in ms, including whisker and process ticks."""
-    ends = [row["latency_ms"], row["p90_ms"], *_medians(row["process_medians_ms"])]
+    ends = [row["latency_ms"], row["p90_ms"], *process_medians(row["process_medians_ms"])]
     return float(np.nanmax(ends))
 
 
 def _process_ticks(frame: pd.DataFrame) -> dict[str, Any]:
-    points = [(ms, row["label"]) for row in frame.to_dict("records") for ms in _medians(row["process_medians_ms"])]
+    points = [
+        (ms, row["label"]) for row in frame.to_dict("records") for ms in process_medians(row["process_medians_ms"])
+    ]
     return {
         "x": [ms for ms, _ in points],
         "y": [label for _, label in points],
@@ -145,7 +162,7 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             name=verdict,
             marker={"symbol": symbol, "size": 10, "color": colour, "line": {"width": 2, "color": colour}},
             error_x={"array": up, "arrayminus": down.fillna(0), "color": colour, "thickness": 1.6},
-            customdata=np.stack([rows[name] for name in ("baseline", "speedup_low", "speedup_high")], axis=-1),
+            customdata=rows[["baseline", "speedup_low", "speedup_high"]],
             hovertemplate=(
                 f"<b>%{{y}}</b><br>{verdict}: %{{x:.3~r}} times as fast as %{{customdata[0]}}"
                 f"<br>%{{customdata[1]:.3~r}} to %{{customdata[2]:.3~r}} (99 %)<br>{text(source)}<extra></extra>"
@@ -252,9 +269,7 @@ def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.F
             textposition="top center",
             textfont={"size": 10},
             marker={"color": colour, "symbol": symbol, "size": 9},
-            customdata=np.stack(
-                [rows[name] for name in ("model", "variant", "batch_size", "their_batch_size")], axis=-1
-            ),
+            customdata=rows[["model", "variant", "batch_size", "their_batch_size"]],
             hovertemplate=(
                 "<b>%{customdata[0]}</b><br>here %{y:,.3~r} samples/s (%{customdata[1]}, batch %{customdata[2]})"
                 f"<br>published %{{x:,.3~r}} samples/s (batch %{{customdata[3]}})<br>{text(setup)}<extra></extra>"
@@ -271,5 +286,5 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}×" if 0.1 <= ratio < 10 else f"{digits(ratio)}×"
 
 
-def _medians(cell: str) -> list[float]:
+def process_medians(cell: str) -> list[float]:
     return [float(value) for value in cell.split("; ") if value]

@@ -1,7 +1,7 @@
 """Draw trainings: curves of the stored metrics of one run, or of several runs in the same plot."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -78,6 +78,10 @@ def small(points: pd.DataFrame) -> list[Panel]:
     names = [name for name in _names(points) if name not in metrics]
     parts = tuple(name for name in names if name.startswith("train/") and name.endswith("_loss"))
     names = [name for name in names if name not in parts or len(parts) > 1]  # a single part equals the whole loss
+    recalls = {k: tuple(name for name in names if name.endswith(f"_R@{k}")) for k in (1, 5, 10)}
+    ranks = {
+        what: tuple(name for name in names if name.endswith(f"_{what.lower()}_rank")) for what in ("Mean", "Median")
+    }
     panels = (
         Panel("Parts of the loss", parts),
         Panel("Learning rate", ("train/lr", "train/lr_image", "train/lr_text")),
@@ -86,20 +90,12 @@ def small(points: pd.DataFrame) -> list[Panel]:
         Panel("Gradient norm", ("train/grad_norm",), log=True),
         Panel("Logit scale", ("train/logit_scale",)),
         Panel("Peak memory (MB)", ("train/memory_mb",)),
-        *(
-            Panel(f"Recall at {k} (%)", tuple(name for name in names if name.endswith(f"_R@{k}")), True)
-            for k in (1, 5, 10)
-        ),
-        *(
-            Panel(f"{what} rank", tuple(name for name in names if name.endswith(f"_{what.lower()}_rank")), log=True)
-            for what in ("Mean", "Median")
-        ),
+        *(Panel(f"Recall at {k} (%)", recall, share=True) for k, recall in recalls.items()),
+        *(Panel(f"{what} rank", rank, log=True) for what, rank in ranks.items()),
     )
     named = {name for panel in panels for name in panel.names}
     others = [Panel(_called(name).capitalize(), (name,)) for name in names if name not in named]
-    present = [
-        Panel(part.title, tuple(filter(names.__contains__, part.names)), part.share, part.log) for part in panels
-    ]
+    present = [replace(panel, names=tuple(filter(names.__contains__, panel.names))) for panel in panels]
     return [panel for panel in [*present, *others] if panel.names]
 
 

@@ -1,32 +1,23 @@
 """Show every stored timing of one model over time: which changed, and which had only another setting."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from engine.report import frames
 from engine.report.quantities import title
 from engine.report.style import COLOURS, LEGEND, MARGIN, SHAPES, log, text
-from engine.report.timings.rates import computes_in
-from engine.report.timings.readable import words
+from engine.report.timings.rates import computes_in, where
 from engine.results import BenchmarkRow, Row
-from engine.specs.building import OPTIONS
 from engine.store import Filter, Run, Store
+from engine.words import in_words
 
 LATEST = 200
 """Search at most this many benchmarks of a model, newest first."""
-FROM_ROW = (
-    *"status error tower purpose mode variant batch_size image_size context_length".split(),
-    *OPTIONS,
-    *(
-        "precision device device_name threads cache cudnn_benchmark deterministic optimizer latency_ms p90_ms "
-        "samples_per_s samples processes speedup speedup_low speedup_high verdict device_peak_mb "
-        "process_peak_mb joules_per_sample"
-    ).split(),
-)
-COLUMNS = ["run", "date", "host", *FROM_ROW, *"dtype where low_ms high_ms spread_percent flags torch".split()]
+ADDED = ("run", "date", "where", "low_ms", "high_ms", "spread_percent", "torch")
+"""Columns that are added to those of frames.benchmark."""
 APART = {
     **{"mode": "{}", "tower": "{} tower", "variant": "{}", "batch_size": "batch {:g}", "image_size": "{} px"},
     **{"num_classes": "{:g} classes", "in_chans": "{:g} channels", "model_kwargs": "{}"},
@@ -35,10 +26,6 @@ APART = {
 }
 """Columns that make up a setting, with their format in labels."""
 ALIKE = ("mode", "variant", "batch_size", "dtype")
-_NUMERIC_COLUMNS = (
-    "context_length num_classes in_chans threads latency_ms p90_ms samples_per_s speedup speedup_low speedup_high "
-    "device_peak_mb process_peak_mb joules_per_sample low_ms high_ms spread_percent"
-).split()
 
 
 def runs(store: Store, name: str, kind: str = "benchmark", limit: int = LATEST) -> list[Run]:
@@ -47,38 +34,33 @@ def runs(store: Store, name: str, kind: str = "benchmark", limit: int = LATEST) 
 
 
 def of_run(run: Run, rows: Iterable[Row], name: str) -> pd.DataFrame:
-    """Return a model's lines in a benchmark: COLUMNS. name: qualified.
+    """Return a model's lines in a benchmark: the columns of frames.benchmark and ADDED. name: qualified.
 
     `low_ms` and `high_ms` are the medians of the fastest and the slowest process if there were several. `where` is the
     device on its host, `dtype` that of matrix products, `torch` its version.
     """
-    lines = []
-    for row in rows:
-        if isinstance(row, BenchmarkRow) and row.name == name:
-            medians = row.process_medians_ms if len(row.process_medians_ms) > 1 else ()
-            line = {column: getattr(row, column) for column in FROM_ROW}
-            line |= {"run": run.id, "dtype": computes_in(row), "flags": words(row.flags)}
-            line |= {"low_ms": min(medians, default=None), "high_ms": max(medians, default=None)}
-            line |= {"spread_percent": None if row.spread is None else 100 * row.spread}
-            lines.append(line | _environment(run, row))
-    frame = pd.DataFrame(lines, columns=COLUMNS)
-    return frame.astype(dict.fromkeys(_NUMERIC_COLUMNS, float)).assign(date=pd.to_datetime(frame["date"], utc=True))
-
-
-def _environment(run: Run, row: BenchmarkRow) -> dict[str, Any]:
-    device = f"{row.device} {row.device_name}".strip()
-    threads = f", {row.threads} threads" if row.device == "cpu" and row.threads else ""
-    if run.environment is None:
-        return {"date": run.created_at.isoformat(), "host": "", "where": f"{device}{threads}", "torch": ""}
-    host, torch = run.environment.host, run.environment.versions.get("torch", "")
-    return {"date": run.environment.date, "host": host, "where": f"{device}{threads} on {host}", "torch": torch}
+    own = [row for row in rows if isinstance(row, BenchmarkRow) and row.name == name]
+    medians = [row.process_medians_ms if len(row.process_medians_ms) > 1 else (np.nan,) for row in own]
+    frame, here = frames.benchmark(own), run.environment
+    hosts = [(row.host or here.host) if here else "" for row in own]
+    return frame.assign(
+        run=run.id,
+        date=pd.to_datetime(here.date if here else run.created_at, utc=True),
+        host=hosts,
+        where=[where(at, row.device, row.device_name, row.threads) for at, row in zip(hosts, own, strict=True)],
+        dtype=[computes_in(row) for row in own],
+        low_ms=[min(ms) for ms in medians],
+        high_ms=[max(ms) for ms in medians],
+        spread_percent=100 * frame["spread"],
+        flags=[in_words(row.flags) for row in own],
+        torch=here.versions.get("torch", "") if here else "",
+    )
 
 
 def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the lines of several runs, newest first."""
-    filled = [part for part in parts if len(part)]
-    empty = pd.DataFrame(columns=COLUMNS).astype(dict.fromkeys(_NUMERIC_COLUMNS, float))
-    frame = pd.concat(filled, ignore_index=True) if filled else empty
+    filled = [part for part in parts if len(part)] or [frames.benchmark([]).assign(**dict.fromkeys(ADDED, np.nan))]
+    frame = pd.concat(filled, ignore_index=True)
     return frame.sort_values(["date", "run"], ascending=False, kind="stable", ignore_index=True)
 
 
@@ -87,13 +69,10 @@ def settings(frame: pd.DataFrame) -> "pd.Series[str]":
     differing = [column for column in APART if frame[column].nunique(dropna=False) > 1]
     labels = pd.Series("", index=frame.index)
     for column in differing or ALIKE:
-        word = pd.Series([_formatted(APART[column], value) for value in frame[column]], index=frame.index, dtype=str)
+        texts = ["" if pd.isna(value) or value == "" else APART[column].format(value) for value in frame[column]]
+        word = pd.Series(texts, index=frame.index, dtype=str)
         labels = labels + np.where((labels != "") & (word != ""), ", ", "") + word
     return labels
-
-
-def _formatted(form: str, value: Any) -> str:
-    return "" if pd.isna(value) or value == "" else form.format(value)
 
 
 def over_time(frame: pd.DataFrame) -> go.Figure:

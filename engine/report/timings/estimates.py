@@ -65,13 +65,18 @@ def calibration(
     batch_size: int = 1,
     threads: int | None = None,
     budget_s: float = BUDGET_S,
+    nodes: int = 1,
 ) -> BenchmarkSpec:
-    """Return the benchmark that calibrates a device. Errors: Refused when the budget is too short."""
+    """Return the benchmark that calibrates a device. nodes: of a cluster, whose devices then count as one.
+
+    Errors: Refused when the budget is too short.
+    """
     models = calibrate.choose(work, published_alike(devices.shipped(), device)[0], batch_size, budget_s)
     each = budget_s / len(models)
     return BenchmarkSpec(
         models=tuple(models),
         device=device,
+        nodes=nodes,
         precision=(precision,),
         batch_size=batch_size,
         threads=threads,

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from engine.results import BenchmarkRow, ProfileRow, Row, TimedRow, TrainRow
-from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec
+from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec, parse_image_size
 from engine.specs.building import changes
 from engine.specs.runners import GATES, RUNNERS, Family
 
@@ -36,9 +36,7 @@ class Span:
 
     def corrected(self, ratios: Sequence[float]) -> "Span":
         """Return the range corrected by earlier runs. ratios: seconds of a run / middle of its predicted range."""
-        if not ratios:
-            return self
-        return Span(AGAIN.low * min(ratios) * self.middle, AGAIN.high * max(ratios) * self.middle)
+        return similar_s([ratio * self.middle for ratio in ratios]) if ratios else self
 
 
 START_S = Span(3, 15)
@@ -132,19 +130,16 @@ def _area_factor(spec: BenchmarkSpec, row: Mapping[Any, Any]) -> float:
     if not row["image_size"]:
         return 1.0
     tested = "" if "training" in spec.modes else row.get("test_size")
-    pixels = float(prod(spec.image_size)) if spec.image_size else _area(tested or row["image_size"])
-    return pixels / _area(row["image_size"])
-
-
-def _area(image_size: str) -> float:
-    sides = [int(side) for side in image_size.split("x")]
-    return float(sides[0] * sides[-1])
+    timed: tuple[int, int] = spec.image_size or parse_image_size(tested or row["image_size"])
+    return float(prod(timed)) / float(prod(parse_image_size(row["image_size"])))
 
 
 def benchmark_s(
     spec: BenchmarkSpec, models: Sequence[ModelName], catalogue: pd.DataFrame, start: Span = START_S
 ) -> Span:
     """Return the seconds that timing these models should take. start: seconds to start a process, from `start_s`.
+
+    Several nodes are assumed to be equally fast.
 
     Errors: those of BenchmarkSpec.batch_sizes.
     """
@@ -162,7 +157,7 @@ def benchmark_s(
                 if spec.purpose != "performance":
                     asked = Span(0, 0)
                 total += _side_by_side(spec.processes, len(spec.plan), compiled, asked, start, spec.max_seconds)
-    return total
+    return total.times(1 / spec.nodes)
 
 
 def recurrent_s(spec: RecurrentSpec, start: Span = START_S) -> Span:
@@ -260,7 +255,6 @@ def _least_bytes(spec: RecurrentSpec) -> float:
 
 
 def _weights(spec: RecurrentSpec) -> int:
-    """Return the number of weights in a recurrent layer's matrices."""
     ways, out = 1 + spec.bidirectional, spec.proj_size or spec.hidden_size
     inputs = spec.input_size + (spec.num_layers - 1) * out * ways + spec.num_layers * out
     return ways * GATES.get(spec.family, 4) * spec.hidden_size * inputs

@@ -44,7 +44,7 @@ def rates(store: Store) -> pd.DataFrame:
         origins += [(run.environment.host, run.id, run.environment.date)] * len(measured)
     frame = frames.device(rows).join(pd.DataFrame(origins, columns=["host", "run", "date"]))
     frame["date"] = pd.to_datetime(frame["date"], utc=True)
-    frame["where"] = [_where(*key) for key in frame[["host", "device", "device_name", "threads"]].to_numpy(object)]
+    frame["where"] = [where(*key) for key in frame[["host", "device", "device_name", "threads"]].to_numpy(object)]
     disturbed = frame["flags"].str.contains("contended|throttled")
     frame = frame.loc[disturbed.astype(bool).sort_values(kind="stable").index]
     latest = frame.drop_duplicates(["host", "operation", *KEY])
@@ -70,8 +70,8 @@ def models(store: Store) -> pd.DataFrame:
             figures |= {"name": row.name, "dtype": computes_in(row), "gflop_per_s": achieved(row)}
             figures["intensity_of"] = "eager" if row.variant.startswith(FUSING) else "itself"
             date = run.environment.date if run.environment else ""
-            where = _where(run.host, row.device, row.device_name, row.threads)
-            points.append(figures | {"where": where, "run": run.id, "date": date[:10]})
+            place = where(row.host or run.host, row.device, row.device_name, row.threads)
+            points.append(figures | {"where": place, "run": run.id, "date": date[:10]})
     frame = pd.DataFrame(points, columns=POINTS)
     result = {"latency_ms", "intensity", "intensity_of", "gflop_per_s", "flags", "run", "date"}
     return frame.drop_duplicates([name for name in POINTS if name not in result], ignore_index=True)
@@ -101,25 +101,29 @@ def computes_in(row: Counted) -> str:
 def utilisation(rows: Iterable[Counted], rates: pd.DataFrame, host: str) -> list[float | None]:
     """Return each row's share (1 is all) of the measured matmul rate in its data type.
 
-    rates: from `rates`. host: where the rows were timed. None if that rate was not measured on this host and device; on
-    a CPU, the number of threads must also be the same.
+    rates: from `rates`. host: where rows without a host of their own were timed. None if that rate was not measured on
+    this host and device; on a CPU, the number of threads must also be the same.
     """
-    matmuls = rates[(rates["operation"] == "matmul") & (rates["host"] == host)]
-    peak_rates: dict[tuple[str, str, int | None, str], float] = {}
-    for device, name, threads, dtype, rate in matmuls[[*KEY, "gflop_per_s"]].itertuples(index=False):
-        peak_rates.setdefault(_key(device, name, None if pd.isna(threads) else int(threads), dtype), float(rate))
+    matmuls = rates[rates["operation"] == "matmul"]
+    peak_rates: dict[tuple[object, ...], float] = {}
+    for at, device, name, threads, dtype, rate in matmuls[["host", *KEY, "gflop_per_s"]].itertuples(index=False):
+        key = _key(device, name, None if pd.isna(threads) else int(threads), dtype)
+        peak_rates.setdefault((at, *key), float(rate))
     shares = []
     for row in rows:
-        rate = peak_rates.get(_key(row.device, row.device_name, row.threads, computes_in(row)))
+        key = _key(row.device, row.device_name, row.threads, computes_in(row))
+        rate = peak_rates.get((row.host or host, *key))
         got = achieved(row)
         shares.append(got / rate if got is not None and rate else None)
     return shares
 
 
-def _where(host: str, device: str, name: str, threads: int | None) -> str:
+def where(host: str, device: str, name: str, threads: int | None) -> str:
     """Return a device's label: `AMD EPYC, 2 threads, on vm`, or for accelerators `cuda:0 NVIDIA H200, on vm`."""
-    described = [f"{name}, {threads} threads" if device == "cpu" else f"{device} {name}"]
-    return ", ".join([*described, *([f"on {host}"] if host else [])])
+    parts = (
+        [name or device, f"{threads} threads" if threads else ""] if device == "cpu" else [f"{device} {name}".strip()]
+    )
+    return ", ".join(filter(None, [*parts, f"on {host}" if host else ""]))
 
 
 def _key(device: str, name: str, threads: int | None, dtype: str) -> tuple[str, str, int | None, str]:

@@ -9,6 +9,7 @@ from engine.report import frames
 from engine.report.style import digits
 from engine.results import VERDICTS, BenchmarkRow, Parts, TimedRow
 from engine.statistics import NEEDED
+from engine.words import in_words
 
 LONG = ("p90", "p95", "p99")
 
@@ -33,11 +34,6 @@ def spent(parts: Parts) -> str:
     return ", ".join(f"{name} {digits(seconds)} s" for name, seconds in figures.items())
 
 
-def words(flags: Iterable[str]) -> str:
-    """Return flags as text, such as `single process, unstable`."""
-    return ", ".join(flag.replace("_", " ") for flag in flags)
-
-
 def table(frame: pd.DataFrame, rows: Sequence[TimedRow], utilisation: Sequence[float | None]) -> pd.DataFrame:
     """Return the rows' frame for reading: percentiles and flags as words, shares in per cent, and the utilisation.
 
@@ -47,8 +43,8 @@ def table(frame: pd.DataFrame, rows: Sequence[TimedRow], utilisation: Sequence[f
     for name in LONG:
         frame[f"{name}_ms"] = [percentile(row, int(name[1:])).removesuffix(" ms") for row in rows]
     frame["status"] = frame["status"].str.replace("_", " ")
-    frame["flags"] = [words(row.flags) for row in rows]
-    frame["differs_in"] = [words(row.differs_in) for row in rows]
+    frame["flags"] = [in_words(row.flags) for row in rows]
+    frame["differs_in"] = [in_words(row.differs_in) for row in rows]
     for name in frame.columns[frame.columns.str.endswith("spread")]:
         frame[f"{name}_percent"] = 100 * frame[name]
     frame["utilisation_percent"] = [None if share is None else 100 * share for share in utilisation]

@@ -8,12 +8,13 @@ from typing import Any
 import pandas as pd
 
 from engine.report.timings.rates import computes_in
-from engine.report.timings.readable import words
 from engine.results import BenchmarkRow, Row
 from engine.specs import BenchmarkSpec
 from engine.specs.building import changes
 from engine.store import Run, State, Store
+from engine.words import in_words
 
+NODES = "nodes of a cluster"
 MOST_RUNS = 500
 """Search at most this many benchmarks, newest first."""
 
@@ -25,6 +26,7 @@ class Setting:
     device: str = "cpu"
     device_name: str = ""
     host: str = ""
+    """Empty if not recorded; NODES if several nodes shared the models of a run."""
     threads: int | None = None
     """Threads of a CPU."""
     variant: str = "eager"
@@ -40,15 +42,8 @@ class Setting:
         """Return a label such as `eager, batch 1, float32 on AMD EPYC, 2 threads (vm)`."""
         where = self.device if self.device == "cpu" and not self.device_name else self.device_name or self.device
         where += f", {self.threads} threads" if self.threads else ""
-        odd = [
-            name
-            for name, odd in (
-                ("cold cache", self.cache == "cold"),
-                ("cuDNN benchmark", self.cudnn_benchmark),
-                ("deterministic", self.deterministic),
-            )
-            if odd
-        ]
+        odd = ["cold cache"] * (self.cache == "cold") + ["cuDNN benchmark"] * self.cudnn_benchmark
+        odd += ["deterministic"] * self.deterministic
         how = ", ".join([self.variant, f"batch {self.batch_size}", self.dtype, *odd])
         return f"{how} on {where}" + (f" ({self.host})" if self.host else "")
 
@@ -76,12 +71,10 @@ def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
     """Return a run's inference latencies of whole models, built as their library defines them."""
     lines: list[Line] = []
     for row in rows:
-        if not isinstance(row, BenchmarkRow) or row.status != "ok" or row.latency_ms is None:
-            continue
-        if row.mode == "inference" and row.tower == "whole" and not changes(row):
+        if isinstance(row, BenchmarkRow) and (setting := setting_of(run, row)):
             what = (row.name, row.image_size, row.context_length)
-            values = (row.latency_ms, row.samples_per_s, _source(run, row), words(row.flags))
-            lines.append((*what, *astuple(_setting(run, row)), *values))
+            values = (row.latency_ms, row.samples_per_s, _source(run, row), in_words(row.flags))
+            lines.append((*what, *astuple(setting), *values))
     return lines
 
 
@@ -90,11 +83,15 @@ def table(lines: Iterable[Line]) -> pd.DataFrame:
     return pd.DataFrame(list(lines), columns=COLUMNS).astype(dict.fromkeys(FIGURES, float))
 
 
-def _setting(run: Run, row: BenchmarkRow) -> Setting:
+def setting_of(run: Run, row: BenchmarkRow) -> Setting | None:
+    """Return the setting of a row that `of_run` accepts; None for all other rows."""
+    latency = row.status == "ok" and row.latency_ms is not None and row.mode == "inference"
+    if not latency or row.tower != "whole" or changes(row):
+        return None
     return Setting(
         device=row.device,
         device_name=row.device_name,
-        host=run.host,
+        host=NODES if row.host else run.host,
         threads=row.threads if row.device == "cpu" else None,
         variant=row.variant,
         batch_size=row.batch_size,
@@ -106,9 +103,10 @@ def _setting(run: Run, row: BenchmarkRow) -> Setting:
 
 
 def _source(run: Run, row: BenchmarkRow) -> str:
-    """Return the source of a timing, such as `run 12, 2026-11-20, single process`."""
+    """Return the source of a timing, such as `run 12, 2026-11-20, on node7, single process`."""
     date = [run.environment.date[:10]] if run.environment else []
-    return ", ".join([f"run {run.id}", *date, *([words(row.flags)] if row.flags else [])])
+    node = [f"on {row.host}"] if row.host else []
+    return ", ".join([f"run {run.id}", *date, *node, *([in_words(row.flags)] if row.flags else [])])
 
 
 def latest(newest_first: Iterable[list[Line]]) -> pd.DataFrame:

@@ -5,16 +5,19 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import open_clip
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_convert
 
 from engine import datasets
 from engine.datasets import Pairs, Subset, Unreadable
+from engine.models.clip_weights import Made, Transform
 from engine.results import Event
 from engine.specs import Refused
+from engine.specs.clip import TrainPrecision
 from engine.specs.evaluate import RECALLS
-from engine.training.batches import Tokenize, Transform
+from engine.training import precision
 from engine.training.evaluation import retrieval
 from engine.training.objectives import caption_loss
 from engine.words import shortened
@@ -27,20 +30,27 @@ Loaded = tuple[Tensor, list[int]]
 
 @dataclass(frozen=True)
 class Reader:
-    """The preparation of a model's inputs: image transform, tokenizer, device, precision and batch size."""
+    """A model, and how its inputs are prepared: its transform and tokenizer, the device, precision and batch size."""
 
-    transform: Transform
-    tokenize: Tokenize
+    made: Made
+    precision: TrainPrecision
     device: str
-    autocast: Callable[[], AbstractContextManager[Any]]
-    dtype: torch.dtype | None = None
-    """Data type of images if the model's weights are in half precision, else None."""
-    batch_size: int = 64
+    batch_size: int
     workers: int = 0
 
+    @property
+    def model(self) -> Any:
+        """Return the model itself."""
+        return self.made.model
+
     def images(self, images: Tensor) -> Tensor:
-        """Return images on the device and in its data type."""
-        return images.to(device=self.device, dtype=self.dtype, non_blocking=True)
+        """Return images on the device, in half precision if the model's weights are."""
+        dtype = open_clip.get_input_dtype(self.precision)
+        return images.to(device=self.device, dtype=dtype, non_blocking=True)
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context for a forward pass."""
+        return precision.autocast(self.precision, self.device)
 
 
 @dataclass(frozen=True)
@@ -109,31 +119,30 @@ def followed(work: Generator[int, None, Found], event: Callable[[int], Event]) -
         yield event(done)
 
 
-def encode(model: nn.Module, pairs: Pairs, reader: Reader, *, captions: bool = True) -> Ticks:
+def encode(pairs: Pairs, reader: Reader, *, captions: bool = True) -> Ticks:
     """Return the features of all images and captions. Yield the number of images done, so that the caller can stop.
 
     captions: if False, only images are encoded, for classification.
     An image that cannot be read is left out, with its captions. Errors: DataProblem if no image can be read.
     """
-    return assemble(pairs, (yield from features(model, pairs, reader, captions=captions)))
+    return assemble(pairs, (yield from features(pairs, reader, captions=captions)))
 
 
-def features(
-    model: nn.Module, pairs: Pairs, reader: Reader, *, captions: bool = True
-) -> Generator[int, None, Features]:
+def features(pairs: Pairs, reader: Reader, *, captions: bool = True) -> Generator[int, None, Features]:
     """Return the features of the distinct captions and of the images that can be read. Yield as `encode` does."""
+    model = reader.model
     was_training = model.training
     model.eval()
     try:
-        distinct = _distinct(_captions(pairs)[0]) if captions else []
+        distinct = list(dict.fromkeys(_captions(pairs)[0])) if captions else []
         encoded: list[Tensor] = [torch.empty(0)] * (not captions)
         for start in range(0, len(distinct), reader.batch_size):
-            encoded.append(encode_texts(model, distinct[start : start + reader.batch_size], reader))
+            encoded.append(encode_texts(distinct[start : start + reader.batch_size], reader))
             yield 0
         images: list[Tensor] = []
         read: list[int] = []
         for batch, indices in _loaded(pairs, reader):
-            images.append(encode_images(model, batch, reader))
+            images.append(encode_images(batch, reader))
             read += indices
             yield len(read)
     finally:
@@ -142,13 +151,13 @@ def features(
         images=torch.cat(images) if images else torch.empty(0),
         read=torch.tensor(read, dtype=torch.long),
         texts=torch.cat(encoded),
-        scale=float(model.logit_scale.detach().exp()),  # type: ignore[operator]
+        scale=float(model.logit_scale.detach().exp()),
     )
 
 
 def assemble(pairs: Pairs, found: Features) -> Encoded:
     """Return pairs with their features. found: their `features`. Errors: DataProblem if no image could be read."""
-    place = {text: index for index, text in enumerate(_distinct(_captions(pairs)[0]))}
+    place = {text: index for index, text in enumerate(dict.fromkeys(_captions(pairs)[0]))}
     pairs, notes = datasets.readable(pairs, found.read.tolist())
     texts, owner = _captions(pairs) if len(found.texts) else ([], [])
     labels = [pairs.label(index) for index in range(len(pairs))]
@@ -181,44 +190,41 @@ def subset(found: Encoded, part: Subset) -> Encoded:
     return Encoded(part, (), found.images[indices], *none, labels, None, found.scale)
 
 
-def _distinct(texts: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
-
-
 @torch.no_grad()
-def encode_images(model: nn.Module, images: Tensor, reader: Reader) -> Tensor:
+def encode_images(images: Tensor, reader: Reader) -> Tensor:
     """Return the features (N, D) of images (N, 3, H, W), normalised, on the CPU in float32."""
     with reader.autocast():
-        features: Tensor = model.encode_image(reader.images(images), normalize=True)  # type: ignore[operator]
+        features: Tensor = reader.model.encode_image(reader.images(images), normalize=True)
     return features.float().cpu()
 
 
 @torch.no_grad()
-def encode_texts(model: nn.Module, texts: Sequence[str], reader: Reader) -> Tensor:
+def encode_texts(texts: Sequence[str], reader: Reader) -> Tensor:
     """Return the features (len(texts), D) of texts, normalised, on the CPU in float32."""
     features = []
     for start in range(0, len(texts), reader.batch_size):
-        tokens = reader.tokenize(list(texts[start : start + reader.batch_size])).to(reader.device)
+        tokens = reader.made.tokenizer(list(texts[start : start + reader.batch_size])).to(reader.device)
         with reader.autocast():
-            features.append(model.encode_text(tokens, normalize=True).float().cpu())  # type: ignore[operator]
+            features.append(reader.model.encode_text(tokens, normalize=True).float().cpu())
     return torch.cat(features)
 
 
-def generative_loss(model: nn.Module, pairs: Pairs, reader: Reader) -> Generator[int, None, float]:
+def generative_loss(pairs: Pairs, reader: Reader) -> Generator[int, None, float]:
     """Return the loss of each image's first caption in a CoCa model: the mean over all tokens.
 
     Padding is left out, as in training; open_clip's validation includes it, and uses only every hundredth batch.
     Yields the number of images done after each batch, so that the caller can stop.
     """
+    model = reader.model
     was_training = model.training
     model.eval()
     total, tokens, done = 0.0, 0, 0
     try:
         for images, some in _loaded(pairs, reader):
-            texts = reader.tokenize([pairs.captions(index)[0] for index in some]).to(reader.device)
+            texts = reader.made.tokenizer([pairs.captions(index)[0] for index in some]).to(reader.device)
             with torch.no_grad(), reader.autocast():
                 outputs = model(reader.images(images), texts)
-            loss, counted = caption_loss(outputs["logits"], outputs["labels"], model.pad_id)  # type: ignore[arg-type]
+            loss, counted = caption_loss(outputs["logits"], outputs["labels"], model.pad_id)
             total, tokens, done = total + loss, tokens + counted, done + len(images)
             yield done
     finally:
@@ -230,18 +236,14 @@ def _loaded(pairs: Pairs, reader: Reader) -> Iterator[Loaded]:
     """Yield batches of the images that can be read."""
     context = "spawn" if reader.workers else None  # forking a process that has run operators in parallel hangs
     loader = DataLoader(
-        _Images(pairs, reader.transform),
+        _Images(pairs, reader.made.preprocess_val),
         batch_size=reader.batch_size,
         num_workers=reader.workers,
         multiprocessing_context=context,
         generator=torch.Generator(),  # its own: leaves the training's generator unchanged
-        collate_fn=_as_it_is,
+        collate_fn=default_convert,
     )
     yield from (batch for batch in loader if batch[1])
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
 
 
 def _captions(pairs: Pairs) -> tuple[list[str], list[int]]:
@@ -263,7 +265,6 @@ def retrieved(encoded: Encoded, batch_size: int, recalls: Sequence[int] = RECALL
 
 
 def directions(
-    model: nn.Module,
     classes: Sequence[str],
     templates: Sequence[str],
     reader: Reader,
@@ -272,8 +273,8 @@ def directions(
     """Return the zero-shot classifier, (D, C) float32 on the CPU: the normalised mean of the features of each class's
     prompts.
 
-    model: in evaluation mode. templates: prompts with {} for the class name. class_prompts: the prompts of each class,
-    which replace those of templates. Errors: Refused if a class has none.
+    The model must be in evaluation mode. templates: prompts with {} for the class name. class_prompts: the prompts of
+    each class, which replace those of templates. Errors: Refused if a class has none.
     """
     if missing := [name for name in classes if class_prompts and name not in class_prompts]:
         raise Refused(f"{len(missing)} of {len(classes)} classes have no prompts: {shortened(tuple(missing))}")
@@ -285,6 +286,6 @@ def directions(
     means: list[Tensor] = []
     for start in range(0, len(prompts), together):
         some = prompts[start : start + together]
-        features = encode_texts(model, [text for several in some for text in several], reader)
+        features = encode_texts([text for several in some for text in several], reader)
         means += [part.mean(dim=0) for part in torch.split(features, [len(several) for several in some])]
     return nn.functional.normalize(torch.stack(means, dim=1), dim=0)

@@ -1,6 +1,5 @@
 """Compare one image with texts: which of them fits best."""
 
-from contextlib import nullcontext
 from io import BytesIO
 
 import torch
@@ -11,7 +10,7 @@ from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.questions import Match
 from engine.training.evaluation.encode import Reader, directions, encode_images, encode_texts
-from engine.training.evaluation.search import kept_model
+from engine.training.evaluation.search import BATCH, kept_model
 
 
 @torch.no_grad()
@@ -23,16 +22,16 @@ def answer(question: Match) -> Matches:
     Errors: Refused when the image cannot be read; those of building the model.
     """
     try:
-        image = images.decode(BytesIO(question.image), "the picture")
+        image = images.decode(lambda: BytesIO(question.image), "the picture")
     except Unreadable as unreadable:
         raise Refused(str(unreadable)) from unreadable
     made = kept_model(question.spec, Settings().roots)
-    reader = Reader(transform=made.preprocess_val, tokenize=made.tokenizer, device="cpu", autocast=nullcontext)
-    features = encode_images(made.model, made.preprocess_val(image)[None], reader)
+    reader = Reader(made, "fp32", "cpu", BATCH)
+    features = encode_images(made.preprocess_val(image)[None], reader)
     if question.templates:
-        weights = directions(made.model, question.texts, question.templates, reader)
+        weights = directions(question.texts, question.templates, reader)
     else:
-        weights = encode_texts(made.model, question.texts, reader).T
+        weights = encode_texts(question.texts, reader).T
     cosines = (features @ weights)[0].double()
     logits = cosines * float(made.model.logit_scale.exp())  # type: ignore[operator]
     bias = getattr(made.model, "logit_bias", None)

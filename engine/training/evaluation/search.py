@@ -1,6 +1,5 @@
 """Text search among the images that an evaluation has encoded."""
 
-from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +22,10 @@ COMPARED, ALIKE = 8, 0.98
 """Number of captions that are encoded again, and the minimum cosine with their stored features. Below it, the model is
 taken for a different one. Half precision alone leaves more than 0.99.
 """
+
+
+BATCH = 64
+"""Texts per forward pass."""
 
 
 def answer(question: Search) -> Hits:
@@ -83,8 +86,7 @@ def _kept() -> dict[str, Made]:
 
 
 def _encoded(made: Made, texts: list[str]) -> NDArray[np.float32]:
-    reader = Reader(transform=made.preprocess_val, tokenize=made.tokenizer, device="cpu", autocast=nullcontext)
-    features: NDArray[np.float32] = encode_texts(made.model, texts, reader).numpy()
+    features: NDArray[np.float32] = encode_texts(texts, Reader(made, "fp32", "cpu", BATCH)).numpy()
     return features
 
 

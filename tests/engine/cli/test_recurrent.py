@@ -8,7 +8,7 @@ import pytest
 
 from engine.__main__ import main
 from engine.cli.output import print_progress
-from engine.cli.speed_recurrent import Blocks
+from engine.cli.speed import Blocks
 from engine.report.export import fastrnns
 from engine.results import Progress
 from engine.specs import RecurrentSpec
@@ -60,7 +60,7 @@ def test_a_line_per_row_tells_how_it_goes(capsys: pytest.CaptureFixture[str]) ->
         "1.25 times as fast as aten (faster); single process",
         "        aten_layernorm, 20 steps, hidden 64, batch 8: forward 10 ms",
         "        resnet18, batch 8: forward 10 ms, backward 20 ms",
-        "        cudnn: error: needs cuDNN",
+        "        cudnn, 20 steps, hidden 64, batch 8: error: needs cuDNN",
     ]
 
 
@@ -79,7 +79,7 @@ def test_what_cannot_run_is_told_and_the_rest_is_printed_as_fastrnns_does(
         row = rows[line[0].strip()]
         assert line[1].strip() == f"{row.forward_mean_ms:.4g}"
         assert line[4].strip() == f"{row.backward_mean_ms:.4g}"
-    assert "cudnn failed (error)" in shown.err
+    assert "cudnn, 5 steps, hidden 8, batch 2 failed (error)" in shown.err
     assert "cuDNN" in rows["cudnn"].error
     assert store.runs()[0].state == State.FINISHED
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from engine.datasets import DataProblem, Mixed, Pairs, look, open_pairs, readable, split, weights
+from engine.datasets import DataProblem, Pairs, look, open_pairs, readable, split, weights
+from engine.datasets.derived import Mixed
 from engine.settings import ROOT
 from engine.specs import Refused
 from tests.support.data import encoded, write_classes, write_image, write_tar
@@ -50,7 +51,7 @@ def test_a_digit_is_its_scan_enlarged_bilinearly(index: int) -> None:
 @pytest.mark.slow
 def test_reading_the_digits_imports_neither_sklearn_nor_torch() -> None:
     code = (
-        "import sys, engine.datasets as d; p = d.open_pairs('digits'); d.look(p, verify=3);"
+        "import sys, engine.datasets as d; p = d.open_pairs('digits'); d.look(p, deadline_s=0);"
         "print(*{'sklearn', 'torch', 'torchvision', 'pandas', 'sqlalchemy'} & set(sys.modules))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -65,7 +66,7 @@ def test_synthetic_pictures_depend_on_seed_and_index_alone() -> None:
     assert one.image(7).tobytes() != one.image(8).tobytes()
     assert one.image(7).tobytes() != other.image(7).tobytes()
     assert len(open_pairs("synthetic", samples=100_000)) == 100_000
-    assert look(one, verify=1).distinct_captions == 100
+    assert look(one, deadline_s=0).distinct_captions == 100
 
 
 def test_class_folders_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -226,7 +227,5 @@ def test_a_look(tmp_path: Path) -> None:
     )
     assert len(rest) == 38
     assert look(rest).unreadable == ()
-    assert look(pairs, verify=7).looked_at == 7
     assert look(pairs, deadline_s=0).looked_at == 1
-    assert len(look(pairs, samples=100, verify=0).samples) == 40
-    assert look(pairs, verify=0).smallest is None
+    assert len(look(pairs, samples=100).samples) == 40

@@ -11,7 +11,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from engine.datasets import DataProblem, Mixed, Pairs, columns_of, open_pairs, sample, split
+from engine.datasets import DataProblem, Pairs, columns_of, open_pairs, split
+from engine.datasets.derived import Mixed, sample
 from engine.datasets.uploads import Kept, forget
 from engine.training import setup
 from tests.support.data import encoded, write_image, write_tar

@@ -14,8 +14,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from engine import archives
-from engine.datasets import DataProblem, look, open_pairs, unpack, unpacked, uploads
+from engine import archives, datasets
+from engine.datasets import DataProblem, look, open_pairs, unpacked, uploads
+from engine.specs.clip import DataKind
 from tests.engine.datasets.test_images import bomb
 from tests.support.data import encoded, write_tar
 
@@ -27,6 +28,11 @@ def zipped(path: Path, files: dict[str, bytes], compression: int = zipfile.ZIP_D
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name), content, compression)
     return path
+
+
+def unpack(upload: Path | BytesIO, name: str, to: Path) -> tuple[Path, DataKind]:
+    with upload.open("rb") if isinstance(upload, Path) else upload as file:
+        return datasets.unpack(file, name, to)
 
 
 def refused(upload: Path, reason: str, folder: str = "made") -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from engine.estimate import calibrate, devices, work
-from engine.estimate.fit import COARSE, fit, folds, scale_costs, splits
+from engine.estimate.fit import COARSE, fit, scale_costs, splits
 from engine.estimate.work import FEATURES
 from engine.published import speeds
 from engine.settings import Settings
@@ -87,7 +87,7 @@ def test_no_family_is_on_both_sides_of_a_split(table: pd.DataFrame) -> None:
         assert not (train & test).any()
         tested += test
     assert (tested == 1).all()
-    assert len(set(folds(families))) == 8
+    assert len(list(splits(families))) == 8
 
 
 def test_estimates_of_a_fitted_device_and_their_range(table: pd.DataFrame) -> None:

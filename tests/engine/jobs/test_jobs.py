@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from engine.names import ModelNotFound
 from engine.results import Device, Machine
 from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Refused, Spec, TrainSpec
+from engine.specs.base import CLUSTER
 from engine.store import Cause, Exit, State, Store, Unavailable, leases
 from engine.store.files import RunFiles
 
@@ -331,3 +333,30 @@ def test_a_loop_logs_a_failure_once_and_goes_on(caplog: pytest.LogCaptureFixture
         "the work failed: the store /x is away for reason 1. Wait",
     ]
     assert caplog.text.count("Traceback") == 1, "what the store says has cause and remedy already"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"nodes": 3}, "each model is timed on one: ask for at most 2"),
+        ({"models": "timm:test_*", "nodes": 3}, "3 nodes were asked for, and cluster:gpu:H100 is on 2 nodes: ask for"),
+        ({"device": "cluster:gpu", "nodes": 2}, "the same GPUs: choose one of cluster:gpu:A100, cluster:gpu:H100"),
+        ({}, ""),
+    ],
+)
+def test_nodes_that_share_models_are_there_and_alike(
+    store: Store, settings: Settings, fields: dict[str, Any], words: str
+) -> None:
+    counts = {"cluster:gpu": (12, 3), "cluster:gpu:A100": (4, 1), "cluster:gpu:H100": (8, 2)}
+    devices = tuple(
+        Device(name=name, model=f"on {nodes} nodes", count=count, nodes=nodes)
+        for name, (count, nodes) in counts.items()
+    )
+    cluster = Machine(host=CLUSTER, platform="", cpu="", threads=1, memory_gb=1, devices=devices, date="")
+    store.save_machine(cluster, fingerprint())
+    settings = settings.model_copy(update={"ray_address": "http://127.0.0.1:1"})
+    spec = BenchmarkSpec(
+        **{"models": "timm:test_vit,timm:test_resnet", "device": "cluster:gpu:H100", "nodes": 2} | fields
+    )
+    with pytest.raises(Refused, match=words) if words else nullcontext():
+        check(store, settings, spec)

@@ -14,7 +14,7 @@ from engine.measure.gpu_watch import Watch, Watched, foreign, joules, notes, thr
 from engine.measure.nvml import Gpu
 from engine.measure.plan import Plan, Subject
 from engine.measure.rates import Rate
-from engine.measure.stopwatch import HostStopwatch
+from engine.measure.stopwatch import Stopwatch
 from engine.measure.timing import measure
 from engine.replicates import side_by_side
 from engine.replicates.benchmark.job import Job
@@ -253,7 +253,7 @@ def test_looks_are_half_a_second_apart_and_between_rounds() -> None:
 
     gpu = Watch(Gpu(Counted(), "board", "board"), clock=lambda: now)
     subject = Subject("model", {"forward": work})
-    session = measure([subject], HostStopwatch(lambda: None, lambda: now), Plan(), clock=lambda: now, gpu=gpu)
+    session = measure([subject], Stopwatch(lambda: None, lambda: now), Plan(), clock=lambda: now, gpu=gpu)
     assert session.gpu is not None
     assert session.gpu.throttled
     # 16 samples of 1/8 s; a look after the first, and then after every fourth
@@ -388,13 +388,13 @@ def test_a_timing_beside_an_accelerator_watches_the_host_and_says_what_it_could_
         ready = Ready(
             "eager", {"forward": lambda: sum(range(9))}, nullcontext, Measured(label="eager", notes=("kept",))
         )
-        reports = list(side_by_side.measure(job, HostStopwatch(lambda: None), plan, lambda _: ready))
+        reports = list(side_by_side.measure(job, Stopwatch(lambda: None), plan, lambda _: ready))
         found = reports[-1].measured
         assert found is not None
         assert (found.status, found.notes, found.throttled) == ("ok", ("kept", told), "")
         contention = found.contention
     else:
-        session = measure([Subject("x", {"call": lambda: sum(range(9))})], HostStopwatch(lambda: None), plan)
+        session = measure([Subject("x", {"call": lambda: sum(range(9))})], Stopwatch(lambda: None), plan)
         best = Rate(1, 1.0, 1.0, {1: 1.0}, session.timed["x"], session, notes=("kept",))
         caveats = device_task._caveats(best, DeviceSpec(device="cuda"))
         assert caveats["notes"][0] == "kept"

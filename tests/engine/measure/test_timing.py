@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine.measure import environment
 from engine.measure.contention import Usage
 from engine.measure.plan import Plan, Session, Subject
-from engine.measure.stopwatch import UNKNOWN_BYTES, EventStopwatch, HostStopwatch, first_call_ms, flusher, stopwatch_for
+from engine.measure.stopwatch import UNKNOWN_BYTES, EventStopwatch, Stopwatch, first_call_ms, flusher, stopwatch_for
 from engine.measure.timing import measure
 from engine.statistics import drifting
 from tests.support.timing import PLAN, Clock, Device, run, subject
@@ -30,7 +30,7 @@ def test_the_first_call_is_timed_on_its_own_and_is_no_sample(clock: Clock) -> No
     def model() -> None:
         clock.now += next(costs)
 
-    assert first_call_ms(HostStopwatch(lambda: None, clock), [model]) == pytest.approx(500)
+    assert first_call_ms(Stopwatch(lambda: None, clock), [model]) == pytest.approx(500)
     timed = run(clock, [subject("model", model)]).timed["model"]
     assert timed.samples_ms == pytest.approx([10.0] * len(timed.samples_ms))
 
@@ -92,7 +92,7 @@ def test_without_a_plateau_warm_up_ends_after_half_of_the_time_asked_for_and_the
 @pytest.mark.parametrize("kind", ["host", "events"])
 def test_work_counts_when_it_is_done_not_when_it_is_launched(kind: str) -> None:
     device = Device()
-    watch = HostStopwatch(device.synchronize, device.clock) if kind == "host" else device.stopwatch()
+    watch = Stopwatch(device.synchronize, device.clock) if kind == "host" else device.stopwatch()
     before = device.launch(1.0)
     before()  # what was launched earlier belongs to nobody
     assert watch.block([device.launch(0.02)], 3) == pytest.approx((60.0,))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from engine.measure.plan import Plan, Session
-from engine.measure.stopwatch import HostStopwatch
+from engine.measure.stopwatch import Stopwatch
 from engine.models import variants
 from engine.replicates import ready
 from engine.replicates.messages import Job, Measured, Report
@@ -217,9 +217,12 @@ def test_recording_cuda_graphs_is_compilation(clock: Clock, variant: str, device
         clock.now += next(costs)
 
     assert variants.settling_calls(Variant.parse(variant), device) == calls
-    watch = HostStopwatch(lambda: None, clock)
-    found = ready.first_call(lambda: model, lambda run: {"forward": run}, watch, "cpu", settling=calls)
-    assert found.first_ms == pytest.approx(8000)
+    watch = Stopwatch(lambda: None, clock)
+    held = ready.Held("cpu", 0.0, 0.0)
+    _, found = ready.first_call(
+        "toy", lambda: model, lambda run: {"forward": run}, watch, held, compiles=True, settling=calls
+    )
+    assert found.first_call_ms == pytest.approx(8000)
     assert found.compile_ms == pytest.approx(10_500 if calls else 8000)
 
 

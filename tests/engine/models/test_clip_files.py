@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from engine.models import clip_files
-from engine.models.clip_files import WeightsRefused
 from engine.models.clip_weights import create
+from engine.specs import Refused
 from engine.specs.train import TrainSpec
 from tests.support.clip_models import CONFIGS, PICTURE, VIT, cached, features, make, same, saved
 
@@ -28,7 +28,7 @@ def test_a_checkpoint_comes_back_at_its_own_sizes_and_at_others(name: str, tmp_p
     assert image.shape == (3, size, size)
     assert torch.equal(features(made.model, image, 12), features(again.model, image, 12))
     if name == "resnet":  # whose attention pool open_clip cannot adapt either
-        with pytest.raises(WeightsRefused, match=r"size mismatch for visual\.attnpool\.positional_embedding"):
+        with pytest.raises(Refused, match=r"size mismatch for visual\.attnpool\.positional_embedding"):
             make(name, path, image_size=2 * size)
         return
     other = make(name, path, image_size=2 * size, context_length=6, seed=2)
@@ -102,7 +102,7 @@ def test_a_file_from_elsewhere_gets_the_preprocessing_all_published_weights_agre
 def test_what_does_not_fit_is_refused_with_what_differs(tmp_path: Path, content: Any, message: str) -> None:
     path = tmp_path / "weights.pt"
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
-    with pytest.raises(WeightsRefused, match=message) as caught:
+    with pytest.raises(Refused, match=message) as caught:
         make(weights=path)
     assert str(path) in str(caught.value)
     assert len(str(caught.value)) < 1500
@@ -113,11 +113,11 @@ def test_safetensors_without_weights_are_refused(tmp_path: Path) -> None:
 
     path = tmp_path / "weights.safetensors"
     save_file({}, path)
-    with pytest.raises(WeightsRefused, match="holds no weights: neither tensors by their names"):
+    with pytest.raises(Refused, match="holds no weights: neither tensors by their names"):
         make(weights=path)
     for content in (b"", b"\x02\0\0\0\0\0\0", b"\xff" * 64, b"\x02\0\0\0\0\0\0\0[]"):
         path.write_bytes(content)
-        with pytest.raises(WeightsRefused, match="holds no weights that can be read"):
+        with pytest.raises(Refused, match="holds no weights that can be read"):
             make(weights=path)
 
 
@@ -136,7 +136,7 @@ def test_a_damaged_configuration_beside_the_weights_counts_for_nothing(tmp_path:
 def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
     path = saved(make(), tmp_path, ours=False)
     wider = {"wider": {**CONFIGS["vit"], "vision_cfg": {**VIT, "width": 24}}}
-    with pytest.raises(WeightsRefused, match=r"epoch_1.pt does not fit wider: size mismatch for visual.* and \d+ more"):
+    with pytest.raises(Refused, match=r"epoch_1.pt does not fit wider: size mismatch for visual.* and \d+ more"):
         create(TrainSpec(model="config:wider", configs=wider), weights=str(path))
 
 
@@ -150,13 +150,13 @@ class Bomb:
 
 def test_a_pickle_is_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": make().model.state_dict(), "more": Bomb(tmp_path / "sprung")}, tmp_path / "bomb.pt")
-    with pytest.raises(WeightsRefused, match="can run any code"):
+    with pytest.raises(Refused, match="can run any code"):
         make(weights=tmp_path / "bomb.pt")
     assert not (tmp_path / "sprung").exists()
 
 
 def test_no_tag_and_no_file(empty_cache: Path) -> None:
-    with pytest.raises(WeightsRefused, match=r"'nowhere.pt' is neither .* of ViT-B-32; its tags are: openai, "):
+    with pytest.raises(Refused, match=r"'nowhere.pt' is neither .* of ViT-B-32; its tags are: openai, "):
         create(TrainSpec(model="ViT-B-32"), weights="nowhere.pt")
-    with pytest.raises(WeightsRefused, match="its tags are: none"):
+    with pytest.raises(Refused, match="its tags are: none"):
         create(TrainSpec(), weights="openai")

@@ -18,10 +18,10 @@ import torch
 
 from engine.models import clip_files, clip_hub, clip_tokenizers
 from engine.models.clip_hub import Unreachable
-from engine.models.clip_tokenizers import TokenizerMissing
 from engine.models.clip_weights import create, fetch
 from engine.results import Event, Progress
 from engine.results.clip import EvaluateRow, TrainRow
+from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.tasks import evaluate, train
@@ -207,17 +207,17 @@ def test_without_a_network_a_tag_is_refused_at_once(empty_cache: Path) -> None:
 def test_a_hub_that_never_answers_is_not_waited_for(silent_hub: None) -> None:
     with pytest.raises(Unreachable, match=r"no answer within|timed out"):
         create(TrainSpec(model="ViT-B-32"), weights="openai")
-    with pytest.raises(TokenizerMissing, match="needs the tokenizer of timm/ViT-B-16-SigLIP"):
+    with pytest.raises(Refused, match="needs the tokenizer of timm/ViT-B-16-SigLIP"):
         clip_tokenizers.find("ViT-B-16-SigLIP", open_clip.get_model_config("ViT-B-16-SigLIP"))
 
 
 def test_a_tokenizer_that_is_not_there_is_said_before_anything_is_built(empty_cache: Path) -> None:
-    with pytest.raises(TokenizerMissing, match=r"roberta-base, which is not in .* Copy it there, or choose"):
+    with pytest.raises(Refused, match=r"roberta-base, which is not in .* Copy it there, or choose"):
         create(TrainSpec(model="roberta-ViT-B-32"), weights="nowhere.pt")
     for name in open_clip.list_models():
         config = open_clip.get_model_config(name)
         if config["text_cfg"].get("hf_tokenizer_name"):
-            with pytest.raises(TokenizerMissing):
+            with pytest.raises(Refused):
                 clip_tokenizers.find(name, config)
         else:
             assert clip_tokenizers.find(name, config) is None

@@ -9,8 +9,7 @@ import torch
 from torch import distributed, nn
 
 from engine.models.batch_norm import synchronise
-from engine.models.built import ConfigRefused
-from engine.models.clip_weights import arrange, prepare
+from engine.models.clip_weights import arrange
 from engine.specs import Refused
 from tests.support.clip_models import CONFIGS, TEXT, asked, make, same, saved, trained
 
@@ -18,20 +17,20 @@ from tests.support.clip_models import CONFIGS, TEXT, asked, make, same, saved, t
 @pytest.mark.parametrize("name", ["vit", "own-text", "timm", "coca"])
 def test_the_image_tower_is_locked_but_for_its_last_groups(name: str) -> None:
     whole, some = make(name), make(name)
-    prepare(whole, asked(name, lock_image=True))
-    prepare(some, asked(name, lock_image=True, lock_image_unlocked_groups=2))
+    notes = arrange(whole.model, asked(name, lock_image=True))
+    arrange(some.model, asked(name, lock_image=True, lock_image_unlocked_groups=2))
     assert {key for key in trained(whole.model.visual) if not key.startswith("head")} == set(), "but timm's projection"
     assert 0 < len(trained(some.model.visual)) < len(list(some.model.visual.parameters()))
     assert trained(whole.model) >= {"logit_scale"}
     every = sum(weight.numel() for weight in whole.model.parameters())
-    assert whole.notes[-1].endswith(f"of {every:,} parameters are trained, the others are locked")
+    assert notes[-1].endswith(f"of {every:,} parameters are trained, the others are locked")
 
 
 def test_a_resnet_is_locked_as_a_whole_with_its_statistics(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="lock it as a whole"):
-        prepare(make("resnet"), asked("resnet", lock_image=True, lock_image_unlocked_groups=1))
+        arrange(make("resnet").model, asked("resnet", lock_image=True, lock_image_unlocked_groups=1))
     made = make("resnet")
-    prepare(made, asked("resnet", lock_image=True, lock_image_freeze_bn_stats=True))
+    arrange(made.model, asked("resnet", lock_image=True, lock_image_freeze_bn_stats=True))
     before = made.model.visual.bn1.running_mean.clone()
     made.model.train()(torch.rand(2, 3, 32, 32), torch.ones(2, 8, dtype=torch.long))
     assert torch.equal(made.model.visual.bn1.running_mean, before)
@@ -45,7 +44,7 @@ def test_a_resnet_is_locked_as_a_whole_with_its_statistics(tmp_path: Path) -> No
 def test_the_text_tower_is_locked_but_for_its_last_layers_and_norms(name: str) -> None:
     def left(**fields: Any) -> set[str]:
         made = make(name)
-        prepare(made, asked(name, lock_text=True, **fields))
+        arrange(made.model, asked(name, lock_text=True, **fields))
         text = {key.removeprefix("text.") for key in trained(made.model)}
         return {key for key in text if not key.startswith(("visual", "logit", "text_decoder"))}
 
@@ -62,7 +61,7 @@ def test_checkpointed_activations_give_the_same_gradients(name: str) -> None:
     gradients = []
     for checkpointed in (False, True):
         made = make(name, seed=1)
-        prepare(made, asked(name, grad_checkpointing=checkpointed, channels_last=checkpointed))
+        arrange(made.model, asked(name, grad_checkpointing=checkpointed, channels_last=checkpointed))
         size = made.image_size[0]
         torch.manual_seed(0)
         out = made.model.train()(torch.rand(2, 3, size, size), torch.arange(16).reshape(2, 8))
@@ -81,21 +80,21 @@ def test_patches_are_left_out_in_training_alone() -> None:
     made.model.train().encode_image(image)
     made.model.eval().encode_image(image)
     assert seen == [1 + 8, 1 + 16]
-    with pytest.raises(ConfigRefused, match="no patches"):
+    with pytest.raises(Refused, match="no patches"):
         make("resnet", patch_dropout=0.5)
-    with pytest.raises(ConfigRefused, match="patch_drop_rate"):
+    with pytest.raises(Refused, match="patch_drop_rate"):
         make("convnet", patch_dropout=0.5)
 
 
 def test_a_resnet_says_that_it_keeps_its_activations() -> None:
     made = make("resnet")
-    prepare(made, asked("resnet", grad_checkpointing=True))
-    assert "cannot check-point" in made.notes[-1]
+    notes = arrange(made.model, asked("resnet", grad_checkpointing=True))
+    assert "cannot check-point" in notes[-1]
 
 
 def test_channels_last_is_how_convolutions_lie_in_memory() -> None:
     made = make("resnet")
-    prepare(made, asked("resnet", channels_last=True))
+    arrange(made.model, asked("resnet", channels_last=True))
     assert made.model.visual.layer1[0].conv2.weight.is_contiguous(memory_format=torch.channels_last)
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import RobertaConfig, RobertaForMaskedLM
 
 from engine.models import clip
-from engine.models.clip_files import WeightsRefused
 from engine.models.clip_hub import Unreachable
 from engine.models.clip_weights import create, fetch
+from engine.specs import Refused
 from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
 from engine.training import outlook
@@ -93,9 +93,9 @@ def test_weights_out_of_reach_are_named_with_their_size_and_the_way_to_get_them(
 
 
 def test_towers_without_weights_of_their_own_are_refused(convnext: dict[str, Tensor]) -> None:
-    with pytest.raises(WeightsRefused, match="is not timm's"):
+    with pytest.raises(Refused, match="is not timm's"):
         make("vit", pretrained_image=True)
-    with pytest.raises(WeightsRefused, match="not a model of Hugging Face"):
+    with pytest.raises(Refused, match="not a model of Hugging Face"):
         make("vit", pretrained_text=True)
     with pytest.raises(ValueError, match="has the weights of both towers"):
         asked("vit", pretrained="laion", pretrained_image=True)
@@ -104,5 +104,5 @@ def test_towers_without_weights_of_their_own_are_refused(convnext: dict[str, Ten
 def test_a_file_that_does_not_fit_is_refused(empty_cache: Path) -> None:
     folder = cached(empty_cache, timm.get_pretrained_cfg("test_convnext").hf_hub_id)
     save_file({"other": torch.zeros(2)}, folder / "model.safetensors")
-    with pytest.raises(WeightsRefused, match="cannot be loaded"):
+    with pytest.raises(Refused, match="cannot be loaded"):
         create(spec(CONVNET, pretrained_image=True), weights="")

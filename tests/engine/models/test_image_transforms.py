@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from timm.data.transforms_factory import create_transform
 
 from engine import datasets
-from engine.models.built import ConfigRefused
 from engine.results.answers import Augmented
 from engine.specs import Refused, TrainSpec
 from engine.specs.questions import Augment
@@ -134,7 +133,7 @@ def test_images_may_be_rectangles(name: str, size: str) -> None:
 
 
 def test_a_resnet_takes_squares_only() -> None:
-    with pytest.raises(ConfigRefused, match="takes square images only"):
+    with pytest.raises(Refused, match="takes square images only"):
         make("resnet", image_size="32x64")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from engine import names
 from engine.models import library
-from engine.models.built import OptionRefused, TowerRefused, Wanted
+from engine.models.built import Wanted
 from engine.names import ModelNotFound
 from engine.results import ProfileRow
 from engine.specs import ModelName, ProfileSpec, Refused
@@ -77,15 +77,15 @@ def test_options_hold_at_another_image_size_too() -> None:
 def test_a_keyword_that_does_not_fit_is_an_error_row(fields: dict[str, Any], answer: str) -> None:
     row = count("timm:resnet18", **fields)
     assert (row.status, row.gmacs) == ("error", None)
-    with pytest.raises(OptionRefused, match=answer):
-        raise OptionRefused(row.error)
+    with pytest.raises(Refused, match=answer):
+        raise Refused(row.error)
 
 
 @pytest.mark.parametrize("fields", [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": "depth=2"}])
 @pytest.mark.parametrize("model", ["torchvision:resnet18", "open_clip:ViT-B-32"])
 def test_other_libraries_take_no_options(model: str, fields: dict[str, Any]) -> None:
     (option,) = fields
-    assert count(model, **fields).error == f"OptionRefused: {model} does not take {option}: only timm's models do"
+    assert count(model, **fields).error == f"Refused: {model} does not take {option}: only timm's models do"
     spec = ProfileSpec(models=(model,), **fields)
     with pytest.raises(Refused, match=f"^{model} does not take {option}: only timm's models do"):
         names.select(spec, {ModelName(model): ""})
@@ -129,11 +129,11 @@ def test_what_is_wrong_with_a_module_is_named(name: str, kind: type[Exception], 
 
 
 def test_a_module_takes_only_its_factorys_keywords_and_has_no_text_tower() -> None:
-    with pytest.raises(OptionRefused, match=r"does not take {'depth': 2}: .*unexpected keyword"):
+    with pytest.raises(Refused, match=r"does not take {'depth': 2}: .*unexpected keyword"):
         library.build(f"{OWN}tiny", Wanted(model_kwargs={"depth": 2}))
-    with pytest.raises(OptionRefused, match="does not take num_classes: give it in model_kwargs"):
+    with pytest.raises(Refused, match="does not take num_classes: give it in model_kwargs"):
         library.build(f"{OWN}tiny", Wanted(num_classes=2))
-    with pytest.raises(TowerRefused, match="no text tower"):
+    with pytest.raises(Refused, match="no text tower"):
         library.build(f"{OWN}tiny", Wanted(tower="text"))
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from engine.models import library, steps, variants
-from engine.models.built import Built, TowerRefused, Wanted, out_of_memory
-from engine.models.variants import Numbers, VariantRefused
-from engine.specs import BenchmarkSpec, ModelName, Variant
+from engine.models.built import Built, Wanted, out_of_memory
+from engine.models.variants import Numbers
+from engine.specs import BenchmarkSpec, ModelName, Refused, Variant
 
 CPU = Wanted(device="cpu", batch_size=2, test_size=True, seed=7)
 VIT, CONV = "timm:test_vit", "timm:test_byobnet"
@@ -77,7 +77,7 @@ def test_towers_of_an_open_clip_model(tower: Any, inputs: int, width: int) -> No
 
 
 def test_an_image_model_has_no_text_tower() -> None:
-    with pytest.raises(TowerRefused, match="timm:test_vit has no text tower"):
+    with pytest.raises(Refused, match="timm:test_vit has no text tower"):
         build(VIT, wanted=replace(CPU, tower="text"))
 
 
@@ -100,9 +100,9 @@ def test_what_a_cpu_cannot_do_is_refused(text: str) -> None:
         refusal = BenchmarkSpec(models="timm:test_vit", **fields).device_refusal
         assert re.search(r"needs .*: leave it out, or choose another device than cpu", refusal)
         assert not BenchmarkSpec(models="timm:test_vit", device="cuda:0", **fields).device_refusal
-    with pytest.raises(VariantRefused, match="needs CUDA graphs"):
+    with pytest.raises(Refused, match="needs CUDA graphs"):
         build(VIT, text)
-    with pytest.raises(VariantRefused, match="tf32 needs an NVIDIA GPU"):
+    with pytest.raises(Refused, match="tf32 needs an NVIDIA GPU"):
         variants.numbers("tf32", "cpu")
 
 
@@ -111,7 +111,7 @@ def test_tf32_is_nvidias_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", None)
     assert variants.numbers("tf32", "cuda:0") == Numbers("float32", tf32=True)
     monkeypatch.setattr(torch.version, "hip", "6.4")  # AMD's cards go by the same name and number
-    with pytest.raises(VariantRefused, match="tf32 needs an NVIDIA GPU"):
+    with pytest.raises(Refused, match="tf32 needs an NVIDIA GPU"):
         variants.numbers("tf32", "cuda:0")
 
 
@@ -124,7 +124,7 @@ def test_tf32_is_nvidias_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_would_change_nothing_is_refused(name: str, text: str, message: str) -> None:
-    with pytest.raises(VariantRefused, match=message):
+    with pytest.raises(Refused, match=message):
         build(name, text)
 
 
@@ -135,7 +135,7 @@ def test_a_reparameterised_model_is_smaller_and_computes_the_same() -> None:
     assert len(list(merged.model.parameters())) < len(list(plain.model.parameters()))
     with torch.no_grad():
         torch.testing.assert_close(merged.model(*merged.inputs), plain.model(*plain.inputs), rtol=1e-3, atol=1e-4)
-    with pytest.raises(VariantRefused, match="is for inference"):
+    with pytest.raises(Refused, match="is for inference"):
         build("timm:repvgg_a0", "eager+reparameterized", wanted, training=True)
 
 

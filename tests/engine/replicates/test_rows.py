@@ -2,7 +2,6 @@
 
 import csv
 import statistics
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +175,11 @@ def test_every_sample_is_kept_and_the_figures_can_be_computed_again(tmp_path: Pa
 
     outcome = Outcome("training", 2, ({"eager": training()}, {"eager": training()}))
     (found,) = rows.rows(spec(mode="training"), COMMON, outcome)
-    path = tmp_path / "samples" / "toy.csv"
-    kept = partial(summary.write_samples, path, label="variant", phases=rows.PHASES)
-    kept([{"eager": measured("eager", 1.0)}], what={"mode": "inference"})
-    kept(outcome.processes, what={"mode": "training"}, begin=False)
-    with path.open(newline="") as file:
+    written: set[str] = set()
+    for mode, processes in (("inference", [{"eager": measured("eager", 1.0)}]), ("training", outcome.processes)):
+        columns = {"what": {"mode": mode}, "label": "variant", "phases": rows.PHASES}
+        list(summary.write_samples(tmp_path, "samples/toy.csv", processes, written, **columns))
+    with (tmp_path / "samples" / "toy.csv").open(newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["mode"] == "training"]
     parts = [[float(line[f"{part}_ms"]) for line in lines] for part in ("forward", "backward", "optimizer")]
     samples = np.sum(parts, axis=0)

@@ -84,17 +84,17 @@ def test_lines_say_which_figure_is_which(found: dict[str, Measured], capsys: pyt
 
 
 def test_every_sample_of_both_is_kept(found: dict[str, Measured], tmp_path: Path) -> None:
-    path = tmp_path / summary.back_to_back_name("samples/timm__toy__2.csv")
-    assert path.name == "timm__toy__2__back_to_back.csv"
-    queued = summary.back_to_back([found])
-    summary.write_samples(path, queued, what={"mode": "inference"}, label="variant", phases=[summary.BACK_TO_BACK])
-    with path.open() as file:
+    file, columns = "samples/timm__toy__2.csv", {"what": {"mode": "inference"}, "label": "variant"}
+    files = list(summary.write_samples(tmp_path, file, [found], set(), **columns, phases=["forward"]))
+    assert [artifact.name for artifact in files] == [file, "samples/timm__toy__2__back_to_back.csv"]
+    with (tmp_path / files[1].name).open() as file:
         lines = list(csv.DictReader(file))
     assert {line["variant"] for line in lines} == {"eager", "trace"}
     assert [float(line["back_to_back_ms"]) for line in lines] == pytest.approx([10.0] * len(lines))
     counted = sum(int(line["calls"]) * float(line["back_to_back_ms"]) for line in lines)
     assert counted >= 2 * 200, "as much of each as of latency"
-    assert summary.back_to_back([process("cpu")]) == []
+    alone = summary.write_samples(tmp_path, "a.csv", [process("cpu")], set(), **columns, phases=["forward"])
+    assert [artifact.name for artifact in alone] == ["a.csv"]
 
 
 def test_a_failure_back_to_back_leaves_the_latency_and_is_a_note() -> None:

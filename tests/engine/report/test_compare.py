@@ -8,11 +8,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from engine.report.compare import models, settings, timings
+from engine.report import frames
 from engine.report.compare import rows as compare_rows
+from engine.report.compare import settings, timings
 from engine.report.compare import values as compare_values
 from engine.report.compare.timings import Timed
 from engine.report.figures import compare
+from engine.report.timings import stored
 from engine.results import BenchmarkRow, Environment, Row
 from engine.specs import BenchmarkSpec, ProfileSpec, Spec
 from engine.specs.evaluate import EvaluateSpec
@@ -110,6 +112,25 @@ def test_repeats_are_runs_of_the_same_request_on_the_same_host(store: Store, tmp
     (found,) = timings.timed_rows(store, store.run(first), tmp_path)
     assert found.row.latency_ms == 10.0
     assert [row.latency_ms for row in found.repeats] == [11.0]
+
+
+def test_rows_that_several_nodes_timed_keep_their_node(store: Store, tmp_path: Path) -> None:
+    ids = []
+    for host in ("node 1", "node 2", "node 1"):
+        ids.append(queue_benchmark(store, "timm:resnet18"))
+        finish(store, ids[-1], [benchmark_row("resnet18", latency_ms=10.0, host=host)])
+    first, second, third = (timings.timed_rows(store, store.run(run_id), tmp_path)[0] for run_id in ids)
+    assert [len(timed.repeats) for timed in (first, second, third)] == [1, 0, 1], "on another node it is no repeat"
+    lines = timings.over([(first, second), (first, third)], "ms", seed=1)
+    assert list(lines["verdict"]) == ["not comparable", "needs 3 runs"]
+    assert list(lines["differs_in"]) == ["host", ""]
+    run = store.run(ids[1])
+    table = frames.with_environment(frames.benchmark([second.row, benchmark_row("resnet18")]), run)
+    assert list(table["host"]) == ["node 2", ENVIRONMENT.host]
+    (line,) = stored.of_run(run, [second.row])
+    setting = stored.settings(stored.table([line]))[0]
+    assert setting.label.endswith("(nodes of a cluster)")
+    assert ", on node 2" in stored.within(stored.table([line]), setting)["measured"].item()
 
 
 @pytest.mark.slow
@@ -384,9 +405,9 @@ def test_timings_of_models_are_found_by_setting_the_latest_of_each(store: Store,
     finish(store, old, [benchmark_row("resnet18"), benchmark_row("resnet50"), benchmark_row("resnet18", "compile")])
     finish(store, new, [benchmark_row("resnet18"), benchmark_row("resnet18", mode="training")])
     names = ["timm:resnet50", "timm:resnet18"]
-    runs = models.runs(store, names)
+    runs = timings.runs_of_models(store, names)
     assert [each.id for each in runs] == [new, old]
-    found = models.timed([(each, tmp_path, store.rows(each.id)) for each in runs], names)
+    found = timings.by_setting([(each, tmp_path, store.rows(each.id)) for each in runs], names)
     assert [(setting.variant, [(each.row.model, each.run) for each in those]) for setting, those in found] == [
         ("eager", [("resnet50", old), ("resnet18", new)]),
         ("compile", [("resnet18", old)]),

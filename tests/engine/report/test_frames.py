@@ -78,10 +78,10 @@ def test_towers_leave_out_what_a_model_lacks() -> None:
         **{"mparams": 10.0, "image_mparams": 7.0, "text_mparams": 3.0, "other_mparams": 0.0},
         **{"gmacs": 4.0, "image_gmacs": 3.0, "text_gmacs": 1.0, "other_gmacs": 0.0},
     )
-    assert list(frames.towers(both)["tower"]) == ["image", "text", "total"]
-    assert list(frames.towers(both)["gmacs"]) == [3.0, 1.0, 4.0]
+    assert list(frames.towers(dict(both))["tower"]) == ["image", "text", "total"]
+    assert list(frames.towers(dict(both))["gmacs"]) == [3.0, 1.0, 4.0]
     single = row(mparams=10.0, image_mparams=10.0, gmacs=4.0, image_gmacs=4.0)
-    assert list(frames.towers(single)["tower"]) == ["image", "total"]
+    assert list(frames.towers(dict(single))["tower"]) == ["image", "total"]
 
 
 def test_operators_are_per_sample_with_shares_and_put_unknown_work_first() -> None:

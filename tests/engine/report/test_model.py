@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from engine.names import ModelNotFound
+from engine.report import frames
 from engine.report.catalog import model
 from engine.report.figures import memory
 from engine.report.timings import by_model
@@ -67,9 +68,9 @@ def test_what_is_no_name_is_refused() -> None:
 
 
 def test_towers_are_those_of_the_catalogue() -> None:
-    counted = {"library": "open_clip", "model": "ViT-B-32", "mparams": 151.0, "gmacs": 7.4, "macts": 10.3}
+    counted: dict[str, object] = {"mparams": 151.0, "gmacs": 7.4, "macts": 10.3}
     towers = {"image_mparams": 88.0, "image_gmacs": 4.4, "image_macts": 5.0, "text_mparams": 63.0, "text_gmacs": 3.0}
-    found = model.towers(pd.Series(counted | towers | {"text_macts": 5.3, "other_mparams": 0.0, "other_gmacs": None}))
+    found = frames.towers(counted | towers | {"text_macts": 5.3, "other_mparams": 0.0, "other_gmacs": None})
     assert found.to_dict("list") == {
         **{"tower": ["image", "text", "total"], "mparams": [88.0, 63.0, 151.0], "gmacs": [4.4, 3.0, 7.4]},
         "macts": [5.0, 5.3, 10.3],
@@ -170,7 +171,7 @@ def test_timings_are_a_models_own_with_the_span_of_their_processes(store: Store)
     assert list(found.loc[0, ["low_ms", "latency_ms", "high_ms"]]) == [19.5, 20.0, 20.4]
     assert found.loc[0, "flags"] == "unstable, drifting"
     assert found.loc[0, "spread_percent"] == pytest.approx(6.0)
-    assert found.loc[0, "where"] == "cpu a cpu, 2 threads on here"
+    assert found.loc[0, "where"] == "a cpu, 2 threads, on here"
     assert found.loc[0, "torch"] == "2.15.0"
     assert found.loc[0, "date"] == pd.Timestamp("2026-11-20T10:00:00Z")
     assert found.loc[1, ["low_ms", "high_ms", "spread_percent"]].isna().all()

@@ -2,8 +2,7 @@
 
 import pytest
 
-from engine.report.checks.prospects import checks, unknown
-from engine.report.checks.training import Check
+from engine.report.checks import Check, of_prospect, unknown
 from engine.results.answers import Needed, Prospect
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
@@ -20,7 +19,7 @@ def lines(
     *, there_gb: float | None = None, spec: TrainSpec | EvaluateSpec | None = None, **fields: object
 ) -> list[Check]:
     known: dict[str, object] = {"cache": "/cache", "free_mb": 30_000.0}
-    return checks(Prospect.model_validate(known | fields), spec or TrainSpec(), there_gb)
+    return of_prospect(Prospect.model_validate(known | fields), spec or TrainSpec(), there_gb)
 
 
 def test_files_that_are_here_and_files_to_be_fetched() -> None:

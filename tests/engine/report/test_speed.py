@@ -61,7 +61,7 @@ def test_latency_bars_write_flags_out_and_keep_the_order_of_the_table() -> None:
     assert list(figure.layout.yaxis.categoryarray) == ["a · eager", "a · compile"]
     assert figure.layout.xaxis.title.text == "Latency p50 (ms)"
     assert "run 7" in bars[0].hovertemplate
-    assert bars[0].customdata[0][2] == "unstable, single process"
+    assert bars[0].customdata[0][2] == "processes differ by 4.5 %; unstable, single process"
     ticks = figure.data[-1]
     assert sorted(ticks.x) == [14.0, 15.0, 17.0, 19.5, 20.0, 20.4]
 

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from engine.report.checks.training import Data, bf16_advice, checks, memory
+from engine.report.checks import Data, bf16_advice, checks, memory
 from engine.specs.train import TrainSpec
 
 DATA = Data(train=1000, held=250, captions=1250, distinct_captions=1250, looked_at=1250)

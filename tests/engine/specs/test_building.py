@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from engine.specs import BenchmarkSpec, ProfileSpec
-from engine.specs.building import changes, keywords_of, parse_keywords
+from engine.specs.base import json_object
+from engine.specs.building import changes, parse_keywords
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ from engine.specs.building import changes, keywords_of, parse_keywords
 )
 def test_keywords_are_read_from_json_words_and_objects(given: Any, keywords: dict[str, Any]) -> None:
     for spec in (ProfileSpec(models="a", model_kwargs=given), BenchmarkSpec(models="a", model_kwargs=given)):
-        assert keywords_of(spec.model_kwargs) == keywords
+        assert json_object(spec.model_kwargs) == keywords
         assert type(spec).model_validate_json(spec.model_dump_json()) == spec
 
 

@@ -85,6 +85,12 @@ def test_each_process_of_a_training_holds_an_accelerator() -> None:
     assert TrainSpec(device="cluster:cpu", nproc=2).devices == ("cluster:cpu", "cluster:cpu")
 
 
+def test_a_timing_holds_as_many_nodes_as_share_its_models() -> None:
+    spec = BenchmarkSpec(models=("a", "b", "c"), device="cluster:gpu:H100", nodes=3)
+    assert (spec.devices, spec.device_refusal) == (("cluster:gpu:H100",) * 3, "")
+    assert "on a cluster only, and cpu is here" in spec.model_copy(update={"device": "cpu"}).device_refusal
+
+
 def test_a_spec_survives_its_json() -> None:
     spec = ProfileSpec.model_validate(
         {"models": "a,{b,c}*", "image_size": "224x320", "configs": {"t": {"embed_dim": 1}}}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from engine.__main__ import main
 from engine.jobs import checkpoints, references
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, TrainSpec
-from engine.store import Attempt, Cause, Exit, Run, State, Store, attempts, mirror, open_store, queue
+from engine.store import Attempt, Cause, Exit, Run, State, Store, attempts, mirror, open_store, queue, uploads
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
 
@@ -115,6 +116,29 @@ def is_whole(settings: Settings, run: Run, name: str) -> bool:
     path = RunFiles(settings.runs_dir, run.id).dir / "checkpoints" / name
     digest = sha256(path.read_bytes()).hexdigest()
     return bool(json.loads(path.with_name(f"{name}.json").read_text())["sha256"] == digest)
+
+
+def test_an_upload_is_copied_at_submission_and_fetched_where_it_is_needed(
+    here: Settings, there: Settings, store: Store
+) -> None:
+    upload = here.runs_dir / "uploads" / "pets-1234"
+    pair = upload / "cats" / "one.txt"
+    pair.parent.mkdir(parents=True)
+    pair.write_text("a cat")
+    (upload / ".owner").write_text("ann@example.org")
+    run = store.run(store.enqueue(TrainSpec(data=str(upload / "cats"))))
+    for _ in range(2):
+        references.share_uploads(here, run.spec)
+    (copy,) = (path for path in Bucket.store if "uploads" in path)
+    assert copy.endswith("runs/of/all/uploads/pets-1234.tar")
+    shutil.rmtree(upload)  # another machine, with the same path
+    references.check_again(store, here, run)
+    assert (pair.read_text(), (upload / ".owner").read_text()) == ("a cat", "ann@example.org")
+    assert [path.name for path in upload.parent.iterdir()] == ["pets-1234"]
+    uploads.delete(here, upload)
+    elsewhere = there.runs_dir / "uploads" / "pets-1234"
+    uploads.fetch(there, elsewhere)
+    assert not elsewhere.exists()
 
 
 def training(store: Store, **fields: Any) -> int:

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from engine.results import Device, Environment, Event, Machine, Metric, ProfileRow, Progress
 from engine.settings import ROOT, Settings
-from engine.specs import ProfileSpec, Refused, TrainSpec
+from engine.specs import BenchmarkSpec, ProfileSpec, Refused, TrainSpec
 from engine.store import (
     Attempt,
     Busy,
@@ -132,6 +132,29 @@ def test_a_training_takes_slots_of_several_nodes_and_waits_for_all_of_them(store
     assert [attempt.host for attempt in started(behind)] == ["small"]
     (two,) = started(store.enqueue(TrainSpec(device="cluster:gpu", nproc=2)))
     assert queue.places_of(store.database, two) == {"large": 2}
+
+
+def test_a_timing_on_several_nodes_waits_until_each_is_empty(store: Store) -> None:
+    gpus = {"cluster:gpu": ("gpu 0", "gpu 1")}
+    offers = {"first": gpus, "second": gpus, "third": gpus}
+
+    def claim() -> Attempt | None:
+        return queue.claim(store.database, "cluster:", nodes=offers)
+
+    others = [store.enqueue(spec("cluster:gpu")) for _ in range(3)]
+    held = [attempt for _ in others if (attempt := claim())]
+    assert [attempt.host for attempt in held] == ["first", "first", "second"]
+    timing = store.enqueue(BenchmarkSpec(models=("a", "b"), device="cluster:gpu", nodes=2))
+    behind = store.enqueue(spec("cluster:gpu"))
+    assert claim() is None, "only the third is empty, and kept"
+    attempts.close(store.database, held[2], Exit(0), Cause.ERROR, "")
+    found = claim()
+    assert found is not None
+    assert (found.run_id, queue.places_of(store.database, found)) == (timing, {"second": 1, "third": 1})
+    attempts.close(store.database, held[0], Exit(0), Cause.ERROR, "")
+    last = claim()
+    assert last is not None
+    assert (last.run_id, last.host, claim()) == (behind, "first", None)
 
 
 def test_a_lost_host_uses_up_no_try_but_not_for_ever(store: Store) -> None:

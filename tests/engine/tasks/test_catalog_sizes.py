@@ -11,7 +11,7 @@ from engine.published import match
 from engine.report.catalog import catalog
 from engine.settings import Settings
 from engine.specs import format_image_size
-from engine.tasks import catalogue, catalogue_sizes
+from engine.tasks import catalogue
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -23,7 +23,7 @@ def read(path: Path) -> list[dict[str, str]]:
 def test_what_lacks_is_counted_and_what_is_there_stays(tmp_path: Path) -> None:
     list(catalogue.build(["timm:resnet18", "timm:test_vit"], tmp_path, workers=1))
     wanted = {"timm:resnet18": ["224", "288", "160"], "timm:test_vit": ["161"], "timm:resnet26": ["288"]}
-    events = list(catalogue_sizes.build(wanted, tmp_path, workers=1))
+    events = list(catalogue.build_sizes(wanted, tmp_path, workers=1))
     assert (events[0].done, events[0].total) == (0, 3)  # 224 is its own; resnet26 is not in this catalogue
     small, large, odd = read(tmp_path / "sizes" / "timm.csv")
     assert [row["image_size"] for row in (small, large)] == ["160", "288"]
@@ -35,14 +35,14 @@ def test_what_lacks_is_counted_and_what_is_there_stays(tmp_path: Path) -> None:
 
     frame = catalog.read(tmp_path)
     assert list(frame["image_size"]) == ["224", "160", "160", "288", "161"]  # own sizes first
-    assert list(catalogue_sizes.build(wanted, tmp_path, workers=1))[-1].total == 0
+    assert list(catalogue.build_sizes(wanted, tmp_path, workers=1))[-1].total == 0
 
     versions = json.loads((tmp_path / "versions.json").read_text()) | {"timm": "0.0.1"}
     (tmp_path / "sizes" / "versions.json").write_text(json.dumps(versions))
     assert list(catalog.read(tmp_path)["image_size"]) == ["224", "160"]  # counted with other versions: not shown
     (tmp_path / "versions.json").write_text(json.dumps(versions))
     with pytest.raises(catalogue.VersionsDiffer):
-        list(catalogue_sizes.build(wanted, tmp_path, workers=1))
+        list(catalogue.build_sizes(wanted, tmp_path, workers=1))
 
 
 def test_every_published_size_is_shipped() -> None:

@@ -86,7 +86,7 @@ def test_the_task_gives_a_row_for_everything_asked_and_leaves_the_threads_alone(
     assert events[-1] == Progress(done=3, total=3)
     tf32, float32, copied = (event for event in events if isinstance(event, DeviceRow))
     assert (tf32.status, tf32.gflop_per_s) == ("error", None)
-    assert "this device has none" in tf32.error
+    assert "tf32 needs an NVIDIA GPU" in tf32.error
     assert (float32.model, float32.device, float32.threads) == ("matmul float32", "cpu", 1)
     assert float32.size
     assert float32.gflop_per_s == pytest.approx(2e-9 * float32.size**3 / (float32.latency_ms or 0) * 1e3)
@@ -209,6 +209,7 @@ def test_utilisation_is_of_the_rate_on_the_same_host_undisturbed_where_there_is_
     known = timings_rates.rates(store)
     assert timings_rates.utilisation([timed()], known, "here") == [0.8]
     assert timings_rates.utilisation([timed()], known, "another of the same name") == [2.0]
+    assert timings_rates.utilisation([timed(host="another of the same name")], known, "here") == [2.0], "its own host"
 
 
 def test_an_accelerators_rate_is_its_own_whatever_its_number_and_threads(store: Store) -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.measure.environment import DeviceNotFound
 from engine.models import library
 from engine.models.built import Built, Wanted
 from engine.names import ModelNotFound
 from engine.results import Artifact, Environment, ModuleCount, ProfileRow, Progress, detail_name
-from engine.specs import ProfileSpec
+from engine.specs import ProfileSpec, Refused
 from engine.tasks.profile import profile, run
 
 SMALL = {
@@ -37,7 +36,7 @@ def test_events_come_in_order(tmp_path: Path) -> None:
 def test_nothing_starts_when_a_name_or_the_device_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="closest: timm:resnet50"):
         next(run(ProfileSpec(models="timm:resnet18,timm:resnet5O"), tmp_path))
-    with pytest.raises(DeviceNotFound, match="has no device 'cuda:63'"):
+    with pytest.raises(Refused, match="has no device 'cuda:63'"):
         next(run(ProfileSpec(models="timm:resnet18", device="cuda:63"), tmp_path))
 
 

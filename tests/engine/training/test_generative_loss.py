@@ -2,8 +2,8 @@
 
 import json
 import math
-from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import open_clip
 import pytest
@@ -45,14 +45,12 @@ class Counted:
 
 def found(model: open_clip.CoCa, images: Tensor, tokens: Tensor) -> float:
     """In batches of four, the last of which is shorter."""
-    reader = Reader(
-        transform=lambda image: image,  # type: ignore[arg-type,return-value]
-        tokenize=lambda texts: tokens[[int(text) for text in texts]],
-        device="cpu",
-        autocast=nullcontext,
-        batch_size=4,
+    made = SimpleNamespace(
+        model=model,
+        preprocess_val=lambda image: image,
+        tokenizer=lambda texts: tokens[[int(text) for text in texts]],
     )
-    work = generative_loss(model, Counted(images), reader)  # type: ignore[arg-type]
+    work = generative_loss(Counted(images), Reader(made, "fp32", "cpu", 4))  # type: ignore[arg-type]
     done = []
     while True:
         try:

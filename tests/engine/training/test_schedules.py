@@ -4,7 +4,6 @@ import copy
 import itertools
 from typing import Any
 
-import open_clip
 import pytest
 import torch
 from open_clip_train import scheduler
@@ -54,11 +53,6 @@ def test_the_rate_stays_where_it_has_ended() -> None:
     cooled = learning_rate("const-cooldown", base=BASE, warmup=5, steps=STEPS, cooldown=10, end=1e-5)
     assert cooled(STEPS) == cooled(2 * STEPS) == 1e-5
     assert learning_rate("cosine", base=BASE, warmup=STEPS, steps=STEPS)(STEPS) == BASE  # nothing is left to fall in
-
-
-def test_a_schedule_that_is_not_there_is_refused() -> None:
-    with pytest.raises(Refused, match="no schedule 'linear': take cosine"):
-        learning_rate("linear", base=BASE, warmup=0, steps=STEPS)
 
 
 def groups_by_rule(model: nn.Module) -> tuple[set[str], set[str]]:
@@ -190,17 +184,11 @@ def test_a_model_of_which_nothing_is_trained_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "weights", "computed"),
-    [
-        ("fp32", None, None),
-        ("bf16", torch.bfloat16, None),
-        ("amp_bf16", None, torch.bfloat16),
-        ("amp", None, torch.bfloat16),
-    ],
+    ("name", "computed"),
+    [("fp32", None), ("bf16", None), ("amp_bf16", torch.bfloat16), ("amp", torch.bfloat16)],
 )
-def test_precisions_of_a_cpu(name: Any, weights: Any, computed: Any) -> None:
+def test_precisions_of_a_cpu(name: Any, computed: Any) -> None:
     precision.check(name, "cpu")
-    assert precision.weights_dtype(name) == weights == open_clip.get_input_dtype(name)
     with precision.autocast(name, "cpu"):
         product = torch.ones(2, 2) @ torch.ones(2, 2)
     assert product.dtype == (computed or torch.float32)

@@ -16,7 +16,7 @@ from engine import datasets
 from engine.results import Metric, Progress
 from engine.specs import Refused
 from engine.training import checkpoints, launch, loop, meter, setup
-from engine.training.batches import Drawn, Order, batches
+from engine.training.batches import Batches, Drawn, Order
 from engine.training.distributed import Place
 from engine.training.done import Done
 from engine.training.loop import Training
@@ -92,7 +92,7 @@ def test_loading_in_another_process_gives_the_same_batches() -> None:
     tokenizer, transform = open_clip.SimpleTokenizer(context_length=8), open_clip.image_transform(32, is_train=True)
     loaded = []
     for workers in (0, 1):
-        one = batches(digits, transform, tokenizer, order(batches=3), workers=workers, pin=False)
+        one = Batches(digits, transform, tokenizer, order(batches=3), workers=workers, pin=False)
         loaded.append([*one.of(0), *one.of(1, start=1)])
     assert [len(each) for each in loaded] == [5, 5]
     assert all(torch.equal(a, b) for one, other in zip(*loaded, strict=True) for a, b in zip(one, other, strict=True))
@@ -311,8 +311,8 @@ def test_zero_shot_has_data_of_its_own_beside_the_held_out_pairs(tmp_path: Path)
     one.model.eval()
     folder = datasets.open_pairs(str(tmp_path / "classes"))
     prompts = ("{}".format, "a {}".format)
-    classifier = open_clip.build_zero_shot_classifier(one.model, one.reader.tokenize, folder.classes, prompts)
-    images = torch.stack([one.reader.transform(folder.image(index)) for index in range(20)])
+    classifier = open_clip.build_zero_shot_classifier(one.model, one.made.tokenizer, folder.classes, prompts)
+    images = torch.stack([one.made.preprocess_val(folder.image(index)) for index in range(20)])
     with torch.no_grad():
         logits = one.model.encode_image(images, normalize=True) @ classifier  # type: ignore[operator]
     right = logits.argmax(1) == torch.tensor([folder.label(index) or 0 for index in range(20)])

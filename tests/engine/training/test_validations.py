@@ -8,7 +8,7 @@ import pytest
 from engine.results import Metric, Progress
 from engine.specs import Refused
 from engine.training import checkpoints, launch
-from engine.training.validation import row_fields, score, validate
+from engine.training.validation import metric_fields, score, validate
 from tests.support.training import close, losses, rows, tiny, train, training
 
 STILL = {"lr": 1e-12, "best_metric": "image_to_text_r1", "epochs": 6}
@@ -26,7 +26,7 @@ def test_the_initial_weights_have_a_row_of_their_own(tmp_path: Path) -> None:
         try:
             next(work)
         except StopIteration as ended:
-            wanted = row_fields(ended.value)
+            wanted = metric_fields(ended.value)
             break
     told = train(tiny(epochs=1, val_at_start=True, **few), tmp_path / "run")
     first, second = rows(told)

@@ -30,33 +30,25 @@ def _of_runs(name: str, column: "sa.Column[str]") -> None:
 
 
 def _fill(connection: sa.Connection) -> None:
-    """Add the search data of stored runs. Runs that this version cannot read are found only by name and rows."""
+    """Add the search texts of stored runs. Runs that this version cannot read are found only by name and rows.
+
+    The next migration adds the models of all runs.
+    """
     from engine import specs
-    from engine.store.listing import asked_for, folded_names, searchable
+    from engine.store.listing import searchable
 
     runs = sa.table("runs", *map(sa.column, ("id", "kind", "name", "spec", "summary")))
-    rows = sa.table("rows", *map(sa.column, ("run_id", "model")))
     texts = sa.table("run_texts", *map(sa.column, ("run_id", "text")))
-    models = sa.table("run_models", *map(sa.column, ("run_id", "model")))
+    change = sa.update(runs).where(runs.c.id == sa.bindparam("run")).values(summary=sa.bindparam("new"))
     last = 0
     while found := connection.execute(sa.select(runs).where(runs.c.id > last).order_by(runs.c.id).limit(BATCH)).all():
-        ids = sa.select(rows).distinct().where(rows.c.run_id.between(found[0].id, found[-1].id))
-        named = {(run_id, folded_names(model)[0]) for run_id, model in connection.execute(ids)}
-        described = []
+        described = {}
         for run in found:
             try:
-                spec = specs.load(run.kind, run.spec)
-                named |= {(run.id, model) for model in asked_for(spec)}
-                summary = spec.summary
+                described[run] = specs.load(run.kind, run.spec).summary
             except (LookupError, ValueError):
-                summary = ""
-            described.append({"run": run.id, "name": run.name, "new": summary})
-        change = sa.update(runs).where(runs.c.id == sa.bindparam("run")).values(summary=sa.bindparam("new"))
-        connection.execute(change, [{"run": line["run"], "new": line["new"]} for line in described])
-        connection.execute(
-            sa.insert(texts),
-            [{"run_id": line["run"], "text": searchable(line["name"], line["new"], "")} for line in described],
-        )
-        if named:
-            connection.execute(sa.insert(models), [{"run_id": run, "model": model} for run, model in sorted(named)])
+                described[run] = ""
+        connection.execute(change, [{"run": run.id, "new": summary} for run, summary in described.items()])
+        lines = [{"run_id": run.id, "text": searchable(run.name, new, "")} for run, new in described.items()]
+        connection.execute(sa.insert(texts), lines)
         last = found[-1].id

@@ -28,7 +28,7 @@ def upgrade() -> None:
 
 
 def _fill(connection: sa.Connection) -> None:
-    """Summarise the rows of stored runs, and add the models' names with their library."""
+    """Summarise the rows of stored runs, and add the models' names, with and without their library."""
     from engine import specs
     from engine.specs import ModelName
     from engine.store.listing import WITH_RESULTS, asked_for, folded_names, results_of
@@ -64,10 +64,3 @@ def _fill(connection: sa.Connection) -> None:
         if ended:
             connection.execute(sa.insert(results), [{"run_id": run, **results_of(stored[run])} for run in ended])
         last = found[-1].id
-
-
-def downgrade() -> None:
-    """Undo the migration."""
-    op.drop_table("run_results")
-    op.drop_column("runs", "seconds_left")
-    op.execute("DELETE FROM run_models WHERE model LIKE ':%'")

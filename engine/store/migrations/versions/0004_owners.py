@@ -11,9 +11,3 @@ def upgrade() -> None:
     """Apply the migration."""
     op.add_column("runs", sa.Column("owner", sa.String(320), nullable=False, server_default=""))
     op.create_index("runs_by_owner", "runs", ["owner", "attempt_id"])
-
-
-def downgrade() -> None:
-    """Undo the migration."""
-    op.drop_index("runs_by_owner", "runs")
-    op.drop_column("runs", "owner")

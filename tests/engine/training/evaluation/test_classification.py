@@ -1,7 +1,7 @@
 """Zero-shot classification and linear probes against open_clip's functions and scikit-learn's metrics."""
 
-from contextlib import nullcontext
 from math import isnan
+from types import SimpleNamespace
 
 import open_clip
 import pytest
@@ -21,8 +21,8 @@ from engine.training.evaluation.encode import Reader, directions
 CLASSES = ("cat", "dog", "a {strange} one", "sea", "hill", "sun", "moon")
 
 
-def reader(batch_size: int) -> Reader:
-    return Reader(transform=None, tokenize=tokenize, device="cpu", autocast=nullcontext, batch_size=batch_size)  # type: ignore[arg-type]
+def reader(model: nn.Module, batch_size: int) -> Reader:
+    return Reader(SimpleNamespace(model=model, tokenizer=tokenize), "fp32", "cpu", batch_size)  # type: ignore[arg-type]
 
 
 def tokenize(texts: list[str]) -> Tensor:
@@ -42,7 +42,7 @@ def model() -> nn.Module:
 @pytest.mark.parametrize("batch_size", [1, 4, 1000])
 def test_the_classifier_is_open_clips(model: nn.Module, batch_size: int) -> None:
     templates = ("{}", "the {}!", "{}-{}")
-    found = directions(model, CLASSES, templates, reader(batch_size))
+    found = directions(CLASSES, templates, reader(model, batch_size))
     reference = open_clip.build_zero_shot_classifier(
         model,
         tokenize,
@@ -55,7 +55,7 @@ def test_the_classifier_is_open_clips(model: nn.Module, batch_size: int) -> None
 
 
 def test_a_class_is_the_normalised_mean_of_its_prompts(model: nn.Module) -> None:
-    found = directions(model, CLASSES, ("a {}", "{} b"), reader(2))
+    found = directions(CLASSES, ("a {}", "{} b"), reader(model, 2))
     with torch.no_grad():
         both = [model.encode_text(tokenize([f"a {name}", f"{name} b"]), normalize=True) for name in CLASSES]
     by_hand = torch.stack([functional.normalize(pair.mean(dim=0), dim=0) for pair in both], dim=1)
@@ -63,7 +63,7 @@ def test_a_class_is_the_normalised_mean_of_its_prompts(model: nn.Module) -> None
 
 
 def test_other_braces_in_a_prompt_are_letters(model: nn.Module) -> None:
-    found = directions(model, CLASSES, ("{x}{}",), reader(8))
+    found = directions(CLASSES, ("{x}{}",), reader(model, 8))
     with torch.no_grad():
         by_hand = model.encode_text(tokenize(["{x}" + name for name in CLASSES]), normalize=True).T
     torch.testing.assert_close(found, by_hand)
@@ -149,14 +149,14 @@ def test_a_probe_of_a_single_class_is_an_error() -> None:
 def test_each_class_has_its_own_prompts(model: nn.Module) -> None:
     """Return the classifier as in CLIP_benchmark: the normalised mean of normalised features."""
     prompts = {"cat": ["a", "b c", "d"], "dog": ["e f"]}
-    found = directions(model, ("dog", "cat"), (), reader(2), prompts)
+    found = directions(("dog", "cat"), (), reader(model, 2), prompts)
     with torch.no_grad():
         by_hand = [
             functional.normalize(model.encode_text(tokenize(prompts[name])), dim=-1).mean(0) for name in ("dog", "cat")
         ]
     torch.testing.assert_close(found, torch.stack([mean / mean.norm() for mean in by_hand], dim=1))
     with pytest.raises(Refused, match="1 of 2 classes have no prompts: sea"):
-        directions(model, ("cat", "sea"), (), reader(2), prompts)
+        directions(("cat", "sea"), (), reader(model, 2), prompts)
 
 
 def test_shots_are_drawn_from_each_class_by_the_seed() -> None:

@@ -1,4 +1,4 @@
-"""Check a training before it starts: its steps, problems with its settings and data, and the memory it needs."""
+"""Check a training or an evaluation before it starts: steps, problems of settings and data, files, memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,9 @@ import pandas as pd
 
 from engine.datasets import DataProblem, class_names, note_on_ids, note_on_repeats
 from engine.report.style import compute, digits
+from engine.results.answers import Needed, Prospect
 from engine.specs import ModelName
+from engine.specs.evaluate import EvaluateSpec
 from engine.specs.schedule import Schedule, schedule
 from engine.specs.train import TrainSpec
 from engine.words import count_captions, plural
@@ -64,18 +66,15 @@ def checks(spec: TrainSpec, data: Data) -> list[Check]:
     plan = schedule(spec, data.train)
     results = [*_pairs(data), *_captions(spec, data, plan), *_images(data)]
     if plan.steps_per_epoch < 1:
-        return [*results, *(Check("error", f"Batch: {problem}.") for problem in plan.problems)]
+        return [*results, Check("error", f"Batch: {plan.problem}.")]
     return [*results, _steps(spec, plan), _warmup(spec, plan), *_validation(spec, data), *_doubts(spec)]
 
 
 def _pairs(data: Data) -> list[Check]:
     text = f"{plural(data.train, 'pair')} to train on, {data.held:,} held out."
-    return [
-        Check(
-            "ok" if data.held else "warning",
-            text if data.held else f"{text} The quality of the model cannot be measured.",
-        )
-    ]
+    if data.held:
+        return [Check("ok", text)]
+    return [Check("warning", f"{text} The quality of the model cannot be measured.")]
 
 
 def _captions(spec: TrainSpec, data: Data, plan: Schedule) -> list[Check]:
@@ -85,10 +84,8 @@ def _captions(spec: TrainSpec, data: Data, plan: Schedule) -> list[Check]:
     counts = count_captions(data.captions, data.distinct_captions)
     zeroshot = (data.classes or data.zeroshot) and spec.zeroshot_frequency
     if not zeroshot and note_on_repeats(data.captions, data.distinct_captions):
-        text = (
-            f"{counts}: retrieval cannot be good, because equal captions cannot be told apart. Judge by held-out loss."
-        )
-        return [Check("warning", text)]
+        doubt = "retrieval cannot be good, because equal captions cannot be told apart. Judge by held-out loss."
+        return [Check("warning", f"{counts}: {doubt}")]
     if data.distinct_captions < plan.batch_size * plan.steps_per_epoch:
         return [Check("ok", f"{counts}: pairs that share a caption keep the loss above 0 and lower retrieval.")]
     return [Check("ok", f"{counts}.")]
@@ -116,8 +113,8 @@ def _steps(spec: TrainSpec, plan: Schedule) -> Check:
 
 
 def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
-    if plan.problems:
-        return Check("error", f"Learning rate: {plan.problems[0]}.")
+    if plan.problem:
+        return Check("error", f"Learning rate: {plan.problem}.")
     then = {"cosine": "then falls to 0", "const": "then stays", "const-cooldown": "then stays until the cooldown"}
     steps = plural(plan.warmup_steps, "step")
     text = f"The learning rate rises to {spec.peak_lr:g} within {steps}, {then[spec.lr_scheduler]}."
@@ -152,25 +149,28 @@ def _validation(spec: TrainSpec, data: Data) -> list[Check]:
 
 def _doubts(spec: TrainSpec) -> list[Check]:
     results = []
+    doubts = []
     if spec.precision == "fp16" and spec.device == "cpu":
         results.append(Check("error", "Training in fp16 needs an accelerator: take fp32, bf16 or amp_bf16 on the CPU."))
     elif spec.precision == "fp16":
-        text = "Pure fp16 weights often fail to train, because small gradients become 0. Take amp_bf16 or amp."
-        results.append(Check("warning", text))
+        doubts += ["Pure fp16 weights often fail to train, because small gradients become 0. Take amp_bf16 or amp."]
     if spec.precision == "bf16" and spec.opt == "adamw" and spec.peak_lr < LEAST_BF16_LR:
-        text = (
+        doubts += [
             f"Pure bf16 weights with AdamW at a learning rate of {spec.peak_lr:g}: most weights will not change, "
             f"because such small updates round away. Take amp_bf16, or a learning rate of at least {LEAST_BF16_LR:g}."
-        )
-        results.append(Check("warning", text))
-    locked = [name for name, is_locked in (("image", spec.lock_image), ("text", spec.lock_text)) if is_locked]
-    random = [name for name in locked if not getattr(spec, f"pretrained_{name}")]
+        ]
+    locked = _locked(spec)
+    random = [tower for tower in locked if not getattr(spec, f"pretrained_{tower}")]
     if random and not spec.pretrained and not spec.resume:
-        text = f"The {' and '.join(random)} tower is locked but has no trained weights: it stays random. Choose initial"
-        results.append(Check("warning", f"{text} weights, or do not lock it."))
+        text = f"The {' and '.join(random)} tower is locked but has no trained weights: it stays random."
+        doubts += [f"{text} Choose initial weights, or do not lock it."]
     if len(locked) == 2 and not spec.lock_image_unlocked_groups and not spec.lock_text_unlocked_layers:
-        results.append(Check("warning", "Both towers are locked, so almost nothing is trained."))
-    return results
+        doubts += ["Both towers are locked, so almost nothing is trained."]
+    return [*results, *(Check("warning", doubt) for doubt in doubts)]
+
+
+def _locked(spec: TrainSpec) -> list[str]:
+    return [tower for tower in ("image", "text") if getattr(spec, f"lock_{tower}")]
 
 
 def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) -> Check | None:
@@ -193,15 +193,10 @@ def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) ->
 
 def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:
     total = float(row["mparams"])
-    image, text = (_figure(row, f"{tower}_mparams") for tower in ("image", "text"))
-    locked = image * spec.lock_image + text * spec.lock_text
+    counts = [row.get(f"{tower}_mparams") for tower in _locked(spec)]
+    locked = sum(float(count) for count in counts if count is not None and not pd.isna(count))
     mb_per_m = MB_PER_M_HALF if spec.precision in ("bf16", "fp16") else MB_PER_M
     return mb_per_m * (total - locked) + MB_PER_M_LOCKED * mb_per_m / MB_PER_M * locked
-
-
-def _figure(row: Mapping[Any, Any], name: str) -> float:
-    value = row.get(name)
-    return 0.0 if value is None or pd.isna(value) else float(value)
 
 
 def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:
@@ -219,3 +214,64 @@ def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:
                 f"{compute(rate['bfloat16'])} in bfloat16 and {compute(rate['float32'])} in float32."
             )
     return ""
+
+
+def of_prospect(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: float | None) -> list[Check]:
+    """Return problems first, then files, then memory. device_gb: memory of the device, in 1e9 bytes."""
+    problems = [Check("error", problem) for problem in prospect.problems]
+    memory = [_memory(prospect, spec, device_gb)] if prospect.peak_mb is not None else []
+    return [*problems, *_files(prospect), *memory]
+
+
+def unknown(spec: TrainSpec | EvaluateSpec, why: str) -> Check:
+    """Return the check for needs that could not be determined. Only a warning, because the run may still work."""
+    return Check("warning", f"The files and memory for {spec.model} could not be determined: {why}.")
+
+
+def _files(prospect: Prospect) -> list[Check]:
+    to_fetch = [needed for needed in prospect.needed if needed.address]
+    room = prospect.free_mb - sum(needed.mb or 0 for needed in to_fetch)
+    return [_file(needed, prospect, enough=room > 0) for needed in prospect.needed]
+
+
+def _file(needed: Needed, prospect: Prospect, *, enough: bool) -> Check:
+    what = _sentence(needed.what)
+    if not needed.address:
+        return Check("ok", f"{what}." if str(needed.path) in what else f"{what}: {needed.path}.")
+    size = f" ({_size(needed.mb)})" if needed.mb else ""
+    text = f"{what}: to be downloaded from {needed.address}{size} into {prospect.cache}"
+    if enough:
+        return Check("ok", f"{text}, where {_size(prospect.free_mb)} are free.")
+    return Check("error", f"{text}, where only {_size(prospect.free_mb)} are free. Make room, or set HF_HUB_CACHE.")
+
+
+def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: float | None) -> Check:
+    """Return the check of memory: an error if the state does not fit, a warning if the peak exceeds free memory."""
+    assert prospect.peak_mb is not None
+    assert prospect.state_mb is not None
+    training = isinstance(spec, TrainSpec)
+    # processes on a CPU share its memory; on accelerators each has its own
+    sharing = spec.nproc if isinstance(spec, TrainSpec) and spec.device == "cpu" else 1
+    peak, held = (sharing * mb / 1e3 for mb in (prospect.peak_mb, prospect.state_mb))
+    what = "weights, gradients and optimizer" if training else "weights"
+    text = f"Memory: about {digits(peak)} GB, {digits(held)} GB of which for {what}, the rest for a batch"
+    text += f"; {sharing} processes together." if sharing > 1 else "."
+    if device_gb is None:
+        return Check("ok", text)
+    free_gb = device_gb if prospect.unused_mb is None else prospect.unused_mb / 1e3
+    text += f" There are {digits(device_gb)} GB"
+    text += "." if prospect.unused_mb is None else f", {digits(free_gb)} GB of them free now."
+    if held > device_gb:
+        return Check("error", text)
+    if peak > free_gb:
+        less = "a smaller batch, or checkpoint activations" if training else "a smaller batch"
+        return Check("warning", f"{text} Take {less}.")
+    return Check("ok", text)
+
+
+def _size(mb: float) -> str:
+    return f"{digits(mb / 1e3)} GB" if mb >= 1000 else f"{digits(mb)} MB"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".")

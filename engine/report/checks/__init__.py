@@ -1,1 +1,0 @@
-"""Checks of a training before it starts."""
