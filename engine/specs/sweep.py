@@ -46,7 +46,7 @@ def specs(spec: TrainSpec, values: Mapping[str, Sequence[str]]) -> dict[str, Tra
         except ValidationError as error:
             first = error.errors()[0]
             field = first["loc"][0] if first["loc"] else "spec"
-            given = f" (given: {first['input']!r})" if field in combination else ""
-            raise Refused(f"sweep, {field}: {first['msg']}{given}") from error
+            value = f" (given: {first['input']!r})" if field in combination else ""
+            raise Refused(f"sweep, {field}: {first['msg']}{value}") from error
         made[" ".join(f"{name}={getattr(one, name):g}" for name in combination)] = one
     return made

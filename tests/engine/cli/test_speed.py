@@ -66,7 +66,7 @@ def test_a_variant_that_fails_is_a_row_and_exit_code_1(
     asked += " --batch-size-list test_resnet,2"
     assert main([*asked.split(), "--format", "dynamo", "--output", str(out)]) == 1
     shown = capsys.readouterr().err
-    assert re.search(r"test_resnet eager, inference, batch 2: \S+ ms, \S+ samples/s; single process", shown)
+    assert re.search(r"test_resnet \(eager, inference, batch 2\): \S+ ms, \S+ samples/s; single process", shown)
     assert "compile:absent, inference: 1 failed" in shown
     assert "timm:test_resnet (compile:absent, inference, batch 2) failed (error)" in shown
     with out.open(newline="") as file:
