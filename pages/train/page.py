@@ -138,7 +138,7 @@ def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
 def sweep_fields() -> dict[str, list[str]]:
     """Draw the values to sweep. Return them by field; a field without values is not swept."""
     keys = {name: f"{PREFIX}_sweep_{name}" for name in sweep.FIELDS}
-    filled = any(st.session_state.get(key) for key in keys.values())
+    filled = any(st.session_state.get(key) or key in st.query_params for key in keys.values())
     if not (section := fold("Sweep", key=f"{PREFIX}_sweep", filled=filled)):
         return {}
     with section:
@@ -149,7 +149,7 @@ def sweep_fields() -> dict[str, list[str]]:
 
 def _sweep_values(place: Any, name: str, key: str) -> list[str]:
     """Draw the values to sweep of one field, and what is wrong with them. Return them."""
-    values = sweep.split(place.text_input(SWEEP_LABELS[name], key=key))
+    values = sweep.split(place.text_input(SWEEP_LABELS[name], key=key, bind="query-params"))
     for value in values:
         if problem := spec_form.problem(TrainSpec, name, value):
             place.error(plain(f"{quoted(value)}: {problem}"), icon=":material/error:")

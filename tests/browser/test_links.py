@@ -44,6 +44,7 @@ def test_bad_links_are_answered_with_a_message(page: Page, tmp_path: Path) -> No
         )
         expect(batch).to_have_value("1.5")
         expect(count).to_be_disabled()
+        expect(count).not_to_have_css("color", "rgb(255, 255, 255)")  # on no colour, white could not be read
         batch.fill("2000")
         batch.press("Enter")
         expect(page.get_by_text("Counts 1 model on meta")).to_be_visible()
