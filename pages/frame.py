@@ -94,7 +94,7 @@ page = st.navigation(
 )
 st.set_page_config(page_title=f"{page.title} – Model Vitals")
 # Streamlit writes white on the primary colour: 3.7:1 in the dark theme. Dark text has 5.1:1.
-on_primary = ".stApp :is([data-testid=stBaseButton-primary], [data-tag])"
+on_primary = ".stApp :is([data-testid=stBaseButton-primary]:enabled, [data-tag])"
 st.html(f"<style>{on_primary} {{ color: light-dark(#ffffff, #0d1117) }}</style>")
 sign_in.draw(backend.settings())
 if (warning := backend.settings().public_warning) and not sign_in.configured():
