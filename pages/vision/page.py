@@ -47,7 +47,8 @@ FURTHER = {
         "trace",
     ),
     "Accuracy checks": ("cosine", "tolerance"),
-    "Conditions": ("threads", "nodes", "seed", "cache", "cudnn_benchmark", "deterministic"),
+    "Conditions": ("threads", "seed", "cache", "cudnn_benchmark", "deterministic"),
+    "Cluster": ("nodes",),
     "Batch sizes": ("max_batch_size", "batch_size_list"),
     "Model": OPTIONS,
     "Model filters": ("filter", "exclude", "exclude_exact", "partition"),
@@ -94,7 +95,8 @@ def form() -> None:
     for column, (name, options) in zip(columns, choices.items(), strict=True):
         with column:
             values[name] = spec_form.field(BenchmarkSpec, name, PREFIX, options)
-    values |= groups.draw(BenchmarkSpec, PREFIX, FURTHER)
+    further = {group: fields for group, fields in FURTHER.items() if group != "Cluster" or launch.cluster_devices()}
+    values |= groups.draw(BenchmarkSpec, PREFIX, further)
     presets.draw(place, PREFIX, PRESETS, values)
     names, values["configs"] = files.draw_files(PREFIX)
     values["models"] = [*models, *names]

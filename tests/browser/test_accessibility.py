@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from engine.settings import Settings
 from engine.store import open_store
@@ -54,6 +54,14 @@ def test_a_page_meets_the_rules(page: Page, server: Server, path: str) -> None:
 def test_the_dark_theme_meets_them(page: Page, server: Server) -> None:
     page.emulate_media(color_scheme="dark")
     assert violations(page, f"{server.url}/profile?profile_models=timm:resnet18") == []
+    colour = "button => getComputedStyle(button).color"
+    count = page.get_by_role("button", name="Count", exact=True)
+    on_primary = count.evaluate(colour)
+    page.goto(
+        f"{server.url}/profile?profile_models=timm:resnet18&profile_batch_size=1.5"
+    )  # a rule leaves it out: disabled
+    expect(count).to_be_disabled()
+    assert count.evaluate(colour) != on_primary, "dark on dark"
 
 
 @pytest.mark.parametrize("kind", ["profile", "benchmark", "recurrent", "device", "train", "evaluate"])

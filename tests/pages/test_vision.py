@@ -11,6 +11,7 @@ from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec
 from engine.store import Run, Store
 from engine.store.files import RunFiles
+from pages.shared import launch
 from pages.shared.form.command import command
 from tests.support.page import (
     ENVIRONMENT,
@@ -389,3 +390,14 @@ def test_a_row_says_how_its_model_was_built(store: Store) -> None:
     table = app.dataframe[0].value
     assert (list(table["num_classes"]), list(table["model_kwargs"])) == ([10], ['{"depth": 2}'])
     assert "in_chans" not in table
+
+
+@pytest.mark.slow
+def test_nodes_are_a_setting_where_a_cluster_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    def groups() -> list[str]:
+        app = open_page(PAGE)
+        return next(pills.options for pills in app.pills if pills.label.startswith("Further settings"))
+
+    assert "Cluster" not in groups()
+    monkeypatch.setattr(launch, "cluster_devices", lambda: ["cluster:cpu"])
+    assert "Cluster" in groups()
