@@ -298,7 +298,7 @@ def test_a_flagged_timing_is_hollow_off_the_front_and_timed_again_by_one_click(s
     table = app.dataframe[0].value
     assert set(table.loc[table["model"] == "resnet50", "flags"]) == {"contended, unstable"}
     assert {name.partition(".")[0] for name in front(app)} == {"resnet18"}
-    assert "spoiled left off it" in plainly(app)
+    assert "spoiled left off the front" in plainly(app)
     drawn = [trace for trace in figure(app)["data"] if "customdata" in trace]
     symbols = {
         point[1]: symbol.endswith("-open")

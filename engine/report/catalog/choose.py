@@ -97,7 +97,7 @@ def sentence(
     parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} models by {each} shown"]
     parts += [f"{lacking:,} {'has' if lacking == 1 else 'have'} no value for this plot"] if lacking else []
     parts += [f"**{front:,}** on the Pareto front"] if front else []
-    parts += [f"{left_off:,} spoiled left off it"] if left_off else []
+    parts += [f"{left_off:,} spoiled left off the front"] if left_off else []
     parts += [f"**{selected:,}** selected"] if selected else []
     return "; ".join(parts)
 
