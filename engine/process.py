@@ -25,7 +25,7 @@ class HostLost(RuntimeError):
 
 @dataclass(frozen=True)
 class Share:
-    """What a run has on one node of a cluster."""
+    """Processes and resources of a run on one node of a cluster."""
 
     processes: int
     num_cpus: int

@@ -166,10 +166,14 @@ def badge(run: Run) -> None:
 
 
 UNITS = {
-    **{"profile": "counts", "benchmark": "processes", "recurrent": "processes"},
-    **{"device": "rates", "train": "steps", "evaluate": "parts"},
+    "profile": "counts",
+    "benchmark": "processes",
+    "recurrent": "processes",
+    "device": "rates",
+    "train": "steps",
+    "evaluate": "parts",
 }
-"""What the progress of a running run counts, by kind."""
+"""Units in which the progress of a running run is counted, by kind."""
 
 
 def sentence(run: Run, store: Store) -> str:
