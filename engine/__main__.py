@@ -9,6 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from engine import process
+
+process.collect_rarely()
 # We use no pydantic plugins, and the search for them takes 0.1 s: it reads the metadata of every package.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
@@ -91,6 +94,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         source: CliSettingsSource[Any] = CliSettingsSource(Engine, formatter_class=HelpFormatter)  # type: ignore[arg-type]
         CliApp.run(Engine, list(arguments) or ["--help"], cli_settings_source=source)
+        sys.stdout.flush()
     except ValidationError as error:
         for problem in error.errors():
             whole = isinstance(problem["input"], dict)  # two flags that exclude each other
@@ -115,4 +119,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    process.leave(main(sys.argv[1:]))

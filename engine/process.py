@@ -1,16 +1,19 @@
-"""Help processes: end with the parent, keep stdout for messages, count kills for memory, join a cluster."""
+"""Help processes: start and end quickly, end with the parent, keep stdout for messages, count kills, join a cluster."""
 
+import atexit
 import ctypes
+import gc
 import json
 import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 PR_SET_PDEATHSIG = 1
 CGROUPS = Path("/sys/fs/cgroup")
@@ -38,6 +41,27 @@ def nodes_to_use() -> dict[str, Share]:
     They are the nodes of a timing that has several, and those of a training besides the worker's own.
     """
     return {node: Share(**share) for node, share in json.loads(os.environ.get(NODES, "{}")).items()}
+
+
+def collect_rarely() -> None:
+    """Let Python collect garbage rarely. Call this before heavy imports.
+
+    Loading torch, timm and open_clip creates objects by the hundred thousand and no garbage: the default of a
+    collection per 700 objects takes 1.0 of 4.5 s of CPU time.
+    """
+    gc.set_threshold(100_000)
+
+
+def leave(code: int) -> NoReturn:
+    """End this process with an exit code, as multiprocessing ends its children: without destroying all objects.
+
+    With torch and timm loaded, destroying them takes 0.9 s of CPU time. Threads are joined and exit functions run.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def die_with_parent() -> None:

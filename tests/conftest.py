@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.support.page import Answering
     from tests.support.postgres import Server
 
+gc.set_threshold(100_000)  # collections of torch and streamlit take half a second each
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: threads of several would spin for each other
 hypothesis.settings.register_profile("any machine", deadline=None)  # however slow

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+from engine.process import collect_rarely, die_with_parent, leave, own_stdout
+
+collect_rarely()
+
 import torch
 
 from engine.measure import environment
-from engine.process import die_with_parent, own_stdout
 from engine.replicates.messages import Job, Report
 
 STATUS = Path("/proc/self/status")
@@ -56,3 +59,4 @@ def _limit_memory() -> None:
 
 if __name__ == "__main__":
     main()
+    leave(0)

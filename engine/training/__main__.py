@@ -9,6 +9,10 @@ import time
 import warnings
 from pathlib import Path
 
+from engine.process import collect_rarely, leave
+
+collect_rarely()
+
 import psutil
 import torch
 
@@ -72,3 +76,4 @@ def _end_with(*others: int) -> None:
 
 if __name__ == "__main__":
     main()
+    leave(0)
