@@ -20,24 +20,24 @@ _GIVEN = {name: Path(os.environ[name]) for name in CACHES if name in os.environ}
 """Cache folders that this process was given. Compilers read the environment variables each time."""
 
 
-def own_caches(label: str, device: str) -> float:
-    """Load the compiler, and from now on compile into the cache folders of this label.
+def own_caches(label: str, device: str, backend: str = "") -> float:
+    """Load the compiler with this backend, and from now on compile into the cache folders of this label.
 
     Returns the seconds that loading took; about 0 if it was loaded before.
     """
     started = time.perf_counter()
-    _load(device)
+    _load(device, backend or "inductor")
     seconds = time.perf_counter() - started
     _use(label)
     return seconds
 
 
 @cache
-def _load(device: str) -> None:
-    """Load the compiler once per process."""
+def _load(device: str, backend: str) -> None:
+    """Load the compiler once per process and backend."""
     _use(LOADING)
     with suppress(Exception):  # an error that every compilation has is reported for each model
-        torch.compile(lambda values: values + 1)(torch.ones(8, device=device))
+        torch.compile(lambda values: values + 1, backend=backend)(torch.ones(8, device=device))
 
 
 def _use(label: str) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -26,6 +26,13 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 expect.set_options(timeout=5 * PATIENCE_S * 1000)
 
 LONG_S = 900
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """For tests of the form, which start no run."""
+    with serve(tmp_path_factory.mktemp("served"), preload="") as server:
+        yield server
 
 
 def start(page: Page, label: str) -> int:
@@ -52,7 +59,7 @@ def wait(until: Callable[[], bool], seconds: float = LONG_S) -> None:
 def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path) -> None:
     """A minute and more: CLIP learns the digits in three epochs, validated four times."""
     with serve(tmp_path) as server:
-        page.goto(f"{server.url}/train?train_epochs=3")
+        page.goto(f"{server.url}/train?train_epochs=3&train_threads=1")
         expect(page.get_by_text("1,438 pairs to train on, 359 held out")).to_be_visible()
         expect(page.get_by_text("66 steps of 64 pairs")).to_be_visible()
         run_id = start(page, "Train")
@@ -83,7 +90,7 @@ def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path
         best = server.settings.runs_dir / str(run_id) / "checkpoints" / "best.pt"
         assert downloaded(page, re.compile(r"^best\.pt \(")).read_bytes() == best.read_bytes()
 
-        page.goto(f"{server.url}/evaluate?evaluate_model={run_id}")
+        page.goto(f"{server.url}/evaluate?evaluate_model={run_id}&evaluate_threads=1")
         expect(page.get_by_text(re.compile("a photo of the digit zero")).first).to_be_visible()
         evaluated = start(page, "Evaluate")
         wait(lambda: stored(server, evaluated)[0].state.ended)
@@ -153,18 +160,17 @@ def search(page: Page, shots: Path) -> None:
         page.screenshot(path=shots / f"search_{theme}.png", full_page=True)
 
 
-def test_a_zip_that_leads_outside_is_refused(page: Page, tmp_path: Path) -> None:
+def test_a_zip_that_leads_outside_is_refused(page: Page, tmp_path: Path, server: Server) -> None:
     with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
         archive.writestr("../outside.csv", "filepath,title\n")
-    with serve(tmp_path, preload="") as server:
-        page.goto(f"{server.url}/train")
-        expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
-        page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
-        expect(page.get_by_text(re.compile(r"outside\.csv")).first).to_be_visible()
-        assert not list(tmp_path.rglob("outside.csv"))
+    page.goto(f"{server.url}/train")
+    expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
+    page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
+    expect(page.get_by_text(re.compile(r"outside\.csv")).first).to_be_visible()
+    assert not list(server.settings.runs_dir.parent.rglob("outside.csv"))
 
 
-def test_images_that_cannot_be_read_are_told_before_the_start(page: Page, tmp_path: Path) -> None:
+def test_images_that_cannot_be_read_are_told_before_the_start(page: Page, tmp_path: Path, server: Server) -> None:
     """A CSV of 40 images, two of which are broken, uploaded with them."""
     names = [*(f"{number}.png" for number in range(38)), "a-cut.png", "b-cut.png"]
     write_images(tmp_path / "pictures", *names)
@@ -175,20 +181,19 @@ def test_images_that_cannot_be_read_are_told_before_the_start(page: Page, tmp_pa
     with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
         for path in (table, *(tmp_path / "pictures" / name for name in names)):
             archive.write(path, path.name)
-    with serve(tmp_path, preload="") as server:
-        page.goto(f"{server.url}/train")
-        expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
-        page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
-        told = re.compile(
-            r"2 of 40 images opened cannot be read: \S+a-cut\.png .*, \S+b-cut\.png .*\. They are left out"
-        )
-        expect(page.get_by_text(told).first).to_be_visible()
-        page.get_by_text("2 of 40 images opened cannot be read", exact=True).click()
-        expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
-        assert not stored_runs(server)
+    page.goto(f"{server.url}/train")
+    expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
+    page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
+    warning = re.compile(
+        r"2 of 40 images opened cannot be read: \S+a-cut\.png .*, \S+b-cut\.png .*\. They are left out"
+    )
+    expect(page.get_by_text(warning).first).to_be_visible()
+    page.get_by_text("2 of 40 images opened cannot be read", exact=True).click()
+    expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
+    assert not stored_runs(server)
 
 
-def test_an_upload_that_a_tick_brings_first_becomes_the_data(page: Page, tmp_path: Path) -> None:
+def test_an_upload_that_a_tick_brings_first_becomes_the_data(page: Page, tmp_path: Path, server: Server) -> None:
     """The browser's next tick tells of an upload, too, and may be there before the form's own message."""
     ticking: list[str] = []
 
@@ -219,25 +224,27 @@ def test_an_upload_that_a_tick_brings_first_becomes_the_data(page: Page, tmp_pat
     with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
         for path in (table, *(tmp_path / name for name in names)):
             archive.write(path, path.name)
-    with serve(tmp_path, preload="") as server:
-        page.route_web_socket(re.compile("_stcore/stream"), hear)
-        page.goto(f"{server.url}/train")
-        expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
-        while not ticking:
-            page.wait_for_timeout(TICK_S * 1000)
-        page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
-        page.wait_for_timeout(4 * TICK_S * 1000)
-        for send in sent:
-            send()
-        expect(page.get_by_text("9 pairs; 9 captions, all distinct")).to_be_visible()
-        expect(page.get_by_role("combobox", name="Data", exact=True)).to_have_value(re.compile(r"pairs-\w+/pairs.csv"))
+    page.route_web_socket(re.compile("_stcore/stream"), hear)
+    page.goto(f"{server.url}/train?train_batch_size=60")  # its memory is not known yet, so the page ticks
+    expect(page.get_by_text("1,438 pairs to train on")).to_be_visible()
+    while not ticking:
+        page.wait_for_timeout(TICK_S * 1000)
+    page.locator("input[type=file]").first.set_input_files(str(tmp_path / "pairs.zip"))
+    page.wait_for_timeout(4 * TICK_S * 1000)
+    for send in sent:
+        send()
+    expect(page.get_by_text("9 pairs; 9 captions, all distinct")).to_be_visible()
+    expect(page.get_by_role("combobox", name="Data", exact=True)).to_have_value(re.compile(r"pairs-\w+/pairs.csv"))
 
 
-@pytest.mark.parametrize("asked_before", [False, True])
-def test_a_preset_stays_in_a_browser_that_hears_late(browser: Browser, tmp_path: Path, asked_before: bool) -> None:
+@pytest.mark.parametrize(("asked_before", "batch_size"), [(False, 61), (True, 62)])
+def test_a_preset_stays_in_a_browser_that_hears_late(
+    browser: Browser, server: Server, asked_before: bool, batch_size: int
+) -> None:
     """While memory is being looked up the page asks on and on, and brings the values of before until it hears.
 
-    asked_before: what the preset needs is known, so nothing ticks any more but what was sent before.
+    asked_before: what the preset needs is known, so nothing ticks any more but what was sent before. batch_size: one
+    whose memory no other test has looked up.
     """
     kept: list[Callable[[], None]] = []
     holds = False
@@ -249,19 +256,19 @@ def test_a_preset_stays_in_a_browser_that_hears_late(browser: Browser, tmp_path:
     def later(send: Callable[[], None]) -> None:
         kept.append(send) if holds else send()
 
+    form = f"{server.url}/train?train_batch_size={batch_size}"
     with (
-        serve(tmp_path, preload="") as server,
         browser.new_context() as one,
         browser.new_context() as other,
         one.new_page() as quick,
         other.new_page() as late,
     ):
         late.route_web_socket(re.compile("_stcore/stream"), hear)
-        late.goto(f"{server.url}/train")
+        late.goto(form)
         expect(late.get_by_text("Checking weights, tokenizer and memory")).to_be_visible()
         holds = True
         late.get_by_role("button", name="Fine-tune gently").click()
-        quick.goto(f"{server.url}/train")
+        quick.goto(form)
         expect(quick.get_by_text("Memory: about")).to_be_visible()  # so it is known for the form of before as well
         if asked_before:
             quick.get_by_role("button", name="Fine-tune gently").click()
@@ -273,7 +280,7 @@ def test_a_preset_stays_in_a_browser_that_hears_late(browser: Browser, tmp_path:
             send()
         expect(late.get_by_text("Memory: about")).to_be_visible()
         expect(late.get_by_role("spinbutton", name="Learning rate")).to_have_value("0.00001")
-        expect(late.get_by_text("110 steps of 64 pairs: 22 steps an epoch, 5 epochs")).to_be_visible()
+        expect(late.get_by_text(f"115 steps of {batch_size} pairs: 23 steps an epoch, 5 epochs")).to_be_visible()
 
 
 def stored_runs(server: Server) -> list[Run]:

@@ -15,7 +15,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 expect.set_options(timeout=PATIENCE_S * 1000)
 
 RUNNERS = ["aten", "py"]
-SMALL = "recurrent_seq_length=5&recurrent_input_size=16&recurrent_hidden_size=16&recurrent_mini_batch=4"
+SMALL = (
+    "recurrent_seq_length=5&recurrent_input_size=16&recurrent_hidden_size=16&recurrent_mini_batch=4&recurrent_threads=1"
+)
 LONG_S = 1500
 """Checking every runner takes its time on a loaded machine."""
 

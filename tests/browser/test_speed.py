@@ -47,7 +47,7 @@ def rows_of(server: Server, run_id: int) -> tuple[State, list[BenchmarkRow]]:
 def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_path: Path) -> None:
     """A minute: three models are timed in fresh processes, which load PyTorch and compile."""
     with serve(tmp_path) as server:
-        form(server, page, *MODELS, min_seconds="0.1", replicates="1")
+        form(server, page, *MODELS, min_seconds="0.1", replicates="1", threads="1")
         page.get_by_role("button", name="Compile or not?").click()
         expect(page.get_by_text(re.compile("^Times 2 models .2 variants interleaved"))).to_be_visible()
         # generated code takes most of the time, and tests of the engine have it; a backend that is absent fails

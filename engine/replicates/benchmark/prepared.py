@@ -87,7 +87,7 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
     """
     training = job.mode == "training"
     compiles = variant.execution == "compile"
-    loading_s = compiling.own_caches(variant.label, job.spec.device) if compiles else 0.0
+    loading_s = compiling.own_caches(variant.label, job.spec.device, variant.backend) if compiles else 0.0
     held = Held.now(job.spec.device, resident_mb)
     found, notes = numbers(job, variant)
     built = variants.build(job.model, wanted(job, found), variant, training=training, build=build)

@@ -121,7 +121,7 @@ def _again(measured: Measured, job: Job, made: Made, stopwatch: Stopwatch) -> Me
     if made.variant.execution != "compile" or job.spec.processes > 1:
         return measured
     torch.compiler.reset()
-    compiling.own_caches(made.variant.label, job.spec.device)
+    compiling.own_caches(made.variant.label, job.spec.device, made.variant.backend)
     training = job.mode == "training"
     try:
         with made.ready.settings():

@@ -69,8 +69,8 @@ def tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Flags of a training that takes a second; its configuration is a file."""
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
     (tmp_path / "tiny.json").write_text(json.dumps(TINY))
-    flags = f"--model {tmp_path / 'tiny.json'} --samples 40 --batch-size 8 --log-every-n-steps 1 --no-tensorboard"
-    return flags.split()
+    flags = "--samples 40 --batch-size 8 --log-every-n-steps 1 --no-tensorboard --threads 1"
+    return ["--model", str(tmp_path / "tiny.json"), *flags.split()]
 
 
 @pytest.mark.slow

@@ -62,8 +62,8 @@ def test_a_variant_that_fails_is_a_row_and_exit_code_1(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "rows.csv"
-    asked = "benchmark --models timm:test_resnet --replicates 1 --min-seconds 0.1 --variants eager,compile:absent"
-    asked += " --batch-size-list test_resnet,2"
+    asked = "benchmark --models timm:test_resnet --replicates 1 --min-seconds 0.1 --threads 1"
+    asked += " --variants eager,compile:absent --batch-size-list test_resnet,2"
     assert main([*asked.split(), "--format", "dynamo", "--output", str(out)]) == 1
     shown = capsys.readouterr().err
     assert re.search(r"test_resnet \(eager, inference, batch 2\): \S+ ms, \S+ samples/s; single process", shown)
