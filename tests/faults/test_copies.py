@@ -52,6 +52,7 @@ def test_a_supervisor_copies_what_its_worker_makes(house: House, there: Settings
     until(lambda: "step 1\n" in read(there, house, long).log_tail(1000), "the log of a run under way")
     house.store.request_cancel(long)
     house.end(long)
+    until(lambda: (read(there, house, long).dir / "finally.txt").is_file(), "the last files of a cancelled run")
     assert (read(there, house, long).dir / "finally.txt").read_text() == "saved what is worth saving"
     house.end(timing)
     assert (read(there, house, timing).dir / "numbers.txt").read_text() == "1 2 3"
