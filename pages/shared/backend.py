@@ -80,15 +80,20 @@ def _answers(settings: Settings) -> Answers:
     return Answers(settings)
 
 
-def linked_run() -> Run | None:
-    """Return the run that the address names with `?run=ID`, or None if there is no such run."""
-    number = st.query_params.get("run", "")
-    if not number.isdecimal() or len(number) > LONGEST_ID:
+def find_run(number: str | int) -> Run | None:
+    """Return the run with a number, or None if there is no such run. number: may be any text from a link."""
+    text = str(number)
+    if not text.isdecimal() or len(text) > LONGEST_ID:
         return None
     try:
-        return store().run(int(number))
+        return store().run(int(text))
     except LookupError:
         return None
+
+
+def linked_run() -> Run | None:
+    """Return the run that the address names with `?run=ID`, or None if there is no such run."""
+    return find_run(st.query_params.get("run", ""))
 
 
 def folder(run: Run) -> Path:

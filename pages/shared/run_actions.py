@@ -117,7 +117,7 @@ def _dialog(run_ids: Sequence[int]) -> None:
     """Show what will be deleted. The user confirms by typing a number."""
     if DONE in st.session_state:
         st.rerun()
-    runs = [run for run_id in run_ids if (run := _find(run_id))]
+    runs = [run for run_id in run_ids if (run := backend.find_run(run_id))]
     active = [run for run in runs if not run.state.ended]
     if active:
         numbers = shortened([str(run.id) for run in active], NAMED)
@@ -151,13 +151,6 @@ def _dialog(run_ids: Sequence[int]) -> None:
         on_click=_delete,
         args=(run_ids,),
     )
-
-
-def _find(run_id: int) -> Run | None:
-    try:
-        return backend.store().run(run_id)
-    except LookupError:
-        return None
 
 
 def _delete(run_ids: Sequence[int]) -> None:

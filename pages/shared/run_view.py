@@ -11,7 +11,7 @@ from engine.specs import BenchmarkSpec, RecurrentSpec, Refused, Spec
 from engine.specs.timed import QUOTABLE
 from engine.store import RETRYABLE, Cause, Role, Run, State, Store
 from engine.words import plural
-from pages.shared import backend, durations, rerun
+from pages.shared import backend, durations, rerun, run_actions
 from pages.shared.form.link import form_link
 from pages.shared.kinds import PAGES
 from pages.shared.text import duration, ordinal, plain, show_error
@@ -100,23 +100,13 @@ def _retries(run: Run) -> None:
             submit_and_open(type(run.spec).model_validate(run.spec.model_dump() | {run.spec.batch_field: half}))
     label, icon, help = RESUME if run.kind == "train" else RESTART
     if st.button(label, key=f"retry_{run.id}", icon=icon, help=help):
-        _retry(run.id)
+        run_actions.retry([run.id])
 
 
 def _again(run: Run) -> None:
     help = "Start a new run with the same settings."
     if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help=help):
         submit_and_open(run.spec)
-
-
-def _retry(run_id: int) -> None:
-    """Queue a run again under its number and redraw the page. If it is refused, show why."""
-    try:
-        jobs.retry(backend.store(), backend.settings(), run_id)
-    except (Refused, LookupError) as refusal:
-        show_error(refusal)
-        return
-    st.rerun()
 
 
 def more_processes(run: Run, **more: Any) -> None:
