@@ -32,7 +32,7 @@ from pages.clip import uploads
 from pages.shared import backend
 from pages.shared.form import spec_form
 from pages.shared.rerun import fold
-from pages.shared.text import plain
+from pages.shared.text import plain, show_error
 
 LOOK_S = 3
 """The preview opens images for at most this many seconds, so that the form stays responsive."""
@@ -225,7 +225,7 @@ def _held_out(arguments: tuple[tuple[str, Any], ...], stamp: int, fraction: floa
 def draw(preview: Preview) -> None:
     """Draw counts, ten example images, and the images that cannot be read."""
     if preview.look is None:
-        st.error(plain(preview.problem), icon=":material/error:")
+        show_error(preview.problem)
         return
     facts = preview.look
     st.text(_counts(facts))

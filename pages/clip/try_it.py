@@ -59,10 +59,7 @@ def _match(run: Run, image: bytes, texts: list[str], templates: tuple[str, ...])
             size = f"{len(image) / 1e6:.1f} MB, at most {LARGEST_IMAGE / 1e6:.0f} MB are taken"
             raise Refused(f"the picture has {size}: choose a smaller one")
         question = match_question(backend.store(), backend.settings(), run, image, texts, templates)
-    except ValidationError as problem:
-        st.error(plain(problem.errors()[0]["msg"]), icon=":material/error:")
-        return
-    except (Refused, Unreadable, LookupError) as problem:
+    except (ValidationError, Refused, Unreadable, LookupError) as problem:
         show_error(problem)
         return
     picture, answer = st.columns([1, 2])

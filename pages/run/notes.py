@@ -6,7 +6,7 @@ from engine.specs import Refused
 from engine.store import Run
 from engine.store.model import LONGEST_NOTES, MOST_TAGS
 from pages.shared import backend
-from pages.shared.text import plain
+from pages.shared.text import show_error
 
 PROBLEM = "run_notes_problem"
 
@@ -42,7 +42,7 @@ def draw(run_id: int) -> None:
         disabled=fixed,
     )
     if problem := st.session_state.pop(PROBLEM, ""):
-        st.error(plain(problem), icon=":material/error:")
+        show_error(problem)
 
 
 def _typed(run: Run) -> list[str]:

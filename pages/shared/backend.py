@@ -61,9 +61,7 @@ def _stop(failure: Unavailable) -> None:
         st.stop()
 
 
-@st.cache_resource(
-    max_entries=4, show_spinner=False, hash_funcs={Settings: Settings.model_dump_json}, on_release=Store.close
-)
+@st.cache_resource(max_entries=4, show_spinner=False, on_release=Store.close)
 def _open(settings: Settings) -> Store:
     return open_store(settings, on_failure=_stop)
 
@@ -73,9 +71,7 @@ def answers() -> Answers:
     return _answers(settings())
 
 
-@st.cache_resource(
-    max_entries=4, show_spinner=False, hash_funcs={Settings: Settings.model_dump_json}, on_release=Answers.close
-)
+@st.cache_resource(max_entries=4, show_spinner=False, on_release=Answers.close)
 def _answers(settings: Settings) -> Answers:
     return Answers(settings)
 

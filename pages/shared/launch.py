@@ -132,7 +132,7 @@ def launch(
     problems = [*problems, *([spec.device_refusal] if spec and spec.device_refusal else [])]
     button = st.container(horizontal=True, vertical_alignment="center")
     for problem in problems:
-        st.error(plain(problem), icon=":material/error:")
+        show_error(problem)
     runner = backend.user().role >= Role.RUNNER
     ready = runner and spec is not None and not problems
     sentence = sentence if runner else "Viewers cannot start runs."

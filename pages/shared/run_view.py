@@ -204,6 +204,6 @@ def progress(run: Run) -> None:
     if run.state in (State.RUNNING, State.STOPPING) and run.total:
         st.progress(min(run.done / run.total, 1.0))
     if run.state is State.FAILED and run.error:
-        st.error(plain(run.error), icon=":material/error:")
+        show_error(run.error)
     elif run.error:
         st.warning(plain(run.error), icon=":material/cloud_off:")
