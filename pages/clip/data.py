@@ -108,9 +108,14 @@ def _columns(data: str, kind: Any, separator: str, stamp: int) -> list[str]:
 
 
 def source(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `open_pairs` for the values of a form or a spec, and the separator of classes."""
+    """Return the arguments of `open_pairs` for the values of a form or a spec, and the separator of classes.
+
+    They also have the time of the last change of the data, so that functions cached by them notice a change.
+    """
+    data = values.get("data") or EMBEDDED[0]
     return {
-        "data": values.get("data") or EMBEDDED[0],
+        "data": data,
+        "modified_ns": stamp(data),
         "kind": values.get("data_kind") or "auto",
         "separator": values.get("csv_separator") or "",
         "image_column": values.get("csv_img_key") or "",
@@ -151,30 +156,22 @@ def stamp(data: str) -> int:
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the data")
-def _pairs(arguments: tuple[tuple[str, Any], ...], stamp: int) -> Pairs:
+def pairs(arguments: Mapping[str, Any]) -> Pairs:
+    """Open the data, cached until they change. arguments: from `source`. Errors: DataProblem."""
     options = dict(arguments)
-    separator = options.pop("class_separator")
+    separator, _ = options.pop("class_separator"), options.pop("modified_ns")
     return with_classes_split(open_pairs(**options, roots=backend.settings().roots), separator)
 
 
-def pairs(arguments: Mapping[str, Any]) -> Pairs:
-    """Open the data, cached until they change. arguments: from `source`. Errors: DataProblem."""
-    return _pairs(tuple(sorted(arguments.items())), stamp(arguments["data"]))
-
-
 @st.cache_data(max_entries=16, show_spinner="Reading the data")
-def _preview(arguments: tuple[tuple[str, Any], ...], stamp: int) -> Preview:
+def preview(arguments: Mapping[str, Any]) -> Preview:
+    """Return a preview of the data. arguments: from `source`."""
     try:
-        opened = _pairs(arguments, stamp)
+        opened = pairs(arguments)
         result = look(opened, deadline_s=LOOK_S)
     except DataProblem as problem:
         return Preview(problem=str(problem))
     return Preview(result, tuple(thumbnail(opened, pair.index) for pair in result.samples), opened.templates)
-
-
-def preview(arguments: Mapping[str, Any]) -> Preview:
-    """Return a preview of the data. arguments: from `source`."""
-    return _preview(tuple(sorted(arguments.items())), stamp(arguments["data"]))
 
 
 def thumbnail(pairs: Pairs, index: int) -> bytes | None:
@@ -201,10 +198,10 @@ def count_pairs(arguments: Mapping[str, Any], preview: Look, *, val_data: str, v
     """Return the numbers of training and held-out pairs with the facts of the preview. Errors: DataProblem."""
     train = preview.count - len(preview.unreadable)
     if val_data:
-        held_out = len(pairs({**arguments, "data": val_data, "samples": None}))
+        own = {"data": val_data, "modified_ns": stamp(val_data), "samples": None}
+        held_out = len(pairs({**arguments, **own}))
     else:
-        key = tuple(sorted(arguments.items()))
-        held_out = _held_out(key, stamp(arguments["data"]), val_fraction) if val_fraction else 0
+        held_out = _held_out(arguments, val_fraction) if val_fraction else 0
         train -= held_out
     return Data(
         train=train,
@@ -218,8 +215,8 @@ def count_pairs(arguments: Mapping[str, Any], preview: Look, *, val_data: str, v
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
-def _held_out(arguments: tuple[tuple[str, Any], ...], stamp: int, fraction: float) -> int:
-    return len(split(_pairs(arguments, stamp), fraction, 0)[1])
+def _held_out(arguments: Mapping[str, Any], fraction: float) -> int:
+    return len(split(pairs(arguments), fraction, 0)[1])
 
 
 def draw(preview: Preview) -> None:

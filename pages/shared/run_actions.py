@@ -14,7 +14,7 @@ from engine.store.model import MOST_TAGS
 from engine.words import plural, shortened
 from pages.shared import backend, comparison_link, rerun
 from pages.shared.table import download_formats
-from pages.shared.text import size
+from pages.shared.text import show_error, size
 
 MOST_SCANNED = 2000
 """Up to this many runs, folders are scanned without asking. Scanning more takes seconds."""
@@ -218,12 +218,18 @@ def draw_actions(runs: Sequence[Run]) -> None:
 
 
 def retry(run_ids: Sequence[int]) -> None:
-    """Queue runs again under their numbers and redraw the page. If a run is refused, show why."""
+    """Queue runs again under their numbers and redraw the page. If runs are refused, show why."""
+    refused: list[str] = []
     for run_id in run_ids:
         try:
             jobs.retry(backend.store(), backend.settings(), run_id)
         except (Refused, LookupError) as refusal:
-            rerun.show_later(str(refusal), ":material/error:")
+            refused.append(str(refusal))
+    if len(refused) == len(run_ids):
+        show_error("\n".join(refused))
+        return
+    for problem in refused:
+        rerun.show_later(problem, ":material/error:")
     st.rerun()
 
 
