@@ -88,9 +88,13 @@ def test_a_form_becomes_a_queued_run(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_two_clicks_are_one_run(store: Store) -> None:
-    go(go(open_page(PAGE, profile_models="resnet18")))
+def test_two_clicks_are_one_run_until_it_has_ended(store: Store) -> None:
+    app = go(go(open_page(PAGE, profile_models="resnet18")))
     assert len(store.runs()) == 1
+    finish(store, 1, [profile_row("resnet18")])
+    store.delete(1)
+    assert not go(app).exception
+    assert [run.id for run in store.runs()] == [2]
 
 
 @pytest.mark.slow

@@ -54,8 +54,8 @@ def fill_from_run(page: str) -> bool:
     run = backend.linked_run()
     if run is None or PAGES[run.kind] != page or list(st.query_params) != ["run"]:
         return False
-    submitted = st.session_state.get(f"{run.kind}_sent", {}).get("run")
-    if run.id in (submitted, st.session_state.get(FILLED)):
+    submitted = st.session_state.get(f"{run.kind}_sent", {}).get("runs", ())
+    if run.id in (*submitted, st.session_state.get(FILLED)):
         return False
     if not history.merging():
         return True
