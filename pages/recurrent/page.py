@@ -47,7 +47,7 @@ MOST_NAMED = 8  # a sentence names at most this many runners
 
 def describe(spec: RecurrentSpec) -> str:
     """Return a sentence on what the button will do and how long it will take."""
-    time = durations.promise(spec) or span(durations.recurrent_s(spec))
+    time = durations.promise(spec) or span(durations.timing_s(spec))
     chosen, processes = spec.chosen, f"{plural(spec.processes, 'fresh process', 'es')} each"
     swept = f", {spec.sweep.replace('_', ' ')} {', '.join(map(str, spec.swept))}" if spec.swept else ""
     return (
