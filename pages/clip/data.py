@@ -54,17 +54,16 @@ class Preview:
     problem: str = ""
 
 
-def fields(spec: type[Spec], prefix: str) -> dict[str, Any]:
-    """Draw the field for the data and the upload beside it. Return the field's value."""
+def field(spec: type[Spec], prefix: str) -> str:
+    """Draw the field for the data and the upload beside it. Return the field's value, empty for the default."""
     uploads.take_in(prefix)
     left, right = st.columns([3, 2], vertical_alignment="top")
-    with left:
-        choices = [*EMBEDDED, *(str(upload.data) for upload in uploads.earlier()), *_used()]
-        hint = "Choose, or type the path of a CSV, a folder of class folders, or shards"
-        values = {"data": spec_form.field(spec, "data", prefix, choices, free=True, hint=hint)}
+    choices = [*EMBEDDED, *(str(upload.data) for upload in uploads.earlier()), *_used()]
+    hint = "Choose, or type the path of a CSV, a folder of class folders, or shards"
+    data = spec_form.field(spec, "data", prefix, choices, free=True, hint=hint, place=left)
     with right:
         uploads.draw(prefix)
-    return values
+    return data or ""
 
 
 def _used() -> list[str]:

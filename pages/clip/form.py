@@ -58,8 +58,8 @@ def data(
 ) -> tuple[dict[str, Any], clip_data.Preview]:
     """Draw the data section. Return its values and the preview. groups: groups of fields that are seldom changed."""
     st.header("Data", anchor=False)
-    values = clip_data.fields(spec, prefix)
-    columns, hints = clip_data.columns(prefix, values["data"] or "")
+    values: dict[str, Any] = {"data": clip_data.field(spec, prefix)}
+    columns, hints = clip_data.columns(prefix, values["data"])
     offered: dict[str, Any] = dict.fromkeys(clip_data.COLUMN_FIELDS, columns) if columns else {}
     options: dict[str, Any] = {"opened": [clip_data.COLUMNS] if columns else [], "hints": hints}
     values |= form_groups.draw(spec, prefix, groups, "Further settings of data", **options, **offered)

@@ -49,13 +49,13 @@ def draw_model() -> dict[str, Any]:
     """Draw the model or training and its weights. Return the values of the fields."""
     runs = trainings()
     left, right = st.columns(2)
-    with left:
-        values = {"model": spec_form.field(EvaluateSpec, "model", PREFIX, clip_form.models(runs), free=True)}
+    models = clip_form.models(runs)
+    values = {"model": spec_form.field(EvaluateSpec, "model", PREFIX, models, free=True, place=left)}
     run = runs.get(values["model"] or "")
-    with right:
-        offered = clip_form.weights(getattr(run.spec, "model", "") if run else values["model"] or "")
-        hint = "default: the best of the run" if run else "none: random weights; or choose, or type a tag"
-        values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", PREFIX, offered, free=True, hint=hint)
+    offered = clip_form.weights(getattr(run.spec, "model", "") if run else values["model"] or "")
+    hint = "default: the best of the run" if run else "none: random weights; or choose, or type a tag"
+    options: dict[str, Any] = {"free": True, "hint": hint, "place": right}
+    values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", PREFIX, offered, **options)
     if run:
         st.caption(plain(f"Run {run.id}: {run.name or run.spec.summary}"))
     elif runs:
@@ -69,14 +69,12 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
     st.header("Classes and prompts", anchor=False)
     own = preview.look.classes if preview.look else ()
     left, middle, right = st.columns(3)
-    with left:
-        hint = f"one per line; default: {', '.join(own[:3])}, …" if own else "one per line"
-        values = {"classes": spec_form.field(EvaluateSpec, "classes", PREFIX, hint=hint)}
-    with middle:
-        hint = "one per line, with {} for the name; default: those of the data or of open_clip"
-        values["templates"] = spec_form.field(EvaluateSpec, "templates", PREFIX, hint=hint)
-        hint = "or JSON with prompts for each class"
-        values["class_prompts"] = spec_form.field(EvaluateSpec, "class_prompts", PREFIX, hint=hint)
+    hint = f"one per line; default: {', '.join(own[:3])}, …" if own else "one per line"
+    values = {"classes": spec_form.field(EvaluateSpec, "classes", PREFIX, hint=hint, place=left)}
+    hint = "one per line, with {} for the name; default: those of the data or of open_clip"
+    values["templates"] = spec_form.field(EvaluateSpec, "templates", PREFIX, hint=hint, place=middle)
+    hint = "or JSON with prompts for each class"
+    values["class_prompts"] = spec_form.field(EvaluateSpec, "class_prompts", PREFIX, hint=hint, place=middle)
     with right:
         st.caption("Prompts")
         spec, _ = spec_form.build(EvaluateSpec, values)
