@@ -27,7 +27,7 @@ from pages.clip import pictures, try_it
 from pages.evaluate import search
 from pages.shared import backend
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.table import download, download_rows
+from pages.shared.table import download, download_rows, results_table
 from pages.shared.text import plain, show_error
 
 Content = TypeVar("Content")
@@ -50,21 +50,10 @@ HELP = {
     "image_to_text_mean_rank": "Mean rank of the first of an image's own captions. 1 is best.",
     "text_to_image_mean_rank": "Mean rank of a caption's own image. 1 is best.",
 }
-TABLE = {
-    "model": "Model",
-    "checkpoint": "Checkpoint",
-    "data": "Data",
-    "task": "Task",
-    "status": "Status",
-    "acc1": "Top-1",
-    "acc5": "Top-5",
-    "mean_per_class_recall": "Mean per class",
-    "mean_average_precision": "mAP",
-    "image_to_text_r1": "Image → text R@1",
-    "text_to_image_r1": "Text → image R@1",
-    "images": "Images",
-    "error": "Error",
-}
+TABLE = (
+    *("model", "checkpoint", "data", "task", "status", "acc1", "acc5", "mean_per_class_recall"),
+    *("mean_average_precision", "image_to_text_r1", "text_to_image_r1", "images", "error"),
+)
 """Columns of the table of several models or data sets."""
 DEFAULT_SHOWN, MOST_SHOWN = 24, 96
 """Number of images shown by default, and its maximum, because each image is read from the data."""
@@ -111,9 +100,8 @@ def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRo
     """Draw a table of all models and data sets. Return the run reduced to the chosen pair, and the rows of the pair."""
     table = frames.evaluate(rows)[list(TABLE)]
     filled = [name for name in TABLE if table[name].replace("", None).notna().any()]
-    config: dict[str, Any] = {name: st.column_config.Column(TABLE[name]) for name in filled}
-    config |= {name: st.column_config.NumberColumn(TABLE[name], format="percent") for name in filled if name in SHARES}
-    st.dataframe(table[filled], hide_index=True, column_config=config, placeholder="–", alt="Results of all models")
+    config = {name: st.column_config.NumberColumn(label, format="percent") for name, label in SHARES.items()}
+    results_table(table[filled], key=f"parts_{run.id}", alt="Results of all models", config=config)
     parts = list(dict.fromkeys(row.part for row in rows))
     chosen = st.selectbox("Details of", parts, format_func=_part_name, key=f"part_{run.id}")
     assert isinstance(run.spec, EvaluateSpec)

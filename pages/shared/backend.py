@@ -141,9 +141,9 @@ def family_colours() -> dict[str, Style]:
     return _styles(files, stamp(files))
 
 
-def stamp(*folders: Path) -> tuple[int, ...]:
-    """Return the modification time of each CSV file below these folders, in ns. It is a key for caches."""
-    return tuple(path.stat().st_mtime_ns for folder in folders for path in sorted(folder.rglob("*.csv")))
+def stamp(*folders: Path, files: str = "*.csv") -> tuple[int, ...]:
+    """Return the modification time of each of these files below the folders, in ns. It is a key for caches."""
+    return tuple(path.stat().st_mtime_ns for folder in folders for path in sorted(folder.rglob(files)))
 
 
 @st.cache_data(max_entries=2, show_spinner="Reading the catalogue")

@@ -302,9 +302,7 @@ def test_classes_channels_and_keywords_reach_the_run(store: Store) -> None:
     app = open_page(PAGE, run="1")
     assert list(app.dataframe[0].value["num_classes"]) == [10]
     assert "10 classes, 4 channels" in texts(app).replace("\\", "")
-    copied = {
-        name: str(value) for name, value in address("profile", spec_of(store)).items() if name != "profile_models"
-    }
+    copied = {name: str(value) for name, value in address(spec_of(store)).items() if name != "profile_models"}
     assert ProfileSpec.model_validate(
         {name.removeprefix("profile_"): value for name, value in copied.items()} | {"models": "resnet18"}
     ) == spec_of(store)
