@@ -129,15 +129,15 @@ def source(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def zeroshot_source(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `open_pairs` for zeroshot_data, or for the pairs if it is empty. Errors: DataProblem."""
-    if not (own := values.get("zeroshot_data")):
+    if not (data := values.get("zeroshot_data")):
         return source(values)
     options: dict[str, Any] = {"separator": values.get("csv_separator") or "", "roots": backend.settings().roots}
-    column = class_column_of(own, values.get("csv_class_key") or "", **options)
-    if not column and columns_of(own, **options):
+    column = class_column_of(data, values.get("csv_class_key") or "", **options)
+    if not column and columns_of(data, **options):
         common = ", ".join(tables.CLASS_NAMES)
-        raise DataProblem(f"{own} has no class column with a common name ({common}): type its name in Class column")
-    own_fields = {"data": own, "data_kind": "auto", "csv_class_key": column, "samples": None, "zeroshot_data": ""}
-    return source({**values, **own_fields})
+        raise DataProblem(f"{data} has no class column with a common name ({common}): type its name in Class column")
+    changed = {"data": data, "data_kind": "auto", "csv_class_key": column, "samples": None, "zeroshot_data": ""}
+    return source({**values, **changed})
 
 
 def stamp(data: str) -> int:
@@ -197,8 +197,8 @@ def count_pairs(arguments: Mapping[str, Any], preview: Look, *, val_data: str, v
     """Return the numbers of training and held-out pairs with the facts of the preview. Errors: DataProblem."""
     train = preview.count - len(preview.unreadable)
     if val_data:
-        own = {"data": val_data, "modified_ns": stamp(val_data), "samples": None}
-        held_out = len(pairs({**arguments, **own}))
+        val_source = {"data": val_data, "modified_ns": stamp(val_data), "samples": None}
+        held_out = len(pairs({**arguments, **val_source}))
     else:
         held_out = _held_out(arguments, val_fraction) if val_fraction else 0
         train -= held_out

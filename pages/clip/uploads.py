@@ -67,12 +67,12 @@ def draw(prefix: str) -> None:
     )
     if problem := st.session_state.get(f"{key}_problem"):
         show_error(problem)
-    if found := earlier():
-        total = size(sum(upload.size for upload in found) / 1e9)
-        label = f"Earlier uploads: {len(found)}, {total}"
+    if stored := earlier():
+        total = size(sum(upload.size for upload in stored) / 1e9)
+        label = f"Earlier uploads: {len(stored)}, {total}"
         if section := fold(label, icon=":material/folder_open:", key=f"{prefix}_uploads"):
             with section:
-                for upload in found:
+                for upload in stored:
                     _line(prefix, upload)
 
 

@@ -74,13 +74,13 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
         name for row in rows for name in (row.confusion_file, row.predictions_file, row.average_precision_file) if name
     ]
     with st.container(horizontal=True):
-        folder, own = backend.folder(run), backend.own_files(run)
+        folder, roots = backend.folder(run), backend.own_files(run)
         menu = download_rows(run, frames.evaluate)
-        for name in (name for name in files if file_within(folder / name, own)):
+        for name in (name for name in files if file_within(folder / name, roots)):
             label = name.removesuffix(".csv").replace("_", " ").capitalize()
             file = f"evaluate-{run.id}-{name}"
             with menu:
-                download(label, partial(_guarded, folder / name, own), file, icon=None, key=f"{name}_{run.id}")
+                download(label, partial(_guarded, folder / name, roots), file, icon=None, key=f"{name}_{run.id}")
     contents: dict[str, Any] = {}
     for row in rows:
         if row.confusion_file:
@@ -113,9 +113,9 @@ def _part_name(part: tuple[str, str, str]) -> str:
     return f"{model} from {checkpoint} on {data}" if checkpoint else f"{model} on {data}"
 
 
-def _guarded(path: Path, own: Roots) -> str:
+def _guarded(path: Path, roots: Roots) -> str:
     """Return a table written by a run, with formulas escaped, so that a spreadsheet can open it safely."""
-    with TextIOWrapper(open_within(path, own), newline="", encoding="utf-8") as file:
+    with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8") as file:
         return tables.guarded(csv.reader(file))
 
 
@@ -157,9 +157,9 @@ def _read(run: Run, file: str, read: Callable[..., Content], *options: Any) -> C
 
     read, options: read the file as `read(path, roots, *options)`.
     """
-    folder, own = backend.folder(run), backend.own_files(run)
+    folder, roots = backend.folder(run), backend.own_files(run)
     try:
-        return _cached(read, folder / file, own, backend.modified_ns(folder, file), *options)
+        return _cached(read, folder / file, roots, backend.modified_ns(folder, file), *options)
     except FileNotFoundError:
         st.caption(plain(f"{file} was not kept with this run."))
     except (OSError, ValueError) as error:
@@ -168,8 +168,8 @@ def _read(run: Run, file: str, read: Callable[..., Content], *options: Any) -> C
 
 
 @st.cache_data(max_entries=20, show_spinner="Reading results")
-def _cached(_read: Callable[..., Content], path: Path, own: Roots, stamp: int, *options: Any) -> Content:
-    return _read(path, own, *options)
+def _cached(_read: Callable[..., Content], path: Path, roots: Roots, stamp: int, *options: Any) -> Content:
+    return _read(path, roots, *options)
 
 
 def _confusion(run: Run, row: EvaluateRow) -> None:
@@ -238,9 +238,9 @@ def _caption(line: dict[Any, Any]) -> str:
     return f":material/close: {plain(line['true'])}, predicted as **{plain(line['predicted'])}**, {confidence}"
 
 
-def _project(path: Path, own: Roots, aligned: bool) -> tuple[pd.DataFrame, list[float], int]:
+def _project(path: Path, roots: Roots, aligned: bool) -> tuple[pd.DataFrame, list[float], int]:
     """Return the points of the map, the share of the variance on each axis, and the number of images."""
-    embeddings = read_embeddings(path, own)
+    embeddings = read_embeddings(path, roots)
     points, shares = evaluation.place(embeddings, aligned=aligned)
     return points, shares.tolist(), len(embeddings.images)
 

@@ -22,11 +22,11 @@ def _finished(spec: Spec, *, similar: bool = False) -> list[Any]:
 
     similar: only runs with the same pace.
     """
-    found = backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=MOST_SEARCHED)
-    found = [run for run in found if not run.all_failed and run.seconds()]
+    runs = backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=MOST_SEARCHED)
+    runs = [run for run in runs if not run.all_failed and run.seconds()]
     if similar:
-        found = [run for run in found if run.spec.pace == spec.pace]
-    return [run for run in found if "contended" not in run.results.flags] or found
+        runs = [run for run in runs if run.spec.pace == spec.pace]
+    return [run for run in runs if "contended" not in run.results.flags] or runs
 
 
 @st.cache_data(max_entries=300, show_spinner=False)
@@ -92,6 +92,6 @@ def start_of(run: Run) -> str:
     return f"starts in {span(total)}"
 
 
-def _excludes(one: Run, other: Run) -> bool:
+def _excludes(run: Run, other: Run) -> bool:
     """Return whether two runs cannot run at the same time on one host."""
-    return one.spec.exclusive or other.spec.exclusive or bool(set(one.spec.devices) & set(other.spec.devices))
+    return run.spec.exclusive or other.spec.exclusive or bool(set(run.spec.devices) & set(other.spec.devices))

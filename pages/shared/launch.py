@@ -39,8 +39,8 @@ def families() -> dict[ModelName, str]:
 def devices() -> list[str]:
     """Return the devices of this machine from the last probe, and those of the cluster, on which something runs."""
     machine = backend.store().machine()
-    own = [device.name for device in machine.devices] if machine else ["cpu"]
-    return own + [device for device in cluster_devices() if device_there(device) != "meta"]
+    local = [device.name for device in machine.devices] if machine else ["cpu"]
+    return local + [device for device in cluster_devices() if device_there(device) != "meta"]
 
 
 def cluster_devices() -> list[str]:
@@ -52,7 +52,7 @@ def cluster_devices() -> list[str]:
 def nodes_with(device: str) -> int:
     """Return how many nodes of the cluster have a device; 0 for a device of this machine."""
     cluster = backend.store().cluster()
-    return {known.name: known.nodes for known in cluster.devices}.get(device, 0) if cluster else 0
+    return {entry.name: entry.nodes for entry in cluster.devices}.get(device, 0) if cluster else 0
 
 
 def device_memory_gb(device: str) -> float | None:

@@ -185,7 +185,7 @@ def draw_actions(runs: Sequence[Run]) -> None:
     ids = [run.id for run in runs]
     mixed = len({run.kind for run in runs}) > 1
     stopped = [run.id for run in runs if run.state in RETRYABLE]
-    mine = all(map(backend.may_change, runs))
+    may_change = all(map(backend.may_change, runs))
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(f"{len(runs)} selected" if runs else "None selected", width=90)
         download_formats(
@@ -196,23 +196,23 @@ def draw_actions(runs: Sequence[Run]) -> None:
             disabled=not runs,
             help="The rows of the selected runs in one table. Runs of several kinds give one table per kind, in a zip.",
         )
-        tags = st.popover("Tag", icon=":material/label:", disabled=not (runs and mine))
+        tags = st.popover("Tag", icon=":material/label:", disabled=not (runs and may_change))
         if st.button(
             f"Restart {len(stopped)}" if stopped else "Restart",
             key="runs_retry",
             icon=":material/replay:",
-            disabled=not (stopped and mine),
+            disabled=not (stopped and may_change),
             help="Queue the failed and cancelled runs of the selection again. Their rows are replaced.",
         ):
             retry(stopped)
-        if st.button("Delete", key="runs_delete", icon=":material/delete:", disabled=not (runs and mine)):
+        if st.button("Delete", key="runs_delete", icon=":material/delete:", disabled=not (runs and may_change)):
             request(ids)
         if len(runs) == 1:
             st.page_link("run/page.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(ids[0])})
         if 1 < len(runs) <= comparison_link.MOST:
             query = {comparison_link.RUNS: ",".join(map(str, sorted(ids)))}
             st.page_link("compare/page.py", label="Compare", icon=":material/compare:", query_params=query)
-    if runs and mine:
+    if runs and may_change:
         with tags, st.container(horizontal=True, vertical_alignment="bottom"):  # one line, so that it hides few rows
             _tag(runs)
 

@@ -52,9 +52,9 @@ def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
 
 def actions(run: Run, beside_form: bool) -> None:
     """Draw the actions that the user may take on a run: cancel, restart, run again, edit a copy."""
-    mine, runner = backend.may_change(run), backend.user().role >= Role.RUNNER
+    may_change, runner = backend.may_change(run), backend.user().role >= Role.RUNNER
     if (
-        mine
+        may_change
         and not run.state.ended
         and st.button(
             "Stopping" if run.cancel_requested else "Cancel",
@@ -66,11 +66,11 @@ def actions(run: Run, beside_form: bool) -> None:
     ):
         backend.store().request_cancel(run.id)
         st.rerun(scope="fragment")
-    if mine and run.state in RETRYABLE:
+    if may_change and run.state in RETRYABLE:
         _retries(run)
     if runner and (run.state in RETRYABLE or run.all_failed):
         _again(run)
-    if mine and run.state in (State.VANISHED, State.STOPPING):
+    if may_change and run.state in (State.VANISHED, State.STOPPING):
         _declare_gone(run)
     if not beside_form:
         form_link(run.spec, "Edit a copy", icon=":material/content_copy:", key=f"clone_{run.id}", help=COPY_HELP)

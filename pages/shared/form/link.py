@@ -26,12 +26,12 @@ def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None =
     key: of the button. source: number of the run that the form says its values are from.
     """
     options: dict[str, Any] = {"label": label, "icon": icon, "help": help}
-    query, kept = _split(spec)
+    query, session = _split(spec)
     query |= {FROM: source} if source else {}
-    if not kept:
+    if not session:
         st.page_link(form_page(type(spec)), query_params=query, **options)
     elif st.button(key=key, **options):
-        st.session_state.update(kept)
+        st.session_state.update(session)
         st.switch_page(form_page(type(spec)), query_params=query)
 
 
@@ -59,8 +59,8 @@ def fill_from_run(page: str) -> bool:
     if not history.merging():
         return True
     st.session_state[FILLED] = run.id
-    query, kept = _split(run.spec)
-    st.session_state.update(kept)
+    query, session = _split(run.spec)
+    st.session_state.update(session)
     if query:
         st.switch_page(form_page(type(run.spec)), query_params=query | {"run": str(run.id)})
     return False
@@ -77,22 +77,22 @@ def _split(spec: Spec) -> tuple[Query, dict[str, Any]]:
     Those are uploaded configurations and long lists of models. They are lost when the tab closes.
     """
     query: Query = {}
-    kept: dict[str, Any] = {}
+    session: dict[str, Any] = {}
     for name, value in spec.model_dump().items():
         key = spec_form.key(spec.kind, name)
         if name == "models" and len(value) > IN_LINK:
-            kept[spec_form.key(spec.kind, spec_form.LISTED)] = value
+            session[spec_form.key(spec.kind, spec_form.LISTED)] = value
             query[spec_form.key(spec.kind, spec_form.LISTED)] = str(len(value))
         elif name == "models":
             query[key] = [model for model in value if not model.startswith("config:")]
         elif getattr(spec, name) == spec.default(name):
             continue
         elif name == "configs":
-            kept[key] = value
+            session[key] = value
         elif isinstance(value, tuple):
             items = [str(item) for item in value]
             together = "," if spec_form.is_number_list(type(spec), name) else "\n" if name in spec_form.LISTS else ""
             query[key] = together.join(items) if together else items
         else:
             query[key] = str(value).lower() if isinstance(value, bool) else str(value)
-    return query, kept
+    return query, session
