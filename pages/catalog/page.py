@@ -99,7 +99,7 @@ chart(
     selected=chosen,
     on_select=data.choose_rows,
     height="max(640px - 60vw, clamp(280px, 40vh, 520px))",  # rows of the table in view; on a phone, the legend below
-    wide=scatter.WIDE,
+    wide=None if axes.colour else scatter.WIDE,
     scrollZoom=True,
     toImageButtonOptions={"filename": "catalogue", "scale": 2},
 )
