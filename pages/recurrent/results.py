@@ -178,11 +178,7 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     timed.verdicts(speedups)
 
 
-@st.cache_data(
-    max_entries=32,
-    show_spinner="Comparing samples",
-    hash_funcs=timed.HASHED,
-)
+@st.cache_data(max_entries=32, show_spinner="Comparing samples")
 def _ratios(pairs: list[tuple[Timed, Timed]], phase: str, seed: int, stamp: int) -> pd.DataFrame:
     ratios = timings.over(pairs, phase, seed=seed)
     with_samples = ratios[~ratios["note"].str.startswith("no interval: run")]

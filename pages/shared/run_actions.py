@@ -14,7 +14,7 @@ from engine.store.model import MOST_TAGS
 from engine.words import plural, shortened
 from pages.shared import backend, comparison_link, rerun
 from pages.shared.table import download_formats
-from pages.shared.text import size
+from pages.shared.text import show_error, size
 
 MOST_SCANNED = 2000
 """Up to this many runs, folders are scanned without asking. Scanning more takes seconds."""
@@ -117,7 +117,7 @@ def _dialog(run_ids: Sequence[int]) -> None:
     """Show what will be deleted. The user confirms by typing a number."""
     if DONE in st.session_state:
         st.rerun()
-    runs = [run for run_id in run_ids if (run := _find(run_id))]
+    runs = [run for run_id in run_ids if (run := backend.find_run(run_id))]
     active = [run for run in runs if not run.state.ended]
     if active:
         numbers = shortened([str(run.id) for run in active], NAMED)
@@ -153,13 +153,6 @@ def _dialog(run_ids: Sequence[int]) -> None:
     )
 
 
-def _find(run_id: int) -> Run | None:
-    try:
-        return backend.store().run(run_id)
-    except LookupError:
-        return None
-
-
 def _delete(run_ids: Sequence[int]) -> None:
     """Delete the runs. If one is refused, show why and delete the others."""
     _dismiss()
@@ -192,7 +185,7 @@ def draw_actions(runs: Sequence[Run]) -> None:
     ids = [run.id for run in runs]
     mixed = len({run.kind for run in runs}) > 1
     stopped = [run.id for run in runs if run.state in RETRYABLE]
-    mine = all(map(backend.may_change, runs))
+    may_change = all(map(backend.may_change, runs))
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(f"{len(runs)} selected" if runs else "None selected", width=90)
         download_formats(
@@ -203,34 +196,40 @@ def draw_actions(runs: Sequence[Run]) -> None:
             disabled=not runs,
             help="The rows of the selected runs in one table. Runs of several kinds give one table per kind, in a zip.",
         )
-        tags = st.popover("Tag", icon=":material/label:", disabled=not (runs and mine))
+        tags = st.popover("Tag", icon=":material/label:", disabled=not (runs and may_change))
         if st.button(
             f"Restart {len(stopped)}" if stopped else "Restart",
             key="runs_retry",
             icon=":material/replay:",
-            disabled=not (stopped and mine),
+            disabled=not (stopped and may_change),
             help="Queue the failed and cancelled runs of the selection again. Their rows are replaced.",
         ):
             retry(stopped)
-        if st.button("Delete", key="runs_delete", icon=":material/delete:", disabled=not (runs and mine)):
+        if st.button("Delete", key="runs_delete", icon=":material/delete:", disabled=not (runs and may_change)):
             request(ids)
         if len(runs) == 1:
             st.page_link("run/page.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(ids[0])})
         if 1 < len(runs) <= comparison_link.MOST:
             query = {comparison_link.RUNS: ",".join(map(str, sorted(ids)))}
             st.page_link("compare/page.py", label="Compare", icon=":material/compare:", query_params=query)
-    if runs and mine:
+    if runs and may_change:
         with tags, st.container(horizontal=True, vertical_alignment="bottom"):  # one line, so that it hides few rows
             _tag(runs)
 
 
 def retry(run_ids: Sequence[int]) -> None:
-    """Queue runs again under their numbers and redraw the page. If a run is refused, show why."""
+    """Queue runs again under their numbers and redraw the page. If runs are refused, show why."""
+    refused: list[str] = []
     for run_id in run_ids:
         try:
             jobs.retry(backend.store(), backend.settings(), run_id)
         except (Refused, LookupError) as refusal:
-            rerun.show_later(str(refusal), ":material/error:")
+            refused.append(str(refusal))
+    if len(refused) == len(run_ids):
+        show_error("\n".join(refused))
+        return
+    for problem in refused:
+        rerun.show_later(problem, ":material/error:")
     st.rerun()
 
 

@@ -58,7 +58,7 @@ TIGHT = 0.8  # an estimate above this share of the memory is reported as tight
 
 def describe(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     """Return a sentence on what the button will do and how long it will take."""
-    time = durations.promise(spec, len(models)) or span(durations.benchmark_s(spec, models))
+    time = durations.promise(spec, len(models)) or span(durations.timing_s(spec, models))
     variants = f"{len(spec.plan)} variants interleaved" if len(spec.plan) > 1 else spec.plan[0].label
     processes = f"{plural(spec.processes, 'fresh process', 'es')} each"
     nodes = f", shared by {spec.nodes} nodes" if spec.nodes > 1 else ""

@@ -88,9 +88,13 @@ def test_a_form_becomes_a_queued_run(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_two_clicks_are_one_run(store: Store) -> None:
-    go(go(open_page(PAGE, profile_models="resnet18")))
+def test_two_clicks_are_one_run_until_it_has_ended(store: Store) -> None:
+    app = go(go(open_page(PAGE, profile_models="resnet18")))
     assert len(store.runs()) == 1
+    finish(store, 1, [profile_row("resnet18")])
+    store.delete(1)
+    assert not go(app).exception
+    assert [run.id for run in store.runs()] == [2]
 
 
 @pytest.mark.slow
@@ -298,9 +302,7 @@ def test_classes_channels_and_keywords_reach_the_run(store: Store) -> None:
     app = open_page(PAGE, run="1")
     assert list(app.dataframe[0].value["num_classes"]) == [10]
     assert "10 classes, 4 channels" in texts(app).replace("\\", "")
-    copied = {
-        name: str(value) for name, value in address("profile", spec_of(store)).items() if name != "profile_models"
-    }
+    copied = {name: str(value) for name, value in address(spec_of(store)).items() if name != "profile_models"}
     assert ProfileSpec.model_validate(
         {name.removeprefix("profile_"): value for name, value in copied.items()} | {"models": "resnet18"}
     ) == spec_of(store)

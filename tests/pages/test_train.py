@@ -383,7 +383,7 @@ def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
 @pytest.mark.parametrize("place", [2, 3, 4, 5])
 def test_a_clone_fills_the_form(place: int, store: Store) -> None:
     spec = TrainSpec.model_validate(FIELDS[place] | {"data": "digits", "data_weights": [], "classes": []})
-    app = open_page(PAGE, **form_link.address("train", spec))
+    app = open_page(PAGE, **form_link.address(spec))
     assert not app.exception
     assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])
 

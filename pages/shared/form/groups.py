@@ -75,8 +75,8 @@ def _group(
                 column.space("small")  # the height of the labels beside it
             if st.session_state.get(key(prefix, name)) is Undrawn.YET:
                 del st.session_state[key(prefix, name)]
-            with column:
-                values[name] = field(spec, name, prefix, choices.get(name), hint=hints.get(name), narrow=True)
+            hint = hints.get(name)
+            values[name] = field(spec, name, prefix, choices.get(name), hint=hint, narrow=True, place=column)
     return values
 
 

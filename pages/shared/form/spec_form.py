@@ -6,11 +6,13 @@ submitted before the button is pressed.
 
 import types
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import streamlit as st
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from streamlit.delta_generator import DeltaGenerator
 from typing_extensions import TypeAliasType
 
 from engine.specs import Spec, format_image_size
@@ -50,14 +52,17 @@ def field(
     free: bool = False,
     hint: str | None = None,
     narrow: bool = False,
+    place: DeltaGenerator | None = None,
 ) -> Any:
     """Draw the widget of one field and return its value.
 
     choices: values offered for a text, a list, or a number that may also be a word. The first is the default if the
     field has a default. pills: show all words of a list as pills. free: allow typing other values than the choices.
     hint: placeholder of the empty field; without it, the default from DEFAULTS. narrow: in a third of the width.
+    place: the column to draw in.
     """
-    value = _widget(spec, name, prefix, choices, pills, free, hint, narrow)
+    with place or nullcontext():
+        value = _widget(spec, name, prefix, choices, pills, free, hint, narrow)
     rerun.hold(key(prefix, name))
     return value
 
