@@ -89,7 +89,6 @@ def unit() -> bool:
         "Unit",
         ["MACs", "FLOPs"],
         key="catalog_unit",
-        width=110,
         bind=BIND,
         on_change=_convert,
         help="Unit of work. 1 MAC, a multiply-add, is 2 FLOPs.",
@@ -249,7 +248,8 @@ def draw_axes(everything: pd.DataFrame, settings: Sequence[Setting], devices: Se
     """
     place, row = st.container(), st.container(horizontal=True, vertical_alignment="bottom")
     options = catalog_choose.offered(everything)
-    with row:
+    axes, more = row.container(horizontal=True, width=450), row.popover("Plot options", icon=":material/tune:")
+    with more:
         flops = unit()
 
     def label_of(column: str) -> str:
@@ -262,16 +262,19 @@ def draw_axes(everything: pd.DataFrame, settings: Sequence[Setting], devices: Se
             st.selectbox(label, columns, columns.index(first), format_func=label_of, key=f"{PREFIX}_{key}", bind=BIND)
         )
 
-    with row:
-        x, y = choose("X axis", "x", "gmacs"), choose("Y axis", "y", "mparams")
+    with more:
         colour, size = choose("Colour", "colour", "family", "family"), choose("Size", "size", "equal", "equal")
         log_x = st.toggle("Log X", value=True, key=f"{PREFIX}_log_x", bind=BIND)
         log_y = st.toggle("Log Y", value=True, key=f"{PREFIX}_log_y", bind=BIND)
+    with axes:
+        x, y = choose("X axis", "x", "gmacs"), choose("Y axis", "y", "mparams")
+    with row:
         has_front = any(column in MEASURED or QUANTITIES[column].better == "larger" for column in (x, y)) and x != y
         front_help = "Draw the Pareto front: models that no other model beats on both axes. Two costs have none."
         front = has_front & st.toggle(
             "Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help, disabled=not has_front
         )
+    with more:
         spoiled = not (front and {x, y} & set(MEASURED)) or _spoiled()
     here = st.session_state.get(f"{PREFIX}_setting") or settings[0].label
     latency = PRESETS[LATENCY_HERE]

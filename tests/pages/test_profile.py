@@ -213,6 +213,16 @@ def test_a_single_row_opens_its_card(store: Store) -> None:
 
 
 @pytest.mark.slow
+def test_a_link_opens_the_plot_with_its_axes(store: Store) -> None:
+    run_id = queue(store, "resnet18", "resnet50")
+    finish(store, run_id, [profile_row("resnet18"), profile_row("resnet50", mparams=20.0)])
+    app = open_page(PAGE, run=str(run_id), compare_1="Scatter", x_1="Parameters (M)", y_1="Activations (M)")
+    assert not app.exception
+    axes = charts(app)[0]["layout"]
+    assert [axes[axis]["title"]["text"] for axis in ("xaxis", "yaxis")] == ["Parameters (M)", "Activations (M)"]
+
+
+@pytest.mark.slow
 def test_a_sweep_is_drawn_and_each_of_its_rows_opens_its_own_card(store: Store) -> None:
     run_id = queue(store, "resnet18", image_size="128,224", batch_size="1,8")
     places = [(size, batch) for size in ("128", "224") for batch in (1, 8)]
