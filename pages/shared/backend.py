@@ -99,7 +99,7 @@ def folder(run: Run) -> Path:
 
 
 def fetch_problem(run: Run) -> str:
-    """Fetch the files of a run that another machine has made, except for checkpoints. Return why that failed, if so."""
+    """Fetch a run's files from the machine that made them, except for checkpoints. Return the problem, if any."""
     try:
         mirror.fetch(settings(), run)
     except mirror.Unreachable as problem:
@@ -108,7 +108,7 @@ def fetch_problem(run: Run) -> str:
 
 
 def checkpoints(run: Run) -> dict[Path, int]:
-    """Return what `complete` does; nothing while another machine's cannot be reached, as its page says."""
+    """Return the complete checkpoints of a run, as `complete` does; none while they are on a machine out of reach."""
     try:
         return complete(settings(), run)
     except mirror.Unreachable:

@@ -24,14 +24,14 @@ USAGE_S, FOLDERS_S = 30, 600
 
 def draw_storage() -> None:
     """Draw the totals and the table of the largest runs."""
-    usage = _usage(backend.settings().store_url)
+    usage, largest = _usage(backend.settings().store_url)
     st.text(
         f"{plural(usage.runs, 'run')}. Database: {size(usage.database / 1e9)}. "
         f"{plural(usage.artifacts.files, 'artifact')}: {size(usage.artifacts.bytes / 1e9)}. "
         f"Free on the disk: {size(usage.free / 1e9)}."
     )
     _folders(usage.runs)
-    if largest := _largest(backend.settings().store_url):
+    if largest:
         st.caption("Runs with the largest artifacts")
         st.dataframe(
             {
@@ -56,8 +56,8 @@ def draw_storage() -> None:
 
 def clear_cache() -> None:
     """Clear the cached sizes. Call this after runs were deleted."""
-    for function in (_usage, _largest, _scan):
-        function.clear()
+    _usage.clear()
+    _scan.clear()
 
 
 def _folders(runs: int) -> None:
@@ -73,13 +73,9 @@ def _folders(runs: int) -> None:
 
 
 @st.cache_data(ttl=USAGE_S, max_entries=4, show_spinner=False)
-def _usage(url: str) -> storage.Usage:
-    return storage.usage(backend.store().database, backend.settings())
-
-
-@st.cache_data(ttl=USAGE_S, max_entries=4, show_spinner=False)
-def _largest(url: str) -> list[storage.Largest]:
-    return storage.largest(backend.store().database)
+def _usage(url: str) -> tuple[storage.Usage, list[storage.Largest]]:
+    database = backend.store().database
+    return storage.usage(database, backend.settings()), storage.largest(database)
 
 
 @st.cache_data(ttl=FOLDERS_S, max_entries=4, show_spinner="Scanning all folders")
