@@ -54,15 +54,15 @@ class Preview:
     problem: str = ""
 
 
-def field(spec: type[Spec], prefix: str) -> str:
+def field(spec: type[Spec]) -> str:
     """Draw the field for the data and the upload beside it. Return the field's value, empty for the default."""
-    uploads.take_in(prefix)
+    uploads.take_in(spec.kind)
     left, right = st.columns([3, 2], vertical_alignment="top")
     choices = [*EMBEDDED, *(str(upload.data) for upload in uploads.earlier()), *_used()]
     hint = "Choose, or type the path of a CSV, a folder of class folders, or shards"
-    data = spec_form.field(spec, "data", prefix, choices, free=True, hint=hint, place=left)
+    data = spec_form.field(spec, "data", choices, free=True, hint=hint, place=left)
     with right:
-        uploads.draw(prefix)
+        uploads.draw(spec.kind)
     return data or ""
 
 

@@ -53,16 +53,14 @@ def weights(model: str) -> list[str]:
     return [*best, *tags, *islice(others, MOST_RUNS)]
 
 
-def data(
-    spec: type[Spec], prefix: str, groups: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, Any], clip_data.Preview]:
+def data(spec: type[Spec], groups: Mapping[str, Sequence[str]]) -> tuple[dict[str, Any], clip_data.Preview]:
     """Draw the data section. Return its values and the preview. groups: groups of fields that are seldom changed."""
     st.header("Data", anchor=False)
-    values: dict[str, Any] = {"data": clip_data.field(spec, prefix)}
-    columns, hints = clip_data.columns(prefix, values["data"])
+    values: dict[str, Any] = {"data": clip_data.field(spec)}
+    columns, hints = clip_data.columns(spec.kind, values["data"])
     offered: dict[str, Any] = dict.fromkeys(clip_data.COLUMN_FIELDS, columns) if columns else {}
     options: dict[str, Any] = {"opened": [clip_data.COLUMNS] if columns else [], "hints": hints}
-    values |= form_groups.draw(spec, prefix, groups, "Further settings of data", **options, **offered)
+    values |= form_groups.draw(spec, groups, "Further settings of data", **options, **offered)
     preview = clip_data.preview(clip_data.source(spec_form.valid(spec, values)))
     clip_data.draw(preview)
     return values, preview

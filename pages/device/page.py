@@ -92,7 +92,7 @@ def form() -> None:
     choices = {"device": launch.devices()}
     for column, name in zip(columns, ("device", "dtypes", "seconds", "threads"), strict=True):
         with column:
-            values[name] = spec_form.field(DeviceSpec, name, PREFIX, choices.get(name))
+            values[name] = spec_form.field(DeviceSpec, name, choices.get(name))
     spec, problems = spec_form.build(DeviceSpec, values)
     launch.launch(
         spec,

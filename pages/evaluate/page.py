@@ -50,12 +50,12 @@ def draw_model() -> dict[str, Any]:
     runs = trainings()
     left, right = st.columns(2)
     models = clip_form.models(runs)
-    values = {"model": spec_form.field(EvaluateSpec, "model", PREFIX, models, free=True, place=left)}
+    values = {"model": spec_form.field(EvaluateSpec, "model", models, free=True, place=left)}
     run = runs.get(values["model"] or "")
     offered = clip_form.weights(getattr(run.spec, "model", "") if run else values["model"] or "")
     hint = "default: the best of the run" if run else "none: random weights; or choose, or type a tag"
     options: dict[str, Any] = {"free": True, "hint": hint, "place": right}
-    values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", PREFIX, offered, **options)
+    values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", offered, **options)
     if run:
         st.caption(plain(f"Run {run.id}: {run.name or run.spec.summary}"))
     elif runs:
@@ -70,11 +70,11 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
     data_classes = preview.look.classes if preview.look else ()
     left, middle, right = st.columns(3)
     hint = f"one per line; default: {', '.join(data_classes[:3])}, …" if data_classes else "one per line"
-    values = {"classes": spec_form.field(EvaluateSpec, "classes", PREFIX, hint=hint, place=left)}
+    values = {"classes": spec_form.field(EvaluateSpec, "classes", hint=hint, place=left)}
     hint = "one per line, with {} for the name; default: those of the data or of open_clip"
-    values["templates"] = spec_form.field(EvaluateSpec, "templates", PREFIX, hint=hint, place=middle)
+    values["templates"] = spec_form.field(EvaluateSpec, "templates", hint=hint, place=middle)
     hint = "or JSON with prompts for each class"
-    values["class_prompts"] = spec_form.field(EvaluateSpec, "class_prompts", PREFIX, hint=hint, place=middle)
+    values["class_prompts"] = spec_form.field(EvaluateSpec, "class_prompts", hint=hint, place=middle)
     with right:
         st.caption("Prompts")
         spec, _ = spec_form.build(EvaluateSpec, values)
@@ -143,10 +143,10 @@ def describe(spec: EvaluateSpec) -> str:
 def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     values = draw_model()
-    values["tasks"] = spec_form.field(EvaluateSpec, "tasks", PREFIX, pills=True)
-    data_values, preview = clip_form.data(EvaluateSpec, PREFIX, DATA)
+    values["tasks"] = spec_form.field(EvaluateSpec, "tasks", pills=True)
+    data_values, preview = clip_form.data(EvaluateSpec, DATA)
     values |= data_values | draw_classes(preview)
-    values |= groups.draw(EvaluateSpec, PREFIX, FURTHER, device=launch.devices())
+    values |= groups.draw(EvaluateSpec, FURTHER, device=launch.devices())
     spec, problems = spec_form.build(EvaluateSpec, values)
     sentence, ready = "Fix the errors above to continue.", False
     if isinstance(spec, EvaluateSpec) and preview.look:

@@ -96,10 +96,10 @@ def shapes() -> dict[str, Any]:
     """Draw the fields of sizes, device and precision. Return their values."""
     values: dict[str, Any] = {}
     for column, name in zip(st.columns(len(SHAPES)), SHAPES, strict=True):
-        values[name] = spec_form.field(RecurrentSpec, name, PREFIX, place=column)
+        values[name] = spec_form.field(RecurrentSpec, name, place=column)
     left, right = st.columns([1, 2])
-    values["device"] = spec_form.field(RecurrentSpec, "device", PREFIX, launch.devices(), place=left)
-    values["precision"] = spec_form.field(RecurrentSpec, "precision", PREFIX, place=right)
+    values["device"] = spec_form.field(RecurrentSpec, "device", launch.devices(), place=left)
+    values["precision"] = spec_form.field(RecurrentSpec, "precision", place=right)
     return values
 
 
@@ -114,10 +114,10 @@ def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     place = st.container()
     left, right = st.columns([2, 3])
-    values = {"groups": spec_form.field(RecurrentSpec, "groups", PREFIX, pills=True, place=left)}
-    values["runners"] = spec_form.field(RecurrentSpec, "runners", PREFIX, list(RUNNERS), place=right)
+    values = {"groups": spec_form.field(RecurrentSpec, "groups", pills=True, place=left)}
+    values["runners"] = spec_form.field(RecurrentSpec, "runners", list(RUNNERS), place=right)
     values |= shapes()
-    values |= groups.draw(RecurrentSpec, PREFIX, FURTHER, baseline=baselines(values))
+    values |= groups.draw(RecurrentSpec, FURTHER, baseline=baselines(values))
     presets.draw(place, PREFIX, PRESETS, values)
     spec, problems = spec_form.build(RecurrentSpec, values)
     sentence, beside, doubtful = "", "", False

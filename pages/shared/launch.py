@@ -15,6 +15,7 @@ from engine.report.timings import rates
 from engine.specs import ModelName, Refused, Spec
 from engine.specs.base import device_there
 from engine.store import Role
+from engine.words import plural
 from pages.shared import backend, comparison_link, rerun, run_view
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form import spec_form
@@ -76,22 +77,29 @@ def _bf16_advice(store: str, revision: int, host: str, device: str, setting: str
     return checks.bf16_advice(rates.rates(backend.store()), host, device, setting)
 
 
-def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> list[str]:
-    """Draw the field of models and return its names. groups: names of sets of models, which the field also offers."""
+def models_field(spec: type[Spec], groups: Sequence[str] = ()) -> list[str]:
+    """Draw the field of models and return its names. groups: names of sets of models, which the field also offers.
+
+    Below it, draw what only this tab holds: a long list of models, and the configurations of a copied run.
+    """
     names = [*families(), "all", *(f"{library}:all" for library in LIBRARIES), *groups]
-    typed = st.session_state.get(spec_form.key(prefix, "models"), [])
+    key, configs_key = (spec_form.key(spec.kind, name) for name in ("models", "configs"))
     chips = st.multiselect(
         "Models",
-        list(dict.fromkeys([*names, *typed])),
-        key=spec_form.key(prefix, "models"),
+        list(dict.fromkeys([*names, *st.session_state.get(key, [])])),
+        key=key,
         bind="query-params",
         accept_new_options=True,
         select_all=False,
         placeholder="Search, or type a wildcard such as ViT-B-* and press Enter",
         help=spec_form.help_of(spec, "models"),
     )
-    rerun.hold(spec_form.key(prefix, "models"))
-    return [*chips, *_long_list(spec_form.key(prefix, spec_form.LISTED))]
+    rerun.hold(key)
+    models = [*chips, *_long_list(spec_form.key(spec.kind, spec_form.LISTED))]
+    if configs := st.session_state.get(configs_key, {}):
+        text = f"and {plural(len(configs), 'configuration')} of the copied run: {', '.join(configs)}"
+        _removable(text, "Remove them", st.session_state.pop, configs_key)
+    return models
 
 
 def _long_list(key: str) -> list[str]:
@@ -105,11 +113,15 @@ def _long_list(key: str) -> list[str]:
         )
         st.warning(plain(message), icon=":material/link_off:")
         return []
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.text(f"and a list of {len(models)}: {', '.join(models[:4])}, ...")
-        remove: dict[str, Any] = {"on_click": st.query_params.pop, "args": (key, None)}
-        st.button("Remove the list", type="tertiary", icon=":material/close:", **remove)
+    text = f"and a list of {len(models)}: {', '.join(models[:4])}, ..."
+    _removable(text, "Remove the list", st.query_params.pop, key)
     return models
+
+
+def _removable(text: str, label: str, remove: Callable[..., Any], key: str) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.text(text)
+        st.button(label, type="tertiary", icon=":material/close:", on_click=remove, args=(key, None))
 
 
 def launch(

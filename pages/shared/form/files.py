@@ -1,4 +1,4 @@
-"""Draw the upload of files with names of models and with open_clip configurations, and those of a copied run."""
+"""Draw the upload of files with names of models and with open_clip configurations."""
 
 from typing import Any
 
@@ -6,20 +6,9 @@ import streamlit as st
 
 from engine.names import parse_config, parse_names
 from engine.specs import Refused
-from engine.words import plural
 from pages.shared.form import spec_form
 from pages.shared.rerun import fold
 from pages.shared.text import show_error
-
-
-def draw_copied_configurations(prefix: str) -> None:
-    """Draw the configurations of the copied run. The session keeps them, because an address cannot hold them."""
-    if configs := st.session_state.get(spec_form.key(prefix, "configs"), {}):
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.text(f"and {plural(len(configs), 'configuration')} of the copied run: {', '.join(configs)}")
-            if st.button("Remove them", type="tertiary", icon=":material/close:"):
-                st.session_state[spec_form.key(prefix, "configs")] = {}
-                st.rerun(scope="fragment")
 
 
 def draw_files(prefix: str) -> tuple[list[str], dict[str, Any]]:

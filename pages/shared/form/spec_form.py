@@ -45,7 +45,6 @@ def key(prefix: str, field: str) -> str:
 def field(
     spec: type[Spec],
     name: str,
-    prefix: str,
     choices: Sequence[str] | None = None,
     *,
     pills: bool = False,
@@ -62,15 +61,14 @@ def field(
     place: the column to draw in.
     """
     with place or nullcontext():
-        value = _widget(spec, name, prefix, choices, pills, free, hint, narrow)
-    rerun.hold(key(prefix, name))
+        value = _widget(spec, name, choices, pills, free, hint, narrow)
+    rerun.hold(key(spec.kind, name))
     return value
 
 
 def _widget(
     spec: type[Spec],
     name: str,
-    prefix: str,
     choices: Sequence[str] | None,
     pills: bool,
     free: bool,
@@ -80,7 +78,7 @@ def _widget(
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
     label = heading(spec, name)
-    shared: dict[str, Any] = {"key": key(prefix, name), "help": help_of(spec, name), "bind": BIND}
+    shared: dict[str, Any] = {"key": key(spec.kind, name), "help": help_of(spec, name), "bind": BIND}
     if optional:
         hint = hint or default_hint(spec, name)
     if name == "image_size" and info.default:
