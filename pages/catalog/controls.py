@@ -241,12 +241,22 @@ class Axes:
         return self.x, self.y, self.colour, self.size
 
 
-def draw_axes(everything: pd.DataFrame, settings: Sequence[Setting], devices: Sequence[str]) -> Axes:
-    """Draw the presets and the settings of the plot, and return the settings.
+def draw_presets(place: Any, filters: Filters, devices: Sequence[str]) -> None:
+    """Draw the presets in `place`, after all fields, whose values they compare. devices: as for `draw_filters`.
 
-    settings, devices: as for `draw_filters`. If this machine is calibrated, the preset of its latency estimates it.
+    If this machine is calibrated, the preset of its latency estimates it.
     """
-    place, row = st.container(), st.container(horizontal=True, vertical_alignment="bottom")
+    here, latency = filters.setting.label, PRESETS[LATENCY_HERE]
+    # a device of this machine has the label of the setting in which it was timed
+    latency = replace(latency, fields={**latency.fields, "device": here if here in devices else None})
+    values = {name: st.session_state[f"{PREFIX}_{name}"] for name in ("x", "y", "log_x", "log_y", "figure")}
+    values["device"] = filters.device or None
+    presets.draw(place, PREFIX, {**PRESETS, LATENCY_HERE: latency}, values)
+
+
+def draw_axes(everything: pd.DataFrame) -> Axes:
+    """Draw the settings of the plot and return them."""
+    row = st.container(horizontal=True, vertical_alignment="bottom")
     options = catalog_choose.offered(everything)
     axes, more = row.container(horizontal=True, width=450), row.popover("Plot options", icon=":material/tune:")
     with more:
@@ -276,13 +286,6 @@ def draw_axes(everything: pd.DataFrame, settings: Sequence[Setting], devices: Se
         )
     with more:
         spoiled = not (front and {x, y} & set(MEASURED)) or _spoiled()
-    here = st.session_state.get(f"{PREFIX}_setting") or settings[0].label
-    latency = PRESETS[LATENCY_HERE]
-    # a device of this machine has the label of the setting in which it was timed
-    latency = replace(latency, fields={**latency.fields, "device": here if here in devices else None})
-    other = {name: st.session_state.get(f"{PREFIX}_{name}") for name in ("figure", "device")}
-    values = {"x": x, "y": y, "log_x": log_x, "log_y": log_y, **other}
-    presets.draw(place, PREFIX, {**PRESETS, LATENCY_HERE: latency}, values)
     colour_by, size_by = [
         None if column in ("family", "equal") else catalog_choose.in_unit(column, flops) for column in (colour, size)
     ]

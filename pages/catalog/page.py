@@ -57,8 +57,10 @@ if not backend.store().runs(limit=1):
 
 timed = speeds.timed()
 settings, devices = data.settings(timed), [device.known.label for device in speeds.devices(timed)]
-axes = controls.draw_axes(everything, settings, devices)
+above = st.container()
+axes = controls.draw_axes(everything)
 filters = controls.draw_filters(everything, settings, devices, axes.flops)
+controls.draw_presets(above, filters, devices)
 accuracies = data.accuracies(axes, filters)
 frame = data.table(axes, filters)
 kept = data.draw_chosen(frame)

@@ -212,6 +212,8 @@ def test_presets_set_the_axes_and_are_ticked() -> None:
     app.button(key="catalog_preset_Zero-shot against MACs").click().run()
     assert not app.exception
     assert ticked(app) == ["Zero-shot against MACs"]
+    linked = open_page(catalog_y=AVERAGE, catalog_figure=AVERAGE, catalog_log_y="false")
+    assert ticked(linked) == ["Zero-shot against MACs"]
     table = app.dataframe[0].value
     assert set(table.loc[table["pretrained"] != "", "model"]) == {"ViT-B-32", "ViT-L-14"}
     assert "mlfoundations/open_clip at 89fb801 (MIT)" in set(table["published"])
