@@ -48,9 +48,8 @@ def form() -> None:
     values: dict[str, Any] = {}
     for row, widths in ((("image_size", "batch_size", "precision"), (4, 3, 5)), (("counter", "device"), (1, 1))):
         for column, name in zip(st.columns(widths), row, strict=True):
-            with column:
-                choices = devices(values["counter"]) if name == "device" else None
-                values[name] = spec_form.field(ProfileSpec, name, choices)
+            choices = devices(values["counter"]) if name == "device" else None
+            values[name] = spec_form.field(ProfileSpec, name, choices, place=column)
     values |= groups.draw(ProfileSpec, FURTHER)
     names, values["configs"] = files.draw_files(PREFIX)
     values["models"] = [*models, *names]

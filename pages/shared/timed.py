@@ -8,7 +8,7 @@ import streamlit as st
 
 from engine.report.quantities import QUANTITIES, title
 from engine.report.style import digits
-from engine.report.timings import readable, samples
+from engine.report.timings import rates, readable, samples
 from engine.results import FLAGS, VERDICTS, TimedRow
 from engine.statistics import CONFIDENCE
 from engine.store import Run
@@ -126,6 +126,11 @@ SAMPLES = (
 def source(run: Run) -> str:
     """Return the source of a value for hover texts: `run 7 on AMD EPYC`."""
     return f"run {run.id} on {run.environment.device_name if run.environment else run.spec.devices[0]}"
+
+
+def utilisation(run: Run, rows: Sequence[TimedRow]) -> list[float | None]:
+    """Return the share of the device's measured rate that each row reaches, in per cent."""
+    return rates.utilisation(rows, rates.rates(backend.store()), run.host)
 
 
 def failures(rows: Sequence[TimedRow]) -> None:

@@ -111,27 +111,18 @@ def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
     """Draw the model and the main settings. Return their values. pairs: training pairs, which set the default batch."""
     st.header("Model", anchor=False)
     left, right = st.columns(2)
-    with left:
-        values = {
-            "model": spec_form.field(
-                TrainSpec, "model", clip_form.models(f"config:{name}" for name in configs), free=True
-            )
-        }
-    with right:
-        values["pretrained"] = spec_form.field(
-            TrainSpec, "pretrained", clip_form.weights(values["model"] or ""), free=True, hint=SCRATCH
-        )
+    models = clip_form.models(f"config:{name}" for name in configs)
+    values = {"model": spec_form.field(TrainSpec, "model", models, free=True, place=left)}
+    weights = clip_form.weights(values["model"] or "")
+    values["pretrained"] = spec_form.field(TrainSpec, "pretrained", weights, free=True, hint=SCRATCH, place=right)
     default = schedule(TrainSpec(), max(pairs, 1))
     rate = FINE_TUNE_LR if values["pretrained"] else SCRATCH_LR
     hints = {"batch_size": f"default: {default.batch_size}", "lr": f"default: {rate:g}"}
     for column, name in zip(st.columns(4), ("epochs", "batch_size", "lr", "warmup"), strict=True):
-        with column:
-            values[name] = spec_form.field(TrainSpec, name, hint=hints.get(name))
+        values[name] = spec_form.field(TrainSpec, name, hint=hints.get(name), place=column)
     left, right = st.columns([1, 2])
-    with left:
-        values["device"] = spec_form.field(TrainSpec, "device", launch.devices())
-    with right:
-        values["precision"] = spec_form.field(TrainSpec, "precision")
+    values["device"] = spec_form.field(TrainSpec, "device", launch.devices(), place=left)
+    values["precision"] = spec_form.field(TrainSpec, "precision", place=right)
     return values
 
 

@@ -92,8 +92,7 @@ def form() -> None:
     choices = {"variants": VARIANTS, "batch_size": BATCHES, "mode": None, "device": launch.devices()}
     values: dict[str, Any] = {}
     for column, (name, options) in zip(columns, choices.items(), strict=True):
-        with column:
-            values[name] = spec_form.field(BenchmarkSpec, name, options)
+        values[name] = spec_form.field(BenchmarkSpec, name, options, place=column)
     further = {group: fields for group, fields in FURTHER.items() if group != "Cluster" or launch.cluster_devices()}
     values |= groups.draw(BenchmarkSpec, further)
     presets.draw(place, PREFIX, PRESETS, values)
