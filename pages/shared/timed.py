@@ -9,7 +9,7 @@ import streamlit as st
 from engine.report.quantities import QUANTITIES, title
 from engine.report.style import digits
 from engine.report.timings import rates, readable, samples
-from engine.results import FLAGS, VERDICTS, TimedRow
+from engine.results import FLAGS, VERDICTS, BenchmarkRow, RecurrentRow, TimedRow
 from engine.statistics import CONFIDENCE
 from engine.store import Run
 from engine.words import in_words, plural
@@ -128,7 +128,7 @@ def source(run: Run) -> str:
     return f"run {run.id} on {run.environment.device_name if run.environment else run.spec.devices[0]}"
 
 
-def utilisation(run: Run, rows: Sequence[TimedRow]) -> list[float | None]:
+def utilisation(run: Run, rows: Sequence[BenchmarkRow | RecurrentRow]) -> list[float | None]:
     """Return the share of the device's measured rate that each row reaches, in per cent."""
     return rates.utilisation(rows, rates.rates(backend.store()), run.host)
 
