@@ -60,6 +60,7 @@ def horizontal(figure: go.Figure, names: list[str], axis: str, *, row_px: int = 
     """Lay out horizontal bars or points, one name below the other in the order of `names`. row_px: pixels per name."""
     # on a phone, the text beside the longest bar extends into the margin
     figure.update_layout(height=90 + row_px * len(names), margin=MARGIN | {"r": 28}, legend=LEGEND, uirevision=axis)
+    figure.update_layout(minreducedheight=row_px)  # by default 64 px, so that the title covers the numbers of one bar
     figure.update_xaxes(title_text=axis, tickformat=",~g", automargin=True)
     # without categoryarray, plotly uses the order of the traces
     figure.update_yaxes(automargin=True, autorange="reversed", categoryorder="array", categoryarray=names)
@@ -79,13 +80,16 @@ def write_beside(figure: go.Figure, labels: Sequence[tuple[float, str, str]], xs
     return max(ends, default=0.0) or 1.0
 
 
-def log(name: str, values: "pd.Series[Any]") -> dict[str, Any]:
+def log(name: str, values: "pd.Series[Any] | NDArray[Any]") -> dict[str, Any]:
     """Return a logarithmic axis with this title."""
     return {"title_text": name, **log_ticks(values)}
 
 
 def log_ticks(values: "pd.Series[Any] | NDArray[Any]") -> dict[str, Any]:
-    """Return a logarithmic axis, with labels at 1, 2, 5 if it has few decades. One value gets two decades."""
+    """Return a logarithmic axis, with labels at 1, 2, 5 if it has few decades. One value is in the middle of one."""
     decades = np.log10(values.max() / values.min()) if len(values) else 0
-    ticks = {"dtick": 1} if decades > 2 else {"dtick": "D2"} if decades > 0.8 or not decades else {"nticks": 6}
+    if len(values) and not decades:  # plotly would draw two decades with few labels
+        middle = float(np.log10(values.max()))
+        return {"type": "log", "tickformat": ",~g", "dtick": "D2", "range": [middle - 0.5, middle + 0.5]}
+    ticks = {"dtick": 1} if decades > 2.5 else {"dtick": "D2"} if decades > 0.8 or not decades else {"nticks": 6}
     return {"type": "log", "tickformat": ",~g", **ticks}

@@ -89,7 +89,6 @@ def unit() -> bool:
         "Unit",
         ["MACs", "FLOPs"],
         key="catalog_unit",
-        width=110,
         bind=BIND,
         on_change=_convert,
         help="Unit of work. 1 MAC, a multiply-add, is 2 FLOPs.",
@@ -242,14 +241,25 @@ class Axes:
         return self.x, self.y, self.colour, self.size
 
 
-def draw_axes(everything: pd.DataFrame, settings: Sequence[Setting], devices: Sequence[str]) -> Axes:
-    """Draw the presets and the settings of the plot, and return the settings.
+def draw_presets(place: Any, filters: Filters, devices: Sequence[str]) -> None:
+    """Draw the presets in `place`, after all fields, whose values they compare. devices: as for `draw_filters`.
 
-    settings, devices: as for `draw_filters`. If this machine is calibrated, the preset of its latency estimates it.
+    If this machine is calibrated, the preset of its latency estimates it.
     """
-    place, row = st.container(), st.container(horizontal=True, vertical_alignment="bottom")
+    here, latency = filters.setting.label, PRESETS[LATENCY_HERE]
+    # a device of this machine has the label of the setting in which it was timed
+    latency = replace(latency, fields={**latency.fields, "device": here if here in devices else None})
+    values = {name: st.session_state[f"{PREFIX}_{name}"] for name in ("x", "y", "log_x", "log_y", "figure")}
+    values["device"] = filters.device or None
+    presets.draw(place, PREFIX, {**PRESETS, LATENCY_HERE: latency}, values)
+
+
+def draw_axes(everything: pd.DataFrame) -> Axes:
+    """Draw the settings of the plot and return them."""
+    row = st.container(horizontal=True, vertical_alignment="bottom")
     options = catalog_choose.offered(everything)
-    with row:
+    axes, more = row.container(horizontal=True, width=450), row.popover("Plot options", icon=":material/tune:")
+    with more:
         flops = unit()
 
     def label_of(column: str) -> str:
@@ -262,24 +272,20 @@ def draw_axes(everything: pd.DataFrame, settings: Sequence[Setting], devices: Se
             st.selectbox(label, columns, columns.index(first), format_func=label_of, key=f"{PREFIX}_{key}", bind=BIND)
         )
 
-    with row:
-        x, y = choose("X axis", "x", "gmacs"), choose("Y axis", "y", "mparams")
+    with more:
         colour, size = choose("Colour", "colour", "family", "family"), choose("Size", "size", "equal", "equal")
         log_x = st.toggle("Log X", value=True, key=f"{PREFIX}_log_x", bind=BIND)
         log_y = st.toggle("Log Y", value=True, key=f"{PREFIX}_log_y", bind=BIND)
+    with axes:
+        x, y = choose("X axis", "x", "gmacs"), choose("Y axis", "y", "mparams")
+    with row:
         has_front = any(column in MEASURED or QUANTITIES[column].better == "larger" for column in (x, y)) and x != y
         front_help = "Draw the Pareto front: models that no other model beats on both axes. Two costs have none."
         front = has_front & st.toggle(
             "Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help, disabled=not has_front
         )
+    with more:
         spoiled = not (front and {x, y} & set(MEASURED)) or _spoiled()
-    here = st.session_state.get(f"{PREFIX}_setting") or settings[0].label
-    latency = PRESETS[LATENCY_HERE]
-    # a device of this machine has the label of the setting in which it was timed
-    latency = replace(latency, fields={**latency.fields, "device": here if here in devices else None})
-    other = {name: st.session_state.get(f"{PREFIX}_{name}") for name in ("figure", "device")}
-    values = {"x": x, "y": y, "log_x": log_x, "log_y": log_y, **other}
-    presets.draw(place, PREFIX, {**PRESETS, LATENCY_HERE: latency}, values)
     colour_by, size_by = [
         None if column in ("family", "equal") else catalog_choose.in_unit(column, flops) for column in (colour, size)
     ]

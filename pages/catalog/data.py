@@ -15,7 +15,7 @@ from engine.report.timings import estimates, stored
 from engine.report.timings.stored import Setting
 from engine.specs import Refused
 from engine.store import Role
-from pages.catalog.controls import Axes, Filters
+from pages.catalog.controls import BIND, Axes, Filters
 from pages.shared import backend, speeds
 from pages.shared.rerun import fold
 from pages.shared.table import results_table
@@ -83,18 +83,28 @@ def rows(axes: Axes, filters: Filters, chosen: Sequence[str]) -> pd.DataFrame:
     return shown.loc[list(chosen)] if chosen else shown
 
 
-CHOSEN = "catalog_chosen"
+CHOSEN, MANY = "catalog_rows", "catalog_many_rows"
+LINKED = 20
+"""The address holds a selection of up to this many rows; larger ones are only in the session."""
 
 
-def chosen(shown: pd.DataFrame) -> list[str]:
-    """Return the labels of the rows that are selected in the plot or the table, in the order of the table."""
-    kept = st.session_state.get(CHOSEN, frozenset())
-    return [label for label in shown.index if label in kept]
+def draw_chosen(frame: pd.DataFrame) -> frozenset[str]:
+    """Draw the field with the selected rows, if there are any, and return their labels. frame: from `table`."""
+    named = {*st.query_params.get_all(CHOSEN), *st.session_state.get(CHOSEN, [])}
+    options = [label for label in frame.index if label in named]
+    if CHOSEN in st.session_state or not named:
+        # Set here, so that Streamlit removes rows of another table from the address and writes rows selected later.
+        st.session_state[CHOSEN] = [label for label in options if label in st.session_state.get(CHOSEN, [])]
+    if named and (rows := st.sidebar.multiselect("Selected rows", options, key=CHOSEN, bind=BIND)):
+        st.session_state[MANY] = []
+        return frozenset(rows)
+    return frozenset(st.session_state.get(MANY, []))
 
 
 def choose_rows(labels: Sequence[str]) -> None:
     """Select these rows in the plot and in the table. The selection is kept while other pages are open."""
-    st.session_state[CHOSEN] = frozenset(labels)
+    few = len(labels) <= LINKED
+    st.session_state[CHOSEN], st.session_state[MANY] = (labels, []) if few else ([], labels)
 
 
 def settings(timed: pd.DataFrame) -> list[Setting]:

@@ -69,10 +69,9 @@ def plan(
     sentence = f"{subject}: {_progress(len(rows), len(untimed), len(untimed) - len(to_time))}."
     estimate = ""
     if specs:
-        duration_s = sum((durations.benchmark_s(spec, spec.models) for spec in specs), needs.Span(0, 0))
+        duration_s = sum((durations.timing_s(spec, spec.models) for spec in specs), needs.Span(0, 0))
         estimate = span(duration_s)
-        runs = f"{len(specs)} runs, one per image size" if len(specs) > 1 else "one run"
-        sentence += f" Timing {plural(len(to_time), 'model')} takes {estimate}, in {runs}."
+        sentence += f" {len(specs)} runs, one per image size." if len(specs) > 1 else ""
     return Plan(specs, f"{sentence} Setting: {setting.label}.", estimate, repetitions)
 
 

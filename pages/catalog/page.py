@@ -35,17 +35,15 @@ FLAGS_HELP = "  \n".join(f"**{in_words([flag])}**: {meaning}" for flag, meaning 
 # What hollow points are, without and with a device whose speed is estimated.
 HOLLOW = ("flagged timings", "estimates, and those outside the fitted range are left off the front")
 
-st.title("What does a vision model cost?", anchor=False)
+with st.container(horizontal=True, vertical_alignment="center"):
+    st.title("What does a vision model cost?", anchor=False, width="content")
+    count = st.container()
 counted_with = shipped.versions(backend.settings().catalog_dir)
 everything = backend.catalogue()
 if everything.empty:
     st.info("The catalogue is empty. Run this command to count all models:", icon=":material/table_view:")
     verbatim("python -m engine catalog-build", key="catalog_build")
     raise PageEnd
-st.caption(
-    f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, counted with "
-    f"{plain(catalog.describe(counted_with))}. Costs are per image; for CLIP models, per image and text."
-)
 if different := shipped.mismatches(counted_with):
     st.warning(
         "The catalogue was counted with other library versions than those installed: "
@@ -59,11 +57,13 @@ if not backend.store().runs(limit=1):
 
 timed = speeds.timed()
 settings, devices = data.settings(timed), [device.known.label for device in speeds.devices(timed)]
-axes = controls.draw_axes(everything, settings, devices)
-count = st.container()
+above = st.container()
+axes = controls.draw_axes(everything)
 filters = controls.draw_filters(everything, settings, devices, axes.flops)
+controls.draw_presets(above, filters, devices)
 accuracies = data.accuracies(axes, filters)
 frame = data.table(axes, filters)
+kept = data.draw_chosen(frame)
 try:
     selected = data.selected(frame, axes, filters)
 except Refused as refusal:
@@ -83,7 +83,7 @@ if selected.empty:
 
 front = list(selected.index[selected["front"]]) if axes.front else []
 left_off = 0 if axes.spoiled else int(choose.spoiled(selected.dropna(subset=[axes.x, axes.y])).sum())
-chosen = data.chosen(selected)
+chosen = [label for label in selected.index if label in kept]
 chart(
     scatter.scatter(
         selected,
@@ -100,6 +100,8 @@ chart(
     alt=f"{title(axes.y)} against {title(axes.x)} of {len(selected)} rows, {len(front)} on the Pareto front",
     selected=chosen,
     on_select=data.choose_rows,
+    height="max(640px - 60vw, clamp(280px, 40vh, 520px))",  # rows of the table in view; on a phone, the legend below
+    wide=None if axes.colour else scatter.WIDE,
     scrollZoom=True,
     toImageButtonOptions={"filename": "catalogue", "scale": 2},
 )
@@ -141,6 +143,10 @@ st.caption(
     + ". Costs do not depend on the pretrained tag. Models are listed at their own image size and at the sizes of "
     "published accuracies."
 )
+st.caption(
+    f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, counted with "
+    f"{plain(catalog.describe(counted_with))}. Costs are per image; for CLIP models, per image and text."
+)
 data.draw_import()
 
 # With a device, the table shows its speeds, and only rows without a timing of this machine are timed.
@@ -152,7 +158,7 @@ if filters.device not in ("", filters.setting.label):
 hint = "" if chosen else "Select points (drag or click) or rows to open, compare, profile or save them."
 with count:
     counts = choose.sentence(frame, selected, axes.x, axes.y, len(front), len(chosen), left_off)
-    st.markdown(f"{counts}. {hint}" if hint and plan.sentence else counts)
+    st.caption(f"{counts}. {hint}" if hint and plan.sentence else counts)
 with status:
     if plan.sentence or hint:  # one line: the first selection must not move the rows below
         st.caption(plain(plan.sentence or hint))

@@ -32,7 +32,7 @@ from pages.clip import uploads
 from pages.shared import backend
 from pages.shared.form import spec_form
 from pages.shared.rerun import fold
-from pages.shared.text import plain
+from pages.shared.text import plain, show_error
 
 LOOK_S = 3
 """The preview opens images for at most this many seconds, so that the form stays responsive."""
@@ -54,17 +54,16 @@ class Preview:
     problem: str = ""
 
 
-def fields(spec: type[Spec], prefix: str) -> dict[str, Any]:
-    """Draw the field for the data and the upload beside it. Return the field's value."""
-    uploads.take_in(prefix)
+def field(spec: type[Spec]) -> str:
+    """Draw the field for the data and the upload beside it. Return the field's value, empty for the default."""
+    uploads.take_in(spec.kind)
     left, right = st.columns([3, 2], vertical_alignment="top")
-    with left:
-        choices = [*EMBEDDED, *(str(upload.data) for upload in uploads.earlier()), *_used()]
-        hint = "Choose, or type the path of a CSV, a folder of class folders, or shards"
-        values = {"data": spec_form.field(spec, "data", prefix, choices, free=True, hint=hint)}
+    choices = [*EMBEDDED, *(str(upload.data) for upload in uploads.earlier()), *_used()]
+    hint = "Choose, or type the path of a CSV, a folder of class folders, or shards"
+    data = spec_form.field(spec, "data", choices, free=True, hint=hint, place=left)
     with right:
-        uploads.draw(prefix)
-    return values
+        uploads.draw(spec.kind)
+    return data or ""
 
 
 def _used() -> list[str]:
@@ -108,9 +107,14 @@ def _columns(data: str, kind: Any, separator: str, stamp: int) -> list[str]:
 
 
 def source(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `open_pairs` for the values of a form or a spec, and the separator of classes."""
+    """Return the arguments of `open_pairs` for the values of a form or a spec, and the separator of classes.
+
+    They also have the time of the last change of the data, so that functions cached by them notice a change.
+    """
+    data = values.get("data") or EMBEDDED[0]
     return {
-        "data": values.get("data") or EMBEDDED[0],
+        "data": data,
+        "modified_ns": stamp(data),
         "kind": values.get("data_kind") or "auto",
         "separator": values.get("csv_separator") or "",
         "image_column": values.get("csv_img_key") or "",
@@ -125,15 +129,15 @@ def source(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def zeroshot_source(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `open_pairs` for zeroshot_data, or for the pairs if it is empty. Errors: DataProblem."""
-    if not (own := values.get("zeroshot_data")):
+    if not (data := values.get("zeroshot_data")):
         return source(values)
     options: dict[str, Any] = {"separator": values.get("csv_separator") or "", "roots": backend.settings().roots}
-    column = class_column_of(own, values.get("csv_class_key") or "", **options)
-    if not column and columns_of(own, **options):
+    column = class_column_of(data, values.get("csv_class_key") or "", **options)
+    if not column and columns_of(data, **options):
         common = ", ".join(tables.CLASS_NAMES)
-        raise DataProblem(f"{own} has no class column with a common name ({common}): type its name in Class column")
-    own_fields = {"data": own, "data_kind": "auto", "csv_class_key": column, "samples": None, "zeroshot_data": ""}
-    return source({**values, **own_fields})
+        raise DataProblem(f"{data} has no class column with a common name ({common}): type its name in Class column")
+    changed = {"data": data, "data_kind": "auto", "csv_class_key": column, "samples": None, "zeroshot_data": ""}
+    return source({**values, **changed})
 
 
 def stamp(data: str) -> int:
@@ -151,30 +155,22 @@ def stamp(data: str) -> int:
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the data")
-def _pairs(arguments: tuple[tuple[str, Any], ...], stamp: int) -> Pairs:
+def pairs(arguments: Mapping[str, Any]) -> Pairs:
+    """Open the data, cached until they change. arguments: from `source`. Errors: DataProblem."""
     options = dict(arguments)
-    separator = options.pop("class_separator")
+    separator, _ = options.pop("class_separator"), options.pop("modified_ns")
     return with_classes_split(open_pairs(**options, roots=backend.settings().roots), separator)
 
 
-def pairs(arguments: Mapping[str, Any]) -> Pairs:
-    """Open the data, cached until they change. arguments: from `source`. Errors: DataProblem."""
-    return _pairs(tuple(sorted(arguments.items())), stamp(arguments["data"]))
-
-
 @st.cache_data(max_entries=16, show_spinner="Reading the data")
-def _preview(arguments: tuple[tuple[str, Any], ...], stamp: int) -> Preview:
+def preview(arguments: Mapping[str, Any]) -> Preview:
+    """Return a preview of the data. arguments: from `source`."""
     try:
-        opened = _pairs(arguments, stamp)
+        opened = pairs(arguments)
         result = look(opened, deadline_s=LOOK_S)
     except DataProblem as problem:
         return Preview(problem=str(problem))
     return Preview(result, tuple(thumbnail(opened, pair.index) for pair in result.samples), opened.templates)
-
-
-def preview(arguments: Mapping[str, Any]) -> Preview:
-    """Return a preview of the data. arguments: from `source`."""
-    return _preview(tuple(sorted(arguments.items())), stamp(arguments["data"]))
 
 
 def thumbnail(pairs: Pairs, index: int) -> bytes | None:
@@ -201,10 +197,10 @@ def count_pairs(arguments: Mapping[str, Any], preview: Look, *, val_data: str, v
     """Return the numbers of training and held-out pairs with the facts of the preview. Errors: DataProblem."""
     train = preview.count - len(preview.unreadable)
     if val_data:
-        held_out = len(pairs({**arguments, "data": val_data, "samples": None}))
+        val_source = {"data": val_data, "modified_ns": stamp(val_data), "samples": None}
+        held_out = len(pairs({**arguments, **val_source}))
     else:
-        key = tuple(sorted(arguments.items()))
-        held_out = _held_out(key, stamp(arguments["data"]), val_fraction) if val_fraction else 0
+        held_out = _held_out(arguments, val_fraction) if val_fraction else 0
         train -= held_out
     return Data(
         train=train,
@@ -218,14 +214,14 @@ def count_pairs(arguments: Mapping[str, Any], preview: Look, *, val_data: str, v
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
-def _held_out(arguments: tuple[tuple[str, Any], ...], stamp: int, fraction: float) -> int:
-    return len(split(_pairs(arguments, stamp), fraction, 0)[1])
+def _held_out(arguments: Mapping[str, Any], fraction: float) -> int:
+    return len(split(pairs(arguments), fraction, 0)[1])
 
 
 def draw(preview: Preview) -> None:
     """Draw counts, ten example images, and the images that cannot be read."""
     if preview.look is None:
-        st.error(plain(preview.problem), icon=":material/error:")
+        show_error(preview.problem)
         return
     facts = preview.look
     st.text(_counts(facts))

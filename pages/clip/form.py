@@ -53,16 +53,14 @@ def weights(model: str) -> list[str]:
     return [*best, *tags, *islice(others, MOST_RUNS)]
 
 
-def data(
-    spec: type[Spec], prefix: str, groups: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, Any], clip_data.Preview]:
+def data(spec: type[Spec], groups: Mapping[str, Sequence[str]]) -> tuple[dict[str, Any], clip_data.Preview]:
     """Draw the data section. Return its values and the preview. groups: groups of fields that are seldom changed."""
     st.header("Data", anchor=False)
-    values = clip_data.fields(spec, prefix)
-    columns, hints = clip_data.columns(prefix, values["data"] or "")
+    values: dict[str, Any] = {"data": clip_data.field(spec)}
+    columns, hints = clip_data.columns(spec.kind, values["data"])
     offered: dict[str, Any] = dict.fromkeys(clip_data.COLUMN_FIELDS, columns) if columns else {}
     options: dict[str, Any] = {"opened": [clip_data.COLUMNS] if columns else [], "hints": hints}
-    values |= form_groups.draw(spec, prefix, groups, "Further settings of data", **options, **offered)
+    values |= form_groups.draw(spec, groups, "Further settings of data", **options, **offered)
     preview = clip_data.preview(clip_data.source(spec_form.valid(spec, values)))
     clip_data.draw(preview)
     return values, preview
@@ -97,7 +95,7 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
     except (Refused, LookupError) as error:
         return [Check("error", str(error))], False
     answers = backend.answers()
-    found: list[Check] = []
+    results: list[Check] = []
     memory = True
     for question in questions:
         answer = answers.ask(question)
@@ -105,16 +103,16 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
             _wait(answer)
             answer = answers.latest(question) or answer
         if not answer.done():
-            return [*found, WAITING], False
+            return [*results, WAITING], False
         try:
             prospect = Prospect.model_validate(answer.result())
         except Refused as refused:
-            found.append(report_checks.unknown(question.spec, str(refused)))
+            results.append(report_checks.unknown(question.spec, str(refused)))
             memory = False
             continue
-        found += report_checks.of_prospect(prospect, question.spec, launch.device_memory_gb(spec.device))
+        results += report_checks.of_prospect(prospect, question.spec, launch.device_memory_gb(spec.device))
         memory = memory and prospect.peak_mb is not None
-    return list(dict.fromkeys(found)), memory
+    return list(dict.fromkeys(results)), memory
 
 
 @st.fragment(run_every=TICK_S)

@@ -17,12 +17,12 @@ Line = dict[Any, Any]
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the data")
-def _indices(arguments: tuple[tuple[str, Any], ...], stamp: int) -> dict[str, int]:
+def _indices(arguments: dict[str, Any]) -> dict[str, int]:
     """Return the index of each pair by its source.
 
     An evaluation stores sources and not indices, because it may use only some of the pairs.
     """
-    pairs = data.pairs(dict(arguments))
+    pairs = data.pairs(arguments)
     return {pairs.source(index): index for index in range(len(pairs))}
 
 
@@ -36,7 +36,7 @@ def grid(run: Run, lines: pd.DataFrame, caption: Callable[[Line], str], alt: Cal
     try:
         arguments = data.source(run.spec.model_dump())
         pairs = data.pairs(arguments)
-        indices = _indices(tuple(sorted(arguments.items())), data.stamp(arguments["data"]))
+        indices = _indices(arguments)
     except DataProblem as problem:
         st.caption(plain(f"The images are not available any more: {problem}"))
         return lines.empty

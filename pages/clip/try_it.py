@@ -59,10 +59,7 @@ def _match(run: Run, image: bytes, texts: list[str], templates: tuple[str, ...])
             size = f"{len(image) / 1e6:.1f} MB, at most {LARGEST_IMAGE / 1e6:.0f} MB are taken"
             raise Refused(f"the picture has {size}: choose a smaller one")
         question = match_question(backend.store(), backend.settings(), run, image, texts, templates)
-    except ValidationError as problem:
-        st.error(plain(problem.errors()[0]["msg"]), icon=":material/error:")
-        return
-    except (Refused, Unreadable, LookupError) as problem:
+    except (ValidationError, Refused, Unreadable, LookupError) as problem:
         show_error(problem)
         return
     picture, answer = st.columns([1, 2])
@@ -70,11 +67,11 @@ def _match(run: Run, image: bytes, texts: list[str], templates: tuple[str, ...])
         st.image(image, width="stretch", alt="The uploaded picture")
     with answer:
         waiting = "Comparing. The first comparison takes longer because it loads the model."
-        draw_answer(question, f"try_{run.id}_match", lambda found: _draw(run, found), waiting=waiting)
+        draw_answer(question, f"try_{run.id}_match", lambda answer: _draw(run, answer), waiting=waiting)
 
 
-def _draw(run: Run, found: dict[str, Any]) -> None:
-    matches = Matches.model_validate(found)
+def _draw(run: Run, answer: dict[str, Any]) -> None:
+    matches = Matches.model_validate(answer)
     table = pd.DataFrame([match.model_dump() for match in matches.texts])
     config = {
         "text": st.column_config.TextColumn("Text"),

@@ -17,7 +17,7 @@ from engine.store import Role, uploads
 from pages.shared import backend
 from pages.shared.form import spec_form
 from pages.shared.rerun import fold
-from pages.shared.text import plain, size
+from pages.shared.text import show_error, size
 
 RUNS = 1000
 """Check at most this many runs per kind for the use of an upload before it is deleted."""
@@ -66,13 +66,13 @@ def draw(prefix: str) -> None:
         "Parquet or a .json of captions (COCO or Karpathy).",
     )
     if problem := st.session_state.get(f"{key}_problem"):
-        st.error(plain(problem), icon=":material/error:")
-    if found := earlier():
-        total = size(sum(upload.size for upload in found) / 1e9)
-        label = f"Earlier uploads: {len(found)}, {total}"
+        show_error(problem)
+    if stored := earlier():
+        total = size(sum(upload.size for upload in stored) / 1e9)
+        label = f"Earlier uploads: {len(stored)}, {total}"
         if section := fold(label, icon=":material/folder_open:", key=f"{prefix}_uploads"):
             with section:
-                for upload in found:
+                for upload in stored:
                     _line(prefix, upload)
 
 

@@ -50,15 +50,15 @@ def _devices(names: Sequence[str]) -> None:
     if section is None or work is None:
         return
     with section:
-        known = speeds.devices(speeds.timed())
+        devices = speeds.devices(speeds.timed())
         own = backend.catalogue().drop_duplicates("name").set_index("name")["image_size"]
         keys = [(name, str(own[name])) for name in names if name in own.index]
-        frame = estimates.side_by_side(known, work[work.index.isin(keys)])
+        frame = estimates.side_by_side(devices, work[work.index.isin(keys)])
         if frame.empty:
             st.caption("The catalogue has no complete count of these models.")
             return
         cells = st.data_editor(
-            pd.DataFrame({"device": [one.known.label for one in known], "watts": np.nan, "price": np.nan}),
+            pd.DataFrame({"device": [device.known.label for device in devices], "watts": np.nan, "price": np.nan}),
             key="compare_power",
             hide_index=True,
             disabled=["device"],
@@ -73,7 +73,7 @@ def _devices(names: Sequence[str]) -> None:
         frame["per_joule"], frame["per_price"] = (frame["samples_per_s"] / frame[by] for by in ("watts", "price"))
         speeds.table(
             frame.sort_values(["model", "samples_per_s"], ascending=[True, False], kind="stable"),
-            known,
+            devices,
             key="compare_devices_table",
             alt="Speed of each model on each device",
             further=("per_joule", "per_price"),

@@ -85,25 +85,19 @@ def _draw_unmatched(timed: Mapping[int, Sequence[Timed]], pairs: Sequence[tuple[
         st.caption(f"Rows without a matching row in another run are left out: {', '.join(parts)}.")
 
 
-@st.cache_data(
-    max_entries=32,
-    show_spinner="Comparing samples",
-    hash_funcs={Timed: lambda timed: (str(timed), timed.row.model_dump_json())},
-)
+@st.cache_data(max_entries=32, show_spinner="Comparing samples")
 def _ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, seed: int, modified: Sequence[int]) -> pd.DataFrame:
+    """Return the ratios. modified: times of the files of samples in ns; a key of the cache."""
     return timings.over(pairs, metric, seed=seed)
-
-
-def _modified_ns(timed: Timed) -> int:
-    """Return the modification time of the samples in ns, a key of the cache of ratios; 0 without samples."""
-    return backend.modified_ns(timed.folder, timed.row.samples_file)
 
 
 def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int) -> None:
     """Draw chart, table and downloads of the ratios. pairs: (baseline, other row)."""
     if len(pairs) > MOST:
         st.warning(f"Only the first {MOST} of {len(pairs)} ratios are shown. Choose fewer runs to see the others.")
-    ratios = _ratios(pairs[:MOST], metric, seed, [_modified_ns(entry) for pair in pairs[:MOST] for entry in pair])
+    timings_shown = [entry for pair in pairs[:MOST] for entry in pair]
+    modified = [backend.modified_ns(entry.folder, entry.row.samples_file) for entry in timings_shown]
+    ratios = _ratios(pairs[:MOST], metric, seed, modified)
     several = ratios["run"].nunique() > 1
     drawn = ratios.dropna(subset=["speedup"])
     if len(drawn):

@@ -91,8 +91,7 @@ def form() -> None:
     values: dict[str, Any] = {}
     choices = {"device": launch.devices()}
     for column, name in zip(columns, ("device", "dtypes", "seconds", "threads"), strict=True):
-        with column:
-            values[name] = spec_form.field(DeviceSpec, name, PREFIX, choices.get(name))
+        values[name] = spec_form.field(DeviceSpec, name, choices.get(name), place=column)
     spec, problems = spec_form.build(DeviceSpec, values)
     launch.launch(
         spec,

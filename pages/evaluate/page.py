@@ -49,13 +49,13 @@ def draw_model() -> dict[str, Any]:
     """Draw the model or training and its weights. Return the values of the fields."""
     runs = trainings()
     left, right = st.columns(2)
-    with left:
-        values = {"model": spec_form.field(EvaluateSpec, "model", PREFIX, clip_form.models(runs), free=True)}
+    models = clip_form.models(runs)
+    values = {"model": spec_form.field(EvaluateSpec, "model", models, free=True, place=left)}
     run = runs.get(values["model"] or "")
-    with right:
-        offered = clip_form.weights(getattr(run.spec, "model", "") if run else values["model"] or "")
-        hint = "default: the best of the run" if run else "none: random weights; or choose, or type a tag"
-        values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", PREFIX, offered, free=True, hint=hint)
+    offered = clip_form.weights(getattr(run.spec, "model", "") if run else values["model"] or "")
+    hint = "default: the best of the run" if run else "none: random weights; or choose, or type a tag"
+    options: dict[str, Any] = {"free": True, "hint": hint, "place": right}
+    values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", offered, **options)
     if run:
         st.caption(plain(f"Run {run.id}: {run.name or run.spec.summary}"))
     elif runs:
@@ -67,21 +67,19 @@ def draw_model() -> dict[str, Any]:
 def draw_classes(preview: data.Preview) -> dict[str, Any]:
     """Draw class names and templates with a preview of the prompts. Return the values of the fields."""
     st.header("Classes and prompts", anchor=False)
-    own = preview.look.classes if preview.look else ()
+    data_classes = preview.look.classes if preview.look else ()
     left, middle, right = st.columns(3)
-    with left:
-        hint = f"one per line; default: {', '.join(own[:3])}, …" if own else "one per line"
-        values = {"classes": spec_form.field(EvaluateSpec, "classes", PREFIX, hint=hint)}
-    with middle:
-        hint = "one per line, with {} for the name; default: those of the data or of open_clip"
-        values["templates"] = spec_form.field(EvaluateSpec, "templates", PREFIX, hint=hint)
-        hint = "or JSON with prompts for each class"
-        values["class_prompts"] = spec_form.field(EvaluateSpec, "class_prompts", PREFIX, hint=hint)
+    hint = f"one per line; default: {', '.join(data_classes[:3])}, …" if data_classes else "one per line"
+    values = {"classes": spec_form.field(EvaluateSpec, "classes", hint=hint, place=left)}
+    hint = "one per line, with {} for the name; default: those of the data or of open_clip"
+    values["templates"] = spec_form.field(EvaluateSpec, "templates", hint=hint, place=middle)
+    hint = "or JSON with prompts for each class"
+    values["class_prompts"] = spec_form.field(EvaluateSpec, "class_prompts", hint=hint, place=middle)
     with right:
         st.caption("Prompts")
         spec, _ = spec_form.build(EvaluateSpec, values)
         if isinstance(spec, EvaluateSpec):
-            names = _class_names(spec, own)
+            names = _class_names(spec, data_classes)
             if by_class := json_object(spec.class_prompts):
                 texts = [prompt for name in names for prompt in by_class.get(name, ())]
                 shown, total = texts[:MOST_PROMPTS], len(texts)
@@ -96,10 +94,10 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
     return values
 
 
-def _class_names(spec: EvaluateSpec, own: tuple[str, ...]) -> tuple[str, ...]:
+def _class_names(spec: EvaluateSpec, data_classes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the class names, even if they do not fit the data, which `find_problems` reports."""
     try:
-        return datasets.class_names(spec.classes, own)
+        return datasets.class_names(spec.classes, data_classes)
     except DataProblem:
         return spec.classes
 
@@ -108,16 +106,16 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
     """Return one sentence per problem that prevents the evaluation."""
     if preview.look is None:
         return []  # the data section shows the problem
-    own, problems = preview.look.classes, []
+    data_classes, problems = preview.look.classes, []
     try:
-        names = datasets.class_names(spec.classes, own)
+        names = datasets.class_names(spec.classes, data_classes)
         by_class = json_object(spec.class_prompts)
         if by_class and (missing := [name for name in names if name not in by_class]):
             problems.append(f"{len(missing)} of {len(names)} classes have no prompts: {shortened(missing)}.")
     except DataProblem as problem:
         problems.append(f"Classes: {problem}.")
     tasks = [TASK_NAMES[task] for task in spec.tasks if task in TASK_NAMES]
-    if tasks and not own:
+    if tasks and not data_classes:
         subject = " and ".join(tasks).capitalize()
         verb = "needs" if len(tasks) == 1 else "need"
         problems.append(f"{subject} {verb} a class per image: choose a class column, or upload class folders.")
@@ -145,10 +143,10 @@ def describe(spec: EvaluateSpec) -> str:
 def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     values = draw_model()
-    values["tasks"] = spec_form.field(EvaluateSpec, "tasks", PREFIX, pills=True)
-    data_values, preview = clip_form.data(EvaluateSpec, PREFIX, DATA)
+    values["tasks"] = spec_form.field(EvaluateSpec, "tasks", pills=True)
+    data_values, preview = clip_form.data(EvaluateSpec, DATA)
     values |= data_values | draw_classes(preview)
-    values |= groups.draw(EvaluateSpec, PREFIX, FURTHER, device=launch.devices())
+    values |= groups.draw(EvaluateSpec, FURTHER, device=launch.devices())
     spec, problems = spec_form.build(EvaluateSpec, values)
     sentence, ready = "Fix the errors above to continue.", False
     if isinstance(spec, EvaluateSpec) and preview.look:

@@ -1,12 +1,12 @@
 """Results of an evaluation: metrics, confusion matrix, predictions, map of the embeddings, text search."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import streamlit as st
@@ -18,7 +18,7 @@ from engine.report.figures import evaluation
 from engine.report.quantities import RANKS, RECALLS
 from engine.report.style import digits
 from engine.results.clip import EvaluateRow
-from engine.results.embeddings import Embeddings, read_embeddings
+from engine.results.embeddings import read_embeddings
 from engine.roots import Roots, file_within, open_within
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
@@ -27,9 +27,10 @@ from pages.clip import pictures, try_it
 from pages.evaluate import search
 from pages.shared import backend
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.table import download, download_rows
-from pages.shared.text import plain
+from pages.shared.table import download, download_rows, results_table
+from pages.shared.text import plain, show_error
 
+Content = TypeVar("Content")
 TASKS = {"retrieval": "Retrieval", "zeroshot": "Zero-shot classification", "linear-probe": "Linear probe"}
 SHARES = {
     "acc1": "Top-1",
@@ -49,21 +50,10 @@ HELP = {
     "image_to_text_mean_rank": "Mean rank of the first of an image's own captions. 1 is best.",
     "text_to_image_mean_rank": "Mean rank of a caption's own image. 1 is best.",
 }
-TABLE = {
-    "model": "Model",
-    "checkpoint": "Checkpoint",
-    "data": "Data",
-    "task": "Task",
-    "status": "Status",
-    "acc1": "Top-1",
-    "acc5": "Top-5",
-    "mean_per_class_recall": "Mean per class",
-    "mean_average_precision": "mAP",
-    "image_to_text_r1": "Image → text R@1",
-    "text_to_image_r1": "Text → image R@1",
-    "images": "Images",
-    "error": "Error",
-}
+TABLE = (
+    *("model", "checkpoint", "data", "task", "status", "acc1", "acc5", "mean_per_class_recall"),
+    *("mean_average_precision", "image_to_text_r1", "text_to_image_r1", "images", "error"),
+)
 """Columns of the table of several models or data sets."""
 DEFAULT_SHOWN, MOST_SHOWN = 24, 96
 """Number of images shown by default, and its maximum, because each image is read from the data."""
@@ -84,13 +74,13 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
         name for row in rows for name in (row.confusion_file, row.predictions_file, row.average_precision_file) if name
     ]
     with st.container(horizontal=True):
-        folder, own = backend.folder(run), backend.own_files(run)
+        folder, roots = backend.folder(run), backend.own_files(run)
         menu = download_rows(run, frames.evaluate)
-        for name in (name for name in files if file_within(folder / name, own)):
+        for name in (name for name in files if file_within(folder / name, roots)):
             label = name.removesuffix(".csv").replace("_", " ").capitalize()
             file = f"evaluate-{run.id}-{name}"
             with menu:
-                download(label, partial(_guarded, folder / name, own), file, icon=None, key=f"{name}_{run.id}")
+                download(label, partial(_guarded, folder / name, roots), file, icon=None, key=f"{name}_{run.id}")
     contents: dict[str, Any] = {}
     for row in rows:
         if row.confusion_file:
@@ -110,9 +100,8 @@ def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRo
     """Draw a table of all models and data sets. Return the run reduced to the chosen pair, and the rows of the pair."""
     table = frames.evaluate(rows)[list(TABLE)]
     filled = [name for name in TABLE if table[name].replace("", None).notna().any()]
-    config: dict[str, Any] = {name: st.column_config.Column(TABLE[name]) for name in filled}
-    config |= {name: st.column_config.NumberColumn(TABLE[name], format="percent") for name in filled if name in SHARES}
-    st.dataframe(table[filled], hide_index=True, column_config=config, placeholder="–", alt="Results of all models")
+    config = {name: st.column_config.NumberColumn(label, format="percent") for name, label in SHARES.items()}
+    results_table(table[filled], key=f"parts_{run.id}", alt="Results of all models", config=config)
     parts = list(dict.fromkeys(row.part for row in rows))
     chosen = st.selectbox("Details of", parts, format_func=_part_name, key=f"part_{run.id}")
     assert isinstance(run.spec, EvaluateSpec)
@@ -124,9 +113,9 @@ def _part_name(part: tuple[str, str, str]) -> str:
     return f"{model} from {checkpoint} on {data}" if checkpoint else f"{model} on {data}"
 
 
-def _guarded(path: Path, own: Roots) -> str:
+def _guarded(path: Path, roots: Roots) -> str:
     """Return a table written by a run, with formulas escaped, so that a spreadsheet can open it safely."""
-    with TextIOWrapper(open_within(path, own), newline="", encoding="utf-8") as file:
+    with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8") as file:
         return tables.guarded(csv.reader(file))
 
 
@@ -135,7 +124,7 @@ def _metrics(row: EvaluateRow) -> None:
     with st.container(border=True):
         st.header(TASKS.get(row.task, row.task), anchor=False)
         if row.status != "ok":
-            st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
+            show_error(row.error, title=row.status.replace("_", " "))
         with st.container(horizontal=True):
             for name, title in SHARES.items():
                 if (value := getattr(row, name)) is not None:
@@ -163,24 +152,28 @@ def _metrics(row: EvaluateRow) -> None:
             st.caption(plain(note))
 
 
-def _draw_read_error(file: str, error: Exception) -> None:
-    if isinstance(error, FileNotFoundError):
+def _read(run: Run, file: str, read: Callable[..., Content], *options: Any) -> Content | None:
+    """Return the content of a file of the run. If it is missing or damaged, show a message and return None.
+
+    read, options: read the file as `read(path, roots, *options)`.
+    """
+    folder, roots = backend.folder(run), backend.own_files(run)
+    try:
+        return _cached(read, folder / file, roots, backend.modified_ns(folder, file), *options)
+    except FileNotFoundError:
         st.caption(plain(f"{file} was not kept with this run."))
-    else:
-        st.error(plain(f"{file} cannot be read: {error}"), icon=":material/error:")
+    except (OSError, ValueError) as error:
+        show_error(f"{file} cannot be read: {error}")
+    return None
 
 
-@st.cache_data(max_entries=8, show_spinner=False)
-def _read_confusion(path: Path, own: Roots, stamp: int) -> pd.DataFrame:
-    return evaluation.read_confusion(path, own)
+@st.cache_data(max_entries=20, show_spinner="Reading results")
+def _cached(_read: Callable[..., Content], path: Path, roots: Roots, stamp: int, *options: Any) -> Content:
+    return _read(path, roots, *options)
 
 
 def _confusion(run: Run, row: EvaluateRow) -> None:
-    folder, own = backend.folder(run), backend.own_files(run)
-    try:
-        counts = _read_confusion(folder / row.confusion_file, own, backend.modified_ns(folder, row.confusion_file))
-    except (OSError, ValueError) as error:
-        _draw_read_error(row.confusion_file, error)
+    if (counts := _read(run, row.confusion_file, evaluation.read_confusion)) is None:
         return
     alt = f"Confusion matrix of {len(counts)} classes: true classes as rows, predicted classes as columns"
     chart(evaluation.confusion(counts, source=f"run {run.id}"), key=f"{row.task}_matrix_{run.id}", alt=alt)
@@ -201,11 +194,7 @@ def _confusion(run: Run, row: EvaluateRow) -> None:
 
 def _average_precision(run: Run, row: EvaluateRow) -> None:
     """Draw the average precision of each class, the best first."""
-    file = row.average_precision_file
-    try:
-        table = evaluation.read_average_precision(backend.folder(run) / file, backend.own_files(run))
-    except (OSError, ValueError) as error:
-        _draw_read_error(file, error)
+    if (table := _read(run, row.average_precision_file, evaluation.read_average_precision)) is None:
         return
     config = {
         "class": st.column_config.TextColumn("Class"),
@@ -215,19 +204,9 @@ def _average_precision(run: Run, row: EvaluateRow) -> None:
     st.dataframe(table, hide_index=True, column_config=config, alt="Average precision of each class, the best first")
 
 
-@st.cache_data(max_entries=8, show_spinner=False)
-def _read_predictions(path: Path, own: Roots, stamp: int) -> pd.DataFrame:
-    return evaluation.read_predictions(path, own)
-
-
 def _predictions(run: Run, row: EvaluateRow) -> None:
     """Draw images with their true and predicted classes, the most confident predictions first."""
-    folder, own = backend.folder(run), backend.own_files(run)
-    try:
-        stamp = backend.modified_ns(folder, row.predictions_file)
-        predictions = _read_predictions(folder / row.predictions_file, own, stamp)
-    except (OSError, ValueError) as error:
-        _draw_read_error(row.predictions_file, error)
+    if (predictions := _read(run, row.predictions_file, evaluation.read_predictions)) is None:
         return
     with st.container(horizontal=True):
         options: dict[str, Any] = {"required": True, "key": f"kind_{run.id}"}
@@ -259,27 +238,23 @@ def _caption(line: dict[Any, Any]) -> str:
     return f":material/close: {plain(line['true'])}, predicted as **{plain(line['predicted'])}**, {confidence}"
 
 
-@st.cache_data(max_entries=4, show_spinner="Reading embeddings")
-def _project(path: Path, own: Roots, stamp: int, aligned: bool) -> tuple[pd.DataFrame, list[float], int]:
+def _project(path: Path, roots: Roots, aligned: bool) -> tuple[pd.DataFrame, list[float], int]:
     """Return the points of the map, the share of the variance on each axis, and the number of images."""
-    embeddings: Embeddings = read_embeddings(path, own)
+    embeddings = read_embeddings(path, roots)
     points, shares = evaluation.place(embeddings, aligned=aligned)
-    return points, [float(share) for share in shares], len(embeddings.images)
+    return points, shares.tolist(), len(embeddings.images)
 
 
 def _map(run: Run, file: str) -> None:
-    folder, own = backend.folder(run), backend.own_files(run)
     aligned = st.toggle(
         "Centre images and captions separately",
         value=True,
         key=f"aligned_{run.id}",
         help="CLIP places images and captions far apart. Without centring, the map shows mainly that gap.",
     )
-    try:
-        points, shares, images = _project(folder / file, own, backend.modified_ns(folder, file), aligned)
-    except (OSError, ValueError) as error:
-        _draw_read_error(file, error)
+    if (projected := _read(run, file, _project, aligned)) is None:
         return
+    points, shares, images = projected
     alt = "Map of the embeddings of images and captions by their first two principal components"
     chart(evaluation.embeddings(points, shares, source=f"run {run.id}"), key=f"map_{run.id}", alt=alt)
     part = f" {evaluation.MOST_DRAWN:,} of {images:,} images are drawn." * (images > evaluation.MOST_DRAWN)

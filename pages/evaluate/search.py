@@ -14,7 +14,7 @@ from pages.clip import pictures
 from pages.shared import backend
 from pages.shared.question import draw_answer
 from pages.shared.table import download_table
-from pages.shared.text import plain
+from pages.shared.text import plain, show_error
 
 DEFAULT_SHOWN, MOST_SHOWN = 12, 96
 LONGEST_TEXT = 500
@@ -42,7 +42,7 @@ def draw(run: Run, file: str) -> None:
     try:
         question = search_question(backend.store(), backend.settings(), run, text, top, file)
     except (Refused, ValidationError) as problem:
-        st.error(plain(_message(problem)), icon=":material/error:")
+        show_error(problem)
         return
     waiting = "Searching. The first search takes longer because it loads the model."
     draw_answer(
@@ -66,7 +66,3 @@ def _caption(line: dict[Any, Any]) -> str:
     source = line["source"] if len(line["source"]) <= 20 else f"…{line['source'][-19:]}"
     label = f" {plain(line['label'])}" if line["label"] else ""
     return f"**{line['similarity']:.3f}**{label}  \n{plain(source)}"
-
-
-def _message(problem: Exception) -> str:
-    return problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else str(problem)

@@ -52,7 +52,7 @@ def _choices(url: str, revision: int) -> tuple[list[str], list[str]]:
 
 
 def _midnight(days: int) -> float:
-    """Return the beginning of the day so many days ago, in this machine's time, as seconds since the epoch."""
+    """Return the midnight at which a day began, `days` days ago, in seconds since the epoch. Local time zone."""
     today = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
     return (today - timedelta(days=days)).timestamp()
 

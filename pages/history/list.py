@@ -111,6 +111,8 @@ def _table(runs: list[Run]) -> list[int]:
     frame["state"] = [f"{_mark(run)} {run.outcome}" for run in runs]
     shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
     chosen, config = st.session_state.get(key("columns"), _shown()), _config()
+    options: dict[str, Any] = {"help": "Open this run.", "pinned": True, "width": 60, "type": "tertiary"}
+    number = st.column_config.ButtonColumn("Run", key=key("open"), **options)
     return [
         int(run)
         for run in results_table(
@@ -119,7 +121,7 @@ def _table(runs: list[Run]) -> list[int]:
             alt="Runs on this page",
             pinned="id",
             selectable=True,
-            config=config | {"id": _number()},
+            config=config | {"id": number},
         )
     ]
 
@@ -127,11 +129,6 @@ def _table(runs: list[Run]) -> list[int]:
 def _mark(run: Run) -> str:
     """Return the mark of a run's state: `!` for a finished run with some failed rows, `▸` for an active one."""
     return MARKS.get(run.outcome, "!" if run.state is State.FINISHED else "▸")
-
-
-def _number() -> Any:
-    help = "Open this run."
-    return st.column_config.ButtonColumn("Run", help=help, pinned=True, width=60, type="tertiary", key=key("open"))
 
 
 def _config() -> dict[str, Any]:

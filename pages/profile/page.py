@@ -44,15 +44,13 @@ def describe(spec: ProfileSpec) -> str:
 @st.fragment
 def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
-    models = launch.models_field(ProfileSpec, PREFIX)
-    files.draw_copied_configurations(PREFIX)
+    models = launch.models_field(ProfileSpec)
     values: dict[str, Any] = {}
     for row, widths in ((("image_size", "batch_size", "precision"), (4, 3, 5)), (("counter", "device"), (1, 1))):
         for column, name in zip(st.columns(widths), row, strict=True):
-            with column:
-                choices = devices(values["counter"]) if name == "device" else None
-                values[name] = spec_form.field(ProfileSpec, name, PREFIX, choices)
-    values |= groups.draw(ProfileSpec, PREFIX, FURTHER)
+            choices = devices(values["counter"]) if name == "device" else None
+            values[name] = spec_form.field(ProfileSpec, name, choices, place=column)
+    values |= groups.draw(ProfileSpec, FURTHER)
     names, values["configs"] = files.draw_files(PREFIX)
     values["models"] = [*models, *names]
     spec, problems = spec_form.build(ProfileSpec, values) if values["models"] else (None, [])

@@ -18,6 +18,7 @@ from engine.specs.building import OPTIONS, changes
 from engine.store import Run
 from pages.shared import backend, module_map, run_view
 from pages.shared.chart.chart import chart, tabs
+from pages.shared.form.spec_form import BIND
 from pages.shared.table import download, download_rows, from_rows, results_table
 from pages.shared.text import plain
 
@@ -97,14 +98,14 @@ def _comparison(run: Run, frame: pd.DataFrame) -> None:
     swept = [name for name in ("image_size", "batch_size") if len(getattr(run.spec, name)) > 1]
     contents = {"Sweep": lambda: _sweep(run, frame, swept, source)} if swept else {}
     contents |= {"Bars": lambda: _bars(run, frame, source), "Scatter": lambda: _scatter(run, frame, source)}
-    tabs(contents, key=f"compare_{run.id}")
+    tabs(contents, key=f"compare_{run.id}", bind=BIND)
 
 
 def _sweep(run: Run, frame: pd.DataFrame, swept: Sequence[str], source: str) -> None:
     columns = [column for column in SWEPT if frame[column].notna().any()]
     with st.container(horizontal=True):
-        x = st.selectbox("X axis", swept, format_func=title, key=f"sweep_x_{run.id}", width=200)
-        y = st.selectbox("Y axis", columns, format_func=title, key=f"sweep_y_{run.id}", width=300)
+        x = st.selectbox("X axis", swept, format_func=title, key=f"sweep_x_{run.id}", bind=BIND, width=200)
+        y = st.selectbox("Y axis", columns, format_func=title, key=f"sweep_y_{run.id}", bind=BIND, width=300)
     chart(
         profile.sweep(frame, x, y, source=source),
         key=f"sweep_{run.id}",
@@ -115,7 +116,7 @@ def _sweep(run: Run, frame: pd.DataFrame, swept: Sequence[str], source: str) -> 
 def _bars(run: Run, frame: pd.DataFrame, source: str) -> None:
     columns = [column for column in BARS if frame[column].notna().any()]
     column = st.segmented_control(
-        "Metric", columns, format_func=title, default=columns[0], required=True, key=f"bars_{run.id}"
+        "Metric", columns, format_func=title, default=columns[0], required=True, key=f"bars_{run.id}", bind=BIND
     )
     chart(
         profile.bars(frame, column, source=source),
@@ -127,8 +128,8 @@ def _bars(run: Run, frame: pd.DataFrame, source: str) -> None:
 def _scatter(run: Run, frame: pd.DataFrame, source: str) -> None:
     choices = [column for column in COMPARABLE if column in frame and frame[column].notna().any()]
     with st.container(horizontal=True):
-        x = st.selectbox("X axis", choices, format_func=title, key=f"x_{run.id}")
-        y = st.selectbox("Y axis", choices, 1, format_func=title, key=f"y_{run.id}")
+        x = st.selectbox("X axis", choices, format_func=title, key=f"x_{run.id}", bind=BIND, width=300)
+        y = st.selectbox("Y axis", choices, 1, format_func=title, key=f"y_{run.id}", bind=BIND, width=300)
     chart(
         scatter.scatter(frame, x, y, styles=backend.family_colours(), source=source),
         key=f"scatter_{run.id}",

@@ -47,7 +47,7 @@ MOST_NAMED = 8  # a sentence names at most this many runners
 
 def describe(spec: RecurrentSpec) -> str:
     """Return a sentence on what the button will do and how long it will take."""
-    time = durations.promise(spec) or span(durations.recurrent_s(spec))
+    time = durations.promise(spec) or span(durations.timing_s(spec))
     chosen, processes = spec.chosen, f"{plural(spec.processes, 'fresh process', 'es')} each"
     swept = f", {spec.sweep.replace('_', ' ')} {', '.join(map(str, spec.swept))}" if spec.swept else ""
     return (
@@ -96,13 +96,10 @@ def shapes() -> dict[str, Any]:
     """Draw the fields of sizes, device and precision. Return their values."""
     values: dict[str, Any] = {}
     for column, name in zip(st.columns(len(SHAPES)), SHAPES, strict=True):
-        with column:
-            values[name] = spec_form.field(RecurrentSpec, name, PREFIX)
+        values[name] = spec_form.field(RecurrentSpec, name, place=column)
     left, right = st.columns([1, 2])
-    with left:
-        values["device"] = spec_form.field(RecurrentSpec, "device", PREFIX, launch.devices())
-    with right:
-        values["precision"] = spec_form.field(RecurrentSpec, "precision", PREFIX)
+    values["device"] = spec_form.field(RecurrentSpec, "device", launch.devices(), place=left)
+    values["precision"] = spec_form.field(RecurrentSpec, "precision", place=right)
     return values
 
 
@@ -117,12 +114,10 @@ def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     place = st.container()
     left, right = st.columns([2, 3])
-    with left:
-        values = {"groups": spec_form.field(RecurrentSpec, "groups", PREFIX, pills=True)}
-    with right:
-        values["runners"] = spec_form.field(RecurrentSpec, "runners", PREFIX, list(RUNNERS))
+    values = {"groups": spec_form.field(RecurrentSpec, "groups", pills=True, place=left)}
+    values["runners"] = spec_form.field(RecurrentSpec, "runners", list(RUNNERS), place=right)
     values |= shapes()
-    values |= groups.draw(RecurrentSpec, PREFIX, FURTHER, baseline=baselines(values))
+    values |= groups.draw(RecurrentSpec, FURTHER, baseline=baselines(values))
     presets.draw(place, PREFIX, PRESETS, values)
     spec, problems = spec_form.build(RecurrentSpec, values)
     sentence, beside, doubtful = "", "", False

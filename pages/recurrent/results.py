@@ -11,7 +11,7 @@ from engine.report.compare import timings
 from engine.report.compare.timings import Timed
 from engine.report.export import fastrnns, timm_dynamo
 from engine.report.figures import recurrent, speed
-from engine.report.timings import rates, readable, samples
+from engine.report.timings import readable, samples
 from engine.results import RecurrentRow
 from engine.specs import RecurrentSpec
 from engine.specs.recurrent import KNOBS
@@ -56,7 +56,7 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
         st.caption("No timings yet. Rows appear when all runners that are timed side by side are done.")
         return
     frame = frames.recurrent(rows)
-    utilisation = _utilisation(run, rows)
+    utilisation = timed.utilisation(run, rows)
     names = [_name(run, row) for row in rows]
     table = readable.table(frame, rows, utilisation).set_axis(names)
     shown, alt = informative_columns(table, CONSTANT), "Timings, runner by runner"
@@ -88,14 +88,9 @@ def _name(run: Run, row: RecurrentRow) -> str:
     return row.model if value is None else f"{row.model}, {size.replace('_', ' ')} {value:,}"
 
 
-def _utilisation(run: Run, rows: Sequence[RecurrentRow]) -> list[float | None]:
-    """Return the share of the device's measured rate that each row reaches, in per cent."""
-    return rates.utilisation(rows, rates.rates(backend.store()), run.host)
-
-
 def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw the downloads: all rows in our formats and, if each runner has one size, fastrnns' formats."""
-    menu = download_rows(run, lambda rows: timm_dynamo.full(frames.recurrent(rows), _utilisation(run, rows)))
+    menu = download_rows(run, lambda rows: timm_dynamo.full(frames.recurrent(rows), timed.utilisation(run, rows)))
     timed_rows = [row for row in rows if row.status == "ok"]
     if not timed_rows or not fastrnns.fits(rows):
         return
@@ -178,11 +173,7 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     timed.verdicts(speedups)
 
 
-@st.cache_data(
-    max_entries=32,
-    show_spinner="Comparing samples",
-    hash_funcs=timed.HASHED,
-)
+@st.cache_data(max_entries=32, show_spinner="Comparing samples")
 def _ratios(pairs: list[tuple[Timed, Timed]], phase: str, seed: int, stamp: int) -> pd.DataFrame:
     ratios = timings.over(pairs, phase, seed=seed)
     with_samples = ratios[~ratios["note"].str.startswith("no interval: run")]

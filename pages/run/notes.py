@@ -3,10 +3,9 @@
 import streamlit as st
 
 from engine.specs import Refused
-from engine.store import Run
 from engine.store.model import LONGEST_NOTES, MOST_TAGS
 from pages.shared import backend
-from pages.shared.text import plain
+from pages.shared.text import show_error
 
 PROBLEM = "run_notes_problem"
 
@@ -20,14 +19,14 @@ def draw(run_id: int) -> None:
     left, right = st.columns(2)
     left.multiselect(
         "Tags",
-        sorted({*store.tags(), *run.tags, *_typed(run)}),
+        sorted({*store.tags(), *run.tags, *st.session_state.get(f"run_tags_{run.id}", [])}),
         default=list(run.tags),
         key=f"run_tags_{run.id}",
         accept_new_options=True,
         max_selections=MOST_TAGS,
         placeholder="Type or choose",
-        on_change=_save_tags,
-        args=(run.id,),
+        on_change=_save,
+        args=("tags", run.id),
         disabled=fixed,
     )
     right.text_area(
@@ -37,27 +36,17 @@ def draw(run_id: int) -> None:
         height=90,
         key=f"run_notes_{run.id}",
         placeholder="Purpose and findings of this run",
-        on_change=_save_notes,
-        args=(run.id,),
+        on_change=_save,
+        args=("notes", run.id),
         disabled=fixed,
     )
     if problem := st.session_state.pop(PROBLEM, ""):
-        st.error(plain(problem), icon=":material/error:")
+        show_error(problem)
 
 
-def _typed(run: Run) -> list[str]:
-    return list(st.session_state.get(f"run_tags_{run.id}", []))
-
-
-def _save_tags(run_id: int) -> None:
+def _save(field: str, run_id: int) -> None:
+    save = backend.store().set_tags if field == "tags" else backend.store().set_notes
     try:
-        backend.store().set_tags(run_id, st.session_state[f"run_tags_{run_id}"])
-    except (Refused, LookupError) as refusal:
-        st.session_state[PROBLEM] = str(refusal)
-
-
-def _save_notes(run_id: int) -> None:
-    try:
-        backend.store().set_notes(run_id, st.session_state[f"run_notes_{run_id}"])
+        save(run_id, st.session_state[f"run_{field}_{run_id}"])
     except (Refused, LookupError) as refusal:
         st.session_state[PROBLEM] = str(refusal)

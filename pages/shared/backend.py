@@ -61,9 +61,7 @@ def _stop(failure: Unavailable) -> None:
         st.stop()
 
 
-@st.cache_resource(
-    max_entries=4, show_spinner=False, hash_funcs={Settings: Settings.model_dump_json}, on_release=Store.close
-)
+@st.cache_resource(max_entries=4, show_spinner=False, on_release=Store.close)
 def _open(settings: Settings) -> Store:
     return open_store(settings, on_failure=_stop)
 
@@ -73,22 +71,25 @@ def answers() -> Answers:
     return _answers(settings())
 
 
-@st.cache_resource(
-    max_entries=4, show_spinner=False, hash_funcs={Settings: Settings.model_dump_json}, on_release=Answers.close
-)
+@st.cache_resource(max_entries=4, show_spinner=False, on_release=Answers.close)
 def _answers(settings: Settings) -> Answers:
     return Answers(settings)
 
 
-def linked_run() -> Run | None:
-    """Return the run that the address names with `?run=ID`, or None if there is no such run."""
-    number = st.query_params.get("run", "")
-    if not number.isdecimal() or len(number) > LONGEST_ID:
+def find_run(number: str | int) -> Run | None:
+    """Return the run with a number, or None if there is no such run. number: may be any text from a link."""
+    text = str(number)
+    if not text.isdecimal() or len(text) > LONGEST_ID:
         return None
     try:
-        return store().run(int(number))
+        return store().run(int(text))
     except LookupError:
         return None
+
+
+def linked_run() -> Run | None:
+    """Return the run that the address names with `?run=ID`, or None if there is no such run."""
+    return find_run(st.query_params.get("run", ""))
 
 
 def folder(run: Run) -> Path:
@@ -98,7 +99,7 @@ def folder(run: Run) -> Path:
 
 
 def fetch_problem(run: Run) -> str:
-    """Fetch the files of a run that another machine has made, except for checkpoints. Return why that failed, if so."""
+    """Fetch a run's files from the machine that made them, except for checkpoints. Return the problem, if any."""
     try:
         mirror.fetch(settings(), run)
     except mirror.Unreachable as problem:
@@ -107,7 +108,7 @@ def fetch_problem(run: Run) -> str:
 
 
 def checkpoints(run: Run) -> dict[Path, int]:
-    """Return what `complete` does; nothing while another machine's cannot be reached, as its page says."""
+    """Return the complete checkpoints of a run, as `complete` does; none while they are on a machine out of reach."""
     try:
         return complete(settings(), run)
     except mirror.Unreachable:
@@ -140,9 +141,9 @@ def family_colours() -> dict[str, Style]:
     return _styles(files, stamp(files))
 
 
-def stamp(*folders: Path) -> tuple[int, ...]:
-    """Return the modification time of each CSV file below these folders, in ns. It is a key for caches."""
-    return tuple(path.stat().st_mtime_ns for folder in folders for path in sorted(folder.rglob("*.csv")))
+def stamp(*folders: Path, files: str = "*.csv") -> tuple[int, ...]:
+    """Return the modification time of each of these files below the folders, in ns. It is a key for caches."""
+    return tuple(path.stat().st_mtime_ns for folder in folders for path in sorted(folder.rglob(files)))
 
 
 @st.cache_data(max_entries=2, show_spinner="Reading the catalogue")

@@ -73,10 +73,10 @@ def _form(key: str) -> None:
         f"One run times {plural(len(spec.models), 'quick model')} of different families, eager and in float32. Leave "
         "the machine alone meanwhile. Every later timing in this setting also improves the estimates."
     )
-    label = f"Calibrate ({span(durations.benchmark_s(spec, spec.models))})"
+    label = f"Calibrate ({span(durations.timing_s(spec, spec.models))})"
     if st.button(label, key=f"{key}_go", icon=":material/timer:"):
         latest = backend.store().runs(kind="benchmark", limit=1)
-        once = f"{estimates.CALIBRATION} after {latest[0].id if latest else 0}"  # one run of two presses at a time
+        once = f"{estimates.CALIBRATION} after {latest[0].id if latest else 0}"  # two presses at once make one run
         try:
             if _unfinished() is None:
                 submit(backend.store(), backend.settings(), spec, name=estimates.CALIBRATION, key=once)

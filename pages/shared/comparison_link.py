@@ -1,7 +1,7 @@
 """Read the compared runs or models from the page's address, and keep the address in step with the fields."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import streamlit as st
 
@@ -44,55 +44,54 @@ def _switch() -> None:
     st.query_params[WHAT] = st.session_state["compare_of"]
 
 
-def _update_address(parameter: str, widget: str) -> None:
-    """Write the value of a field into the address."""
-    st.query_params[parameter] = ",".join(st.session_state[widget])
+def _field(label: str, parameter: str, options: Iterable[str], chosen: list[str], **more: Any) -> list[str]:
+    """Draw the field of runs or models and return the chosen ones, without those that are too many.
+
+    options: offered besides the chosen ones. more: arguments of st.multiselect.
+    """
+    key = f"{parameter}_field"
+
+    def update_address() -> None:
+        st.query_params[parameter] = ",".join(st.session_state[key])
+
+    st.session_state[key] = chosen[:MOST]
+    st.multiselect(
+        label,
+        list(dict.fromkeys([*chosen, *options])),
+        key=key,
+        max_selections=MOST,
+        on_change=update_address,
+        **more,
+    )
+    if len(chosen) > MOST:
+        st.warning(plain(f"At most {MOST} {label.lower()} can be compared. Left out: {', '.join(chosen[MOST:])}."))
+    return chosen[:MOST]
 
 
 def runs() -> list[Run]:
     """Draw the field of runs and return the chosen ones in their order. Warn about numbers without a run."""
-    store = backend.store()
-    chosen = list(dict.fromkeys(str(int(number)) if _is_number(number) else number for number in named(RUNS)))
-    recent = {str(run.id): run for run in store.runs(limit=RECENT)}
-    existing = recent | {number: run for number in chosen if number not in recent and (run := _run(number))}
+    found = {number: backend.find_run(number) for number in named(RUNS)}
+    linked = {str(run.id): run for run in found.values() if run}
+    existing = {str(run.id): run for run in backend.store().runs(limit=RECENT)} | linked
     # The labels are text, because the session keeps everything that format_func refers to. It must not keep the runs.
     labels = {number: _label(run) for number, run in existing.items()}
-    st.session_state["compare_choose_runs"] = chosen[:MOST]
-    st.multiselect(
+    chosen = _field(
         "Runs",
-        list(dict.fromkeys([*chosen, *recent])),
+        RUNS,
+        existing,
+        list(dict.fromkeys(str(run.id) if run else number for number, run in found.items())),
         format_func=lambda number: labels.get(number, number),
-        key="compare_choose_runs",
         accept_new_options=True,
-        max_selections=MOST,
         placeholder="Choose runs, or type a run's number",
-        on_change=_update_address,
-        args=(RUNS, "compare_choose_runs"),
         help=f"Choose up to {MOST} runs of one kind. The list has the {RECENT} newest; type older numbers.",
     )
-    if len(chosen) > MOST:
-        st.warning(plain(f"At most {MOST} runs can be compared. Left out: {', '.join(chosen[MOST:])}."))
-    if missing := [number for number in chosen[:MOST] if number not in existing]:
+    if missing := [number for number in chosen if number not in existing]:
         numbers = ", ".join(number[:40] for number in missing)
         message = f"There is no run {numbers}; it may have been deleted."
         if len(missing) > 1:
             message = f"There are no runs {numbers}; they may have been deleted."
         st.warning(plain(message), icon=":material/warning:")
-    return [existing[number] for number in chosen[:MOST] if number in existing]
-
-
-def _run(number: str) -> Run | None:
-    """Return the run of this number, or None."""
-    if not _is_number(number):
-        return None
-    try:
-        return backend.store().run(int(number))
-    except LookupError:
-        return None
-
-
-def _is_number(text: str) -> bool:
-    return text.isdecimal() and len(text) <= backend.LONGEST_ID
+    return [existing[number] for number in chosen if number in existing]
 
 
 def _label(run: Run) -> str:
@@ -101,25 +100,13 @@ def _label(run: Run) -> str:
 
 def models() -> list[str]:
     """Draw the field of models and return the chosen ones in their order. Warn about names not in the catalogue."""
-    catalogue, chosen = backend.catalogue(), named(MODELS)
-    existing = dict.fromkeys(catalogue["name"])
-    st.session_state["compare_choose_models"] = chosen[:MOST]
-    st.multiselect(
-        "Models",
-        list(dict.fromkeys([*chosen, *existing])),
-        key="compare_choose_models",
-        max_selections=MOST,
-        placeholder="Choose models",
-        on_change=_update_address,
-        args=(MODELS, "compare_choose_models"),
-    )
-    if len(chosen) > MOST:
-        st.warning(plain(f"At most {MOST} models can be compared. Left out: {', '.join(chosen[MOST:])}."))
-    if unknown := [name for name in chosen[:MOST] if name not in existing]:
+    existing = dict.fromkeys(backend.catalogue()["name"])
+    chosen = _field("Models", MODELS, existing, named(MODELS), placeholder="Choose models")
+    if unknown := [name for name in chosen if name not in existing]:
         names = ", ".join(name[:100] for name in unknown)
         message = f"The catalogue has no model {names}. Write names as library:model, such as timm:resnet50."
         st.warning(plain(message), icon=":material/warning:")
-    return [name for name in chosen[:MOST] if name in existing]
+    return [name for name in chosen if name in existing]
 
 
 def baseline(names: Sequence[str], label: str = "Baseline") -> str:

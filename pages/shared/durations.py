@@ -22,11 +22,18 @@ def _finished(spec: Spec, *, similar: bool = False) -> list[Any]:
 
     similar: only runs with the same pace.
     """
-    found = backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=MOST_SEARCHED)
-    found = [run for run in found if not run.all_failed and run.seconds()]
+    runs = backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=MOST_SEARCHED)
+    runs = [run for run in runs if not run.all_failed and run.seconds()]
     if similar:
-        found = [run for run in found if run.spec.pace == spec.pace]
-    return [run for run in found if "contended" not in run.results.flags] or found
+        runs = [run for run in runs if run.spec.pace == spec.pace]
+    return [run for run in runs if "contended" not in run.results.flags] or runs
+
+
+@st.cache_data(max_entries=300, show_spinner=False)
+def _facts(runs_dir: str, run_id: int) -> tuple[tuple[float, int], needs.Span, list[str]]:
+    """Return the work of a finished run as `needs.work` does, the time to start one of its processes, its models."""
+    rows = backend.store().rows(run_id)
+    return needs.work(rows), needs.start_s(rows), list(dict.fromkeys(row.name for row in rows))
 
 
 def expected_s(spec: Spec, amount: int | None = None) -> needs.Span | None:
@@ -34,11 +41,11 @@ def expected_s(spec: Spec, amount: int | None = None) -> needs.Span | None:
 
     amount: number of models, or of steps of a training. None: as many as in the earlier runs.
     """
-    seconds = [
-        needs.rescaled_s(run.seconds() or 0.0, *_work(str(backend.settings().runs_dir), run.id), amount)
-        for run in _finished(spec, similar=True)
-    ]
-    return needs.similar_s(seconds[:MOST_SIMILAR]) if seconds else None
+    seconds = []
+    for run in _finished(spec, similar=True)[:MOST_SIMILAR]:
+        work, _, _ = _facts(str(backend.settings().runs_dir), run.id)
+        seconds.append(needs.rescaled_s(run.seconds() or 0.0, *work, amount))
+    return needs.similar_s(seconds) if seconds else None
 
 
 def promise(spec: Spec, amount: int | None = None) -> str:
@@ -47,44 +54,22 @@ def promise(spec: Spec, amount: int | None = None) -> str:
     return f"{span(seconds)} as in similar runs here" if seconds else ""
 
 
-@st.cache_data(max_entries=200, show_spinner=False)
-def _work(runs_dir: str, run_id: int) -> tuple[float, int]:
-    return needs.work(backend.store().rows(run_id))
+def timing_s(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) -> needs.Span:
+    """Return the seconds that a timing should take, corrected by the latest timings of its kind here.
 
-
-def benchmark_s(spec: BenchmarkSpec, models: Sequence[str]) -> needs.Span:
-    """Return the seconds that timing these models should take, corrected by the latest timings here."""
-
-    def predict(spec: BenchmarkSpec, models: Sequence[str]) -> needs.Span:
-        return needs.benchmark_s(spec, [ModelName(name) for name in models], backend.catalogue(), start_s(spec))
-
+    models: those that a benchmark times.
+    """
     folder = str(backend.settings().runs_dir)
-    earlier = [(run, predict(run.spec, _models(folder, run.id))) for run in _finished(spec)[:MOST_SIMILAR]]
-    return predict(spec, models).corrected([(run.seconds() or 0.0) / predicted.middle for run, predicted in earlier])
+    earlier = [(run, *_facts(folder, run.id)) for run in _finished(spec)[:MOST_SIMILAR]]
+    start = earlier[0][2] if earlier else needs.START_S
 
+    def predict(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str]) -> needs.Span:
+        if isinstance(spec, RecurrentSpec):
+            return needs.recurrent_s(spec, start)
+        return needs.benchmark_s(spec, [ModelName(name) for name in models], backend.catalogue(), start)
 
-def recurrent_s(spec: RecurrentSpec) -> needs.Span:
-    """Return the seconds that a timing of recurrent layers should take, corrected by the latest ones here."""
-    start = start_s(spec)
-    earlier = [(run, needs.recurrent_s(run.spec, start)) for run in _finished(spec)[:MOST_SIMILAR]]
-    ratios = [(run.seconds() or 0.0) / predicted.middle for run, predicted in earlier]
-    return needs.recurrent_s(spec, start).corrected(ratios)
-
-
-@st.cache_data(max_entries=200, show_spinner=False)
-def _models(runs_dir: str, run_id: int) -> list[str]:
-    return list(dict.fromkeys(row.name for row in backend.store().rows(run_id)))
-
-
-def start_s(spec: Spec) -> needs.Span:
-    """Return the time to start one process of a timing, in s, measured by the latest finished run of this kind."""
-    latest = next(iter(_finished(spec)), None)
-    return _start_s(str(backend.settings().runs_dir), latest.id) if latest else needs.START_S
-
-
-@st.cache_data(max_entries=100, show_spinner=False)
-def _start_s(runs_dir: str, run_id: int) -> needs.Span:
-    return needs.start_s(backend.store().rows(run_id))
+    ratios = [(run.seconds() or 0.0) / predict(run.spec, timed).middle for run, _, _, timed in earlier]
+    return predict(spec, models).corrected(ratios)
 
 
 def start_of(run: Run) -> str:
@@ -107,6 +92,6 @@ def start_of(run: Run) -> str:
     return f"starts in {span(total)}"
 
 
-def _excludes(one: Run, other: Run) -> bool:
+def _excludes(run: Run, other: Run) -> bool:
     """Return whether two runs cannot run at the same time on one host."""
-    return one.spec.exclusive or other.spec.exclusive or bool(set(one.spec.devices) & set(other.spec.devices))
+    return run.spec.exclusive or other.spec.exclusive or bool(set(run.spec.devices) & set(other.spec.devices))

@@ -1,6 +1,6 @@
 """Parts of all forms that start runs: the field of models, the submit button, and the submitted run below."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
@@ -15,6 +15,7 @@ from engine.report.timings import rates
 from engine.specs import ModelName, Refused, Spec
 from engine.specs.base import device_there
 from engine.store import Role
+from engine.words import plural
 from pages.shared import backend, comparison_link, rerun, run_view
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form import spec_form
@@ -39,8 +40,8 @@ def families() -> dict[ModelName, str]:
 def devices() -> list[str]:
     """Return the devices of this machine from the last probe, and those of the cluster, on which something runs."""
     machine = backend.store().machine()
-    own = [device.name for device in machine.devices] if machine else ["cpu"]
-    return own + [device for device in cluster_devices() if device_there(device) != "meta"]
+    local = [device.name for device in machine.devices] if machine else ["cpu"]
+    return local + [device for device in cluster_devices() if device_there(device) != "meta"]
 
 
 def cluster_devices() -> list[str]:
@@ -52,7 +53,7 @@ def cluster_devices() -> list[str]:
 def nodes_with(device: str) -> int:
     """Return how many nodes of the cluster have a device; 0 for a device of this machine."""
     cluster = backend.store().cluster()
-    return {known.name: known.nodes for known in cluster.devices}.get(device, 0) if cluster else 0
+    return {entry.name: entry.nodes for entry in cluster.devices}.get(device, 0) if cluster else 0
 
 
 def device_memory_gb(device: str) -> float | None:
@@ -76,22 +77,29 @@ def _bf16_advice(store: str, revision: int, host: str, device: str, setting: str
     return checks.bf16_advice(rates.rates(backend.store()), host, device, setting)
 
 
-def models_field(spec: type[Spec], prefix: str, groups: Sequence[str] = ()) -> list[str]:
-    """Draw the field of models and return its names. groups: names of sets of models, which the field also offers."""
+def models_field(spec: type[Spec], groups: Sequence[str] = ()) -> list[str]:
+    """Draw the field of models and return its names. groups: names of sets of models, which the field also offers.
+
+    Below it, draw what only this tab holds: a long list of models, and the configurations of a copied run.
+    """
     names = [*families(), "all", *(f"{library}:all" for library in LIBRARIES), *groups]
-    typed = st.session_state.get(spec_form.key(prefix, "models"), [])
+    key, configs_key = (spec_form.key(spec.kind, name) for name in ("models", "configs"))
     chips = st.multiselect(
         "Models",
-        list(dict.fromkeys([*names, *typed])),
-        key=spec_form.key(prefix, "models"),
+        list(dict.fromkeys([*names, *st.session_state.get(key, [])])),
+        key=key,
         bind="query-params",
         accept_new_options=True,
         select_all=False,
         placeholder="Search, or type a wildcard such as ViT-B-* and press Enter",
         help=spec_form.help_of(spec, "models"),
     )
-    rerun.hold(spec_form.key(prefix, "models"))
-    return [*chips, *_long_list(spec_form.key(prefix, spec_form.LISTED))]
+    rerun.hold(key)
+    models = [*chips, *_long_list(spec_form.key(spec.kind, spec_form.LISTED))]
+    if configs := st.session_state.get(configs_key, {}):
+        text = f"and {plural(len(configs), 'configuration')} of the copied run: {', '.join(configs)}"
+        _removable(text, "Remove them", st.session_state.pop, configs_key)
+    return models
 
 
 def _long_list(key: str) -> list[str]:
@@ -105,11 +113,15 @@ def _long_list(key: str) -> list[str]:
         )
         st.warning(plain(message), icon=":material/link_off:")
         return []
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.text(f"and a list of {len(models)}: {', '.join(models[:4])}, ...")
-        remove: dict[str, Any] = {"on_click": st.query_params.pop, "args": (key, None)}
-        st.button("Remove the list", type="tertiary", icon=":material/close:", **remove)
+    text = f"and a list of {len(models)}: {', '.join(models[:4])}, ..."
+    _removable(text, "Remove the list", st.query_params.pop, key)
     return models
+
+
+def _removable(text: str, label: str, remove: Callable[..., Any], key: str) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.text(text)
+        st.button(label, type="tertiary", icon=":material/close:", on_click=remove, args=(key, None))
 
 
 def launch(
@@ -132,7 +144,7 @@ def launch(
     problems = [*problems, *([spec.device_refusal] if spec and spec.device_refusal else [])]
     button = st.container(horizontal=True, vertical_alignment="center")
     for problem in problems:
-        st.error(plain(problem), icon=":material/error:")
+        show_error(problem)
     runner = backend.user().role >= Role.RUNNER
     ready = runner and spec is not None and not problems
     sentence = sentence if runner else "Viewers cannot start runs."
@@ -150,43 +162,39 @@ def launch(
             start(spec)
 
 
-def submission_key(spec: Spec) -> str:
-    """Return the key of a submission. Two clicks on one request get the same key, so they make one run.
+def submit_once(kind: str, specs: Sequence[Spec], submit: Callable[[str], list[int]]) -> list[int]:
+    """Submit specs and return the numbers of their runs; none, with a message, if they are refused.
 
-    Once that run has ended, the same request gets a new key.
+    Two clicks on one request get the same key, so they make one run. Once its runs have ended, the same request gets a
+    new key. kind: of the request; the session keeps the last one of each kind. submit: submits the specs with a key.
     """
-    last: Mapping[str, Any] = st.session_state.get(f"{spec.kind}_sent", {})
-    if last.get("digest") == _digest(spec) and not backend.store().run(last["run"]).state.ended:
-        return str(last["key"])
-    return uuid4().hex
+    digest = sha256("".join(spec.model_dump_json() for spec in specs).encode()).hexdigest()
+    last: dict[str, Any] = st.session_state.get(f"{kind}_sent", {})
+    runs = [run for number in last.get("runs", ()) if (run := backend.find_run(number))]
+    if last.get("digest") != digest or all(run.state.ended for run in runs):
+        last = {"digest": digest, "key": uuid4().hex}
+    try:
+        last["runs"] = submit(last["key"])
+    except Refused as refusal:
+        show_error(refusal)
+        return []
+    st.session_state[f"{kind}_sent"] = last
+    return list(last["runs"])
 
 
 def start(spec: Spec) -> None:
     """Submit the spec and show its run. If it is refused, show why and keep the form."""
-    key = submission_key(spec)
-    try:
-        run_id = submit(backend.store(), backend.settings(), spec, key=key)
-    except Refused as refusal:
-        show_error(refusal)
-        return
-    st.session_state[f"{spec.kind}_sent"] = {"digest": _digest(spec), "run": run_id, "key": key}
-    st.query_params["run"] = str(run_id)
-    st.rerun()
+    store, settings = backend.store(), backend.settings()
+    if ids := submit_once(spec.kind, [spec], lambda key: [submit(store, settings, spec, key=key)]):
+        st.query_params["run"] = str(ids[0])
+        st.rerun()
 
 
 def start_sweep(specs: Mapping[str, Spec]) -> None:
     """Submit a run per spec and compare them. If one is refused, show why and keep the form."""
-    digest = sha256("".join(spec.model_dump_json() for spec in specs.values()).encode()).hexdigest()
-    last: Mapping[str, Any] = st.session_state.get("sweep_sent", {})
-    again = last.get("digest") == digest and not all(backend.store().run(run).state.ended for run in last["runs"])
-    key = last["key"] if again else uuid4().hex
-    try:
-        ids = submit_sweep(backend.store(), backend.settings(), specs, key=key)
-    except Refused as refusal:
-        show_error(refusal)
-        return
-    st.session_state["sweep_sent"] = {"digest": digest, "runs": ids, "key": key}
-    st.switch_page("compare/page.py", query_params={comparison_link.RUNS: ",".join(map(str, ids))})
+    store, settings = backend.store(), backend.settings()
+    if ids := submit_once("sweep", list(specs.values()), lambda key: submit_sweep(store, settings, specs, key=key)):
+        st.switch_page("compare/page.py", query_params={comparison_link.RUNS: ",".join(map(str, ids))})
 
 
 def linked_run(kind: str, empty: str) -> None:
@@ -195,12 +203,8 @@ def linked_run(kind: str, empty: str) -> None:
     if run and run.kind == kind:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.header(f"Run {run.id}", anchor=False)
-            st.page_link(
-                "run/page.py",
-                label="Log and environment",
-                icon=":material/receipt_long:",
-                query_params={"run": str(run.id)},
-            )
+            link = {"run": str(run.id)}
+            st.page_link("run/page.py", label="Log and environment", icon=":material/receipt_long:", query_params=link)
         st.caption(plain(run.spec.summary))  # the form above may have changed since this run was submitted
         run_view.follow(run, beside_form=True)
     elif number := st.query_params.get("run", ""):
@@ -210,7 +214,3 @@ def linked_run(kind: str, empty: str) -> None:
         )
     else:
         st.caption(empty)
-
-
-def _digest(spec: Spec) -> str:
-    return sha256(spec.model_dump_json().encode()).hexdigest()

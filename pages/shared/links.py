@@ -49,9 +49,10 @@ def _left_out(name: str, values: list[str]) -> str:
         return ""  # not a field: the page reads and checks this parameter itself
     current = st.session_state[name]
     several = isinstance(current, list | tuple)
-    if st.query_params.get_all(name) == values and (several or len(values) == 1):
+    kept = st.query_params.get_all(name)
+    if kept == values and (several or len(values) == 1):
         return ""
-    lost = [value for value in values if not _holds(current, value)]
+    lost = [value for value in values if not (_holds(current, value) or (several and value in kept))]
     if not lost:
         return ""
     if not several and _holds(current, values[-1]):

@@ -33,8 +33,8 @@ def page() -> None:
 
     Returns only if the page is not redrawn.
     """
-    drawn = st.session_state.get(HELD, {})
-    if all(st.session_state[field] == value for field, value in drawn.items() if field in st.session_state):
+    held = st.session_state.get(HELD, {})
+    if all(st.session_state[field] == value for field, value in held.items() if field in st.session_state):
         st.rerun()
 
 

@@ -14,7 +14,7 @@ from engine.store.model import MOST_TAGS
 from engine.words import plural, shortened
 from pages.shared import backend, comparison_link, rerun
 from pages.shared.table import download_formats
-from pages.shared.text import size
+from pages.shared.text import show_error, size
 
 MOST_SCANNED = 2000
 """Up to this many runs, folders are scanned without asking. Scanning more takes seconds."""
@@ -24,14 +24,14 @@ USAGE_S, FOLDERS_S = 30, 600
 
 def draw_storage() -> None:
     """Draw the totals and the table of the largest runs."""
-    usage = _usage(backend.settings().store_url)
+    usage, largest = _usage(backend.settings().store_url)
     st.text(
         f"{plural(usage.runs, 'run')}. Database: {size(usage.database / 1e9)}. "
         f"{plural(usage.artifacts.files, 'artifact')}: {size(usage.artifacts.bytes / 1e9)}. "
         f"Free on the disk: {size(usage.free / 1e9)}."
     )
     _folders(usage.runs)
-    if largest := _largest(backend.settings().store_url):
+    if largest:
         st.caption("Runs with the largest artifacts")
         st.dataframe(
             {
@@ -56,8 +56,8 @@ def draw_storage() -> None:
 
 def clear_cache() -> None:
     """Clear the cached sizes. Call this after runs were deleted."""
-    for function in (_usage, _largest, _scan):
-        function.clear()
+    _usage.clear()
+    _scan.clear()
 
 
 def _folders(runs: int) -> None:
@@ -73,13 +73,9 @@ def _folders(runs: int) -> None:
 
 
 @st.cache_data(ttl=USAGE_S, max_entries=4, show_spinner=False)
-def _usage(url: str) -> storage.Usage:
-    return storage.usage(backend.store().database, backend.settings())
-
-
-@st.cache_data(ttl=USAGE_S, max_entries=4, show_spinner=False)
-def _largest(url: str) -> list[storage.Largest]:
-    return storage.largest(backend.store().database)
+def _usage(url: str) -> tuple[storage.Usage, list[storage.Largest]]:
+    database = backend.store().database
+    return storage.usage(database, backend.settings()), storage.largest(database)
 
 
 @st.cache_data(ttl=FOLDERS_S, max_entries=4, show_spinner="Scanning all folders")
@@ -117,7 +113,7 @@ def _dialog(run_ids: Sequence[int]) -> None:
     """Show what will be deleted. The user confirms by typing a number."""
     if DONE in st.session_state:
         st.rerun()
-    runs = [run for run_id in run_ids if (run := _find(run_id))]
+    runs = [run for run_id in run_ids if (run := backend.find_run(run_id))]
     active = [run for run in runs if not run.state.ended]
     if active:
         numbers = shortened([str(run.id) for run in active], NAMED)
@@ -153,13 +149,6 @@ def _dialog(run_ids: Sequence[int]) -> None:
     )
 
 
-def _find(run_id: int) -> Run | None:
-    try:
-        return backend.store().run(run_id)
-    except LookupError:
-        return None
-
-
 def _delete(run_ids: Sequence[int]) -> None:
     """Delete the runs. If one is refused, show why and delete the others."""
     _dismiss()
@@ -192,7 +181,7 @@ def draw_actions(runs: Sequence[Run]) -> None:
     ids = [run.id for run in runs]
     mixed = len({run.kind for run in runs}) > 1
     stopped = [run.id for run in runs if run.state in RETRYABLE]
-    mine = all(map(backend.may_change, runs))
+    may_change = all(map(backend.may_change, runs))
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(f"{len(runs)} selected" if runs else "None selected", width=90)
         download_formats(
@@ -203,34 +192,40 @@ def draw_actions(runs: Sequence[Run]) -> None:
             disabled=not runs,
             help="The rows of the selected runs in one table. Runs of several kinds give one table per kind, in a zip.",
         )
-        tags = st.popover("Tag", icon=":material/label:", disabled=not (runs and mine))
+        tags = st.popover("Tag", icon=":material/label:", disabled=not (runs and may_change))
         if st.button(
             f"Restart {len(stopped)}" if stopped else "Restart",
             key="runs_retry",
             icon=":material/replay:",
-            disabled=not (stopped and mine),
+            disabled=not (stopped and may_change),
             help="Queue the failed and cancelled runs of the selection again. Their rows are replaced.",
         ):
             retry(stopped)
-        if st.button("Delete", key="runs_delete", icon=":material/delete:", disabled=not (runs and mine)):
+        if st.button("Delete", key="runs_delete", icon=":material/delete:", disabled=not (runs and may_change)):
             request(ids)
         if len(runs) == 1:
             st.page_link("run/page.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(ids[0])})
         if 1 < len(runs) <= comparison_link.MOST:
             query = {comparison_link.RUNS: ",".join(map(str, sorted(ids)))}
             st.page_link("compare/page.py", label="Compare", icon=":material/compare:", query_params=query)
-    if runs and mine:
+    if runs and may_change:
         with tags, st.container(horizontal=True, vertical_alignment="bottom"):  # one line, so that it hides few rows
             _tag(runs)
 
 
 def retry(run_ids: Sequence[int]) -> None:
-    """Queue runs again under their numbers and redraw the page. If a run is refused, show why."""
+    """Queue runs again under their numbers and redraw the page. If runs are refused, show why."""
+    refused: list[str] = []
     for run_id in run_ids:
         try:
             jobs.retry(backend.store(), backend.settings(), run_id)
         except (Refused, LookupError) as refusal:
-            rerun.show_later(str(refusal), ":material/error:")
+            refused.append(str(refusal))
+    if len(refused) == len(run_ids):
+        show_error("\n".join(refused))
+        return
+    for problem in refused:
+        rerun.show_later(problem, ":material/error:")
     st.rerun()
 
 

@@ -11,7 +11,7 @@ from engine.specs import BenchmarkSpec, RecurrentSpec, Refused, Spec
 from engine.specs.timed import QUOTABLE
 from engine.store import RETRYABLE, Cause, Role, Run, State, Store
 from engine.words import plural
-from pages.shared import backend, durations, rerun
+from pages.shared import backend, durations, rerun, run_actions
 from pages.shared.form.link import form_link
 from pages.shared.kinds import PAGES
 from pages.shared.text import duration, ordinal, plain, show_error
@@ -52,9 +52,9 @@ def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
 
 def actions(run: Run, beside_form: bool) -> None:
     """Draw the actions that the user may take on a run: cancel, restart, run again, edit a copy."""
-    mine, runner = backend.may_change(run), backend.user().role >= Role.RUNNER
+    may_change, runner = backend.may_change(run), backend.user().role >= Role.RUNNER
     if (
-        mine
+        may_change
         and not run.state.ended
         and st.button(
             "Stopping" if run.cancel_requested else "Cancel",
@@ -66,11 +66,11 @@ def actions(run: Run, beside_form: bool) -> None:
     ):
         backend.store().request_cancel(run.id)
         st.rerun(scope="fragment")
-    if mine and run.state in RETRYABLE:
+    if may_change and run.state in RETRYABLE:
         _retries(run)
     if runner and (run.state in RETRYABLE or run.all_failed):
         _again(run)
-    if mine and run.state in (State.VANISHED, State.STOPPING):
+    if may_change and run.state in (State.VANISHED, State.STOPPING):
         _declare_gone(run)
     if not beside_form:
         form_link(run.spec, "Edit a copy", icon=":material/content_copy:", key=f"clone_{run.id}", help=COPY_HELP)
@@ -100,23 +100,13 @@ def _retries(run: Run) -> None:
             submit_and_open(type(run.spec).model_validate(run.spec.model_dump() | {run.spec.batch_field: half}))
     label, icon, help = RESUME if run.kind == "train" else RESTART
     if st.button(label, key=f"retry_{run.id}", icon=icon, help=help):
-        _retry(run.id)
+        run_actions.retry([run.id])
 
 
 def _again(run: Run) -> None:
     help = "Start a new run with the same settings."
     if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help=help):
         submit_and_open(run.spec)
-
-
-def _retry(run_id: int) -> None:
-    """Queue a run again under its number and redraw the page. If it is refused, show why."""
-    try:
-        jobs.retry(backend.store(), backend.settings(), run_id)
-    except (Refused, LookupError) as refusal:
-        show_error(refusal)
-        return
-    st.rerun()
 
 
 def more_processes(run: Run, **more: Any) -> None:
@@ -214,6 +204,6 @@ def progress(run: Run) -> None:
     if run.state in (State.RUNNING, State.STOPPING) and run.total:
         st.progress(min(run.done / run.total, 1.0))
     if run.state is State.FAILED and run.error:
-        st.error(plain(run.error), icon=":material/error:")
+        show_error(run.error)
     elif run.error:
         st.warning(plain(run.error), icon=":material/cloud_off:")

@@ -56,17 +56,14 @@ def devices(timed: pd.DataFrame) -> list[Device]:
     settings = backend.settings()
     if work() is None:
         return []
-    return _devices(timed, backend.stamp(settings.catalog_dir), settings.device_dir, _folder_stamp(settings.device_dir))
+    imported = backend.stamp(settings.device_dir, files="*.json")
+    return _devices(timed, backend.stamp(settings.catalog_dir), settings.device_dir, imported)
 
 
 @st.cache_resource(max_entries=2, show_spinner="Fitting the devices timed here")
 def _devices(timed: pd.DataFrame, counted: Stamp, folder: Path, imported: Stamp) -> list[Device]:
     table = work()
     return [] if table is None else estimates.available(timed, table, folder)
-
-
-def _folder_stamp(folder: Path) -> Stamp:
-    return tuple(path.stat().st_mtime_ns for path in sorted(folder.glob("*.json")))
 
 
 COLUMNS = ("model", "device", "batch_size", "latency_ms", "samples_per_s", "source", "interval", "error_percent")

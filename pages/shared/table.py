@@ -79,13 +79,10 @@ def results_table(
     """
     shown = frame if columns is None else frame[[column for column in columns if column in frame]]
     options: dict[str, Any] = {}
-    if selectable:
-        options = {"on_select": "rerun", "selection_mode": "multi-row"}
-        _keep_selection(key, list(shown.index))
-    if on_select:
-        options = {"on_select": partial(_report, key, on_select), "selection_mode": "multi-row"}
-        _select(key, list(shown.index), selected)
-    event: Any = st.dataframe(
+    if selectable or on_select:
+        options = {"on_select": partial(_report, key, on_select) if on_select else "rerun"}
+        _select(key, list(shown.index), selected if on_select else _selected(key))
+    st.dataframe(
         shown,
         key=key,
         alt=alt,
@@ -95,37 +92,29 @@ def results_table(
         placeholder="–",
         **options,
     )
-    if not options:
-        return []
-    return [shown.index[position] for position in event.selection.rows if position < len(shown)]
+    return _selected(key) if options else []
 
 
-def _keep_selection(key: str, labels: list[Any]) -> None:
-    """Move the selection with its rows. Streamlit stores positions, which change when rows are added or removed."""
-    before = st.session_state.get(f"{key}_labels")
-    st.session_state[f"{key}_labels"] = labels
-    if before in (None, labels) or not (state := st.session_state.get(key)):
-        return
-    positions = {label: position for position, label in enumerate(labels)}
-    selected = [before[position] for position in state["selection"]["rows"] if position < len(before)]
-    rows = [positions[label] for label in selected if label in positions]
-    st.session_state[key] = {"selection": {"rows": rows, "columns": [], "cells": []}}
+def _selected(key: str) -> list[Any]:
+    """Return the labels of the selected rows. Streamlit stores positions, which change when rows come or go."""
+    labels, state = st.session_state.get(f"{key}_labels", []), st.session_state.get(key)
+    rows = state["selection"]["rows"] if state else []
+    return [labels[position] for position in rows if position < len(labels)]
 
 
 def _select(key: str, labels: list[Any], selected: Sequence[Any]) -> None:
     """Select the rows with the labels `selected`. labels: of all rows, in their order."""
-    st.session_state[f"{key}_labels"] = labels
     chosen = set(selected)
     rows = [position for position, label in enumerate(labels) if label in chosen]
     state = st.session_state.get(key)
-    if rows != (state["selection"]["rows"] if state else []):
+    if rows != sorted(state["selection"]["rows"] if state else []):
         st.session_state[key] = {"selection": {"rows": rows, "columns": [], "cells": []}}
+    st.session_state[f"{key}_labels"] = labels
 
 
 def _report(key: str, on_select: Callable[[list[Any]], None]) -> None:
     """Call `on_select` with the labels of the selected rows."""
-    labels, rows = st.session_state[f"{key}_labels"], st.session_state[key]["selection"]["rows"]
-    on_select([labels[position] for position in rows if position < len(labels)])
+    on_select(_selected(key))
 
 
 MIME = {

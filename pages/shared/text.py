@@ -3,8 +3,10 @@
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import streamlit as st
+from pydantic import ValidationError
 
 from engine.report.style import digits
 from engine.report.timings.needs import Span
@@ -18,9 +20,10 @@ def plain(text: str) -> str:
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text).replace("\n", "  \n")
 
 
-def show_error(message: object) -> None:
-    """Draw an error message, such as a refusal."""
-    st.error(plain(str(message)), icon=":material/error:")
+def show_error(problem: object, **more: Any) -> None:
+    """Draw a problem, such as a refusal, as an error message. more: arguments of st.error."""
+    text = problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else str(problem)
+    st.error(plain(text), icon=":material/error:", **more)
 
 
 def quoted(text: str) -> str:

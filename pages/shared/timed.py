@@ -2,20 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from engine.report.quantities import QUANTITIES, title
 from engine.report.style import digits
-from engine.report.timings import readable, samples
+from engine.report.timings import rates, readable, samples
 from engine.results import FLAGS, VERDICTS, BenchmarkRow, RecurrentRow, TimedRow
 from engine.statistics import CONFIDENCE
 from engine.store import Run
 from engine.words import in_words, plural
 from pages.shared import backend
-from pages.shared.text import duration, plain
+from pages.shared.text import duration, plain, show_error
 
 GRAPHS = ("calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks")
 
@@ -37,7 +36,7 @@ def card(
     with st.container(border=True):
         st.header(plain(name), anchor=False)
         if row.status != "ok":
-            st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
+            show_error(row.error, title=row.status.replace("_", " "))
         with st.container(horizontal=True):
             _values(row, values, utilisation)
             for label, text in (further or {}).items():
@@ -129,6 +128,11 @@ def source(run: Run) -> str:
     return f"run {run.id} on {run.environment.device_name if run.environment else run.spec.devices[0]}"
 
 
+def utilisation(run: Run, rows: Sequence[BenchmarkRow | RecurrentRow]) -> list[float | None]:
+    """Return the share of the device's measured rate that each row reaches, in per cent."""
+    return rates.utilisation(rows, rates.rates(backend.store()), run.host)
+
+
 def failures(rows: Sequence[TimedRow]) -> None:
     """Draw the number of failed rows, if there are any."""
     if failed := sum(row.status != "ok" for row in rows):
@@ -146,9 +150,6 @@ def verdicts(frame: pd.DataFrame) -> None:
     st.caption("  \n".join(lines))
 
 
-HASHED: dict[str | type[Any], Any] = {kind: kind.model_dump_json for kind in (BenchmarkRow, RecurrentRow)}
-
-
 def stamp(run: Run, row: TimedRow) -> int:
     """Return the modification time of a row's file of samples, in ns; 0 if there is no file."""
     return backend.modified_ns(backend.folder(run), row.samples_file)
@@ -159,13 +160,13 @@ def read(run: Run, row: TimedRow) -> pd.DataFrame | None:
     try:
         frame = _cached(backend.folder(run), row, stamp(run, row))
     except (ValueError, OSError) as error:
-        st.error(plain(f"The samples cannot be read: {error}"), icon=":material/error:")
+        show_error(f"The samples cannot be read: {error}")
         return None
     if frame is None:
         st.caption(f"No samples: {plain(row.samples_file)} was not kept with this run.")
     return frame
 
 
-@st.cache_data(max_entries=8, show_spinner=False, hash_funcs=HASHED)
+@st.cache_data(max_entries=8, show_spinner=False)
 def _cached(run_dir: Path, row: TimedRow, stamp: int) -> pd.DataFrame | None:
     return samples.read(run_dir, row)

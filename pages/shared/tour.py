@@ -13,37 +13,34 @@ from pages.shared.form.link import form_link
 
 @dataclass(frozen=True)
 class Step:
-    """An example run: a question and the spec that answers it."""
+    """An example run and the link to its form."""
 
-    question: str
-    icon: str
-    description: str
-    spec: Spec
     label: str
+    icon: str
+    help: str
+    spec: Spec
 
 
 STEPS = (
     Step(
-        "What does a model cost?",
+        "Count ViT-B-32",
         ":material/calculate:",
-        "Count ViT-B-32 by module and by operator, with its MACs and everything not counted. Takes a few seconds.",
+        "What does a model cost? Count it by module and by operator, with its MACs and everything not counted. Takes a "
+        "few seconds.",
         ProfileSpec(models=("open_clip:ViT-B-32",)),
-        "Count one",
     ),
     Step(
-        "How fast is it here?",
+        "Time ResNet-18",
         ":material/timer:",
-        "Time ResNet-18 on this machine's CPU, with the load of other programs. Takes less than a minute.",
+        "How fast is it here? Time it on this machine's CPU, with the load of other programs. Takes under a minute.",
         BenchmarkSpec(models=("timm:resnet18",), replicates=1),
-        "Time one",
     ),
     Step(
-        "Is training worth it?",
+        "Train a small CLIP",
         ":material/model_training:",
-        "Train a small CLIP on the included handwritten digits, with curves, accuracy and a checkpoint. Takes about a "
-        "minute.",
+        "Is training worth it? Train on the included handwritten digits, with curves, accuracy and a checkpoint. Takes "
+        "about a minute.",
         TrainSpec(),
-        "Train one",
     ),
 )
 
@@ -55,20 +52,10 @@ def open_steps() -> list[Step]:
 
 
 def draw() -> None:
-    """Draw all steps. Done steps are ticked."""
+    """Draw the link to the filled form of each step. Done steps are ticked."""
     open_ = open_steps()
-    st.header("First steps", anchor=False)
-    st.caption(
-        "Start with one of these. Each opens a form that you can run as it is or change first. "
-        "A run continues when you close this tab."
-    )
-    with st.grid(3, min_column_width=260):
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption("First steps", width="content")
         for step in STEPS:
-            _step(step, done=step not in open_)
-
-
-def _step(step: Step, *, done: bool) -> None:
-    with st.container(border=True, height="stretch"):
-        st.markdown(f"{':material/check_circle:' if done else step.icon} **{step.question}**{' Done.' if done else ''}")
-        st.caption(step.description)
-        form_link(step.spec, step.label, icon=step.icon, key=f"tour_{step.spec.kind}")
+            icon = step.icon if step in open_ else ":material/check_circle:"
+            form_link(step.spec, step.label, icon=icon, key=f"tour_{step.spec.kind}", help=step.help)

@@ -111,27 +111,18 @@ def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
     """Draw the model and the main settings. Return their values. pairs: training pairs, which set the default batch."""
     st.header("Model", anchor=False)
     left, right = st.columns(2)
-    with left:
-        values = {
-            "model": spec_form.field(
-                TrainSpec, "model", PREFIX, clip_form.models(f"config:{name}" for name in configs), free=True
-            )
-        }
-    with right:
-        values["pretrained"] = spec_form.field(
-            TrainSpec, "pretrained", PREFIX, clip_form.weights(values["model"] or ""), free=True, hint=SCRATCH
-        )
+    models = clip_form.models(f"config:{name}" for name in configs)
+    values = {"model": spec_form.field(TrainSpec, "model", models, free=True, place=left)}
+    weights = clip_form.weights(values["model"] or "")
+    values["pretrained"] = spec_form.field(TrainSpec, "pretrained", weights, free=True, hint=SCRATCH, place=right)
     default = schedule(TrainSpec(), max(pairs, 1))
     rate = FINE_TUNE_LR if values["pretrained"] else SCRATCH_LR
     hints = {"batch_size": f"default: {default.batch_size}", "lr": f"default: {rate:g}"}
     for column, name in zip(st.columns(4), ("epochs", "batch_size", "lr", "warmup"), strict=True):
-        with column:
-            values[name] = spec_form.field(TrainSpec, name, PREFIX, hint=hints.get(name))
+        values[name] = spec_form.field(TrainSpec, name, hint=hints.get(name), place=column)
     left, right = st.columns([1, 2])
-    with left:
-        values["device"] = spec_form.field(TrainSpec, "device", PREFIX, launch.devices())
-    with right:
-        values["precision"] = spec_form.field(TrainSpec, "precision", PREFIX)
+    values["device"] = spec_form.field(TrainSpec, "device", launch.devices(), place=left)
+    values["precision"] = spec_form.field(TrainSpec, "precision", place=right)
     return values
 
 
@@ -221,10 +212,10 @@ def count_pairs(values: dict[str, Any], preview: data.Preview) -> tuple[Data | N
 def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     place = st.container()
-    values, preview = clip_form.data(TrainSpec, PREFIX, DATA)
+    values, preview = clip_form.data(TrainSpec, DATA)
     counts, problem = count_pairs(values, preview)
     model = st.container()
-    values |= groups.draw(TrainSpec, PREFIX, FURTHER)
+    values |= groups.draw(TrainSpec, FURTHER)
     strip = st.container()
     values["configs"] = read_configurations()
     with model:  # drawn after the uploads, whose configurations are in its list of models

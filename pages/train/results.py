@@ -24,6 +24,7 @@ from pages.shared import backend
 from pages.shared.chart.chart import chart
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
+from pages.shared.form.spec_form import BIND
 from pages.shared.rerun import fold
 from pages.shared.table import download, download_rows, download_table, results_table
 from pages.shared.text import duration, plain
@@ -53,7 +54,8 @@ SHARES = (
 def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     """Draw the results so far."""
     points = curve_points(run)
-    if run.state in RETRYABLE and (checkpoints := backend.checkpoints(run)):
+    checkpoints = backend.checkpoints(run)
+    if run.state in RETRYABLE and checkpoints:
         st.caption(plain(f"Resume continues from a checkpoint: {', '.join(path.name for path in checkpoints)}"))
     if points.empty and not rows:
         st.caption("No results yet. Curves appear after the first steps, a row after each epoch.")
@@ -63,10 +65,11 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     _curves(run, points, best, _loss_batches(rows[-1]) if rows else "")
     if rows:
         _table(run, rows, best)
-    _downloads(run, rows, points)
+    if checkpoints:
+        _checkpoints(run, rows, checkpoints)
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         st.caption(plain(note))
-    if run.state.ended and backend.checkpoints(run):
+    if run.state.ended and checkpoints:
         try_it.draw(run)
 
 
@@ -137,11 +140,12 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None, note: str) ->
     """
     if points.empty:
         return
-    with st.container(horizontal=True):
+    with st.container(horizontal=True, vertical_alignment="bottom"):
         others = _others(run)
         smooth = st.segmented_control(
-            "Smoothing (points)", list(SMOOTH), default="off", required=True, key=f"smooth_{run.id}"
+            "Smoothing (points)", list(SMOOTH), default="off", required=True, key=f"smooth_{run.id}", bind=BIND
         )
+        download_table(partial(curve_points, run), f"train-{run.id}-curves", key=f"curves_{run.id}", label="curves")
     marks = {run.id: best.step} if best else {}
     marks |= {other.id: step for other in others if (step := _best(other.id, other.revision))}
     key = (
@@ -191,6 +195,7 @@ def _others(run: Run) -> list[Run]:
         list(runs),
         format_func=labels.__getitem__,
         key=f"others_{run.id}",
+        bind=BIND,
         placeholder="Choose other trainings",
     )
     return [runs[number] for number in chosen if number in runs]
@@ -215,6 +220,10 @@ def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None) -> None:
     config |= {name: st.column_config.NumberColumn(labels[name], format="%,d") for name in ("step", "samples_seen")}
     options: dict[str, Any] = {"columns": COLUMNS, "pinned": "epoch", "config": config}
     results_table(shown, key=f"rows_{run.id}", alt="Results of every epoch, newest first", **options)
+    menu, file = download_rows(run, frames.train, label="epochs"), backend.folder(run) / RESULTS
+    if file.is_file():
+        with menu:
+            download(RESULTS, file.read_bytes, f"train-{run.id}-{RESULTS}", icon=None, key=f"results_{run.id}")
 
 
 @st.cache_data(max_entries=32, show_spinner=False)
@@ -226,33 +235,18 @@ def _frame(store: str, run_id: int, revision: int, count: int, _rows: Sequence[T
     return frames.train(_rows)
 
 
-def _downloads(run: Run, rows: Sequence[TrainRow], points: pd.DataFrame) -> None:
-    """Draw the downloads and the link to an evaluation."""
-    stem, folder = f"train-{run.id}", backend.folder(run)
-    checkpoints = backend.checkpoints(run)
+def _checkpoints(run: Run, rows: Sequence[TrainRow], checkpoints: Mapping[Path, int]) -> None:
+    """Draw the choice of a checkpoint with its path and downloads, and the links to what can be done with the best."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        if checkpoints:
-            help = "Open the form to evaluate this training on its held-out pairs or on other data."
-            form_link(
-                _evaluation(run, rows), "Evaluate", icon=":material/fact_check:", key=f"evaluate_{run.id}", help=help
-            )
-            help = "Open the form to train the best model of this run further, on the same or other data."
-            further: dict[str, Any] = {"icon": ":material/model_training:", "key": f"further_{run.id}", "help": help}
-            form_link(_further(run), "Train on from this", source=str(run.id), **further)
-        if rows:
-            download_rows(run, frames.train, label="epochs")
-        if len(points):
-            download_table(partial(curve_points, run), f"{stem}-curves", key=f"curves_{run.id}", label="curves")
-        if (folder / RESULTS).is_file():
-            content = (folder / RESULTS).read_bytes
-            download(RESULTS, content, f"{stem}-{RESULTS}", key=f"results_{run.id}")
-        if checkpoints:
-            chosen = _checkpoint(run, checkpoints)
-    if checkpoints:
-        st.caption("Path of the checkpoint")
-        path = next(path for path in checkpoints if path.name == chosen)
-        verbatim(str(path), key=f"checkpoint_path_{run.id}")
-    if checkpoints and run.state.ended and backend.may_change(run):
+        chosen = _checkpoint(run, checkpoints)
+        help = "Open the form to evaluate this training on its held-out pairs or on other data."
+        form_link(_evaluation(run, rows), "Evaluate", icon=":material/fact_check:", key=f"evaluate_{run.id}", help=help)
+        help = "Open the form to train the best model of this run further, on the same or other data."
+        further: dict[str, Any] = {"icon": ":material/model_training:", "key": f"further_{run.id}", "help": help}
+        form_link(_further(run), "Train on from this", source=str(run.id), **further)
+    path = next(path for path in checkpoints if path.name == chosen)
+    verbatim(str(path), key=f"checkpoint_path_{run.id}")
+    if run.state.ended and backend.may_change(run):
         export.draw(run, rows, chosen)
 
 

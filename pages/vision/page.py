@@ -58,7 +58,7 @@ TIGHT = 0.8  # an estimate above this share of the memory is reported as tight
 
 def describe(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     """Return a sentence on what the button will do and how long it will take."""
-    time = durations.promise(spec, len(models)) or span(durations.benchmark_s(spec, models))
+    time = durations.promise(spec, len(models)) or span(durations.timing_s(spec, models))
     variants = f"{len(spec.plan)} variants interleaved" if len(spec.plan) > 1 else spec.plan[0].label
     processes = f"{plural(spec.processes, 'fresh process', 'es')} each"
     nodes = f", shared by {spec.nodes} nodes" if spec.nodes > 1 else ""
@@ -87,16 +87,14 @@ def memory(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
 def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     place = st.container()
-    models = launch.models_field(BenchmarkSpec, PREFIX, groups=("suite",))
-    files.draw_copied_configurations(PREFIX)
+    models = launch.models_field(BenchmarkSpec, groups=("suite",))
     columns = st.columns([4, 3, 5, 2])
     choices = {"variants": VARIANTS, "batch_size": BATCHES, "mode": None, "device": launch.devices()}
     values: dict[str, Any] = {}
     for column, (name, options) in zip(columns, choices.items(), strict=True):
-        with column:
-            values[name] = spec_form.field(BenchmarkSpec, name, PREFIX, options)
+        values[name] = spec_form.field(BenchmarkSpec, name, options, place=column)
     further = {group: fields for group, fields in FURTHER.items() if group != "Cluster" or launch.cluster_devices()}
-    values |= groups.draw(BenchmarkSpec, PREFIX, further)
+    values |= groups.draw(BenchmarkSpec, further)
     presets.draw(place, PREFIX, PRESETS, values)
     names, values["configs"] = files.draw_files(PREFIX)
     values["models"] = [*models, *names]

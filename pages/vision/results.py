@@ -11,7 +11,7 @@ from engine.published import speeds as published_speeds
 from engine.report import frames
 from engine.report.export import tables, timm_dynamo
 from engine.report.figures import speed
-from engine.report.timings import rates, readable
+from engine.report.timings import readable
 from engine.results import VERDICTS, BenchmarkRow
 from engine.specs import BenchmarkSpec
 from engine.specs.building import OPTIONS, changes
@@ -39,7 +39,7 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     if not rows:
         st.caption("No timings yet. The rows of a model appear when all its variants are done.")
         return
-    utilisation = _utilisation(run, rows)
+    utilisation = timed.utilisation(run, rows)
     table = readable.table(frames.benchmark(rows), rows, utilisation)
     table.index = [_label(row) for row in rows]
     selected = results_table(
@@ -73,14 +73,9 @@ def _label(row: BenchmarkRow) -> str:
     return f"{row.name} {row.tower} {row.mode} {row.variant} {row.batch_size}"
 
 
-def _utilisation(run: Run, rows: Sequence[BenchmarkRow]) -> list[float | None]:
-    """Return the share of the device's measured rate that each row reaches, in per cent."""
-    return rates.utilisation(rows, rates.rates(backend.store()), run.host)
-
-
 def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     def exported(rows: Sequence[BenchmarkRow], format: Any) -> pd.DataFrame:
-        return timm_dynamo.export(rows, format, _utilisation(run, rows))
+        return timm_dynamo.export(rows, format, timed.utilisation(run, rows))
 
     menu = download_rows(run, lambda rows: exported(rows, "full"))
 

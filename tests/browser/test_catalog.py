@@ -44,6 +44,19 @@ def test_the_first_deep_link_on_a_fresh_server_shows_that_page_in_its_frame(brow
         page.close()
 
 
+def test_plot_and_first_rows_of_the_table_are_in_view(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/?catalog_y=ImageNet+top-1+%28%25%29")
+    plot, table = page.get_by_role("figure").first, page.get_by_test_id("stDataFrame").first
+    for width, height in ((1366, 768), (1280, 720), (1440, 900), (1100, 800)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_function(DRAWN)
+        assert height - table.bounding_box()["y"] > 3 * ROW, f"the header and two rows at {width} x {height}"
+        assert plot.bounding_box()["height"] >= 280
+    page.set_viewport_size({"width": 420, "height": 800})
+    expect(plot).to_be_in_viewport(ratio=0.75)
+    expect(table).not_to_be_in_viewport()
+
+
 def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     families = shipped.families(Settings().catalog_dir)
     page.goto(server.url)

@@ -66,14 +66,19 @@ def test_each_change_is_one_entry_and_back_and_forward_walk_through_the_views(pa
         views, entries = [view()], page.evaluate("history.length")
         search.press_sequentially("timm:resnet", delay=100)  # one entry, though the table follows each key
         views.append(view())
+        page.get_by_role("button", name="Plot options").click()
         page.get_by_text("Log X", exact=True).click()
+        page.keyboard.press("Escape")
+        views.append(view())
+        select_rows(page.get_by_test_id("stDataFrame").first, 0)
+        expect(page.get_by_role("button", name="Download 1 selected")).to_be_visible()
         views.append(view())
         page.get_by_role("button", name="ImageNet against MACs").click()  # sets several fields
         views.append(view())
         page.get_by_test_id("stSidebarNavLink").filter(has_text="Runs").click()
         expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
-        assert page.evaluate("history.length") == entries + 4
-        assert len(set(views)) == 4
+        assert page.evaluate("history.length") == entries + 5
+        assert len(set(views)) == 5
         for expected in reversed(views):
             page.go_back()
             assert view() == expected

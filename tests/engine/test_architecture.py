@@ -32,7 +32,9 @@ def test_every_kind_of_run_has_all_its_pieces(kind: str) -> None:
     assert f"engine.tasks.{kind}" in Settings().preload, "engine/settings.py: the warm process preloads every task"
     page = form_page(KINDS[kind])
     assert f"build({KINDS[kind].__name__}," in (ROOT / "pages" / page).read_text(), f"pages/{page} builds no such spec"
-    assert f'"{page}"' in (ROOT / "pages" / "frame.py").read_text(), f"pages/frame.py does not list {page}"
+    assert f'entry("{PAGES[kind]}", ' in (ROOT / "pages" / "frame.py").read_text(), (
+        f"pages/frame.py does not list {page}"
+    )
 
 
 def test_pages_live_in_folders() -> None:

@@ -126,13 +126,24 @@ def test_a_plot_of_nothing_says_so() -> None:
 @pytest.mark.slow
 def test_a_selection_is_the_same_in_plot_and_table_and_what_is_downloaded() -> None:
     app = open_page(catalog_search="resnet")
-    app.session_state["catalog_chosen"] = {"timm:resnet50 224"}
+    app.session_state["catalog_rows"] = ["timm:resnet50 224"]
     app.run()
     assert not app.exception
     assert app.session_state["catalog_table"]["selection"]["rows"] == [models(app).index("resnet50")]
     (sent,) = [each.proto.bytes for each in app.get("bidi_component") if each.proto.component_name == "chart"]
     assert sent.partition(b"\n")[0] == b'["timm:resnet50 224"]'
     assert "Download 1 selected" in [menu.proto.popover.label for menu in app.get("popover")]
+
+
+@pytest.mark.slow
+def test_a_link_carries_the_selected_rows_and_names_those_it_does_not_know() -> None:
+    app = open_page(catalog_search="resnet", catalog_rows=["timm:resnet50 224", "timm:vit_tiny_patch16_224 224", "nix"])
+    assert not app.exception
+    assert "Download 1 selected" in [menu.proto.popover.label for menu in app.get("popover")]
+    assert app.multiselect(key="catalog_rows").value == ["timm:resnet50 224", "timm:vit_tiny_patch16_224 224"]
+    assert "catalog_rows 'nix': not available here" in plainly(app)
+    app.multiselect(key="catalog_rows").set_value([]).run()
+    assert "Download 2 rows" in [menu.proto.popover.label for menu in app.get("popover")]
 
 
 def test_without_a_catalogue_it_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +212,8 @@ def test_presets_set_the_axes_and_are_ticked() -> None:
     app.button(key="catalog_preset_Zero-shot against MACs").click().run()
     assert not app.exception
     assert ticked(app) == ["Zero-shot against MACs"]
+    linked = open_page(catalog_y=AVERAGE, catalog_figure=AVERAGE, catalog_log_y="false")
+    assert ticked(linked) == ["Zero-shot against MACs"]
     table = app.dataframe[0].value
     assert set(table.loc[table["pretrained"] != "", "model"]) == {"ViT-B-32", "ViT-L-14"}
     assert "mlfoundations/open_clip at 89fb801 (MIT)" in set(table["published"])
@@ -247,7 +260,7 @@ def test_without_timings_it_says_so_and_offers_to_make_them(store: Store) -> Non
     assert not app.exception
     assert "**0** of" in texts(app)
     captions = [each.value.replace("\\", "") for each in app.caption]
-    (status,) = (text for text in captions if text.startswith("Pareto front: 2 models not timed yet. Timing 2 models"))
+    (status,) = (text for text in captions if text.startswith("Pareto front: 2 models not timed yet. Setting: "))
     assert "Select points" not in status  # two lines would move the rows at the first selection
     assert "Setting: eager, batch 1, float32 on a cpu, 2 threads (here)" in plainly(app)
     app.button(key="catalog_measure").click().run()
@@ -320,7 +333,8 @@ def test_what_is_timed_is_not_timed_again(store: Store) -> None:
     ]
     finish(store, queue_benchmark(store, "resnet50"), rows[:1])
     app = open_page(catalog_y=TOP1)
-    assert "1 of 2 models timed. Timing 1 model takes" in plainly(app)
+    assert "1 of 2 models timed. Setting:" in plainly(app)
+    assert app.button(key="catalog_measure").label.startswith("Time 1 model on this machine (")
     app.button(key="catalog_measure").click().run()
     assert store.runs()[0].spec.models == ("timm:vit_tiny_patch16_224",)
     finish(store, store.runs()[0].id, rows[1:])

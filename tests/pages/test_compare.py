@@ -91,7 +91,7 @@ def test_two_benchmarks_have_a_ratio_with_an_interval(store: Store, settings: Se
 def test_the_address_is_the_view(store: Store, settings: Settings) -> None:
     ids = [benchmark(store, settings, ms, variant) for ms, variant in ((20.0, "eager"), (10.0, "compile"))]
     app = open_page(PAGE)
-    app.multiselect(key="compare_choose_runs").set_value([str(run) for run in ids]).run()
+    app.multiselect(key="compare_runs_field").set_value([str(run) for run in ids]).run()
     app.get_by_key("compare_baseline").set_value(f"run {ids[1]}").run()
     app.selectbox(key="compare_figure").set_value("per_sample").run()
     assert app.query_params["compare_runs"] == f"{ids[0]},{ids[1]}"
@@ -284,7 +284,7 @@ def test_more_than_fit_are_left_out(store: Store) -> None:
     app = open_page(PAGE, compare_runs=",".join(map(str, ids)))
     assert not app.exception
     assert f"Left out: {ids[-1]}" in said(app)
-    assert len(app.multiselect(key="compare_choose_runs").value) == 8
+    assert len(app.multiselect(key="compare_runs_field").value) == 8
 
 
 def test_rows_that_timed_nothing_leave_nothing_to_compare(store: Store) -> None:

@@ -312,7 +312,7 @@ def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
 @pytest.mark.parametrize("fields", [FIELDS[1], {**FIELDS[3], "class_prompts": ""}])
 def test_a_clone_fills_the_form(store: Store, fields: dict[str, object]) -> None:
     spec = EvaluateSpec.model_validate(fields | {"more_data": ["synthetic"], "probe_data": "digits"})
-    app = open_page(PAGE, **link.address("evaluate", spec))
+    app = open_page(PAGE, **link.address(spec))
     assert not app.exception
     assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])
 

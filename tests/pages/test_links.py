@@ -255,8 +255,9 @@ def test_the_message_stays_until_its_field_changes() -> None:
     ids=lambda spec: spec.kind,
 )
 def test_links_of_our_own_are_taken_whole(spec: Spec) -> None:
-    app = open_page(form_page(type(spec)), **address(spec.kind, spec))
+    app = open_page(form_page(type(spec)), **address(spec))
     assert not app.exception
+    assert all(app.get_by_key(name) for name in address(spec)), "fields of further settings too"
     assert "does not accept" not in plainly(app)
 
 

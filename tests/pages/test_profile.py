@@ -88,9 +88,13 @@ def test_a_form_becomes_a_queued_run(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_two_clicks_are_one_run(store: Store) -> None:
-    go(go(open_page(PAGE, profile_models="resnet18")))
+def test_two_clicks_are_one_run_until_it_has_ended(store: Store) -> None:
+    app = go(go(open_page(PAGE, profile_models="resnet18")))
     assert len(store.runs()) == 1
+    finish(store, 1, [profile_row("resnet18")])
+    store.delete(1)
+    assert not go(app).exception
+    assert [run.id for run in store.runs()] == [2]
 
 
 @pytest.mark.slow
@@ -209,6 +213,16 @@ def test_a_single_row_opens_its_card(store: Store) -> None:
 
 
 @pytest.mark.slow
+def test_a_link_opens_the_plot_with_its_axes(store: Store) -> None:
+    run_id = queue(store, "resnet18", "resnet50")
+    finish(store, run_id, [profile_row("resnet18"), profile_row("resnet50", mparams=20.0)])
+    app = open_page(PAGE, run=str(run_id), compare_1="Scatter", x_1="Parameters (M)", y_1="Activations (M)")
+    assert not app.exception
+    axes = charts(app)[0]["layout"]
+    assert [axes[axis]["title"]["text"] for axis in ("xaxis", "yaxis")] == ["Parameters (M)", "Activations (M)"]
+
+
+@pytest.mark.slow
 def test_a_sweep_is_drawn_and_each_of_its_rows_opens_its_own_card(store: Store) -> None:
     run_id = queue(store, "resnet18", image_size="128,224", batch_size="1,8")
     places = [(size, batch) for size in ("128", "224") for batch in (1, 8)]
@@ -298,9 +312,7 @@ def test_classes_channels_and_keywords_reach_the_run(store: Store) -> None:
     app = open_page(PAGE, run="1")
     assert list(app.dataframe[0].value["num_classes"]) == [10]
     assert "10 classes, 4 channels" in texts(app).replace("\\", "")
-    copied = {
-        name: str(value) for name, value in address("profile", spec_of(store)).items() if name != "profile_models"
-    }
+    copied = {name: str(value) for name, value in address(spec_of(store)).items() if name != "profile_models"}
     assert ProfileSpec.model_validate(
         {name.removeprefix("profile_"): value for name, value in copied.items()} | {"models": "resnet18"}
     ) == spec_of(store)

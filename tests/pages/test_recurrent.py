@@ -296,6 +296,6 @@ def test_the_command_and_the_address_ask_for_the_very_same(fields: dict[str, obj
 @pytest.mark.slow
 def test_a_clone_fills_the_form(store: Store) -> None:
     spec = RecurrentSpec.model_validate(FIELDS[2] | {"groups": "rnns"})
-    app = open_page(PAGE, **link.address("recurrent", spec))
+    app = open_page(PAGE, **link.address(spec))
     assert not app.exception
     assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from engine.results import Progress
+from engine.results import Metric, Progress
 from engine.results.answers import Prospect
 from engine.settings import Settings
 from engine.specs import Refused
@@ -19,6 +19,7 @@ from engine.specs.questions import Augment, Export, Match, Outlook
 from engine.specs.train import TrainSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
+from pages.clip.curves import FOLDED
 from pages.shared import rerun
 from pages.shared.form import link as form_link
 from pages.shared.form.command import command
@@ -291,9 +292,11 @@ def test_the_best_row_is_marked_and_all_can_be_taken_away(store: Store, settings
     assert "image_to_text_mean_rank" not in table, "nobody has measured it"
     keys = [button.key for button in app.get("download_button")]
     assert keys == [
-        *(f"{what}_1_{ending}" for what in ("rows", "curves") for ending in ("csv", "json", "parquet")),
+        *(f"{what}_1_{ending}" for what in ("curves", "rows") for ending in ("csv", "json", "parquet")),
         *("results_1", "checkpoint_file_1"),
     ]
+    menus = [menu.proto.popover.label for menu in app.get("popover")]
+    assert [label for label in menus if "Download" in label] == ["Download curves", "Download epochs"]
     assert app.selectbox(key="checkpoint_1").value == "best.pt"
     assert "continued from latest.pt at step 30" in plainly(app)
     link = next(link for link in app.get("page_link") if link.proto.label == "Evaluate")
@@ -318,10 +321,29 @@ def test_other_trainings_are_laid_over(store: Store) -> None:
     app = open_page(PAGE, run="2")
     app.multiselect(key="others_2").set_value([1]).run()
     assert not app.exception
-    assert "run 1: digits-clip on digits, 1 epoch (cpu)" in app.multiselect(key="others_2").options
+    other = "run 1: digits-clip on digits, 1 epoch (cpu)"
+    assert other in app.multiselect(key="others_2").options
     assert "run 1: training" in str(charts(app)[0])
     app.get_by_key("smooth_2").set_value("5").run()
     assert not app.exception
+    linked = open_page(PAGE, run="2", others_2=[other, "run 9"], smooth_2="5")
+    assert charts(linked) == charts(app)
+    assert "others_2 'run 9': not available here" in plainly(linked)
+
+
+def test_what_decides_is_large_and_other_curves_are_folded_away(store: Store) -> None:
+    held_out = [Metric(step=22, name=f"val/{name}", value=0.5) for name in ("clip_val_loss", "image_to_text_R@1")]
+    points = curve_points(22)
+    for zero_shot in (True, False):
+        shown = [point for point in points if zero_shot or "zeroshot" not in point.name]
+        record(store, queue_train(store), [*shown, *held_out, train_row(1)])
+    classes = open_page(PAGE, run="1")
+    assert [plot["alt"].partition(" over ")[0] for plot in charts(classes)] == ["Loss", "Zero-shot accuracy (%)"]
+    assert {"training", "held out"} <= {trace.get("name") for trace in charts(classes)[0]["data"]}
+    (folded,) = (plot["alt"] for plot in charts(unfold(classes, FOLDED)) if plot["alt"].startswith("Small charts"))
+    assert {"Learning rate", "Pairs per second", "Recall at 1 (%)"} <= set(folded.partition(": ")[2].split(", "))
+    captions = open_page(PAGE, run="2")
+    assert [plot["alt"].partition(" over ")[0] for plot in charts(captions)] == ["Loss", "Recall at 1 (%)"]
 
 
 @pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED])
@@ -383,7 +405,7 @@ def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
 @pytest.mark.parametrize("place", [2, 3, 4, 5])
 def test_a_clone_fills_the_form(place: int, store: Store) -> None:
     spec = TrainSpec.model_validate(FIELDS[place] | {"data": "digits", "data_weights": [], "classes": []})
-    app = open_page(PAGE, **form_link.address("train", spec))
+    app = open_page(PAGE, **form_link.address(spec))
     assert not app.exception
     assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])
 

@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.report.figures.scatter import groups, standouts
-from engine.report.style import COLOURS, GREY, MARGIN, SHAPES, Style, bandwidth, compute, digits, text
+from engine.report.style import COLOURS, GREY, MARGIN, SHAPES, Style, bandwidth, compute, digits, log, text
 from engine.results import DeviceRow
 from engine.words import in_words
 
@@ -46,12 +46,12 @@ def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, 
         uirevision="roofline",
         annotations=labels,
     )
-    ticks = {"type": "log", "tickformat": ",~g", "dtick": 1, "zeroline": False, "automargin": True}
-    minor = {"dtick": "D1", "showgrid": False, "ticks": "outside"}
-    figure.update_xaxes(title_text="Intensity (FLOP/B)", range=[np.log10(left), np.log10(right)], minor=minor, **ticks)
+    look = {"zeroline": False, "automargin": True, "minor": {"dtick": "D1", "showgrid": False, "ticks": "outside"}}
+    span = np.array([left, right])
+    figure.update_xaxes(log("Intensity (FLOP/B)", span) | look, range=np.log10(span))
     rates_seen = [*peaks["gflop_per_s"], *models["gflop_per_s"], *([slope * left] if slope else [])] or [1.0]
-    heights = [np.log10(min(rates_seen) / 2), np.log10(max(rates_seen) * 2.5)]
-    figure.update_yaxes(title_text="Rate (GFLOP/s)", range=heights, minor=minor, **ticks)
+    heights = np.array([min(rates_seen) / 2, max(rates_seen) * 2.5])
+    figure.update_yaxes(log("Rate (GFLOP/s)", heights) | look, range=np.log10(heights))
     return figure
 
 

@@ -19,6 +19,10 @@ MOST_NAMES = 8
 FAINT = {"color": GREY, "symbol": "circle", "opacity": 0.45}
 """Marker of rows that have no colour of their own."""
 SMALLEST, LARGEST = 5, 22  # marker diameters in pixels
+LETTER, LINE = 0.019, 0.07
+"""Width of a letter of a label and height of a label, as shares of a phone's plot."""
+WIDE = {"legend": {"itemsizing": "constant"}, "margin": {"l": 70, "r": 8, "t": 8, "b": 44}}
+"""Changes of the layout for a wide chart: the legend is beside the plot."""
 
 
 def scatter(
@@ -70,7 +74,7 @@ def scatter(
         for places in [members[np.argsort(hollow[members], kind="stable")]]
     ]
     line = drawn.loc[drawn.index.isin(front)].sort_values([x, y])
-    named, rise = _apart(drawn, standouts(drawn, x, y), x, y), 0
+    named, rise = standouts(drawn, x, y), 0
     if len(line):
         traces.append(_front(line, x, y))
         named, rise = front_names(line, x, y), 10 if QUANTITIES[y].better == "larger" else -10  # no points lie there
@@ -147,8 +151,10 @@ def _diameters(values: "pd.Series[Any]") -> Floats:
 
 def _axis(values: Floats, column: str, logarithmic: bool) -> dict[str, Any]:
     axis: dict[str, Any] = {"title": {"text": title(column)}, "zeroline": False, "automargin": False, "showgrid": True}
-    if not logarithmic:
-        whole = QUANTITIES[column].unit == "%"  # an axis from 0 would squeeze values near 100 % together
+    whole = QUANTITIES[column].unit == "%"
+    if whole:
+        axis["maxallowed"] = 2 if logarithmic else 100  # a log axis has exponents
+    if not logarithmic:  # an axis from 0 would squeeze values near 100 % together
         return axis | {"type": "linear", "tickformat": ",~g", "rangemode": "normal" if whole else "tozero"}
     ticks = log_ticks(values)
     return (
@@ -168,20 +174,6 @@ def standouts(frame: pd.DataFrame, x: str, y: str) -> list[Any]:
     spans = (across, up, residual)
     ends = [*(values.argmin() for values in spans), *(values.argmax() for values in spans)]
     return list(dict.fromkeys(frame.index[int(place)] for place in ends))
-
-
-def _apart(frame: pd.DataFrame, labels: Sequence[Any], x: str, y: str) -> list[Any]:
-    """Return the labels whose names do not overlap earlier ones. A name covers 0.3 x 0.05 of the plot."""
-    spots = {}
-    for column in (x, y):
-        logs = np.log10(frame[column].astype(float).clip(lower=1e-9))
-        spots[column] = logs / (np.ptp(logs) or 1.0) if len(logs) else logs
-    kept: list[Any] = []
-    for label in labels:
-        across, up = (abs(spots[column][kept] - spots[column][label]) for column in (x, y))
-        if ((across > 0.3) | (up > 0.05)).all():
-            kept.append(label)
-    return kept
 
 
 def _front(line: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
@@ -216,16 +208,28 @@ def front_names(line: pd.DataFrame, x: str, y: str) -> list[Any]:
 def _labels(
     frame: pd.DataFrame, named: Sequence[Any], x: str, y: str, log_x: bool, log_y: bool, rise: int
 ) -> list[dict[str, Any]]:
-    """Return labels for these rows, `rise` pixels above them. On a log axis they are placed by the exponent."""
-    middle = frame[x].median() if len(frame) else 0
-    labels = []
+    """Return labels for these rows, `rise` pixels above them, without those that would overlap earlier ones.
+
+    On a log axis they are placed by the exponent.
+    """
+    if frame.empty:
+        return []
+    across, up = (np.log10(frame[column]) if log else frame[column] for column, log in ((x, log_x), (y, log_y)))
+    width, height, middle = np.ptp(across) or 1, np.ptp(up) or 1, frame[x].median()
+    labels: list[dict[str, Any]] = []
+    taken: list[tuple[float, float, float]] = []
     for index in named:
         row = frame.loc[index]
         left = row[x] > middle
+        start, level = across[index] / width, up[index] / height
+        start, end = sorted((start, start + (-LETTER if left else LETTER) * len(row["model"])))
+        if any(start < other[1] and other[0] < end and abs(level - other[2]) < LINE for other in taken):
+            continue
+        taken.append((start, end, level))
         labels.append(
             {
-                "x": np.log10(row[x]) if log_x else row[x],
-                "y": np.log10(row[y]) if log_y else row[y],
+                "x": across[index],
+                "y": up[index],
                 "text": text(row["model"]),
                 "showarrow": False,
                 "xanchor": "right" if left else "left",

@@ -251,4 +251,4 @@ def _axis(panel: Panel, points: pd.DataFrame) -> dict[str, Any]:
     if panel.log and len(values):
         return {"automargin": True, **log("", values)}
     axis: dict[str, Any] = {"automargin": True, "tickformat": ",.3~%" if panel.share else ",~g"}
-    return axis | ({"rangemode": "tozero"} if panel.share else {})
+    return axis | ({"rangemode": "tozero", "maxallowed": 1} if panel.share else {})

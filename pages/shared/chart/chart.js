@@ -2,6 +2,7 @@
 
 const bundle = import(new URL("app/static/plotly.min.js", document.baseURI).href);
 const HEIGHT = 450; // pixels, for a figure without a height
+const WIDE = 600; // pixels, from which a chart is wide
 const SCREEN = { width: 24, height: 24, path: "M3 3h7v2H5v5H3zm11 0h7v7h-2V5h-5zM3 14h2v5h5v2H3zm16 0h2v7h-7v-2h5z" };
 
 // Streamlit calls this after each run of the page's script, and the returned function when the chart is removed.
@@ -34,7 +35,7 @@ class Chart {
       this.element.setAttribute("aria-busy", "true");
       this.figure = JSON.parse(text);
       this.element.setAttribute("aria-label", this.figure.alt);
-      this.element.style.height = `${this.figure.layout.height ?? HEIGHT}px`; // set before drawing, so that content below does not move
+      this.element.style.height = this.figure.height || `${this.figure.layout.height ?? HEIGHT}px`; // set before drawing, so that content below does not move
     }
     this.draw();
   }
@@ -52,7 +53,7 @@ class Chart {
 
   async drawIfChanged() {
     const { element, text } = this;
-    const [width, height] = size(element, this.figure);
+    const [width, height] = size(element);
     const look = theme(element);
     const drawn = JSON.stringify([width, height, look]);
     if (!width || (text === this.drawnText && drawn === this.drawn)) return; // a width of 0 means hidden
@@ -61,7 +62,7 @@ class Chart {
     this.plotly = (await bundle).default;
     // A copy, because plotly writes the zoom into it, and would later take that for the zoom of the figure.
     const figure = JSON.parse(inTheme(text, this.figure.palette, look.colorway));
-    const layout = { ...figure.layout, width, height, template: { layout: look } };
+    const layout = { ...figure.layout, ...(width >= WIDE && figure.wide), width, height, template: { layout: look } };
     const config = { displaylogo: false, showSendToCloud: false, modeBarButtonsToAdd: [fullScreen], ...figure.config };
     if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls the page
     if (figure.selectable)
@@ -101,8 +102,8 @@ class Chart {
   }
 }
 
-function size(element, figure) {
-  if (document.fullscreenElement !== element) return [element.clientWidth, figure.layout.height ?? HEIGHT];
+function size(element) {
+  if (document.fullscreenElement !== element) return [element.clientWidth, element.clientHeight];
   return [window.innerWidth - 32, window.innerHeight - 32];
 }
 

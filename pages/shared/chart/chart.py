@@ -44,17 +44,21 @@ def chart(
     alt: str,
     selected: Sequence[str] = (),
     on_select: Callable[[list[str]], None] | None = None,
+    height: str = "",
+    wide: Mapping[str, Any] | None = None,
     **config: Any,
 ) -> None:
     """Draw a figure.
 
     alt: text alternative for screen readers. selected: labels (`customdata[0]`) of the points drawn as selected.
-    on_select: called with the labels of the points that the reader has selected. config: options of plotly.js.
+    on_select: called with the labels of the points that the reader has selected. height: CSS length in place of the
+    figure's height. wide: changes of the layout for a wide chart. config: options of plotly.js.
     Errors: ValueError for a trace type that the bundle of plotly.js does not contain.
     """
     if missing := {trace.type for trace in figure.data} - TRACES:
         raise ValueError(f"no chart can draw {', '.join(sorted(missing))} yet: add it to frontend/plotly.js")
     content = figure.to_plotly_json() | {"alt": alt, "selectable": on_select is not None, "config": config}
+    content |= {"height": height, "wide": wide}
     content["palette"] = [*COLOURS, GREY]  # the browser replaces these by the colours of the theme
     # Drop the figure's template, so that the theme of the page applies.
     content["layout"] = {name: value for name, value in content["layout"].items() if name != "template"}

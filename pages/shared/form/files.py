@@ -1,4 +1,4 @@
-"""Draw the upload of files with names of models and with open_clip configurations, and those of a copied run."""
+"""Draw the upload of files with names of models and with open_clip configurations."""
 
 from typing import Any
 
@@ -6,20 +6,9 @@ import streamlit as st
 
 from engine.names import parse_config, parse_names
 from engine.specs import Refused
-from engine.words import plural
 from pages.shared.form import spec_form
 from pages.shared.rerun import fold
 from pages.shared.text import show_error
-
-
-def draw_copied_configurations(prefix: str) -> None:
-    """Draw the configurations of the copied run. The session keeps them, because an address cannot hold them."""
-    if own := st.session_state.get(spec_form.key(prefix, "configs"), {}):
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.text(f"and {plural(len(own), 'configuration')} of the copied run: {', '.join(own)}")
-            if st.button("Remove them", type="tertiary", icon=":material/close:"):
-                st.session_state[spec_form.key(prefix, "configs")] = {}
-                st.rerun(scope="fragment")
 
 
 def draw_files(prefix: str) -> tuple[list[str], dict[str, Any]]:
@@ -29,8 +18,8 @@ def draw_files(prefix: str) -> tuple[list[str], dict[str, Any]]:
     files = f"{prefix}_files"
     if section := fold("Models from files", key=f"{prefix}_fold_files", filled=bool(st.session_state.get(files))):
         with section:
-            names, own = read_files(files)
-        configs |= own
+            names, own_configs = read_files(files)
+        configs |= own_configs
     return [*names, *(f"config:{name}" for name in configs)], configs
 
 

@@ -27,7 +27,6 @@ class Undrawn(Enum):
 
 def draw(
     spec: type[Spec],
-    prefix: str,
     groups: Mapping[str, Sequence[str]],
     label: str = "Further settings",
     opened: Sequence[str] = (),
@@ -39,9 +38,9 @@ def draw(
     opened: groups that are always shown. hints, choices: of fields, as for `field`.
     """
     values = {name: _default(spec, name, choices.get(name)) for names in groups.values() for name in names}
-    changed = {name for name, default in values.items() if _is_set(key(prefix, name), default)}
+    changed = {name for name, default in values.items() if _is_set(key(spec.kind, name), default)}
     in_use = [group for group, names in groups.items() if group in opened or changed.intersection(names)]
-    widget = key(prefix, label)
+    widget = key(spec.kind, label)
     chosen: list[str] = st.session_state.get(widget, [])
     if not set(in_use) <= set(chosen):
         st.session_state[widget] = list(dict.fromkeys([*chosen, *in_use]))
@@ -50,15 +49,14 @@ def draw(
         place = st.container()  # kept even if empty: a field that changes its position would drop out of the address
         if group in shown:
             with place:
-                values |= _group(spec, prefix, group if len(shown) > 1 else "", names, choices, hints or {})
+                values |= _group(spec, group if len(shown) > 1 else "", names, choices, hints or {})
         else:
-            _mark_undrawn(prefix, names)
+            _mark_undrawn(spec, names)
     return values
 
 
 def _group(
     spec: type[Spec],
-    prefix: str,
     heading: str,
     names: Sequence[str],
     choices: Mapping[str, Sequence[str]],
@@ -73,18 +71,18 @@ def _group(
         for column, name in zip(st.columns(3), row, strict=False):
             if name in toggles and len(toggles) < len(row):
                 column.space("small")  # the height of the labels beside it
-            if st.session_state.get(key(prefix, name)) is Undrawn.YET:
-                del st.session_state[key(prefix, name)]
-            with column:
-                values[name] = field(spec, name, prefix, choices.get(name), hint=hints.get(name), narrow=True)
+            if st.session_state.get(key(spec.kind, name)) is Undrawn.YET:
+                del st.session_state[key(spec.kind, name)]
+            hint = hints.get(name)
+            values[name] = field(spec, name, choices.get(name), hint=hint, narrow=True, place=column)
     return values
 
 
-def _mark_undrawn(prefix: str, names: Sequence[str]) -> None:
+def _mark_undrawn(spec: type[Spec], names: Sequence[str]) -> None:
     """Note in the session state that these fields are not drawn."""
     for name in names:
-        st.session_state.setdefault(key(prefix, name), Undrawn.YET)
-        rerun.release(key(prefix, name))
+        st.session_state.setdefault(key(spec.kind, name), Undrawn.YET)
+        rerun.release(key(spec.kind, name))
 
 
 def _default(spec: type[Spec], name: str, choices: Sequence[str] | None) -> Any:

@@ -6,11 +6,13 @@ submitted before the button is pressed.
 
 import types
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import streamlit as st
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from streamlit.delta_generator import DeltaGenerator
 from typing_extensions import TypeAliasType
 
 from engine.specs import Spec, format_image_size
@@ -43,29 +45,30 @@ def key(prefix: str, field: str) -> str:
 def field(
     spec: type[Spec],
     name: str,
-    prefix: str,
     choices: Sequence[str] | None = None,
     *,
     pills: bool = False,
     free: bool = False,
     hint: str | None = None,
     narrow: bool = False,
+    place: DeltaGenerator | None = None,
 ) -> Any:
     """Draw the widget of one field and return its value.
 
     choices: values offered for a text, a list, or a number that may also be a word. The first is the default if the
     field has a default. pills: show all words of a list as pills. free: allow typing other values than the choices.
     hint: placeholder of the empty field; without it, the default from DEFAULTS. narrow: in a third of the width.
+    place: the column to draw in.
     """
-    value = _widget(spec, name, prefix, choices, pills, free, hint, narrow)
-    rerun.hold(key(prefix, name))
+    with place or nullcontext():
+        value = _widget(spec, name, choices, pills, free, hint, narrow)
+    rerun.hold(key(spec.kind, name))
     return value
 
 
 def _widget(
     spec: type[Spec],
     name: str,
-    prefix: str,
     choices: Sequence[str] | None,
     pills: bool,
     free: bool,
@@ -75,7 +78,7 @@ def _widget(
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
     label = heading(spec, name)
-    shared: dict[str, Any] = {"key": key(prefix, name), "help": help_of(spec, name), "bind": BIND}
+    shared: dict[str, Any] = {"key": key(spec.kind, name), "help": help_of(spec, name), "bind": BIND}
     if optional:
         hint = hint or default_hint(spec, name)
     if name == "image_size" and info.default:

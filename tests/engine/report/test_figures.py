@@ -103,6 +103,25 @@ def test_what_stands_out_is_named_on_the_chart() -> None:
     assert all(annotation.x <= 3 for annotation in figure.layout.annotations)  # exponents, on a log axis
 
 
+def test_names_that_would_overlap_on_a_phone_are_left_out() -> None:
+    frame = table(gmacs=[1.0, 2.0, 100.0], mparams=[1.0, 1.02, 100.0], model=["first_model", "second", "far_away"])
+    named = [
+        label.text
+        for label in scatter.scatter(frame, "gmacs", "mparams", styles={}, front=frame.index).layout.annotations
+    ]
+    assert named == ["first_model", "far_away"]
+
+
+def test_a_share_ends_at_100_and_one_point_has_a_range_with_readable_ticks() -> None:
+    frame = table(gmacs=[2.0], imagenet_top1=[80.0])
+    layout = scatter.scatter(frame, "gmacs", "imagenet_top1", styles={}).layout
+    assert layout.yaxis.maxallowed == 2  # on a log axis, plotly takes the exponent
+    low, high = (10**end for end in layout.xaxis.range)
+    assert 0.5 < low < 2 < high < 8  # labels at 1, 2 and 5
+    assert layout.xaxis.dtick == "D2"
+    assert scatter.scatter(frame, "gmacs", "imagenet_top1", styles={}, log_y=False).layout.yaxis.maxallowed == 100
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_few_rows_are_no_trouble(rows: int) -> None:
     frame = table(gmacs=[2.0] * rows, mparams=[2.0] * rows) if rows else table(gmacs=[2.0], mparams=[2.0]).iloc[:0]
