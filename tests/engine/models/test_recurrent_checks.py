@@ -188,17 +188,17 @@ def test_sequences_run_one_by_one_may_add_up_rounding_errors_one_by_one(name: st
     assert not errors_of(name, without_biases, precision=precision, seq_length=20, mini_batch=32).ok
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 @pytest.mark.parametrize(
-    "name",
+    ("name", "precision"),
     [
-        pytest.param(name, marks=[pytest.mark.slow] if name.startswith("resnet") else [])
+        pytest.param(name, precision, marks=[pytest.mark.slow] if name.startswith("resnet") else [])
         for name in EAGER
-        if name not in ONE_BY_ONE and "resnet50" not in name
+        for precision in ("bfloat16", "float16")
+        if name not in ONE_BY_ONE and "resnet50" not in name and (name, precision) != ("resnet18_jit", "float16")
     ],
 )
 def test_every_eager_or_scripted_runner_passes_in_half_precision(name: str, precision: str) -> None:
-    """Up to half a minute for a scripted ResNet, which is checked against float64 on the CPU."""
+    """The CPU takes a quarter of a minute for a scripted ResNet in float16, so that has only bfloat16."""
     small = {"image_size": 64, "mini_batch": 2} if RUNNERS[name].family == "resnet" else {}
     assert errors_of(name, lambda _: None, precision=precision, **small).ok
 
