@@ -48,6 +48,10 @@ def count_distinct(pairs: Pairs) -> int:
     return len({caption for index in range(len(pairs)) for caption in pairs.captions(index)})
 
 
+REPEATS = "most captions repeat"
+"""Start of the warning about repeated captions."""
+
+
 def note_on_repeats(captions: int, distinct: int | None) -> str:
     """Return a warning if at least half of the captions are repetitions, which limits recall at 1; empty if not.
 
@@ -56,7 +60,7 @@ def note_on_repeats(captions: int, distinct: int | None) -> str:
     if not captions or distinct is None or 2 * distinct > captions:
         return ""
     return (
-        f"most captions repeat ({count_captions(captions, distinct)}), so text-to-image R@1 is at most "
+        f"{REPEATS} ({count_captions(captions, distinct)}), so text-to-image R@1 is at most "
         f"{100 * distinct / captions:.2g} %: judge by the held-out loss or zero-shot accuracy"
     )
 

@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from engine.datasets import REPEATS
 from engine.jobs.checkpoints import fetch
 from engine.report import frames
 from engine.report.figures import training
@@ -61,20 +62,25 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
         st.caption("No results yet. Curves appear after the first steps, a row after each epoch.")
         return
     best = best_epoch(rows)
-    _values(run, rows, best, points)
-    _curves(run, points, best, _loss_batches(rows[-1]) if rows else "")
+    notes = dict.fromkeys(note for row in rows for note in row.notes)
+    recall = not any(note.startswith(REPEATS) for note in notes)
+    _values(run, rows, best, points, recall=recall)
+    _curves(run, points, best, _loss_batches(rows[-1]) if rows else "", recall=recall)
     if rows:
         _table(run, rows, best)
     if checkpoints:
         _checkpoints(run, rows, checkpoints)
-    for note in dict.fromkeys(note for row in rows for note in row.notes):
+    for note in notes:
         st.caption(plain(note))
     if run.state.ended and checkpoints:
         try_it.draw(run)
 
 
-def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFrame) -> None:
-    """Draw the latest values. Measured ones show their gain over the initial weights, or over the row before."""
+def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFrame, *, recall: bool) -> None:
+    """Draw the latest values. Measured ones show their gain over the initial weights, or over the row before.
+
+    recall: whether recall at 1 is among them if there is no zero-shot accuracy.
+    """
     assert isinstance(run.spec, TrainSpec)
     loss = points[points["name"] == "train/loss"]["value"]
     last = rows[-1] if rows else None
@@ -83,7 +89,8 @@ def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: p
         if len(loss):
             st.metric("Training loss", digits(float(loss.iloc[-1])), width="content")
         classified = last is not None and last.zeroshot_top1 is not None
-        right = ("zeroshot_top1", "zeroshot_top5") if classified else ("image_to_text_r1", "text_to_image_r1")
+        recalls = ("image_to_text_r1", "text_to_image_r1") if recall else ()
+        right = ("zeroshot_top1", "zeroshot_top5") if classified else recalls
         for name in ("clip_val_loss", "val_generative_loss", *right):
             if last is not None and getattr(last, name) is not None:
                 _metric(CLIP_LABELS[name], name, last, before)
@@ -133,10 +140,10 @@ def _loss_batches(row: TrainRow) -> str:
     return f"A contrastive loss grows with its batch size: {sizes}."
 
 
-def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None, note: str) -> None:
+def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None, note: str, *, recall: bool) -> None:
     """Draw loss and accuracy as large charts and the other metrics as small ones, with other trainings overlaid.
 
-    note: caption of the large charts.
+    note: caption of the large charts. recall: as for `_values`.
     """
     if points.empty:
         return
@@ -154,34 +161,43 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None, note: str) ->
         tuple(marks.items()),
         SMOOTH[smooth],
     )
-    large = _make_figures(*key, small=False)
+    large = _make_figures(*key, small=False, recall=recall)
     for column, (title, figure) in zip(st.columns(max(1, len(large))), large.items(), strict=False):
         with column:
             chart(figure, key=f"curve_{title}_{run.id}", alt=f"{title} over optimizer steps")
     if note:
         st.caption(note)
-    if training.small(points) and (section := fold(FOLDED, key=f"more_{run.id}")):
+    if training.small(points, recall=recall) and (section := fold(FOLDED, key=f"more_{run.id}")):
         with section:
-            for titles, figure in _make_figures(*key, small=True).items():
+            for titles, figure in _make_figures(*key, small=True, recall=recall).items():
                 chart(figure, key=f"overview_{run.id}", alt=f"Small charts over optimizer steps: {titles}")
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _make_figures(
-    store: str, revisions: tuple[tuple[int, int], ...], marks: tuple[tuple[int, int], ...], smooth: int, *, small: bool
+    store: str,
+    revisions: tuple[tuple[int, int], ...],
+    marks: tuple[tuple[int, int], ...],
+    smooth: int,
+    *,
+    small: bool,
+    recall: bool,
 ) -> dict[str, go.Figure]:
     """Return the large figures by title, or the overview of the small charts by all their titles.
 
     All sessions that follow these runs share the figures, because making them takes most of an update. Do not change
-    them. revisions: (run, revision) pairs. marks: (run, step of its best model) pairs.
+    them. revisions: (run, revision) pairs. marks: (run, step of its best model) pairs. recall: as for `_values`.
     """
     points = pd.concat([points_of(store, *revision) for revision in revisions], ignore_index=True)
     options: dict[str, Any] = {"smooth": smooth, "source": "" if len(revisions) > 1 else f"run {revisions[0][0]}"}
     if small:
-        panels = training.small(points)
+        panels = training.small(points, recall=recall)
         return {", ".join(panel.title for panel in panels): training.overview(points, panels, **options)}
     best = {f"run {run_id}": step for run_id, step in marks}
-    return {panel.title: training.curves(points, panel, best=best, **options) for panel in training.large(points)}
+    return {
+        panel.title: training.curves(points, panel, best=best, **options)
+        for panel in training.large(points, recall=recall)
+    }
 
 
 def _others(run: Run) -> list[Run]:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.datasets import note_on_repeats
 from engine.results import Metric, Progress
 from engine.results.answers import Prospect
 from engine.settings import Settings
@@ -334,16 +335,22 @@ def test_other_trainings_are_laid_over(store: Store) -> None:
 def test_what_decides_is_large_and_other_curves_are_folded_away(store: Store) -> None:
     held_out = [Metric(step=22, name=f"val/{name}", value=0.5) for name in ("clip_val_loss", "image_to_text_R@1")]
     points = curve_points(22)
-    for zero_shot in (True, False):
-        shown = [point for point in points if zero_shot or "zeroshot" not in point.name]
-        record(store, queue_train(store), [*shown, *held_out, train_row(1)])
+    captioned = [point for point in points if "zeroshot" not in point.name]
+    unclassified = train_row(1, zeroshot_top1=None, zeroshot_top5=None)
+    repeated = unclassified.model_copy(update={"notes": (note_on_repeats(captions=100, distinct=40),)})
+    for shown, row in ((points, train_row(1)), (captioned, unclassified), (captioned, repeated)):
+        record(store, queue_train(store), [*shown, *held_out, row])
     classes = open_page(PAGE, run="1")
     assert [plot["alt"].partition(" over ")[0] for plot in charts(classes)] == ["Loss", "Zero-shot accuracy (%)"]
     assert {"training", "held out"} <= {trace.get("name") for trace in charts(classes)[0]["data"]}
     (folded,) = (plot["alt"] for plot in charts(unfold(classes, FOLDED)) if plot["alt"].startswith("Small charts"))
     assert {"Learning rate", "Pairs per second", "Recall at 1 (%)"} <= set(folded.partition(": ")[2].split(", "))
-    captions = open_page(PAGE, run="2")
+    assert "Held-out loss" in [metric.label for metric in classes.metric]
+    captions, repeating = open_page(PAGE, run="2"), open_page(PAGE, run="3")
     assert [plot["alt"].partition(" over ")[0] for plot in charts(captions)] == ["Loss", "Recall at 1 (%)"]
+    assert [plot["alt"].partition(" over ")[0] for plot in charts(repeating)] == ["Loss"]
+    recalls = [{metric.label for metric in app.metric if "R@1" in metric.label} for app in (captions, repeating)]
+    assert [bool(labels) for labels in recalls] == [True, False]
 
 
 @pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED])

@@ -58,23 +58,23 @@ def frame(metrics: Mapping[str, Sequence[Metric]]) -> pd.DataFrame:
     return pd.DataFrame(records, columns=["run", "name", "step", "value"]).astype({"step": int, "value": float})
 
 
-def large(points: pd.DataFrame) -> list[Panel]:
+def large(points: pd.DataFrame, *, recall: bool = True) -> list[Panel]:
     """Return the panels of loss and accuracy, which show whether a training works.
 
-    Accuracy is that of zero-shot. Without it, it is recall at 1, which is low where captions repeat.
+    Accuracy is that of zero-shot. Without it, it is recall at 1. recall: False where captions repeat, which limits it.
     """
     names = _names(points)
     losses = tuple(name for name in names if name in ("train/loss", "val/clip_val_loss"))
     right = tuple(name for name in names if name.endswith(("-top1", "-top5")))
     title = "Zero-shot accuracy (%)" if right else "Recall at 1 (%)"
-    right = right or tuple(name for name in names if name.endswith("_R@1"))
+    right = right or tuple(name for name in names if recall and name.endswith("_R@1"))
     panels = (Panel("Loss", losses), Panel(title, right, share=True))
     return [panel for panel in panels if panel.names]
 
 
-def small(points: pd.DataFrame) -> list[Panel]:
-    """Return the panels of all other curves."""
-    metrics = {name for panel in large(points) for name in panel.names}
+def small(points: pd.DataFrame, *, recall: bool = True) -> list[Panel]:
+    """Return the panels of all other curves. recall: as in `large`."""
+    metrics = {name for panel in large(points, recall=recall) for name in panel.names}
     names = [name for name in _names(points) if name not in metrics]
     parts = tuple(name for name in names if name.startswith("train/") and name.endswith("_loss"))
     names = [name for name in names if name not in parts or len(parts) > 1]  # a single part equals the whole loss
