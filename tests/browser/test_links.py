@@ -90,7 +90,7 @@ def test_each_change_is_one_entry_and_back_and_forward_walk_through_the_views(pa
 
 
 def test_a_link_is_one_entry_of_the_history_and_back_restores_the_view(page: Page, tmp_path: Path) -> None:
-    with serve(tmp_path, preload="") as server:
+    with serve(tmp_path, preload="", min_free_gb="1000000") as server:  # its run stays queued
         page.goto(server.url)
         search = page.get_by_label("Search", exact=True)
         search.fill("timm:resnet18*")

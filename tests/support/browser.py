@@ -66,7 +66,9 @@ def serve(folder: Path, *, probed: bool = True, secrets: Path | None = None, **s
         known = {"host": socket.gethostname(), "platform": "Linux", "cpu": "a CPU", "threads": 2, "memory_gb": 16.0}
         store.save_machine(Machine(**known, devices=(Device(name="cpu", model="a CPU"),), date=""), fingerprint())
         store.close()
-    env = {f"VITALS_{name.upper()}": value for name, value in {"runs_dir": str(folder / "runs"), **settings}.items()}
+    # a scheduler that the last page starts while the server ends must not stay
+    chosen = {"runs_dir": str(folder / "runs"), "idle_exit_s": "20", **settings}
+    env = {f"VITALS_{name.upper()}": value for name, value in chosen.items()}
     command = [sys.executable, "-m", "streamlit", "run", "app.py"]
     command += ["--secrets.files", str(secrets)] if secrets else []
     with log.open("wb") as out:
