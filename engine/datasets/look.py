@@ -1,6 +1,7 @@
 """Inspect data before they are used: number of pairs, classes, image sizes, and unreadable images."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -50,6 +51,11 @@ def count_distinct(pairs: Pairs) -> int:
 
 REPEATS = "most captions repeat"
 """Start of the warning about repeated captions."""
+
+
+def captions_repeat(notes: Iterable[str]) -> bool:
+    """Return whether the warning of `note_on_repeats` is among the notes of a run."""
+    return any(note.startswith(REPEATS) for note in notes)
 
 
 def note_on_repeats(captions: int, distinct: int | None) -> str:

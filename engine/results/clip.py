@@ -63,6 +63,8 @@ class TrainRow(Retrieval):
     """Path of the checkpoint below the run's folder."""
     best: bool = False
     """True if this epoch was the best so far."""
+    best_metric: str = ""
+    """The metric that decides the best epoch; empty in rows of older runs."""
     notes: tuple[str, ...] = ()
 
 

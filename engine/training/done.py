@@ -42,10 +42,8 @@ class Done:
     """Seconds spent in steps of the current epoch, including data loading."""
     data_seconds: float = 0.0
     """The part of `step_seconds` spent waiting for data."""
-    best: tuple[float, float] | None = None
-    """The best score so far."""
     stale: int = 0
-    """Number of scores since the last one whose metric was better."""
+    """Number of validations since the last one whose metric was better."""
     validated: int = 0
     """Step of the last validation."""
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -69,7 +67,7 @@ class Done:
     @property
     def fresh_epoch(self) -> "Done":
         """Return this progress at the beginning of the next epoch."""
-        carried = {name: getattr(self, name) for name in ("seconds", "best", "stale", "validated", "rows")}
+        carried = {name: getattr(self, name) for name in ("seconds", "stale", "validated", "rows")}
         return Done(self.step, self.epoch + 1, 0, self.samples, **carried)
 
 
@@ -159,9 +157,7 @@ def restore(setup: Setup, state: checkpoints.State) -> tuple[Done, list[str]]:
     if setup.scaler is not None and "scaler" in state:
         setup.scaler.load_state_dict(state["scaler"])
     if "vitals" in state:
-        fields = state["vitals"]["done"]
-        if isinstance(fields["best"], float):  # written before the held-out loss decided among equal metrics
-            fields = fields | {"best": (fields["best"], -math.inf)}
+        fields = {name: value for name, value in state["vitals"]["done"].items() if name != "best"}  # of older versions
         return Done(**fields), []
     epoch = int(state["epoch"])  # written by open_clip's own training, which saves at the end of an epoch
     note = "the checkpoint is from open_clip's own training: dropout and crops differ from an uninterrupted training"

@@ -19,7 +19,7 @@ from engine.training.meter import Diverged, Meter
 from engine.training.optimizers import assign
 from engine.training.setup import Setup
 from engine.training.step import StepResult, train_step
-from engine.training.validation import Stopped, best_metric, params, row_fields, score, validate
+from engine.training.validation import Stopped, best_metric, best_score, params, row_fields, score, validate
 
 log = logging.getLogger("engine.training")
 LATEST, BEST = "latest.pt", "best.pt"
@@ -265,27 +265,23 @@ class Training:
         now.seconds += time.perf_counter() - begun
         now.validated = now.step
         loss = self.done.mean_loss(steps) if steps else None
+        row = TrainRow(**row_fields(setup, self.done, now, found), device_name=self._device_name, train_loss=loss)
         # neither the initial weights nor the loss of a part of an epoch can be the best
-        value = score(setup, found, loss if epoch_ended and loss is not None else math.nan) if steps else None
-        best = value is not None and (now.best is None or value > now.best)
+        counts = bool(steps) and (epoch_ended or row.best_metric != "train_loss")
+        value, before = score(row.best_metric, row) if counts else None, best_score(row.best_metric, self.done.rows)
+        best = value is not None and (before is None or value > before)
         if value is not None:
-            now.stale = 0 if now.best is None or value[0] > now.best[0] else now.stale + 1
-            now.best = value if best else now.best
+            now.stale = 0 if before is None or value[0] > before[0] else now.stale + 1
         if early := self._patience_ended(now):
             self._notes.append(
-                f"stopped early at step {now.step:,} of {plan.steps:,}: {best_metric(setup)} was not better in "
+                f"stopped early at step {now.step:,} of {plan.steps:,}: {row.best_metric} was not better in "
                 f"{now.stale} validations in a row"
             )
         keep = epoch_ended and (last or early or (every and now.epoch % every == 0))
         name = f"epoch_{now.epoch}.pt" if keep else LATEST
-        row = TrainRow(
-            **row_fields(setup, self.done, now, found),
-            device_name=self._device_name,
-            train_loss=loss,
-            best=best,
-            checkpoint=f"{self._folder.name}/{name}" if steps else "",
-            notes=(*setup.pairs.notes, *self._notes),
-        )
+        checkpoint = f"{self._folder.name}/{name}" if steps else ""
+        notes = (*setup.pairs.notes, *self._notes)
+        row = row.model_copy(update={"best": best, "checkpoint": checkpoint, "notes": notes})
         now.rows = [*self.done.rows, row.model_dump(mode="json")]
         self.done = now
         metrics: list[Metric] = []

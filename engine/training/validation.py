@@ -2,15 +2,16 @@
 
 import logging
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from engine.datasets import captions_repeat
 from engine.measure import peak
 from engine.results import Event, Progress
-from engine.results.clip import Retrieval
+from engine.results.clip import Retrieval, TrainRow
 from engine.specs import Refused
 from engine.training import precision
 from engine.training.done import Done
@@ -76,31 +77,40 @@ def validate(
     return found
 
 
-def score(setup: Setup, found: Mapping[str, float], loss: float) -> tuple[float, float] | None:
-    """Return the value of `best_metric` and the held-out loss, which decides among equal values; larger is better.
+def score(metric: str, row: TrainRow) -> tuple[float, float] | None:
+    """Return a row's value of a metric and its held-out loss, which decides among equal values; larger is better.
 
-    None if `best_metric` was not measured or is not finite. The loss is -inf if it was not measured.
-    loss: the epoch's mean training loss, or NaN within an epoch.
+    None if the metric was not measured or is not finite. The loss is -inf if it was not measured.
     """
-    chosen = best_metric(setup)
-    measured = {**metric_fields(found), "train_loss": loss}
-    if not math.isfinite(measured.get(chosen, math.nan)):
+    value = getattr(row, metric)
+    if value is None or not math.isfinite(value):
         return None
-    value = -measured[chosen] if any(word in chosen for word in LOWER_IS_BETTER) else measured[chosen]
-    return value, -measured.get("clip_val_loss", math.inf)
+    loss = math.inf if row.clip_val_loss is None else row.clip_val_loss
+    return -value if any(word in metric for word in LOWER_IS_BETTER) else value, -loss
+
+
+def best_score(metric: str, rows: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
+    """Return the score of the best row so far; None if no row is the best or it lacks the metric.
+
+    An earlier attempt may have chosen it by another metric. rows: the training's rows as JSON.
+    """
+    best = next((row for row in reversed(rows) if row["best"]), None)
+    return None if best is None else score(metric, TrainRow.model_validate(best))
 
 
 def best_metric(setup: Setup) -> str:
     """Return the metric that decides the best checkpoint, the same for all epochs.
 
-    It is the requested one, else zero-shot accuracy, else image-to-text recall at 1, else the training loss.
+    It is the requested one, else zero-shot accuracy, else image-to-text recall at 1, else the training loss. Where most
+    captions repeat, which limits recall at 1, the held-out loss takes its place.
     Errors: Refused if this training does not measure the requested one.
     """
     spec, held = setup.spec, setup.pairs
     can = ["train_loss"]
     if held.val is not None and spec.val_frequency:
         written = [GENERATIVE] if spec.loss == "coca" else []
-        can = ["image_to_text_r1", *RETRIEVAL, *written, *can]
+        first = "clip_val_loss" if captions_repeat(held.notes) else "image_to_text_r1"
+        can = [first, *RETRIEVAL, *written, *can]
     labelled = held.zeroshot or held.val
     if labelled is not None and spec.zeroshot_frequency and held.classes and labelled.label(0) is not None:
         can = ["zeroshot_top1", "zeroshot_top5", *can]
@@ -128,6 +138,7 @@ def row_fields(setup: Setup, done: Done, now: Done, found: Mapping[str, float]) 
         "epoch": now.epoch,
         "step": now.step,
         "samples_seen": now.samples,
+        "best_metric": best_metric(setup),
         "val_batch_size": min(plan.batch_size, len(held)) if held and "clip_val_loss" in found else None,
         "lr": setup.lr(now.step - 1) if now.step else None,
         "logit_scale": float(setup.model.logit_scale.detach().exp()),  # type: ignore[operator]

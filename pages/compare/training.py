@@ -6,6 +6,7 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
+from engine.datasets import captions_repeat
 from engine.report.compare import values as compare_values
 from engine.report.figures import training
 from engine.results import Row, TrainRow
@@ -28,13 +29,18 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
         st.info("No curves yet. They appear after the first steps.", icon=":material/show_chart:")
         return
     st.header("Curves", anchor=False)
-    _curves(points, _marks(best))
+    recall = not any(captions_repeat(row.notes) for run in runs for row in rows[run.id] if isinstance(row, TrainRow))
+    _curves(points, _marks(best), recall=recall)
     with st.container(horizontal=True):
         download_table(partial(_points, runs), "compare-curves", key="compare_curves", label="curves")
     st.header("Best epochs", anchor=False)
     values = compare_values.of_runs({run: [row] if row else [] for run, row in best.items()})
     subjects = {f"run {run.id}": run.name or run.spec.summary for run in runs}
-    values_view.side_by_side(values, subjects, how="difference", caption=values_view.CAPTIONS["difference"])
+    chosen_by = [compare_values.named(row.best_metric) for row in best.values() if row]
+    first = (*chosen_by, *values_view.FIRST)
+    values_view.side_by_side(
+        values, subjects, how="difference", caption=values_view.CAPTIONS["difference"], first=first
+    )
 
 
 def _best(rows: Sequence[Row]) -> TrainRow | None:
@@ -57,19 +63,22 @@ def _points(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.concat(map(curve_points, runs), ignore_index=True)
 
 
-def _curves(points: pd.DataFrame, best: Mapping[str, int]) -> None:
-    """Draw loss and accuracy as large charts and the other metrics as small ones, with one colour per run."""
+def _curves(points: pd.DataFrame, best: Mapping[str, int], *, recall: bool) -> None:
+    """Draw loss and accuracy as large charts and the other metrics as small ones, with one colour per run.
+
+    recall: whether recall at 1 is large if there is no zero-shot accuracy.
+    """
     smooth = SMOOTH[
         st.segmented_control(
             "Smoothing (points)", list(SMOOTH), default="off", required=True, key="compare_smooth", bind=BIND
         )
     ]
-    large = training.large(points)
+    large = training.large(points, recall=recall)
     for column, panel in zip(st.columns(max(1, len(large))), large, strict=False):
         with column:
             figure = training.curves(points, panel, best=best, smooth=smooth)
             chart(figure, key=f"compare_curve_{panel.title}", alt=f"{panel.title} of all runs over optimizer steps")
-    if (small := training.small(points)) and (section := fold(FOLDED, key="compare_more")):
+    if (small := training.small(points, recall=recall)) and (section := fold(FOLDED, key="compare_more")):
         with section:
             alt = f"Small charts of all runs over optimizer steps: {', '.join(panel.title for panel in small)}"
             chart(training.overview(points, small, smooth=smooth), key="compare_overview", alt=alt)

@@ -20,7 +20,7 @@ from pages.shared.comparison_link import BIND
 from pages.shared.table import download_table, results_table
 
 FIRST = ("gmacs", "zeroshot_top1_percent", "acc1_percent", "image_to_text_r1_percent")
-"""Metrics for the chart. The default is the first one that the rows have."""
+"""Metrics that the chart shows first: the first one that the rows have."""
 CAPTIONS: dict[How, str] = {
     "ratio": "Ratios are relative to the baseline: 2 is twice as much. Counts are exact, so they have no interval.",
     "difference": "Differences are relative to the baseline, those of shares in percentage points. Each value comes "
@@ -50,10 +50,12 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     side_by_side(values, subjects, how=how, caption=caption)
 
 
-def side_by_side(values: pd.DataFrame, subjects: Mapping[str, str], *, how: How, caption: str) -> str:
+def side_by_side(
+    values: pd.DataFrame, subjects: Mapping[str, str], *, how: How, caption: str, first: Sequence[str] = FIRST
+) -> str:
     """Draw a chart of one metric and a table of all, and return the subject chosen as baseline.
 
-    values: compare_values.LONG. subjects: description of each run or model, by label.
+    values: compare_values.LONG. subjects: description of each run or model, by label. first: as FIRST.
     """
     if values.empty:
         st.info("No values to compare yet.", icon=":material/table_view:")
@@ -61,8 +63,8 @@ def side_by_side(values: pd.DataFrame, subjects: Mapping[str, str], *, how: How,
     metrics = list(values["figure"].drop_duplicates())
     with st.container(horizontal=True, vertical_alignment="bottom"):
         baseline = comparison_link.baseline(list(subjects))
-        first = next((metrics.index(name) for name in FIRST if name in metrics), 0)
-        metric = st.selectbox("Metric", metrics, first, format_func=title, key="compare_figure", bind=BIND)
+        index = next((metrics.index(name) for name in first if name in metrics), 0)
+        metric = st.selectbox("Metric", metrics, index, format_func=title, key="compare_figure", bind=BIND)
     frame = compare_values.beside(values, list(subjects), baseline, how)
     chart(
         compare.bars(

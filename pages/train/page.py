@@ -18,6 +18,7 @@ from engine.specs.clip import DIGITS_MODEL, short_name
 from engine.specs.questions import Augment
 from engine.specs.schedule import schedule
 from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec
+from engine.store import Damaged
 from engine.words import plural
 from pages.clip import data
 from pages.clip import form as clip_form
@@ -155,9 +156,24 @@ def draw_checks(spec: TrainSpec, counts: Data) -> bool:
         checks += needs
         floor = report_checks.memory(spec, backend.catalogue(), launch.device_memory_gb(spec.device))
         checks += [floor] if floor and not has_memory else []
+    if text := other_rate(spec):
+        checks.append(report_checks.Check("ok", text))
     if spec.precision in ("auto", "fp32") and (advice := launch.bf16_advice(spec.device, "Precision amp_bf16")):
         checks.append(report_checks.Check("ok", advice))
     return clip_form.draw_checks(checks)
+
+
+def other_rate(spec: TrainSpec) -> str:
+    """Return a sentence if the default learning rate differs from that of the run whose weights are trained on."""
+    if spec.lr is not None or not spec.pretrained.isdecimal():
+        return ""
+    try:
+        source = backend.store().run(int(spec.pretrained)).spec
+    except (LookupError, Damaged):  # the form refuses to start
+        return ""
+    if not isinstance(source, TrainSpec) or source.peak_lr == spec.peak_lr:
+        return ""
+    return f"Run {spec.pretrained} used the learning rate {source.peak_lr:g}. The default for trained weights is lower."
 
 
 def draw_augmented(spec: TrainSpec) -> None:
@@ -247,7 +263,6 @@ def form() -> None:
 st.title("Train CLIP", anchor=False)
 st.caption("Train or fine-tune CLIP briefly on your own images and captions, or on the included handwritten digits.")
 if filled := form_link.filled_from(TrainSpec):
-    rate = f"The learning rate is the default for initial weights, {FINE_TUNE_LR:g}."
-    rerun.show(f"{filled} {rate}", ":material/edit_note:")
+    rerun.show(filled, ":material/edit_note:")
 form()
 launch.linked_run("train", "Curves appear here. Earlier trainings are on the page Runs.")

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from engine.datasets import REPEATS
+from engine.datasets import captions_repeat
 from engine.jobs.checkpoints import fetch
 from engine.report import frames
 from engine.report.figures import training
@@ -38,7 +38,7 @@ OTHERS = 50
 """Offer at most this many other trainings for an overlay."""
 BEST = "★ best"
 BEST_BY = ("zeroshot_top1", "image_to_text_r1", "train_loss")
-"""Metrics that select the best model by default: the first that was measured (engine/training/validation.py)."""
+"""Metrics that chose the best model of older runs, whose rows do not name it: the first that was measured."""
 COLUMNS = (
     *("epoch", "mark", "step", "train_loss", "clip_val_loss", "val_generative_loss"),
     *("zeroshot_top1", "zeroshot_top5", "image_to_text_r1"),
@@ -63,7 +63,7 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
         return
     best = best_epoch(rows)
     notes = dict.fromkeys(note for row in rows for note in row.notes)
-    recall = not any(note.startswith(REPEATS) for note in notes)
+    recall = not captions_repeat(notes)
     _values(run, rows, best, points, recall=recall)
     _curves(run, points, best, _loss_batches(rows[-1]) if rows else "", recall=recall)
     if rows:
@@ -87,7 +87,8 @@ def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: p
     before = None if len(rows) < 2 else rows[0] if rows[0].step == 0 else rows[-2]
     with st.container(horizontal=True):
         if len(loss):
-            st.metric("Training loss", digits(float(loss.iloc[-1])), width="content")
+            help = "Training loss of the last logged step. The table below has the mean of each epoch."
+            st.metric("Training loss (last step)", digits(float(loss.iloc[-1])), width="content", help=help)
         classified = last is not None and last.zeroshot_top1 is not None
         recalls = ("image_to_text_r1", "text_to_image_r1") if recall else ()
         right = ("zeroshot_top1", "zeroshot_top5") if classified else recalls
@@ -95,10 +96,12 @@ def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: p
             if last is not None and getattr(last, name) is not None:
                 _metric(CLIP_LABELS[name], name, last, before)
         if best is not None:
-            measured = (name for name in (run.spec.best_metric, *BEST_BY) if getattr(best, name, None) is not None)
-            name = next(measured, BEST_BY[-1])
-            label = f"Best (step {best.step:,})" if run.spec.val_every_steps else f"Best (epoch {best.epoch})"
-            why = f" The best model is chosen by {CLIP_LABELS[name]}"
+            metrics = (best.best_metric, run.spec.best_metric, *BEST_BY)
+            name = next((name for name in metrics if getattr(best, name, None) is not None), BEST_BY[-1])
+            where = f"step {best.step:,}" if run.spec.val_every_steps else f"epoch {best.epoch}"
+            metric = CLIP_LABELS[name]
+            label = f"Best {metric[0].lower()}{metric[1:]} ({where})"
+            why = " This metric chooses the best model"
             why += "; the held-out loss decides between equal values." if name != "clip_val_loss" else "."
             _metric(label, name, best, before if before and before.step == 0 else None, why)
         if last is not None and last.samples_per_s is not None:

@@ -248,12 +248,12 @@ def test_a_run_goes_on_in_sight(store: Store) -> None:
     said = plainly(app)
     assert "44 of 330 steps done, epoch 3 of 15, loss 1.234, 900 pairs/s, 20 s left" in said
     figures = {metric.label: metric.value for metric in app.metric}
-    assert figures["Training loss"] == "0.0227"
+    assert figures["Training loss (last step)"] == "0.0227"
     assert figures["Held-out loss"] == "1.75"
     assert figures["Zero-shot top-1"] == "93.4 %"
-    assert figures["Best (epoch 2)"] == "93.4 %"
-    (best,) = (metric.help for metric in app.metric if metric.label == "Best (epoch 2)")
-    assert best.endswith("The best model is chosen by Zero-shot top-1; the held-out loss decides between equal values.")
+    assert figures["Best zero-shot top-1 (epoch 2)"] == "93.4 %"
+    (best,) = (metric.help for metric in app.metric if metric.label == "Best zero-shot top-1 (epoch 2)")
+    assert best.endswith("This metric chooses the best model; the held-out loss decides between equal values.")
     assert "A contrastive loss grows with its batch size: training 64 pairs, held out 64." in said
     assert figures["Pairs/s"] == "900"
     delta = {metric.label: metric.delta for metric in app.metric}
@@ -271,7 +271,7 @@ def test_the_gain_over_the_initial_weights_is_shown(store: Store) -> None:
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
     delta = {metric.label: metric.delta for metric in app.metric}
-    assert delta["Zero-shot top-1"] == delta["Best (epoch 2)"] == "+83.4 points"
+    assert delta["Zero-shot top-1"] == delta["Best zero-shot top-1 (epoch 2)"] == "+83.4 points"
     assert delta["Held-out loss"] == "-2.25"
     assert list(app.dataframe[-1].value["step"]) == [44, 22, 0]
 
@@ -288,8 +288,8 @@ def test_the_best_row_is_marked_and_all_can_be_taken_away(store: Store, settings
     table = app.dataframe[-1].value
     assert list(table["epoch"]) == [3, 2, 1], "newest first"
     assert list(table["mark"]) == ["", "★ best", ""]
-    (best,) = (metric for metric in app.metric if metric.label == "Best (epoch 2)")
-    assert (best.value, best.help) == ("1.75", "Held-out loss at step 44. The best model is chosen by Held-out loss.")
+    (best,) = (metric for metric in app.metric if metric.label == "Best held-out loss (epoch 2)")
+    assert (best.value, best.help) == ("1.75", "Held-out loss at step 44. This metric chooses the best model.")
     assert "image_to_text_mean_rank" not in table, "nobody has measured it"
     keys = [button.key for button in app.get("download_button")]
     assert keys == [
@@ -337,7 +337,8 @@ def test_what_decides_is_large_and_other_curves_are_folded_away(store: Store) ->
     points = curve_points(22)
     captioned = [point for point in points if "zeroshot" not in point.name]
     unclassified = train_row(1, zeroshot_top1=None, zeroshot_top5=None)
-    repeated = unclassified.model_copy(update={"notes": (note_on_repeats(captions=100, distinct=40),)})
+    notes = (note_on_repeats(captions=100, distinct=40),)
+    repeated = unclassified.model_copy(update={"notes": notes, "best_metric": "clip_val_loss"})
     for shown, row in ((points, train_row(1)), (captioned, unclassified), (captioned, repeated)):
         record(store, queue_train(store), [*shown, *held_out, row])
     classes = open_page(PAGE, run="1")
@@ -351,6 +352,10 @@ def test_what_decides_is_large_and_other_curves_are_folded_away(store: Store) ->
     assert [plot["alt"].partition(" over ")[0] for plot in charts(repeating)] == ["Loss"]
     recalls = [{metric.label for metric in app.metric if "R@1" in metric.label} for app in (captions, repeating)]
     assert [bool(labels) for labels in recalls] == [True, False]
+    best = [[metric.label for metric in app.metric if "Best" in metric.label] for app in (captions, repeating)]
+    assert best == [["Best image → text R@1 (epoch 1)"], ["Best held-out loss (epoch 1)"]], "the first is an older run"
+    compared = open_page("compare/page.py", compare_runs="2,3")
+    assert [plot["alt"].partition(" of ")[0] for plot in charts(compared)] == ["Loss", "Held-out loss"]
 
 
 @pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED])
@@ -699,11 +704,12 @@ def test_a_run_is_trained_on_from_its_page(store: Store, settings: Settings, roo
     assert str(best) in verbatim(app), "a path to copy"
     app = followed(app, "Train on from this")
     (toast,) = (toast.value.replace("\\", "") for toast in app.toast)
-    assert "Filled from run 1: Initial weights, Epochs. The learning rate is the default for initial weights" in toast
+    assert "Filled from run 1: Initial weights, Epochs." in toast
     assert "filled_from" not in app.query_params
     assert app.selectbox(key="train_pretrained").value == "best of run 1"
     assert "best of run 1" in app.selectbox(key="train_pretrained").options
     assert "The learning rate rises to 1e-05" in plainly(app)
+    assert "Run 1 used the learning rate 0.01. The default for trained weights is lower." in plainly(app)
     app.selectbox(key="train_pretrained").set_value("best of run 1").run()
     app.button(key="train_go").click().run()
     assert not app.exception

@@ -36,18 +36,21 @@ def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
     rows = [(run, row) for run, rows_of_run in runs.items() for row in rows_of_run if row.status == "ok"]
     whats = compare_rows.telling([row for _, row in rows], without=compare_rows.axes(runs))
     lines = [
-        (what, *_named(figure, getattr(row, figure)), f"run {run}")
+        (what, named(figure), _percent(figure, getattr(row, figure)), f"run {run}")
         for (run, row), what in zip(rows, whats, strict=True)
         for figure in figures(type(row))
     ]
     return pd.DataFrame(lines, columns=["what", "figure", "value", "subject"])[LONG].astype({"value": float}).dropna()
 
 
-def _named(figure: str, value: float | None) -> tuple[str, float | None]:
-    """Return a value with its name. Shares are converted to per cent and their name says so."""
-    if not _SHARES.fullmatch(figure):
-        return figure, value
-    return figure + PERCENT, None if value is None else 100 * value
+def named(figure: str) -> str:
+    """Return the name of a row's field among the compared values: that of a share says that it is in per cent."""
+    return figure + PERCENT if _SHARES.fullmatch(figure) else figure
+
+
+def _percent(figure: str, value: float | None) -> float | None:
+    """Return the value of a row's field, that of a share in per cent."""
+    return None if value is None else 100 * value if _SHARES.fullmatch(figure) else value
 
 
 def of_catalogue(catalogue: pd.DataFrame, names: Sequence[str], wanted: Sequence[str]) -> pd.DataFrame:

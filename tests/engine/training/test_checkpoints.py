@@ -30,7 +30,7 @@ def state(step: int) -> dict[str, Any]:
         "name": "a model",
         "state_dict": {"weight": weights},
         "optimizer": moments,
-        "vitals": {"done": {"step": step, "best": None, "rows": [{"loss": 0.5, "notes": ["é", "<b>"]}]}},
+        "vitals": {"done": {"step": step, "rows": [{"loss": 0.5, "notes": ["é", "<b>"]}]}},
     }
 
 

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from engine import datasets
+from engine.datasets import captions_repeat
 from engine.results import Metric, Progress
 from engine.specs import Refused
 from engine.training import checkpoints, launch
 from engine.training.validation import metric_fields, score, validate
+from tests.support.clip import train_row
 from tests.support.training import close, losses, rows, tiny, train, training
 
 STILL = {"lr": 1e-12, "best_metric": "image_to_text_r1", "epochs": 6}
@@ -97,15 +100,47 @@ def test_validation_within_epochs_needs_something_to_measure(tmp_path: Path) -> 
         train(tiny(val_every_steps=3, val_fraction=0), tmp_path)
 
 
-def test_equal_recall_is_decided_by_the_held_out_loss(tmp_path: Path) -> None:
-    setup = training(tiny(best_metric="image_to_text_r1"), tmp_path).setup
-    found = [
-        {"image_to_text_R@1": recall, "clip_val_loss": loss} for recall, loss in ((0.5, 2.0), (0.5, 1.9), (0.4, 1))
+def test_equal_recall_is_decided_by_the_held_out_loss() -> None:
+    scores = [
+        score("image_to_text_r1", train_row(1, image_to_text_r1=recall, clip_val_loss=loss))
+        for recall, loss in ((0.4, 1.0), (0.5, None), (0.5, 2.0), (0.5, 1.9))
     ]
-    first, better, worse = (score(setup, one, 3.0) for one in found)
-    assert worse is not None
-    assert first is not None
-    assert better is not None
-    assert worse < first < better
-    assert score(setup, {"image_to_text_R@1": 0.5}, 3.0) == (0.5, -math.inf)
-    assert score(setup, {"clip_val_loss": 1.0}, 3.0) is None
+    assert scores == [(0.4, -1.0), (0.5, -math.inf), (0.5, -2.0), (0.5, -1.9)]
+    assert scores == sorted(scores, key=lambda pair: pair or ())
+    assert score("image_to_text_r1", train_row(1, image_to_text_r1=None)) is None
+
+
+def in_two_words(folder: Path) -> Path:
+    """A CSV of 32 digits with the captions `even` and `odd`, without classes."""
+    digits = datasets.open_pairs("digits")
+    lines = ["filepath,title"]
+    for index in range(32):
+        digits.image(index).save(folder / f"{index}.png")
+        lines.append(f"{index}.png,{'odd' if (digits.label(index) or 0) % 2 else 'even'}")
+    (folder / "pairs.csv").write_text("\n".join(lines))
+    return folder / "pairs.csv"
+
+
+@pytest.mark.slow
+def test_the_held_out_loss_chooses_the_best_where_captions_repeat(tmp_path: Path) -> None:
+    spec = tiny(data=str(in_two_words(tmp_path)), data_kind="csv", epochs=3)
+    epochs = rows(train(spec, tmp_path / "run"))
+    assert any(captions_repeat(row.notes) for row in epochs)
+    assert {row.best_metric for row in epochs} == {"clip_val_loss"}
+    held_out = [row.clip_val_loss or math.inf for row in epochs]
+    assert [row.best for row in epochs] == [loss < min([math.inf, *held_out[:n]]) for n, loss in enumerate(held_out)]
+
+
+@pytest.mark.slow
+def test_a_training_that_continues_by_another_metric_compares_the_best_so_far_by_that(tmp_path: Path) -> None:
+    first = train(tiny(epochs=1), tmp_path / "first")
+    path = tmp_path / "first" / "checkpoints" / "epoch_1.pt"
+    state = checkpoints.load(path)
+    fields = {"epoch": 1, "step": 4, "spec": tiny(epochs=1).model_dump(mode="json")}
+    state["vitals"]["done"]["best"] = (1.0, -0.5)  # as older versions wrote it
+    checkpoints.save(path.parent, path.name, state, about=fields)
+    one, two = rows(train(tiny(epochs=2, zeroshot_frequency=0), tmp_path / "first"))
+    assert one == rows(first)[0]
+    assert (one.best_metric, two.best_metric) == ("zeroshot_top1", "image_to_text_r1")
+    before, after = ((row.image_to_text_r1 or 0, -(row.clip_val_loss or math.inf)) for row in (one, two))
+    assert two.best == (after > before)
