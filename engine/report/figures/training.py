@@ -18,7 +18,7 @@ second."""
 MARKED = 40
 """Mark each point of a line with at most this many points."""
 PER_ROW = 3
-FEW_STEPS = 5
+FEW_STEPS = 10
 """An axis of up to this many steps has a tick at each. With more, plotly's own ticks, at most 10, are whole steps."""
 BESIDE = ("top right", "bottom right", "middle right")
 """Positions of the lines' last values, used in turn, because those of two curves are often close."""
