@@ -69,7 +69,7 @@ def test_from_a_budget_to_a_shortlist_to_a_timing_to_a_comparison_to_a_link(
         assert all(row.status == "ok" and row.image_size == "160" for row in rows)
 
         page.reload()
-        expect(page.get_by_text(re.compile("^Pareto front by MACs: 2 of 2 models timed"))).to_be_visible()
+        expect(page.get_by_text(re.compile("^Pareto front: 2 of 2 models timed"))).to_be_visible()
         expect(page.get_by_role("button", name="Time on this machine")).to_be_disabled()
         select_rows(page.get_by_test_id("stDataFrame"), 0, 1)
         page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).click()
