@@ -217,8 +217,8 @@ def _parent(path: str, known: set[str]) -> str | None:
 
 
 RUN_COLUMNS = (
-    *("id", "kind", "state", "what", "created", "tags", "owner", "train_loss", "clip_val_loss", "zeroshot_top1"),
-    *("latency_ms", "flags", "duration_s", "device", "error", "cause", "progress"),
+    *("id", "kind", "state", "what", "train_loss", "clip_val_loss", "zeroshot_top1", "latency_ms", "flags", "created"),
+    *("duration_s", "tags", "owner", "device", "error", "cause", "progress"),
 )
 
 

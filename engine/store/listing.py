@@ -74,9 +74,9 @@ WITH_RESULTS = ("benchmark", "recurrent", "device", "train", "evaluate")
 def results_of(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Return the columns of `run_results` for the (status, payload) of a run's rows, in their order.
 
-    loss: mean training loss of the last epoch. held_out_loss: of a training's last validation. accuracy: last top-1 of a
-    training, else first top-1 of an evaluation. latency_ms: of the only timed row; several rows have no common latency.
-    flags: all flags of the rows.
+    loss: mean training loss of the last epoch. held_out_loss: of a training's last validation. accuracy: last top-1 of
+    a training, else first top-1 of an evaluation. latency_ms: of the only timed row; None for several, because these
+    have no common latency. flags: all flags of the rows.
     """
     statuses: list[str] = []
     payloads: list[dict[str, Any]] = []
