@@ -131,7 +131,7 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, runs_code: bool = F
         part, parts = (int(number) for number in partition.split("/"))
         selected = selected[part - 1 :: parts]
     if matching and not selected:
-        raise Refused(f"filter, exclude and partition leave none of {len(matching)} models")
+        raise Refused(f"filter, exclude and partition leave no model ({len(matching):,} before): change one of them")
     for name in selected:
         if getattr(spec, "tower", "") == "text" and name.library in IMAGES_ALONE:
             raise Refused(f"{name} has no text tower: choose another tower, or leave the model out")

@@ -99,12 +99,12 @@ QUANTITIES: dict[str, Quantity] = {
     **_pass("forward"),
     **_pass("backward"),
     "steps_per_s": Quantity(
-        "Steps",
+        "Time steps",
         "1/s",
         "Time steps of the whole mini-batch per second, forward and backward. For a ResNet: calls per second.",
     ),
     "gflops_per_step": Quantity(
-        "FLOPs per step",
+        "FLOPs per time step",
         "G",
         "FLOPs of the matrix products in the forward pass, per time step of the mini-batch; for a ResNet, per call.",
     ),

@@ -100,7 +100,7 @@ class BenchmarkSpec(Floors, Spec):
     )
     device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda:0, mps, ...")
     nodes: int = Field(
-        1, ge=1, le=64, description="Nodes of a cluster that time side by side, each a part of the models."
+        1, ge=1, le=64, description="Number of cluster nodes that share the models and time at the same time."
     )
     batch_size_list: Annotated[str, AfterValidator(_normalised)] = Field(
         "",
@@ -110,8 +110,8 @@ class BenchmarkSpec(Floors, Spec):
     )
     batch_size: Annotated[BATCH, NoDecode] = Field(
         default_factory=_default_batch,
-        description="Images per call. recorded: the suite's own; sweep: 1, 2, 4, ...; max: the largest that fits; "
-        "listed: from the batch size list. "
+        description="Images per call. recorded: as recorded in the suite; sweep: 1, 2, 4, ...; max: the largest that "
+        "fits; listed: from the batch size list. "
         f"Default: 1, or {CHECKED_BATCH} to compare results of training.",
     )
     max_batch_size: int | None = Field(
@@ -158,12 +158,14 @@ class BenchmarkSpec(Floors, Spec):
     )
     trace: bool = Field(
         False,
-        description="Record a profiler trace of each variant, in calls of its own after the timed ones, with the "
-        "slowest kernels or operators.",
+        description="After the timing, record a profiler trace of each variant and list its slowest kernels or "
+        "operators.",
     )
     publishable: Publishable = False
     replicates: Replicates = None
-    min_samples: int | None = Field(None, ge=1, le=100_000, description="Least samples per process. Default: 10.")
+    min_samples: int | None = Field(
+        None, ge=1, le=100_000, description="Minimum number of samples per process. Default: 10."
+    )
     min_seconds: MinSeconds = None
     max_seconds: float | None = Field(
         None,
@@ -176,7 +178,8 @@ class BenchmarkSpec(Floors, Spec):
     time_limit: TimeLimit = 1800
     threads: Threads = None
     cache: Literal["hot", "cold"] = Field(
-        "hot", description="cold: flush the caches (of a GPU, its L2) before every sample."
+        "hot",
+        description="hot: leave the caches as they are. cold: empty them before every sample (of a GPU, its L2 cache).",
     )
     cudnn_benchmark: bool = Field(
         False, description="Let cuDNN try all algorithms and use the fastest, as timm's published speeds do."
@@ -185,16 +188,19 @@ class BenchmarkSpec(Floors, Spec):
     filter: str = Field(
         "",
         max_length=LONGEST_EXPRESSION,
-        description="Regular expression. Keep only models whose name, without its library, contains a match; upper and "
-        "lower case are equal.",
+        description="Regular expression. Keep only models whose name, without its library, contains a match. Case is "
+        "ignored.",
     )
     exclude: str = Field(
         "",
         max_length=LONGEST_EXPRESSION,
-        description="Regular expression. Leave out models whose name, without its library, contains a match.",
+        description="Regular expression. Leave out models whose name, without its library, contains a match. Case is "
+        "ignored.",
     )
     exclude_exact: str = Field("", max_length=10_000, description="Names of models to leave out, comma-separated.")
-    partition: str = Field("", description="I/N: time only the I-th of N equal parts of the models, counted from 1.")
+    partition: str = Field(
+        "", description="Time only one of N equal parts of the models: I/N, such as 1/4 for the first of four."
+    )
     seed: int = Field(1337, ge=0, le=2**31, description="Random seed of weights and inputs.")
     num_classes: NumClasses = None
     in_chans: InChans = None

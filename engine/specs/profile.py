@@ -81,7 +81,8 @@ class ProfileSpec(Spec):
         description="Names, wildcards (ViT-B-*), library:name, library:all, family:NAME or all; comma-separated."
     )
     counter: Literal["torch", "fvcore", "both"] = Field(
-        "torch", description="torch: our dispatch counter. fvcore: an independent tracer. both: show their differences."
+        "torch",
+        description="torch: the counter of this program. fvcore: an independent counter. both: show their differences.",
     )
     device: Annotated[str, AfterValidator(known_device)] = Field(
         "meta",
@@ -92,13 +93,15 @@ class ProfileSpec(Spec):
         (1,), description="Images per forward pass. Several, such as 1,8,64, are counted one by one."
     )
     image_size: Annotated[SIZES, NoDecode] = Field(
-        (), description="N or HxW in pixels, or several such as 224,160x224,384. Default: the model's own."
+        (),
+        description="Pixels: N for a square, or HxW (height x width). Several, such as 224,160x224,384, are counted "
+        "one by one. Default: the model's own.",
     )
     context_length: int | None = Field(
         None, ge=1, le=MAX_CONTEXT, description="Tokens per text. Default: the model's own."
     )
     precision: Precision = Field("float32", description="Data type of weights and inputs.")
-    training: bool = Field(False, description="Also estimate the training peak, with a backward pass.")
+    training: bool = Field(False, description="Also estimate the peak memory of a training step.")
     detail: bool = Field(
         False, description=f"Keep the table of modules of each model. Runs of up to {DETAILED} counts always keep it."
     )

@@ -73,9 +73,12 @@ class RecurrentSpec(Floors, Spec):
     )
     device: RealDevice = Field("cpu", description="Device to run on: cpu, cuda:0, mps, ...")
     warmup: int = Field(
-        10, ge=0, le=10_000, description="Least calls before the timing. More are made until the times are stable."
+        10,
+        ge=0,
+        le=10_000,
+        description="Minimum number of calls before the timing. More follow until the times are stable.",
     )
-    loops: int = Field(100, ge=1, le=100_000, description="Least samples per process.")
+    loops: int = Field(100, ge=1, le=100_000, description="Minimum number of samples per process.")
     baseline: str = Field(
         "", description="Runner that speed-ups refer to. Default: the first of each network that runs."
     )
@@ -124,18 +127,23 @@ class RecurrentSpec(Floors, Spec):
         if self.baseline:
             _check(self.baseline)
             if self.baseline not in self.chosen:
-                raise ValueError(f"the baseline {self.baseline} is not among what is timed: {', '.join(self.chosen)}")
+                raise ValueError(
+                    f"the baseline {self.baseline} is not one of the runners to time: {', '.join(self.chosen)}"
+                )
         if self.proj_size >= self.hidden_size:
-            raise ValueError(f"proj_size {self.proj_size} is not smaller than hidden_size {self.hidden_size}")
+            raise ValueError(
+                f"projection size {self.proj_size} is not smaller than hidden size {self.hidden_size}: "
+                "reduce it, or choose 0 for none"
+            )
         if self.sweep == "off" and self.sweep_values:
             raise ValueError(
-                "sweep_values are given but nothing is swept: choose seq_length, hidden_size or mini_batch"
+                "there are sweep values, but no size to vary: choose the sweep seq_length, hidden_size or mini_batch"
             )
         for value in self.swept:
             if not 1 <= value <= BOUNDS[self.sweep]:
-                raise ValueError(f"a sweep of {self.sweep} goes from 1 to {BOUNDS[self.sweep]}, which {value} is not")
+                raise ValueError(f"a sweep of {self.sweep} takes values from 1 to {BOUNDS[self.sweep]:,}, not {value}")
             if self.sweep == "hidden_size" and self.proj_size >= value:
-                raise ValueError(f"proj_size {self.proj_size} is not smaller than the swept hidden_size {value}")
+                raise ValueError(f"projection size {self.proj_size} is not smaller than the swept hidden size {value}")
         return self
 
     @property
@@ -220,7 +228,7 @@ class RecurrentSpec(Floors, Spec):
         if all(RUNNERS[name].family == "resnet" for name in self.chosen):
             return f"{shortened(self.chosen)} ({batch}, {format_image_size(self.image_size)} px, {self.device})"
         layers = f"{self.num_layers} layer{'s' * (self.num_layers != 1)}"
-        steps, features = f"{sizes['seq_length']} steps", f"{self.input_size} in, {sizes['hidden_size']} hidden"
+        steps, features = f"{sizes['seq_length']} time steps", f"{self.input_size} in, {sizes['hidden_size']} hidden"
         return f"{shortened(self.chosen)} ({steps}, {batch}, {features}, {layers}, {self.device})"
 
 

@@ -57,9 +57,9 @@ def _cell(name: Family, layer: str | None) -> tuple[Runner, ...]:
     ways = {
         "cudnn": f"nn.{layer} on cuDNN",
         "aten": f"nn.{layer} with cuDNN switched off",
-        "jit": "Its cell in a loop over steps, scripted",
-        "py": "Its cell in a loop over steps, plain Python",
-        "compile_cell": "Its cell compiled by torch.compile, in a Python loop over steps",
+        "jit": "Its cell in a loop over time steps, scripted",
+        "py": "Its cell in a loop over time steps, plain Python",
+        "compile_cell": "Its cell compiled by torch.compile, in a Python loop over time steps",
     }
     offered = ways if layer else [way for way in ways if way not in ("cudnn", "aten")]
     return tuple(Runner(f"{name}_{way}", "cells", ways[way], name, name) for way in offered)
@@ -68,12 +68,12 @@ def _cell(name: Family, layer: str | None) -> tuple[Runner, ...]:
 _ALL = (
     Runner("cudnn", "rnns", "nn.LSTM on cuDNN"),
     Runner("aten", "rnns", "nn.LSTM with cuDNN switched off"),
-    Runner("jit", "rnns", "An LSTM cell in a loop over steps, scripted"),
+    Runner("jit", "rnns", "An LSTM cell in a loop over time steps, scripted"),
     Runner("jit_premul", "rnns", "Scripted, the product with the input hoisted out of the loop"),
     Runner("jit_premul_bias", "rnns", "Scripted, the product with the input and its bias hoisted out of the loop"),
     Runner("jit_simple", "rnns", "Scripted with flat arguments, giving the last state only"),
     Runner("jit_multilayer", "rnns", "Scripted, the loop over layers inside"),
-    Runner("py", "rnns", "An LSTM cell in a loop over steps, plain Python"),
+    Runner("py", "rnns", "An LSTM cell in a loop over time steps, plain Python"),
     Runner("cudnn_dropout", "norms", "nn.LSTM on cuDNN with dropout 0.4 between layers", "lstm_dropout"),
     Runner("aten_dropout", "norms", "nn.LSTM without cuDNN with dropout 0.4 between layers", "lstm_dropout"),
     Runner("jit_dropout", "norms", "Scripted, with dropout 0.4 between layers", "lstm_dropout"),
@@ -96,8 +96,8 @@ _ALL = (
         "A layer-norm LSTM cell with its norms written as elementwise operations, scripted",
         "lstm_layernorm",
     ),
-    Runner("compile_cell", "compiled", "An LSTM cell compiled by torch.compile, in a Python loop over steps"),
-    Runner("compile_loop", "compiled", "The whole loop over steps compiled by torch.compile, which unrolls it"),
+    Runner("compile_cell", "compiled", "An LSTM cell compiled by torch.compile, in a Python loop over time steps"),
+    Runner("compile_loop", "compiled", "The whole loop over time steps compiled by torch.compile, which unrolls it"),
     Runner("compile_lstm", "compiled", "nn.LSTM under torch.compile, unchanged"),
     Runner("vl_cudnn", "vl", "Sequences of different lengths, packed, nn.LSTM on cuDNN", "vl_lstm", "vl_lstm"),
     Runner("vl_aten", "vl", "Sequences of different lengths, packed, nn.LSTM without cuDNN", "vl_lstm", "vl_lstm"),

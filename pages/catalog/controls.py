@@ -280,7 +280,9 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
         x, y = choose("X axis", "x", "gmacs"), choose("Y axis", "y", "mparams")
     with row:
         has_front = any(column in MEASURED or QUANTITIES[column].better == "larger" for column in (x, y)) and x != y
-        front_help = "Draw the Pareto front: models that no other model beats on both axes. Two costs have none."
+        front_help = (
+            "Draw the Pareto front: the models that no other model beats on both axes. Between two costs there is none."
+        )
         front = has_front & st.toggle(
             "Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help, disabled=not has_front
         )

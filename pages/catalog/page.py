@@ -163,7 +163,7 @@ with status:
     if plan.sentence or hint:  # one line: the first selection must not move the rows below
         st.caption(plain(plan.sentence or hint))
     if axes.timings and not timings_shown and devices:
-        st.caption("To see all models at once, choose a device in *Estimate speed on* or calibrate this machine.")
+        st.caption("To see the speed of every model, choose a device in *Estimate speed on* or calibrate this machine.")
     measure.draw_submitted()
 with bar:
     measure.buttons(plan)

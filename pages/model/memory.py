@@ -13,7 +13,7 @@ from pages.shared.chart.chart import chart
 from pages.shared.table import results_table
 from pages.shared.text import plain, size
 
-GIVEN_HELP = "Memory of another device, such as 24, to find the largest batch size that should fit into it."
+GIVEN_HELP = "Memory of another device, such as 24. The page then finds the largest batch size that should fit into it."
 
 
 def draw(name: str, sizes: pd.DataFrame) -> None:
@@ -26,18 +26,18 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
         mode = st.segmented_control("Mode", list(memory.WAYS), default="inference", required=True, key="model_way")
         image_size = st.selectbox("Image size (px)", list(counted["image_size"]), key="model_memory_size", width=160)
         given = st.number_input(
-            "Given memory (GB)", 0.1, value=None, key="model_memory_gb", width=160, placeholder="none", help=GIVEN_HELP
+            "Other device (GB)", 0.1, value=None, key="model_memory_gb", width=160, placeholder="none", help=GIVEN_HELP
         )
     row = counted[counted["image_size"] == image_size].head(1)
     estimated = memory.estimate(row, mode)
     peaks = memory.peaks(history.timings(name))
     peaks = peaks[(peaks["way"] == mode) & (peaks["image_size"] == image_size)]
-    available = _available_gb() | ({"given": given} if given else {})
+    available = _available_gb() | ({"other device": given} if given else {})
     chart(memory.figure(estimated, peaks, available), key="model_memory", alt="Memory by batch size and data type")
     for device, gb in available.items():
         fits = memory.largest(estimated, gb)
         batches = ", ".join(f"{precision} {batch or 'none'}" for precision, batch in fits.items())
-        st.caption(plain(f"{device}, {size(gb)}: largest batch size below that should fit: {batches}."))
+        st.caption(plain(f"{device}, {size(gb)}: largest batch size of the table that should fit: {batches}."))
     if not available:
         st.caption("This machine's memory is not known yet. See the page Device.")
     st.caption(

@@ -43,7 +43,7 @@ with place:
         label_visibility="collapsed",
     )
 if name is None:
-    st.title("One model", anchor=False)
+    st.title("Model", anchor=False)
     st.caption("Choose a model to see its costs, memory, published accuracies, timings and trainings.")
     st.page_link("catalog/page.py", label="All models", icon=":material/table_view:")
     raise PageEnd

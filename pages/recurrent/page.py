@@ -80,7 +80,7 @@ def memory(spec: RecurrentSpec) -> tuple[str, bool]:
     need, available = timings_needs.recurrent_least_gb(spec), launch.device_memory_gb(spec.device)
     if available is None:
         return "", False
-    estimate = f"Memory: at least {size(need)}, of {size(available)}"
+    estimate = f"Memory: at least {size(need)} of {size(available)}"
     return estimate + (": will not fit" if need > available else ""), need > available
 
 
@@ -133,7 +133,9 @@ def form() -> None:
 
 
 st.title("Recurrent layers", anchor=False)
-st.caption("Time LSTM, GRU and RNN layers forward and backward with every runner of PyTorch, and some ResNets.")
+st.caption(
+    "Time LSTM, GRU and RNN layers, forward and backward, in each way to run them (*runner*). Also some ResNets."
+)
 first_visit()
 form()
 launch.linked_run("recurrent", "Results appear here. Earlier results are on the page Runs.")

@@ -192,7 +192,7 @@ def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:
         key=f"curves_{run.id}",
         alt=f"Time forward and backward over {timings.SIZES[size].lower()}, one line per runner",
     )
-    st.caption("Both axes are logarithmic. Where a line rises one decade per decade, time is proportional to the size.")
+    st.caption("Both axes are logarithmic. Where a line has slope 1, time is proportional to the size.")
 
 
 def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:

@@ -70,8 +70,8 @@ def _form(key: str) -> None:
         show_error(refusal)
         return
     st.caption(
-        f"One run times {plural(len(spec.models), 'quick model')} of different families, eager and in float32. Leave "
-        "the machine alone meanwhile. Every later timing in this setting also improves the estimates."
+        f"One run times {plural(len(spec.models), 'quick model')} of different families, eager and in float32. Run "
+        "nothing else meanwhile. Every later timing in this setting also improves the estimates."
     )
     label = f"Calibrate ({span(durations.timing_s(spec, spec.models))})"
     if st.button(label, key=f"{key}_go", icon=":material/timer:"):

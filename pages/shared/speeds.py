@@ -94,14 +94,14 @@ def table(
             "interval": column.TextColumn("90 % interval (ms)", help="Of an estimated latency.", width=140),
             "error_percent": column.NumberColumn(
                 "Typical error (%)",
-                help="Median error of this device's estimates, cross-validated: on families of models that were not "
-                "fitted. A calibration times quick models only, so it may be larger for large models.",
+                help="Median error of this device's estimates on families of models that were left out of the fit. "
+                "A calibration times only quick models, so the error may be larger for large ones.",
                 format="%.2g",
             ),
             **(config or {}),
         },
     )
     st.caption(
-        "Measured here or in an imported file, or published by timm's authors, where there is a timing; otherwise "
-        "estimated from the counted operators. Estimates outside the fitted range may be far off."
+        "A speed is measured if there is a timing (made here, imported, or published by timm's authors). If not, it "
+        "is estimated from the counted operators. Estimates outside the fitted range may be far off."
     )

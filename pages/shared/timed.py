@@ -106,9 +106,9 @@ def _sampling(row: TimedRow) -> list[str]:
         parts.append(f"the timing loop itself takes {digits(row.loop_ms)} ms per call")
     if load := row.contention:
         if load.cpu_share is not None:
-            parts.append(f"CPU share {digits(100 * load.cpu_share)} %")
+            parts.append(f"its threads ran {digits(100 * load.cpu_share)} % of the time")
         if load.neighbour_share is not None:
-            parts.append(f"other programs {digits(100 * load.neighbour_share)} %")
+            parts.append(f"other programs used {digits(100 * load.neighbour_share)} % of the CPUs")
         if load.switches_per_s is not None:
             parts.append(f"{digits(load.switches_per_s)} involuntary switches/s")
     return parts
@@ -136,7 +136,7 @@ def utilisation(run: Run, rows: Sequence[BenchmarkRow | RecurrentRow]) -> list[f
 def failures(rows: Sequence[TimedRow]) -> None:
     """Draw the number of failed rows, if there are any."""
     if failed := sum(row.status != "ok" for row in rows):
-        st.caption(f":material/error: {failed} of {len(rows)} rows have failed. See the columns status and error.")
+        st.caption(f":material/error: {failed} of {len(rows)} rows failed. See the columns status and error.")
 
 
 def verdicts(frame: pd.DataFrame) -> None:

@@ -50,7 +50,7 @@ def slowest(run: Run, rows: Sequence[BenchmarkRow]) -> None:
             with open_within(path, own) as file:
                 return file.read()
 
-        help = "Open it in a Chromium's chrome://tracing or at ui.perfetto.dev."
+        help = "Open it at ui.perfetto.dev, or in Chromium at chrome://tracing."
         download("Chrome trace", content, path.name, key=f"trace_{run.id}", help=help)
 
 

@@ -23,12 +23,12 @@ PRESETS: presets.Presets = {
         {"replicates": 1, "variants": ["eager"], "publishable": False, "max_seconds": 5.0},
     ),
     "Quotable": presets.Preset(
-        "Sample eager models for 2 s in each of three fresh processes. This gives a value with its spread to quote.",
+        "Sample eager models for 2 s in each of three fresh processes. The result has a spread and can be quoted.",
         {"replicates": None, "variants": ["eager"], "publishable": False, "max_seconds": None},
         label="3 processes",
     ),
     "Compile or not?": presets.Preset(
-        "Time eager and torch.compile interleaved in three fresh processes. This gives a speed-up with a verdict.",
+        "Time eager and torch.compile interleaved in three fresh processes. The result is a speed-up with a verdict.",
         {"replicates": None, "variants": ["eager", "compile"], "publishable": False, "max_seconds": None},
     ),
 }
@@ -77,12 +77,12 @@ def memory(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     if need is None:
         return "Memory: the run finds the largest batch that fits." if spec.batch_size == "max" else ""
     unknown = f"; {plural(need.unknown, 'model')} not in the catalogue" if need.unknown else ""
-    estimate = f"Memory: about {size(need.gb)} for {need.model} at batch {need.batch_size}"
+    case = f"for {need.model} at batch {need.batch_size}"
     assumption = "saved activations are a guess" if "training" in spec.modes else "without PyTorch's own memory"
     if (available := launch.device_memory_gb(spec.device)) is None:
-        return f"{estimate} ({assumption}){unknown}"
+        return f"Memory: about {size(need.gb)} {case} ({assumption}){unknown}"
     verdict = "will not fit" if need.gb > available else "is tight" if need.gb > TIGHT * available else "fits"
-    return f"{estimate}, of {size(available)}: {verdict} ({assumption}){unknown}"
+    return f"Memory: about {size(need.gb)} of {size(available)} {case}: {verdict} ({assumption}){unknown}"
 
 
 @st.fragment

@@ -172,7 +172,7 @@ def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     if not setups:
         st.caption("No published speeds of these models at this image size and in this mode.")
         return
-    setup = st.selectbox("Published for", setups, key=f"setup_{run.id}")
+    setup = st.selectbox("Published set-up", setups, key=f"setup_{run.id}")
     both = published_speeds.beside(rows, speeds)
     both = both[both["setup"] == setup]
     chart(

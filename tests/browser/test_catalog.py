@@ -130,7 +130,9 @@ def test_ticks_follow_their_models_when_a_filter_moves_the_rows(server: Server, 
     expect(profile).to_be_visible()
     page.get_by_label("Search", exact=True).fill("timm:resnet50*")
     narrowed = int(found["model"].str.startswith("resnet50").sum())
-    expect(page.get_by_text(re.compile(rf"^{narrowed} of [\d,]+ models by image size shown"))).to_be_visible()
+    expect(
+        page.get_by_text(re.compile(rf"^{narrowed} of [\d,]+ rows shown .one per model and image size"))
+    ).to_be_visible()
     profile.click()
     expect(
         page.get_by_text(re.compile(rf"^Counts 1 model on meta.*: timm:{found['model'].iloc[place]}$"))

@@ -58,7 +58,7 @@ def test_a_filter_changes_the_plot_in_place_and_selection_and_zoom_stay(server: 
     before = int(re.sub(r"\D", "", chosen.first.inner_text()))
 
     page.get_by_label("Search", exact=True).fill("resnet")
-    expect(page.get_by_text(re.compile(r"^\d{3} of [\d,]+ models by .* shown"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^\d{3} of [\d,]+ rows shown"))).to_be_visible()
     chart = drawn(page)
     assert chart.evaluate("chart => chart.same") is True, "it was changed, not drawn anew"
     assert 0 < chart.evaluate(POINTS) < everything

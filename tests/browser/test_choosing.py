@@ -60,7 +60,7 @@ def test_from_a_budget_to_a_shortlist_to_a_timing_to_a_comparison_to_a_link(
         page.get_by_role("option", name="ImageNet top-1 (%)", exact=True).click()
         page.get_by_label("≥ ImageNet top-1 (%)").fill("50")
         page.get_by_label("≥ ImageNet top-1 (%)").press("Enter")
-        expect(page.get_by_text(re.compile(r"^2 of [\d,]+ models by .* shown; 2 on the Pareto front"))).to_be_visible()
+        expect(page.get_by_text(re.compile(r"^2 of [\d,]+ rows shown .*; 2 on the Pareto front"))).to_be_visible()
 
         page.get_by_role("button", name=re.compile("^Time 2 models on this machine")).click()
         expect(page.get_by_role("link", name="Run 1")).to_be_visible()

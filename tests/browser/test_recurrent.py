@@ -37,7 +37,7 @@ def test_runners_from_form_to_chart_to_download(page: Page, tmp_path: Path) -> N
         expect(page.get_by_text(re.compile("^Times 2 runners"))).to_be_visible()
         for group in ("Timing", "Processes"):
             page.get_by_role("button", name=group, exact=True).click()
-        for label, value in (("Processes", "1"), ("Sampled time (s)", "0.1")):
+        for label, value in (("Processes", "1"), ("Minimum sampled time (s)", "0.1")):
             page.get_by_label(label, exact=True).fill(value)
             page.get_by_label(label, exact=True).press("Enter")
         expect(page.get_by_text("in 1 fresh process,")).to_be_visible()

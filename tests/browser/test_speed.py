@@ -77,7 +77,7 @@ def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_pa
         expect(page.get_by_text("1 of 1 process done; 1 of 3 rows failed; the run took")).to_be_visible(
             timeout=LONG_S * 1000
         )
-        expect(page.get_by_text("1 of 3 rows have failed")).to_be_visible()
+        expect(page.get_by_text("1 of 3 rows failed. See the columns")).to_be_visible()
         state, rows = rows_of(server, second)
         assert state is State.FINISHED
         statuses = {"eager": "ok", "compile:aot_eager": "ok", "compile:absent": "error"}

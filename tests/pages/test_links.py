@@ -154,9 +154,9 @@ NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
         (
             "benchmark_min_samples",
             "1.5",
-            "Samples: Input should be a valid integer, got a number with a fractional part",
+            "Minimum samples: Input should be a valid integer, got a number with a fractional part",
         ),
-        ("benchmark_min_seconds", "nan", "Sampled time (s) 'nan': Input should be a finite number"),
+        ("benchmark_min_seconds", "nan", "Minimum sampled time (s) 'nan': Input should be a finite number"),
         ("benchmark_models", "resnet18", ""),
         ("benchmark_variants", "x" * 9000, "at most 200 characters (given: 'xxx"),
     ],

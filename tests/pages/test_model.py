@@ -145,13 +145,16 @@ def test_memory_is_estimated_beside_what_there_is_and_was_measured(store: Store)
     app = opened("resnet18", "Memory")
     said = plainly(app)
     # 46.8 MB of weights and 9.2 MB an image; half of both in half precision
-    assert "this host, 500 MB: largest batch size below that should fit: float32 32, amp 32, bfloat16 64" in said
-    assert "cuda:0 y, 80 GB: largest batch size below that should fit: float32 4096" in said
+    assert "this host, 500 MB: largest batch size of the table that should fit: float32 32, amp 32, bfloat16 64" in said
+    assert "cuda:0 y, 80 GB: largest batch size of the table that should fit: float32 4096" in said
     assert "estimates from the catalogue's counts" in said
     assert table(app, "float32")[3] == pytest.approx((46.8 + 8 * 9.2) / 1000)
     assert table(app, "peak_gb") == [0.3]
     app.number_input(key="model_memory_gb").set_value(1.0).run()
-    assert "given, 1 GB: largest batch size below that should fit: float32 64, amp 64, bfloat16 128" in plainly(app)
+    assert (
+        "other device, 1 GB: largest batch size of the table that should fit: float32 64, amp 64, bfloat16 128"
+        in plainly(app)
+    )
     app.get_by_key("model_way").set_value("training, AdamW").run()
     assert not app.exception
     assert table(app, "float32")[0] == pytest.approx((4 * 46.8 + 2 * 2.5 * 4) / 1000)

@@ -163,7 +163,7 @@ def test_rows_show_both_ways_flags_and_failures(store: Store) -> None:
     assert list(table["flags"]) == ["", "unstable, contended", ""]
     assert list(table["status"]) == ["error", "ok", "ok"]
     assert "seq_length" not in table, "alike in all rows"
-    assert "1 of 3 rows have failed" in texts(app)
+    assert "1 of 3 rows failed" in texts(app)
     assert [tab.label for tab in app.tabs] == ["Forward and backward", "Speed-up", "Samples"]
     keys = [button.key for button in app.get("download_button")]
     assert keys == ["rows_1_csv", "rows_1_json", "rows_1_parquet", "table_1", "oss_1"], "no pep without samples"
@@ -259,7 +259,7 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
     assert metrics["Gradient error"] == "2e-07"
     said = plainly(app)
     assert (
-        "An LSTM cell in a loop over steps, scripted; 20 time steps; batch 8; 64 features in, 64 hidden; 1 layer"
+        "An LSTM cell in a loop over time steps, scripted; 20 time steps; batch 8; 64 features in, 64 hidden; 1 layer"
         in said
     )
     assert "TorchScript: fuser te, executor profiling" in said

@@ -133,7 +133,7 @@ def test_a_form_becomes_a_queued_run(store: Store) -> None:
 def test_what_the_engine_refuses_stands_beside_the_form() -> None:
     app = open_page(PAGE, benchmark_models="resnet18", benchmark_filter="^nothing$")
     assert not app.exception
-    assert "leave none of 1 models" in plainly(app)
+    assert "leave no model (1 before)" in plainly(app)
     assert app.button(key="benchmark_go").disabled
 
 
@@ -143,9 +143,9 @@ def test_memory_is_checked_beforehand(store: Store) -> None:
     devices = (Device(name="cpu", model="x"),)
     store.save_machine(Machine.model_validate(known | {"devices": devices}))
     app = open_page(PAGE, benchmark_models="resnet18")
-    assert "for timm:resnet18 at batch 1, of 1 GB: fits" in texts(app)
+    assert "of 1 GB for timm:resnet18 at batch 1: fits" in texts(app)
     app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="4096")
-    assert "of 1 GB: will not fit" in plainly(app)
+    assert "of 1 GB for timm:resnet18 at batch 4096: will not fit" in plainly(app)
     assert [warning.icon for warning in app.warning] == [":material/memory:"], "it stands out"
     app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="max")
     assert "the run finds the largest batch that fits" in texts(app)
@@ -180,7 +180,7 @@ def test_rows_show_figures_flags_and_failures(store: Store) -> None:
     assert list(table["flags"]) == ["unstable, contended", ""]
     assert table["p90_ms"].iloc[0] == "needs 64 samples"
     assert list(table["status"]) == ["ok", "error"]
-    assert "1 of 2 rows have failed" in texts(app)
+    assert "1 of 2 rows failed" in texts(app)
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def _notes(name: str, spec: RecurrentSpec) -> tuple[str, ...]:
         notes.append("gradients are checked all together: rounding decides which ReLUs are open")
     if spec.family == "vl_lstm":
         steps = lengths(spec)
-        notes.append(f"sequences of {min(steps)} to {max(steps)} steps, {sum(steps) / len(steps):.1f} on average")
+        notes.append(f"sequences of {min(steps)} to {max(steps)} time steps, {sum(steps) / len(steps):.1f} on average")
     if RUNNERS[name].execution in ("script", "trace"):
         notes.extend(torchscript.notes(spec))
     return tuple(notes)

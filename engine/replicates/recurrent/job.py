@@ -23,4 +23,4 @@ class Job(messages.Job):
         spec = self.spec
         if spec.family == "resnet":
             return f"resnet, batch {spec.mini_batch}"
-        return f"{spec.family}, {spec.seq_length} steps, batch {spec.mini_batch}, hidden {spec.hidden_size}"
+        return f"{spec.family}, {spec.seq_length} time steps, batch {spec.mini_batch}, hidden {spec.hidden_size}"

@@ -94,8 +94,9 @@ def sentence(
     kept: rows within the limits. left_off: how many rows with spoiled timings were kept off the front.
     """
     lacking = int(kept[[x, y]].isna().any(axis=1).sum())
-    each = "image size and pretrained tag" if frame.duplicated(["name", "image_size"]).any() else "image size"
-    parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} models by {each} shown"]
+    tagged = frame.duplicated(["name", "image_size"]).any()
+    each = "one per model, image size and pretrained tag" if tagged else "one per model and image size"
+    parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} rows shown ({each})"]
     parts += [f"{lacking:,} {'has' if lacking == 1 else 'have'} no value for this plot"] if lacking else []
     parts += [f"**{front:,}** on the Pareto front"] if front else []
     parts += [f"{plural(left_off, 'flagged row')} left off the front"] if left_off else []

@@ -21,7 +21,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 WRITTEN = {
     "batch_size": "batch {}",
     "mini_batch": "batch {}",
-    "seq_length": "{} steps",
+    "seq_length": "{} time steps",
     "hidden_size": "hidden {}",
     "image_size": "{} px",
     "context_length": "{} tokens",

@@ -74,10 +74,10 @@ def test_a_baseline_is_one_of_its_own_family() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"runners": "aten"}, "aten (100 steps, batch 64, 512 in, 512 hidden, 1 layer, cpu)"),
+        ({"runners": "aten"}, "aten (100 time steps, batch 64, 512 in, 512 hidden, 1 layer, cpu)"),
         (
             {"runners": "aten,py", "num_layers": 2, "sweep": "mini_batch", "sweep_values": "2,4,8"},
-            "aten, py (100 steps, batch 2 to 8, 512 in, 512 hidden, 2 layers, cpu)",
+            "aten, py (100 time steps, batch 2 to 8, 512 in, 512 hidden, 2 layers, cpu)",
         ),
         ({"groups": "cnns", "mini_batch": 2}, "resnet18, resnet18_jit, resnet50 and 1 more (batch 2, 224 px, cpu)"),
     ],
@@ -91,14 +91,14 @@ def test_a_list_of_runs_says_what_is_timed(fields: dict[str, Any], words: str) -
     [
         ({"runners": "jitt"}, "no runner is called 'jitt'; closest: jit, vl_jit"),
         ({"groups": "rnn"}, "Input should be 'rnns', 'cnns', 'vl', 'norms', 'compiled' or 'cells'"),
-        ({"baseline": "vl_py"}, "the baseline vl_py is not among what is timed: aten, jit, jit_premul"),
+        ({"baseline": "vl_py"}, "the baseline vl_py is not one of the runners to time: aten, jit, jit_premul"),
         ({"baseline": "pi"}, "no runner is called 'pi'"),
-        ({"proj_size": 512}, "proj_size 512 is not smaller than hidden_size 512"),
-        ({"sweep_values": "1,2"}, "sweep_values are given but nothing is swept"),
-        ({"sweep": "seq_length", "sweep_values": "0,3"}, "a sweep of seq_length goes from 1 to 10000, which 0 is not"),
+        ({"proj_size": 512}, "projection size 512 is not smaller than hidden size 512: reduce it, or choose 0"),
+        ({"sweep_values": "1,2"}, "there are sweep values, but no size to vary"),
+        ({"sweep": "seq_length", "sweep_values": "0,3"}, "a sweep of seq_length takes values from 1 to 10,000, not 0"),
         (
             {"sweep": "hidden_size", "proj_size": 100, "sweep_values": "64"},
-            "proj_size 100 is not smaller than the swept hidden_size 64",
+            "projection size 100 is not smaller than the swept hidden size 64",
         ),
         ({"sweep": "mini_batch", "sweep_values": "a"}, "valid integer"),
         ({"device": "meta"}, "nothing runs on meta"),
