@@ -134,7 +134,8 @@ def form() -> None:
 
 st.title("Recurrent layers", anchor=False)
 st.caption(
-    "Time LSTM, GRU and RNN layers, forward and backward, in each way to run them (*runner*). Also some ResNets."
+    "Time LSTM, GRU and RNN layers, forward and backward, with several *runners*: ways to run the same layer. Also "
+    "some ResNets."
 )
 first_visit()
 form()

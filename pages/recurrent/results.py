@@ -60,7 +60,8 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
     names = [_name(run, row) for row in rows]
     table = readable.table(frame, rows, utilisation).set_axis(names)
     shown, alt = informative_columns(table, CONSTANT), "Timings, runner by runner"
-    selected = results_table(shown, key=f"rows_{run.id}", alt=alt, columns=COLUMNS, selectable=True)
+    config = {"model": st.column_config.TextColumn("Runner", pinned=True, width=180)}
+    selected = results_table(shown, key=f"rows_{run.id}", alt=alt, columns=COLUMNS, selectable=True, config=config)
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
         run_view.more_processes(run, loops=max(_spec(run).loops, LEAST_SAMPLES))

@@ -18,6 +18,7 @@ LABELS = {
     "min_samples": "Minimum samples",
     "time_limit": "Time limit (s)",
     "max_batch_size": "Largest batch size",
+    "cosine": "Cosine similarity",
     "filter": "Only names containing",
     "exclude": "Exclude names containing",
     "exclude_exact": "Exclude models",
