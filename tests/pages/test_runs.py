@@ -193,10 +193,10 @@ def test_runs_that_ended_meanwhile_are_offered_not_forced(store: Store) -> None:
         (State.STARTING, "loading PyTorch, about 10 s the first time"),
         (State.RUNNING, "1 of 2 counts done"),
         (State.STOPPING, "stopping; 1 of 2 counts done"),
-        (State.FINISHED, "1 of 2 done in"),
+        (State.FINISHED, "1 of 2 counts done; the run took"),
         (State.FAILED, "error after"),
         (State.VANISHED, "no heartbeat, and its process cannot be reached"),
-        (State.CANCELLED, "stopped on request; 1 of 2 done, 1 row kept"),
+        (State.CANCELLED, "stopped on request; 1 of 2 counts done, 1 row kept"),
     ],
 )
 def test_every_state_is_told_in_words(store: Store, state: State, words: str) -> None:
@@ -464,7 +464,7 @@ def test_a_run_whose_rows_all_failed_does_not_look_like_a_success(store: Store) 
     app = open_page(ONE, run=str(run_id))
     assert not app.exception
     assert ":red-badge[:material/error: all failed]" in [text.value for text in app.markdown]
-    assert "1 of 1 row failed after" in texts(app)
+    assert "1 of 1 row failed; the run took" in texts(app)
     (table,) = [table for table in open_page(LIST).dataframe if table.key == "runs_table"]
     assert list(table.value["state"]) == ["✗ all failed"]
     assert "progress" not in table.value, "100 % done is no success"
