@@ -52,7 +52,7 @@ def test_from_a_budget_to_a_shortlist_to_a_timing_to_a_comparison_to_a_link(
         page.set_viewport_size({"width": 1440, "height": 1600})
         page.goto(server.url)
         page.get_by_role("button", name="ImageNet against MACs").click()
-        expect(page.get_by_text(re.compile(r"shown; .* on the Pareto front"))).to_be_visible()
+        expect(page.get_by_text(re.compile(r"rows shown .* on the Pareto front"))).to_be_visible()
         page.get_by_label("Search", exact=True).fill("timm:test_*")
         page.get_by_label("≤ MACs (G)").fill("0.055")
         page.get_by_label("≤ MACs (G)").press("Enter")

@@ -53,7 +53,7 @@ def test_from_an_empty_store_to_a_front_and_the_devices_of_a_shortlist(
         expect(page.get_by_role("combobox", name="X axis")).to_have_value("Latency p50 (ms)")
         page.get_by_role("combobox", name="Estimate speed on").click()
         page.get_by_role("option", name=re.compile("^eager, batch 1, float32 on")).click()
-        expect(page.get_by_text(re.compile(r"shown; .* on the Pareto front"))).to_be_visible()
+        expect(page.get_by_text(re.compile(r"rows shown .* on the Pareto front"))).to_be_visible()
         expect(page.get_by_text("Hollow points are estimates")).to_be_visible()
         symbols = page.locator(".js-plotly-plot").evaluate_all(SYMBOLS)
         hollow = [symbol for symbol in symbols if symbol and symbol.endswith("-open")]
