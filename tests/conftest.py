@@ -14,7 +14,7 @@ from engine.settings import Settings
 from engine.store import Store, open_store
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, BrowserContext, Page
 
     from tests.support.page import Answering
     from tests.support.postgres import Server
@@ -132,7 +132,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> "Iterator[Browser]":
     """For tests that drive the app as people do."""
     from tests.support.browser import chromium
@@ -141,16 +141,29 @@ def browser() -> "Iterator[Browser]":
         yield browser
 
 
+@pytest.fixture(scope="session")
+def profile(browser: "Browser") -> "Iterator[BrowserContext]":
+    """A browser profile for all tests of a worker, with an empty tab.
+
+    Tabs that it opens share its process, so that Streamlit's scripts are loaded and compiled once.
+    """
+    with browser.new_context(viewport={"width": 1440, "height": 1400}, accept_downloads=True) as profile:
+        empty = profile.new_page()
+        empty.route("**", lambda route: route.fulfill(body=""))
+        empty.goto("http://127.0.0.1/")
+        yield profile
+
+
 @pytest.fixture
-def page(browser: "Browser") -> "Iterator[Page]":
-    """A window of its own, in which no page may have failed in the end."""
+def page(profile: "BrowserContext") -> "Iterator[Page]":
+    """A tab of its own, in which no page may have failed in the end."""
     from playwright.sync_api import expect
 
     from tests.support.browser import PATIENCE_S
 
-    context = browser.new_context(viewport={"width": 1440, "height": 1400}, accept_downloads=True)
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE_S * 1000)
-    yield page
-    expect(page.get_by_test_id("stException")).to_have_count(0)
-    context.close()
+    with profile.expect_page() as opened:
+        profile.pages[0].evaluate("() => { window.open() }")
+    with opened.value as page:
+        page.set_default_timeout(PATIENCE_S * 1000)
+        yield page
+        expect(page.get_by_test_id("stException")).to_have_count(0)

@@ -19,7 +19,7 @@ from engine.words import plural
 if TYPE_CHECKING:
     from engine.store import Filter, Store
 
-ORDER = Literal["newest", "oldest", "loss", "accuracy", "latency"]
+ORDER = Literal["newest", "oldest", "loss", "held_out_loss", "accuracy", "latency"]
 WORDS = TypeAliasType("WORDS", Annotated[tuple[str, ...], split_words])
 Words = Annotated[WORDS, NoDecode]
 

@@ -187,7 +187,8 @@ class Profile(RunHere, ProfileFlags):
 
     @FILE reads names from a text or CSV file; FILE.json is an open_clip configuration of your own;
     python:package.module:factory is a module of your own, which is built by calling the factory and gets images of 224
-    pixels unless --image-size says otherwise. It is imported from the current folder or PYTHONPATH.
+    pixels unless --image-size says otherwise. It is imported from the current folder or PYTHONPATH. --detail also
+    prints the operators of each model.
     """
 
     columns: Literal["full", "reference"] = Field(

@@ -183,12 +183,12 @@ def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) ->
         return None
     sharing = spec.nproc if spec.device == "cpu" else 1  # on accelerators, each process has its own memory
     need = sharing * _least_mb(spec, rows.iloc[0].to_dict()) / 1e3
-    text = f"Memory: at least {digits(need)} GB for weights, gradients and optimizer; activations come on top."
+    text = f"Memory: at least {digits(need)} GB for weights, gradients and optimizer, without activations."
     if device_gb is None:
         return Check("ok", text)
     if need > device_gb:
-        return Check("error", f"{text} There are {digits(device_gb)} GB.")
-    return Check("warning" if need > device_gb / 2 else "ok", f"{text} There are {digits(device_gb)} GB.")
+        return Check("error", f"{text} The device has {digits(device_gb)} GB.")
+    return Check("warning" if need > device_gb / 2 else "ok", f"{text} The device has {digits(device_gb)} GB.")
 
 
 def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:
@@ -254,13 +254,13 @@ def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: float
     sharing = spec.nproc if isinstance(spec, TrainSpec) and spec.device == "cpu" else 1
     peak, held = (sharing * mb / 1e3 for mb in (prospect.peak_mb, prospect.state_mb))
     what = "weights, gradients and optimizer" if training else "weights"
-    text = f"Memory: about {digits(peak)} GB, {digits(held)} GB of which for {what}, the rest for a batch"
-    text += f"; {sharing} processes together." if sharing > 1 else "."
+    processes = f" in {sharing} processes" if sharing > 1 else ""
+    text = f"Memory: about {digits(peak)} GB{processes}: {digits(held)} GB for {what}, the rest for a batch."
     if device_gb is None:
         return Check("ok", text)
     free_gb = device_gb if prospect.unused_mb is None else prospect.unused_mb / 1e3
-    text += f" There are {digits(device_gb)} GB"
-    text += "." if prospect.unused_mb is None else f", {digits(free_gb)} GB of them free now."
+    text += f" The device has {digits(device_gb)} GB"
+    text += "." if prospect.unused_mb is None else f", and {digits(free_gb)} GB are free now."
     if held > device_gb:
         return Check("error", text)
     if peak > free_gb:

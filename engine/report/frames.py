@@ -217,8 +217,8 @@ def _parent(path: str, known: set[str]) -> str | None:
 
 
 RUN_COLUMNS = (
-    *("id", "kind", "state", "what", "created", "tags", "owner", "train_loss", "zeroshot_top1", "latency_ms", "flags"),
-    *("duration_s", "device", "error", "cause", "progress"),
+    *("id", "kind", "state", "what", "train_loss", "clip_val_loss", "zeroshot_top1", "latency_ms", "flags", "created"),
+    *("duration_s", "tags", "owner", "device", "error", "cause", "progress"),
 )
 
 
@@ -239,14 +239,15 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
             "cause": run.cause.value if run.cause else "",
             "error": run.error,
             "train_loss": run.results.loss,
+            "clip_val_loss": run.results.held_out_loss,
             "zeroshot_top1": run.results.accuracy,
             "latency_ms": run.results.latency_ms,
             "flags": in_words(run.results.flags),
         }
         for run in runs
     ]
-    types = dict.fromkeys(["progress", "duration_s", "train_loss", "zeroshot_top1", "latency_ms"], float)
-    return pd.DataFrame(records, columns=RUN_COLUMNS).astype(types)
+    numbers = ["progress", "duration_s", "train_loss", "clip_val_loss", "zeroshot_top1", "latency_ms"]
+    return pd.DataFrame(records, columns=RUN_COLUMNS).astype(dict.fromkeys(numbers, float))
 
 
 def read_modules(run_dir: Path, name: str) -> pd.DataFrame | None:

@@ -26,6 +26,8 @@ MAX_CONFIG_BYTES = 65_536
 MAX_LAYERS = 1024
 MAX_WIDTH = 65_536
 MAX_VOCABULARY = 10_000_000
+DETAILED = 100
+"""Keep the table of modules unasked for up to this many counts. A table has 90 kB on average, so they have 9 MB."""
 
 
 def _check_tower(where: str, config: Any) -> None:
@@ -71,7 +73,7 @@ class ProfileSpec(Spec):
 
     kind: ClassVar[str] = "profile"
     paced_by: ClassVar[tuple[str, ...]] = (
-        *("counter", "device", "batch_size", "image_size", "precision", "training", "detail", *OPTIONS),
+        *("counter", "device", "batch_size", "image_size", "precision", "training", *OPTIONS),
     )
     meaning: ClassVar[tuple[str, ...]] = ("counter", "precision", "context_length", *OPTIONS)
 
@@ -97,7 +99,9 @@ class ProfileSpec(Spec):
     )
     precision: Precision = Field("float32", description="Data type of weights and inputs.")
     training: bool = Field(False, description="Also estimate the training peak, with a backward pass.")
-    detail: bool = Field(False, description="Also keep a table of every module.")
+    detail: bool = Field(
+        False, description=f"Keep the table of modules of each model. Runs of up to {DETAILED} counts always keep it."
+    )
     num_classes: NumClasses = None
     in_chans: InChans = None
     model_kwargs: ModelKwargs = ""

@@ -21,16 +21,27 @@ split_words = BeforeValidator(_split)
 Publishable = Annotated[
     bool,
     Field(
-        description="Time in 5 fresh processes with 10 s of samples each, instead of 3 with 2 s. 1 process is a first "
-        "impression, 3 allow quoting a value with its spread, 5 allow publishing it and claiming no difference."
+        description="Time in 5 fresh processes with 10 s of samples each, instead of 3 with 2 s. The verdict can then "
+        "be: no difference. A given number of processes or seconds replaces these."
     ),
 ]
 Replicates = Annotated[
-    int | None, Field(ge=1, le=20, description="Fresh processes per model. 1 gives no spread and no verdicts.")
+    int | None,
+    Field(
+        ge=1,
+        le=20,
+        description="Number of fresh processes. 1 gives a first impression without spread and verdicts, 3 give a value "
+        "to quote. Default: 3, publishable 5.",
+    ),
 ]
 MinSeconds = Annotated[
     float | None,
-    Field(gt=0, le=3600, allow_inf_nan=False, description="Least sampled time. Default: 2 s, publishable 10 s."),
+    Field(
+        gt=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Least sampled time per process, in seconds. Default: 2, publishable 10.",
+    ),
 ]
 TimeLimit = Annotated[
     float,

@@ -16,11 +16,12 @@ from engine.store.records import EARLIER_S, TAGS, storable
 from engine.store.tables import run_models, run_results, run_tags, run_texts, runs
 
 WILDCARDS = {"*": "%", "?": "_"}
-Order = Literal["newest", "oldest", "loss", "accuracy", "latency"]
+Order = Literal["newest", "oldest", "loss", "held_out_loss", "accuracy", "latency"]
 ORDERS: dict[Order, tuple[ColumnElement[Any], ...]] = {
     "newest": (runs.c.id.desc(),),
     "oldest": (runs.c.id.asc(),),
     "loss": (run_results.c.loss.asc().nulls_last(), runs.c.id.desc()),
+    "held_out_loss": (run_results.c.held_out_loss.asc().nulls_last(), runs.c.id.desc()),
     "accuracy": (run_results.c.accuracy.desc().nulls_last(), runs.c.id.desc()),
     "latency": (run_results.c.latency_ms.asc().nulls_last(), runs.c.id.desc()),
 }
@@ -35,6 +36,7 @@ LINES: Select[Any] = select(
     run_results.c.rows,
     run_results.c.failed.label("failed_rows"),
     run_results.c.loss.label("train_loss"),
+    run_results.c.held_out_loss.label("clip_val_loss"),
     run_results.c.accuracy.label("top1"),
     run_results.c.latency_ms,
     run_results.c.flags,

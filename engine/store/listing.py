@@ -5,7 +5,6 @@ Names and texts are casefolded, so that SQLite and PostgreSQL compare them in th
 
 import json
 from collections.abc import Iterable
-from statistics import median
 from typing import Any
 
 from sqlalchemy import Connection, case, delete, exists, insert, literal, select
@@ -75,28 +74,33 @@ WITH_RESULTS = ("benchmark", "recurrent", "device", "train", "evaluate")
 def results_of(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Return the columns of `run_results` for the (status, payload) of a run's rows, in their order.
 
-    loss: training loss of the last epoch. accuracy: last top-1 of a training, else first top-1 of an evaluation.
-    latency_ms: median over the rows. flags: all flags of the rows.
+    loss: mean training loss of the last epoch. held_out_loss: of a training's last validation. accuracy: last top-1 of
+    a training, else first top-1 of an evaluation. latency_ms: of the only timed row; None for several, because these
+    have no common latency. flags: all flags of the rows.
     """
-    statuses, payloads = [], []
+    statuses: list[str] = []
+    payloads: list[dict[str, Any]] = []
     for status, payload in lines:
         statuses.append(status)
         try:
-            payloads.append(json.loads(payload) if status == "ok" else {})
+            row = json.loads(payload) if status == "ok" else {}
         except UNREADABLE:
-            payloads.append({})
+            continue
+        if isinstance(row, dict):
+            payloads.append(row)
 
-    def values(*names: str) -> list[float]:
-        found = [row[name] for row in payloads for name in names if isinstance(row, dict) and row.get(name) is not None]
-        return [float(value) for value in found if isinstance(value, int | float)]
+    def values(name: str, found: list[dict[str, Any]] = payloads) -> list[float]:
+        return [float(value) for row in found if isinstance(value := row.get(name), int | float)]
 
     trained, evaluated, latencies = values("zeroshot_top1"), values("acc1"), values("latency_ms")
-    flags = [str(flag) for row in payloads if isinstance(row, dict) for flag in row.get("flags") or ()]
+    validations = [row for row in payloads if "train_loss" in row]  # an evaluation has its loss in the same field
+    flags = [str(flag) for row in payloads for flag in row.get("flags") or ()]
     return {
         "rows": len(statuses),
         "failed": sum(status != "ok" for status in statuses),
         "loss": next(reversed(values("train_loss")), None),
+        "held_out_loss": next(reversed(values("clip_val_loss", validations)), None),
         "accuracy": trained[-1] if trained else next(iter(evaluated), None),
-        "latency_ms": median(latencies) if latencies else None,
+        "latency_ms": latencies[0] if len(latencies) == 1 else None,
         "flags": "; ".join(dict.fromkeys(flags)),
     }

@@ -75,11 +75,13 @@ class Results:
     failed: int = 0
     """Number of rows whose status is not `ok`."""
     loss: float | None = None
-    """Training loss of the last epoch."""
+    """Mean training loss of the last epoch."""
+    held_out_loss: float | None = None
+    """Loss of a training on the held-out pairs at its last validation."""
     accuracy: float | None = None
     """Top-1 accuracy: zero-shot where it was measured."""
     latency_ms: float | None = None
-    """Median latency over the rows."""
+    """Median latency of the only timed row. None for a run of several models or variants."""
     flags: tuple[str, ...] = ()
 
 

@@ -83,8 +83,8 @@ def _results(row: Row[Any]) -> Results:
     if row.results_run_id is None:
         return Results()
     flags = tuple(row.results_flags.split("; ")) if row.results_flags else ()
-    numbers = {name: getattr(row, f"results_{name}") for name in ("rows", "failed", "loss", "accuracy", "latency_ms")}
-    return Results(**numbers, flags=flags)
+    numbers = ("rows", "failed", "loss", "held_out_loss", "accuracy", "latency_ms")
+    return Results(**{name: getattr(row, f"results_{name}") for name in numbers}, flags=flags)
 
 
 def readable_run(row: Row[Any]) -> Run | None:

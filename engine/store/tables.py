@@ -2,7 +2,7 @@
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
 
-HEAD = "0004"
+HEAD = "0005"
 """The newest migration. Kept here so that opening an up-to-date store does not import Alembic."""
 
 metadata = MetaData()
@@ -112,6 +112,7 @@ run_results = Table(
     Column("accuracy", Float),
     Column("latency_ms", Float),
     Column("flags", Text, nullable=False),
+    Column("held_out_loss", Float),
 )
 """A summary of the rows of each run that has ended, so that lists show and sort results without reading rows."""
 

@@ -22,6 +22,7 @@ from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, d
 from engine.specs import ModelName, ProfileSpec, format_image_size
 from engine.specs.base import CLUSTER, device_there, json_object
 from engine.specs.building import OPTIONS
+from engine.specs.profile import DETAILED
 from engine.tasks.shards import Shards, spread, spread_on_cluster
 
 Builder = Callable[[str, Wanted], Built]
@@ -49,6 +50,7 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     spec = spec.model_copy(update={"device": device_there(spec.device)})
     yield environment.current(spec.device)
     todo = [(model, number) for model in models for number in range(len(spec.points))]
+    spec = spec.model_copy(update={"detail": spec.detail or len(todo) <= DETAILED})
     count = partial(_count, spec)
     if on_cluster:
         yield from _in_shards(spec, todo, spread_on_cluster(count, todo), "on the cluster", run_dir)

@@ -8,6 +8,7 @@ import streamlit as st
 
 from engine.jobs import submit
 from engine.report.catalog import choose
+from engine.report.quantities import MEASURED
 from engine.report.timings import needs, stored
 from engine.report.timings.stored import Setting
 from engine.specs import BenchmarkSpec, Refused
@@ -56,7 +57,8 @@ def plan(
     if len(chosen):
         subject, rows = "Selection", chosen
     elif promising is None:
-        subject, rows = "Pareto front", choose.to_measure(shown, axes.x, axes.y)
+        subject = "Pareto front by MACs" if {axes.x, axes.y} & set(MEASURED) else "Pareto front"
+        rows = choose.to_measure(shown, axes.x, axes.y)
     else:
         subject, rows = (
             "Estimated to be near the front",
@@ -106,9 +108,9 @@ def buttons(plan: Plan) -> None:
         icon=":material/timer:",
         key="catalog_measure",
         disabled=viewer or not models,
-        help="Time the selected rows at their image sizes and with the timing setting in the sidebar. If none is "
-        f"selected: the Pareto front, or with estimated speeds the {MOST} models that could change the front most. "
-        "Models with a timing are not timed again.",
+        help="Time the selected rows at their image sizes, with the timing setting in the sidebar. Without a "
+        "selection, time the Pareto front, with MACs in place of speed; with estimated speeds, time the "
+        f"{MOST} models that could change the front most. Models with a timing are not timed again.",
     )
     specs = plan.specs if pressed else ()
     if flagged := sum(len(spec.models) for spec in plan.repetitions):

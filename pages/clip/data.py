@@ -37,6 +37,8 @@ from pages.shared.text import plain, show_error
 LOOK_S = 3
 """The preview opens images for at most this many seconds, so that the form stays responsive."""
 THUMBNAIL, SHOWN_WIDTH = 128, 84
+GROUP, GAP = 5, 16
+"""Number of example images that stay side by side, and the pixels between them."""
 FEW_CLASSES = 12
 """Up to this many classes are listed in a sentence, more in a table."""
 MOST_STAMPED = 1000
@@ -225,16 +227,23 @@ def draw(preview: Preview) -> None:
         return
     facts = preview.look
     st.text(_counts(facts))
-    pictures = [
-        (image, plain(pair.caption[:60]), pair.caption)
-        for image, pair in zip(preview.thumbnails, facts.samples, strict=True)
-    ]
-    grid(pictures, width=SHOWN_WIDTH)
+    _samples(preview, facts)
     _classes(facts)
     for note in facts.notes:
         st.caption(plain(note))
     if facts.unreadable:
         _unreadable(facts)
+
+
+def _samples(preview: Preview, facts: Look) -> None:
+    """Draw the example images. A group of five stays side by side, so ten images fill one row or two."""
+    examples = [(image, pair) for image, pair in zip(preview.thumbnails, facts.samples, strict=True) if image]
+    with st.container(horizontal=True, gap=GAP):
+        for place in range(0, len(examples), GROUP):
+            # at most as wide as the images; five columns of at least 40 px fit on a phone
+            with st.grid(GROUP, min_column_width=40, gap=GAP, width=GROUP * (SHOWN_WIDTH + GAP) - GAP):
+                for image, pair in examples[place : place + GROUP]:
+                    st.image(image, caption=plain(pair.caption[:60]), width="stretch", alt=pair.caption)
 
 
 def _counts(facts: Look) -> str:

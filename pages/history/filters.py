@@ -20,7 +20,8 @@ DAYS = {"today": 0, "since yesterday": 1, "last 7 days": 6, "last 30 days": 29}
 ORDERS: dict[str, Order] = {
     "newest first": "newest",
     "oldest first": "oldest",
-    "lowest loss": "loss",
+    "lowest training loss": "loss",
+    "lowest held-out loss": "held_out_loss",
     "highest top-1": "accuracy",
     "lowest latency": "latency",
 }
@@ -61,9 +62,9 @@ def fields(store: Store) -> Filter | None:
     """Draw the filters and return them as a Filter, or None with an error message if a value is invalid."""
     shared: dict[str, Any] = {"bind": BIND, "on_change": go_to_first_page}
     devices, all_tags = _choices(backend.settings().store_url, store.revision())
-    text, model, device, tags, states = st.columns([3, 2, 2, 2, 2])
+    grid = st.grid(6, min_column_width=130)
     values = {
-        "text": text.text_input(
+        "text": grid.cell(column_span=2).text_input(
             "Search",
             key=key("text"),
             live=LIVE,
@@ -71,7 +72,7 @@ def fields(store: Store) -> Filter | None:
             icon=":material/search:",
             **shared,
         ),
-        "model": model.text_input(
+        "model": grid.text_input(
             "Model",
             key=key("model"),
             live=LIVE,
@@ -80,9 +81,9 @@ def fields(store: Store) -> Filter | None:
             "whole name. With a library in front, such as timm:resnet18, only its models are found.",
             **shared,
         ),
-        "device": device.selectbox("Device", devices, index=None, key=key("device"), placeholder="any", **shared),
-        "tags": tags.multiselect("Tags", all_tags, key=key("tags"), placeholder="any", **shared),
-        "states": states.multiselect("State", list(OUTCOMES), key=key("states"), placeholder="any", **shared),
+        "device": grid.selectbox("Device", devices, index=None, key=key("device"), placeholder="any", **shared),
+        "tags": grid.multiselect("Tags", all_tags, key=key("tags"), placeholder="any", **shared),
+        "states": grid.multiselect("State", list(OUTCOMES), key=key("states"), placeholder="any", **shared),
     }
     with st.container(horizontal=True, horizontal_alignment="distribute"):
         options: dict[str, Any] = {"selection_mode": "multi", "wrap": True, **shared}

@@ -1,5 +1,6 @@
 """The list of runs, page by page, with actions for the selected runs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
@@ -9,12 +10,14 @@ from engine.report.export import bulk
 from engine.store import Filter, Run, State
 from engine.words import plural
 from pages.history.filters import BIND, clear, go_to_first_page, key
-from pages.shared import backend, rerun, run_actions, sign_in, tour
+from pages.shared import backend, comparison_link, rerun, run_actions, sign_in, tour
 from pages.shared.table import download_table, results_table
 
 SIZES = (25, 50, 100, 200)
 MARKS = {"finished": "✓", "failed": "✗", "all failed": "✗", "vanished": "?", "cancelled": "–", "queued": "…"}
 """Marks in front of a state in the list, which cannot draw the icons of a badge."""
+SELECTED = key("selected")
+"""The parameter of the address with the numbers of the selected runs, such as `12,15`."""
 
 
 def draw(filter: Filter) -> None:
@@ -30,10 +33,10 @@ def draw(filter: Filter) -> None:
             "Runs per page", SIZES, 1, key=key("size"), bind=BIND, label_visibility="collapsed", width=100,
             on_change=go_to_first_page,
         )  # fmt: skip
-        _choose_columns()
         page = st.pagination(-(-total // size), key=key("page"), bind=BIND)
         first = (page - 1) * size
         st.caption(f"{first + 1:,} to {min(first + size, total):,} of {plural(total, 'run')}")
+        _choose_columns()
         download_table(
             lambda: bulk.runs(store, filter),
             "runs",
@@ -46,7 +49,7 @@ def draw(filter: Filter) -> None:
 
 
 def _choose_columns() -> None:
-    """Draw the choice of the table's columns."""
+    """Draw the choice of the table's columns. `_table` leaves out those without a value."""
     config = _config()
     with st.popover("Columns", icon=":material/view_column:"):
         st.pills(
@@ -59,13 +62,13 @@ def _choose_columns() -> None:
             format_func=lambda name: config[name]["label"],
             label_visibility="collapsed",
         )
+        st.caption("A column is shown if a run on this page has a value for it.")
     rerun.hold(key("columns"))
 
 
 def _shown() -> list[str]:
-    """Return the columns shown by default: tags only if a run has one."""
-    hidden = {*frames.RUN_COLUMNS[-2:], *(() if backend.store().tags() else ("tags",))}
-    return [name for name in frames.RUN_COLUMNS if name in _config() and name not in hidden]
+    """Return the columns shown by default."""
+    return [name for name in frames.RUN_COLUMNS[:-2] if name in _config()]
 
 
 @st.fragment
@@ -104,26 +107,47 @@ def _draw_empty(filter: Filter) -> None:
 
 
 def _table(runs: list[Run]) -> list[int]:
-    """Draw the runs of a page and return the numbers of the selected ones. A click on a number opens the run."""
+    """Draw the runs of a page and return the numbers of the selected ones. A click on a number opens the run.
+
+    The address holds the selection, so that Back returns to it. Runs that are not on this page are not selected.
+    """
     if (click := st.session_state.get(key("open"))) is not None:
         st.switch_page("run/page.py", query_params={"run": click.label})
     frame = frames.runs(runs)  # not cached, because the duration of a running run changes
     frame["state"] = [f"{_mark(run)} {run.outcome}" for run in runs]
     shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
     chosen, config = st.session_state.get(key("columns"), _shown()), _config()
+    filled = [name for name in chosen if name in config and not all(map(_is_empty, frame[name]))]
+    if key("table") not in st.session_state or rerun.through_history():
+        st.session_state[SELECTED] = comparison_link.named(SELECTED)
+    selected = st.session_state[SELECTED]  # a message that was sent before the last click has an older address
     options: dict[str, Any] = {"help": "Open this run.", "pinned": True, "width": 60, "type": "tertiary"}
     number = st.column_config.ButtonColumn("Run", key=key("open"), **options)
     return [
         int(run)
         for run in results_table(
-            shown[["id", *(name for name in frames.RUN_COLUMNS if name in chosen and name in config)]],
+            shown[["id", *(name for name in frames.RUN_COLUMNS if name in filled)]],
             key=key("table"),
             alt="Runs on this page",
             pinned="id",
-            selectable=True,
+            selected=[run.id for run in runs if str(run.id) in selected],
+            on_select=_select,
             config=config | {"id": number},
         )
     ]
+
+
+def _select(run_ids: Sequence[int]) -> None:
+    """Store the selected runs, in the address too."""
+    st.session_state[SELECTED] = selected = [str(run_id) for run_id in run_ids]
+    if selected:
+        st.query_params[SELECTED] = ",".join(selected)
+    else:
+        st.query_params.pop(SELECTED, None)
+
+
+def _is_empty(value: Any) -> bool:
+    return value in ("", []) or value != value  # NaN is the only value that differs from itself
 
 
 def _mark(run: Run) -> str:
@@ -136,22 +160,30 @@ def _config() -> dict[str, Any]:
     owner = {"owner": column.TextColumn("Owner", width="small")} if sign_in.configured() else {}
     return owner | {
         "kind": column.TextColumn("Kind", width="small"),
-        "what": column.TextColumn("Request", width=250),
+        "what": column.TextColumn("Request", width=325),
         "state": column.TextColumn("State", width=110),
         "train_loss": column.NumberColumn(
-            "Last loss", format="%.4g", width=85, help="Training loss of the last epoch."
+            "Training loss", format="%.4g", width=95, help="Mean training loss of the last epoch."
+        ),
+        "clip_val_loss": column.NumberColumn(
+            "Held-out loss",
+            format="%.4g",
+            width=100,
+            help="Loss on the held-out pairs at the last validation of the training. It grows with the batch size.",
         ),
         "zeroshot_top1": column.NumberColumn(
             "Top-1",
             format="percent",
-            width=85,
-            help="Top-1 accuracy: zero-shot where it was measured, else that of a probe.",
+            width=65,
+            help="Top-1 accuracy: zero-shot where it was measured, else that of a probe. If a training measured none, "
+            "compare held-out losses.",
         ),
         "latency_ms": column.NumberColumn(
             "Latency (ms)",
             format="%.3g",
-            width=105,
-            help="Median latency of the run's rows, over all models and variants.",
+            width=95,
+            help="Median latency of a run with one timed row. A run of several models or variants has no common "
+            "latency: open it to see each.",
         ),
         "flags": column.TextColumn(
             "Flags", width="medium", help="Conditions that limit what a timing of the run shows."

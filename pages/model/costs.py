@@ -133,8 +133,8 @@ def draw_modules(name: str) -> None:
 
 
 def count_request(name: str) -> ProfileSpec:
-    """Return the spec of a count that keeps the table of modules."""
-    return ProfileSpec(models=(name,), detail=True)
+    """Return the spec of a count, which keeps the table of modules."""
+    return ProfileSpec(models=(name,))
 
 
 def latest(name: str) -> tuple[Run, ProfileRow, pd.DataFrame] | None:
@@ -156,10 +156,7 @@ def _kept(run: Run, name: str) -> tuple[ProfileRow, pd.DataFrame] | None:
 
 
 def _draw_count_button(name: str) -> None:
-    st.caption(
-        "The catalogue has no costs of single modules. A count on the meta device takes seconds and allocates no "
-        "weights."
-    )
+    st.caption("The catalogue has no costs of single modules. Count them here: it takes seconds and needs no weights.")
     if st.button("Count modules", key="model_count", icon=":material/account_tree:", type="primary"):
         launch.start(count_request(name))
     verbatim(command(count_request(name)), key="model_count_command")

@@ -56,7 +56,8 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
     by_name = {name: places[key] for name, key in zip(names, keys, strict=True)}
     cards = [by_name[name] for name in selected or (list(names) if len(rows) == 1 else [])]
     if not cards:
-        st.caption("Select rows to see towers, modules, operators and what was not counted.")
+        kept = any(row.detail_file for row in rows)
+        st.caption(f"Select rows to see {'modules, ' * kept}operators and what was not counted.")
     for row in cards:
         card(run, row)
 
@@ -190,9 +191,9 @@ def _towers(row: ProfileRow, tag: str) -> None:
 def _modules(run: Run, row: ProfileRow, tag: str) -> None:
     frame = frames.read_modules(backend.folder(run), row.detail_file or detail_name(row.library, row.model))
     if frame is None:
-        st.caption("This run kept no table of modules.")
-        if st.button("Count again with modules", key=f"detail_{tag}", icon=":material/account_tree:"):
-            _again(run, row, detail=True)
+        st.caption("This run kept no table of modules. A new count of this model alone keeps it.")
+        if st.button("Count this model again", key=f"detail_{tag}", icon=":material/account_tree:"):
+            _again(run, row, **({"counter": "both"} if row.counter == "fvcore" else {}))  # fvcore knows no modules
         return
     module_map.draw(frame, tag, f"{row.model}-{row.image_size}-batch{row.batch_size}-modules")
 

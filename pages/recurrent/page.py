@@ -48,7 +48,9 @@ MOST_NAMED = 8  # a sentence names at most this many runners
 def describe(spec: RecurrentSpec) -> str:
     """Return a sentence on what the button will do and how long it will take."""
     time = durations.promise(spec) or span(durations.timing_s(spec))
-    chosen, processes = spec.chosen, f"{plural(spec.processes, 'fresh process', 'es')} each"
+    chosen, processes = spec.chosen, plural(spec.processes, "fresh process", "es")
+    if len(spec.comparisons) > 1:
+        processes += " per network and size" if spec.swept else " per network"
     swept = f", {spec.sweep.replace('_', ' ')} {', '.join(map(str, spec.swept))}" if spec.swept else ""
     return (
         f"Times {plural(len(chosen), 'runner')} forward and backward{swept} on {spec.device} in "

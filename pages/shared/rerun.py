@@ -44,6 +44,12 @@ def updates_itself() -> bool:
     return bool(context and context.fragment_ids_this_run)
 
 
+def through_history() -> bool:
+    """Return whether Back or Forward of the browser asked for this drawing, so that the address decides."""
+    context = get_script_run_ctx(suppress_warning=True)
+    return bool(context and context.is_history_navigation)
+
+
 Arguments = ParamSpec("Arguments")
 _TURN = RLock()
 

@@ -156,21 +156,21 @@ def badge(run: Run) -> None:
 
 
 UNITS = {
-    "profile": "counts",
-    "benchmark": "processes",
-    "recurrent": "processes",
-    "device": "rates",
-    "train": "steps",
-    "evaluate": "parts",
+    "profile": ("count",),
+    "benchmark": ("process", "es"),
+    "recurrent": ("process", "es"),
+    "device": ("rate",),
+    "train": ("step",),
+    "evaluate": ("part",),
 }
-"""Units in which the progress of a running run is counted, by kind."""
+"""Unit in which the progress of a run is counted, by kind, as `plural` takes it."""
 
 
 def sentence(run: Run, store: Store) -> str:
     """Return the state and progress of a run as plain text."""
     elapsed = duration(seconds) if (seconds := run.seconds()) is not None else ""
-    done = f"{run.done} of {run.total}" if run.total else str(run.done)
-    counted = f"{done} {UNITS[run.kind]} done"
+    of_all = f"{run.done:,} of " if run.total else ""
+    done = f"{of_all}{plural(run.total or run.done, *UNITS[run.kind])} done"
     kept = f"{plural(run.results.rows, 'row')} kept"
     match run.state:
         case State.QUEUED:
@@ -183,20 +183,20 @@ def sentence(run: Run, store: Store) -> str:
         case State.RUNNING:
             remaining = run.seconds_left()
             left = f", about {duration(remaining)} left" if remaining is not None else ""
-            return f"{counted}, {run.note} now{left}" if run.note else f"{counted}{left}"
+            return f"{done}, {run.note} now{left}" if run.note else f"{done}{left}"
         case State.STOPPING:
-            return f"stopping; {counted}"
+            return f"stopping; {done}"
         case State.FINISHED:
-            if not run.results.failed:
-                return f"{done} done in {elapsed}"
-            failed = f"{run.results.failed:,} of {plural(run.results.rows, 'row')} failed"
-            return f"{failed} after {elapsed}" if run.all_failed else f"{done} done in {elapsed}; {failed}"
+            parts = [] if run.all_failed else [done]
+            if run.results.failed:
+                parts.append(f"{run.results.failed:,} of {plural(run.results.rows, 'row')} failed")
+            return "; ".join([*parts, f"the run took {elapsed}"])
         case State.FAILED:
-            return f"{(run.cause or 'error').replace('_', ' ')} after {elapsed or '0 s'}; {done} done, {kept}"
+            return f"{(run.cause or 'error').replace('_', ' ')} after {elapsed or '0 s'}; {done}, {kept}"
         case State.VANISHED:
-            return f"no heartbeat, and its process cannot be reached; {done} done. It continues if its host returns"
+            return f"no heartbeat, and its process cannot be reached; {done}. It continues if its host returns"
         case State.CANCELLED:
-            return f"stopped on request; {done} done, {kept}"
+            return f"stopped on request; {done}, {kept}"
 
 
 def progress(run: Run) -> None:

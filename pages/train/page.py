@@ -151,13 +151,12 @@ def _sweep_values(place: Any, name: str, key: str) -> list[str]:
 def draw_checks(spec: TrainSpec, counts: Data) -> bool:
     """Draw the list of checks and return True if no check is an error."""
     checks, plan = report_checks.checks(spec, counts), schedule(spec, counts.train)
+    checks += [report_checks.Check("ok", text)] if (text := other_rate(spec)) else []
     if plan.steps_per_epoch:
         needs, has_memory = clip_form.checks(spec, plan.batch_size)
         checks += needs
         floor = report_checks.memory(spec, backend.catalogue(), launch.device_memory_gb(spec.device))
         checks += [floor] if floor and not has_memory else []
-    if text := other_rate(spec):
-        checks.append(report_checks.Check("ok", text))
     if spec.precision in ("auto", "fp32") and (advice := launch.bf16_advice(spec.device, "Precision amp_bf16")):
         checks.append(report_checks.Check("ok", advice))
     return clip_form.draw_checks(checks)

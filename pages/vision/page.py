@@ -60,7 +60,9 @@ def describe(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     """Return a sentence on what the button will do and how long it will take."""
     time = durations.promise(spec, len(models)) or span(durations.timing_s(spec, models))
     variants = f"{len(spec.plan)} variants interleaved" if len(spec.plan) > 1 else spec.plan[0].label
-    processes = f"{plural(spec.processes, 'fresh process', 'es')} each"
+    several = {"model": len(models) > 1, "batch size": spec.batch_size == "sweep"}
+    per = " and ".join(name for name, many in several.items() if many)
+    processes = plural(spec.processes, "fresh process", "es") + (f" per {per}" if per else "")
     nodes = f", shared by {spec.nodes} nodes" if spec.nodes > 1 else ""
     action = "Times" if spec.purpose == "performance" else "Compares the results of"
     return (

@@ -81,7 +81,7 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
             page.get_by_role("button", name=f"Remove {name}").or_(page.get_by_text(name, exact=True)).first
         ).to_be_visible()
     page.get_by_role("button", name="Count", exact=True).click()
-    expect(page.get_by_text("3 of 3 done in")).to_be_visible()
+    expect(page.get_by_text("3 of 3 counts done; the run took")).to_be_visible()
     run_id = int(re.search(r"[?&]run=(\d+)", page.url)[1])
 
     with downloaded(page, "CSV", "Download").open(newline="") as file:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlencode
@@ -56,6 +57,17 @@ def wait(until: Callable[[], bool], seconds: float = LONG_S) -> None:
         time.sleep(0.2)
 
 
+def test_ten_example_images_fill_one_row_or_two(page: Page, server: Server) -> None:
+    page.goto(f"{server.url}/train")
+    images = page.get_by_role("img", name=re.compile("^a photo of the digit"))
+    expect(images).to_have_count(10)
+    tops = "images => images.map(image => Math.round(image.getBoundingClientRect().top))"
+    for width, expected in {1440: [10], 1366: [5, 5], 1100: [5, 5], 420: [5, 5]}.items():
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(500)  # until the page has its new width
+        assert list(Counter(images.evaluate_all(tops)).values()) == expected
+
+
 def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path) -> None:
     """A minute and more: CLIP learns the digits in three epochs, validated four times."""
     with serve(tmp_path) as server:
@@ -81,7 +93,7 @@ def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path
         assert epochs[-1].zeroshot_top1 > 0.5  # type: ignore[operator]  # ten classes: chance is 0.1
         assert any("continued from" in note for note in epochs[-1].notes)
 
-        expect(page.get_by_text("66 of 66 done in")).to_be_visible()
+        expect(page.get_by_text("66 of 66 steps done; the run took")).to_be_visible()
         page.wait_for_function(DRAWN)  # what is taken away below is drawn after that line
         with downloaded(page, "CSV", "Download epochs").open() as file:
             losses = [line["train_loss"] for line in csv.DictReader(file)]

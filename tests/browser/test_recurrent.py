@@ -40,9 +40,9 @@ def test_runners_from_form_to_chart_to_download(page: Page, tmp_path: Path) -> N
         for label, value in (("Processes", "1"), ("Sampled time (s)", "0.1")):
             page.get_by_label(label, exact=True).fill(value)
             page.get_by_label(label, exact=True).press("Enter")
-        expect(page.get_by_text("in 1 fresh process each")).to_be_visible()
+        expect(page.get_by_text("in 1 fresh process,")).to_be_visible()
         page.get_by_role("button", name="Time", exact=True).click()
-        expect(page.get_by_text("1 of 1 done in")).to_be_visible(timeout=LONG_S * 1000)
+        expect(page.get_by_text("1 of 1 process done; the run took")).to_be_visible(timeout=LONG_S * 1000)
         run_id = int(re.search(r"[?&]run=(\d+)", page.url)[1])  # type: ignore[index]
         store = open_store(server.settings)
         state, rows = store.run(run_id).state, {row.model: row for row in store.rows(run_id)}

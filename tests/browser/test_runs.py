@@ -21,8 +21,23 @@ def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_pa
     with serve(tmp_path, preload="", min_free_gb="1000000") as server:
         page.goto(f"{server.url}/runs")
         table = page.get_by_test_id("stDataFrame").first
+        entries = page.evaluate("history.length")
         select_rows(table, 0)
         expect(page.get_by_text("1 selected")).to_be_visible()
+        select_rows(table, 1)
+        expect(page.get_by_text("2 selected")).to_be_visible()
+        page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).click()
+        expect(page.get_by_role("heading", name="Compare", exact=True)).to_be_visible()
+        assert page.evaluate("history.length") == entries + 3  # two selected rows and a link
+        page.go_back()
+        expect(page.get_by_text("2 selected")).to_be_visible()
+        page.go_back()
+        expect(page.get_by_text("1 selected")).to_be_visible()
+        page.go_back()
+        expect(page.get_by_text("None selected")).to_be_visible()
+        page.go_forward()
+        expect(page.get_by_text("1 selected")).to_be_visible()
+        expect(page).to_have_url(f"{server.url}/runs?runs_selected=3")
         page.get_by_role("button", name="Tag", exact=True).click()
         page.get_by_role("combobox", name="Add").fill("paper")
         page.keyboard.press("Enter")

@@ -60,7 +60,7 @@ def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_pa
         page.get_by_role("button", name="Timing", exact=True).click()
         page.get_by_label("Processes", exact=True).fill("1")
         page.get_by_label("Processes", exact=True).press("Enter")
-        expect(page.get_by_text("in 1 fresh process each")).to_be_visible()
+        expect(page.get_by_text("in 1 fresh process per model,")).to_be_visible()
 
         first = start(page)
         expect(page.get_by_text(re.compile("1 of 2 processes done"))).to_be_visible(timeout=LONG_S * 1000)
@@ -74,7 +74,9 @@ def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_pa
         expect(page.get_by_text(re.compile("^Times 1 model .3 variants"))).to_be_visible()
         second = start(page)
         assert second != first
-        expect(page.get_by_text("1 of 1 done in")).to_be_visible(timeout=LONG_S * 1000)
+        expect(page.get_by_text("1 of 1 process done; 1 of 3 rows failed; the run took")).to_be_visible(
+            timeout=LONG_S * 1000
+        )
         expect(page.get_by_text("1 of 3 rows have failed")).to_be_visible()
         state, rows = rows_of(server, second)
         assert state is State.FINISHED

@@ -260,7 +260,9 @@ def test_without_timings_it_says_so_and_offers_to_make_them(store: Store) -> Non
     assert not app.exception
     assert "**0** of" in texts(app)
     captions = [each.value.replace("\\", "") for each in app.caption]
-    (status,) = (text for text in captions if text.startswith("Pareto front: 2 models not timed yet. Setting: "))
+    (status,) = (
+        text for text in captions if text.startswith("Pareto front by MACs: 2 models not timed yet. Setting: ")
+    )
     assert "Select points" not in status  # two lines would move the rows at the first selection
     assert "Setting: eager, batch 1, float32 on a cpu, 2 threads (here)" in plainly(app)
     app.button(key="catalog_measure").click().run()
@@ -311,7 +313,7 @@ def test_a_flagged_timing_is_hollow_off_the_front_and_timed_again_by_one_click(s
     table = app.dataframe[0].value
     assert set(table.loc[table["model"] == "resnet50", "flags"]) == {"contended, unstable"}
     assert {name.partition(".")[0] for name in front(app)} == {"resnet18"}
-    assert "spoiled left off the front" in plainly(app)
+    assert "flagged rows left off the front" in plainly(app)
     drawn = [trace for trace in figure(app)["data"] if "customdata" in trace]
     symbols = {
         point[1]: symbol.endswith("-open")

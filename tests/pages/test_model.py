@@ -63,7 +63,7 @@ def write_modules(settings: Settings, run_id: int, name: str) -> None:
 
 def counted(store: Store, settings: Settings, name: str = "timm:resnet18") -> int:
     """A finished count that has kept its modules."""
-    run_id = store.enqueue(ProfileSpec(models=(name,), detail=True))
+    run_id = store.enqueue(ProfileSpec(models=(name,)))
     finish(store, run_id, [profile_row(name.partition(":")[2], library=name.partition(":")[0])])
     write_modules(settings, run_id, name)
     return run_id
@@ -114,7 +114,7 @@ def test_modules_are_counted_from_here_and_the_count_is_followed(store: Store) -
     assert "The catalogue has no costs of single modules" in texts(app)
     app.button(key="model_count").click().run()
     assert not app.exception
-    assert store.runs()[0].spec == ProfileSpec(models=("timm:resnet18",), detail=True)
+    assert store.runs()[0].spec == ProfileSpec(models=("timm:resnet18",))
     assert app.query_params["run"] == "1"
     assert app.query_params["name"] == "resnet18"
     assert "next in the queue" in texts(app)
@@ -221,7 +221,7 @@ def test_trainings_and_evaluations_are_shown_with_their_best_figures(store: Stor
 def test_commands_and_buttons_lead_to_forms_filled_with_the_model() -> None:
     app = opened("ViT-B-32", "Commands")
     said = verbatim(app)
-    assert "python -m engine profile --models open_clip:ViT-B-32 --detail" in said
+    assert "python -m engine profile --models open_clip:ViT-B-32" in said
     assert "python -m engine benchmark --models open_clip:ViT-B-32 --variants eager,compile" in said
     assert "python -m engine train --model ViT-B-32" in said
     assert any(text.startswith("python -m engine evaluate --model ViT-B-32 --pretrained ") for text in said)

@@ -213,6 +213,28 @@ def test_a_single_row_opens_its_card(store: Store) -> None:
 
 
 @pytest.mark.slow
+def test_the_text_names_modules_where_the_run_keeps_them(store: Store) -> None:
+    for file, text in {"detail/a.json": "see modules, operators and", "": "see operators and"}.items():
+        run_id = queue(store, "resnet18", "resnet50")
+        finish(store, run_id, [profile_row(name, detail_file=file) for name in ("resnet18", "resnet50")])
+        assert text in texts(open_page(PAGE, run=str(run_id)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("counter", "again"), [("torch", "torch"), ("fvcore", "both")])
+def test_a_count_without_modules_is_made_again_by_a_counter_that_knows_them(
+    store: Store, counter: str, again: str
+) -> None:
+    run_id = queue(store, "resnet18", "resnet50", counter=counter)
+    finish(store, run_id, [profile_row("resnet18", counter=counter)])
+    app = open_page(PAGE, run=str(run_id))
+    assert "This run kept no table of modules" in texts(app)
+    (button,) = (each for each in app.button if each.label == "Count this model again")
+    button.click().run()
+    assert (spec_of(store).models, spec_of(store).counter) == (("timm:resnet18",), again)
+
+
+@pytest.mark.slow
 def test_a_link_opens_the_plot_with_its_axes(store: Store) -> None:
     run_id = queue(store, "resnet18", "resnet50")
     finish(store, run_id, [profile_row("resnet18"), profile_row("resnet50", mparams=20.0)])

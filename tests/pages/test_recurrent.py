@@ -58,13 +58,13 @@ def test_the_first_visit_without_cuda_begins_small_and_presets_fill_the_form(sto
     assert not app.exception
     assert ticked(app) == ["Small, for a CPU"]
     assert app.session_state["recurrent_groups"] == ["rnns"]
-    promise = r"Times 7 runners forward and backward on cpu in 3 fresh processes each, [\d.]+ (s|min).* to \d.*: aten"
+    promise = r"Times 7 runners forward and backward on cpu in 3 fresh processes, [\d.]+ (s|min).* to \d.*: aten"
     assert re.search(promise, texts(app))
     assert "Left out, because cpu has no cuDNN: cudnn." in plainly(app)
     app.button(key="recurrent_preset_As fastrnns").click().run()
     assert not app.exception
     assert app.number_input(key="recurrent_hidden_size").value == 512
-    assert "Times 11 runners" in texts(app)
+    assert "Times 11 runners forward and backward on cpu in 3 fresh processes per network, " in texts(app)
     app.button(key="recurrent_go").click().run()
     assert store.runs()[0].spec == RecurrentSpec(groups=("rnns", "cnns"))
     assert app.query_params["run"] == "1"

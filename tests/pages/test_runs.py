@@ -14,14 +14,17 @@ from engine.store import Attempt, Cause, Exit, State, Store, attempts, mirror, t
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
+from tests.support.clip import train_row
 from tests.support.page import (
     ENVIRONMENT,
+    benchmark_row,
     events,
     finish,
     followed,
     open_page,
     profile_row,
     queue,
+    queue_benchmark,
     texts,
     unfold,
     verbatim,
@@ -117,9 +120,21 @@ def took(app: AppTest) -> float:
 
 def tick(app: AppTest, *run_ids: int) -> None:
     """Choose runs in the list."""
-    rows = [listed(app).index(run_id) for run_id in run_ids]
-    app.session_state["runs_table"] = {"selection": {"rows": rows, "columns": [], "cells": []}}
+    app.session_state["runs_selected"] = [str(run_id) for run_id in run_ids]
     app.run()
+    assert chosen(app) == sorted(run_ids)
+
+
+def chosen(app: AppTest) -> list[int]:
+    """The numbers of the selected runs on the page."""
+    numbers = listed(app)
+    return sorted(numbers[place] for place in app.session_state["runs_table"]["selection"]["rows"])
+
+
+def columns(app: AppTest) -> list[str]:
+    """The columns of the list of runs, without its numbers."""
+    (table,) = [table for table in app.dataframe if table.key == "runs_table"]
+    return [name for name in table.value if name != "id"]
 
 
 @pytest.mark.slow
@@ -178,10 +193,10 @@ def test_runs_that_ended_meanwhile_are_offered_not_forced(store: Store) -> None:
         (State.STARTING, "loading PyTorch, about 10 s the first time"),
         (State.RUNNING, "1 of 2 counts done"),
         (State.STOPPING, "stopping; 1 of 2 counts done"),
-        (State.FINISHED, "1 of 2 done in"),
+        (State.FINISHED, "1 of 2 counts done; the run took"),
         (State.FAILED, "error after"),
         (State.VANISHED, "no heartbeat, and its process cannot be reached"),
-        (State.CANCELLED, "stopped on request; 1 of 2 done, 1 row kept"),
+        (State.CANCELLED, "stopped on request; 1 of 2 counts done, 1 row kept"),
     ],
 )
 def test_every_state_is_told_in_words(store: Store, state: State, words: str) -> None:
@@ -449,10 +464,45 @@ def test_a_run_whose_rows_all_failed_does_not_look_like_a_success(store: Store) 
     app = open_page(ONE, run=str(run_id))
     assert not app.exception
     assert ":red-badge[:material/error: all failed]" in [text.value for text in app.markdown]
-    assert "1 of 1 row failed after" in texts(app)
+    assert "1 of 1 row failed; the run took" in texts(app)
     (table,) = [table for table in open_page(LIST).dataframe if table.key == "runs_table"]
     assert list(table.value["state"]) == ["✗ all failed"]
     assert "progress" not in table.value, "100 % done is no success"
+
+
+@pytest.mark.slow
+def test_the_list_shows_the_columns_that_a_run_on_the_page_has_a_value_for(store: Store) -> None:
+    always = ["kind", "state", "what", "created", "duration_s", "device"]
+    finish(store, queue(store, "resnet18"), [profile_row("resnet18")])
+    assert columns(open_page(LIST)) == always
+    trained, timed, two = store.enqueue(TrainSpec()), queue_benchmark(store, "a"), queue_benchmark(store, "a", "b")
+    finish(store, trained, [train_row(1, zeroshot_top1=None), train_row(2, zeroshot_top1=None)])
+    finish(store, timed, [benchmark_row("a", flags=("unstable",))])
+    finish(store, two, [benchmark_row("a"), benchmark_row("b")])
+    store.set_tags(trained, ["paper"])
+    app = open_page(LIST)
+    results = ["train_loss", "clip_val_loss", "latency_ms", "flags"]
+    assert columns(app) == [*always[:3], *results, *always[3:5], "tags", "device"]
+    (table,) = [table for table in app.dataframe if table.key == "runs_table"]
+    shown = table.value.set_index("id")
+    assert list(shown.loc[str(trained), ["train_loss", "clip_val_loss"]]) == [1.5, 1.75]
+    assert shown.loc[str(timed), "latency_ms"] == 20.0
+    assert shown["latency_ms"].notna().sum() == 1, "a run of two models has no latency"
+    assert columns(open_page(LIST, runs_kinds="benchmark")) == [*always[:3], "latency_ms", "flags", *always[3:]]
+    chosen = ["Request", "Held-out loss", "Top-1", "Done"]
+    assert columns(open_page(LIST, runs_columns=chosen)) == ["what", "clip_val_loss", "progress"]
+    assert listed(open_page(LIST, runs_order="lowest held-out loss"))[0] == trained
+
+
+@pytest.mark.slow
+def test_a_link_selects_runs_and_a_message_with_an_older_address_does_not_undo_a_selection(store: Store) -> None:
+    one, two = (bring_to(store, State.FINISHED) for _ in range(2))
+    app = open_page(LIST, runs_selected=f"{two},99")
+    assert not app.exception
+    assert chosen(app) == [two]
+    assert "1 selected" in texts(app)
+    tick(app, one)
+    assert app.query_params["runs_selected"] == f"{two},99"
 
 
 @pytest.mark.slow

@@ -79,16 +79,34 @@ def test_presets_fill_the_form_and_the_form_lights_its_preset(store: Store) -> N
     assert not app.exception
     assert app.multiselect(key="benchmark_variants").value == ["eager", "compile"]
     assert "2 variants interleaved" in texts(app)
-    assert "in 3 fresh processes each" in texts(app)
+    assert "in 3 fresh processes, " in texts(app)
     app.button(key="benchmark_preset_Quick look").click().run()
     assert app.multiselect(key="benchmark_variants").value == ["eager"]
-    assert "in 1 fresh process each" in texts(app)
+    assert "in 1 fresh process, " in texts(app)
     app.number_input(key="benchmark_replicates").set_value(7).run()
     assert ticked(app) == []
     app.button(key="benchmark_go").click().run()
     spec = store.runs()[0].spec
     assert spec == BenchmarkSpec(models=("resnet18",), replicates=7, max_seconds=5)
     assert app.query_params["run"] == "1"
+
+
+@pytest.mark.slow
+def test_the_sentence_says_what_the_processes_are_for() -> None:
+    several = open_page(PAGE, benchmark_models="resnet*", benchmark_batch_size="sweep")
+    assert "in 3 fresh processes per model and batch size, " in texts(several)
+    assert "in 3 fresh processes per model, " in texts(open_page(PAGE, benchmark_models="resnet*"))
+
+
+@pytest.mark.slow
+def test_an_empty_batch_size_names_the_default_that_the_form_has_now() -> None:
+    app = open_page(PAGE)
+    assert app.selectbox(key="benchmark_batch_size").placeholder == "default: 1"
+    app = open_page(PAGE, benchmark_purpose="accuracy", benchmark_mode="training")
+    assert app.selectbox(key="benchmark_batch_size").placeholder == "default: 8"
+    app.selectbox(key="benchmark_batch_size").set_value("32").run()
+    app.get_by_key("benchmark_purpose").set_value("performance").run()
+    assert app.selectbox(key="benchmark_batch_size").value == "32"
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from engine.report.quantities import COMPARABLE, MEASURED, QUANTITIES, title
 from engine.report.timings import stored
 from engine.report.timings.estimates import OUT_OF_RANGE
 from engine.results.flags import SPOILING
+from engine.words import plural
 
 FLOPS = {"gmacs": "gflops", "image_gmacs": "image_gflops", "text_gmacs": "text_gflops"}
 """Columns in FLOPs, by the same column in MACs."""
@@ -97,7 +98,7 @@ def sentence(
     parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} models by {each} shown"]
     parts += [f"{lacking:,} {'has' if lacking == 1 else 'have'} no value for this plot"] if lacking else []
     parts += [f"**{front:,}** on the Pareto front"] if front else []
-    parts += [f"{left_off:,} spoiled left off the front"] if left_off else []
+    parts += [f"{plural(left_off, 'flagged row')} left off the front"] if left_off else []
     parts += [f"**{selected:,}** selected"] if selected else []
     return "; ".join(parts)
 

@@ -78,7 +78,7 @@ def requests(name: ModelName, accuracies: pd.DataFrame) -> dict[str, Spec]:
     """Return requests that measure a model here, by their label. accuracies: from `published`, for its tags."""
     model, models = name.model, (name,)
     specs: dict[str, Spec] = {
-        "Count it, module by module": ProfileSpec(models=models, detail=True),
+        "Count it, module by module": ProfileSpec(models=models),
         "Time inference": BenchmarkSpec(models=models),
         "Time training": BenchmarkSpec(models=models, mode="training"),
         "Time eager against compile": BenchmarkSpec(models=models, variants=("eager", "compile")),

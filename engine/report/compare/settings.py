@@ -49,7 +49,7 @@ def facts(run: Run) -> dict[tuple[str, str], str]:
         for name, value in asked.items()
     }
     if run.environment is not None:
-        ran = run.environment.model_dump(mode="json", exclude={"settings"})
+        ran = run.environment.model_dump(mode="json", exclude={"settings", *({"seed"} & asked.keys())})
         ran |= {name: value for name, value in used.items() if name not in asked}
         ran |= {f"{VERSION}{name}": version for name, version in ran.pop("versions").items()}
         ran |= {f"{GPU}{name}": value for name, value in ran.pop("gpu").items()}

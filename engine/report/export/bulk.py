@@ -13,9 +13,11 @@ from engine.store.records import devices_of
 
 COLUMNS = (
     *("run", "kind", "name", "what", "state", "cause", "error", "done", "total", "created", "started", "ended"),
-    *("duration_s", "rows", "failed_rows", "train_loss", "top1", "latency_ms", "flags", "devices", "tags", "notes"),
+    *("duration_s", "rows", "failed_rows", "train_loss", "clip_val_loss", "top1", "latency_ms", "flags", "devices"),
+    *("tags", "notes"),
 )
-WHOLE, REAL = ("run", "done", "total", "rows", "failed_rows"), ("duration_s", "train_loss", "top1", "latency_ms")
+WHOLE = ("run", "done", "total", "rows", "failed_rows")
+REAL = ("duration_s", "train_loss", "clip_val_loss", "top1", "latency_ms")
 TIMES = ("created", "started", "ended")
 
 

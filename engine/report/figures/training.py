@@ -18,6 +18,8 @@ second."""
 MARKED = 40
 """Mark each point of a line with at most this many points."""
 PER_ROW = 3
+FEW_STEPS = 10
+"""An axis of up to this many steps has a tick at each. With more, plotly's own ticks, at most 10, are whole steps."""
 BESIDE = ("top right", "bottom right", "middle right")
 """Positions of the lines' last values, used in turn, because those of two curves are often close."""
 DASHES = ("solid", "dash", "dot", "dashdot")
@@ -141,7 +143,7 @@ def curves(
         figure.add_annotation(x=step, y=1, yref="paper", yanchor="bottom", text=label, showarrow=False, font_size=11)
     figure.update_layout(height=340, margin=MARGIN | {"t": 24, "r": 56}, legend=LEGEND | {"y": 1.06})
     figure.update_layout(showlegend=True, uirevision=panel.title)
-    figure.update_xaxes(title_text="Optimizer step", tickformat=",~g", automargin=True)
+    figure.update_xaxes(title_text="Optimizer step", tickformat=",~g", automargin=True, **_step_axis(panel, points))
     figure.update_yaxes(**(_axis(panel, points) | {"title_text": panel.title}))
     return figure
 
@@ -163,9 +165,9 @@ def overview(points: pd.DataFrame, panels: Sequence[Panel], *, smooth: int = 1, 
             where = "top left" if line is highest else "bottom left"
             named = len(panel.names) > 1 and not several
             _say_last(figure, line, panel, where, named=named, **at)
+        figure.update_xaxes(tickformat=",~s", nticks=4, **_step_axis(panel, points), **at)
         figure.update_yaxes(**_axis(panel, points), **at)
     figure.update_layout(height=40 + 190 * rows, margin=MARGIN | {"t": 28}, uirevision="overview")
-    figure.update_xaxes(tickformat=",~s", nticks=4)
     figure.update_annotations(font_size=11, yshift=8)
     return figure
 
@@ -244,6 +246,13 @@ def _say_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, named
         cliponaxis=False,
         **at,
     )
+
+
+def _step_axis(panel: Panel, points: pd.DataFrame) -> dict[str, Any]:
+    """Return ticks at each step if there are so few that plotly would put ticks at half steps."""
+    steps = points[points["name"].isin(panel.names)]["step"]
+    few = steps.empty or steps.max() - steps.min() <= FEW_STEPS
+    return {"dtick": 1} if few else {}
 
 
 def _axis(panel: Panel, points: pd.DataFrame) -> dict[str, Any]:

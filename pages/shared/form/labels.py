@@ -1,9 +1,9 @@
 """Labels and placeholders of the fields of all specs."""
 
 from engine.specs import Spec
-from engine.specs.benchmark import CHECKED_BATCH, SEARCH_END, SWEEP_END
+from engine.specs.benchmark import SEARCH_END, SWEEP_END
 from engine.specs.evaluate import RECALLS, STRENGTHS
-from engine.specs.timed import LEAST_SAMPLES, LEAST_SECONDS, QUOTABLE
+from engine.specs.timed import LEAST_SAMPLES, LEAST_SECONDS, LEAST_SECONDS_PUBLISHABLE, PUBLISHABLE, QUOTABLE
 from engine.specs.train import EPOCHS
 
 LABELS = {
@@ -18,7 +18,6 @@ LABELS = {
     "min_samples": "Samples",
     "time_limit": "Time limit (s)",
     "max_batch_size": "Largest batch size",
-    "publishable": "5 processes",
     "filter": "Only names containing",
     "exclude": "Exclude names containing",
     "exclude_exact": "Exclude models",
@@ -126,11 +125,11 @@ DEFAULTS = {
     "image_size": "the model's own",
     "context_length": "the model's own",
     "max_batch_size": f"{SWEEP_END} (sweep), {SEARCH_END:,} (max)",
-    "replicates": str(QUOTABLE),
+    "replicates": f"{QUOTABLE}, publishable {PUBLISHABLE}",
     "min_samples": str(LEAST_SAMPLES),
     "num_classes": "the model's own",
     "in_chans": "the model's own",
-    "min_seconds": f"{LEAST_SECONDS:g}",
+    "min_seconds": f"{LEAST_SECONDS:g}, publishable {LEAST_SECONDS_PUBLISHABLE:g}",
     "threads": "all",
     "max_seconds": "no limit",
     "baseline": "the first that runs",
@@ -162,7 +161,6 @@ DEFAULTS = {
     "steps": "from the epochs",
     "batch_size": "from the data",
     "profile.batch_size": "1",
-    "benchmark.batch_size": f"1 or {CHECKED_BATCH}",
     "tolerance": "that of PyTorch's benchmark",
     "lr": "from the weights",
     "lr_image": "the learning rate",

@@ -97,7 +97,8 @@ def _widget(
         return _words(label, info.default, get_args(annotation)[0], choices, shared, pills)
     if get_origin(annotation) in UNIONS:
         default = None if info.default_factory else str(info.default)
-        return _number_or_word(label, default, annotation, choices or (), hint or default_hint(spec, name), shared)
+        hint = f"default: {_default_now(spec, info)}" if info.default_factory else hint or default_hint(spec, name)
+        return _number_or_word(label, default, annotation, choices or (), hint, shared)
     if annotation is bool:
         return st.toggle(label, value=info.default, **shared)
     if annotation in (int, float):
@@ -115,6 +116,14 @@ def _widget(
             st.session_state[shared["key"]] = choices[0]  # otherwise the browser keeps showing the old value
         return st.selectbox(label, choices, **shared)
     return st.text_input(label, placeholder=hint or info.default or None, **shared)
+
+
+def _default_now(spec: type[Spec], info: FieldInfo) -> Any:
+    """Return the default of a field that follows from other fields, for their values in the form."""
+    keys = {name: key(spec.kind, name) for name in spec.model_fields}
+    given = {name: st.session_state.get(at, st.query_params.get(at)) for name, at in keys.items()}
+    words = {name: value for name, value in given.items() if isinstance(value, str)}
+    return info.get_default(call_default_factory=True, validated_data=words)
 
 
 def _words(

@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 import pytest
@@ -11,6 +12,7 @@ from engine.__main__ import main
 from engine.settings import Settings
 from engine.store import Store
 from engine.store.files import RunFiles
+from engine.store.find import Order
 from engine.store.tables import runs
 from tests.support.page import finish, profile_row, queue
 
@@ -46,6 +48,7 @@ def test_runs_are_listed_by_what_they_are_about(
     assert listed("--model", f"row_of_{ended[2]}", "--kind", "profile,train") == [ended[2]]
     assert listed("--state", "queued,running") == [waiting]
     assert listed("--device", "cpu", "--order", "oldest", "--limit", 1, "--page", 2) == [ended[1]]
+    assert all(len(listed("--order", order)) == 4 for order in get_args(Order))
     assert "3 of 4 runs" in engine(capsys, "runs", "list", "--limit", 3)
     assert listed("--text", "RESNET50") == [ended[1]]
     out = tmp_path / "runs.csv"

@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 
 from engine.report.export import bulk, tables
+from engine.specs import TrainSpec
 from engine.store import Filter, Store
+from tests.support.clip import train_row
 from tests.support.page import benchmark_row, finish, profile_row, queue, queue_benchmark
 
 
@@ -32,6 +34,17 @@ def test_the_list_of_runs_is_a_line_each(store: Store) -> None:
         "",
     )
     assert tables.to_csv(bulk.runs(store, Filter(text="no such"))).splitlines() == [",".join(bulk.COLUMNS)]
+
+
+@pytest.mark.slow
+def test_the_lines_have_the_results_that_the_list_shows(store: Store) -> None:
+    trained, timed, two = store.enqueue(TrainSpec()), queue_benchmark(store, "a"), queue_benchmark(store, "a", "b")
+    finish(store, trained, [train_row(1), train_row(2)])
+    finish(store, timed, [benchmark_row("a", latency_ms=3.0)])
+    finish(store, two, [benchmark_row("a", latency_ms=3.0), benchmark_row("b", latency_ms=1.0)])
+    lines = {line["run"]: line for line in csv.DictReader(io.StringIO(tables.to_csv(bulk.runs(store, Filter()))))}
+    assert [lines[str(trained)][name] for name in ("train_loss", "clip_val_loss", "latency_ms")] == ["1.5", "1.75", ""]
+    assert [lines[str(run_id)]["latency_ms"] for run_id in (timed, two)] == ["3.0", ""], "two models have no latency"
 
 
 @pytest.mark.slow

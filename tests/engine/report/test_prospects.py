@@ -47,7 +47,7 @@ def test_what_cannot_work_comes_first_as_it_was_said() -> None:
 @pytest.mark.parametrize(("there", "mark"), [(None, "ok"), (6.0, "ok"), (4.0, "warning"), (2.0, "error")])
 def test_memory_beside_what_there_is(there: float | None, mark: str) -> None:
     (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=there)
-    said = "Memory: about 5.77 GB, 2.42 GB of which for weights, gradients and optimizer, the rest for a batch."
+    said = "Memory: about 5.77 GB: 2.42 GB for weights, gradients and optimizer, the rest for a batch."
     assert found.text.startswith(said)
     assert found.mark == mark
     assert ("Take a smaller batch, or checkpoint activations." in found.text) == (mark == "warning")
@@ -56,7 +56,7 @@ def test_memory_beside_what_there_is(there: float | None, mark: str) -> None:
 def test_memory_that_others_use_is_a_warning() -> None:
     (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, unused_mb=5000.0)
     assert found.mark == "warning"
-    assert "There are 8 GB, 5 GB of them free now. Take a smaller batch" in found.text
+    assert "The device has 8 GB, and 5 GB are free now. Take a smaller batch" in found.text
     (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, unused_mb=7000.0)
     assert found.mark == "ok"
 
@@ -64,8 +64,7 @@ def test_memory_that_others_use_is_a_warning() -> None:
 def test_processes_share_the_memory_of_the_host_and_have_accelerators_of_their_own() -> None:
     (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, spec=TrainSpec(nproc=2))
     assert found.mark == "warning"
-    assert "about 11.5 GB, 4.84 GB of which" in found.text
-    assert "2 processes together" in found.text
+    assert "about 11.5 GB in 2 processes: 4.84 GB for" in found.text
     (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, spec=TrainSpec(nproc=2, device="cuda"))
     assert found.mark == "ok"
 
@@ -74,8 +73,8 @@ def test_an_evaluation_holds_weights_alone() -> None:
     (found,) = lines(peak_mb=700.0, state_mb=605.0, there_gb=0.65, spec=EvaluateSpec())
     assert found == Check(
         "warning",
-        "Memory: about 0.7 GB, 0.605 GB of which for weights, the rest for a batch. "
-        "There are 0.65 GB. Take a smaller batch.",
+        "Memory: about 0.7 GB: 0.605 GB for weights, the rest for a batch. "
+        "The device has 0.65 GB. Take a smaller batch.",
     )
 
 

@@ -109,6 +109,14 @@ def test_long_curves_are_thinned_and_keep_their_end() -> None:
     assert line[-1] == (25_001, 25_000.0)
 
 
+@pytest.mark.parametrize(("steps", "between"), [(1, 1), (3, 1), (11, 1), (12, None), (300, None)])
+def test_no_tick_is_between_two_steps(steps: int, between: int | None) -> None:
+    frame = figures.frame({"run 1": points("train/loss", [1.0] * steps) + points("train/lr", [0.1] * steps)})
+    assert figures.curves(frame, figures.large(frame)[0]).layout.xaxis.dtick == between
+    overview = figures.overview(frame, [*figures.large(frame), *figures.small(frame)])
+    assert [overview.layout.xaxis.dtick, overview.layout.xaxis2.dtick] == [between, between]
+
+
 def test_the_overview_has_a_panel_for_each_and_takes_figures_that_are_none() -> None:
     broken = [*METRICS, *points("train/grad_norm", [1.0, float("nan")]), *points("train/logit_scale", [-1.0])]
     frame = figures.frame({"run 1": broken})

@@ -15,8 +15,9 @@ from sqlalchemy import text
 
 from engine.results import Row, kinds
 from engine.settings import Settings
-from engine.specs import ProfileSpec, Refused
-from engine.store import Filter, Run, State, Store, open_store, storage
+from engine.specs import BenchmarkSpec, ProfileSpec, Refused, TrainSpec
+from engine.specs.evaluate import EvaluateSpec
+from engine.store import Filter, Run, State, Store, migrations, open_store, storage
 from engine.store.database import Database
 from engine.store.files import RunFiles
 from engine.store.find import Order
@@ -24,7 +25,7 @@ from engine.store.migrations import alembic_config
 from engine.store.tables import metadata
 from tests.engine.store.test_store import settings  # noqa: F401  fixture: each test runs on both databases
 from tests.support import store as support_store
-from tests.support.clip import train_row
+from tests.support.clip import evaluate_row, train_row
 from tests.support.page import benchmark_row, finish, profile_row
 
 ODD = ("100%_of/them", "ÄRGER in Zürich", "a\\b 'quoted'", "<b>bold</b>")
@@ -114,7 +115,8 @@ def test_the_database_lets_through_what_the_filter_promises(filled: Store) -> No
             expected.reverse()
         elif wanted.order != "newest":
             name, sign = {
-                "loss": ("loss", 1), "accuracy": ("accuracy", -1), "latency": ("latency_ms", 1)
+                "loss": ("loss", 1), "held_out_loss": ("held_out_loss", 1), "accuracy": ("accuracy", -1),
+                "latency": ("latency_ms", 1),
             }[wanted.order]  # fmt: skip
             values = {run.id: getattr(run.results, name) for run in expected}
             expected.sort(key=lambda run: math.inf if values[run.id] is None else sign * values[run.id])
@@ -290,22 +292,47 @@ def test_the_results_of_a_run_follow_its_rows(store: Store) -> None:
     finish(store, some, [profile_row("a"), profile_row("b", status="error"), profile_row("c", status="error")])
     finish(store, good, [benchmark_row("a", latency_ms=3.0), benchmark_row("b", latency_ms=1.0, flags=("unstable",))])
     losses = [
-        train_row(epoch=1, train_loss=2.0, zeroshot_top1=0.5),
-        train_row(epoch=2, train_loss=1.5, zeroshot_top1=None),
+        train_row(epoch=1, train_loss=2.0, clip_val_loss=2.5, zeroshot_top1=0.5),
+        train_row(epoch=2, train_loss=1.5, clip_val_loss=2.25, zeroshot_top1=None),
     ]
     finish(store, trained, [*losses, train_row(epoch=3, train_loss=None, status="error")])
+    single, evaluated = store.enqueue(BenchmarkSpec(models="a")), store.enqueue(EvaluateSpec())
+    finish(store, single, [benchmark_row("a", latency_ms=3.0), benchmark_row("b", status="error", latency_ms=None)])
+    finish(store, evaluated, [evaluate_row("zeroshot", acc1=0.75, clip_val_loss=1.0)])
     outcomes = {run.id: (run.state, run.outcome, run.all_failed) for run in store.runs()}
     assert outcomes[failed] == (State.FINISHED, "all failed", True)
     assert outcomes[some] == (State.FINISHED, "finished, 2 errors", False)
     assert outcomes[good] == (State.FINISHED, "finished", False)
     for wanted, found in {
         ("all failed",): [failed],
-        ("finished with errors", "queued"): [trained, some],
-        ("finished",): [good],
+        ("finished with errors", "queued"): [single, trained, some],
+        ("finished",): [evaluated, good],
     }.items():
         assert [run.id for run in store.find(Filter(outcomes=wanted), limit=9)] == found, wanted
         assert store.count(Filter(outcomes=wanted)) == len(found)
     results = store.run(good).results
-    assert (results.rows, results.latency_ms, results.flags) == (2, 2.0, ("unstable",))
-    assert (store.run(trained).results.loss, store.run(trained).results.accuracy) == (1.5, 0.5)
-    assert [run.id for run in store.find(Filter(order="latency"), limit=2)] == [good, trained]
+    assert (results.rows, results.latency_ms, results.flags) == (2, None, ("unstable",)), "of no model"
+    assert store.run(single).results.latency_ms == 3.0
+    results = store.run(trained).results
+    assert (results.loss, results.held_out_loss, results.accuracy) == (1.5, 2.25, 0.5)
+    results = store.run(evaluated).results
+    assert (results.loss, results.held_out_loss, results.accuracy) == (None, None, 0.75), "its pairs may be any"
+    assert [run.id for run in store.find(Filter(order="latency"), limit=2)] == [single, evaluated]
+    assert [run.id for run in store.find(Filter(order="held_out_loss"), limit=2)] == [trained, evaluated]
+
+
+def test_a_store_of_the_version_before_gets_held_out_losses_and_loses_latencies_of_no_model(store: Store) -> None:
+    trained, several, single = store.enqueue(TrainSpec()), *(store.enqueue(BenchmarkSpec(models="a")) for _ in range(2))
+    finish(store, trained, [train_row(epoch=1, train_loss=2.0, clip_val_loss=2.5)])
+    finish(store, several, [benchmark_row("a", latency_ms=3.0), benchmark_row("b", latency_ms=1.0)])
+    finish(store, single, [benchmark_row("a", latency_ms=3.0)])
+    with store.database.write() as connection:
+        connection.execute(text("ALTER TABLE run_results DROP COLUMN held_out_loss"))
+        connection.execute(text("UPDATE run_results SET latency_ms = 2.0 WHERE run_id = :run"), {"run": several})
+        connection.execute(text("UPDATE alembic_version SET version_num = '0004'"))
+    migrations.upgrade(store.database)
+    assert {run.id: (run.results.held_out_loss, run.results.latency_ms) for run in store.runs()} == {
+        trained: (2.5, None),
+        several: (None, None),
+        single: (None, 3.0),
+    }

@@ -13,6 +13,7 @@ from engine.models.built import Built, Wanted
 from engine.names import ModelNotFound
 from engine.results import Artifact, Environment, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ProfileSpec, Refused
+from engine.tasks import profile as profile_task
 from engine.tasks.profile import profile, run
 
 SMALL = {
@@ -27,7 +28,7 @@ def rows(spec: ProfileSpec, run_dir: Path) -> list[ProfileRow]:
 
 
 def test_events_come_in_order(tmp_path: Path) -> None:
-    events = list(run(ProfileSpec(models="timm:resnet18,torchvision:resnet18", detail=True), tmp_path))
+    events = list(run(ProfileSpec(models="timm:resnet18,torchvision:resnet18"), tmp_path))
     kinds = [Environment, Progress, Artifact, ProfileRow, Progress, Artifact, ProfileRow, Progress]
     assert [type(event) for event in events] == kinds
     assert [(event.done, event.total) for event in events if isinstance(event, Progress)] == [(0, 2), (1, 2), (2, 2)]
@@ -85,7 +86,7 @@ def test_an_image_model_is_its_own_image_tower() -> None:
 
 @pytest.mark.slow
 def test_detail_lists_modules_outermost_first(tmp_path: Path) -> None:
-    list(run(ProfileSpec(models="open_clip:ViT-S-32-alt", detail=True), tmp_path))
+    list(run(ProfileSpec(models="open_clip:ViT-S-32-alt"), tmp_path))
     path = tmp_path / detail_name("open_clip", "ViT-S-32-alt", "224", 1)
     modules = [ModuleCount.model_validate(entry) for entry in json.loads(path.read_text())]
     by_path = {module.path: module for module in modules}
@@ -99,9 +100,7 @@ def test_detail_lists_modules_outermost_first(tmp_path: Path) -> None:
 
 
 def test_every_size_and_batch_is_a_row_with_modules_of_its_own(tmp_path: Path) -> None:
-    spec = ProfileSpec.model_validate(
-        {"models": "timm:resnet18", "image_size": "64,128x64", "batch_size": "1,3", "detail": True}
-    )
+    spec = ProfileSpec.model_validate({"models": "timm:resnet18", "image_size": "64,128x64", "batch_size": "1,3"})
     counted = rows(spec, tmp_path)
     assert [(row.image_size, row.batch_size) for row in counted] == [(s, b) for s in ("64", "128x64") for b in (1, 3)]
     assert counted[2].macts == pytest.approx(2 * (counted[0].macts or 0) - 1e-3)  # the head with 1,000 outputs stays
@@ -109,8 +108,18 @@ def test_every_size_and_batch_is_a_row_with_modules_of_its_own(tmp_path: Path) -
     assert next(module for module in last if module["path"] == "conv1")["output"] == "3×64×64×32"
 
 
+def test_a_run_of_many_counts_keeps_modules_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_task, "DETAILED", 1)
+    spec = ProfileSpec(models="timm:resnet18,torchvision:resnet18")
+    assert [row.detail_file for row in rows(spec, tmp_path)] == ["", ""]
+    assert all(
+        (tmp_path / row.detail_file).is_file() for row in rows(spec.model_copy(update={"detail": True}), tmp_path)
+    )
+    assert all(row.detail_file for row in rows(ProfileSpec(models="timm:resnet18"), tmp_path))
+
+
 def test_a_name_that_is_no_file_name_keeps_its_detail_below_the_run(tmp_path: Path) -> None:
-    spec = ProfileSpec(models="config:../x y", configs={"../x y": SMALL}, detail=True)
+    spec = ProfileSpec(models="config:../x y", configs={"../x y": SMALL})
     (artifact,) = (event for event in run(spec, tmp_path) if isinstance(event, Artifact))
     assert (tmp_path / artifact.name).resolve().is_relative_to(tmp_path.resolve())
 

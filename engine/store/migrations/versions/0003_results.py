@@ -36,9 +36,8 @@ def _fill(connection: sa.Connection) -> None:
     runs = sa.table("runs", *map(sa.column, ("id", "kind", "spec", "state")))
     rows = sa.table("rows", *map(sa.column, ("id", "run_id", "kind", "library", "model", "status", "payload")))
     models = sa.table("run_models", *map(sa.column, ("run_id", "model")))
-    results = sa.table(
-        "run_results", *map(sa.column, ("run_id", "rows", "failed", "loss", "accuracy", "latency_ms", "flags"))
-    )
+    columns = ("rows", "failed", "loss", "accuracy", "latency_ms", "flags")
+    results = sa.table("run_results", *map(sa.column, ("run_id", *columns)))
     payload = sa.case((rows.c.kind.in_(WITH_RESULTS), rows.c.payload), else_="{}")
     last = 0
     while found := connection.execute(sa.select(runs).where(runs.c.id > last).order_by(runs.c.id).limit(BATCH)).all():
@@ -62,5 +61,7 @@ def _fill(connection: sa.Connection) -> None:
             connection.execute(sa.insert(models), [{"run_id": run, "model": name} for run, name in sorted(names)])
         ended = [run.id for run in found if run.state in ENDED and run.id in stored]
         if ended:
-            connection.execute(sa.insert(results), [{"run_id": run, **results_of(stored[run])} for run in ended])
+            found_results = {run: results_of(stored[run]) for run in ended}
+            lines = [{"run_id": run, **{name: of[name] for name in columns}} for run, of in found_results.items()]
+            connection.execute(sa.insert(results), lines)
         last = found[-1].id
