@@ -13,7 +13,6 @@ import sys
 import time
 from importlib import import_module
 
-from engine.jobs import worker
 from engine.jobs.lifecycle import start_engine
 from engine.settings import Settings
 
@@ -24,7 +23,7 @@ def main(settings: Settings) -> None:
     """Run `python -m engine warm`: import, then read run ids from standard input, one per line, until it is closed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     started = time.monotonic()
-    for name in filter(None, settings.preload.split(",")):
+    for name in filter(None, ("engine.jobs.worker", *settings.preload.split(","))):
         import_module(name.strip())
     log.info("warm process %d: imported %s in %.1f s", os.getpid(), settings.preload, time.monotonic() - started)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for supervisors
@@ -36,6 +35,8 @@ def main(settings: Settings) -> None:
 def _become_supervisor(settings: Settings, run_id: int) -> None:
     """Run the supervisor in the forked child. Never returns."""
     try:
+        from engine.jobs import worker  # loaded by main; the scheduler imports this module and needs no numpy
+
         os.setsid()
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)  # only the warm process may read the scheduler's pipe and see its end

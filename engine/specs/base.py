@@ -198,7 +198,7 @@ RealDevice = Annotated[str, AfterValidator(real_device)]
 class Spec(BaseModel):
     """The request for one run. A subclass defines its `kind`, which is also the name of the task that runs it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: ClassVar[str]
     attempts: ClassVar[int] = 1

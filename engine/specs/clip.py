@@ -38,7 +38,9 @@ JsonSplit = Literal["auto", "train", "val", "test"]
 ClipPrecision = Literal["fp32", "bf16", "fp16", "amp", "amp_bf16"]
 TrainPrecision = Literal["auto", "fp32", "bf16", "fp16", "amp", "amp_bf16"]
 
-MODEL = r"^[\w.:/@-]{1,200}$"
+MODEL = r"^[\w.:/@-]+$"
+MODEL_LENGTH = 200
+"""Most characters of a model's name. Not a count in the pattern, which takes pydantic 0.1 s to compile."""
 
 
 def run_number(weights: str) -> str:
@@ -165,6 +167,7 @@ class ClipFields(BaseModel):
     model: str = Field(
         DIGITS_MODEL,
         pattern=MODEL,
+        max_length=MODEL_LENGTH,
         description="An open_clip model, digits-clip, or config:NAME for your own configuration.",
     )
     configs: CliSuppress[Configs] = Field(default_factory=dict)

@@ -10,6 +10,7 @@ from typing_extensions import TypeAliasType
 from engine.specs.base import RealDevice, Spec
 from engine.specs.clip import (
     MODEL,
+    MODEL_LENGTH,
     SAME_PAIRS,
     ClassPrompts,
     ClipFields,
@@ -41,7 +42,8 @@ def split_subject(line: str) -> tuple[str, str]:
 
 def _subjects(lines: tuple[str, ...]) -> tuple[str, ...]:
     for line in lines:
-        if not re.fullmatch(MODEL, split_subject(line)[0]):
+        model, _ = split_subject(line)
+        if not re.fullmatch(MODEL, model) or len(model) > MODEL_LENGTH:
             raise ValueError(f"{line!r} names no model: write MODEL or MODEL,CHECKPOINT on each line")
     return lines
 

@@ -56,17 +56,17 @@ def test_import_contracts_hold() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["app", "engine.__main__", "engine.report.figures"])
-def test_light_modules_load_nothing_heavy(module: str) -> None:
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        ("app", HEAVY),
+        ("engine.report.figures", HEAVY),
+        ("engine.__main__, engine.jobs.scheduler", HEAVY | {"numpy", "pandas", "plotly", "alembic"}),
+    ],
+)
+def test_light_modules_load_nothing_heavy(modules: str, absent: set[str]) -> None:
     """What import-linter cannot see: imports inside functions that run at import, and those of libraries."""
-    code = f"import sys, {module}; print(*{HEAVY!r} & set(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert loaded.stdout.split() == []
-
-
-@pytest.mark.slow
-def test_the_command_line_loads_no_pandas_before_a_table_is_asked_for() -> None:
-    code = "import sys, engine.__main__; print(*{'pandas', 'plotly', 'alembic'} & set(sys.modules))"
+    code = f"import sys, {modules}; print(*{absent!r} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == []
 
