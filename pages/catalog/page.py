@@ -140,8 +140,8 @@ st.caption(
     + ("" if axes.colour else f"; its legend lists the {SHOWN_FAMILIES} largest families")
     + (f". Speeds are those of {plain(filters.device)}" if axes.timings and filters.device else "")
     + (f". Hollow points are {HOLLOW[bool(filters.device)]}; the table says which" if axes.timings else "")
-    + ". Costs do not depend on the pretrained tag. Models are listed at their own image size and at the sizes of "
-    "published accuracies."
+    + ". Costs are counted without a pretrained tag, whose head may have fewer classes. Models are listed at their own "
+    "image size and at the sizes of published accuracies."
 )
 st.caption(
     f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, counted with "
