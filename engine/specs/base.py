@@ -92,10 +92,15 @@ def parse_image_size(value: Any) -> Any:
     return value
 
 
+def _split_numbers(text: str) -> list[str]:
+    """Split text at commas and white space: `1, 8` and `1 8` give `1` and `8`."""
+    return re.findall(r"[^,\s]+", text)
+
+
 def _image_sizes(value: Any) -> Any:
-    """Return one or several image sizes for validation: a text such as `224,160x224`, a number, a pair, or a list."""
+    """Return one or several image sizes for validation: a text such as `224, 160x224`, a number, a pair, or a list."""
     if isinstance(value, str):
-        return split_patterns(value)
+        return _split_numbers(value)
     if isinstance(value, int) or (isinstance(value, tuple) and [type(side) for side in value] == [int, int]):
         return (value,)
     return () if value is None else value  # None: stored before requests had several sizes
@@ -131,7 +136,7 @@ BATCHES = TypeAliasType(
     "BATCHES",
     Annotated[
         tuple[Annotated[int, Field(ge=1, le=4096)], ...],
-        BeforeValidator(lambda value: split_patterns(value) if isinstance(value, str) else value),
+        BeforeValidator(lambda value: _split_numbers(value) if isinstance(value, str) else value),
         BeforeValidator(lambda value: (value,) if isinstance(value, int | float) else value),
         AfterValidator(_unique),
         Field(min_length=1, max_length=MOST_VALUES),

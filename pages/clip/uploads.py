@@ -69,7 +69,7 @@ def draw(prefix: str) -> None:
         show_error(problem)
     if stored := earlier():
         total = size(sum(upload.size for upload in stored) / 1e9)
-        label = f"Earlier uploads: {len(stored)}, {total}"
+        label = f"Uploads: {len(stored)}, {total}"
         if section := fold(label, icon=":material/folder_open:", key=f"{prefix}_uploads"):
             with section:
                 for upload in stored:

@@ -53,7 +53,9 @@ ENDINGS = {"table": "txt", "oss": "json", "pep": "txt"}
 def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw the results of the rows so far."""
     if not rows:
-        st.caption("No timings yet. Rows appear when all runners that are timed side by side are done.")
+        expected = not run.state.ended and not run.cancel_requested
+        later = "No timings yet. Rows appear when all runners that are timed side by side are done."
+        st.caption(later if expected else "No timings.")
         return
     frame = frames.recurrent(rows)
     utilisation = timed.utilisation(run, rows)

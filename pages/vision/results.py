@@ -37,7 +37,9 @@ COLUMNS = (
 def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Draw the results of the rows so far."""
     if not rows:
-        st.caption("No timings yet. The rows of a model appear when all its variants are done.")
+        expected = not run.state.ended and not run.cancel_requested
+        later = "No timings yet. Rows of a model appear when all its variants are done."
+        st.caption(later if expected else "No timings.")
         return
     utilisation = timed.utilisation(run, rows)
     table = readable.table(frames.benchmark(rows), rows, utilisation)

@@ -500,7 +500,7 @@ def upload(app: AppTest, name: str) -> Path:
 
 def test_an_earlier_upload_is_offered_again_and_can_be_deleted(settings: Settings) -> None:
     pets = upload(open_page(PAGE), "pets")
-    app = unfold(open_page(PAGE), "Earlier uploads: 1")
+    app = unfold(open_page(PAGE), "Uploads: 1")
     assert str(pets) in app.selectbox(key="train_data").options
     assert "pets, " in plainly(app)
     app.button(key=f"train_kept_{pets.name}_use").click().run()
@@ -517,7 +517,7 @@ def test_an_earlier_upload_is_offered_again_and_can_be_deleted(settings: Setting
 def test_an_upload_that_a_run_reads_is_not_deleted(store: Store) -> None:
     pets = upload(open_page(PAGE), "pets")
     queue_train(store, data=str(pets), data_kind="folder")
-    app = unfold(open_page(PAGE), "Earlier uploads: 1")
+    app = unfold(open_page(PAGE), "Uploads: 1")
     app.button(key=f"train_kept_{pets.name}_delete").click().run()
     assert "Run 1 still uses it" in texts(app)
     assert app.button(key="train_kept_sure").disabled

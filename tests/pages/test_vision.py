@@ -334,10 +334,13 @@ def test_a_selected_row_of_an_accelerator_has_two_figures_and_says_where_its_tim
 
 
 @pytest.mark.slow
-def test_a_run_without_rows_says_so(store: Store) -> None:
-    app = open_page(PAGE, run=str(queue_benchmark(store, "resnet18")))
+def test_a_run_without_rows_says_whether_some_will_come(store: Store) -> None:
+    run_id = queue_benchmark(store, "resnet18")
+    app = open_page(PAGE, run=str(run_id))
     assert not app.exception
     assert "No timings yet" in texts(app)
+    store.request_cancel(run_id)
+    assert "No timings." in texts(open_page(PAGE, run=str(run_id)))
 
 
 @pytest.mark.parametrize(

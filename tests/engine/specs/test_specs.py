@@ -108,7 +108,7 @@ def test_sizes_are_one_or_several_and_stored_requests_with_one_stay_valid() -> N
     assert specs.load("profile", '{"models": ["a"], "image_size": "160x224"}') == ProfileSpec.model_validate(
         {"models": "a", "image_size": (160, 224)}
     )
-    swept = ProfileSpec.model_validate({"models": "a", "image_size": "224,96x128,224x224", "batch_size": "1, 8"})
+    swept = ProfileSpec.model_validate({"models": "a", "image_size": "224 96x128, 224x224", "batch_size": "1, 8 1"})
     places = [(point.image_size, point.batch_size) for point in swept.points]
     assert places == [(((224, 224),), (1,)), (((224, 224),), (8,)), (((96, 128),), (1,)), (((96, 128),), (8,))]
     assert swept.half_batch is None
