@@ -33,8 +33,7 @@ def timed_here(server: Server, page: Page, store: Store) -> None:
 def test_from_an_empty_store_to_a_front_and_the_devices_of_a_shortlist(
     page: Page, tmp_path: Path, *, really: bool
 ) -> None:
-    waits = {} if really else {"preload": "", "min_free_gb": "1000000"}
-    with serve(tmp_path, **waits) as server:
+    with serve(tmp_path) as server:
         page.set_viewport_size({"width": 1440, "height": 1600})
         page.goto(server.url)
         page.get_by_role("button", name="Calibrate this machine").click()

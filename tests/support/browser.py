@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError
@@ -46,18 +46,10 @@ class Server:
     log: Path
 
 
-def free_port(*known: int) -> int:
-    """Return a free port: the first of the known ones that is free, or else a new one."""
-    for port in (*known, 0):
-        with socket.socket() as listener, suppress(OSError):
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1", port))
-            return int(listener.getsockname()[1])
-    raise OSError("no port is free")
-
-
-_served: dict[int, None] = {}
-"""Ports of earlier servers: a browser has the app's scripts compiled where they have the same address."""
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 @contextmanager
@@ -67,8 +59,7 @@ def serve(folder: Path, *, probed: bool = True, secrets: Path | None = None, **s
     secrets: file that configures sign-in.
     probed: the store knows this machine already, so that the scheduler starts no probe, which imports torch.
     """
-    port, log = free_port(*_served), folder / "server.log"
-    _served[port] = None
+    port, log = free_port(), folder / "server.log"
     used = Settings(runs_dir=folder / "runs")
     if probed:
         store = open_store(used)
