@@ -174,7 +174,8 @@ def test_accumulation_under_autocast_has_gradients() -> None:
     found = gradients(model)
     assert found.keys() == wanted.keys()
     for name, value in found.items():
-        torch.testing.assert_close(value, wanted[name], rtol=0.05, atol=0.02 * float(wanted[name].abs().max()))
+        rounding = 8 * torch.finfo(torch.bfloat16).eps  # CPUs round at other places; a lost part would be 50 % or more
+        torch.testing.assert_close(value, wanted[name], rtol=0.05, atol=rounding * float(wanted[name].abs().max()))
 
 
 def test_running_statistics_see_each_batch_once() -> None:
