@@ -169,13 +169,13 @@ def test_accumulation_under_autocast_has_gradients() -> None:
         return torch.autocast("cpu", torch.bfloat16)
 
     model, some = clip(), batches(2)
-    wanted = in_one_graph(model, some, half)
+    exact, wanted = in_one_graph(model, some), in_one_graph(model, some, half)
     step(model, some, TrainSpec(), autocast=half)
     found = gradients(model)
     assert found.keys() == wanted.keys()
-    for name, value in found.items():
-        rounding = 8 * torch.finfo(torch.bfloat16).eps  # CPUs round at other places; a lost part would be 50 % or more
-        torch.testing.assert_close(value, wanted[name], rtol=0.05, atol=rounding * float(wanted[name].abs().max()))
+    for name, value in found.items():  # where a CPU rounds to bfloat16 is its own affair
+        error, of_one_graph = (float((gradient - exact[name]).norm()) for gradient in (value, wanted[name]))
+        assert error <= 1.5 * of_one_graph, name
 
 
 def test_running_statistics_see_each_batch_once() -> None:
