@@ -132,18 +132,18 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """For tests that drive the app as people do."""
+    """For tests that drive the app as people do. Playwright's event loop must end before tests that run one."""
     from tests.support.browser import chromium
 
     with chromium(shell=True) as browser:
         yield browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def profile(browser: "Browser") -> "Iterator[BrowserContext]":
-    """A browser profile for all tests of a worker, with an empty tab.
+    """A browser profile for all tests of a module, with an empty tab.
 
     Tabs that it opens share its process, so that Streamlit's scripts are loaded and compiled once.
     """
