@@ -12,6 +12,11 @@ def tiny(width: int = 8, channels: int = 3) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
+def enlarging() -> nn.Module:
+    """A mean over images that are enlarged 16 times, which takes 3 x 256 numbers per pixel on every machine."""
+    return nn.Sequential(nn.Upsample(scale_factor=16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10))
+
+
 class Parts:
     """A namespace of factories."""
 
