@@ -149,9 +149,10 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     classes, templates = named(spec, labelled)  # labels are indices into its classes
     if zeroshot is not None:
         _check_labels(zeroshot, classes, spec.zeroshot_data)
-    if (classes and labelled.label(0) is not None) and (warning := datasets.note_on_ids(classes)):
+    classified = classes and labelled.label(0) is not None
+    if classified and (warning := datasets.note_on_ids(classes)):
         notes = (*notes, warning)
-    if val is not None and not (classes and spec.zeroshot_frequency):
+    if val is not None and not (classified and spec.zeroshot_frequency):
         captions = sum(len(val.captions(index)) for index in range(len(val)))
         if warning := datasets.note_on_repeats(captions, datasets.count_distinct(val)):
             notes = (*notes, warning)

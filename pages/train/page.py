@@ -172,7 +172,10 @@ def other_rate(spec: TrainSpec) -> str:
         return ""
     if not isinstance(source, TrainSpec) or source.peak_lr == spec.peak_lr:
         return ""
-    return f"Run {spec.pretrained} used the learning rate {source.peak_lr:g}. The default for trained weights is lower."
+    return (
+        f"The learning rate of run {spec.pretrained} was {source.peak_lr:g}. The default for trained weights is "
+        f"{spec.peak_lr:g}."
+    )
 
 
 def draw_augmented(spec: TrainSpec) -> None:

@@ -709,7 +709,7 @@ def test_a_run_is_trained_on_from_its_page(store: Store, settings: Settings, roo
     assert app.selectbox(key="train_pretrained").value == "best of run 1"
     assert "best of run 1" in app.selectbox(key="train_pretrained").options
     assert "The learning rate rises to 1e-05" in plainly(app)
-    assert "Run 1 used the learning rate 0.01. The default for trained weights is lower." in plainly(app)
+    assert "The learning rate of run 1 was 0.01. The default for trained weights is 1e-05." in plainly(app)
     app.selectbox(key="train_pretrained").set_value("best of run 1").run()
     app.button(key="train_go").click().run()
     assert not app.exception

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from engine import datasets
 from engine.results import Event, Metric
 from engine.results.clip import TrainRow
 from engine.specs.train import TrainSpec
@@ -23,6 +24,18 @@ def tiny(**fields: Any) -> TrainSpec:
     given = {"samples": 40, "batch_size": 8, "epochs": 2, "log_every_n_steps": 1, "tensorboard": False}
     given |= {"val_at_start": False} | fields
     return TrainSpec.model_validate({"model": "config:tiny", "configs": {"tiny": TINY}} | given)
+
+
+def captioned(folder: Path, count: int = 12, caption: str = "scan {index} of the digit {digit}") -> Path:
+    """A CSV of digits as PNG files with captions, by default different ones. caption: may name {parity} too."""
+    digits = datasets.open_pairs("digits")
+    lines = ["filepath,title"]
+    for index in range(count):
+        digit = digits.label(index) or 0
+        digits.image(index).save(folder / f"{index}.png")
+        lines.append(f"{index}.png,{caption.format(index=index, digit=digit, parity=('even', 'odd')[digit % 2])}")
+    (folder / "pairs.csv").write_text("\n".join(lines))
+    return folder / "pairs.csv"
 
 
 def training(spec: TrainSpec, folder: Path) -> Training:

@@ -344,6 +344,8 @@ def test_settings_that_requests_left_open_are_compared_by_the_values_used() -> N
     }
     alike = settings.table([first, run(3, TrainSpec(lr=1e-3, epochs=15))])
     assert alike["same"].all()
+    seeds = settings.table([first, run(4, TrainSpec(seed=4), seed=4)])
+    assert list(seeds[~seeds["same"]]["what"]) == ["seed"], "once"
 
 
 def test_only_what_differs_is_told_apart() -> None:

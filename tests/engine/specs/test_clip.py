@@ -73,6 +73,8 @@ def test_a_search_that_cannot_be_asked_for(fields: dict[str, Any], message: str)
     ("fields", "message"),
     [
         ({"more_models": "ViT-B-32,openai\na model"}, "'a model' names no model"),
+        ({"more_models": "a" * 201}, "names no model"),
+        ({"model": "a" * 201}, "at most 200 characters"),
         ({"recall_k": "0"}, "greater than or equal to 1"),
         ({"probe_c": "inf"}, "finite"),
         ({"shots": 0}, "greater than or equal to 1"),

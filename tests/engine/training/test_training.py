@@ -23,7 +23,7 @@ from engine.training.loop import Training
 from engine.training.meter import Diverged
 from engine.training.setup import prepare
 from engine.training.step import StepResult, seed
-from tests.support.training import TINY, close, losses, rows, tiny, train, training
+from tests.support.training import TINY, captioned, close, losses, rows, tiny, train, training
 
 
 def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
@@ -265,17 +265,6 @@ def test_one_batch_over_and_over_is_learned(tmp_path: Path) -> None:
     )
     assert len(told) == 60
     assert told[-1][1] < told[0][1] / 2
-
-
-def captioned(folder: Path, count: int = 12) -> Path:
-    """A CSV of digits as PNG files, each with a caption of its own."""
-    digits = datasets.open_pairs("digits")
-    lines = ["filepath,title"]
-    for index in range(count):
-        digits.image(index).save(folder / f"{index}.png")
-        lines.append(f"{index}.png,a scan with the number {index} of the digit {digits.label(index)}")
-    (folder / "pairs.csv").write_text("\n".join(lines))
-    return folder / "pairs.csv"
 
 
 @pytest.mark.slow

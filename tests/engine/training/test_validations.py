@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from engine import datasets
 from engine.datasets import captions_repeat
 from engine.results import Metric, Progress
 from engine.specs import Refused
 from engine.training import checkpoints, launch
 from engine.training.validation import metric_fields, score, validate
 from tests.support.clip import train_row
-from tests.support.training import close, losses, rows, tiny, train, training
+from tests.support.training import captioned, close, losses, rows, tiny, train, training
 
 STILL = {"lr": 1e-12, "best_metric": "image_to_text_r1", "epochs": 6}
 """A training whose metric stays as it is."""
@@ -110,20 +109,11 @@ def test_equal_recall_is_decided_by_the_held_out_loss() -> None:
     assert score("image_to_text_r1", train_row(1, image_to_text_r1=None)) is None
 
 
-def in_two_words(folder: Path) -> Path:
-    """A CSV of 32 digits with the captions `even` and `odd`, without classes."""
-    digits = datasets.open_pairs("digits")
-    lines = ["filepath,title"]
-    for index in range(32):
-        digits.image(index).save(folder / f"{index}.png")
-        lines.append(f"{index}.png,{'odd' if (digits.label(index) or 0) % 2 else 'even'}")
-    (folder / "pairs.csv").write_text("\n".join(lines))
-    return folder / "pairs.csv"
-
-
 @pytest.mark.slow
 def test_the_held_out_loss_chooses_the_best_where_captions_repeat(tmp_path: Path) -> None:
-    spec = tiny(data=str(in_two_words(tmp_path)), data_kind="csv", epochs=3)
+    table = captioned(tmp_path, 32, "an {parity} digit")
+    classes = {"classes": ("even", "odd")}  # names without a class for each image measure no zero-shot accuracy
+    spec = tiny(data=str(table), epochs=3, **classes)
     epochs = rows(train(spec, tmp_path / "run"))
     assert any(captions_repeat(row.notes) for row in epochs)
     assert {row.best_metric for row in epochs} == {"clip_val_loss"}
