@@ -12,6 +12,8 @@ from engine.specs import Refused
 
 FIELDS = {"num_classes": "num_classes", "in_chans": "in_chans", "img_size": "image_size"}
 """Keywords that have fields of their own."""
+IMAGENET = 1000
+"""Classes of ImageNet-1k."""
 LOADING = ("checkpoint_path", "cache_dir", "feature_cfg", "model_cfg", "kwargs_filter", "pruned", "device", "dtype")
 """Keywords of timm's builder that read files, replace the architecture's own tables, or place the model elsewhere. All
 that begin with `pretrained` are refused too: weights are random, nothing is downloaded and no file is read."""
@@ -19,7 +21,21 @@ that begin with `pretrained` are refused too: weights are random, nothing is dow
 
 def families() -> dict[str, str]:
     """Return timm's models by name, with their architecture family: the timm module that defines each."""
-    return {name: family(name) for name in timm.list_models()}
+    return {name: family(name) for name in sorted([*timm.list_models(), *_other_classifiers()])}
+
+
+def _other_classifiers() -> list[str]:
+    """Return names with a tag, such as `tiny_vit_21m_224.in1k`, whose classifier has the 1,000 classes of ImageNet
+    where the name without a tag has another number.
+
+    Accuracies on ImageNet belong to these models. Their classifiers have up to 12 M parameters less.
+    """
+    return [name for name in timm.list_pretrained() if _classes(name) == IMAGENET != _classes(name.partition(".")[0])]
+
+
+def _classes(name: str) -> int:
+    pretrained_cfg: Any = timm.get_pretrained_cfg(name)
+    return int(pretrained_cfg.num_classes)
 
 
 def family(name: str) -> str:

@@ -3,7 +3,7 @@
 All are in per cent. Values from different publishers are in different columns and are never combined.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -53,6 +53,16 @@ def tidy(frame: pd.DataFrame, table: Table, source: str) -> pd.DataFrame:
     return lines.assign(percent=(lines["percent"] * table.scale).round(6), source=source)[COLUMNS]
 
 
+def with_tagged_models(published: pd.DataFrame, models: Collection[str]) -> pd.DataFrame:
+    """Return published accuracies with tags that are models of their own as their models, `tiny_vit_21m_224.in1k`.
+
+    models: qualified names of the catalogue.
+    """
+    tagged = published["model"] + "." + published["pretrained"]
+    known = (published["library"] + ":" + tagged).isin(list(models))
+    return published.assign(model=published["model"].where(~known, tagged))
+
+
 @dataclass(frozen=True)
 class Matched:
     """Published accuracies with the rows of the catalogue to which they belong."""
@@ -93,6 +103,7 @@ def match(published: pd.DataFrame, catalogue: pd.DataFrame, versions: dict[str, 
 
     versions: libraries with which the catalogue was counted. A row without a match gets a reason.
     """
+    published = with_tagged_models(published, set(catalogue["name"]))
     entries = published[KEY].drop_duplicates()
     find = _Finder(catalogue, versions)
     matches = [find(*entry) for entry in entries[["library", "model", "image_size"]].itertuples(index=False, name=None)]

@@ -125,7 +125,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
         sort = st.multiselect(
             "Sort by",
             [f"{sign}{column}" for column in columns for sign in ("", "-")],
-            format_func=lambda key: f"{title(key.removeprefix('-'))} {'↓' if key.startswith('-') else '↑'}",
+            format_func=lambda key: f"{'↓' if key.startswith('-') else '↑'} {title(key.removeprefix('-'))}",
             key="catalog_sort",
             bind=BIND,
             placeholder="default order",

@@ -141,8 +141,7 @@ st.caption(
     + (f"; its legend lists the {SHOWN_FAMILIES} largest families" if many_families else "")
     + (f". Speeds are those of {plain(filters.device)}" if axes.timings and filters.device else "")
     + (f". Hollow points are {HOLLOW[bool(filters.device)]}; the table says which" if axes.timings else "")
-    + ". Costs are those of the model without a pretrained tag; the head of a tag may have other classes. Models are "
-    "listed at their own image size and at the sizes of published accuracies."
+    + ". Models are listed at their own image size and at the sizes of published accuracies."
 )
 st.caption(
     f"{everything['name'].nunique():,} models of open_clip, timm and torchvision, counted with "

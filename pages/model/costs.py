@@ -57,8 +57,14 @@ def draw_head(name: str, sizes: pd.DataFrame, accuracies: pd.DataFrame) -> None:
             st.metric(label, f"{best['percent']:.2f}", width="content", help=plain(help))
     counted = plain(catalog.describe(shipped.versions(backend.settings().catalog_dir)))
     size = f" of {plain(own['image_size'])} px" if own["image_size"] else ""
+    tagged = [other for other in launch.families() if other.startswith(f"{name}.")]
     with_text = " with its text" if own["library"] == model.TRAINABLE else ""
     st.caption(f"Costs of one image{size}{with_text}, counted by this program with {counted}. 1 MAC is 2 FLOPs.")
+    if tagged:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.caption("Tags with ImageNet's 1,000 classes have a classifier of another size:", width="content")
+            for other in tagged:
+                st.page_link("model/page.py", label=plain(ModelName(other).model), query_params={"name": other})
 
 
 def counts(sizes: pd.DataFrame) -> None:

@@ -12,7 +12,7 @@ from engine.specs.runners import RUNNERS
 from engine.words import plural, shortened
 from pages.shared import durations, launch
 from pages.shared.form import groups, presets, spec_form
-from pages.shared.text import plain, size, span
+from pages.shared.text import plain, size
 
 PREFIX = "recurrent"
 FASTRNNS = {
@@ -47,7 +47,7 @@ MOST_NAMED = 8  # a sentence names at most this many runners
 
 def describe(spec: RecurrentSpec) -> str:
     """Return a sentence on what the button will do and how long it will take."""
-    time = durations.promise(spec) or span(durations.timing_s(spec))
+    time = durations.timing(spec)
     chosen, processes = spec.chosen, plural(spec.processes, "fresh process", "es")
     if len(spec.comparisons) > 1:
         processes += " per network and size" if spec.swept else " per network"

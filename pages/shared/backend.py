@@ -8,6 +8,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from engine import shipped
 from engine.jobs.answers import Answers
 from engine.jobs.checkpoints import complete
 from engine.published import match, speeds, update
@@ -157,14 +158,17 @@ def _styles(folder: Path, stamp: tuple[int, ...]) -> dict[str, Style]:
 
 
 def published_accuracies() -> pd.DataFrame:
-    """Return all published accuracies, shipped and imported, as `match.read` does. Changed files are read again."""
-    folder = update.folder(settings())
-    return _accuracies(folder, stamp(match.SHIPPED, folder))
+    """Return all published accuracies, shipped and imported, as `match.read` does, of the catalogue's models.
+
+    Changed files are read again.
+    """
+    folder, counted = update.folder(settings()), settings().catalog_dir
+    return _accuracies(folder, counted, stamp(match.SHIPPED, folder, counted))
 
 
 @st.cache_data(max_entries=2, show_spinner="Reading published accuracies")
-def _accuracies(folder: Path, stamp: tuple[int, ...]) -> pd.DataFrame:
-    return match.read(folder)
+def _accuracies(folder: Path, counted: Path, stamp: tuple[int, ...]) -> pd.DataFrame:
+    return match.with_tagged_models(match.read(folder), shipped.families(counted))
 
 
 @st.cache_data(max_entries=1, show_spinner="Reading published speeds")

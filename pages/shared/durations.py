@@ -1,5 +1,6 @@
 """Estimate how long runs take, from earlier runs on this machine."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import streamlit as st
 from engine.report.timings import needs
 from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec, Spec
 from engine.store import ACTIVE, Filter, Run, State
+from engine.words import plural
 from pages.shared import backend
 from pages.shared.text import span
 
@@ -70,6 +72,13 @@ def timing_s(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) ->
 
     ratios = [(run.seconds() or 0.0) / predict(run.spec, timed).middle for run, _, _, timed in earlier]
     return predict(spec, models).corrected(ratios)
+
+
+def timing(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) -> str:
+    """Return how long a timing takes, with a note if other programs keep all CPUs busy. models: as for timing_s."""
+    text = promise(spec, len(models) or None) or span(timing_s(spec, models))
+    load, cpus = os.getloadavg()[0], os.cpu_count() or 1
+    return f"{text} (longer now: the load is {load:.0f} on {plural(cpus, 'CPU')})" if load > 2 * cpus else text
 
 
 def start_of(run: Run) -> str:

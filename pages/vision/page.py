@@ -13,7 +13,7 @@ from engine.specs.variant import EXECUTIONS
 from engine.words import plural, shortened
 from pages.shared import backend, durations, launch
 from pages.shared.form import files, groups, presets, spec_form
-from pages.shared.text import size, span
+from pages.shared.text import size
 
 PREFIX = "benchmark"
 HALF = ("bfloat16", "float16", "amp", "amp_bfloat16", "amp_float16")
@@ -58,7 +58,7 @@ TIGHT = 0.8  # an estimate above this share of the memory is reported as tight
 
 def describe(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     """Return a sentence on what the button will do and how long it will take."""
-    time = durations.promise(spec, len(models)) or span(durations.timing_s(spec, models))
+    time = durations.timing(spec, models)
     variants = f"{len(spec.plan)} variants interleaved" if len(spec.plan) > 1 else spec.plan[0].label
     several = {"model": len(models) > 1, "batch size": spec.batch_size == "sweep"}
     per = " and ".join(name for name, many in several.items() if many)

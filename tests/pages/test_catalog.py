@@ -83,7 +83,7 @@ def test_a_link_carries_the_view() -> None:
 
 @pytest.mark.slow
 def test_a_link_sorts_by_several_columns_and_a_search_finds_tags_and_names_what_is_close() -> None:
-    app = open_page(catalog_search="in1k, openai", catalog_sort=["Library ↓", "Parameters (M) ↑"])
+    app = open_page(catalog_search="in1k, openai", catalog_sort=["↓ Library", "↑ Parameters (M)"])
     assert not app.exception
     assert models(app) == ["vit_tiny_patch16_224", "resnet18", "resnet50", "ViT-B-32", "ViT-L-14"]
     app.text_input(key="catalog_search").set_value("resnet500").run()

@@ -11,6 +11,7 @@ from engine.settings import Settings
 from engine.specs import ProfileSpec
 from engine.store import Store
 from engine.store.files import RunFiles
+from pages.shared.text import plain
 from tests.support.clip import evaluate_row, queue_evaluate, queue_train, record, train_row
 from tests.support.page import (
     benchmark_row,
@@ -98,6 +99,19 @@ def test_the_head_says_what_it_costs_and_with_what_that_was_counted() -> None:
     assert "torch 0.0.1 on 2026-11-20" in plainly(app)
     assert "open_clip, family clip_vit" in plainly(app)
     assert table(app, "gmacs") == [7.39]
+
+
+@pytest.mark.slow
+def test_an_accuracy_stands_on_the_page_of_the_model_with_its_classifier() -> None:
+    rows = ["library,model,family,image_size,mparams,status"]
+    for tag, mparams in {"": 33.2, ".in1k": 21.2, ".dist_in22k_ft_in1k": 21.2}.items():
+        rows.append(f"timm,tiny_vit_21m_224{tag},tiny_vit,224,{mparams},ok")
+    (Settings().catalog_dir / "timm.csv").write_text("\n".join(rows))
+    app = opened("timm:tiny_vit_21m_224", "Counts")
+    assert "ImageNet top-1 (%)" not in {metric.label for metric in app.metric}
+    app = followed(app, plain("tiny_vit_21m_224.in1k"))
+    figures = {metric.label: metric.value for metric in app.metric}
+    assert (figures["Parameters (M)"], figures["ImageNet top-1 (%)"]) == ("21.2", "83.27")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The Vision page, driven in process. Runs are queued; what they find is stored by hand, as a worker would."""
 
 import json
+import os
 import shlex
 
 import pytest
@@ -67,9 +68,19 @@ def test_a_contended_run_does_not_lengthen_the_estimate(store: Store, monkeypatc
 
     took: dict[int, float] = {}
     monkeypatch.setattr(Run, "seconds", lambda run: took.get(run.id))
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.5, 0.5))
     undisturbed = estimate(20.0)
     assert estimate(2000.0, flags=("contended",)) == undisturbed
     assert estimate(2000.0) != undisturbed
+
+
+@pytest.mark.slow
+def test_a_busy_machine_is_named_beside_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (9.8, 3.0, 1.0))
+    assert "(longer now: the load is 10 on 2 CPUs)" in texts(open_page(PAGE, benchmark_models="resnet50"))
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.2, 3.0, 9.8))
+    assert "longer now" not in texts(open_page(PAGE, benchmark_models="resnet50"))
 
 
 @pytest.mark.slow

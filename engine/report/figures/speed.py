@@ -39,6 +39,8 @@ VERDICTS = {
     "needs 3 runs": ("hourglass-open", GREY),
 }
 """Symbol and colour of each verdict. The verdict is also written beside its interval."""
+FEW_ROUNDS = 10
+"""An axis of up to this many rounds has a tick at each."""
 REACH = 3
 """Intervals end at this many times the largest ratio on the axis, and their true end is written. A very wide interval
 would squeeze all others into a point."""
@@ -248,7 +250,8 @@ def raw(
                 col=panel,
             )
     figure.update_layout(height=360, margin=MARGIN | {"t": 48}, legend=LEGEND | {"y": 1.1}, uirevision="raw")
-    figure.update_xaxes(title_text="Round")
+    few = samples["round"].max() <= FEW_ROUNDS  # plotly would put ticks at half rounds
+    figure.update_xaxes(title_text="Round", **({"dtick": 1} if few else {}))
     figure.update_yaxes(title_text="Time per call (ms)", col=1, tickformat=",~g")
     figure.update_annotations(font_size=12)
     return figure

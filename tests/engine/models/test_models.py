@@ -47,7 +47,11 @@ def test_families_names_every_installed_model() -> None:
     assert {name for name in families if name.startswith("open_clip:")} == {
         f"open_clip:{name}" for name in open_clip.list_models()
     }
-    assert {name for name in families if name.startswith("timm:")} == {f"timm:{name}" for name in timm.list_models()}
+    of_timm = {name for name in families if name.startswith("timm:")}
+    assert {name for name in of_timm if "." not in name} == {f"timm:{name}" for name in timm.list_models()}
+    assert families["timm:tiny_vit_21m_224.in1k"] == "tiny_vit"
+    assert "timm:tiny_vit_21m_224.dist_in22k" not in families  # its classifier is that of tiny_vit_21m_224
+    assert "timm:resnet50.a1_in1k" not in families
     assert families["timm:vit_base_patch16_224"] == "vision_transformer"
     assert families["torchvision:resnet18"] == "resnet"
     assert families["open_clip:ViT-B-32"] == "clip_vit"
@@ -56,6 +60,12 @@ def test_families_names_every_installed_model() -> None:
     assert families["open_clip:convnext_base"] == "clip_convnext"
     assert families["open_clip:ViT-B-16-SigLIP"] == "siglip"
     assert families["open_clip:mt5-xl-ViT-H-14"] == "clip_mt5"
+
+
+def test_a_tag_with_another_classifier_is_a_model_of_its_own() -> None:
+    without, tagged = build("timm:tiny_vit_5m_224").model, build("timm:tiny_vit_5m_224.in1k").model
+    assert (without.num_classes, tagged.num_classes) == (21841, 1000)
+    assert millions(tagged) == 5.39  # as timm publishes it
 
 
 @pytest.mark.parametrize(("name", "figures"), TEXT_TOWERS.items())

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import timm
 
 from engine import shipped
 from engine.published import match
@@ -37,7 +38,8 @@ def written(name: str) -> list[dict[str, str]]:
 def test_every_published_row_finds_its_model_or_is_listed_with_the_reason(matched: match.Matched) -> None:
     """Against the files, read by the csv module alone."""
     for kind, table in TABLES.items():
-        found = {tuple(row) for row in matched.rows[["model", "pretrained"]].astype(str).to_numpy()}
+        models = matched.rows["model"].str.partition(".")[0]  # a tag may be a model of its own
+        found = set(zip(models, matched.rows["pretrained"], strict=True))
         left = matched.unmatched[matched.unmatched["kind"] == kind]
         listed = {tuple(row) for row in left[["model", "pretrained"]].to_numpy()}
         rows = written(table.shipped)
@@ -56,6 +58,7 @@ def test_a_figure_stands_in_the_row_of_its_own_model_and_size(matched: match.Mat
     assert (at == matched.rows[["library", "model", "image_size"]].to_numpy()).all()
     for table in TABLES.values():
         mine = matched.rows[matched.rows["library"] == table.library]
+        mine = mine.assign(model=mine["model"].str.partition(".")[0])
         key = ["model", "pretrained", *(["image_size"] if table is TIMM else [])]
         places = {tuple(line[name] for name in key): line for line in mine.to_dict("records")}
         for row in written(table.shipped):
@@ -95,6 +98,22 @@ def test_costs_are_counted_at_the_rows_own_image_size(matched: match.Matched) ->
     head = 2048 * 1000 / 1e9
     assert (by_size["288"] - head) / (by_size["224"] - head) == pytest.approx((288 / 224) ** 2, rel=1e-4)
     assert not resnet.duplicated(["pretrained", "image_size"]).any()
+
+
+def test_costs_are_those_of_the_classifier_that_has_the_accuracy(matched: match.Matched) -> None:
+    """timm builds some models without a tag for another data set than the one of the published accuracy."""
+    rows = matched.rows[matched.rows["library"] == "timm"].drop_duplicates(["model", "pretrained"])
+    for model, tag in zip(rows["model"], rows["pretrained"], strict=True):
+        published_for = timm.get_pretrained_cfg(f"{model.partition('.')[0]}.{tag}")
+        assert timm.get_pretrained_cfg(model).num_classes == published_for.num_classes, (model, tag)
+
+    joined = matched.beside(catalog.read(Settings().catalog_dir), ["imagenet_top1"]).set_index("name")
+    without, tagged = joined.loc["timm:tiny_vit_21m_224"], joined.loc["timm:tiny_vit_21m_224.in1k"]
+    assert pd.isna(without["imagenet_top1"])
+    assert (tagged["imagenet_top1"], tagged["pretrained"]) == (83.268, "in1k")
+    fewer = (576 + 1) * (21841 - 1000) / 1e6  # weights and biases of a linear layer
+    assert tagged["mparams"] == pytest.approx(without["mparams"] - fewer)
+    assert tagged["gmacs"] == pytest.approx(without["gmacs"] - 576 * (21841 - 1000) / 1e9, rel=1e-6)
 
 
 def test_everything_is_in_per_cent_and_said_to_be_published(published: pd.DataFrame) -> None:

@@ -132,6 +132,9 @@ def test_samples_are_read_and_compared_as_a_task_compares_them(tmp_path: Path) -
     figure = speed.raw(frame, ["eager", "compile"])
     assert [len(trace.x) for trace in figure.data] == [20] * 6  # three panels of two variants
     assert said(figure) == ["Process 1", "Process 2", "Process 3"]
+    assert figure.layout.xaxis.dtick is None
+    single = speed.raw(frame[frame["round"] == 0], ["eager", "compile"])
+    assert single.layout.xaxis.dtick == 1  # no tick at round 0.5
 
 
 def test_phases_add_up_and_absent_files_and_those_elsewhere_are_not_read(tmp_path: Path) -> None:

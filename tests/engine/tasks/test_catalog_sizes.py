@@ -36,6 +36,7 @@ def test_what_lacks_is_counted_and_what_is_there_stays(tmp_path: Path) -> None:
     frame = catalog.read(tmp_path)
     assert list(frame["image_size"]) == ["224", "160", "160", "288", "161"]  # own sizes first
     assert list(catalogue.build_sizes(wanted, tmp_path, workers=1))[-1].total == 0
+    assert list(catalogue.build_sizes({"timm:resnet18": ["160"]}, tmp_path, workers=1))[-1].total == 0
 
     versions = json.loads((tmp_path / "versions.json").read_text()) | {"timm": "0.0.1"}
     (tmp_path / "sizes" / "versions.json").write_text(json.dumps(versions))
