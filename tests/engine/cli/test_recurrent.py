@@ -110,9 +110,8 @@ def test_a_sweep_is_a_table_of_our_own_with_every_value_as_parquet(store: Store,
 
 
 def test_sequences_of_different_lengths_are_told_to_be_slow(
-    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1000000")  # so that the queued run stays queued
     assert main(["submit", "recurrent", "--groups", "vl", "--name", "mine"]) == 0
     assert "one after the other in vl_jit and vl_py, which takes very long" in capsys.readouterr().err
     (run,) = store.runs()

@@ -44,9 +44,8 @@ def test_bad_usage_is_named_and_leaves_with_2(
 
 
 def test_a_file_of_batch_sizes_is_part_of_the_request(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    store: Store, no_scheduler: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1000000")  # so that the queued run stays queued
     file = tmp_path / "sizes.txt"
     file.write_text("resnet18 8\nresnet50,4\n")
     asked = ["submit", "benchmark", "--batch-size-file", str(file), "--models"]
