@@ -12,10 +12,10 @@ from engine.report.quantities import MEASURED
 from engine.report.timings import needs, stored
 from engine.report.timings.stored import Setting
 from engine.specs import BenchmarkSpec, Refused
-from engine.store import Role
+from engine.store import Role, Run
 from engine.words import plural
 from pages.catalog.controls import Axes
-from pages.shared import backend, durations
+from pages.shared import backend, durations, rerun, run_view
 from pages.shared.text import show_error, span
 
 SENT = "catalog_sent"
@@ -128,10 +128,29 @@ def buttons(plan: Plan) -> None:
 
 
 def draw_submitted() -> None:
-    """Draw links to the runs that the buttons have submitted."""
-    if submitted := st.session_state.get(SENT):
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.caption("Submitted. Timings appear here as they arrive:", width="content")
-            for run_id in submitted:
-                address = {"run": str(run_id)}
-                st.page_link("run/page.py", label=f"Run {run_id}", icon=":material/timer:", query_params=address)
+    """Draw links to the runs that the buttons have submitted. Redraw the page when one stores a row or ends."""
+    runs = _submitted()
+    if runs:
+        tick = None if all(run.state.ended for run in runs) else run_view.TIMING_TICK_S
+        st.fragment(rerun.in_turn(_draw_submitted), run_every=tick, key="catalog_submitted")(_stored(runs))
+
+
+def _submitted() -> list[Run]:
+    return [run for run in map(backend.find_run, st.session_state.get(SENT, ())) if run]
+
+
+def _stored(runs: Sequence[Run]) -> list[tuple[int, bool, int]]:
+    """Return number, whether it has ended, and stored rows of each run."""
+    return [(run.id, run.state.ended, run.results.rows) for run in runs]
+
+
+def _draw_submitted(drawn: list[tuple[int, bool, int]]) -> None:
+    """Draw the links. drawn: what `_stored` returned when the page was drawn."""
+    runs = _submitted()
+    if _stored(runs) != drawn:
+        rerun.page()
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption("Submitted. Timings appear here as they arrive:", width="content")
+        for run in runs:
+            label, address = f"Run {run.id}: {run.outcome}", {"run": str(run.id)}
+            st.page_link("run/page.py", label=label, icon=":material/timer:", query_params=address)
