@@ -173,7 +173,10 @@ def _modules_followed(model: torch.nn.Module, counter: _Counter) -> Iterator[Non
             counter.frames.append(Tally())
 
     def leave(module: torch.nn.Module, _args: Any, out: Any) -> None:
-        if path := paths.get(id(module)):
+        path = paths.get(id(module))
+        if path == "":
+            counter.frames[0].output = _shape(out)
+        elif path:
             frame = counter.frames.pop()
             counter.frames[-1].add(frame.flops, frame.activations)
             total = counter.modules.setdefault(path, Tally())

@@ -105,7 +105,8 @@ def test_every_size_and_batch_is_a_row_with_modules_of_its_own(tmp_path: Path) -
     assert [(row.image_size, row.batch_size) for row in counted] == [(s, b) for s in ("64", "128x64") for b in (1, 3)]
     assert counted[2].macts == pytest.approx(2 * (counted[0].macts or 0) - 1e-3)  # the head with 1,000 outputs stays
     last = json.loads((tmp_path / counted[3].detail_file).read_text())
-    assert next(module for module in last if module["path"] == "conv1")["output"] == "3×64×64×32"
+    outputs = {module["path"]: module["output"] for module in last}
+    assert (outputs["conv1"], outputs[""]) == ("3×64×64×32", "3×1000")
 
 
 def test_a_run_of_many_counts_keeps_modules_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
