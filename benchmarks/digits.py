@@ -37,7 +37,7 @@ def train(seed: int) -> dict[str, Any]:
         )
         seconds = time.perf_counter() - begun
         epochs = [json.loads(line) for line in Path(folder, "1", "results.jsonl").read_text().splitlines()]
-        told = subprocess.run(
+        printed = subprocess.run(
             [sys.executable, "-m", "engine", "runs", "show", "1"],
             cwd=ROOT,
             env=os.environ | {"VITALS_RUNS_DIR": folder},
@@ -45,7 +45,7 @@ def train(seed: int) -> dict[str, Any]:
             check=True,
             text=True,
         ).stdout
-    rows = [json.loads(line.partition("row")[2]) for line in told.splitlines() if line.startswith("row")]
+    rows = [json.loads(line.partition("row")[2]) for line in printed.splitlines() if line.startswith("row")]
     passed = [row["seconds"] for row in rows if row["zeroshot_top1"] > ACCURACY]
     return {
         "seed": seed,
@@ -72,7 +72,7 @@ def main() -> None:
         "versions": {name: version(name) for name in ("torch", "open_clip_torch")},
         "goals": {
             f"over {ACCURACY:.0%} within {SECONDS} s": all(
-                each[TOP1] > ACCURACY and each["command_s"] < SECONDS for each in trainings
+                training[TOP1] > ACCURACY and training["command_s"] < SECONDS for training in trainings
             )
         },
         "trainings": trainings,

@@ -99,14 +99,14 @@ def events(spec: Any, folder: Path) -> Iterator[Any]:
     yield from import_module(f"engine.tasks.{spec.kind}").run(spec, folder)
 
 
-def rates(asked: Asked, done: list[Line]) -> Iterator[Line]:
+def rates(options: Asked, done: list[Line]) -> Iterator[Line]:
     """Measure every data type that tensor cores have, and copies."""
     from engine.measure import environment
     from engine.specs import DeviceSpec
 
-    dtypes = ("float32", "bfloat16") if asked.quick else ("bfloat16", "float16", "tf32", "float32", "float64")
-    sheet = SHEETS.get(environment.current(asked.device).device_name, {})
-    spec = DeviceSpec(device=asked.device, dtypes=dtypes, seconds=asked.seconds, threads=asked.threads)
+    dtypes = ("float32", "bfloat16") if options.quick else ("bfloat16", "float16", "tf32", "float32", "float64")
+    sheet = SHEETS.get(environment.current(options.device).device_name, {})
+    spec = DeviceSpec(device=options.device, dtypes=dtypes, seconds=options.seconds, threads=options.threads)
     for row in gpu_children.run("rates", {"spec": spec.model_dump(mode="json")}):
         yield rated(row, sheet)
 
@@ -120,21 +120,21 @@ def rated(row: Line, sheet: dict[str, float]) -> Line:
     return row | {"rate": rate, "unit": "TFLOP/s" if matmul else "TB/s", "data_sheet": ideal, "share": share}
 
 
-def training(asked: Asked, done: list[Line]) -> Iterator[Line]:
+def training(options: Asked, done: list[Line]) -> Iterator[Line]:
     """Train by both sides in turns, each time in a fresh process; a line per round, the last one of all rounds."""
     sys.path.append(str(ROOT / "benchmarks"))  # which that script expects
     import train_throughput
 
     cpus = len(os.sched_getaffinity(0))
-    if asked.quick:
+    if options.quick:
         case = replace(train_throughput.CASES["digits-clip"], samples=64, batch_size=16, epochs=2)
     else:
         case = replace(train_throughput.CASES["ViT-B-32"], samples=8192, epochs=3, workers=min(8, cpus))
-    case = replace(case, device=asked.device, threads=asked.threads or cpus)
+    case = replace(case, device=options.device, threads=options.threads or cpus)
     found: list[Line] = []
     with tempfile.TemporaryDirectory() as name:
         train_throughput.make(case, Path(name))
-        for number in range(1 if asked.quick else ROUNDS):
+        for number in range(1 if options.quick else ROUNDS):
             order = train_throughput.SIDES if number % 2 == 0 else train_throughput.SIDES[::-1]
             sides = {side: train_throughput.child(side, case, Path(name), number) for side in order}
             ours, theirs = (sides[side]["pairs_per_s"] for side in train_throughput.SIDES)
@@ -143,50 +143,55 @@ def training(asked: Asked, done: list[Line]) -> Iterator[Line]:
             found.append(line)
             yield line | {"round": number, "sides": sides}
     names = ("ours_pairs_per_s", "open_clip_pairs_per_s", "ratio")
-    yield found[0] | {"round": "median"} | {name: statistics.median(each[name] for each in found) for name in names}
+    yield found[0] | {"round": "median"} | {name: statistics.median(item[name] for item in found) for name in names}
 
 
-def recurrent(asked: Asked, done: list[Line]) -> Iterator[Line]:
+def recurrent(options: Asked, done: list[Line]) -> Iterator[Line]:
     """Time every LSTM runner at fastrnns' shapes, forward and backward."""
     from engine.results import RecurrentRow
     from engine.specs import RecurrentSpec
 
     shape: Line = {"groups": "rnns"}
-    if asked.quick:
+    if options.quick:
         shape = {"runners": "cudnn,aten,py", "seq_length": 4, "input_size": 8, "hidden_size": 8, "mini_batch": 2}
         shape |= {"warmup": 1, "loops": 3}
-    how: Line = {"replicates": asked.processes, "min_seconds": asked.seconds, "threads": asked.threads}
-    spec = RecurrentSpec(device=asked.device, **how, **shape)
+    how: Line = {"replicates": options.processes, "min_seconds": options.seconds, "threads": options.threads}
+    spec = RecurrentSpec(device=options.device, **how, **shape)
     with tempfile.TemporaryDirectory() as folder:
         for row in events(spec, Path(folder)):
             if isinstance(row, RecurrentRow):
                 yield row.model_dump(mode="json")
 
 
-def models(asked: Asked, done: list[Line]) -> Iterator[Line]:
+def models(options: Asked, done: list[Line]) -> Iterator[Line]:
     """Time every model in every variant, both ways, and each variant by torch's own Timer."""
     from engine.results import Artifact, BenchmarkRow
     from engine.specs import BenchmarkSpec
 
     chosen, variants, how = MODELS, "eager,compile,cudagraphs", {}
-    if asked.quick:
+    if options.quick:
         chosen, variants = ("timm:test_vit",), "eager,compile:aot_eager,cudagraphs"
-        how = {"image_size": 32, "min_samples": 3, "threads": asked.threads}
+        how = {"image_size": 32, "min_samples": 3, "threads": options.threads}
     had = {(line["name"], line["mode"]) for line in done}
     for name in chosen:
-        for mode, batch in list(BATCHES.items())[:1] if asked.quick else BATCHES.items():
-            if (name, mode) in had or time.monotonic() > asked.deadline:
+        for mode, batch in list(BATCHES.items())[:1] if options.quick else BATCHES.items():
+            if (name, mode) in had or time.monotonic() > options.deadline:
                 continue
             spec = BenchmarkSpec(
-                **{"models": (name,), "mode": mode, "device": asked.device, "batch_size": 2 if asked.quick else batch},
+                **{
+                    "models": (name,),
+                    "mode": mode,
+                    "device": options.device,
+                    "batch_size": 2 if options.quick else batch,
+                },
                 **{"variants": variants, "precision": "bfloat16,tf32"},
-                **{"replicates": asked.processes, "min_seconds": asked.seconds, **how},
+                **{"replicates": options.processes, "min_seconds": options.seconds, **how},
             )
             timer: dict[str, Line] = {}
             with tempfile.TemporaryDirectory() as folder:
                 for event in events(spec, Path(folder)):
                     if isinstance(event, Artifact):  # all is timed; what was compiled for it is still there
-                        timer = by_timer(spec, name, mode, asked)
+                        timer = by_timer(spec, name, mode, options)
                     elif isinstance(event, BenchmarkRow):
                         yield beside(event, name, timer.get(event.variant, {}))
 
@@ -206,12 +211,12 @@ def beside(row: Any, name: str, timer: Line) -> Line:
     }
 
 
-def by_timer(spec: Any, name: str, mode: str, asked: Asked) -> dict[str, Line]:
+def by_timer(spec: Any, name: str, mode: str, options: Asked) -> dict[str, Line]:
     """Have torch's Timer time every variant of a spec, in one fresh process; ms or an error by variant."""
     job = {"spec": spec.model_dump(mode="json"), "model": name, "mode": mode, "batch_size": spec.batch_size}
     try:
         found: dict[str, Line] = gpu_children.run(
-            "timer", {"job": job, "seconds": asked.seconds}, gpu_children.compiled_caches()
+            "timer", {"job": job, "seconds": options.seconds}, gpu_children.compiled_caches()
         )
     except gpu_children.Failed as error:
         return {variant.label: {"error": str(error)} for variant in spec.plan}
@@ -241,18 +246,18 @@ def main(words: list[str] | None = None) -> None:
     if unknown := set(chosen.steps.split(",")) - set(STEPS):
         parser.error(f"no such steps: {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
     deadline = time.monotonic() + 60 * chosen.minutes
-    asked = Asked(chosen.device, quick=chosen.quick, processes=chosen.processes, deadline=deadline)
+    options = Asked(chosen.device, quick=chosen.quick, processes=chosen.processes, deadline=deadline)
     earlier = json.loads(chosen.output.read_text()) if chosen.append and chosen.output.is_file() else {}
-    measure(asked, chosen.steps.split(","), chosen.output, earlier.get("steps", {}))
+    measure(options, chosen.steps.split(","), chosen.output, earlier.get("steps", {}))
 
 
-def measure(asked: Asked, steps: list[str], output: Path | None, earlier: dict[str, Any]) -> dict[str, Any]:
+def measure(options: Asked, steps: list[str], output: Path | None, earlier: dict[str, Any]) -> dict[str, Any]:
     """Do the steps, print their lines and write the report after each. earlier: steps that another run has done."""
     from engine.measure import environment
 
-    here = environment.current(asked.device)
+    here = environment.current(options.device)
     done: dict[str, Any] = dict(earlier)
-    report = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "quick": asked.quick}
+    report = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "quick": options.quick}
     report |= {"environment": here.model_dump(mode="json"), "data_sheet": SHEETS.get(here.device_name), "steps": done}
     for name in steps:
         had = done.get(name, {"seconds": 0.0, "complete": False, "lines": []})
@@ -261,13 +266,13 @@ def measure(asked: Asked, steps: list[str], output: Path | None, earlier: dict[s
         lines: list[Line] = had["lines"] if name == "models" else []
         started, before = time.monotonic(), had["seconds"]
         print(f"\n{name}\n" + _row(COLUMNS[name]), flush=True)
-        for line in STEPS[name](asked, list(lines)):
+        for line in STEPS[name](options, list(lines)):
             lines.append(line)
             print(_row([_cell(line.get(column)) for column in COLUMNS[name]]), flush=True)
             done[name] = {"seconds": before + time.monotonic() - started, "complete": False, "lines": lines}
             _write(report, output)
         done[name] = {"seconds": before + time.monotonic() - started, "lines": lines}
-        done[name]["complete"] = name != "models" or time.monotonic() <= asked.deadline
+        done[name]["complete"] = name != "models" or time.monotonic() <= options.deadline
         print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
         _write(report, output)
     return report

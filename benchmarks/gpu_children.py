@@ -69,15 +69,15 @@ def timer(job: Line, seconds: float) -> dict[str, Line]:
     from engine.replicates.benchmark.prepared import prepare
     from engine.replicates.ready import once, release, resident
 
-    asked = Job.model_validate(job | {"parent": os.getppid()})
-    device = asked.spec.device
-    torch.set_num_threads(asked.spec.threads or environment.threads())
+    child_job = Job.model_validate(job | {"parent": os.getppid()})
+    device = child_job.spec.device
+    torch.set_num_threads(child_job.spec.threads or environment.threads())
     if ":" in device:
         torch.accelerator.set_device_index(device)
     found: dict[str, Line] = {}
-    for variant in asked.plan:
+    for variant in child_job.plan:
         try:
-            made = prepare(asked, variant, stopwatch_for(device), library.build, resident())
+            made = prepare(child_job, variant, stopwatch_for(device), library.build, resident())
             with made.ready.settings():
                 call = {"call": lambda phases=made.ready.phases: once(phases)}
                 stopwatch = Timer("call()", globals=call, num_threads=torch.get_num_threads())

@@ -48,8 +48,8 @@ def estimates() -> pd.DataFrame:
 
 def _gb(row: pd.DataFrame, mode: str, batch_size: int) -> float:
     name = ModelName(row["name"].iloc[0])
-    asked = {"models": (name,), "mode": mode, "batch_size": batch_size, "precision": ("amp",)}
-    spec = BenchmarkSpec.model_validate(asked | {"image_size": row["image_size"].iloc[0]})
+    fields = {"models": (name,), "mode": mode, "batch_size": batch_size, "precision": ("amp",)}
+    spec = BenchmarkSpec.model_validate(fields | {"image_size": row["image_size"].iloc[0]})
     need = needs.memory(spec, [name], row)
     assert need, "the row is counted"
     return need.gb

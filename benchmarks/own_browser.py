@@ -25,10 +25,10 @@ PATIENCE_S = 180
 TITLE = "drawn after "
 SCRIPT = f"""
 const drawn = {DRAWN};
-let told;
+let drawn_at;
 const look = () => {{
-  if (!told && drawn()) told = "{TITLE}" + performance.now();
-  if (told) document.title = told; // again on every frame: a page that runs anew sets its own title
+  if (!drawn_at && drawn()) drawn_at = "{TITLE}" + performance.now();
+  if (drawn_at) document.title = drawn_at; // again on every frame: a page that runs anew sets its own title
   requestAnimationFrame(look);
 }};
 look();
@@ -69,7 +69,7 @@ class OwnBrowser:
         self._ask(f"close/{tab['id']}")
 
     def _title(self, tab: str) -> str:
-        return next((str(each["title"]) for each in self._ask("list") if each["id"] == tab), "")
+        return next((str(item["title"]) for item in self._ask("list") if item["id"] == tab), "")
 
     def _ask(self, what: str, method: str = "GET") -> Any:
         with urlopen(Request(f"http://127.0.0.1:{self.port}/json/{what}", method=method), timeout=PATIENCE_S) as answer:

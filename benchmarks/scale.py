@@ -121,8 +121,8 @@ def pages(rounds: int) -> Report:
     from benchmarks.polling import polled
 
     measured = polled(SESSIONS, rounds)
-    for each in measured:
-        for one in each:
+    for entry in measured:
+        for one in entry:
             times = {name: statistics.median(one[name]) for name in ("catalogue", "runs", "search", "tick")}
             print(f"{one['sessions']:3} sessions", *(f"{name} {value:.3f} s" for name, value in times.items()))
     return {"rounds": measured}
@@ -134,10 +134,10 @@ def estimate(report: Report) -> Report:
     Above 1, the part needs more than one server process, or another design.
     """
     assumed, medians = ASSUMED, {way: statistics.median(all) for way, all in report["sweep"]["seconds"].items()}
-    rounds = [{one["sessions"]: one for one in each} for each in report["pages"]["rounds"]]
+    rounds = [{one["sessions"]: one for one in entry} for entry in report["pages"]["rounds"]]
     few, many = SESSIONS[1], SESSIONS[-1]
-    core_each = statistics.median(each[few]["polling_cpu"] for each in rounds) / few
-    mb_each = statistics.median(each[many]["server_mb"] - each[1]["server_mb"] for each in rounds) / (many - 1)
+    core_each = statistics.median(entry[few]["polling_cpu"] for entry in rounds) / few
+    mb_each = statistics.median(entry[many]["server_mb"] - entry[1]["server_mb"] for entry in rounds) / (many - 1)
     open_pages = assumed["users"] * assumed["share_of_users_with_a_page_that_polls"]
     per_s = statistics.median(report["claims"]["claims_per_s"]["postgresql"])
     runs_per_s = assumed["users"] * assumed["runs_per_user_and_day"] / (3600 * assumed["hours_per_day"])

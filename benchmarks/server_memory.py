@@ -193,7 +193,7 @@ async def poll(server: Server, tabs: list[str], seconds: float) -> Figures:
     answers: Figures = {}
     for page in sorted({page for page, _, _ in stayed}):
         waits = [waits for name, waits, _ in stayed if name == page]
-        every = sorted(wait for each in waits for wait in each)
+        every = sorted(wait for item in waits for wait in item)
         answers[page] = {
             "sessions": len(waits),
             "fewest_answers_of_a_session": min(map(len, waits)),

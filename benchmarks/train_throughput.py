@@ -205,9 +205,9 @@ def _written(flags: Figures) -> list[str]:
 
 def child(side: str, case: Case, folder: Path, seed: int) -> Figures:
     """The same in a fresh process."""
-    asked = json.dumps({"side": side, "case": asdict(case), "folder": str(folder), "seed": seed})
+    child_job = json.dumps({"side": side, "case": asdict(case), "folder": str(folder), "seed": seed})
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", __file__, "--child", asked],
+        [sys.executable, "-W", "ignore", __file__, "--child", child_job],
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(case.threads), "HF_HUB_OFFLINE": "1"},
         cwd=folder,
         capture_output=True,
@@ -236,10 +236,10 @@ def measure(case: Case, rounds: int) -> Figures:
 
 def summary(case: Case, found: list[dict[str, Figures]]) -> Figures:
     """What the rounds of a case come to."""
-    ratios = [each["ours"]["pairs_per_s"] / each["reference"]["pairs_per_s"] for each in found]
-    report = {f"{side}_pairs_per_s": statistics.median(each[side]["pairs_per_s"] for each in found) for side in SIDES}
+    ratios = [item["ours"]["pairs_per_s"] / item["reference"]["pairs_per_s"] for item in found]
+    report = {f"{side}_pairs_per_s": statistics.median(item[side]["pairs_per_s"] for item in found) for side in SIDES}
     report |= dict(zip(("low", "ratio", "high"), median_interval(ratios), strict=True))
-    losses = {side: sorted(each[side][LOSS] for each in found) for side in SIDES}
+    losses = {side: sorted(item[side][LOSS] for item in found) for side in SIDES}
     learned = losses["reference"][0] <= statistics.median(losses["ours"]) <= losses["reference"][-1]
     return {"settings": asdict(case), **report, LOSS: losses, "learns_as_much": learned, "rounds": found}
 
@@ -259,8 +259,8 @@ def main() -> None:
     chosen = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     if chosen.child:
-        asked = json.loads(chosen.child)
-        figures = train(asked["side"], Case(**asked["case"]), Path(asked["folder"]), asked["seed"])
+        child_job = json.loads(chosen.child)
+        figures = train(child_job["side"], Case(**child_job["case"]), Path(child_job["folder"]), child_job["seed"])
         print(json.dumps(figures))
         return
     given = {
@@ -272,20 +272,20 @@ def main() -> None:
         cases[name] = measure(replace(CASES[name], **given), chosen.rounds)
         if chosen.output:  # after each, so that what was measured stays if this is stopped
             chosen.output.parent.mkdir(parents=True, exist_ok=True)
-            chosen.output.write_text(json.dumps(told(cases), indent=2) + "\n")
-    print(json.dumps(told(cases)["goals"]))
+            chosen.output.write_text(json.dumps(report_of(cases), indent=2) + "\n")
+    print(json.dumps(report_of(cases)["goals"]))
 
 
-def told(cases: dict[str, Figures]) -> Figures:
+def report_of(cases: dict[str, Figures]) -> Figures:
     """The report."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "versions": {name: version(name) for name in ("torch", "open_clip_torch", "torchvision")},
         "goals": {
-            "not slower than open_clip's training, by the interval": all(each["high"] >= 1 for each in cases.values()),
+            "not slower than open_clip's training, by the interval": all(item["high"] >= 1 for item in cases.values()),
             "held-out loss among those of the reference's seeds": all(
-                each["learns_as_much"] for each in cases.values()
+                item["learns_as_much"] for item in cases.values()
             ),
         },
         "cases": cases,

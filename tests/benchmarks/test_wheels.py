@@ -16,7 +16,7 @@ def wheel(folder: Path, name: str, release: str, *requires: str) -> None:
     """A wheel of one module that says its version."""
     folder.mkdir(exist_ok=True)
     described = "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {release}"])
-    described += "".join(f"\nRequires-Dist: {each}" for each in requires) + "\n"
+    described += "".join(f"\nRequires-Dist: {requirement}" for requirement in requires) + "\n"
     info = f"{name}-{release}.dist-info"
     with ZipFile(folder / f"{name}-{release}-py3-none-any.whl", "w") as archive:
         archive.writestr(f"{name}.py", f"release = {release!r}\n")

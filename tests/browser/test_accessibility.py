@@ -43,7 +43,7 @@ def violations(page: Page, url: str) -> list[str]:
     options = {"runOnly": RULES, "resultTypes": ["violations"]}
     others = {"exclude": [[f"[data-testid={part}]"] for part in STREAMLITS_OWN]}
     found = Axe().run(page, context=others, options=options).response["violations"]
-    return [f"{each['help']}: {each['nodes'][0]['html']}" for each in found]
+    return [f"{item['help']}: {item['nodes'][0]['html']}" for item in found]
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -29,8 +29,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_the_first_deep_link_on_a_fresh_server_shows_that_page_in_its_frame(browser: Browser, tmp_path: Path) -> None:
     with serve(tmp_path, probed=False, preload="") as fresh:
         page = browser.new_page()
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
+        urls: list[str] = []
+        page.on("request", lambda request: urls.append(request.url))
         page.goto(f"{fresh.url}/runs")
         expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
         expect(page.get_by_test_id("stSidebarNavLink")).to_have_count(9)
@@ -39,7 +39,7 @@ def test_the_first_deep_link_on_a_fresh_server_shows_that_page_in_its_frame(brow
         assert page.title() == "Runs – Model Vitals"
         icons = page.locator("link[rel~=icon]").evaluate_all("icons => icons.map(icon => icon.href)")
         assert [icon.partition(";")[0] for icon in icons] == ["data:image/svg+xml"]  # ours, not one to be fetched
-        elsewhere = [url for url in asked if not url.startswith((fresh.url, "data:", "blob:"))]
+        elsewhere = [url for url in urls if not url.startswith((fresh.url, "data:", "blob:"))]
         assert not elsewhere, "the browser asks other hosts"
         page.close()
 
@@ -75,8 +75,8 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     profile.click()
 
     expect(page.get_by_role("heading", name="Profile", exact=True)).to_be_visible()
-    asked = list(found["name"].iloc[:3])
-    for name in asked:
+    selection = list(found["name"].iloc[:3])
+    for name in selection:
         expect(
             page.get_by_role("button", name=f"Remove {name}").or_(page.get_by_text(name, exact=True)).first
         ).to_be_visible()
@@ -89,8 +89,8 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     store = open_store(server.settings)
     rows = {f"{row.library}:{row.model}": row for row in store.rows(run_id)}
     store.close()
-    assert sorted(rows) == sorted(asked)
-    assert {f"{line['library']}:{line['model']}" for line in written} == set(asked)
+    assert sorted(rows) == sorted(selection)
+    assert {f"{line['library']}:{line['model']}" for line in written} == set(selection)
     for line in written:
         assert float(line["gmacs"]) == rows[f"{line['library']}:{line['model']}"].gmacs
     header = downloaded(page, "CSV as open_clip's profiler (torch)", "Download").read_text().splitlines()[0]

@@ -213,12 +213,12 @@ def test_an_upload_that_a_tick_brings_first_becomes_the_data(page: Page, tmp_pat
         server = socket.connect_to_server()
 
         def pass_on(message: str | bytes) -> None:
-            asked = BackMsg.FromString(message) if isinstance(message, bytes) else BackMsg()
-            rerun = asked.rerun_script
+            back_message = BackMsg.FromString(message) if isinstance(message, bytes) else BackMsg()
+            rerun = back_message.rerun_script
             if rerun.is_auto_rerun:
                 ticking.append(rerun.fragment_id)
             elif any(state.file_uploader_state_value.uploaded_file_info for state in rerun.widget_states.widgets):
-                tick = BackMsg.FromString(asked.SerializeToString())
+                tick = BackMsg.FromString(back_message.SerializeToString())
                 tick.rerun_script.fragment_id, tick.rerun_script.is_auto_rerun = ticking[-1], True
                 server.send(tick.SerializeToString())
                 late.append(message)

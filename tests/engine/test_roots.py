@@ -48,7 +48,7 @@ def link(path: Path, target: Path) -> None:
     path.symlink_to(target)
 
 
-def told(pairs: Pairs) -> set[str]:
+def texts_of(pairs: Pairs) -> set[str]:
     """Everything that a data set says of itself."""
     texts = {caption for index in range(len(pairs)) for caption in pairs.captions(index)}
     return texts | {pairs.source(index) for index in range(len(pairs))} | {*pairs.classes, *pairs.templates}
@@ -99,7 +99,7 @@ def test_a_linked_member_of_unpacked_shards_is_absent(inside: Path, outside: Pat
     link(folder / name, outside / f"secret{Path(name).suffix}")
     pairs = opened(folder, inside, "webdataset")
     assert [Path(pairs.source(index)).name for index in range(len(pairs))] == ["b.png"]
-    assert "a secret" not in told(pairs)
+    assert "a secret" not in texts_of(pairs)
 
 
 def test_a_linked_member_of_an_upload_is_absent(inside: Path, outside: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_linked_member_of_an_upload_is_absent(inside: Path, outside: Path) -> 
 def test_a_linked_shard_is_absent(inside: Path, outside: Path) -> None:
     write_tar(inside / "shards" / "0.tar", {"1.png": encoded(), "1.txt": b"mine"})
     link(inside / "shards" / "1.tar", outside / "secret.tar")
-    assert "a secret" not in told(opened(inside / "shards", inside))
+    assert "a secret" not in texts_of(opened(inside / "shards", inside))
     for source in (inside / "shards" / "1.tar", inside / "shards" / "{0..1}.tar"):
         with pytest.raises(DataProblem, match=r"1 of \d shards are not there"):
             opened(source, inside)
@@ -124,7 +124,7 @@ def test_a_linked_shard_is_absent(inside: Path, outside: Path) -> None:
 @pytest.mark.parametrize("name", ["classnames.txt", "zeroshot_classification_templates.txt"])
 def test_linked_names_and_templates_are_absent(inside: Path, outside: Path, name: str) -> None:
     link(inside / "pairs" / name, outside / ("classnames.txt" if name == "classnames.txt" else "templates.txt"))
-    assert not any("secret" in text for text in told(opened(inside / "pairs", inside, "webdataset")))
+    assert not any("secret" in text for text in texts_of(opened(inside / "pairs", inside, "webdataset")))
 
 
 def test_a_shard_that_becomes_a_link_is_absent(inside: Path, outside: Path) -> None:

@@ -198,7 +198,7 @@ def test_the_interval_of_runs_is_students_t_of_two_means() -> None:
 def test_runs_that_differ_by_chance_are_not_called_different() -> None:
     random = np.random.default_rng(2)
     found = [ratio_of_runs(*np.exp(random.normal(0, 0.03, (2, 3)))) for _ in range(1000)]
-    assert sum(each is not None and each.verdict in ("faster", "slower") for each in found) <= 20  # 10 are due at most
+    assert sum(item is not None and item.verdict in ("faster", "slower") for item in found) <= 20  # 10 are due at most
 
 
 @pytest.mark.slow
@@ -216,7 +216,7 @@ def test_long_memory_widens_the_interval() -> None:
         ratio(*(streams(2 * trial + side, processes=1, noise=0.3, samples=700, correlation=0.98) for side in (0, 1)))
         for trial in range(60)
     ]
-    assert np.mean([each.low <= 1 <= each.high for each in found]) > 0.95
+    assert np.mean([item.low <= 1 <= item.high for item in found]) > 0.95
 
 
 @pytest.mark.slow

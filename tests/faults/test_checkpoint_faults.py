@@ -43,7 +43,7 @@ def latest(folder):
 
 AT_RANDOM = """
 folder, kills = Path(sys.argv[1]), int(sys.argv[2])
-draw, told = random.Random(0), Path(sys.argv[1] + ".step")
+draw, step_file = random.Random(0), Path(sys.argv[1] + ".step")
 
 def work(first):
     for step in itertools.count(first):
@@ -53,7 +53,7 @@ def work(first):
             checkpoints.prune(folder, 2, {"latest.pt"})
         os.pwrite(file, step.to_bytes(8, "big"), 0)
 
-file = os.open(told, os.O_RDWR | os.O_CREAT)
+file = os.open(step_file, os.O_RDWR | os.O_CREAT)
 found = {"step": 0}
 for _ in range(kills):
     pid = forked(lambda: work(found["step"] + 1))

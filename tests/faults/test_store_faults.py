@@ -62,16 +62,16 @@ def python(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    ("claimers", "each"), [(4, 30), pytest.param(8, 2000, marks=[pytest.mark.cluster, pytest.mark.timeout(1800)])]
+    ("claimers", "runs_each"), [(4, 30), pytest.param(8, 2000, marks=[pytest.mark.cluster, pytest.mark.timeout(1800)])]
 )
 def test_no_run_is_claimed_twice(
-    settings: Settings, database_url: str, tmp_path: Path, claimers: int, each: int
+    settings: Settings, database_url: str, tmp_path: Path, claimers: int, runs_each: int
 ) -> None:
     """Each process claims so many times, from a queue that stays short, so that they compete for the same runs."""
     store = open_store(settings.model_copy(update={"database_url": database_url}))
-    raced = race(store, claimers, each, tmp_path)
+    raced = race(store, claimers, runs_each, tmp_path)
     assert raced.problems == []
-    assert len(raced.claims) == claimers * each
+    assert len(raced.claims) == claimers * runs_each
     assert raced.duplicates == 0
     assert store.count(Filter(states=(State.QUEUED, State.FAILED))) == store.count(Filter()), "no run is held"
     store.close()

@@ -37,7 +37,7 @@ def test_a_run_finishes(house: House, preload: str) -> None:
 
 
 def test_failures_are_named_by_their_cause_and_the_next_run_goes_on(house: House) -> None:
-    asked = {
+    options = {
         "raise": (Cause.ERROR, "ValueError: <b>no</b>"),
         "refuse": (Cause.REFUSED, "no such thing; there are others"),
         "kill itself": (Cause.KILLED, "killed by SIGKILL"),
@@ -46,9 +46,9 @@ def test_failures_are_named_by_their_cause_and_the_next_run_goes_on(house: House
         "fill the disk": (Cause.DISK_FULL, "File too large"),
         "write outside": (Cause.ERROR, "lies outside its run's folder"),
     }
-    runs = {trouble: house.submit(trouble=trouble, at=2, limit=50_000_000) for trouble in asked}
+    runs = {trouble: house.submit(trouble=trouble, at=2, limit=50_000_000) for trouble in options}
     after = house.submit()
-    for trouble, (cause, words) in asked.items():
+    for trouble, (cause, words) in options.items():
         run = house.end(runs[trouble])
         assert (run.state, run.cause) == (State.FAILED, cause), (trouble, run.error)
         assert words in run.error
@@ -157,11 +157,11 @@ def test_cancel_ends_a_group_that_ignores_sigterm(house: House) -> None:
     worker = psutil.Process(house.processes(run_id).worker.pid)
     child = until(worker.children, "the child that ignores SIGTERM too")[0]
     time.sleep(0.5)  # for the child to have set its handler
-    asked = time.monotonic()
+    requested_at = time.monotonic()
     house.store.request_cancel(run_id)
     until(lambda: house.store.run(run_id).state == State.STOPPING, "stopping")
     run = house.end(run_id)
-    assert time.monotonic() - asked < house.settings.stop_grace_s + 13
+    assert time.monotonic() - requested_at < house.settings.stop_grace_s + 13
     assert run.state == State.CANCELLED
     assert len(house.store.rows(run_id)) == 2
     assert not worker.is_running()

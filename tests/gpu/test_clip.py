@@ -18,9 +18,9 @@ ONCE = {"overfit": True, "epochs": None, "steps": 60, "lr": 3e-3, "val_frequency
 
 @pytest.mark.parametrize("chosen", PRECISIONS)
 def test_one_batch_is_learned_in_every_precision(tmp_path: Path, chosen: str) -> None:
-    told = losses(train(tiny(device="cuda:0", precision=chosen, **ONCE), tmp_path))
-    assert len(told) == 60
-    assert told[-1][1] < told[0][1] / 2
+    curve = losses(train(tiny(device="cuda:0", precision=chosen, **ONCE), tmp_path))
+    assert len(curve) == 60
+    assert curve[-1][1] < curve[0][1] / 2
 
 
 @pytest.mark.parametrize("chosen", ["fp32", "amp"])

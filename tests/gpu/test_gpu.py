@@ -45,9 +45,9 @@ def device() -> str:
 @pytest.mark.parametrize("model", ["timm:resnet18", "timm:vit_tiny_patch16_224", "open_clip:ViT-B-32"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_counts_on_the_accelerator_are_those_on_meta(device: str, model: str, precision: str) -> None:
-    asked = {"models": (model,), "precision": precision, "batch_size": 2}
-    real = profile(model, ProfileSpec.model_validate(asked | {"device": device})).row
-    meta = profile(model, ProfileSpec.model_validate(asked)).row
+    request = {"models": (model,), "precision": precision, "batch_size": 2}
+    real = profile(model, ProfileSpec.model_validate(request | {"device": device})).row
+    meta = profile(model, ProfileSpec.model_validate(request)).row
     assert (real.status, real.device_used, real.complete) == ("ok", device, True), real.error
     assert (real.gflops, real.macts, real.mparams) == (meta.gflops, meta.macts, meta.mparams)
 
@@ -86,14 +86,14 @@ def product(cuda: str) -> Callable[[], torch.Tensor]:
     return lambda: left @ right
 
 
-def in_process(asked: BenchmarkSpec, **fields: Any) -> dict[str, Measured]:
+def in_process(request: BenchmarkSpec, **fields: Any) -> dict[str, Measured]:
     """What one process measures, by variant."""
-    job = Job(spec=asked, model=asked.models[0], mode="inference", batch_size=8, parent=1, **fields)
-    return {each.measured.label: each.measured for each in work.work(job) if each.measured}
+    job = Job(spec=request, model=request.models[0], mode="inference", batch_size=8, parent=1, **fields)
+    return {item.measured.label: item.measured for item in work.work(job) if item.measured}
 
 
 def rows(tmp_path: Path, **fields: Any) -> list[BenchmarkRow]:
-    return [each for each in run(BenchmarkSpec(**SHORT | fields), tmp_path) if isinstance(each, BenchmarkRow)]
+    return [item for item in run(BenchmarkSpec(**SHORT | fields), tmp_path) if isinstance(item, BenchmarkRow)]
 
 
 def test_events_agree_with_the_hosts_clock(cuda: str, product: Callable[[], torch.Tensor]) -> None:
@@ -135,8 +135,8 @@ def test_every_way_to_run_computes_what_eager_does(cuda: str, mode: str, tmp_pat
 def test_cold_samples_are_longer_where_the_cache_would_hold_the_data(cuda: str) -> None:
     found = {}
     for cache in ("hot", "cold"):
-        asked = BenchmarkSpec(**SHORT | {"cache": cache, "variants": "cudagraphs"})
-        found[cache] = median(in_process(asked)["cudagraphs"].samples_ms)
+        request = BenchmarkSpec(**SHORT | {"cache": cache, "variants": "cudagraphs"})
+        found[cache] = median(in_process(request)["cudagraphs"].samples_ms)
     assert found["cold"] > found["hot"]
 
 
@@ -145,7 +145,7 @@ def test_tf32_is_in_effect_for_matrices_and_convolutions_or_for_neither(cuda: st
     kernel = torch.randn(64, 64, 3, 3, device=cuda)
     calls = [lambda x, _: x @ x, lambda x, y: torch.nn.functional.conv2d(x, y)]
     for call, arguments in zip(calls, [(matrix, matrix), (image, kernel)], strict=True):
-        exact = call(*(each.double() for each in arguments))
+        exact = call(*(item.double() for item in arguments))
         errors = []
         for tf32 in (False, True, False):
             found = Numbers("float32", tf32=tf32)
@@ -164,8 +164,8 @@ def test_the_peak_is_the_allocators(cuda: str) -> None:
 
 
 def test_peaks_do_not_depend_on_who_comes_first_nor_hide_in_a_graph(cuda: str) -> None:
-    asked = BenchmarkSpec(**SHORT | {"image_size": 224, "variants": "eager,eager+channels_last,cudagraphs,trace"})
-    peaks = {label: each.device_peak_mb for label, each in in_process(asked).items()}
+    request = BenchmarkSpec(**SHORT | {"image_size": 224, "variants": "eager,eager+channels_last,cudagraphs,trace"})
+    peaks = {label: item.device_peak_mb for label, item in in_process(request).items()}
     alone = in_process(BenchmarkSpec(**SHORT | {"image_size": 224, "variants": "trace"}))["trace"].device_peak_mb
     assert peaks["trace"] == pytest.approx(alone, rel=0.1)
     assert (peaks["cudagraphs"] or 0) > 0.8 * (peaks["eager"] or 0)
@@ -193,7 +193,7 @@ def test_energy_grows_with_the_work(cuda: str, product: Callable[[], torch.Tenso
 
 
 def test_a_batch_that_does_not_fit_is_made_smaller(cuda: str, tmp_path: Path) -> None:
-    asked = BenchmarkSpec(**SHORT | {"image_size": 224, "batch_size": 256})
+    request = BenchmarkSpec(**SHORT | {"image_size": 224, "batch_size": 256})
 
     def here(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
         yield from work.work(job)
@@ -203,7 +203,7 @@ def test_a_batch_that_does_not_fit_is_made_smaller(cuda: str, tmp_path: Path) ->
     torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(cuda).total_memory, cuda)
     try:
         processes = Processes(tmp_path, time.monotonic() + 300, here)
-        waiting = Sizes(asked, asked.models[0], processes).outcome("inference", 256, Progress(done=0))
+        waiting = Sizes(request, request.models[0], processes).outcome("inference", 256, Progress(done=0))
         while True:
             try:
                 next(waiting)
@@ -213,7 +213,7 @@ def test_a_batch_that_does_not_fit_is_made_smaller(cuda: str, tmp_path: Path) ->
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, cuda)
     common = {"library": "torchvision", "model": "resnet18", "device": cuda, "batch_size_requested": "256"}
-    (row,) = benchmark_rows.rows(asked, common, outcome)
+    (row,) = benchmark_rows.rows(request, common, outcome)
     assert row.status == "ok", row.error
     assert row.batch_size < 256
     assert f"batch size {row.batch_size} instead of 256, which ran out of memory" in row.notes

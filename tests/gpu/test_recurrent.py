@@ -67,8 +67,8 @@ def test_aten_runs_without_cudnn_forward_and_backward(cuda: str) -> None:
 
 def test_a_run_on_the_gpu(cuda: str, tmp_path: Path) -> None:
     """It is timed by events, in ms, and its memory is the GPU's."""
-    asked = RecurrentSpec(runners=of_group("rnns"), device="cuda", replicates=1, min_seconds=0.2, loops=10)
-    rows = [each for each in run(asked, tmp_path) if isinstance(each, RecurrentRow)]
+    request = RecurrentSpec(runners=of_group("rnns"), device="cuda", replicates=1, min_seconds=0.2, loops=10)
+    rows = [item for item in run(request, tmp_path) if isinstance(item, RecurrentRow)]
     assert [(row.model, row.status, row.error) for row in rows] == [(name, "ok", "") for name in of_group("rnns")]
     for row in rows:
         assert row.device_peak_mb
@@ -79,6 +79,6 @@ def test_a_run_on_the_gpu(cuda: str, tmp_path: Path) -> None:
 
 
 def test_resnets_on_the_gpu(cuda: str, tmp_path: Path) -> None:
-    asked = RecurrentSpec(groups="cnns", device=cuda, mini_batch=8, replicates=1, min_seconds=0.2, loops=10)
-    rows = [each for each in run(asked, tmp_path) if isinstance(each, RecurrentRow)]
+    request = RecurrentSpec(groups="cnns", device=cuda, mini_batch=8, replicates=1, min_seconds=0.2, loops=10)
+    rows = [item for item in run(request, tmp_path) if isinstance(item, RecurrentRow)]
     assert [(row.model, row.status, row.error) for row in rows] == [(name, "ok", "") for name in of_group("cnns")]

@@ -55,7 +55,7 @@ def test_a_name_of_a_proxy_counts_as_such_an_address(hosts: list[str], monkeypat
         anyio.run(start)
 
 
-def asked() -> Response:
+def response() -> Response:
     """What /health answers, over HTTP."""
     with TestClient(Starlette(routes=[Route("/health", health)])) as client:
         return client.get("/health")
@@ -76,20 +76,20 @@ def locked(settings: Settings) -> Iterator[None]:
 
 
 def test_health_knows_whether_runs_wait_in_vain(settings: Settings, store: Store) -> None:
-    answer = asked()
+    answer = response()
     assert (answer.status_code, stated(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "idle"})
     store.enqueue(ProfileSpec(models=("resnet18",), device="cpu"))
-    answer = asked()
+    answer = response()
     found = {"status": "unavailable", "store": "ok", "scheduler": "runs wait, and no scheduler is alive"}
     assert (answer.status_code, stated(answer)) == (503, found)
     gone = str(Identity(Identity.mine().pid, 0.0))
     assert leases.take(store.database, lease_name(settings), gone, "", 60, None)
-    assert asked().status_code == 503, "the lease has not expired, but its holder is dead"
+    assert response().status_code == 503, "the lease has not expired, but its holder is dead"
     for holder, status in (("{", 503), (str(Identity.mine()), 200)):  # the first as damage may leave it
         seen = leases.read(store.database, lease_name(settings))
         assert leases.take(store.database, lease_name(settings), holder, "", 60, seen)
-        assert asked().status_code == status
-    answer = asked()
+        assert response().status_code == status
+    answer = response()
     assert (answer.status_code, stated(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "working"})
     assert (answer.json()["queued"], answer.json()["disk"]) == (1, "ok")
     assert 0 < answer.json()["lease_left_s"] <= 60
@@ -102,11 +102,11 @@ def test_health_says_in_plain_words_what_is_wrong_with_the_store(settings: Setti
     store.close()
     path = settings.runs_dir / "vitals.sqlite"
     overwrite(path, *table_pages(path, "leases"))
-    damaged = asked()
+    damaged = response()
     path.write_bytes(b"\0" * 8192)
-    no_database = asked()
+    no_database = response()
     path.unlink()
-    absent = asked()
+    absent = response()
     assert not path.exists(), "to ask makes no store"
     assert {answer.status_code for answer in (damaged, no_database, absent)} == {503}
     assert stated(damaged) == {

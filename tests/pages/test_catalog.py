@@ -130,7 +130,7 @@ def test_a_selection_is_the_same_in_plot_and_table_and_what_is_downloaded() -> N
     app.run()
     assert not app.exception
     assert app.session_state["catalog_table"]["selection"]["rows"] == [models(app).index("resnet50")]
-    (sent,) = [each.proto.bytes for each in app.get("bidi_component") if each.proto.component_name == "chart"]
+    (sent,) = [item.proto.bytes for item in app.get("bidi_component") if item.proto.component_name == "chart"]
     assert sent.partition(b"\n")[0] == b'["timm:resnet50 224"]'
     assert "Download 1 selected" in [menu.proto.popover.label for menu in app.get("popover")]
 
@@ -158,7 +158,7 @@ def test_without_a_catalogue_it_says_how_to_get_one(tmp_path: Path, monkeypatch:
 def test_nothing_can_be_profiled_before_something_is_selected() -> None:
     app = open_page()
     assert "Select points (drag or click) or rows" in plainly(app)
-    assert not [each for each in app.get("page_link") if each.proto.label.startswith("Profile ")]
+    assert not [item for item in app.get("page_link") if item.proto.label.startswith("Profile ")]
 
 
 def plainly(app: AppTest) -> str:
@@ -259,7 +259,7 @@ def test_without_timings_it_says_so_and_offers_to_make_them(store: Store) -> Non
     app = open_page(catalog_x=LATENCY, catalog_y=TOP1, catalog_log_y="false")
     assert not app.exception
     assert "**0** of" in texts(app)
-    captions = [each.value.replace("\\", "") for each in app.caption]
+    captions = [item.value.replace("\\", "") for item in app.caption]
     (status,) = (
         text for text in captions if text.startswith("Pareto front by MACs: 2 models not timed yet. Setting: ")
     )

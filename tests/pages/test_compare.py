@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 
-def said(app: AppTest) -> str:
+def page_text(app: AppTest) -> str:
     """Without the signs that keep texts from being interpreted."""
     return texts(app).replace("\\", "")
 
@@ -63,11 +63,11 @@ def table(app: AppTest, column: str) -> pd.DataFrame:
 def test_without_anything_it_says_what_to_do() -> None:
     app = open_page(PAGE)
     assert not app.exception
-    assert "Choose runs of one kind" in said(app)
+    assert "Choose runs of one kind" in page_text(app)
     assert not app.markdown, "strings in a page's source are no text for readers"
     app = open_page(PAGE, compare_what="models")
     assert not app.exception
-    assert "Choose models" in said(app)
+    assert "Choose models" in page_text(app)
 
 
 def test_two_benchmarks_have_a_ratio_with_an_interval(store: Store, settings: Settings) -> None:
@@ -79,8 +79,8 @@ def test_two_benchmarks_have_a_ratio_with_an_interval(store: Store, settings: Se
     assert line["speedup_low"] < 2 < line["speedup_high"]
     assert (line["verdict"], line["run"]) == ("needs 3 runs", second)
     assert charts(app)
-    assert "needs 3 runs: Different runs differ by more than their processes do" in said(app).replace("*", "")
-    assert f"Threads: not set (run {first}), 1 (run {second})." in said(app)
+    assert "needs 3 runs: Different runs differ by more than their processes do" in page_text(app).replace("*", "")
+    assert f"Threads: not set (run {first}), 1 (run {second})." in page_text(app)
     differing = table(app, "where")
     assert list(differing["what"]) == ["threads"]
     app.get_by_key("compare_baseline").set_value(f"run {second}").run()
@@ -102,7 +102,7 @@ def test_the_address_is_the_view(store: Store, settings: Settings) -> None:
     pd.testing.assert_frame_equal(table(fresh, "speedup"), table(app, "speedup"))
     assert fresh.selectbox(key="compare_figure").value == "per_sample"
     assert fresh.get_by_key("compare_baseline").value == f"run {ids[1]}"
-    assert said(fresh) == said(app)
+    assert page_text(fresh) == page_text(app)
 
 
 def test_every_row_can_be_compared_with_one(store: Store, settings: Settings) -> None:
@@ -116,7 +116,7 @@ def test_every_row_can_be_compared_with_one(store: Store, settings: Settings) ->
     assert "compile" in set(table(app, "speedup")["variant"])
     other = benchmark(store, settings, 5.0, "trace")
     app = open_page(PAGE, compare_runs=f"{run_id},{other}")
-    assert "No two rows of different runs have the same model and settings" in said(app)
+    assert "No two rows of different runs have the same model and settings" in page_text(app)
     app.get_by_key("compare_how").set_value("all with one row").run()
     assert not app.exception
     assert list(table(app, "speedup")["variant"]) == ["compile", "trace"]
@@ -182,7 +182,7 @@ def test_trainings_have_their_curves_over_each_other(store: Store) -> None:
         record(store, run_id, [*curve_points(44), train_row(1), train_row(2, zeroshot_top1=0.5 + run_id / 100)])
     app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
     assert not app.exception
-    assert "a contrastive loss depends on the number of pairs in a step" in said(app)
+    assert "a contrastive loss depends on the number of pairs in a step" in page_text(app)
     assert len(charts(app)) >= 3
     folded = len(charts(app))
     assert len(charts(unfold(app, "Learning rate"))) == folded + 1
@@ -193,7 +193,7 @@ def test_trainings_have_their_curves_over_each_other(store: Store) -> None:
     assert lines.loc["Epoch", f"run {ids[0]}"] == 2
     app = open_page(PAGE, compare_runs=f"{ids[0]},{queue_train(store)}")
     assert not app.exception
-    assert "Only the results so far are compared" in said(app)
+    assert "Only the results so far are compared" in page_text(app)
 
 
 def test_evaluations_have_their_metrics_side_by_side(store: Store) -> None:
@@ -210,8 +210,8 @@ def test_models_have_costs_and_timings_side_by_side(store: Store, settings: Sett
     names = "timm:resnet18,timm:resnet50,timm:nothing"
     app = open_page(PAGE, compare_models=names)
     assert not app.exception
-    assert "The catalogue has no model timm:nothing" in said(app)
-    assert "No two of these models are timed" in said(app)
+    assert "The catalogue has no model timm:nothing" in page_text(app)
+    assert "No two of these models are timed" in page_text(app)
     lines = table(app, "timm:resnet50 / timm:resnet18").set_index("figure")
     assert lines.loc["MACs (G)", "timm:resnet50 / timm:resnet18"] == pytest.approx(4.09 / 1.82)
     run_id = queue_benchmark(store, "timm:resnet18", "timm:resnet50")
@@ -230,7 +230,7 @@ def test_models_have_costs_and_timings_side_by_side(store: Store, settings: Sett
 def test_models_show_what_cannot_be_trusted_and_what_is_published() -> None:
     app = open_page(PAGE, compare_models="timm:broken,timm:resnet18,timm:resnet50")
     assert not app.exception
-    assert "RuntimeError: **no** <b>way</b>" in said(app)
+    assert "RuntimeError: **no** <b>way</b>" in page_text(app)
     assert {"timm:resnet18", "timm:resnet50"} <= set(table(app, "percent")["model"])
 
 
@@ -249,21 +249,21 @@ def test_other_kinds_are_told_apart_and_can_be_left_out(store: Store) -> None:
     counted, timed = fill(store, "profile"), fill(store, "benchmark")
     app = open_page(PAGE, compare_runs=f"{counted},{timed}")
     assert not app.exception
-    assert f"profile ({counted}), benchmark ({timed})" in said(app)
+    assert f"profile ({counted}), benchmark ({timed})" in page_text(app)
     assert not charts(app)
 
 
 def test_one_run_without_rows_to_compare_asks_for_another(store: Store) -> None:
     app = open_page(PAGE, compare_runs=str(fill(store, "profile")))
     assert not app.exception
-    assert "Choose a second run" in said(app)
+    assert "Choose a second run" in page_text(app)
 
 
 def test_runs_that_are_not_there_are_named_and_the_others_shown(store: Store) -> None:
     there = fill(store, "benchmark")
     app = open_page(PAGE, compare_runs=f"00{there},{there},99,-1,x; drop,{'9' * 40},<i>")
     assert not app.exception
-    assert f"There are no runs 99, -1, x; drop, {'9' * 40}, <i>" in said(app)
+    assert f"There are no runs 99, -1, x; drop, {'9' * 40}, <i>" in page_text(app)
     assert f"Run {there}" in str([link.proto.label for link in app.get("page_link")])
 
 
@@ -271,8 +271,8 @@ def test_what_waits_is_told_and_compared_later(store: Store, settings: Settings)
     first, waiting = benchmark(store, settings, 20.0), queue_benchmark(store, "timm:resnet18")
     app = open_page(PAGE, compare_runs=f"{first},{waiting}")
     assert not app.exception
-    assert f"Not started: run {waiting}" in said(app)
-    assert f"The environment of run {waiting} is not recorded" in said(app)
+    assert f"Not started: run {waiting}" in page_text(app)
+    assert f"The environment of run {waiting} is not recorded" in page_text(app)
     finish(store, waiting, [benchmark_row("resnet18", latency_ms=10.0)])
     app.button(key="compare_again").click().run()
     assert not app.exception
@@ -283,7 +283,7 @@ def test_more_than_fit_are_left_out(store: Store) -> None:
     ids = [fill(store, "profile") for _ in range(9)]
     app = open_page(PAGE, compare_runs=",".join(map(str, ids)))
     assert not app.exception
-    assert f"Left out: {ids[-1]}" in said(app)
+    assert f"Left out: {ids[-1]}" in page_text(app)
     assert len(app.multiselect(key="compare_runs_field").value) == 8
 
 
@@ -294,4 +294,4 @@ def test_rows_that_timed_nothing_leave_nothing_to_compare(store: Store) -> None:
         finish(store, run_id, [benchmark_row("resnet18", accuracy="pass", **absent)])
     app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
     assert not app.exception
-    assert "no timings to compare yet" in said(app)
+    assert "no timings to compare yet" in page_text(app)

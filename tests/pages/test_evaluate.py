@@ -57,11 +57,11 @@ def pictures(app: AppTest) -> list[str]:
 def test_the_first_visit_previews_the_prompts_and_starts(store: Store) -> None:
     app = open_page(PAGE)
     assert not app.exception
-    said = plainly(app)
-    assert "1,797 pairs" in said
-    assert "a photo of the digit zero\nthe number one\na handwritten two\nthree" in said
-    assert "40 prompts in total" in said
-    assert "Evaluates digits-clip on digits: retrieval, zeroshot on cpu" in said
+    page_text = plainly(app)
+    assert "1,797 pairs" in page_text
+    assert "a photo of the digit zero\nthe number one\na handwritten two\nthree" in page_text
+    assert "40 prompts in total" in page_text
+    assert "Evaluates digits-clip on digits: retrieval, zeroshot on cpu" in page_text
     app.text_area(key="evaluate_templates").set_value("{}, by hand\n").run()
     assert "zero, by hand" in plainly(app)
     app.button(key="evaluate_go").click().run()
@@ -441,6 +441,6 @@ def test_hits_without_their_pictures_are_a_table(
 def test_captions_that_repeat_limit_recall_and_the_page_says_so(store: Store) -> None:
     run_id = queue_evaluate(store, tasks=("retrieval",))
     record(store, run_id, [evaluate_row("retrieval", captions=40, distinct_captions=3, embeddings_file="")])
-    said = plainly(open_page(PAGE, run=str(run_id)))
-    assert "40 captions, 3 distinct" in said
-    assert "so text-to-image R@1 is at most 7.5 %" in said  # 3 of 40
+    page_text = plainly(open_page(PAGE, run=str(run_id)))
+    assert "40 captions, 3 distinct" in page_text
+    assert "so text-to-image R@1 is at most 7.5 %" in page_text  # 3 of 40

@@ -157,11 +157,11 @@ def test_memory_is_estimated_beside_what_there_is_and_was_measured(store: Store)
     store.save_machine(Machine.model_validate(known | {"devices": devices}))
     finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18")])
     app = opened("resnet18", "Memory")
-    said = plainly(app)
+    body = plainly(app)
     # 46.8 MB of weights and 9.2 MB an image; half of both in half precision
-    assert "this host, 500 MB: largest batch size of the table that should fit: float32 32, amp 32, bfloat16 64" in said
-    assert "cuda:0 y, 80 GB: largest batch size of the table that should fit: float32 4096" in said
-    assert "estimates from the catalogue's counts" in said
+    assert "this host, 500 MB: largest batch size of the table that should fit: float32 32, amp 32, bfloat16 64" in body
+    assert "cuda:0 y, 80 GB: largest batch size of the table that should fit: float32 4096" in body
+    assert "estimates from the catalogue's counts" in body
     assert table(app, "float32")[3] == pytest.approx((46.8 + 8 * 9.2) / 1000)
     assert table(app, "peak_gb") == [0.3]
     app.number_input(key="model_memory_gb").set_value(1.0).run()
@@ -237,12 +237,12 @@ def test_trainings_and_evaluations_are_shown_with_their_best_figures(store: Stor
 @pytest.mark.slow
 def test_commands_and_buttons_lead_to_forms_filled_with_the_model() -> None:
     app = opened("ViT-B-32", "Commands")
-    said = verbatim(app)
-    assert "python -m engine profile --models open_clip:ViT-B-32" in said
-    assert "python -m engine benchmark --models open_clip:ViT-B-32 --variants eager,compile" in said
-    assert "python -m engine train --model ViT-B-32" in said
-    assert any(text.startswith("python -m engine evaluate --model ViT-B-32 --pretrained ") for text in said)
-    forms = [parse_qs(each.proto.query_string) for each in app.get("page_link") if each.proto.label == "Open the form"]
+    commands = verbatim(app)
+    assert "python -m engine profile --models open_clip:ViT-B-32" in commands
+    assert "python -m engine benchmark --models open_clip:ViT-B-32 --variants eager,compile" in commands
+    assert "python -m engine train --model ViT-B-32" in commands
+    assert any(text.startswith("python -m engine evaluate --model ViT-B-32 --pretrained ") for text in commands)
+    forms = [parse_qs(item.proto.query_string) for item in app.get("page_link") if item.proto.label == "Open the form"]
     assert {"benchmark_models": ["open_clip:ViT-B-32"], "benchmark_mode": ["training"]} in forms
     app = followed(app, "Profile")
     assert not app.exception

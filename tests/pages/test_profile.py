@@ -127,7 +127,7 @@ def test_a_number_out_of_bounds_disables_the_button_of_any_form(page: str, field
     models = {"profile": {"profile_models": "resnet18"}, "vision": {"benchmark_models": "resnet18"}}.get(page, {})
     app = open_page(f"{page}/page.py", **models, **{field: "1000000000"})
     assert not app.exception
-    assert not [each.key for each in app.number_input if each.proto.has_max and each.proto.max < 2**53]
+    assert not [item.key for item in app.number_input if item.proto.has_max and item.proto.max < 2**53]
     assert re.search(r"less than or equal to \d+ \(given: 1,000,000,000\)", texts(app).replace("\\", ""))
     assert app.button(key=button).disabled
 
@@ -229,7 +229,7 @@ def test_a_count_without_modules_is_made_again_by_a_counter_that_knows_them(
     finish(store, run_id, [profile_row("resnet18", counter=counter)])
     app = open_page(PAGE, run=str(run_id))
     assert "This run kept no table of modules" in texts(app)
-    (button,) = (each for each in app.button if each.label == "Count this model again")
+    (button,) = (item for item in app.button if item.label == "Count this model again")
     button.click().run()
     assert (spec_of(store).models, spec_of(store).counter) == (("timm:resnet18",), again)
 

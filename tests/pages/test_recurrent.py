@@ -87,10 +87,10 @@ def test_a_form_becomes_a_queued_run_with_a_sweep(store: Store) -> None:
     app.text_input(key="recurrent_sweep_values").set_value("64, 128,256").run()
     app.selectbox(key="recurrent_baseline").set_value("vl_py").run()
     assert not app.exception
-    said = plainly(app)
-    assert "hidden size 64, 128, 256 on cpu" in said
-    assert "no cuDNN: vl_cudnn." in said
-    assert "Very slow, because they process sequences one by one: vl_jit, vl_py" in said
+    page_text = plainly(app)
+    assert "hidden size 64, 128, 256 on cpu" in page_text
+    assert "no cuDNN: vl_cudnn." in page_text
+    assert "Very slow, because they process sequences one by one: vl_jit, vl_py" in page_text
     app.button(key="recurrent_go").click().run()
     assert not app.exception
     assert store.runs()[0].spec == RecurrentSpec(
@@ -194,9 +194,9 @@ def test_speedups_are_computed_from_samples_over_a_chosen_baseline(store: Store,
     assert app.selectbox(key=f"baseline_{run_id}_{rows[0].samples_file}").value == "aten"
     assert "undecided: The interval is too wide to tell" in plainly(app).replace("**", "")
     app.get_by_key(f"phase_{run_id}").set_value("forward_ms").run()
-    said = plainly(app).replace("**", "")
-    assert "slower: The whole interval lies below" in said
-    assert "not comparable: They compute in different ways" in said, "layer norms are another network"
+    page_text = plainly(app).replace("**", "")
+    assert "slower: The whole interval lies below" in page_text
+    assert "not comparable: They compute in different ways" in page_text, "layer norms are another network"
     app.selectbox(key=f"baseline_{run_id}_{rows[0].samples_file}").set_value("aten_layernorm").run()
     app.get_by_key(f"phase_{run_id}").set_value("backward_ms").run()
     assert "No other runner can be compared with aten_layernorm" in plainly(app)
@@ -257,16 +257,16 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
     metrics = {metric.label: metric.value for metric in app.metric}
     assert (metrics["Forward (ms)"], metrics["Backward (ms)"]) == ("10", "20")
     assert metrics["Gradient error"] == "2e-07"
-    said = plainly(app)
+    page_text = plainly(app)
     assert (
         "An LSTM cell in a loop over time steps, scripted; 20 time steps; batch 8; 64 features in, 64 hidden; 1 layer"
-        in said
+        in page_text
     )
-    assert "TorchScript: fuser te, executor profiling" in said
-    assert "fuses nothing" in said
-    assert "faster: 1.25 times as fast as aten (1.2 to 1.3, 99 %)" in said
-    assert "30 samples of 1 call in 3 processes" in said
-    assert "TF32 off; cuDNN benchmark off" in said
+    assert "TorchScript: fuser te, executor profiling" in page_text
+    assert "fuses nothing" in page_text
+    assert "faster: 1.25 times as fast as aten (1.2 to 1.3, 99 %)" in page_text
+    assert "30 samples of 1 call in 3 processes" in page_text
+    assert "TF32 off; cuDNN benchmark off" in page_text
 
 
 FIELDS = [

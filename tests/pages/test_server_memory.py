@@ -39,7 +39,7 @@ def caches() -> Iterator[tuple[Path, ast.FunctionDef, str, dict[str, ast.expr]]]
                 call = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [], [])
                 name = ast.unparse(call.func).rpartition(".")[2]
                 if name in BOUNDS:
-                    yield path, node, name, {str(each.arg): each.value for each in call.keywords}
+                    yield path, node, name, {str(argument.arg): argument.value for argument in call.keywords}
 
 
 def bounded(function: ast.FunctionDef, name: str, options: dict[str, ast.expr]) -> bool:

@@ -55,14 +55,14 @@ def test_the_first_visit_shows_the_digits_and_all_that_will_be_done(store: Store
     app = open_page(PAGE)
     assert not app.exception
     assert ticked(app) == ["Digits in a minute"]
-    said = plainly(app)
-    assert "1,797 pairs; 7,188 captions, 40 distinct; 10 classes; images 32 × 32 px" in said
-    assert "Pairs per class: zero 178, one 182" in said
+    page_text = plainly(app)
+    assert "1,797 pairs; 7,188 captions, 40 distinct; 10 classes; images 32 × 32 px" in page_text
+    assert "Pairs per class: zero 178, one 182" in page_text
     assert len(app.get("image")) == 10, "samples"
-    assert ":green[:material/check_circle:] 1,438 pairs to train on, 359 held out." in said
-    assert "330 steps of 64 pairs: 22 steps an epoch, 15 epochs." in said
-    assert "The learning rate rises to 0.001 within 33 steps, then falls to 0." in said
-    assert "Trains digits-clip on digits for 330 steps on cpu" in said
+    assert ":green[:material/check_circle:] 1,438 pairs to train on, 359 held out." in page_text
+    assert "330 steps of 64 pairs: 22 steps an epoch, 15 epochs." in page_text
+    assert "The learning rate rises to 0.001 within 33 steps, then falls to 0." in page_text
+    assert "Trains digits-clip on digits for 330 steps on cpu" in page_text
     assert verbatim(app)[0] == "python -m engine train"
     assert app.selectbox(key="train_model").options[:2] == ["digits-clip", "ViT-B-32"]
     assert app.number_input(key="train_lr").step == 1e-5
@@ -78,15 +78,15 @@ def test_presets_fill_the_form(store: Store) -> None:
     app.button(key="train_preset_One batch, to check").click().run()
     assert not app.exception
     assert ticked(app) == ["One batch, to check"]
-    said = plainly(app)
-    assert "50 steps of 64 pairs: the same batch each time" in said
-    assert "Neither retrieval nor zero-shot accuracy is measured" in said
+    page_text = plainly(app)
+    assert "50 steps of 64 pairs: the same batch each time" in page_text
+    assert "Neither retrieval nor zero-shot accuracy is measured" in page_text
     app.button(key="train_preset_Fine-tune gently").click().run()
     assert not app.exception
-    said = plainly(app)
-    assert "The image tower is locked but has no trained weights: it stays random. Choose initial weights" in said
-    assert "Choose initial weights under Model: without them" in said
-    assert "rises to 1e-05" in said
+    page_text = plainly(app)
+    assert "The image tower is locked but has no trained weights: it stays random. Choose initial weights" in page_text
+    assert "Choose initial weights under Model: without them" in page_text
+    assert "rises to 1e-05" in page_text
     app.button(key="train_go").click().run()
     spec = store.runs()[0].spec
     assert isinstance(spec, TrainSpec)
@@ -145,14 +145,14 @@ def test_data_of_ones_own_are_looked_at_and_broken_images_named(store: Store, ro
     path = write_csv(roots / "pairs.csv", lines)
     app = open_page(PAGE, train_data=str(path))
     assert not app.exception
-    said = plainly(app)
-    assert "40 pairs; 40 captions, all distinct; no classes" in said
-    assert "1 of 40 images opened cannot be read" in said
-    assert "broken.png" in said
+    page_text = plainly(app)
+    assert "40 pairs; 40 captions, all distinct; no classes" in page_text
+    assert "1 of 40 images opened cannot be read" in page_text
+    assert "broken.png" in page_text
     unreadable = unfold(app, "1 of 40 images opened cannot be read").dataframe[0].value
     assert [Path(name).name for name in unreadable["image"]] == ["broken.png"]
-    assert "31 pairs to train on, 8 held out" in said
-    assert "Retrieval among the pairs held out is measured" in said
+    assert "31 pairs to train on, 8 held out" in page_text
+    assert "Retrieval among the pairs held out is measured" in page_text
     app.button(key="train_go").click().run()
     assert not app.exception
     spec = store.runs()[0].spec
@@ -187,9 +187,9 @@ def test_an_uploaded_zip_becomes_the_data(store: Store, settings: Settings) -> N
     app.file_uploader(key="train_upload").set_value(("my pets.zip", content, "application/zip")).run()
     assert not app.exception
     assert not app.error
-    said = plainly(app)
-    assert "40 pairs; 40 captions, 2 distinct; 2 classes" in said
-    assert "Trains digits-clip on my_pets for" in said
+    page_text = plainly(app)
+    assert "40 pairs; 40 captions, 2 distinct; 2 classes" in page_text
+    assert "Trains digits-clip on my_pets for" in page_text
     folder = Path(str(app.selectbox(key="train_data").value))
     assert folder.is_relative_to(settings.runs_dir / "uploads")
     assert folder.name.startswith("my_pets-")
@@ -245,8 +245,8 @@ def test_a_run_goes_on_in_sight(store: Store) -> None:
     record(store, run_id, [*curve_points(44), *rows, note], state=None)
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
-    said = plainly(app)
-    assert "44 of 330 steps done, epoch 3 of 15, loss 1.234, 900 pairs/s, 20 s left" in said
+    page_text = plainly(app)
+    assert "44 of 330 steps done, epoch 3 of 15, loss 1.234, 900 pairs/s, 20 s left" in page_text
     figures = {metric.label: metric.value for metric in app.metric}
     assert figures["Training loss (last step)"] == "0.0227"
     assert figures["Held-out loss"] == "1.75"
@@ -254,7 +254,7 @@ def test_a_run_goes_on_in_sight(store: Store) -> None:
     assert figures["Best zero-shot top-1 (epoch 2)"] == "93.4 %"
     (best,) = (metric.help for metric in app.metric if metric.label == "Best zero-shot top-1 (epoch 2)")
     assert best.endswith("This metric chooses the best model; the held-out loss decides between equal values.")
-    assert "A contrastive loss grows with its batch size: training 64 pairs, held out 64." in said
+    assert "A contrastive loss grows with its batch size: training 64 pairs, held out 64." in page_text
     assert figures["Pairs/s"] == "900"
     delta = {metric.label: metric.delta for metric in app.metric}
     assert delta["Zero-shot top-1"] == "+43.4 points"
@@ -422,7 +422,7 @@ def test_a_clone_fills_the_form(place: int, store: Store) -> None:
     assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])
 
 
-def told(answers: Answering, **fields: object) -> None:
+def answer_outlook(answers: Answering, **fields: object) -> None:
     """Answer what is asked about a run's needs."""
     prospect = Prospect.model_validate({"cache": "/cache", "free_mb": 30_000.0, **fields})
     answers.futures["outlook"].set_result(prospect.model_dump(mode="json"))
@@ -430,19 +430,19 @@ def told(answers: Answering, **fields: object) -> None:
 
 def test_what_a_training_needs_is_looked_up_without_being_waited_for(answers: Answering) -> None:
     app = open_page(PAGE, train_model="ViT-B-32", train_pretrained="openai")
-    said = plainly(app)
-    assert ":gray[:material/hourglass_top:] Checking weights, tokenizer and memory." in said
-    assert "at least 2.42 GB" in said, "what the catalogue knows"
+    page_text = plainly(app)
+    assert ":gray[:material/hourglass_top:] Checking weights, tokenizer and memory." in page_text
+    assert "at least 2.42 GB" in page_text, "what the catalogue knows"
     assert not app.button(key="train_go").disabled
     needed = {"what": "weights openai of ViT-B-32", "address": "huggingface.co/a/b/c.bin", "mb": 605.0}
-    told(answers, needed=[needed], peak_mb=5770.0, state_mb=2420.0)
+    answer_outlook(answers, needed=[needed], peak_mb=5770.0, state_mb=2420.0)
     app.run()
     assert not app.exception
-    said = plainly(app)
-    assert "to be downloaded from huggingface.co/a/b/c.bin (605 MB) into /cache, where 30 GB are free." in said
-    assert "Memory: about 5.77 GB: 2.42 GB for weights, gradients and optimizer" in said
-    assert "being looked up" not in said
-    assert "at least" not in said
+    page_text = plainly(app)
+    assert "to be downloaded from huggingface.co/a/b/c.bin (605 MB) into /cache, where 30 GB are free." in page_text
+    assert "Memory: about 5.77 GB: 2.42 GB for weights, gradients and optimizer" in page_text
+    assert "being looked up" not in page_text
+    assert "at least" not in page_text
     assert not app.button(key="train_go").disabled
 
 
@@ -471,7 +471,7 @@ def test_augmented_images_are_shown_where_augmentation_is_chosen(answers: Answer
 
 
 def test_a_tag_out_of_reach_keeps_the_start_off(answers: Answering) -> None:
-    told(answers, problems=["weights 'openai' of ViT-B-32 are not in /cache, and the hub cannot be reached"])
+    answer_outlook(answers, problems=["weights 'openai' of ViT-B-32 are not in /cache, and the hub cannot be reached"])
     app = open_page(PAGE, train_model="ViT-B-32", train_pretrained="openai")
     assert ":red[:material/error:] **error**: weights 'openai' of ViT-B-32 are not in /cache" in plainly(app)
     assert app.button(key="train_go").disabled

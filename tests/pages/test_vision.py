@@ -208,8 +208,8 @@ def test_a_verdict_is_written_out_and_charts_come_as_there_are_figures(store: St
 @pytest.mark.slow
 def test_breaks_recompilations_and_traces_are_shown_and_offered(store: Store, settings: Settings) -> None:
     slow = SlowOperator(name="aten::mm", calls=2, ms=1.5, share=0.75)
-    told = {"graph_break_reasons": ("norm.py:3 in forward: data-dependent",), "recompile_reasons": ("x.py:1: size",)}
-    row = benchmark_row("resnet18", "compile", **told, slowest=(slow,), trace_file=trace_name("timm", "resnet18"))
+    reasons = {"graph_break_reasons": ("norm.py:3 in forward: data-dependent",), "recompile_reasons": ("x.py:1: size",)}
+    row = benchmark_row("resnet18", "compile", **reasons, slowest=(slow,), trace_file=trace_name("timm", "resnet18"))
     run_id = queue_benchmark(store, "resnet18", variants="eager,compile")
     trace = RunFiles(settings.runs_dir, run_id).dir / row.trace_file
     trace.parent.mkdir(parents=True)
@@ -268,7 +268,7 @@ def test_any_two_variants_are_compared_from_their_samples(store: Store, settings
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spoilt", "told"),
+    ("spoilt", "message"),
     [
         (b"", "No columns to parse"),
         (b"\xff\xfe\x00", "codec can't decode"),
@@ -277,7 +277,7 @@ def test_any_two_variants_are_compared_from_their_samples(store: Store, settings
     ],
 )
 def test_spoilt_samples_are_told_and_hide_nothing_else(
-    store: Store, settings: Settings, spoilt: bytes, told: str
+    store: Store, settings: Settings, spoilt: bytes, message: str
 ) -> None:
     run_id = queue_benchmark(store, "resnet18", variants="eager,compile")
     rows = [benchmark_row("resnet18", variant) for variant in ("eager", "compile")]
@@ -290,7 +290,7 @@ def test_spoilt_samples_are_told_and_hide_nothing_else(
         app.session_state[f"charts_{run_id}"] = tab
         app.run()
         assert not app.exception
-        assert told in " ".join(error.value for error in app.error).replace("\\", "")
+        assert message in " ".join(error.value for error in app.error).replace("\\", "")
         assert len(app.dataframe)
 
 
@@ -317,11 +317,11 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
     assert metrics["Latency p50 (ms)"] == "20"
     assert metrics["p99 (ms)"] == "needs 662 samples"
     assert metrics["Spread (%)"] == "4.5"
-    said = plainly(app)
-    assert "The first and the last third of the samples differ" in said
-    assert "faster: 1.25 times as fast as eager (1.2 to 1.3, 99 %)" in said
-    assert "batch 8 after out of memory at 64" in said
-    assert "30 samples of 1 call in 3 processes" in said
+    page_text = plainly(app)
+    assert "The first and the last third of the samples differ" in page_text
+    assert "faster: 1.25 times as fast as eager (1.2 to 1.3, 99 %)" in page_text
+    assert "batch 8 after out of memory at 64" in page_text
+    assert "30 samples of 1 call in 3 processes" in page_text
 
 
 @pytest.mark.slow
@@ -337,11 +337,11 @@ def test_a_selected_row_of_an_accelerator_has_two_figures_and_says_where_its_tim
     assert not app.exception
     metrics = {metric.label: metric.value for metric in app.metric}
     assert (metrics["Latency p50 (ms)"], metrics["Back to back (ms)"]) == ("20", "15")
-    said = plainly(app)
-    assert "faster in latency: 1.25 times as fast as eager" in said
-    assert "First call after eager in the same process" in said
+    page_text = plainly(app)
+    assert "faster in latency: 1.25 times as fast as eager" in page_text
+    assert "First call after eager in the same process" in page_text
     where = "starts 12 s, compilation 31.5 s, warm-up 3 s, samples 12 s, rest 1.5 s"
-    assert f"All rows timed side by side took 1 min: {where}." in said
+    assert f"All rows timed side by side took 1 min: {where}." in page_text
 
 
 @pytest.mark.slow

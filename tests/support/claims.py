@@ -49,14 +49,14 @@ class Race:
         return len(self.claims) - min(distinct)
 
 
-def race(store: Store, claimers: int, each: int, folder: Path, environment: dict[str, str] | None = None) -> Race:
+def race(store: Store, claimers: int, item: int, folder: Path, environment: dict[str, str] | None = None) -> Race:
     """Let `claimers` processes, each a host, claim and close so many attempts each. Runs are queued as they are taken.
 
     environment: variables that name the store for the processes, if this process has others.
     """
     outputs, processes = [folder / f"{number}.txt" for number in range(claimers)], []
     for number, path in enumerate(outputs):
-        command = [sys.executable, "-W", "error", "-c", CLAIM, f"host {number}", str(each)]
+        command = [sys.executable, "-W", "error", "-c", CLAIM, f"host {number}", str(item)]
         with path.open("w") as output:
             options = {"stdin": subprocess.PIPE, "stdout": output, "stderr": output, "text": True, "cwd": ROOT}
             processes.append(subprocess.Popen(command, env=os.environ | (environment or {}), **options))

@@ -43,12 +43,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8))
 
 
-def asked(name: str = "vit", **fields: Any) -> TrainSpec:
+def train_spec(name: str = "vit", **fields: Any) -> TrainSpec:
     return TrainSpec(model=f"config:{name}", configs={name: CONFIGS[name]}, **fields)
 
 
 def make(name: str = "vit", weights: str | Path = "", **fields: Any) -> Made:
-    return create(asked(name, **fields), weights=str(weights))
+    return create(train_spec(name, **fields), weights=str(weights))
 
 
 def saved(made: Made, folder: Path, *, ours: bool = True) -> Path:

@@ -97,7 +97,7 @@ def verbatim(app: AppTest) -> list[str]:
 
 
 def _sent(app: AppTest, component: str) -> list[bytes]:
-    return [each.proto.bytes for each in app.get("bidi_component") if each.proto.component_name == component]
+    return [item.proto.bytes for item in app.get("bidi_component") if item.proto.component_name == component]
 
 
 def open_page(path: str = "", **query: str | list[str]) -> AppTest:

@@ -71,7 +71,7 @@ class Tab:
 
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(read())
-            await asyncio.gather(*(tasks.create_task(request(*each)) for each in self.ticks.items()))
+            await asyncio.gather(*(tasks.create_task(request(*item)) for item in self.ticks.items()))
             if requested:
                 await asyncio.wait_for(answered.wait(), PATIENCE_S)
             reading.cancel()

@@ -44,14 +44,14 @@ def training(spec: TrainSpec, folder: Path) -> Training:
 
 
 def train(spec: TrainSpec, folder: Path, steps: int | None = None) -> list[Event]:
-    """What a training tells until its end, or until it is stopped after so many steps, as a cancelled run is."""
-    events, told = training(spec, folder).run(), []
+    """Return the events of a training until it ends, or is stopped after `steps` steps, like a cancelled run."""
+    events, result = training(spec, folder).run(), []
     for event in events:
-        told.append(event)
+        result.append(event)
         if steps is not None and isinstance(event, Metric) and event.name == "train/loss" and event.step >= steps:
             break
     close(events)
-    return told
+    return result
 
 
 def close(events: Iterator[Event]) -> None:
@@ -60,8 +60,8 @@ def close(events: Iterator[Event]) -> None:
 
 
 def losses(events: list[Event]) -> list[tuple[int, float]]:
-    """(step, loss) of every step told."""
-    return [(each.step, each.value) for each in events if isinstance(each, Metric) and each.name == "train/loss"]
+    """Return (step, loss) of every step that was reported."""
+    return [(item.step, item.value) for item in events if isinstance(item, Metric) and item.name == "train/loss"]
 
 
 def rows(events: list[Event]) -> list[TrainRow]:

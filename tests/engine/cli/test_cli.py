@@ -117,12 +117,12 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 
 
 def test_catalog_filters_sorts_and_exports(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    asked = "catalog --source open_clip --match ViT-B-* --max-gmacs 60 --sort gmacs --descending".split()
-    assert main(asked) == 0
+    line = "catalog --source open_clip --match ViT-B-* --max-gmacs 60 --sort gmacs --descending".split()
+    assert main(line) == 0
     lines = capsys.readouterr().out.splitlines()
     assert {"library", "model", "gmacs", "mparams"} <= set(lines[0].split())
     assert all("open_clip" in line and "ViT-B-" in line for line in lines[1:])
-    assert main([*asked, "--output", str(tmp_path / "found.csv")]) == 0
+    assert main([*line, "--output", str(tmp_path / "found.csv")]) == 0
     found = read_csv(tmp_path / "found.csv")
     assert len(found) == len(lines) - 1 > 5
     gmacs = [float(row["gmacs"]) for row in found]

@@ -130,9 +130,9 @@ def test_search_the_images_of_an_evaluation(
     assert cosines == sorted(cosines, reverse=True)
     capsys.readouterr()
     assert main(["search", str(trained), "the digit seven"]) == 2
-    told = capsys.readouterr()
-    assert not told.out
-    assert f"run {trained} is a train, and only an evaluation's images can be searched" in told.err
+    output = capsys.readouterr()
+    assert not output.out
+    assert f"run {trained} is a train, and only an evaluation's images can be searched" in output.err
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ def test_estimates_are_written_with_interval_source_and_range(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "estimates.csv"
-    asked = ["estimate", "--models", "timm:resnet50,open_clip:ViT-B-32", "--device", "4090 eager 2.9"]
-    assert main([*asked, "--output", str(file)]) == 0
+    estimate = ["estimate", "--models", "timm:resnet50,open_clip:ViT-B-32", "--device", "4090 eager 2.9"]
+    assert main([*estimate, "--output", str(file)]) == 0
     assert "error on unseen families" in capsys.readouterr().err
     rows = pd.read_csv(file).set_index(["model", "image_size"])
     assert rows.loc[("timm:resnet50", 224), "source"] == "published"
@@ -34,7 +34,7 @@ def test_estimates_are_written_with_interval_source_and_range(
     assert clip["source"] == "estimated"
     assert clip["latency_ms_low"] < clip["latency_ms"] < clip["latency_ms_high"]
     assert clip["samples_per_s"] == pytest.approx(1000 * clip["batch_size"] / clip["latency_ms"])
-    assert main([*asked, "--batch-size", "1", "--output", str(file)]) == 0
+    assert main([*estimate, "--batch-size", "1", "--output", str(file)]) == 0
     rows = pd.read_csv(file)
     assert set(rows["source"]) == {"estimated"}
     assert not rows["in_range"].any(), "published timings of this GPU start at batch 4"
@@ -88,13 +88,13 @@ def test_a_file_of_timms_benchmark_becomes_a_device(
     assert main(["estimate", "--models", "timm:resnet18", "--device", "my laptop"]) == 0
     assert "estimated" in capsys.readouterr().out
     timed, answer = published.iloc[0], tmp_path / "answer.csv"
-    asked = ["estimate", "--models", f"timm:{timed['model']}", "--device", "my laptop", "--output", str(answer)]
-    assert main(asked) == 0
+    estimate = ["estimate", "--models", f"timm:{timed['model']}", "--device", "my laptop", "--output", str(answer)]
+    assert main(estimate) == 0
     row = pd.read_csv(answer).set_index("image_size").loc[int(timed["image_size"])]
     assert row["source"] == "measured"
     assert row["samples_per_s"] == pytest.approx(timed["samples_per_s"])
     (Settings().device_dir / "my laptop.csv").unlink()  # earlier versions kept no timings
-    assert main(asked) == 0
+    assert main(estimate) == 0
     assert pd.read_csv(answer)["source"].eq("estimated").all()
     (tmp_path / "bench.csv").write_text("name,speed\na,1\n")
     assert main(["calibrate", "--from", str(tmp_path / "bench.csv"), "--name", "x"]) == 2

@@ -20,8 +20,8 @@ from tests.support.page import finish, profile_row, queue
 def engine(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
     """What a command prints, both to stdout and to stderr."""
     assert main(list(map(str, arguments))) == code
-    said = capsys.readouterr()
-    return said.out + said.err
+    printed = capsys.readouterr()
+    return printed.out + printed.err
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def test_what_cannot_be_done_is_said(
 @pytest.mark.slow
 def test_tags_and_notes(store: Store, ended: list[int], capsys: pytest.CaptureFixture[str]) -> None:
     one, two, _ = ended
-    said = engine(capsys, "runs", "tag", one, two, "--add", "baseline,to keep")
-    assert said.splitlines() == [f"run {run}: baseline, to keep" for run in (one, two)]
+    printed = engine(capsys, "runs", "tag", one, two, "--add", "baseline,to keep")
+    assert printed.splitlines() == [f"run {run}: baseline, to keep" for run in (one, two)]
     assert engine(capsys, "runs", "tag", two, "--remove", "to keep") == f"run {two}: baseline\n"
     assert "#baseline  #to keep" in engine(capsys, "runs", "list", "--tag", "to keep,baseline")
     engine(capsys, "runs", "note", one, "as the paper has it")
@@ -98,12 +98,12 @@ def test_several_runs_are_deleted_when_that_is_said_twice(
     path = RunFiles(settings.runs_dir, ended[0]).log
     path.parent.mkdir(parents=True)
     path.write_bytes(b"0" * 1_500_000)
-    told = engine(capsys, "runs", "delete", *ended[:2], waiting, code=2)
-    assert "3 runs with 1 file of 1.5 MB would be deleted for good: say so with --yes" in told
+    output = engine(capsys, "runs", "delete", *ended[:2], waiting, code=2)
+    assert "3 runs with 1 file of 1.5 MB would be deleted for good: say so with --yes" in output
     assert len(store.runs()) == 4
-    told = engine(capsys, "runs", "delete", *ended[:2], waiting, "--yes", code=1)
-    assert f"run {waiting} is queued: cancel it first" in told
-    assert "1 of 3 runs could not be deleted" in told
+    output = engine(capsys, "runs", "delete", *ended[:2], waiting, "--yes", code=1)
+    assert f"run {waiting} is queued: cancel it first" in output
+    assert "1 of 3 runs could not be deleted" in output
     assert [run.id for run in store.runs()] == [waiting, ended[2]]
     assert not path.exists()
     engine(capsys, "runs", "delete", ended[2])

@@ -19,7 +19,7 @@ def sample(key: str, number: int, **texts: str) -> dict[str, bytes]:
 
 
 def shard(path: Path, *samples: dict[str, bytes]) -> Path:
-    return write_tar(path, {name: content for each in samples for name, content in each.items()})
+    return write_tar(path, {name: content for item in samples for name, content in item.items()})
 
 
 def reds(pairs: Pairs) -> list[int]:

@@ -54,9 +54,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
-    asked = Answers(Settings(runs_dir=tmp_path_factory.mktemp("runs")))
-    yield asked
-    asked.close()
+    process = Answers(Settings(runs_dir=tmp_path_factory.mktemp("runs")))
+    yield process
+    process.close()
 
 
 def search(folder: Path, text: str, top: int = 2) -> Search:
@@ -75,13 +75,13 @@ def wait(until: Callable[[], bool]) -> None:
 
 
 def test_one_process_answers_and_the_same_question_is_asked_once(answers: Answers, folder: Path) -> None:
-    asked = answers.ask(search(folder, "two"))
-    assert answers.ask(search(folder, "two")) is asked
+    question = answers.ask(search(folder, "two"))
+    assert answers.ask(search(folder, "two")) is question
     other = answers.ask(search(folder, "three"))
-    assert other is not asked
-    assert (first(asked), first(other)) == ("two.png", "three.png")
-    assert answers.ask(search(folder, "two")) is asked
-    hits = Hits.model_validate(asked.result())
+    assert other is not question
+    assert (first(question), first(other)) == ("two.png", "three.png")
+    assert answers.ask(search(folder, "two")) is question
+    hits = Hits.model_validate(question.result())
     assert (hits.hits[0].label, len(hits.hits), hits.images) == ("b", 2, 3)
     assert hits.hits[0].similarity == pytest.approx(1, abs=1e-5)
 
@@ -124,10 +124,10 @@ def test_a_process_that_was_killed_is_replaced(answers: Answers, folder: Path) -
     pid = answers.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)  # so that it is asked, and dies with the question in hand
-    asked = answers.ask(search(folder, "two", top=1))
+    question = answers.ask(search(folder, "two", top=1))
     os.kill(pid, signal.SIGKILL)
-    told = asked.exception(LONG_S)  # none where it was dead before it was asked
-    assert told is None or "has died (-9); " in str(told)
+    error = question.exception(LONG_S)  # none where it was dead before it was asked
+    assert error is None or "has died (-9); " in str(error)
     assert first(answers.ask(search(folder, "three", top=1))) == "three.png"
     assert answers.pid != pid
 
@@ -183,11 +183,11 @@ def test_nonsense_is_refused_and_only_answers_are_printed(settings: Settings, fo
         check=True,
         timeout=LONG_S,
     )
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert all(answer["refused"] for answer in told[:5])
-    assert "no question is called 'the way'" in told[3]["refused"]
-    assert told[4]["refused"] == "search: Field required"
-    assert told[5]["hits"][0]["source"] == "two.png"
+    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(answer["refused"] for answer in messages[:5])
+    assert "no question is called 'the way'" in messages[3]["refused"]
+    assert messages[4]["refused"] == "search: Field required"
+    assert messages[5]["hits"][0]["source"] == "two.png"
     assert "printed by Python" in done.stderr
     assert "printed past it" in done.stderr
 

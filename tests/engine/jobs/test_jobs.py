@@ -175,17 +175,17 @@ def test_a_nudge_wakes_and_none_is_needed(tmp_path: Path) -> None:
     with closing(Wake(tmp_path)) as wake:
         for _ in range(100_000 // 4096 + 1):
             nudge(tmp_path)
-        asked = time.monotonic()
+        begin = time.monotonic()
         assert wake.wait(60)
-        assert time.monotonic() - asked < 30
+        assert time.monotonic() - begin < 30
         assert not wake.wait(0.01)
 
 
 def test_a_scheduler_that_is_woken_stays_and_an_idle_one_leaves(settings: Settings, store: Store) -> None:
-    asked = settings.model_copy(update={"idle_exit_s": 0.05})
-    name, mine = lifecycle.lease_name(asked), str(Identity.mine())
-    assert leases.take(store.database, name, mine, "code", asked.lease_s, None)
-    scheduler = Scheduler(store, Executor(asked.model_copy(update={"preload": ""})), asked, "code")
+    brief = settings.model_copy(update={"idle_exit_s": 0.05})
+    name, mine = lifecycle.lease_name(brief), str(Identity.mine())
+    assert leases.take(store.database, name, mine, "code", brief.lease_s, None)
+    scheduler = Scheduler(store, Executor(brief.model_copy(update={"preload": ""})), brief, "code")
     for _ in range(3):
         time.sleep(0.06)
         assert scheduler._turn(woken=True)

@@ -131,8 +131,8 @@ def test_the_command_benchmark_times_a_module_in_another_folder(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    asked = ["--models", "python:mine_to_time:pooled", "--image-size", "8", "--in-chans", "2"]
-    assert main(["benchmark", *asked, "--model-kwargs", "width=6", "--mode", "both", *SHORT]) == 0
+    arguments = ["--models", "python:mine_to_time:pooled", "--image-size", "8", "--in-chans", "2"]
+    assert main(["benchmark", *arguments, "--model-kwargs", "width=6", "--mode", "both", *SHORT]) == 0
     inference, training = store.rows(store.runs()[0].id)
     for row in (inference, training):
         assert (row.library, row.model, row.status) == ("python", "mine_to_time:pooled", "ok")

@@ -144,8 +144,8 @@ def test_a_checkpoint_that_tells_nothing_is_evaluated_as_asked(store: Store, set
     manifest.write_text(json.dumps({"step": 5, "spec": {"seed": 3, "lr": "of old"}}))
     with pytest.raises(Refused, match="does not say which pairs were held out"):
         evaluate(store, settings, checkpoint=str(path))
-    for asked in ({"checkpoint": str(path), "held_out": False}, {"checkpoint": "openai"}, {}):
-        assert evaluate(store, settings, **asked, seed=5).seed == 5
+    for weights in ({"checkpoint": str(path), "held_out": False}, {"checkpoint": "openai"}, {}):
+        assert evaluate(store, settings, **weights, seed=5).seed == 5
     manifest.unlink()
     assert evaluate(store, settings, checkpoint=str(path), seed=5).seed == 5
 

@@ -370,7 +370,7 @@ class Assigned(nn.Module):
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 def test_what_is_overwritten_is_written_and_not_read(device: str) -> None:
-    found = {each.operator: each for each in counted(Assigned(), torch.ones(B, E, device=device)).operators}
+    found = {item.operator: item for item in counted(Assigned(), torch.ones(B, E, device=device)).operators}
     assert (found["copy"].read_bytes, found["copy"].written_bytes) == (4 * B * E, 4 * B * E)
     assert (found["zero"].read_bytes, found["zero"].written_bytes) == (0, 4 * B * 2 * E)
 

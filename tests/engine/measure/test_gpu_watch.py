@@ -232,9 +232,9 @@ def test_what_a_gpu_does_not_tell_stays_unknown() -> None:
 
 
 def test_a_device_that_cannot_be_watched_says_so() -> None:
-    told = "not watched: clocks, throttling and other processes on {}, of which NVML tells nothing"
-    assert notes("cuda:0", None) == (told.format("cuda:0"),)
-    assert notes("mps", None) == (told.format("mps"),)
+    note = "not watched: clocks, throttling and other processes on {}, of which NVML tells nothing"
+    assert notes("cuda:0", None) == (note.format("cuda:0"),)
+    assert notes("mps", None) == (note.format("mps"),)
     assert notes("cpu", None) == (), "which is watched by its counters"
 
 
@@ -380,7 +380,7 @@ def test_a_timing_beside_an_accelerator_watches_the_host_and_says_what_it_could_
 ) -> None:
     """All as on an AMD GPU, but for the work, which the CPU does."""
     monkeypatch.setattr(torch.version, "cuda", None)
-    told = "not watched: clocks, throttling and other processes on cuda:0, of which NVML tells nothing"
+    note = "not watched: clocks, throttling and other processes on cuda:0, of which NVML tells nothing"
     plan = Plan(min_samples=2, min_seconds=0.01, warmup_calls=1, warmup_seconds=0)
     if kind == "benchmark":
         spec = BenchmarkSpec(models=("timm:toy",), device="cuda")
@@ -391,14 +391,14 @@ def test_a_timing_beside_an_accelerator_watches_the_host_and_says_what_it_could_
         reports = list(side_by_side.measure(job, Stopwatch(lambda: None), plan, lambda _: ready))
         found = reports[-1].measured
         assert found is not None
-        assert (found.status, found.notes, found.throttled) == ("ok", ("kept", told), "")
+        assert (found.status, found.notes, found.throttled) == ("ok", ("kept", note), "")
         contention = found.contention
     else:
         session = measure([Subject("x", {"call": lambda: sum(range(9))})], Stopwatch(lambda: None), plan)
         best = Rate(1, 1.0, 1.0, {1: 1.0}, session.timed["x"], session, notes=("kept",))
         caveats = device_task._caveats(best, DeviceSpec(device="cuda"))
         assert caveats["notes"][0] == "kept"
-        assert caveats["notes"][-1] == told
+        assert caveats["notes"][-1] == note
         contention = session.contention
     assert contention is not None
     assert contention.cpu_share is None

@@ -75,11 +75,11 @@ def test_a_contended_row_says_who_disturbed_it() -> None:
     ]
     spec = BenchmarkSpec(models="timm:toy", batch_size=2)
     common = {"library": "timm", "model": "toy", "device": "cpu", "batch_size_requested": "2"}
-    processes = tuple({each.label: each} for each in found)
+    processes = tuple({item.label: item} for item in found)
     (row,) = rows.rows(spec, common, Outcome("inference", 2, processes))
     assert "contended" in row.flags
     assert row.neighbours == {"python": 0.5, "ffmpeg": 0.4}
     assert "busiest others: python 50.0%, ffmpeg 40.0% of the CPUs" in row.notes
-    calm = [each.model_copy(update={"contention": None}) for each in found]
-    (row,) = rows.rows(spec, common, Outcome("inference", 2, tuple({each.label: each} for each in calm)))
+    calm = [item.model_copy(update={"contention": None}) for item in found]
+    (row,) = rows.rows(spec, common, Outcome("inference", 2, tuple({item.label: item} for item in calm)))
     assert not any("busiest" in note for note in row.notes), "whoever was there did not disturb"

@@ -171,12 +171,12 @@ def test_hot_calls_once_before_samples_that_follow_another_subject(clock: Clock)
 
     plan = Plan(min_samples=20, min_seconds=0, warmup_calls=1, warmup_seconds=0)
     timed = run(clock, [subject(name, model(name)) for name in "ab"], plan).timed
-    sampled = "".join(seen)[sum(each.warmup_calls for each in timed.values()) :]
+    sampled = "".join(seen)[sum(item.warmup_calls for item in timed.values()) :]
     runs = ["".join(group) for _, group in itertools.groupby(sampled)]
     # a run is one call to fill the caches and then a turn of two samples, or two turns where a round begins with the
     # subject that ended the one before
     assert set(runs) == {"aaa", "bbb", "aaaaa", "bbbbb"}
-    assert sum(len(each) - 1 for each in runs) == 40
+    assert sum(len(item) - 1 for item in runs) == 40
 
 
 @pytest.mark.parametrize(("caches", "bytes_"), [({"L2": 2**20, "L3": 3 * 2**20}, 6 * 2**20), ({}, UNKNOWN_BYTES)])
@@ -316,7 +316,7 @@ def test_who_needs_fewer_samples_sits_out_evenly(clock: Clock) -> None:
 def test_of_any_two_one_takes_part_in_all_rounds_of_the_other(clock: Clock) -> None:
     """However their speeds relate, they have pairs to be compared by."""
     timed = run(clock, [subject(name, clock.work(1 / int(name))) for name in ("5", "17", "100", "333")]).timed
-    fewest_first = sorted((set(each.rounds) for each in timed.values()), key=len)
+    fewest_first = sorted((set(item.rounds) for item in timed.values()), key=len)
     assert all(fewer <= more for fewer, more in itertools.pairwise(fewest_first))
     needed = [5, 17, 100, 333]
     assert [len(one) for one in fewest_first] == pytest.approx(needed, rel=0.05, abs=2), "two samples in each"
@@ -378,11 +378,11 @@ def test_contention_is_told_of_the_rounds_alone(clock: Clock) -> None:
     def usage() -> Usage:
         return Usage(wall_s=clock.now, own_s=clock.now, busy_s=2 * clock.now, cpus=2, switches=0)
 
-    told: list[str] = []
-    session = run(clock, [subject("model", clock.work(0.1))], threads=2, usage=usage, on_phase=told.append)
+    reported: list[str] = []
+    session = run(clock, [subject("model", clock.work(0.1))], threads=2, usage=usage, on_phase=reported.append)
     assert session.contention is not None
     assert (session.contention.cpu_share, session.contention.neighbour_share) == pytest.approx((0.5, 0.5))
-    assert told == ["warming up model", "sampling"]
+    assert reported == ["warming up model", "sampling"]
     beside_a_gpu = run(clock, [subject("model", clock.work(0.1))], usage=usage).contention
     assert beside_a_gpu is not None
     assert (beside_a_gpu.cpu_share, beside_a_gpu.neighbour_share) == (None, pytest.approx(0.5))

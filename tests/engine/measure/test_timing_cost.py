@@ -66,7 +66,7 @@ def test_a_block_wrongly_estimated_in_the_warm_up_costs_others_at_most_twice_wha
         assert ASKED_S * (1 - 1e-9) <= seconds(session, name) <= 2 * ASKED_S + 2 * block_s + 10 * 0.004, (
             "or the 10 samples"
         )
-    total = sum(map(len, (each.rounds for each in session.timed.values())))
+    total = sum(map(len, (value.rounds for value in session.timed.values())))
     assert total < 2 * (2 / 0.004 + 2 / 0.003 + 2 / 0.05)
 
 

@@ -118,8 +118,8 @@ def weights_of(model: torch.nn.Module, folder: Path) -> bytes:
 
 def notes(events: Iterable[Event]) -> list[str]:
     """What is said of what is fetched, once each."""
-    said = (event.note for event in events if isinstance(event, Progress) and event.note.startswith("fetching"))
-    return list(dict.fromkeys(said))
+    fetched = (event.note for event in events if isinstance(event, Progress) and event.note.startswith("fetching"))
+    return list(dict.fromkeys(fetched))
 
 
 @pytest.mark.slow
@@ -176,15 +176,15 @@ def test_trainings_and_evaluations_fetch_before_they_begin(small_model: None, sm
     Timer(0.5, small_hub.half.set).start()
     spec = TrainSpec(model="ViT-B-32", pretrained=LAION, steps=1, samples=64, tensorboard=False)
     events = list(train.run(spec, tmp_path / "train"))
-    told = notes(events)
-    assert told[-1].startswith("fetching huggingface.co/laion/CLIP-ViT-B-32-laion2B-s34B-b79K/")
+    messages = notes(events)
+    assert messages[-1].startswith("fetching huggingface.co/laion/CLIP-ViT-B-32-laion2B-s34B-b79K/")
     first = next(place for place, event in enumerate(events) if isinstance(event, TrainRow))
     assert all(
-        place < first for place, event in enumerate(events) if isinstance(event, Progress) and event.note in told
+        place < first for place, event in enumerate(events) if isinstance(event, Progress) and event.note in messages
     )
     small_hub.files[f"/{OPENAI}/resolve/main/open_clip_pytorch_model.bin"] = small_hub.files[WEIGHTS]
-    asked = EvaluateSpec(model="ViT-B-32", checkpoint="openai", samples=64, tasks=("retrieval",))
-    events = list(evaluate.run(asked, tmp_path / "evaluate"))
+    request = EvaluateSpec(model="ViT-B-32", checkpoint="openai", samples=64, tasks=("retrieval",))
+    events = list(evaluate.run(request, tmp_path / "evaluate"))
     assert notes(events)[-1].startswith(f"fetching huggingface.co/{OPENAI}/")
     assert [event.status for event in events if isinstance(event, EvaluateRow)] == ["ok"]
 

@@ -11,14 +11,14 @@ from torch import distributed, nn
 from engine.models.batch_norm import synchronise
 from engine.models.clip_weights import arrange
 from engine.specs import Refused
-from tests.support.clip_models import CONFIGS, TEXT, asked, make, same, saved, trained
+from tests.support.clip_models import CONFIGS, TEXT, make, same, saved, train_spec, trained
 
 
 @pytest.mark.parametrize("name", ["vit", "own-text", "timm", "coca"])
 def test_the_image_tower_is_locked_but_for_its_last_groups(name: str) -> None:
     whole, some = make(name), make(name)
-    notes = arrange(whole.model, asked(name, lock_image=True))
-    arrange(some.model, asked(name, lock_image=True, lock_image_unlocked_groups=2))
+    notes = arrange(whole.model, train_spec(name, lock_image=True))
+    arrange(some.model, train_spec(name, lock_image=True, lock_image_unlocked_groups=2))
     assert {key for key in trained(whole.model.visual) if not key.startswith("head")} == set(), "but timm's projection"
     assert 0 < len(trained(some.model.visual)) < len(list(some.model.visual.parameters()))
     assert trained(whole.model) >= {"logit_scale"}
@@ -28,9 +28,9 @@ def test_the_image_tower_is_locked_but_for_its_last_groups(name: str) -> None:
 
 def test_a_resnet_is_locked_as_a_whole_with_its_statistics(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="lock it as a whole"):
-        arrange(make("resnet").model, asked("resnet", lock_image=True, lock_image_unlocked_groups=1))
+        arrange(make("resnet").model, train_spec("resnet", lock_image=True, lock_image_unlocked_groups=1))
     made = make("resnet")
-    arrange(made.model, asked("resnet", lock_image=True, lock_image_freeze_bn_stats=True))
+    arrange(made.model, train_spec("resnet", lock_image=True, lock_image_freeze_bn_stats=True))
     before = made.model.visual.bn1.running_mean.clone()
     made.model.train()(torch.rand(2, 3, 32, 32), torch.ones(2, 8, dtype=torch.long))
     assert torch.equal(made.model.visual.bn1.running_mean, before)
@@ -44,7 +44,7 @@ def test_a_resnet_is_locked_as_a_whole_with_its_statistics(tmp_path: Path) -> No
 def test_the_text_tower_is_locked_but_for_its_last_layers_and_norms(name: str) -> None:
     def left(**fields: Any) -> set[str]:
         made = make(name)
-        arrange(made.model, asked(name, lock_text=True, **fields))
+        arrange(made.model, train_spec(name, lock_text=True, **fields))
         text = {key.removeprefix("text.") for key in trained(made.model)}
         return {key for key in text if not key.startswith(("visual", "logit", "text_decoder"))}
 
@@ -61,7 +61,7 @@ def test_checkpointed_activations_give_the_same_gradients(name: str) -> None:
     gradients = []
     for checkpointed in (False, True):
         made = make(name, seed=1)
-        arrange(made.model, asked(name, grad_checkpointing=checkpointed, channels_last=checkpointed))
+        arrange(made.model, train_spec(name, grad_checkpointing=checkpointed, channels_last=checkpointed))
         size = made.image_size[0]
         torch.manual_seed(0)
         images = torch.rand(2, 3, size, size, dtype=torch.float64)  # single precision rounds as the CPU's kernels do
@@ -89,13 +89,13 @@ def test_patches_are_left_out_in_training_alone() -> None:
 
 def test_a_resnet_says_that_it_keeps_its_activations() -> None:
     made = make("resnet")
-    notes = arrange(made.model, asked("resnet", grad_checkpointing=True))
+    notes = arrange(made.model, train_spec("resnet", grad_checkpointing=True))
     assert "cannot check-point" in notes[-1]
 
 
 def test_channels_last_is_how_convolutions_lie_in_memory() -> None:
     made = make("resnet")
-    arrange(made.model, asked("resnet", channels_last=True))
+    arrange(made.model, train_spec("resnet", channels_last=True))
     assert made.model.visual.layer1[0].conv2.weight.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -105,7 +105,7 @@ def test_synchronised_batch_norms_compute_as_before_in_one_process(name: str, mo
     vision = {"timm_model_name": "test_efficientnet", "timm_pool": "avg", "timm_proj": "linear", "image_size": 64}
     monkeypatch.setitem(CONFIGS, "norm-act", {"embed_dim": 8, "vision_cfg": vision, "text_cfg": TEXT})
     plain, synchronised = make(name), make(name)
-    arrange(synchronised.model, asked(name, use_bn_sync=True, nproc=2, device="cuda:0"))
+    arrange(synchronised.model, train_spec(name, use_bn_sync=True, nproc=2, device="cuda:0"))
     norms = [type(part) for part in synchronised.model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     assert norms
     assert all(issubclass(norm, nn.SyncBatchNorm) for norm in norms)
@@ -139,6 +139,6 @@ def test_a_synchronised_norm_on_a_cpu_is_batch_norm_in_a_group_of_one(tmp_path: 
 
 def test_synchronising_needs_batch_norms_and_processes() -> None:
     with pytest.raises(Refused, match="config:vit has no trainable batch norm"):
-        arrange(make("vit").model, asked("vit", use_bn_sync=True, nproc=2, device="cuda:0"))
+        arrange(make("vit").model, train_spec("vit", use_bn_sync=True, nproc=2, device="cuda:0"))
     with pytest.raises(ValueError, match="set nproc"):
-        asked("resnet", use_bn_sync=True)
+        train_spec("resnet", use_bn_sync=True)

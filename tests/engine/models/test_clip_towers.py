@@ -20,7 +20,7 @@ from engine.specs import Refused
 from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
 from engine.training import outlook
-from tests.support.clip_models import TEXT, VIT, asked, cached, make
+from tests.support.clip_models import TEXT, VIT, cached, make, train_spec
 
 CONVNET = {"timm_model_name": "test_convnext", "timm_pool": "avg", "timm_proj": "linear", "image_size": 64}
 HEADED = {"timm_model_name": "test_convnext", "timm_pool": "avg", "timm_proj": "", "image_size": 64}
@@ -98,7 +98,7 @@ def test_towers_without_weights_of_their_own_are_refused(convnext: dict[str, Ten
     with pytest.raises(Refused, match="not a model of Hugging Face"):
         make("vit", pretrained_text=True)
     with pytest.raises(ValueError, match="has the weights of both towers"):
-        asked("vit", pretrained="laion", pretrained_image=True)
+        train_spec("vit", pretrained="laion", pretrained_image=True)
 
 
 def test_a_file_that_does_not_fit_is_refused(empty_cache: Path) -> None:

@@ -16,7 +16,7 @@ from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.training import checkpoints, optimizers
-from tests.support.clip_models import CONFIGS, PICTURE, TEXT, asked, make, same, saved
+from tests.support.clip_models import CONFIGS, PICTURE, TEXT, make, same, saved, train_spec
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -72,7 +72,7 @@ def test_open_clip_takes_a_checkpoint_of_ours_by_the_models_name(registry: None,
 
 def test_the_reference_goes_on_from_a_checkpoint_of_ours(tmp_path: Path) -> None:
     """As open_clip_train.main does with --resume: weights, and AdamW with its two groups of parameters."""
-    spec = asked()
+    spec = train_spec()
     made = make()
     optimizer = optimizers.create(made.model, spec)
     made.model(torch.rand(2, 3, 16, 16), torch.arange(16).reshape(2, 8))["image_features"][:, 0].sum().backward()

@@ -21,7 +21,7 @@ from engine.specs import Refused, TrainSpec
 from engine.specs.questions import Augment
 from engine.training import augmented
 from engine.training.batches import Drawn
-from tests.support.clip_models import PICTURE, asked, make, saved
+from tests.support.clip_models import PICTURE, make, saved, train_spec
 
 Draw = Any
 
@@ -161,7 +161,7 @@ def test_what_does_not_fit_together_is_refused(fields: dict[str, Any], reason: s
 
 
 def test_the_strip_shows_images_as_the_training_draws_them() -> None:
-    spec = asked(aug_scale=(0.2, 0.5), data="digits", samples=10)
+    spec = train_spec(aug_scale=(0.2, 0.5), data="digits", samples=10)
     answer: Augmented = augmented.answer(Augment.of(spec))
     assert len(set(answer.images)) == len(answer.images) == augmented.IMAGES * augmented.EPOCHS
     made = make(aug_scale=(0.2, 0.5))

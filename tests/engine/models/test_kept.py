@@ -25,7 +25,7 @@ def test_uploads_are_found_again_with_their_sizes(tmp_path: Path) -> None:
     pets = upload(tmp_path / "uploads" / "pets", "all/cat/1.png", "all/dog/1.png")
     upload(tmp_path / "uploads" / "plants", "rose/1.png", "oak/1.png")
     (tmp_path / "uploads" / ".half").mkdir()
-    found = {each.folder.name: each for each in kept(tmp_path / "uploads")}
+    found = {item.folder.name: item for item in kept(tmp_path / "uploads")}
     assert set(found) == {"pets", "plants"}
     assert (found["pets"].data, found["pets"].kind) == (pets, "folder")
     assert found["pets"].size == sum(path.stat().st_size for path in pets.rglob("*.png"))
@@ -44,7 +44,7 @@ def test_an_upload_knows_which_data_are_its_own(tmp_path: Path) -> None:
 def test_a_deleted_upload_is_gone_and_the_others_stay(tmp_path: Path) -> None:
     upload(tmp_path / "pets", "cat/1.png", "dog/1.png")
     upload(tmp_path / "plants", "rose/1.png", "oak/1.png")
-    pets = next(each for each in kept(tmp_path) if each.folder.name == "pets")
+    pets = next(item for item in kept(tmp_path) if item.folder.name == "pets")
     forget(pets)
     forget(pets)  # of a second click
     assert [path.name for path in tmp_path.iterdir()] == ["plants"]

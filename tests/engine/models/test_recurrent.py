@@ -35,8 +35,8 @@ def torchscript_as_it_was() -> Iterator[None]:
     set_torchscript(RecurrentSpec())
 
 
-def spec_of(name: str, **asked: Any) -> RecurrentSpec:
-    (spec,) = RecurrentSpec(runners=(name,), **SMALL | asked).comparisons
+def spec_of(name: str, **fields: Any) -> RecurrentSpec:
+    (spec,) = RecurrentSpec(runners=(name,), **SMALL | fields).comparisons
     return spec
 
 
@@ -80,7 +80,7 @@ def independent(name: str, network: Network, spec: RecurrentSpec) -> tuple[list[
     found = [output, *(last if isinstance(last, tuple) else [last])][1 if name == "jit_simple" else 0 :]
     assert network.cotangent is not None
     found[0].backward(network.cotangent.double())
-    return [each.detach() for each in found], {key: value.grad for key, value in layer.named_parameters()}
+    return [item.detach() for item in found], {key: value.grad for key, value in layer.named_parameters()}
 
 
 def inputs_of(spec: RecurrentSpec) -> tuple[torch.Tensor, Any, list[int]]:
@@ -124,7 +124,7 @@ def test_values_and_gradients_are_those_of_torchs_own_layer(name: str, shape: di
     network = build(name, spec)
     outputs, gradients = results(network)
     wanted, wanted_gradients = independent(name, network, spec)
-    torch.testing.assert_close([each.double() for each in outputs], wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close([item.double() for item in outputs], wanted, rtol=1e-5, atol=1e-6)
     for key, gradient in wanted_gradients.items():
         torch.testing.assert_close(gradients[key].double(), gradient, rtol=1e-5, atol=1e-5)
 

@@ -37,7 +37,7 @@ def test_one_step_of_a_multiplicative_integration_lstm_by_hand() -> None:
     weights = tensors(*columns, bias, alpha, beta_i, beta_h)
     one, state, kept = tensors([[x]], [[h]], [[c]])
     found = milstm(one, (state, kept), weights)
-    assert [each.item() for each in found] == pytest.approx([shown, memory])
+    assert [entry.item() for entry in found] == pytest.approx([shown, memory])
 
 
 def test_without_the_product_a_multiplicative_integration_lstm_is_an_lstm() -> None:
@@ -143,7 +143,7 @@ def test_as_many_layer_norms_as_steps_layers_and_directions_ask_for() -> None:
     with network.settings():
         run = network.capture()
         found = flops.count(torch.nn.Identity(), (), run)
-    norms = {each.operator: each.calls for each in found.operators}
+    norms = {entry.operator: entry.calls for entry in found.operators}
     assert norms["native_layer_norm"] == 5 * 2 * 2 * 3
     assert network.cotangent is None
 
@@ -179,7 +179,7 @@ def test_a_check_leaves_the_statistics_of_norms_alone(monkeypatch: pytest.Monkey
 
     built: list[torch.nn.Module] = []
     real = resnet.model
-    monkeypatch.setattr(resnet, "model", lambda *asked: built.append(real(*asked)) or built[-1])
+    monkeypatch.setattr(resnet, "model", lambda *arguments: built.append(real(*arguments)) or built[-1])
     spec = spec_of("resnet18_jit", image_size=32, mini_batch=2)
     network = build("resnet18_jit", spec)
     before = [buffer.clone() for buffer in built[0].buffers()]

@@ -69,14 +69,14 @@ def test_right_code_is_within_its_tolerance_and_not_far_inside_by_accident(name:
     errors = Control(spec).errors(network, run)
     assert errors.ok
     assert errors.output > 0
-    assert all(each.dtype == getattr(torch, precision) for each in network.parameters.values())
+    assert all(item.dtype == getattr(torch, precision) for item in network.parameters.values())
 
 
 ONE_BY_ONE = [name for name in EAGER if RUNNERS[name].one_by_one]
 
 
-def errors_of(name: str, change: Callable[[Network], Any], **asked: Any) -> Errors:
-    spec = spec_of(name, **asked)
+def errors_of(name: str, change: Callable[[Network], Any], **fields: Any) -> Errors:
+    spec = spec_of(name, **fields)
     network = build(name, spec)
     changed = change(network)
     with network.settings():
@@ -300,8 +300,8 @@ def knobs() -> tuple[int, int, int]:
 
 
 def test_the_knobs_are_really_set_and_set_back() -> None:
-    asked = {"cuda_pointwise_loop_level": 2, "cuda_pointwise_block_count": 40, "cuda_pointwise_block_size": 256}
-    set_torchscript(spec_of("jit", **asked))
+    fields = {"cuda_pointwise_loop_level": 2, "cuda_pointwise_block_count": 40, "cuda_pointwise_block_size": 256}
+    set_torchscript(spec_of("jit", **fields))
     assert knobs() == (2, 40, 256)
     set_torchscript(spec_of("jit"))
     assert knobs() == (-1, -1, -1)

@@ -125,9 +125,9 @@ def test_a_linked_training_is_not_resumed(trained: Path, root: Path, tmp_path: P
         list(started(tiny(epochs=2, resume=str(path)), tmp_path / "next", root).run())
 
     absent = root / "nothing"
-    asked = refusal(lambda: go_on(path), path)
-    assert asked == refusal(lambda: go_on(absent), absent)
-    assert asked.startswith("PATH has no checkpoint that can be loaded")
+    message = refusal(lambda: go_on(path), path)
+    assert message == refusal(lambda: go_on(absent), absent)
+    assert message.startswith("PATH has no checkpoint that can be loaded")
 
 
 @pytest.mark.slow
@@ -154,14 +154,14 @@ def test_a_manifest_that_is_a_link_is_none(trained: Path, root: Path, store: Sto
     path = root / "mine.pt"
     shutil.copy(trained / "checkpoints" / "best.pt", path)
     manifest = checkpoints.manifest_path(path)
-    asked = EvaluateSpec(**PLAIN, checkpoint=str(path), seed=5)
+    spec = EvaluateSpec(**PLAIN, checkpoint=str(path), seed=5)
     shutil.copy(trained / "checkpoints" / "best.pt.json", manifest)
-    told = references.resolve(store, settings, asked)
-    assert isinstance(told, EvaluateSpec)
-    assert (told.seed, told.samples) == (0, 40)
+    resolved = references.resolve(store, settings, spec)
+    assert isinstance(resolved, EvaluateSpec)
+    assert (resolved.seed, resolved.samples) == (0, 40)
     manifest.unlink()
     manifest.symlink_to(trained / "checkpoints" / "best.pt.json")
-    assert references.resolve(store, settings, asked) == asked
+    assert references.resolve(store, settings, spec) == spec
 
 
 @pytest.mark.timeout(120)
@@ -171,11 +171,11 @@ def test_a_pipe_beside_a_checkpoint_is_not_waited_for(
     path = root / "mine.pt"
     shutil.copy(trained / "checkpoints" / "best.pt", path)
     os.mkfifo(checkpoints.manifest_path(path))
-    asked = EvaluateSpec(**PLAIN, checkpoint=str(path), tasks=("retrieval",), samples=20, held_out=False)
-    assert references.resolve(store, settings, asked) == asked
+    spec = EvaluateSpec(**PLAIN, checkpoint=str(path), tasks=("retrieval",), samples=20, held_out=False)
+    assert references.resolve(store, settings, spec) == spec
     assert checkpoints.request(path) == {}
     (tmp_path / "run").mkdir()
-    assert list(evaluate.run(asked, tmp_path / "run")), "as any checkpoint without a manifest"
+    assert list(evaluate.run(spec, tmp_path / "run")), "as any checkpoint without a manifest"
     with pytest.raises(checkpoints.Corrupt, match="no manifest"):
         checkpoints.verify(path)
 
@@ -216,10 +216,10 @@ def test_a_linked_checkpoint_is_neither_evaluated_nor_searched_nor_looked_into(
 def test_linked_embeddings_are_absent(trained: Path, root: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    asked = EvaluateSpec(**PLAIN, tasks=("retrieval",), samples=20, held_out=False)
-    list(evaluate.run(asked, folder))
+    spec = EvaluateSpec(**PLAIN, tasks=("retrieval",), samples=20, held_out=False)
+    list(evaluate.run(spec, folder))
     (folder / "embeddings.npz").rename(tmp_path / "embeddings.npz")
     (folder / "embeddings.npz").symlink_to(tmp_path / "embeddings.npz")
     with pytest.raises(Refused, match=r"embeddings.npz was not kept with this run"):
-        search.answer(Search(spec=asked, folder=folder, text="a seven"))
+        search.answer(Search(spec=spec, folder=folder, text="a seven"))
     assert len(read_embeddings(tmp_path / "embeddings.npz").images) == 20

@@ -64,8 +64,8 @@ def test_a_figure_stands_in_the_row_of_its_own_model_and_size(matched: match.Mat
         for row in written(table.shipped):
             if found := places.get(tuple(row[name] for name in key)):
                 for figure in table.figures:
-                    said, got = row[figure.name.removeprefix(table.prefix)], found[figure.name]
-                    assert pd.isna(got) if said == "" else got == pytest.approx(float(said) * table.scale)
+                    theirs, got = row[figure.name.removeprefix(table.prefix)], found[figure.name]
+                    assert pd.isna(got) if theirs == "" else got == pytest.approx(float(theirs) * table.scale)
 
 
 HAND = [

@@ -73,10 +73,10 @@ def here(build: Callable[..., Built]) -> Callable[..., Generator[Report | Ended 
 
 
 def outcome(
-    asked: BenchmarkSpec, size: int | None, build: Callable[..., Built], tmp_path: Path, mode: Any = None
+    request: BenchmarkSpec, size: int | None, build: Callable[..., Built], tmp_path: Path, mode: Any = None
 ) -> Outcome:
     processes = Processes(tmp_path, time.monotonic() + 60, here(build))
-    waiting = Sizes(asked, "timm:toy", processes).outcome(mode or asked.modes[0], size, Progress(done=0))
+    waiting = Sizes(request, "timm:toy", processes).outcome(mode or request.modes[0], size, Progress(done=0))
     while True:
         try:
             next(waiting)
@@ -85,8 +85,10 @@ def outcome(
             return found
 
 
-def rows_of(asked: BenchmarkSpec, size: int | None, build: Callable[..., Built], tmp_path: Path) -> list[BenchmarkRow]:
-    return rows.rows(asked, COMMON, outcome(asked, size, build, tmp_path))
+def rows_of(
+    request: BenchmarkSpec, size: int | None, build: Callable[..., Built], tmp_path: Path
+) -> list[BenchmarkRow]:
+    return rows.rows(request, COMMON, outcome(request, size, build, tmp_path))
 
 
 def test_batch_sizes_step_down_as_timms() -> None:
@@ -98,8 +100,8 @@ def test_batch_sizes_step_down_as_timms() -> None:
 
 @pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_made_smaller_and_the_row_says_so(tmp_path: Path) -> None:
-    asked = spec(batch_size=64, replicates=2)
-    (found,) = rows_of(asked, 64, small_device(limit=40), tmp_path)
+    request = spec(batch_size=64, replicates=2)
+    (found,) = rows_of(request, 64, small_device(limit=40), tmp_path)
     assert (found.status, found.batch_size, found.processes) == ("ok", 32, 2)
     assert any(note == "batch size 32 instead of 64, which ran out of memory" for note in found.notes)
     assert found.samples_per_s == pytest.approx(32 / (found.latency_ms or 0) * 1e3)
@@ -144,8 +146,8 @@ def test_another_variants_want_of_memory_is_its_own_row(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 5, 40, 100])
 def test_the_largest_batch_is_found_to_within_a_sixteenth(limit: int, tmp_path: Path) -> None:
-    asked = spec(batch_size="max", max_batch_size=64, replicates=1)
-    (found,) = rows_of(asked, None, small_device(limit), tmp_path)
+    request = spec(batch_size="max", max_batch_size=64, replicates=1)
+    (found,) = rows_of(request, None, small_device(limit), tmp_path)
     most = min(limit, 64)
     assert most - most // 16 <= found.batch_size <= most
     assert found.notes[0].startswith("64 fit, and no more" if limit >= 64 else f"{found.batch_size} fit, ")
@@ -153,8 +155,8 @@ def test_the_largest_batch_is_found_to_within_a_sixteenth(limit: int, tmp_path: 
 
 @pytest.mark.slow
 def test_a_failing_variant_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
-    asked = spec(variants="eager,eager+checkpointing,eager+channels_last", replicates=2)
-    eager, checkpointing, channels_last = rows_of(asked, 2, toy, tmp_path)
+    request = spec(variants="eager,eager+checkpointing,eager+channels_last", replicates=2)
+    eager, checkpointing, channels_last = rows_of(request, 2, toy, tmp_path)
     assert (eager.status, channels_last.status) == ("ok", "ok")
     assert checkpointing.status == "error"
     assert checkpointing.error == "Refused: timm:toy has no gradient checkpointing"
@@ -176,14 +178,14 @@ def test_tolerance_and_cosine_decide_what_passes(fields: dict[str, Any], accurac
                 parameter.data *= 1.05
         return built
 
-    asked = spec(purpose="accuracy", variants="eager,eager+channels_last", **fields)
-    assert [row.accuracy for row in rows_of(asked, 2, scaled, tmp_path)] == ["pass", accuracy]
+    request = spec(purpose="accuracy", variants="eager,eager+channels_last", **fields)
+    assert [row.accuracy for row in rows_of(request, 2, scaled, tmp_path)] == ["pass", accuracy]
 
 
 @pytest.mark.slow
 def test_sampling_ends_after_the_most_seconds_and_the_row_says_so(tmp_path: Path) -> None:
-    asked = spec(min_samples=100_000, min_seconds=3600, max_seconds=1e-6, replicates=1)
-    (found,) = rows_of(asked, 2, toy, tmp_path)
+    request = spec(min_samples=100_000, min_seconds=3600, max_seconds=1e-6, replicates=1)
+    (found,) = rows_of(request, 2, toy, tmp_path)
     assert (found.status, found.samples) == ("ok", 1)
     assert "sampling was cut off after 1 sample" in found.notes
     assert "below_floor" in found.flags
@@ -212,9 +214,9 @@ class Sleepy(Toy):
 
 @pytest.mark.slow
 def test_the_first_call_is_told_on_its_own_and_is_in_no_sample(tmp_path: Path) -> None:
-    asked = spec(replicates=1)
+    request = spec(replicates=1)
     build = lambda name, wanted: toy(name, wanted, Sleepy)  # noqa: E731
-    measured = outcome(asked, 2, build, tmp_path).processes[0]["eager"]
+    measured = outcome(request, 2, build, tmp_path).processes[0]["eager"]
     assert (measured.first_call_ms or 0) >= 500
     assert max(measured.samples_ms) < 500
 
@@ -230,8 +232,8 @@ def test_counts_are_of_the_model_per_sample(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_process_compiles_twice_to_tell_both_times(tmp_path: Path) -> None:
-    asked = spec(variants="eager,compile:aot_eager,compile:nonsense", replicates=1)
-    eager, compiled, unknown = rows_of(asked, 2, toy, tmp_path)
+    request = spec(variants="eager,compile:aot_eager,compile:nonsense", replicates=1)
+    eager, compiled, unknown = rows_of(request, 2, toy, tmp_path)
     assert (eager.status, eager.compile_cold_ms, eager.unique_graphs) == ("ok", None, None)
     assert compiled.status == "ok", compiled.error
     assert (compiled.compile_cold_ms or 0) > 0
@@ -280,10 +282,10 @@ class Unbuildable(Toy):
 )
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_statuses_of_accuracy(model: type[torch.nn.Module], expected: str, mode: str, tmp_path: Path) -> None:
-    asked = spec(purpose="accuracy", mode=mode, variants="eager,eager+channels_last")
-    found = rows_of(asked, 2, lambda name, wanted: toy(name, wanted, model), tmp_path)
-    assert [each.accuracy for each in found] == [expected] * 2
-    assert all(each.status == ("error" if "fail_to" in expected else "ok") for each in found)
+    request = spec(purpose="accuracy", mode=mode, variants="eager,eager+channels_last")
+    found = rows_of(request, 2, lambda name, wanted: toy(name, wanted, model), tmp_path)
+    assert [item.accuracy for item in found] == [expected] * 2
+    assert all(item.status == ("error" if "fail_to" in expected else "ok") for item in found)
     if model is NoDouble:
         assert any("float64" in note for note in found[1].notes)
 
@@ -295,8 +297,8 @@ def test_more_statuses_of_accuracy(tmp_path: Path) -> None:
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return super().forward(images) + (0.0 if images.is_contiguous() else 0.1)
 
-    asked = spec(purpose="accuracy", variants="eager,eager+channels_last,eager+checkpointing,eager+bfloat16")
-    eager, other, failing, half = rows_of(asked, 2, lambda name, wanted: toy(name, wanted, Format), tmp_path)
+    request = spec(purpose="accuracy", variants="eager,eager+channels_last,eager+checkpointing,eager+bfloat16")
+    eager, other, failing, half = rows_of(request, 2, lambda name, wanted: toy(name, wanted, Format), tmp_path)
     assert (eager.accuracy, other.accuracy, failing.accuracy) == ("pass", "fail_accuracy", "fail_to_run")
     assert half.accuracy == "pass", "against eager in its own precision"
     (out,) = rows_of(spec(purpose="accuracy"), 1, small_device(limit=0), tmp_path)
@@ -304,7 +306,7 @@ def test_more_statuses_of_accuracy(tmp_path: Path) -> None:
     skipped = Job(
         spec=spec(purpose="accuracy"), model="timm:xcit_large_24_p8_224", mode="inference", batch_size=1, parent=1
     )
-    (report,) = (each.measured for each in work.work(skipped, toy) if each.measured)
+    (report,) = (item.measured for item in work.work(skipped, toy) if item.measured)
     assert report.accuracy == "pass_due_to_skip"
 
 
@@ -316,8 +318,8 @@ def test_gradients_that_are_lost_are_told_though_the_rule_takes_small_ones_for_e
             logits = 1e-3 * super().forward(images)
             return logits if images.is_contiguous() else logits.detach() + 0 * logits
 
-    asked = spec(purpose="accuracy", mode="training", variants="eager,eager+channels_last")
-    eager, other = rows_of(asked, 2, lambda name, wanted: toy(name, wanted, Small), tmp_path)
+    request = spec(purpose="accuracy", mode="training", variants="eager,eager+channels_last")
+    eager, other = rows_of(request, 2, lambda name, wanted: toy(name, wanted, Small), tmp_path)
     assert (eager.accuracy, other.accuracy) == ("pass", "pass")
     assert (eager.gradient_deviation or 0) < 1e-5
     assert not eager.notes
@@ -330,8 +332,8 @@ def test_a_model_with_merged_branches_costs_what_it_costs_merged(tmp_path: Path)
     def build(_name: str, wanted: Wanted) -> Built:
         return library.build("timm:repvgg_a0", wanted)
 
-    asked = spec(variants="eager,eager+reparameterized", image_size=64)
-    plain, merged = rows_of(asked, 2, build, tmp_path)
+    request = spec(variants="eager,eager+reparameterized", image_size=64)
+    plain, merged = rows_of(request, 2, build, tmp_path)
     # RepVGG-A0, table 4 of https://arxiv.org/abs/2101.03697: 8.30 M once merged
     assert merged.mparams == pytest.approx(8.30, rel=2e-3)
     assert (plain.mparams or 0) > 9
@@ -345,14 +347,14 @@ class Dropping(Toy):
 
 @pytest.mark.slow
 def test_a_compiled_model_drops_what_eager_drops(tmp_path: Path) -> None:
-    asked = spec(purpose="accuracy", mode="training", variants="eager,compile")
-    found = rows_of(asked, 2, lambda name, wanted: toy(name, wanted, Dropping), tmp_path)
-    assert [each.accuracy for each in found] == ["pass", "pass"], found[1].error
+    request = spec(purpose="accuracy", mode="training", variants="eager,compile")
+    found = rows_of(request, 2, lambda name, wanted: toy(name, wanted, Dropping), tmp_path)
+    assert [item.accuracy for item in found] == ["pass", "pass"], found[1].error
 
 
 def test_two_eager_runs_that_differ_say_where_to_look(tmp_path: Path) -> None:
-    asked = spec(purpose="accuracy")
-    (found,) = rows_of(asked, 2, lambda name, wanted: toy(name, wanted, Forgetful), tmp_path)
+    request = spec(purpose="accuracy")
+    (found,) = rows_of(request, 2, lambda name, wanted: toy(name, wanted, Forgetful), tmp_path)
     assert "no deterministic form" in found.notes[0]
 
 
@@ -364,8 +366,8 @@ def test_tolerance_is_against_the_baseline(tmp_path: Path) -> None:
 
 
 def test_models_that_the_suite_runs_in_amp_say_so() -> None:
-    asked = spec(precision="bfloat16", purpose="accuracy")
-    job = Job(spec=asked, model="timm:convit_base", mode="inference", batch_size=2, parent=1)
-    (found,) = (each.measured for each in work.work(job, toy) if each.measured)
+    request = spec(precision="bfloat16", purpose="accuracy")
+    job = Job(spec=request, model="timm:convit_base", mode="inference", batch_size=2, parent=1)
+    (found,) = (item.measured for item in work.work(job, toy) if item.measured)
     assert (found.row["dtype"], found.row["autocast_dtype"]) == ("float32", "bfloat16")
     assert "amp_bfloat16 instead of bfloat16" in found.notes[0]

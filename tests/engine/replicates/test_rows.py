@@ -116,9 +116,9 @@ def test_a_row_whose_sampling_was_cut_off_is_flagged() -> None:
 
 def two(one: Measured, other: Measured, processes: int = 3, **fields: Any) -> BenchmarkRow:
     """The second row of a run of two variants."""
-    asked = spec(variants=f"{one.label.partition('+')[0]},{other.label}", **fields)
+    request = spec(variants=f"{one.label.partition('+')[0]},{other.label}", **fields)
     outcome = Outcome("inference", 2, ({one.label: one, other.label: other},) * processes)
-    return rows.rows(asked, COMMON, outcome)[1]
+    return rows.rows(request, COMMON, outcome)[1]
 
 
 def test_a_speedup_has_its_interval_and_verdict() -> None:

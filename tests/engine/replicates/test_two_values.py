@@ -23,8 +23,8 @@ from tests.support.timing import Device, DeviceEvent
 
 
 def spec(device: str) -> BenchmarkSpec:
-    asked = {"models": "timm:toy", "batch_size": 2, "variants": "eager,trace", "replicates": 1}
-    return BenchmarkSpec.model_validate(asked | {"device": device})
+    request = {"models": "timm:toy", "batch_size": 2, "variants": "eager,trace", "replicates": 1}
+    return BenchmarkSpec.model_validate(request | {"device": device})
 
 
 def process(device: str, *, fails_queued: bool = False) -> dict[str, Measured]:
@@ -38,11 +38,11 @@ def process(device: str, *, fails_queued: bool = False) -> dict[str, Measured]:
     def no_event() -> DeviceEvent:
         raise RuntimeError("the queue is full")
 
-    asked = spec(device)
-    job = Job(spec=asked, model="timm:toy", mode="inference", batch_size=2, parent=1)
+    request = spec(device)
+    job = Job(spec=request, model="timm:toy", mode="inference", batch_size=2, parent=1)
     stopwatch = replace(timeline.stopwatch(), event=no_event) if fails_queued else timeline.stopwatch()
     reports = side_by_side.measure(job, stopwatch, Plan(min_seconds=0.2), prepare)
-    return {each.measured.label: each.measured for each in reports if each.measured}
+    return {item.measured.label: item.measured for item in reports if item.measured}
 
 
 def rows_of(device: str, found: dict[str, Measured]) -> list[BenchmarkRow]:

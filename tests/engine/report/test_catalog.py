@@ -158,5 +158,5 @@ def test_a_latency_stands_beside_the_costs_of_the_same_text_length(tmp_path: Pat
     table = table.set_index("name")
     assert table.loc["open_clip:ViT-B-32", "latency_ms"] == 50.0
     assert pd.isna(table.loc["open_clip:ViT-L-14", "latency_ms"])
-    said = table.loc["open_clip:ViT-B-32", "provenance"]
-    assert "latency measured: eager, batch 8, float32 on a cpu, 2 threads" in said
+    provenance = table.loc["open_clip:ViT-B-32", "provenance"]
+    assert "latency measured: eager, batch 8, float32 on a cpu, 2 threads" in provenance

@@ -335,8 +335,8 @@ def test_settings_that_requests_left_open_are_compared_by_the_values_used() -> N
     scratch, tuned = TrainSpec(), TrainSpec(pretrained="some/weights.pt")
     first, second = run(1, scratch), run(2, tuned, settings={"batch_size": 64, "SHA-256 of pretrained": "ab"})
     frame = settings.table([first, second])
-    told = {what: (one, two) for what, one, two in frame[~frame["same"]][["what", "run 1", "run 2"]].to_numpy()}
-    assert told == {
+    differences = {what: (one, two) for what, one, two in frame[~frame["same"]][["what", "run 1", "run 2"]].to_numpy()}
+    assert differences == {
         "pretrained": ("not set", "some/weights.pt"),
         "lr": ("0.001", "1e-05"),
         "batch size": ("not set", "64"),
@@ -367,10 +367,10 @@ def test_what_matters_is_warned_of_and_what_is_compared_is_not() -> None:
     others = {"models": ("b",), "variants": ("compile",), "batch_size": 4, "image_size": (192, 192), "seed": 1}
     assert settings.warnings([run(1, spec), run(2, spec.model_copy(update=others), date="later")]) == []
     versions = {"versions": {"torch": "2.16.0"}}
-    told = settings.warnings(
+    messages = settings.warnings(
         [run(1, spec), run(2, spec.model_copy(update={"cache": "cold"}), threads=4, **versions), run(3, spec)]
     )
-    assert told == [
+    assert messages == [
         "Cache: hot (runs 1, 3), cold (run 2).",
         "Threads: 2 (runs 1, 3), 4 (run 2).",
         "Version of torch: 2.15.0 (runs 1, 3), 2.16.0 (run 2).",
@@ -396,10 +396,10 @@ def test_a_count_depends_on_no_host_and_a_loss_on_its_batch() -> None:
     counts = [run(number, ProfileSpec(models=("a",)), host=str(number), threads=number) for number in (1, 2)]
     assert settings.warnings(counts) == []
     trainings = [run(1, TrainSpec(batch_size=32, lr=1e-3)), run(2, TrainSpec(batch_size=64, lr=1e-4))]
-    (told,) = settings.warnings(trainings)
-    assert told == "Batch size: 32 (run 1), 64 (run 2); a contrastive loss depends on the number of pairs in a step."
-    (told,) = settings.warnings([run(1, EvaluateSpec(model="ViT-B-32")), run(2, EvaluateSpec(held_out=False))])
-    assert told == "Held out: yes (run 1), no (run 2); values come from different pairs."
+    (message,) = settings.warnings(trainings)
+    assert message == "Batch size: 32 (run 1), 64 (run 2); a contrastive loss depends on the number of pairs in a step."
+    (message,) = settings.warnings([run(1, EvaluateSpec(model="ViT-B-32")), run(2, EvaluateSpec(held_out=False))])
+    assert message == "Held out: yes (run 1), no (run 2); values come from different pairs."
 
 
 def test_timings_of_models_are_found_by_setting_the_latest_of_each(store: Store, tmp_path: Path) -> None:
@@ -408,9 +408,9 @@ def test_timings_of_models_are_found_by_setting_the_latest_of_each(store: Store,
     finish(store, new, [benchmark_row("resnet18"), benchmark_row("resnet18", mode="training")])
     names = ["timm:resnet50", "timm:resnet18"]
     runs = timings.runs_of_models(store, names)
-    assert [each.id for each in runs] == [new, old]
-    found = timings.by_setting([(each, tmp_path, store.rows(each.id)) for each in runs], names)
-    assert [(setting.variant, [(each.row.model, each.run) for each in those]) for setting, those in found] == [
+    assert [entry.id for entry in runs] == [new, old]
+    found = timings.by_setting([(entry, tmp_path, store.rows(entry.id)) for entry in runs], names)
+    assert [(setting.variant, [(entry.row.model, entry.run) for entry in those]) for setting, those in found] == [
         ("eager", [("resnet50", old), ("resnet18", new)]),
         ("compile", [("resnet18", old)]),
     ]

@@ -40,15 +40,15 @@ ROW = pd.DataFrame(
 
 
 @pytest.mark.parametrize(
-    ("asked", "name"),
+    ("pattern", "name"),
     [("timm:resnet18", "timm:resnet18"), ("resnet18", "timm:resnet18"), ("ViT-B-32", "open_clip:ViT-B-32")],
 )
-def test_a_name_means_one_model(asked: str, name: str) -> None:
-    assert model.find(asked, FAMILIES) == name
+def test_a_name_means_one_model(pattern: str, name: str) -> None:
+    assert model.find(pattern, FAMILIES) == name
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("pattern", "message"),
     [
         ("resnet19", "no model matches 'resnet19'; closest: timm:resnet18"),
         ("resnet50", "write timm:resnet50 or torchvision:resnet50"),
@@ -56,10 +56,10 @@ def test_a_name_means_one_model(asked: str, name: str) -> None:
         ("all", "means 6 models (timm:resnet18, timm:resnet50, torchvision:resnet50, ...)"),
     ],
 )
-def test_a_name_that_means_none_or_several_is_refused_with_those_near(asked: str, said: str) -> None:
+def test_a_name_that_means_none_or_several_is_refused_with_those_near(pattern: str, message: str) -> None:
     with pytest.raises(ModelNotFound) as refused:
-        model.find(asked, FAMILIES)
-    assert said in str(refused.value)
+        model.find(pattern, FAMILIES)
+    assert message in str(refused.value)
 
 
 def test_what_is_no_name_is_refused() -> None:
@@ -114,12 +114,12 @@ def test_a_publishers_name_for_another_activation_counts_where_the_catalogue_has
 def test_requests_find_the_figures_of_a_model_again() -> None:
     known = accuracies(("open_clip", "ViT-B-32", "openai", "", "zeroshot_imagenet_1k", 63.3))
     lines = model.published(known, ModelName("open_clip:ViT-B-32"), FAMILIES)
-    asked = model.requests(ModelName("open_clip:ViT-B-32"), lines)
-    assert asked["Time eager against compile"] == BenchmarkSpec(
+    requests = model.requests(ModelName("open_clip:ViT-B-32"), lines)
+    assert requests["Time eager against compile"] == BenchmarkSpec(
         models=("open_clip:ViT-B-32",), variants=("eager", "compile")
     )
-    assert asked["Fine-tune it"] == TrainSpec(model="ViT-B-32", pretrained="openai")
-    assert asked["Evaluate it"] == EvaluateSpec(model="ViT-B-32", checkpoint="openai")
+    assert requests["Fine-tune it"] == TrainSpec(model="ViT-B-32", pretrained="openai")
+    assert requests["Evaluate it"] == EvaluateSpec(model="ViT-B-32", checkpoint="openai")
     assert "Fine-tune it" not in model.requests(ModelName("open_clip:RN50"), lines.head(0))
     assert {spec.kind for spec in model.requests(ModelName("timm:resnet18"), lines.head(0)).values()} == {
         "profile",

@@ -47,8 +47,8 @@ def test_what_cannot_work_comes_first_as_it_was_said() -> None:
 @pytest.mark.parametrize(("there", "mark"), [(None, "ok"), (6.0, "ok"), (4.0, "warning"), (2.0, "error")])
 def test_memory_beside_what_there_is(there: float | None, mark: str) -> None:
     (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=there)
-    said = "Memory: about 5.77 GB: 2.42 GB for weights, gradients and optimizer, the rest for a batch."
-    assert found.text.startswith(said)
+    start = "Memory: about 5.77 GB: 2.42 GB for weights, gradients and optimizer, the rest for a batch."
+    assert found.text.startswith(start)
     assert found.mark == mark
     assert ("Take a smaller batch, or checkpoint activations." in found.text) == (mark == "warning")
 

@@ -34,7 +34,7 @@ NO_BACKWARD = dict.fromkeys(("backward_ms", "backward_mean_ms", "backward_std_ms
 FAILED = {"status": "error", "error": "no", "latency_ms": None, "forward_ms": None, "forward_mean_ms": None}
 
 
-def said(figure: object) -> list[str]:
+def annotation_texts(figure: object) -> list[str]:
     return [annotation.text for annotation in figure.layout.annotations]
 
 
@@ -113,13 +113,13 @@ def test_oss_and_pep_hold_the_samples(tmp_path: Path) -> None:
     observed: dict[str, list[float]] = {}
     for line in fastrnns.pep(rows, tmp_path).splitlines():
         name, _, body = line.partition(" ")
-        told = json.loads(body)
-        assert (name, told["type"], told["unit"], set(told)) == (
+        content = json.loads(body)
+        assert (name, content["type"], content["unit"], set(content)) == (
             *("Caffe2Observer", "NET", "ms"),
             {"type", "metric", "unit", "value"},
         )
-        assert isinstance(told["value"], str)
-        observed.setdefault(told["metric"], []).append(float(told["value"]))
+        assert isinstance(content["value"], str)
+        observed.setdefault(content["metric"], []).append(float(content["value"]))
     assert list(observed)[:4] == ["vl_lstm-vl_py", "vl_lstm-backward-vl_py", "lstm-py", "lstm-aten"]
     expected = {
         f"{group}-{name}": flat(ways[name][group.endswith("-backward")])
@@ -230,7 +230,7 @@ def test_few_samples_give_a_ratio_without_an_interval(tmp_path: Path) -> None:
     found = timings.over([pair], "ms", seed=5)
     assert found[["speedup", "verdict"]].values.tolist() == [[0.5, "needs 3 processes"]]
     assert found["speedup_low"].isna().all()
-    assert said(speed.speedups(found)) == ["0.50×  <i>needs 3 processes</i>"]
+    assert annotation_texts(speed.speedups(found)) == ["0.50×  <i>needs 3 processes</i>"]
 
 
 def test_what_stood_side_by_side_is_told_apart() -> None:
@@ -265,7 +265,7 @@ def test_bars_stand_beside_each_other_with_flags_written_out() -> None:
     assert list(figure.data[0].error_x.arrayminus) == [1.0, 0.0]
     assert figure.data[1].error_x.array[0] == 6.0
     assert figure.data[1].error_x.arrayminus[0] == 1.0
-    assert said(figure) == ["10 + 20 ms  <i>unstable, contended</i>", "15 ms"]
+    assert annotation_texts(figure) == ["10 + 20 ms  <i>unstable, contended</i>", "15 ms"]
     assert [annotation.x for annotation in figure.layout.annotations] == [26.0, 15.0]
     assert figure.layout.barmode == "group"
     assert figure.layout.xaxis.title.text == "Median time per call (ms)"
@@ -293,7 +293,7 @@ def test_curves_have_a_line_per_runner_in_each_panel() -> None:
     assert figure.layout.xaxis.title.text == "Sequence length (time steps)"
     assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
     assert list(figure.layout.xaxis.tickvals) == [10, 20, 40]
-    assert said(figure) == ["Forward", "Backward"]
+    assert annotation_texts(figure) == ["Forward", "Backward"]
 
 
 def test_raw_samples_are_drawn_per_process_and_phase(tmp_path: Path) -> None:

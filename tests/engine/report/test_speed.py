@@ -24,7 +24,7 @@ def spec(**fields: object) -> BenchmarkSpec:
     return BenchmarkSpec.model_validate({"models": ["resnet18"], **fields})
 
 
-def said(figure: object) -> list[str]:
+def annotation_texts(figure: object) -> list[str]:
     return [annotation.text for annotation in figure.layout.annotations]
 
 
@@ -56,7 +56,7 @@ def test_latency_bars_write_flags_out_and_keep_the_order_of_the_table() -> None:
     assert [(bar.name, list(bar.x)) for bar in bars] == [("eager", [20.0]), ("compile", [15.0])]
     assert list(bars[0].error_x.array) == [5.0]  # from the median to p90
     assert list(bars[1].error_x.array) == [0.0]
-    assert said(figure) == ["20 ms  <i>unstable, single process</i>", "15 ms"]
+    assert annotation_texts(figure) == ["20 ms  <i>unstable, single process</i>", "15 ms"]
     assert [annotation.x for annotation in figure.layout.annotations] == [25.0, 17.0]
     assert list(figure.layout.yaxis.categoryarray) == ["a · eager", "a · compile"]
     assert figure.layout.xaxis.title.text == "Latency p50 (ms)"
@@ -79,7 +79,11 @@ def test_speedups_say_their_verdict_beside_the_line_of_one() -> None:
         benchmark_row("c"),
     ]
     figure = speed.speedups(frames.benchmark(rows))
-    assert said(figure) == ["1.25×  <i>faster</i>", "1.00×  <i>no difference</i>", "1.25×  <i>not comparable</i>"]
+    assert annotation_texts(figure) == [
+        "1.25×  <i>faster</i>",
+        "1.00×  <i>no difference</i>",
+        "1.25×  <i>not comparable</i>",
+    ]
     drawn = {trace.name: trace for trace in figure.data}
     assert set(drawn) == {"faster", "no difference", "not comparable"}
     assert drawn["faster"].error_x.array[0] == pytest.approx(0.05)
@@ -95,7 +99,7 @@ def test_an_interval_that_says_nothing_does_not_squeeze_the_others() -> None:
         benchmark_row("b", "compile", speedup=2.0, speedup_low=1.9, speedup_high=2.1, verdict="faster"),
     ]
     figure = speed.speedups(frames.benchmark(rows))
-    assert said(figure)[0].startswith("0.05×  <i>undecided</i> (up to 2")
+    assert annotation_texts(figure)[0].startswith("0.05×  <i>undecided</i> (up to 2")
     assert [trace.x[0] + trace.error_x.array[0] for trace in figure.data] == pytest.approx([6.0, 2.1])
     assert figure.layout.xaxis.range[1] < 10
 
@@ -131,7 +135,7 @@ def test_samples_are_read_and_compared_as_a_task_compares_them(tmp_path: Path) -
     assert read.phase(tmp_path, there, "optimizer_ms") == []
     figure = speed.raw(frame, ["eager", "compile"])
     assert [len(trace.x) for trace in figure.data] == [20] * 6  # three panels of two variants
-    assert said(figure) == ["Process 1", "Process 2", "Process 3"]
+    assert annotation_texts(figure) == ["Process 1", "Process 2", "Process 3"]
     assert figure.layout.xaxis.dtick is None
     single = speed.raw(frame[frame["round"] == 0], ["eager", "compile"])
     assert single.layout.xaxis.dtick == 1  # no tick at round 0.5
@@ -247,8 +251,8 @@ def test_inference_needs_what_it_takes_at_the_size_a_model_is_tested_at(name: st
     assert need is not None
     assert need.gb == pytest.approx((weights + 64 * held) / 1000, rel=0.02)
     training = needs.memory(spec(batch_size=64, mode="training"), [ModelName(ModelName(name))], catalogue)
-    asked = needs.memory(spec(batch_size=64, mode="training", image_size=224), [ModelName(ModelName(name))], catalogue)
-    assert training == asked
+    twice = needs.memory(spec(batch_size=64, mode="training", image_size=224), [ModelName(ModelName(name))], catalogue)
+    assert training == twice
     assert trained["test_size"] == "288"
 
 
@@ -289,10 +293,10 @@ def test_time_is_expected_from_the_fixed_part_and_the_work_of_earlier_runs() -> 
 
 def test_a_prediction_learns_from_earlier_errors() -> None:
     """Runs of which 20 s were told took 40 and 60 s."""
-    told = needs.Span(10, 40)
-    corrected = told.corrected([2.0, 3.0])
+    estimate = needs.Span(10, 40)
+    corrected = estimate.corrected([2.0, 3.0])
     assert (corrected.low, corrected.high) == pytest.approx((0.7 * 2 * 20, 1.5 * 3 * 20))
-    assert told.corrected([]) == told
+    assert estimate.corrected([]) == estimate
 
 
 def test_time_is_promised_as_a_range_of_its_parts(tmp_path: Path) -> None:

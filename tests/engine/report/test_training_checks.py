@@ -12,14 +12,14 @@ CATALOGUE = pd.DataFrame(
 )
 
 
-def said(spec: TrainSpec, data: Data = DATA) -> dict[str, str]:
+def marks(spec: TrainSpec, data: Data = DATA) -> dict[str, str]:
     """What the checks say, with their marks."""
     return {check.text: check.mark for check in checks(spec, data)}
 
 
 def test_data_that_are_fine_have_no_doubts() -> None:
     # 1000 / 16 is 62.5, the largest power of two below is 32; 1000 // 32 is 31
-    assert said(TrainSpec()) == {
+    assert marks(TrainSpec()) == {
         "1,000 pairs to train on, 250 held out.": "ok",
         "1,250 captions, all distinct.": "ok",
         "1,250 images were opened, and all of them can be read.": "ok",
@@ -76,8 +76,8 @@ def test_data_that_are_fine_have_no_doubts() -> None:
 def test_what_stands_against_a_start_or_may_be_meant(
     fields: dict[str, object], data: dict[str, object], message: str, mark: str
 ) -> None:
-    found = said(TrainSpec.model_validate(fields), Data(**(vars(DATA) | data)))  # type: ignore[arg-type]
-    assert [found[each] for each in found if message in each] == [mark], found
+    found = marks(TrainSpec.model_validate(fields), Data(**(vars(DATA) | data)))  # type: ignore[arg-type]
+    assert [found[item] for item in found if message in item] == [mark], found
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_stands_against_a_start_or_may_be_meant(
     [{"precision": "bf16", "lr": 1e-3}, {"precision": "amp_bf16", "lr": 1e-5}, {"precision": "auto", "lr": 1e-5}],
 )
 def test_weights_that_move_need_no_warning(fields: dict[str, object]) -> None:
-    assert set(said(TrainSpec.model_validate(fields)).values()) == {"ok"}
+    assert set(marks(TrainSpec.model_validate(fields)).values()) == {"ok"}
 
 
 def rates(**gflop_per_s: float) -> pd.DataFrame:

@@ -44,20 +44,25 @@ def test_runners_stand_beside_those_of_the_groups() -> None:
 
 def test_what_is_timed_side_by_side_is_of_one_family() -> None:
     spec = RecurrentSpec(runners="resnet18,gru_py,aten,gru_jit,vl_py", sweep="seq_length", sweep_values="8,4,8")
-    found = [(each.family, each.chosen, each.seq_length, each.swept) for each in spec.comparisons]
+    found = [
+        (comparison.family, comparison.chosen, comparison.seq_length, comparison.swept)
+        for comparison in spec.comparisons
+    ]
     assert found == [
         ("resnet", ("resnet18",), 100, ()),  # which has no sequence
         *(("gru", ("gru_py", "gru_jit"), steps, ()) for steps in (4, 8)),
         *(("lstm", ("aten",), steps, ()) for steps in (4, 8)),
         *(("vl_lstm", ("vl_py",), steps, ()) for steps in (4, 8)),
     ]
-    assert all(RecurrentSpec.model_validate_json(each.model_dump_json()) == each for each in spec.comparisons)
+    assert all(
+        RecurrentSpec.model_validate_json(comparison.model_dump_json()) == comparison for comparison in spec.comparisons
+    )
 
 
 def test_a_sweep_of_the_mini_batch_is_one_of_resnets_too() -> None:
     spec = RecurrentSpec(runners="resnet18", sweep="mini_batch", mini_batch=6)
     assert spec.swept == (2, 3, 6, 12)
-    assert [each.mini_batch for each in spec.comparisons] == [2, 3, 6, 12]
+    assert [comparison.mini_batch for comparison in spec.comparisons] == [2, 3, 6, 12]
 
 
 def test_after_want_of_memory_half_the_batch_is_offered_unless_it_is_swept() -> None:
@@ -68,7 +73,10 @@ def test_after_want_of_memory_half_the_batch_is_offered_unless_it_is_swept() -> 
 
 def test_a_baseline_is_one_of_its_own_family() -> None:
     spec = RecurrentSpec(runners="aten,py,gru_py", baseline="py")
-    assert [(each.family, each.baseline) for each in spec.comparisons] == [("lstm", "py"), ("gru", "")]
+    assert [(comparison.family, comparison.baseline) for comparison in spec.comparisons] == [
+        ("lstm", "py"),
+        ("gru", ""),
+    ]
 
 
 @pytest.mark.parametrize(

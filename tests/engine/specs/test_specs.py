@@ -66,16 +66,16 @@ ON_A_DEVICE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("asked", ON_A_DEVICE, ids=lambda asked: str(asked["kind"].kind))
+@pytest.mark.parametrize("on_device", ON_A_DEVICE, ids=lambda on_device: str(on_device["kind"].kind))
 @pytest.mark.parametrize(
     ("given", "name"),
     [("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:01", "cuda:1"), ("mps:0", "mps"), ("hpu", "hpu:0")],
 )
-def test_a_device_has_one_name_however_it_is_written(asked: dict[str, Any], given: str, name: str) -> None:
-    fields = {key: value for key, value in asked.items() if key != "kind"}
-    spec = asked["kind"].model_validate(fields | {"device": given})
+def test_a_device_has_one_name_however_it_is_written(on_device: dict[str, Any], given: str, name: str) -> None:
+    fields = {key: value for key, value in on_device.items() if key != "kind"}
+    spec = on_device["kind"].model_validate(fields | {"device": given})
     assert (spec.device, spec.devices) == (name, (name,))
-    assert spec == asked["kind"].model_validate(fields | {"device": name})
+    assert spec == on_device["kind"].model_validate(fields | {"device": name})
 
 
 def test_each_process_of_a_training_holds_an_accelerator() -> None:

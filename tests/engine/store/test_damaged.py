@@ -56,7 +56,7 @@ def engine(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT, check=False)
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """The one line that a command says which cannot do its work."""
     assert main(list(map(str, arguments))) == 2
     out, error = capsys.readouterr()
@@ -70,7 +70,7 @@ def test_a_truncated_store_is_told_in_one_sentence(
     path: Path, share: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.truncate(path, int(path.stat().st_size * share))
-    line = told(capsys, "runs", "list", "--model", "resnet18", "--tag", "paper")
+    line = error_line(capsys, "runs", "list", "--model", "resnet18", "--tag", "paper")
     assert line.startswith(f"error: the store {path} is damaged: ")
     assert RESTORE in line
 
@@ -89,20 +89,20 @@ def test_damaged_pages_are_told_where_they_are_needed(path: Path, capsys: pytest
     overwrite(path, *table_pages(path, "rows"))
     assert main(["runs", "list"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 31
-    line = told(capsys, "runs", "show", 7)
+    line = error_line(capsys, "runs", "show", 7)
     assert line.startswith(f"error: the store {path} is damaged: parts of it cannot be read. {RESTORE}")
 
 
 def test_a_database_of_another_program_is_told(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("ALTER TABLE runs RENAME COLUMN state TO country")
-    assert "does not have the tables of this program" in told(capsys, "runs", "list")
+    assert "does not have the tables of this program" in error_line(capsys, "runs", "list")
 
 
 def test_a_store_of_a_newer_version_is_told(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    line = told(capsys, "runs", "list")
+    line = error_line(capsys, "runs", "list")
     assert f"the store {path} is at schema 9999" in line
     assert "Upgrade the program" in line
 
@@ -149,7 +149,7 @@ def test_a_damaged_value_is_told_with_its_run(store: Store, capsys: pytest.Captu
     for change, what in ((update(rows).values(payload="{"), "a row"), (update(runs).values(spec="{"), "its request")):
         with store.database.write() as connection:
             connection.execute(change)
-        line = told(capsys, "runs", "show", run_id)
+        line = error_line(capsys, "runs", "show", run_id)
         assert f"holds run {run_id}, but {what}" in line
         assert f"delete it with `python -m engine runs delete {run_id}`" in line
     assert main(["runs", "delete", str(run_id)]) == 0
@@ -231,7 +231,7 @@ def test_a_wrong_url_is_told_without_its_password(
     url: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("VITALS_DATABASE_URL", url)
-    line = told(capsys, "runs", "list")
+    line = error_line(capsys, "runs", "list")
     assert message in line
     assert "secret" not in line
     assert "secret" not in repr(Settings())
@@ -248,11 +248,11 @@ def test_a_server_out_of_reach_is_told_as_busy_and_without_its_password(
     with pytest.raises(Busy):
         open_store(settings.model_copy(update={"database_url": url}))
     monkeypatch.setenv("VITALS_DATABASE_URL", url)
-    line = told(capsys, "runs", "list")
+    line = error_line(capsys, "runs", "list")
     assert line.startswith(f"error: the store runs on 127.0.0.1:{port} does not answer. Start PostgreSQL")
     assert line.endswith("failed: Connection refused")
     assert "secret" not in line
-    assert "restore it from its own backup" in told(capsys, "runs", "restore")
+    assert "restore it from its own backup" in error_line(capsys, "runs", "restore")
 
 
 def test_a_backup_put_in_place_is_read_at_once(settings: Settings, store: Store) -> None:
@@ -334,7 +334,7 @@ class TestRestore:
 
     def test_a_whole_store_is_left_alone(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         before = path.read_bytes()
-        assert told(capsys, "runs", "restore").endswith("is whole: there is nothing to restore")
+        assert error_line(capsys, "runs", "restore").endswith("is whole: there is nothing to restore")
         assert path.read_bytes() == before
 
     @pytest.mark.slow

@@ -64,8 +64,10 @@ def filled(store: Store) -> Store:
 
 def lets_through(wanted: Filter, run: Run, rows: list[Row]) -> bool:
     """What a filter promises, without any SQL."""
-    asked = getattr(run.spec, "models", None) or getattr(run.spec, "chosen", None) or (getattr(run.spec, "model", ""),)
-    names = {name.casefold() for name in (*asked, *(row.name for row in rows)) if name}
+    requested_models = (
+        getattr(run.spec, "models", None) or getattr(run.spec, "chosen", None) or (getattr(run.spec, "model", ""),)
+    )
+    names = {name.casefold() for name in (*requested_models, *(row.name for row in rows)) if name}
     pattern = wanted.model.casefold()
     models = names if ":" in pattern else {re.sub(r"^[^:]*:(?=.)", "", name) for name in names}
     signs = {"*": ".*", "?": "."}
@@ -73,7 +75,7 @@ def lets_through(wanted: Filter, run: Run, rows: list[Row]) -> bool:
     if not set(pattern) & set(signs):
         whole = f".*{whole}.*"
     number = wanted.text.casefold().removeprefix("run ")
-    said = "\n".join((run.name, run.spec.summary, run.notes)).casefold()
+    contents = "\n".join((run.name, run.spec.summary, run.notes)).casefold()
     failed = run.error.casefold() if run.state is State.FAILED else ""
     return (
         (not wanted.kinds or run.kind in wanted.kinds)
@@ -81,7 +83,9 @@ def lets_through(wanted: Filter, run: Run, rows: list[Row]) -> bool:
         and (not wanted.device or {"cuda": "cuda:0"}.get(wanted.device, wanted.device) in run.spec.devices)
         and set(wanted.tags) <= set(run.tags)
         and (not wanted.model or any(re.fullmatch(whole, model, re.DOTALL) for model in models))
-        and (number == str(run.id) or all(word in said or word in failed for word in wanted.text.casefold().split()))
+        and (
+            number == str(run.id) or all(word in contents or word in failed for word in wanted.text.casefold().split())
+        )
     )
 
 

@@ -51,11 +51,11 @@ def spec(field: str, path: Path) -> Spec:
     return TrainSpec.model_validate({field: str(path)})
 
 
-def bundle(settings: Settings, folder: Path, asked: Spec) -> Path:
+def bundle(settings: Settings, folder: Path, request: Spec) -> Path:
     """Return the bundle of a failed run of another machine."""
     elsewhere = settings.model_copy(update={"runs_dir": folder / "elsewhere", "database_url": ""})
     store = open_store(elsewhere)
-    run_id = store.enqueue(asked)
+    run_id = store.enqueue(request)
     record(store, run_id, [], State.FAILED)
     path = folder / f"run-{run_id}.zip"
     path.write_bytes(export_bundle(store, elsewhere, run_id))
@@ -63,8 +63,8 @@ def bundle(settings: Settings, folder: Path, asked: Spec) -> Path:
     return path
 
 
-def imported(store: Store, settings: Settings, folder: Path, asked: Spec) -> int:
-    return import_bundle(store, settings, bundle(settings, folder, asked))
+def imported(store: Store, settings: Settings, folder: Path, request: Spec) -> int:
+    return import_bundle(store, settings, bundle(settings, folder, request))
 
 
 def worked(store: Store, settings: Settings, run_id: int) -> tuple[State, Cause | None, str]:
@@ -81,7 +81,7 @@ def worked(store: Store, settings: Settings, run_id: int) -> tuple[State, Cause 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", FORBIDDEN)
 def test_a_retry_is_checked_as_a_submission(store: Store, outside: Path, field: str) -> None:
-    settings, said = Settings(), set()
+    settings, messages = Settings(), set()
     for path in (outside / "secret.pt", outside / "nothing.pt"):
         run_id = imported(store, settings, outside, spec(field, path))
         for act in (
@@ -90,23 +90,23 @@ def test_a_retry_is_checked_as_a_submission(store: Store, outside: Path, field: 
         ):
             with pytest.raises(Refused) as refusal:
                 act()
-            said.add(str(refusal.value).replace(str(path), "PATH"))
+            messages.add(str(refusal.value).replace(str(path), "PATH"))
         assert store.run(run_id).state is State.FAILED
-    (only,) = said
+    (only,) = messages
     assert only.startswith(f"{field}: nothing can be read at 'PATH'")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", FORBIDDEN)
 def test_a_worker_checks_what_was_queued_past_that(store: Store, outside: Path, field: str) -> None:
-    settings, said = Settings(), set()
+    settings, messages = Settings(), set()
     for path in (outside / "secret.pt", outside / "nothing.pt"):
         run_id = imported(store, settings, outside, spec(field, path))
         store.retry(run_id)
         state, cause, error = worked(store, settings, run_id)
         assert (state, cause) == (State.FAILED, Cause.REFUSED)
-        said.add(error.replace(str(path), "PATH"))
-    (only,) = said
+        messages.add(error.replace(str(path), "PATH"))
+    (only,) = messages
     assert only.startswith(f"{field}: nothing can be read at 'PATH'")
 
 
@@ -145,9 +145,9 @@ def test_an_import_says_at_once_what_the_run_lacks(
     """Its results are taken in all the same: data of another machine are seldom here."""
     path = bundle(Settings(), outside, spec("data", outside / "secret.pt"))
     assert main(["runs", "import", str(path)]) == 0
-    said = capsys.readouterr()
-    assert said.out == "imported as run 1\n"
-    assert "run 1 cannot be repeated on this machine: data: nothing can be read" in said.err
+    printed = capsys.readouterr()
+    assert printed.out == "imported as run 1\n"
+    assert "run 1 cannot be repeated on this machine: data: nothing can be read" in printed.err
     app = unfold(open_page("history/page.py"), "Import")
     app.file_uploader[0].upload(path.name, path.read_bytes())
     app.run()
@@ -190,15 +190,15 @@ def _toasts(app: Any) -> str:
 def test_code_of_ones_own_is_refused_wherever_a_request_comes_from(
     store: Store, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = f"no runner is called '{FACTORY}'"
+    message = f"no runner is called '{FACTORY}'"
     assert main(["submit", "recurrent", "--runners", FACTORY]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     app = open_page("recurrent/page.py", recurrent_runners=FACTORY)
-    assert said in texts(app).replace("\\", "")
+    assert message in texts(app).replace("\\", "")
     assert app.button(key="recurrent_go").disabled
     path = bundle(settings, tmp_path, RecurrentSpec(runners=("aten",)))
     rewrite(path, lambda members: members.update({"run.json": members["run.json"].replace(b"aten", FACTORY.encode())}))
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(Refused, match=message):
         import_bundle(store, settings, path)
     run_id = store.enqueue(RecurrentSpec())
     with store.database.write() as connection:
@@ -207,7 +207,7 @@ def test_code_of_ones_own_is_refused_wherever_a_request_comes_from(
     assert attempt
     with pytest.raises(Damaged) as refusal:
         execute(store, settings, attempt, Stop())
-    assert said in str(refusal.value.__cause__)
+    assert message in str(refusal.value.__cause__)
 
 
 @pytest.mark.slow

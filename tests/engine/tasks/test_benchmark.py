@@ -47,7 +47,7 @@ def replicates() -> list[psutil.Process]:
 
 def test_a_process_is_killed_when_its_time_is_over() -> None:
     started = time.monotonic()
-    (end,) = (each for each in child.reports(job(time_limit=0.2), {}, started + 0.2) if each)
+    (end,) = (item for item in child.reports(job(time_limit=0.2), {}, started + 0.2) if item)
     assert isinstance(end, Ended)
     assert (end.status, end.error) == ("timeout", "the time limit of 0.2 s is over")
     assert replicates() == []
@@ -76,12 +76,12 @@ def test_stopping_in_the_middle_leaves_no_process() -> None:
 
 @pytest.mark.slow
 def test_a_time_limit_gives_every_variant_of_every_mode_a_row(tmp_path: Path) -> None:
-    asked = BenchmarkSpec(**REAL | {"mode": "both", "variants": "eager,compile", "time_limit": 0.3})
-    found = [event for event in run(asked, tmp_path) if isinstance(event, BenchmarkRow)]
-    assert [(each.mode, each.variant) for each in found] == [
+    request = BenchmarkSpec(**REAL | {"mode": "both", "variants": "eager,compile", "time_limit": 0.3})
+    found = [event for event in run(request, tmp_path) if isinstance(event, BenchmarkRow)]
+    assert [(item.mode, item.variant) for item in found] == [
         (mode, variant) for mode in ("inference", "training") for variant in ("eager", "compile")
     ]
-    assert {each.status for each in found} == {"timeout"}
+    assert {item.status for item in found} == {"timeout"}
 
 
 def test_nothing_starts_when_no_batch_size_is_recorded(tmp_path: Path) -> None:
@@ -98,10 +98,10 @@ def test_the_whole_way(tmp_path: Path) -> None:
     """Half a minute: two processes build a CLIP model, time it, and the first traces it."""
     found = events(tmp_path, models="open_clip:ViT-S-32-alt", replicates=2, trace=True)
     assert isinstance(found[0], Environment)
-    assert [type(each) for each in found if not isinstance(each, Progress)][1:] == [Artifact, Artifact, BenchmarkRow]
+    assert [type(item) for item in found if not isinstance(item, Progress)][1:] == [Artifact, Artifact, BenchmarkRow]
     assert found[-1] == Progress(done=2, total=2)
-    assert {each.done for each in found if isinstance(each, Progress)} == {0, 1, 2}, "processes are counted"
-    (row,) = (each for each in found if isinstance(each, BenchmarkRow))
+    assert {item.done for item in found if isinstance(item, Progress)} == {0, 1, 2}, "processes are counted"
+    (row,) = (item for item in found if isinstance(item, BenchmarkRow))
     assert (row.status, row.error, row.processes, row.image_size, row.threads) == ("ok", "", 2, "224", 1)
     assert (row.context_length, row.family) == (77, "clip_vit")
     assert (tmp_path / row.trace_file).stat().st_size > 1000
@@ -115,7 +115,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process instead of one per node, which tests/faults/test_ray.py has."""
-    asked = BenchmarkSpec(**REAL | {"models": "timm:test_vit,timm:test_resnet", "nodes": 2})
+    request = BenchmarkSpec(**REAL | {"models": "timm:test_vit,timm:test_resnet", "nodes": 2})
     begun, killed = list[str](), {"timm:test_vit"}
 
     def spread(work: Any, pieces: Any, shares: dict[str, Share]) -> Any:
@@ -128,7 +128,7 @@ def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(benchmark, "spread_on_nodes", spread)
     shares = {node: {"processes": 1, "num_cpus": 4, "num_gpus": 0} for node in "ab"}
     monkeypatch.setenv(NODES, json.dumps(shares))
-    found = list(run(asked, tmp_path))
+    found = list(run(request, tmp_path))
     lost, timed = (event for event in found if isinstance(event, BenchmarkRow))
     assert (lost.name, lost.status, lost.error) == ("timm:test_vit", "error", "killed everywhere")
     host = socket.gethostname()
@@ -140,7 +140,7 @@ def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: 
     begun.clear()
     with (tmp_path / benchmark.FINISHED).open("a") as file:
         file.write('{"versions": {"torch": "1.0')  # the power was cut
-    assert {event.name: event for event in run(asked, tmp_path) if isinstance(event, BenchmarkRow)} == {
+    assert {event.name: event for event in run(request, tmp_path) if isinstance(event, BenchmarkRow)} == {
         "timm:test_vit": lost,
         "timm:test_resnet": timed,
     }
@@ -148,7 +148,7 @@ def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: 
     begun.clear()
     killed.add("timm:test_resnet")
     (tmp_path / timed.samples_file).unlink()
-    list(run(asked, tmp_path))
+    list(run(request, tmp_path))
     assert begun == ["timm:test_vit", "timm:test_resnet"], "its samples are on a lost machine"
 
 
@@ -156,7 +156,7 @@ def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: 
 def test_compiled_beside_eager_with_cold_and_warm_compilation(tmp_path: Path) -> None:
     """A minute: two processes load PyTorch's compiler, and each compiles twice."""
     found = events(tmp_path, models=OWN, variants="eager,compile", replicates=2, time_limit=900)
-    eager, compiled = (each for each in found if isinstance(each, BenchmarkRow))
+    eager, compiled = (item for item in found if isinstance(item, BenchmarkRow))
     assert (eager.status, compiled.status) == ("ok", "ok"), compiled.error
     assert eager.compile_cold_ms is None
     assert (compiled.compile_cold_ms or 0) > 10 * (compiled.latency_ms or 0)
@@ -172,7 +172,7 @@ def test_compiled_beside_eager_with_cold_and_warm_compilation(tmp_path: Path) ->
 def test_a_missing_compiler_is_the_compiled_variants_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/no/such/compiler")
     eager, compiled = (
-        each for each in events(tmp_path, models=OWN, variants="eager,compile") if isinstance(each, BenchmarkRow)
+        item for item in events(tmp_path, models=OWN, variants="eager,compile") if isinstance(item, BenchmarkRow)
     )
     assert eager.status == "ok"
     assert compiled.status == "error"
@@ -200,9 +200,9 @@ def test_a_real_want_of_memory_on_the_cpu_is_a_row(tmp_path: Path) -> None:
     The smaller batch is tried in a process of its own, as the task does.
     """
     models = OWN.replace("tiny", "enlarging")
-    asked = BenchmarkSpec(**REAL | {"models": models, "batch_size": 2, "image_size": "314"})
+    request = BenchmarkSpec(**REAL | {"models": models, "batch_size": 2, "image_size": "314"})
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(1_200_000_000), asked.model_dump_json(), str(tmp_path)],
+        [sys.executable, "-c", LIMITED, str(1_200_000_000), request.model_dump_json(), str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -228,8 +228,8 @@ def test_threads_follow_affinity(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_benchmark_leaves_no_process(tmp_path: Path) -> None:
-    asked = BenchmarkSpec(**REAL | {"min_seconds": 600, "time_limit": 900})
-    command = [sys.executable, "-c", LIMITED, str(10**11), asked.model_dump_json(), str(tmp_path)]
+    request = BenchmarkSpec(**REAL | {"min_seconds": 600, "time_limit": 900})
+    command = [sys.executable, "-c", LIMITED, str(10**11), request.model_dump_json(), str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT) as benchmark:
         deadline = time.monotonic() + 120
         while not (children := psutil.Process(benchmark.pid).children()) and time.monotonic() < deadline:

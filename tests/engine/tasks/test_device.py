@@ -187,7 +187,7 @@ def test_utilisation_is_counted_work_over_time_over_the_measured_rate(store: Sto
     rows = (rate(gflop_per_s=100.0), rate(dtype="bfloat16", gflop_per_s=400.0), rate("copy", gb_per_s=20.0))
     finish(store, DeviceSpec(), *rows)
     known = timings_rates.rates(store)
-    asked = [
+    lines = [
         timed(),  # 4 samples x 2 GFLOPs in 0.1 s are 80 GFLOP/s
         timed(autocast_dtype="bfloat16", precision="amp"),
         timed(mode="training", forward_ms=40.0, latency_ms=120.0),  # 8 GFLOPs in 0.04 s
@@ -198,7 +198,7 @@ def test_utilisation_is_counted_work_over_time_over_the_measured_rate(store: Sto
         timed(latency_ms=None),
         timed(device_name="y"),
     ]
-    assert timings_rates.utilisation(asked, known, "here") == [0.8, 0.2, 2.0, None, None, None, None, None, None]
+    assert timings_rates.utilisation(lines, known, "here") == [0.8, 0.2, 2.0, None, None, None, None, None, None]
     assert timings_rates.utilisation([timed()], known, "elsewhere") == [None]
 
 
@@ -256,8 +256,8 @@ def test_a_tower_or_a_cold_cache_is_a_point_of_its_own_and_says_so(store: Store)
         ("whole", "hot", 100.0),
     ]
     (trace,) = roofline(timings_rates.rates(store), points, styles={}).data
-    assert ["the image tower alone" in said for said in trace.text] == [True, False, False]
-    assert ["cold cache" in said for said in trace.text] == [False, True, False]
+    assert ["the image tower alone" in text for text in trace.text] == [True, False, False]
+    assert ["cold cache" in text for text in trace.text] == [False, True, False]
 
 
 def test_a_compiled_model_is_never_drawn_as_if_the_intensity_of_eager_were_its_own(store: Store) -> None:
@@ -290,8 +290,8 @@ def test_the_slope_meets_each_roof_where_bandwidth_suffices(store: Store) -> Non
     assert (high.x[0], high.y[0]) == pytest.approx((20.0, 400.0))
     assert (low.x[0], low.y[0]) == pytest.approx((5.0, 100.0))
     assert np.allclose(slope.y / slope.x, 20.0)
-    said = [annotation.text for annotation in figure.layout.annotations]
-    assert {"bfloat16 400 GFLOP/s", "float32 100 GFLOP/s", "copy 20 GB/s", "resnet18"} <= set(said)
+    annotations = [annotation.text for annotation in figure.layout.annotations]
+    assert {"bfloat16 400 GFLOP/s", "float32 100 GFLOP/s", "copy 20 GB/s", "resnet18"} <= set(annotations)
 
 
 @pytest.mark.parametrize("operations", [[], ["matmul"], ["copy"]])

@@ -54,19 +54,19 @@ def test_each_model_is_evaluated_on_each_data_set(rows: Evaluate, tmp_path: Path
     """A combination that fails is a row, and the others go on."""
     data = folder_of_classes(tmp_path / "data", "dark", "light")
     found = rows(more_models=("digits-clip", "config:tiny,/nowhere.pt"), more_data=(str(data), "/none.csv"))
-    told = {(row.model, row.checkpoint, row.data, row.task): row for row in found}
-    assert len(told) == len(found) == 3 * 3 * 2
-    fine = {key for key, row in told.items() if row.status == "ok"}
+    by_task = {(row.model, row.checkpoint, row.data, row.task): row for row in found}
+    assert len(by_task) == len(found) == 3 * 3 * 2
+    fine = {key for key, row in by_task.items() if row.status == "ok"}
     assert {key[:3] for key in fine} == {
         (m, "", d) for m in ("config:tiny", "digits-clip") for d in ("digits", str(data))
     }
-    assert "no /none.csv" in told["config:tiny", "", "/none.csv", "zeroshot"].error
-    assert "/nowhere.pt" in told["config:tiny", "/nowhere.pt", "digits", "retrieval"].error
+    assert "no /none.csv" in by_task["config:tiny", "", "/none.csv", "zeroshot"].error
+    assert "/nowhere.pt" in by_task["config:tiny", "/nowhere.pt", "digits", "retrieval"].error
     files = {row.embeddings_file for row in found if row.status == "ok"}
     assert len(files) == 4
     assert all((tmp_path / "run" / name).is_file() for name in files)
     alone = rows(model="digits-clip", data=str(data))
-    assert alone[1].acc1 == told["digits-clip", "", str(data), "zeroshot"].acc1
+    assert alone[1].acc1 == by_task["digits-clip", "", str(data), "zeroshot"].acc1
     assert list(frames.evaluate(found)["images"].dropna().unique()) == [60, 8]
     with pytest.raises(Refused, match="no /none"):
         rows(data="/none.csv")

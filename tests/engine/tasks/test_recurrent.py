@@ -74,14 +74,14 @@ def test_a_speedup_refers_to_the_first_of_its_network_that_was_timed() -> None:
     found = {
         name: measured(name, [ms] * 70, [ms] * 70) for name, ms in (("aten", 1.0), ("jit", 2.0), ("jit_dropout", 4.0))
     }
-    asked = spec("cudnn,aten,jit,jit_dropout")
-    cudnn, aten, jit, dropout = rows.rows(asked, COMMON, [{"cudnn": failed, **found}] * 3)
+    request = spec("cudnn,aten,jit,jit_dropout")
+    cudnn, aten, jit, dropout = rows.rows(request, COMMON, [{"cudnn": failed, **found}] * 3)
     assert (cudnn.status, cudnn.error, cudnn.latency_ms, cudnn.speedup) == ("error", "Refused: no", None, None)
     assert (aten.baseline, aten.speedup) == ("", None)
     assert (jit.baseline, jit.speedup, jit.verdict) == ("aten", 0.5, "slower")
     assert (dropout.baseline, dropout.speedup) == ("", None)
     assert (jit.fuser, jit.executor) == ("te", "default")
-    chosen = rows.rows(asked.model_copy(update={"baseline": "jit"}), COMMON, [{"cudnn": failed, **found}] * 3)
+    chosen = rows.rows(request.model_copy(update={"baseline": "jit"}), COMMON, [{"cudnn": failed, **found}] * 3)
     assert [(row.baseline, row.speedup, row.verdict) for row in chosen] == [
         ("jit", None, None),
         ("jit", 2.0, "faster"),
@@ -92,8 +92,8 @@ def test_a_speedup_refers_to_the_first_of_its_network_that_was_timed() -> None:
 
 
 def test_resnets_are_counted_and_have_no_steps() -> None:
-    asked = spec("resnet18", mini_batch=3, image_size=64)
-    (found,) = rows.rows(asked, COMMON, [{"resnet18": measured("resnet18", [4.0], [6.0])}])
+    request = spec("resnet18", mini_batch=3, image_size=64)
+    (found,) = rows.rows(request, COMMON, [{"resnet18": measured("resnet18", [4.0], [6.0])}])
     assert found.library == "torchvision"
     assert (found.seq_length, found.hidden_size, found.image_size) == (None, None, "64")
     # 1.81 GMACs at 224 are published (torchvision); all but the head, 0.5 MMACs, goes with the area
@@ -106,8 +106,8 @@ def test_resnets_are_counted_and_have_no_steps() -> None:
 
 
 def reports(names: str, build: Callable[[str, RecurrentSpec], Network] = recurrent.build) -> dict[str, Measured]:
-    found = (each.measured for each in work(Job(spec=spec(names), parent=1), build) if each.measured)
-    return {each.label: each for each in found}
+    found = (item.measured for item in work(Job(spec=spec(names), parent=1), build) if item.measured)
+    return {item.label: item for item in found}
 
 
 @pytest.mark.slow
@@ -121,8 +121,8 @@ def test_a_runner_is_checked_and_timed() -> None:
 
 
 def test_what_computes_something_else_is_not_timed_and_says_how_far_off_it_is() -> None:
-    def wrong(name: str, asked: RecurrentSpec) -> Network:
-        network = recurrent.build(name, asked)
+    def wrong(name: str, request: RecurrentSpec) -> Network:
+        network = recurrent.build(name, request)
 
         def capture() -> Callable[[], tuple[Tensor, ...]]:
             run = network.capture()
@@ -158,10 +158,10 @@ def test_gradients_do_not_pile_up() -> None:
 
 @pytest.mark.slow
 def test_a_runner_that_raises_leaves_the_others_alone() -> None:
-    def failing(name: str, asked: RecurrentSpec) -> Network:
+    def failing(name: str, request: RecurrentSpec) -> Network:
         if name == "jit":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return recurrent.build(name, asked)
+        return recurrent.build(name, request)
 
     found = reports("jit,py", failing)
     assert (found["jit"].status, found["py"].status) == ("out_of_memory", "ok")
@@ -172,7 +172,7 @@ def test_a_runner_that_raises_leaves_the_others_alone() -> None:
 
 def events(tmp_path: Path, runners: str, **fields: Any) -> list[Event]:
     def listed(waiting: Generator[Event] | Any) -> list[Event]:
-        return [each for each in waiting if not isinstance(each, Progress)]
+        return [item for item in waiting if not isinstance(item, Progress)]
 
     return listed(run(spec(runners, **fields), tmp_path))
 
@@ -182,14 +182,14 @@ def events(tmp_path: Path, runners: str, **fields: Any) -> list[Event]:
 def test_a_sweep_in_fresh_processes(tmp_path: Path) -> None:
     environment, *found = events(tmp_path, "cudnn,aten,py", replicates=1, sweep="hidden_size", sweep_values="4,6")
     assert isinstance(environment, Environment)
-    made = [each for each in found if isinstance(each, RecurrentRow)]
-    assert [(each.model, each.hidden_size, each.status) for each in made] == [
+    made = [item for item in found if isinstance(item, RecurrentRow)]
+    assert [(item.model, item.hidden_size, item.status) for item in made] == [
         (name, size, "error" if name == "cudnn" else "ok") for size in (4, 6) for name in ("cudnn", "aten", "py")
     ]
     assert "needs an NVIDIA GPU" in made[0].error
-    files = [each.name for each in found if isinstance(each, Artifact)]
+    files = [item.name for item in found if isinstance(item, Artifact)]
     assert files == ["samples/lstm__hidden_size__4.csv", "samples/lstm__hidden_size__6.csv"]
-    for row in (each for each in made if each.status == "ok"):
+    for row in (item for item in made if item.status == "ok"):
         check_against_samples(row, tmp_path)
         assert row.processes == len(row.process_medians_ms) == 1
         assert row.baseline == ("" if row.model == "aten" else "aten")
@@ -235,7 +235,7 @@ def test_compiled_and_scripted_tell_their_times_apart(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_time_that_is_over_gives_every_runner_a_row(tmp_path: Path) -> None:
     _, *found = events(tmp_path, "aten,py", time_limit=0.2)
-    assert [(each.model, each.status) for each in found if isinstance(each, RecurrentRow)] == [
+    assert [(item.model, item.status) for item in found if isinstance(item, RecurrentRow)] == [
         ("aten", "timeout"),
         ("py", "timeout"),
     ]

@@ -103,17 +103,17 @@ def test_texts_are_ranked_by_cosine_with_the_probabilities_of_the_loss(checkpoin
         cosines = (features @ image[0]).double()
         shares = (cosines * made.model.logit_scale.exp().double()).softmax(0)  # type: ignore[operator]
     expected = sorted(zip(cosines.tolist(), texts, shares.tolist(), strict=True), reverse=True)
-    assert [each.text for each in found] == [text for _, text, _ in expected]
-    assert [each.similarity for each in found] == pytest.approx([cosine for cosine, _, _ in expected], abs=1e-6)
-    assert [each.probability for each in found] == pytest.approx([share for *_, share in expected], abs=1e-6)
+    assert [item.text for item in found] == [text for _, text, _ in expected]
+    assert [item.similarity for item in found] == pytest.approx([cosine for cosine, _, _ in expected], abs=1e-6)
+    assert [item.probability for item in found] == pytest.approx([share for *_, share in expected], abs=1e-6)
 
 
 def test_class_names_are_put_into_prompts(checkpoint: Path) -> None:
-    asked = {"spec": spec(checkpoint), "image": b64encode(picture())}
-    named = match.answer(Match(texts=("seven", "cat"), templates=("a photo of a {}.",), **asked)).texts
-    typed = match.answer(Match(texts=("a photo of a seven.", "a photo of a cat."), **asked)).texts
-    assert [each.similarity for each in named] == pytest.approx([each.similarity for each in typed], abs=1e-5)
-    assert {each.text for each in named} == {"seven", "cat"}
+    common = {"spec": spec(checkpoint), "image": b64encode(picture())}
+    named = match.answer(Match(texts=("seven", "cat"), templates=("a photo of a {}.",), **common)).texts
+    typed = match.answer(Match(texts=("a photo of a seven.", "a photo of a cat."), **common)).texts
+    assert [item.similarity for item in named] == pytest.approx([item.similarity for item in typed], abs=1e-5)
+    assert {item.text for item in named} == {"seven", "cat"}
 
 
 def test_what_is_no_picture_is_refused(checkpoint: Path) -> None:

@@ -80,14 +80,14 @@ def test_padding_is_left_out_as_open_clips_training_does() -> None:
 @pytest.mark.slow
 def test_a_training_of_coca_tells_it_under_the_references_name(tmp_path: Path) -> None:
     fields = {"model": "config:coca", "configs": {"coca": TINY_COCA}, "loss": "coca"}
-    told = train(tiny(**fields, best_metric="val_generative_loss"), tmp_path)
+    events = train(tiny(**fields, best_metric="val_generative_loss"), tmp_path)
     written = [
         json.loads(line)["val_generative_loss"] for line in (tmp_path / "results.jsonl").read_text().splitlines()
     ]
-    assert [row.val_generative_loss for row in rows(told)] == written
-    curve = [each.value for each in told if isinstance(each, Metric) and each.name == "val/val_generative_loss"]
+    assert [row.val_generative_loss for row in rows(events)] == written
+    curve = [event.value for event in events if isinstance(event, Metric) and event.name == "val/val_generative_loss"]
     assert curve == written
     assert written[0] == pytest.approx(math.log(49408), rel=0.2)  # it has hardly begun to guess
-    assert [row.best for row in rows(told)] == [True, written[1] < written[0]]
+    assert [row.best for row in rows(events)] == [True, written[1] < written[0]]
     best = checkpoints.load(tmp_path / "checkpoints" / "best.pt")["vitals"]["done"]["rows"][-1]
     assert best["val_generative_loss"] == min(written)

@@ -64,13 +64,13 @@ def test_while_nothing_new_is_told_progress_alone_is_told_again(
         return begin([sys.executable, "-c", WRITER, str(tmp_path)], **options)
 
     monkeypatch.setattr(launch.subprocess, "Popen", writer)
-    told: list[Event] = []
+    events: list[Event] = []
     for event in launch.together(tiny(nproc=2), tmp_path, "here"):
-        told.append(event)
-        if any(isinstance(each, Metric) for each in told[:-3]):
+        events.append(event)
+        if any(isinstance(item, Metric) for item in events[:-3]):
             (tmp_path / "heard").touch()
-    assert [event.value for event in told if isinstance(event, Metric)] == [2.0]
-    notes = [event.note for event in told if isinstance(event, Progress)]
+    assert [event.value for event in events if isinstance(event, Metric)] == [2.0]
+    notes = [event.note for event in events if isinstance(event, Progress)]
     assert list(dict.fromkeys(notes)) == ["starting 2 processes", "one", "two"]
     assert notes.count("one") > 1, "so that whoever listens can stop it"
 

@@ -44,11 +44,11 @@ def test_log_lines_are_those_of_open_clips_trainer(tmp_path: Path, caplog: pytes
     schedule = lambda step: assign(optimizer, setup.lr(step), {})  # noqa: E731
     train_one_epoch(model, data, open_clip.ClipLoss(), 0, optimizer, None, schedule, None, args)
     theirs = lines(caplog)
-    told = losses(train(spec, tmp_path / "ours"))
+    curve = losses(train(spec, tmp_path / "ours"))
     ours = lines(caplog)
     assert [line[:4] for line in theirs] == [[0, 8, 32, 25], [0, 24, 32, 75], [0, 32, 32, 100]]
     assert [line[:8] for line in ours] == [pytest.approx(line[:8], rel=1e-3) for line in theirs]
-    assert [step for step, _ in told] == [1, 3, 4]
+    assert [step for step, _ in curve] == [1, 3, 4]
 
 
 def test_losses_in_brackets_are_means_of_the_epoch_so_far(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -60,7 +60,7 @@ def test_distillation_is_open_clips() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "model", "said"),
+    ("loss", "model", "message"),
     [
         (
             "siglip",
@@ -72,8 +72,8 @@ def test_distillation_is_open_clips() -> None:
         ("distill", lambda: clip(init_logit_bias=-10), "has a logit bias, which the loss distill does not take"),
     ],
 )
-def test_a_loss_that_does_not_fit_the_model_is_refused(loss: Any, model: Any, said: str) -> None:
-    with pytest.raises(Refused, match=said):
+def test_a_loss_that_does_not_fit_the_model_is_refused(loss: Any, model: Any, message: str) -> None:
+    with pytest.raises(Refused, match=message):
         objectives.create(TrainSpec(loss=loss, distill_model="RN50"), model())
 
 

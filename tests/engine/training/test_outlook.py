@@ -16,7 +16,7 @@ from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
 from engine.training import outlook
 from engine.training.outlook import answer
-from tests.support.clip_models import CONFIGS, VIT, asked, cached, make, saved
+from tests.support.clip_models import CONFIGS, VIT, cached, make, saved, train_spec
 
 IMAGES = 3 * 8 * 8 * 128 + (1 + 17) * 128 + 3 * (12 * 128**2 + 13 * 128) + 4 * 128 + 128 * 64
 TEXTS = (49408 + 16) * 64 + 2 * (12 * 64**2 + 13 * 64) + 2 * 64 + 64 * 64
@@ -152,7 +152,7 @@ def test_the_estimate_is_that_of_a_real_step() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_kind_of_model_is_told_of(name: str) -> None:
-    spec = asked(name, **({"loss": "coca"} if name == "coca" else {}))
+    spec = train_spec(name, **({"loss": "coca"} if name == "coca" else {}))
     weights = sum(weight.nbytes for weight in make(name).model.parameters())
     found = prospect(spec, 4)
     assert found.problems == ()
@@ -193,7 +193,7 @@ def test_a_checkpoint_is_held_against_the_model_by_names_and_shapes(
 ) -> None:
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
     path = saved(make(), tmp_path)
-    fits = prospect(asked(pretrained=str(path)), 4)
+    fits = prospect(train_spec(pretrained=str(path)), 4)
     assert (fits.problems, [needed.path for needed in fits.needed]) == ((), [str(path)])
     wider = {"wider": {**CONFIGS["vit"], "vision_cfg": {**VIT, "width": 24}}}
     found = prospect(TrainSpec(model="config:wider", configs=wider, pretrained=str(path)), 4)
@@ -208,8 +208,8 @@ def test_safetensors_are_held_against_the_model_too(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
     path = tmp_path / "weights.safetensors"
     save_model(make().model, str(path))
-    assert prospect(asked(pretrained=str(path)), 4).problems == ()
-    assert "does not fit resnet" in prospect(asked("resnet", pretrained=str(path)), 4).problems[0]
+    assert prospect(train_spec(pretrained=str(path)), 4).problems == ()
+    assert "does not fit resnet" in prospect(train_spec("resnet", pretrained=str(path)), 4).problems[0]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_safetensors_are_held_against_the_model_too(tmp_path: Path, monkeypatch:
     [
         ({"model": "ViT-B-32", "pretrained": "laion"}, "'laion' is neither a file nor published weights of ViT-B-32"),
         ({"loss": "coca"}, "digits-clip is not a CoCa model"),
-        (dict(asked("timm", image_size=97)), "its own size is 160"),
+        (dict(train_spec("timm", image_size=97)), "its own size is 160"),
         ({"model": "RN50", "lock_image": True, "lock_image_unlocked_groups": 2}, "lock it as a whole"),
     ],
 )

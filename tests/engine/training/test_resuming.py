@@ -25,7 +25,7 @@ def go_on(stopped: Path, folder: Path, **fields: object) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"seed": 1}, "seed was 0 and is now 1"),
         ({"val_fraction": 0.1}, "val_fraction was 0.2 and is now 0.1"),
@@ -39,16 +39,16 @@ def go_on(stopped: Path, folder: Path, **fields: object) -> list[Event]:
     ],
 )
 def test_another_training_is_no_continuation(
-    stopped: Path, tmp_path: Path, fields: dict[str, object], said: str
+    stopped: Path, tmp_path: Path, fields: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(Refused, match=f"latest.pt cannot be continued exactly: {said}"):
+    with pytest.raises(Refused, match=f"latest.pt cannot be continued exactly: {message}"):
         go_on(stopped, tmp_path, **fields)
 
 
 def test_a_longer_training_goes_on_and_says_that_it_is_longer(stopped: Path, tmp_path: Path) -> None:
-    told = go_on(stopped, tmp_path, epochs=3, log_every_n_steps=2, keep_last=0)
-    assert [row.step for row in rows(told)] == [4, 8, 12]
-    assert [note for note in rows(told)[-1].notes if note.startswith("continued with")] == [
+    events = go_on(stopped, tmp_path, epochs=3, log_every_n_steps=2, keep_last=0)
+    assert [row.step for row in rows(events)] == [4, 8, 12]
+    assert [note for note in rows(events)[-1].notes if note.startswith("continued with")] == [
         "continued with epochs 3 instead of 2"
     ]
 

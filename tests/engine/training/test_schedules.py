@@ -59,8 +59,8 @@ def groups_by_rule(model: nn.Module) -> tuple[set[str], set[str]]:
     """open_clip's rule, by name: parameters that are spared, and those that decay."""
     spared = {
         name
-        for name, each in model.named_parameters()
-        if each.dim() < 2 or "bn" in name or "ln" in name or "bias" in name or "logit_scale" in name
+        for name, item in model.named_parameters()
+        if item.dim() < 2 or "bn" in name or "ln" in name or "bias" in name or "logit_scale" in name
     }
     return spared, {name for name, _ in model.named_parameters()} - spared
 
@@ -70,9 +70,9 @@ def test_adamw_has_open_clips_groups(vision: dict[str, Any]) -> None:
     model = tower(**vision)
     model.visual.requires_grad_(requires_grad=False)
     model.visual.get_parameter(next(name for name, _ in model.visual.named_parameters())).requires_grad_()
-    names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
+    names = {id(item): name for name, item in model.named_parameters() if item.requires_grad}
     optimizer = optimizers.create(model, TrainSpec(wd=0.3, lr=0.02))
-    found = [{names[id(each)] for each in group["params"]} for group in optimizer.param_groups]
+    found = [{names[id(item)] for item in group["params"]} for group in optimizer.param_groups]
     spared, decayed = groups_by_rule(model)
     assert found == [spared & set(names.values()), decayed & set(names.values())]
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0, 0.3]
@@ -86,19 +86,19 @@ def test_an_adamw_step_is_the_papers() -> None:
     torch.manual_seed(0)
     model, spec = tower().double(), TrainSpec(lr=0.01, wd=0.3)
     optimizer = optimizers.create(model, spec)
-    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
-    first, second = ({name: torch.zeros_like(each) for name, each in weights.items()} for _ in range(2))
+    weights = {name: item.detach().clone() for name, item in model.named_parameters()}
+    first, second = ({name: torch.zeros_like(item) for name, item in weights.items()} for _ in range(2))
     for step in range(1, 4):
-        for name, each in model.named_parameters():
-            each.grad = torch.randn_like(each)
-            first[name] = 0.9 * first[name] + 0.1 * each.grad
-            second[name] = 0.98 * second[name] + 0.02 * each.grad**2
+        for name, item in model.named_parameters():
+            item.grad = torch.randn_like(item)
+            first[name] = 0.9 * first[name] + 0.1 * item.grad
+            second[name] = 0.98 * second[name] + 0.02 * item.grad**2
             decayed = weights[name] * (1 - 0.01 * (0.3 if name in groups_by_rule(model)[1] else 0))
             root = (second[name] / (1 - 0.98**step)).sqrt() + 1e-6
             weights[name] = decayed - 0.01 * first[name] / (1 - 0.9**step) / root
         optimizer.step()
-    for name, each in model.named_parameters():
-        torch.testing.assert_close(each.detach(), weights[name], msg=name)
+    for name, item in model.named_parameters():
+        torch.testing.assert_close(item.detach(), weights[name], msg=name)
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ def test_timms_optimizers_take_what_is_given_and_nothing_else() -> None:
     assert type(lamb).__name__ == "Lamb"
     assert lamb.defaults["betas"] == (0.8, 0.9)
     assert {group["weight_decay"] for group in lamb.param_groups} == {0, 0.05}
-    spared = {id(each) for group in lamb.param_groups if not group["weight_decay"] for each in group["params"]}
+    spared = {id(item) for group in lamb.param_groups if not group["weight_decay"] for item in group["params"]}
     assert id(model.positional_embedding) in spared  # as the model says in no_weight_decay
     sgd = optimizers.create(model, TrainSpec(opt="timm/sgd", momentum=0.7))
     assert {group["momentum"] for group in sgd.param_groups} == {0.7}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"opt": "timm/nonesuch"}, "timm/nonesuch cannot be made here .*; timm has .*adamw"),
         ({"opt": "timm/sgd", "eps": 1e-6, "beta1": 0.9, "beta2": 0.9}, "takes no betas and no eps"),
@@ -140,8 +140,8 @@ def test_timms_optimizers_take_what_is_given_and_nothing_else() -> None:
         ({"opt": "timm/adahessian"}, "second derivatives"),
     ],
 )
-def test_an_optimizer_that_cannot_be_made_is_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(Refused, match=said):
+def test_an_optimizer_that_cannot_be_made_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(Refused, match=message):
         optimizers.create(tower(), TrainSpec(**given))
 
 

@@ -40,7 +40,7 @@ def step(model: nn.Module, some: list[Batch], spec: TrainSpec, **more: Any) -> S
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
-    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
 def close(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
@@ -83,13 +83,13 @@ def theirs(model: nn.Module, some: list[Batch], optimizer: torch.optim.Optimizer
 
 
 def their_adamw(model: nn.Module, lr: float) -> torch.optim.Optimizer:
-    def spared(name: str, each: Tensor) -> bool:
-        return each.ndim < 2 or "bn" in name or "ln" in name or "bias" in name or "logit_scale" in name
+    def spared(name: str, parameter: Tensor) -> bool:
+        return parameter.ndim < 2 or "bn" in name or "ln" in name or "bias" in name or "logit_scale" in name
 
     named = list(model.named_parameters())
     groups = [
-        {"params": [each for name, each in named if spared(name, each)], "weight_decay": 0.0},
-        {"params": [each for name, each in named if not spared(name, each)], "weight_decay": 0.2},
+        {"params": [parameter for name, parameter in named if spared(name, parameter)], "weight_decay": 0.0},
+        {"params": [parameter for name, parameter in named if not spared(name, parameter)], "weight_decay": 0.2},
     ]
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), eps=1e-6)
 
@@ -191,9 +191,11 @@ def test_running_statistics_see_each_batch_once() -> None:
 def test_gradients_are_measured_always_and_clipped_where_asked() -> None:
     model, some = clip(), batches(1)
     norm = step(model, some, TrainSpec()).grad_norm.item()
-    assert norm == pytest.approx(math.sqrt(sum(float((each**2).sum()) for each in gradients(model).values())))
+    assert norm == pytest.approx(math.sqrt(sum(float((parameter**2).sum()) for parameter in gradients(model).values())))
     assert step(model, some, TrainSpec(), clip_norm=norm / 4).grad_norm.item() == pytest.approx(norm)
-    assert math.sqrt(sum(float((each**2).sum()) for each in gradients(model).values())) == pytest.approx(norm / 4)
+    assert math.sqrt(sum(float((parameter**2).sum()) for parameter in gradients(model).values())) == pytest.approx(
+        norm / 4
+    )
 
 
 @pytest.mark.parametrize(("scale", "clamped"), [(9.0, math.log(100)), (-1.0, 0.0), (3.0, 3.0)])

@@ -47,7 +47,7 @@ def took(network: nn.Module, model: nn.Module, parts: Any, spec: TrainSpec, rank
     results = [
         train_step(network, parts, objective, optimizer, autocast=nullcontext, no_sync=no_sync) for _ in range(2)
     ]
-    gradients = {name: each.grad for name, each in model.named_parameters()}
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     return {"loss": [result.losses["loss"].item() for result in results], "gradients": copy.deepcopy(gradients)}
 
 
@@ -114,10 +114,10 @@ def test_two_processes_take_the_step_of_one(name: str, of_two: Path) -> None:
     model = made(SPECS[name].loss)
     wanted = took(model, model, [WHOLE], SPECS[name], 0, 1)
     first, second = (torch.load(of_two / f"{name}-{rank}.pt") for rank in range(WORLD))
-    for each, value in wanted["gradients"].items():
+    for parameter, value in wanted["gradients"].items():
         atol = 1e-5 * float(value.abs().max())
-        torch.testing.assert_close(first["gradients"][each], value, rtol=1e-5, atol=atol, msg=each)
-        torch.testing.assert_close(first["gradients"][each], second["gradients"][each], rtol=0, atol=0)
+        torch.testing.assert_close(first["gradients"][parameter], value, rtol=1e-5, atol=atol, msg=parameter)
+        torch.testing.assert_close(first["gradients"][parameter], second["gradients"][parameter], rtol=0, atol=0)
     mean = [sum(both) / WORLD for both in zip(first["loss"], second["loss"], strict=True)]
     assert mean == pytest.approx(wanted["loss"], rel=1e-5)
 

@@ -94,18 +94,18 @@ def test_loading_in_another_process_gives_the_same_batches() -> None:
     for workers in (0, 1):
         one = Batches(digits, transform, tokenizer, order(batches=3), workers=workers, pin=False)
         loaded.append([*one.of(0), *one.of(1, start=1)])
-    assert [len(each) for each in loaded] == [5, 5]
+    assert [len(entry) for entry in loaded] == [5, 5]
     assert all(torch.equal(a, b) for one, other in zip(*loaded, strict=True) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.slow
 def test_a_training_tells_curves_rows_and_files(tmp_path: Path) -> None:
-    told = train(tiny(), tmp_path)
-    assert [step for step, _ in losses(told)] == list(range(1, 9))
-    first, second = rows(told)
+    events = train(tiny(), tmp_path)
+    assert [step for step, _ in losses(events)] == list(range(1, 9))
+    first, second = rows(events)
     assert (first.epoch, first.step, second.epoch, second.step) == (1, 4, 2, 8)
     assert second.samples_seen == 64
-    assert second.train_loss == pytest.approx(np.mean([loss for step, loss in losses(told) if step > 4]))
+    assert second.train_loss == pytest.approx(np.mean([loss for step, loss in losses(events) if step > 4]))
     results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in results] == [1, 2]
     assert results[1]["digits-zeroshot-val-top1"] == second.zeroshot_top1
@@ -260,11 +260,11 @@ def test_what_cannot_work_is_refused_before_it_starts(tmp_path: Path, fields: di
 
 @pytest.mark.slow
 def test_one_batch_over_and_over_is_learned(tmp_path: Path) -> None:
-    told = losses(
+    curve = losses(
         train(tiny(overfit=True, epochs=None, steps=60, lr=3e-3, val_frequency=0, zeroshot_frequency=0), tmp_path)
     )
-    assert len(told) == 60
-    assert told[-1][1] < told[0][1] / 2
+    assert len(curve) == 60
+    assert curve[-1][1] < curve[0][1] / 2
 
 
 @pytest.mark.slow
@@ -274,8 +274,8 @@ def test_the_class_column_of_a_table_is_what_zero_shot_is_measured_on(tmp_path: 
     kinds = ["kind", *(("even", "odd")[index % 2] for index in range(len(lines) - 1))]
     table.write_text("\n".join(f"{line},{kind}" for line, kind in zip(lines, kinds, strict=True)))
     fields = {"data": str(table), "samples": None, "batch_size": 4, "val_fraction": 0.5, "epochs": 1}
-    told = rows(train(tiny(**fields, csv_class_key="kind"), tmp_path / "run"))
-    assert told[0].zeroshot_top1 is not None
+    epochs = rows(train(tiny(**fields, csv_class_key="kind"), tmp_path / "run"))
+    assert epochs[0].zeroshot_top1 is not None
     held = setup.hold(tiny(**fields, csv_class_key="kind"), tmp_path / "run")
     assert held.classes == ("even", "odd")
     assert not setup.hold(tiny(**fields), tmp_path / "other").classes
@@ -319,9 +319,9 @@ def test_a_table_with_broken_images_is_trained_on_without_them(tmp_path: Path) -
     (tmp_path / "3.png").write_bytes(b"no image")
     (tmp_path / "7.png").unlink()
     fields = {"data": str(table), "samples": None, "batch_size": 4, "val_fraction": 0.2, "epochs": 1}
-    told = rows(train(tiny(**fields), tmp_path / "run"))
-    assert told[0].samples_seen == 8
-    note = next(note for note in told[0].notes if "cannot be read" in note)
+    epochs = rows(train(tiny(**fields), tmp_path / "run"))
+    assert epochs[0].samples_seen == 8
+    note = next(note for note in epochs[0].notes if "cannot be read" in note)
     assert note.startswith("2 of 12 images")
     assert "3.png" in note
     (tmp_path / "0.png").write_bytes(b"broken since")
@@ -343,8 +343,8 @@ def test_a_held_out_image_that_breaks_later_is_left_out_and_told(tmp_path: Path)
     broken = val.source(1)
     Path(broken).write_bytes(b"broken since")
     first, second = rows(list(one.run()))
-    told = f"1 of {len(val)} images cannot be read and are left out: {broken}"
-    assert first.notes.count(told) == second.notes.count(told) == 1
+    left_out = f"1 of {len(val)} images cannot be read and are left out: {broken}"
+    assert first.notes.count(left_out) == second.notes.count(left_out) == 1
     written = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
     assert [json.loads(line)["num_samples"] for line in written] == [len(val) - 1] * 2
 
@@ -398,8 +398,8 @@ def test_stopped_while_it_validates_the_epoch_is_validated_on_continuing(tmp_pat
     continued = train(tiny(), tmp_path / "stopped")
     assert [row.image_to_text_r1 for row in rows(continued)] == [row.image_to_text_r1 for row in rows(whole)]
     assert (tmp_path / "stopped" / "results.jsonl").read_text() == (tmp_path / "whole" / "results.jsonl").read_text()
-    told, expected = ([each for each in run if isinstance(each, Metric)] for run in (continued, whole))
-    names = [(each.step, each.name) for each in told]
+    metrics, expected = ([entry for entry in run if isinstance(entry, Metric)] for run in (continued, whole))
+    names = [(entry.step, entry.name) for entry in metrics]
     assert len(names) == len(set(names)) == len(expected), "no point of a curve twice, none missing"
 
 
@@ -438,33 +438,33 @@ def test_steps_that_overflow_for_ever_end_the_training(tmp_path: Path, monkeypat
 def test_a_step_that_overflows_is_left_out_of_the_epochs_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = training(tiny(val_frequency=0, zeroshot_frequency=0), tmp_path)
     one.setup.scaler = torch.amp.GradScaler("cpu")
-    step, told = loop.train_step, []
+    step, values = loop.train_step, []
 
     def overflowing(*given: Any, **how: Any) -> StepResult:
         result = step(*given, **how)
-        told.append(float("nan") if len(told) == 1 else result.losses["loss"].item())
-        return StepResult({"loss": torch.tensor(told[-1])}, torch.tensor(1.0), torch.tensor(1.0))
+        values.append(float("nan") if len(values) == 1 else result.losses["loss"].item())
+        return StepResult({"loss": torch.tensor(values[-1])}, torch.tensor(1.0), torch.tensor(1.0))
 
     monkeypatch.setattr(loop, "train_step", overflowing)
     first, second = rows(list(one.run()))
-    assert first.train_loss == pytest.approx((told[0] + told[2] + told[3]) / 3)
-    assert second.train_loss == pytest.approx(sum(told[4:]) / 4)
+    assert first.train_loss == pytest.approx((values[0] + values[2] + values[3]) / 3)
+    assert second.train_loss == pytest.approx(sum(values[4:]) / 4)
     assert first.best
     assert second.best == (second.train_loss < first.train_loss)
 
 
 @pytest.mark.slow
 def test_asked_to_stop_while_it_validates_a_process_ends_before_the_epoch_does(tmp_path: Path) -> None:
-    whole, asked = train(tiny(epochs=1), tmp_path / "whole"), threading.Event()
-    one = Training(prepare(tiny(epochs=1), Place(), tmp_path), tmp_path, "here", stopped=asked.is_set)
-    told, ticks = [], 0
+    whole, stop = train(tiny(epochs=1), tmp_path / "whole"), threading.Event()
+    one = Training(prepare(tiny(epochs=1), Place(), tmp_path), tmp_path, "here", stopped=stop.is_set)
+    events, ticks = [], 0
     for event in one.run():
-        told.append(event)
+        events.append(event)
         ticks += one.done.step == 4 and isinstance(event, Progress)
         if ticks == 2:  # the first comes with the step
-            asked.set()
+            stop.set()
     assert ticks == 3, "and the last one says that all is done"
-    assert not rows(told)
+    assert not rows(events)
     assert (tmp_path / "checkpoints" / "latest.pt").is_file()
     continued = train(tiny(epochs=1), tmp_path)
     assert [row.image_to_text_r1 for row in rows(continued)] == [row.image_to_text_r1 for row in rows(whole)]

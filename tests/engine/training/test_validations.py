@@ -30,14 +30,14 @@ def test_the_initial_weights_have_a_row_of_their_own(tmp_path: Path) -> None:
         except StopIteration as ended:
             wanted = metric_fields(ended.value)
             break
-    told = train(tiny(epochs=1, val_at_start=True, **few), tmp_path / "run")
-    first, second = rows(told)
+    events = train(tiny(epochs=1, val_at_start=True, **few), tmp_path / "run")
+    first, second = rows(events)
     assert (first.epoch, first.step, first.train_loss, first.lr, first.checkpoint) == (0, 0, None, None, "")
     assert {name: getattr(first, name) for name in wanted} == wanted
     assert first.val_batch_size == second.val_batch_size == 4, "all that are held out; the training takes 8"
     assert not first.best
     assert second.best
-    assert [each.step for each in told if isinstance(each, Metric) and each.name == "val/clip_val_loss"] == [0, 4]
+    assert [item.step for item in events if isinstance(item, Metric) and item.name == "val/clip_val_loss"] == [0, 4]
     train(tiny(epochs=1, **few), tmp_path / "other")
     assert state(tmp_path / "run", "epoch_1.pt") == state(tmp_path / "other", "epoch_1.pt"), "the steps stay the same"
 
