@@ -62,12 +62,14 @@ def note_on_repeats(captions: int, distinct: int | None) -> str:
     """Return a warning if at least half of the captions are repetitions, which limits recall at 1; empty if not.
 
     The limit is exact: equal captions rank the images equally, so at most one of them finds its own image first.
+    For an image, the first of equal captions ranks before the others.
     """
     if not captions or distinct is None or 2 * distinct > captions:
         return ""
     return (
         f"{REPEATS} ({count_captions(captions, distinct)}), so text-to-image R@1 is at most "
-        f"{100 * distinct / captions:.2g} %: judge by the held-out loss or zero-shot accuracy"
+        f"{100 * distinct / captions:.2g} %, and an image finds only the first of equal captions: judge by the "
+        "held-out loss or zero-shot accuracy"
     )
 
 

@@ -45,7 +45,8 @@ HELP = {
     "acc5": "Share of images whose class is among the five most likely. Not computed for fewer than five classes.",
     "mean_per_class_recall": "Share of correct predictions per class, averaged over the classes that occur.",
     "mean_average_precision": "Average precision of ranking images by similarity to a class; mean over classes.",
-    "image_to_text_r1": "Share of images for which one of their own captions ranks first among all captions.",
+    "image_to_text_r1": "Share of images for which one of their own captions ranks first among all captions. Of "
+    "equal captions, the first in the data ranks first.",
     "text_to_image_r1": "Share of captions for which their own image ranks first among all images.",
     "image_to_text_mean_rank": "Mean rank of the first of an image's own captions. 1 is best.",
     "text_to_image_mean_rank": "Mean rank of a caption's own image. 1 is best.",
