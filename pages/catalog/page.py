@@ -126,6 +126,7 @@ results_table(
     selected=chosen,
     on_select=data.choose_rows,
     config={
+        "pretrained": st.column_config.TextColumn("Pretrained", width=170),  # tags that differ in their end
         "family": st.column_config.TextColumn("Family", width=130),
         "flags": st.column_config.TextColumn("Flags", help=FLAGS_HELP, width="medium"),
         **({"measured": st.column_config.TextColumn("Source of the speed", width=270)} if filters.device else {}),
