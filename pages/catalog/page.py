@@ -111,8 +111,9 @@ columns = [
     *("model", *(axis for axis in (axes.y, axes.x) if selected[axis].notna().any())),  # visible on a phone
     *([*timings_shown, "batch_size", "measured"] if filters.device else []),  # no estimate without its mark
     *(["front"] if axes.front else []),
-    *(*(["pretrained"] if accuracies else []), "image_size", "library", "family"),
-    *(*accuracies, *timings_shown, *(["flags"] if (selected["flags"] != "").any() else [])),
+    *(*(["pretrained"] if accuracies else []), "image_size", *accuracies),
+    *(*timings_shown, *(["flags"] if (selected["flags"] != "").any() else [])),  # a timing beside its flags
+    *("library", "family"),
     *(choose.in_unit(column, axes.flops) for column in COSTS),
     *(["published"] if accuracies else []),
     *(["measured"] if timings_shown else []),
