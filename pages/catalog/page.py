@@ -111,8 +111,9 @@ columns = [
     *("model", *(axis for axis in (axes.y, axes.x) if selected[axis].notna().any())),  # visible on a phone
     *([*timings_shown, "batch_size", "measured"] if filters.device else []),  # no estimate without its mark
     *(["front"] if axes.front else []),
-    *(*(["pretrained"] if accuracies else []), "image_size", "library", "family"),
-    *(*accuracies, *timings_shown, *(["flags"] if (selected["flags"] != "").any() else [])),
+    *(*(["pretrained"] if accuracies else []), "image_size", *accuracies),
+    *(*timings_shown, *(["flags"] if (selected["flags"] != "").any() else [])),  # a timing beside its flags
+    *("library", "family"),
     *(choose.in_unit(column, axes.flops) for column in COSTS),
     *(["published"] if accuracies else []),
     *(["measured"] if timings_shown else []),
@@ -126,6 +127,7 @@ results_table(
     selected=chosen,
     on_select=data.choose_rows,
     config={
+        "pretrained": st.column_config.TextColumn("Pretrained", width=170),  # tags that differ in their end
         "family": st.column_config.TextColumn("Family", width=130),
         "flags": st.column_config.TextColumn("Flags", help=FLAGS_HELP, width="medium"),
         **({"measured": st.column_config.TextColumn("Source of the speed", width=270)} if filters.device else {}),

@@ -69,7 +69,7 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
     st.header("Classes and prompts", anchor=False)
     data_classes = preview.look.classes if preview.look else ()
     left, middle, right = st.columns(3)
-    hint = f"one per line; default: {', '.join(data_classes[:3])}, …" if data_classes else "one per line"
+    hint = f"one per line; default: {shortened(data_classes)}" if data_classes else "one per line"
     values = {"classes": spec_form.field(EvaluateSpec, "classes", hint=hint, place=left)}
     hint = "one per line, with {} for the name; default: those of the data or of open_clip"
     values["templates"] = spec_form.field(EvaluateSpec, "templates", hint=hint, place=middle)
