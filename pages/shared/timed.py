@@ -92,7 +92,7 @@ def _durations(row: TimedRow) -> list[str]:
         earlier = ", ".join(row.first_call_after)
         notes.append(f"First call after {earlier} in the same process, which may have loaded shared kernels.")
     if row.parts and row.seconds is not None:
-        notes.append(f"All rows timed side by side took {duration(row.seconds)}: {readable.spent(row.parts)}.")
+        notes.append(f"This row and those timed beside it took {duration(row.seconds)}: {readable.spent(row.parts)}.")
     return notes
 
 

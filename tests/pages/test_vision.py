@@ -341,7 +341,7 @@ def test_a_selected_row_of_an_accelerator_has_two_figures_and_says_where_its_tim
     assert "faster in latency: 1.25 times as fast as eager" in page_text
     assert "First call after eager in the same process" in page_text
     where = "starts 12 s, compilation 31.5 s, warm-up 3 s, samples 12 s, rest 1.5 s"
-    assert f"All rows timed side by side took 1 min: {where}." in page_text
+    assert f"This row and those timed beside it took 1 min: {where}." in page_text
 
 
 @pytest.mark.slow
