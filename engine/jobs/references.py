@@ -174,11 +174,11 @@ def _split(trained: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict
                 "or give --no-held-out to evaluate on its training data"
             )
         return None
-    asked = spec.json_split
-    if asked not in ("auto", trained.json_split) and (asked, trained.json_split) != ("train", "auto"):
+    json_split = spec.json_split
+    if json_split not in ("auto", trained.json_split) and (json_split, trained.json_split) != ("train", "auto"):
         return None  # another part of a Karpathy JSON, which the training did not use
     split: dict[str, Any] = {"seed": trained.seed, "samples": trained.samples}
-    if trained.val_data or not trained.val_fraction or (asked, trained.json_split) == ("train", "auto"):
+    if trained.val_data or not trained.val_fraction or (json_split, trained.json_split) == ("train", "auto"):
         if spec.held_out:
             whole = "give its val_data, other data, or --no-held-out to evaluate on its training data"
             raise Refused(f"{what} held out no pairs of {data}: {whole}")
@@ -242,7 +242,8 @@ def check_paths(settings: Settings, spec: Spec) -> None:
     for name, path in named_paths(spec):
         if not _readable(settings, path):
             roots = ", ".join(str(root) for root in settings.roots)
-            raise Refused(f"{name}: nothing can be read at {path!r}. Readable folders: {roots}")
+            why = " The run that made it may have been deleted." if _in_folder(settings, path)[0] else ""
+            raise Refused(f"{name}: nothing can be read at {path!r}.{why} Readable folders: {roots}")
 
 
 def check_again(store: Store, settings: Settings, run: Run) -> None:

@@ -217,8 +217,8 @@ def _parent(path: str, known: set[str]) -> str | None:
 
 
 RUN_COLUMNS = (
-    *("id", "kind", "state", "what", "train_loss", "clip_val_loss", "zeroshot_top1", "latency_ms", "flags", "created"),
-    *("duration_s", "tags", "owner", "device", "error", "cause", "progress"),
+    *("id", "state", "zeroshot_top1", "clip_val_loss", "train_loss", "latency_ms"),  # visible on a phone
+    *("kind", "what", "flags", "tags", "created", "duration_s", "owner", "device", "error", "cause", "progress"),
 )
 
 

@@ -75,8 +75,8 @@ def build_sizes(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers
     rows = {key: row for key, row in _still_right(folder).items() if ModelName.of(key[0], key[1]) in installed}
     own = _by_size(catalog_dir)
     models = {ModelName.of(origin, model) for origin, model, _ in own} & set(installed)
-    asked = {(name.library, name.model, size) for name in models for size in sizes.get(name, ())}
-    wanted = [(ModelName.of(origin, model), size) for origin, model, size in sorted(asked - {*rows, *own})]
+    published_sizes = {(name.library, name.model, size) for name in models for size in sizes.get(name, ())}
+    wanted = [(ModelName.of(origin, model), size) for origin, model, size in sorted(published_sizes - {*rows, *own})]
     yield Progress(done=0, total=len(wanted))
     for done, ((model, size), row) in enumerate(counted(wanted, workers), start=1):
         rows[model.library, model.model, size] = catalogue_row(row)

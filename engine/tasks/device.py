@@ -42,7 +42,7 @@ def label(operation: str, dtype: str) -> str:
 
 def measure(operation: str, dtype: str, spec: DeviceSpec, threads: int) -> DeviceRow:
     """Return the row of one operation. Errors become its status."""
-    asked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "model": label(operation, dtype),
         "device": spec.device,
         "device_name": environment.current(spec.device).device_name,
@@ -58,7 +58,7 @@ def measure(operation: str, dtype: str, spec: DeviceSpec, threads: int) -> Devic
     except Exception as error:  # noqa: BLE001 - any error of a device or driver becomes the row's status
         status = "out_of_memory" if out_of_memory(error) else "error"
         figures = {"status": status, "error": f"{type(error).__name__}: {error}"}
-    return DeviceRow(**asked | figures, seconds=round(time.perf_counter() - started, 3))
+    return DeviceRow(**fields | figures, seconds=round(time.perf_counter() - started, 3))
 
 
 def _figures(rate: Rate, operation: str) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def lost(name: ModelName, spec: ProfileSpec, end: Ended) -> ProfileRow:
 
 def _asked(name: ModelName, spec: ProfileSpec, device: str) -> dict[str, Any]:
     """Return the fields of a row that are known before anything is counted."""
-    asked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "library": name.library,
         "model": name.model,
         "counter": spec.counter,
@@ -155,8 +155,8 @@ def _asked(name: ModelName, spec: ProfileSpec, device: str) -> dict[str, Any]:
         **{option: getattr(spec, option) for option in OPTIONS},
     }
     if spec.image_size:
-        asked["image_size"] = format_image_size(spec.image_size[0])
-    return asked
+        fields["image_size"] = format_image_size(spec.image_size[0])
+    return fields
 
 
 def _steps(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> Iterator[dict[str, Any]]:

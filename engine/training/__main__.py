@@ -32,18 +32,18 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, force=True)
     # open_clip gathers features with this deprecated function
     warnings.filterwarnings("ignore", "torch.distributed.nn.functional.all_gather is deprecated", FutureWarning)
-    asked = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: asked.set())
-    signal.signal(signal.SIGINT, lambda *_: asked.set())
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
     threading.Thread(target=_end_with, args=(job.parent, os.getppid()), daemon=True).start()
     try:
-        _train(job, asked)
+        _train(job, stop)
     except Exception as error:
         launch.fail(error, job.run_dir)
         raise
 
 
-def _train(job: launch.Job, asked: threading.Event) -> None:
+def _train(job: launch.Job, stop: threading.Event) -> None:
     with joined(job.spec.device) as place:
         logging.getLogger("engine").setLevel(logging.INFO if place.first else logging.WARNING)
         here = int(os.environ["LOCAL_WORLD_SIZE"])  # torchrun sets it
@@ -52,7 +52,7 @@ def _train(job: launch.Job, asked: threading.Event) -> None:
             prepare(job.spec, place, job.run_dir, Settings().roots),
             job.run_dir,
             job.device_name,
-            stopped=asked.is_set,
+            stopped=stop.is_set,
             notes=job.notes,
         )
         last = None

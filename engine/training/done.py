@@ -85,17 +85,17 @@ def start(run_dir: Path, resume: str, roots: Roots) -> tuple[tuple[checkpoints.S
     lost = _lost(run_dir, own)
     if not resume:
         return None, run_dir, [f"{note}: training starts again at step 0" for note in lost]
-    asked = expand_home(resume)
-    if file_within(asked, roots):
-        return (checkpoints.load(asked, roots), asked), asked.parent.parent, lost
-    folder = checkpoints_folder(asked)
-    if (found := checkpoints.load_latest(folder if stat_within(folder, roots) else asked, roots)) is None:
+    source = expand_home(resume)
+    if file_within(source, roots):
+        return (checkpoints.load(source, roots), source), source.parent.parent, lost
+    folder = checkpoints_folder(source)
+    if (found := checkpoints.load_latest(folder if stat_within(folder, roots) else source, roots)) is None:
         raise Refused(
             f"{resume} has no checkpoint that can be loaded. Give another one to continue from, or leave resume empty "
             "to start at step 0"
         )
     state, path, notes = found
-    return (state, path), asked, [*lost, *notes]
+    return (state, path), source, [*lost, *notes]
 
 
 def _lost(run_dir: Path, own: Path) -> list[str]:
@@ -129,16 +129,16 @@ def changes(spec: TrainSpec, path: Path, before: Mapping[str, Any]) -> list[str]
     before: the request at that time, as JSON. Fields missing from it count as unchanged.
     Errors: Refused if a field has changed that would make it a different training.
     """
-    asked = spec.model_dump(mode="json")
-    other = [name for name, value in before.items() if name in asked and not _same(name, asked[name], value)]
+    request = spec.model_dump(mode="json")
+    other = [name for name, value in before.items() if name in request and not _same(name, request[name], value)]
     if refused := [name for name in other if name not in NOTED and name not in FREE]:
-        details = ", ".join(f"{name} was {_shown(before[name])} and is now {_shown(asked[name])}" for name in refused)
+        details = ", ".join(f"{name} was {_shown(before[name])} and is now {_shown(request[name])}" for name in refused)
         raise Refused(
             f"{path.name} cannot be continued exactly: {details}. Ask for the same, or begin a new training with "
             "its weights (--pretrained)"
         )
     return [
-        f"continued with {name} {_shown(asked[name])} instead of {_shown(before[name])}"
+        f"continued with {name} {_shown(request[name])} instead of {_shown(before[name])}"
         for name in other
         if name in NOTED
     ]

@@ -40,10 +40,10 @@ def answer(question: Outlook) -> Prospect:
     if isinstance(spec, TrainSpec):
         spec = precision.resolved(spec)
     roots = Settings().roots
-    for asked, weights in _models(spec):
+    for part, weights in _models(spec):
         for look in (_tokenizer, _weights):
             try:
-                found += look(asked, weights, roots)
+                found += look(part, weights, roots)
             except Refused as refused:
                 problems.append(str(refused))
     needs: tuple[int, int] | None = None

@@ -22,7 +22,10 @@ COLUMNS = (
     *("what", "model", "run", "variant", "ms", "baseline_ms", "speedup", "speedup_low", "speedup_high", "verdict"),
     *("mode", "batch_size", "differs_in", "flags", "note"),
 )
-SPEEDUP = "The speed-up is the ratio of the medians of all samples, baseline / other row, averaged over the processes."
+SPEEDUP = (
+    "The speed-up is the ratio of medians, baseline / other row, in each process, and its geometric mean over the "
+    "processes. The times are medians of all samples, so their ratio differs when processes differ."
+)
 BETWEEN = (
     " Rows of different runs get a verdict only if each request has at least 3 runs on one host; then the medians of "
     "whole runs are compared. Otherwise the interval does not include the differences between runs."

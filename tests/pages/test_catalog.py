@@ -200,7 +200,7 @@ def test_an_accuracy_brings_a_row_per_pretrained_tag_a_front_and_its_source() ->
     traces = {trace["name"]: trace for trace in figure(app)["data"]}
     assert len(traces[f"Pareto front ({len(front(app))})"]["x"]) == len(front(app))
     counts = f"**{len(tagged)}** of {len(table)} rows shown (one per model, image size and pretrained tag)"
-    assert f"{counts}; {len(table) - len(tagged)} have no value for this plot" in texts(app)
+    assert f"{counts}; {len(table) - len(tagged)} more in the table have no value for this plot" in texts(app)
     hovers = [str(point[-1]) for trace in figure(app)["data"] for point in trace.get("customdata", [])]
     assert all("published by huggingface/pytorch-image-models" in hover for hover in hovers)
 

@@ -472,25 +472,26 @@ def test_a_run_whose_rows_all_failed_does_not_look_like_a_success(store: Store) 
 
 @pytest.mark.slow
 def test_the_list_shows_the_columns_that_a_run_on_the_page_has_a_value_for(store: Store) -> None:
-    always = ["kind", "state", "what", "created", "duration_s", "device"]
+    request = ["kind", "what"]
+    always = ["created", "duration_s", "device"]
     finish(store, queue(store, "resnet18"), [profile_row("resnet18")])
-    assert columns(open_page(LIST)) == always
+    assert columns(open_page(LIST)) == ["state", *request, *always]
     trained, timed, two = store.enqueue(TrainSpec()), queue_benchmark(store, "a"), queue_benchmark(store, "a", "b")
     finish(store, trained, [train_row(1, zeroshot_top1=None), train_row(2, zeroshot_top1=None)])
     finish(store, timed, [benchmark_row("a", flags=("unstable",))])
     finish(store, two, [benchmark_row("a"), benchmark_row("b")])
     store.set_tags(trained, ["paper"])
     app = open_page(LIST)
-    results = ["train_loss", "clip_val_loss", "latency_ms", "flags"]
-    assert columns(app) == [*always[:3], *results, *always[3:5], "tags", "device"]
+    results = ["clip_val_loss", "train_loss", "latency_ms"]  # at the left, where a phone shows them
+    assert columns(app) == ["state", *results, *request, "flags", "tags", *always]
     (table,) = [table for table in app.dataframe if table.key == "runs_table"]
     shown = table.value.set_index("id")
     assert list(shown.loc[str(trained), ["train_loss", "clip_val_loss"]]) == [1.5, 1.75]
     assert shown.loc[str(timed), "latency_ms"] == 20.0
     assert shown["latency_ms"].notna().sum() == 1, "a run of two models has no latency"
-    assert columns(open_page(LIST, runs_kinds="benchmark")) == [*always[:3], "latency_ms", "flags", *always[3:]]
+    assert columns(open_page(LIST, runs_kinds="benchmark")) == ["state", "latency_ms", *request, "flags", *always]
     chosen = ["Request", "Held-out loss", "Top-1", "Done"]
-    assert columns(open_page(LIST, runs_columns=chosen)) == ["what", "clip_val_loss", "progress"]
+    assert columns(open_page(LIST, runs_columns=chosen)) == ["clip_val_loss", "what", "progress"]
     assert listed(open_page(LIST, runs_order="lowest held-out loss"))[0] == trained
 
 

@@ -42,7 +42,7 @@ class Sizes:
         if size is None:
             size = yield from self._largest(mode, notes, progress)
         decays = self.spec.batch_size != "sweep"
-        asked = size
+        first_size = size
         while True:
             job = Job(
                 spec=self.spec,
@@ -60,8 +60,8 @@ class Sizes:
                 size = decayed(size)
                 continue
             self.exhausted = self.exhausted or timed_out or "out_of_memory" in statuses
-            if size != asked:
-                notes.append(f"batch size {size} instead of {asked}, which ran out of memory")
+            if size != first_size:
+                notes.append(f"batch size {size} instead of {first_size}, which ran out of memory")
             return Outcome(mode, size, tuple(found), tuple(notes))
 
     def _largest(self, mode: Mode, notes: list[str], progress: Progress) -> Generator[Progress, None, int]:

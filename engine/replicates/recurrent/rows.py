@@ -41,8 +41,8 @@ def _row(spec: RecurrentSpec, common: Mapping[str, Any], found: Found, runner: R
             notes.append(f"not counted: {' '.join(str(error).split())[:300]}")
     if runner.execution in ("script", "trace"):
         fields |= {name: getattr(spec, name) for name in TORCHSCRIPT}
-    asked = {"library": runner.library, "model": runner.name, "family": runner.family, "network": runner.network}
-    return RecurrentRow(**{**common, **asked, **_sizes(spec, runner), **fields}, notes=tuple(notes))
+    runner_facts = {"library": runner.library, "model": runner.name, "family": runner.family, "network": runner.network}
+    return RecurrentRow(**{**common, **runner_facts, **_sizes(spec, runner), **fields}, notes=tuple(notes))
 
 
 def _sizes(spec: RecurrentSpec, runner: Runner) -> dict[str, Any]:

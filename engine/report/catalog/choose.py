@@ -95,9 +95,9 @@ def sentence(
     """
     lacking = int(kept[[x, y]].isna().any(axis=1).sum())
     tagged = frame.duplicated(["name", "image_size"]).any()
-    each = "one per model, image size and pretrained tag" if tagged else "one per model and image size"
-    parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} rows shown ({each})"]
-    parts += [f"{lacking:,} {'has' if lacking == 1 else 'have'} no value for this plot"] if lacking else []
+    a_row = "one per model, image size and pretrained tag" if tagged else "one per model and image size"
+    parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} rows shown ({a_row})"]
+    parts += [f"{lacking:,} more in the table have no value for this plot"] if lacking else []
     parts += [f"**{front:,}** on the Pareto front"] if front else []
     parts += [f"{plural(left_off, 'flagged row')} left off the front"] if left_off else []
     parts += [f"**{selected:,}** selected"] if selected else []

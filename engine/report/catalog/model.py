@@ -22,17 +22,17 @@ TRAINABLE = "open_clip"
 """The library whose models can be trained and evaluated here."""
 
 
-def find(asked: str, families: Mapping[ModelName, str]) -> ModelName:
+def find(text: str, families: Mapping[ModelName, str]) -> ModelName:
     """Return the only model that matches a name or pattern. families: as for names.resolve.
 
     Errors: ModelNotFound with the closest names, or with all matches of a pattern; Refused when the name is too long.
     """
-    if len(asked) > LONGEST_NAME:
-        raise Refused(f"a model's name has at most {LONGEST_NAME} characters, this one {len(asked):,}")
-    matches = resolve([asked], families)
+    if len(text) > LONGEST_NAME:
+        raise Refused(f"a model's name has at most {LONGEST_NAME} characters, this one {len(text):,}")
+    matches = resolve([text], families)
     if len(matches) > 1:
         first = ", ".join(matches[:3]) + (", ..." if len(matches) > 3 else "")
-        raise ModelNotFound(f"{asked!r} means {len(matches)} models ({first}), and this page shows one")
+        raise ModelNotFound(f"{text!r} means {len(matches)} models ({first}), and this page shows one")
     return matches[0]
 
 

@@ -43,14 +43,14 @@ def facts(run: Run) -> dict[tuple[str, str], str]:
     For a setting that was empty in the request, the value is the one that the run used.
     """
     used = run.spec.resolved | (run.environment.settings if run.environment else {})
-    asked = run.spec.model_dump(mode="json")
+    request = run.spec.model_dump(mode="json")
     texts = {
         (REQUEST, name): _text(used.get(name, value) if value in (*OPEN, "auto") else value)
-        for name, value in asked.items()
+        for name, value in request.items()
     }
     if run.environment is not None:
-        ran = run.environment.model_dump(mode="json", exclude={"settings", *({"seed"} & asked.keys())})
-        ran |= {name: value for name, value in used.items() if name not in asked}
+        ran = run.environment.model_dump(mode="json", exclude={"settings", *({"seed"} & request.keys())})
+        ran |= {name: value for name, value in used.items() if name not in request}
         ran |= {f"{VERSION}{name}": version for name, version in ran.pop("versions").items()}
         ran |= {f"{GPU}{name}": value for name, value in ran.pop("gpu").items()}
         texts |= {(ENVIRONMENT, name): _text(value) for name, value in ran.items()}

@@ -31,8 +31,14 @@ def estimate(row: pd.DataFrame, way: str) -> pd.DataFrame:
     for batch in BATCHES:
         line: dict[str, Any] = {"batch_size": batch}
         for precision in PRECISIONS:
-            asked = {"models": (name,), "batch_size": batch, "precision": (precision,), "image_size": size, **WAYS[way]}
-            need = needs.memory(BenchmarkSpec.model_validate(asked), [name], row)
+            request = {
+                "models": (name,),
+                "batch_size": batch,
+                "precision": (precision,),
+                "image_size": size,
+                **WAYS[way],
+            }
+            need = needs.memory(BenchmarkSpec.model_validate(request), [name], row)
             line[precision] = need.gb if need else np.nan
         lines.append(line)
     return pd.DataFrame(lines, columns=["batch_size", *PRECISIONS])

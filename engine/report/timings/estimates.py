@@ -72,7 +72,7 @@ def calibration(
     Errors: Refused when the budget is too short.
     """
     models = calibrate.choose(work, published_alike(devices.shipped(), device)[0], batch_size, budget_s)
-    each = budget_s / len(models)
+    share_s = budget_s / len(models)
     return BenchmarkSpec(
         models=tuple(models),
         device=device,
@@ -81,8 +81,8 @@ def calibration(
         batch_size=batch_size,
         threads=threads,
         replicates=1,
-        min_seconds=each,
-        max_seconds=3 * each,
+        min_seconds=share_s,
+        max_seconds=3 * share_s,
     )
 
 

@@ -246,6 +246,9 @@ def test_every_file_of_several_is_checked(settings: Settings) -> None:
     for name, value in (("more_data", ("/etc",)), ("probe_data", "/etc"), ("more_models", ("ViT-B-32,/etc/passwd",))):
         with pytest.raises(Refused, match=f"^{name}: nothing can be read at"):
             references.check_paths(settings, EvaluateSpec.model_validate({name: value}))
+    deleted = settings.runs_dir / "7" / "checkpoints" / "best.pt"
+    with pytest.raises(Refused, match=r"best\.pt'\. The run that made it may have been deleted\. Readable folders"):
+        references.check_paths(settings, EvaluateSpec(checkpoint=str(deleted)))
 
 
 def test_one_name_takes_a_run_in_train_and_evaluate(store: Store, settings: Settings) -> None:
