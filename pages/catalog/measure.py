@@ -68,7 +68,8 @@ def plan(
     untimed = rows[rows["latency_ms"].isna()]
     to_time = _without(untimed, waiting)
     specs = _specs(to_time, setting)
-    sentence = f"{subject}: {_progress(len(rows), len(untimed), len(untimed) - len(to_time))}."
+    sentence = f"{subject}: {_progress(len(rows), len(untimed), len(untimed) - len(to_time))}"
+    sentence += f", {count:,} flagged." if (count := int(choose.flagged(rows).sum())) else "."
     estimate = ""
     if specs:
         duration_s = sum((durations.timing_s(spec, spec.models) for spec in specs), needs.Span(0, 0))

@@ -17,7 +17,7 @@ def draw(runs: Sequence[Run]) -> None:
     if warnings := settings.warnings(runs):
         st.warning(
             "  \n".join(plain(sentence) for sentence in warnings),
-            title="These runs differ in settings that affect their results",
+            title="These runs differ in settings that change what their values mean",
             icon=":material/warning:",
         )
     frame = settings.table(runs)

@@ -24,7 +24,7 @@ COLUMNS = (
 )
 SPEEDUP = (
     "The speed-up is the ratio of medians, baseline / other row, in each process, and its geometric mean over the "
-    "processes. The times are medians of all samples, so their ratio differs when processes differ."
+    "processes. A time is the median of the processes' medians, so the ratio of two times differs when processes do."
 )
 BETWEEN = (
     " Rows of different runs get a verdict only if each request has at least 3 runs on one host; then the medians of "

@@ -16,7 +16,7 @@ from engine.results import VERDICTS, BenchmarkRow
 from engine.specs import BenchmarkSpec
 from engine.specs.building import OPTIONS, changes
 from engine.store import Run
-from pages.shared import backend, run_view, timed
+from pages.shared import backend, comparison_link, run_view, timed
 from pages.shared.chart.chart import chart, tabs
 from pages.shared.table import download, download_rows, from_rows, informative_columns, results_table
 from pages.shared.text import plain
@@ -55,6 +55,10 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         _downloads(run, rows)
         if _purpose(run) == "performance":
             run_view.more_processes(run, min_samples=None, max_seconds=None)
+            if len({row.name for row in rows if row.latency_ms}) > 1:
+                address = {comparison_link.RUNS: str(run.id)}
+                icon, help = ":material/compare_arrows:", "Which model is faster, with the interval of each ratio."
+                st.page_link("compare/page.py", label="Compare models", icon=icon, help=help, query_params=address)
         timed.failures(rows)
     _charts(run, rows)
     by_label = {_label(row): (row, share) for row, share in zip(rows, utilisation, strict=True)}

@@ -323,6 +323,7 @@ def test_a_flagged_timing_is_hollow_off_the_front_and_timed_again_by_one_click(s
     assert symbols == {"timm:resnet50": True, "timm:resnet18": False}
     app.toggle(key="catalog_flagged").set_value(True).run()
     assert {name.partition(".")[0] for name in front(app)} == {"resnet50"}
+    assert "timed, 1 flagged." in plainly(app)
     app.button(key="catalog_again").click().run()
     assert store.runs()[0].spec == BenchmarkSpec(models=("timm:resnet50",), image_size="224", threads=2)
 

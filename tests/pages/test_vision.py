@@ -18,6 +18,7 @@ from tests.support.page import (
     ENVIRONMENT,
     benchmark_row,
     finish,
+    followed,
     further,
     open_page,
     queue_benchmark,
@@ -81,6 +82,14 @@ def test_a_busy_machine_is_named_beside_the_estimate(monkeypatch: pytest.MonkeyP
     assert "(longer now: the load is 10 on 2 CPUs)" in texts(open_page(PAGE, benchmark_models="resnet50"))
     monkeypatch.setattr(os, "getloadavg", lambda: (1.2, 3.0, 9.8))
     assert "longer now" not in texts(open_page(PAGE, benchmark_models="resnet50"))
+
+
+@pytest.mark.slow
+def test_models_timed_in_one_run_are_compared_from_there(store: Store) -> None:
+    app = followed(shown(store, benchmark_row("a"), benchmark_row("b")), "Compare models")
+    assert app.title[0].value == "Compare"
+    assert "geometric mean over the processes" in plainly(app)
+    assert not [link for link in shown(store, benchmark_row("a")).get("page_link") if "Compare m" in link.proto.label]
 
 
 @pytest.mark.slow

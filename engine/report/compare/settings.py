@@ -89,6 +89,10 @@ def warnings(runs: Sequence[Run]) -> list[str]:
             parts = ", ".join(f"{value} ({numbered_runs(run_ids)})" for value, run_ids in runs_by_value.items())
             why = f"; {WHY[name]}" if kind in ("train", "evaluate") and where == REQUEST and name in WHY else ""
             sentences.append(f"{name[0].upper()}{name[1:].replace('_', ' ')}: {parts}{why}.")
+    for tuned in runs:
+        weights = str(getattr(tuned.spec, "pretrained", ""))
+        sources = [source for source in runs if f"/{source.id}/checkpoints/" in weights]
+        sentences += [f"Run {tuned.id} starts from a checkpoint of run {source.id}." for source in sources]
     return sentences
 
 

@@ -398,6 +398,8 @@ def test_a_count_depends_on_no_host_and_a_loss_on_its_batch() -> None:
     trainings = [run(1, TrainSpec(batch_size=32, lr=1e-3)), run(2, TrainSpec(batch_size=64, lr=1e-4))]
     (message,) = settings.warnings(trainings)
     assert message == "Batch size: 32 (run 1), 64 (run 2); a contrastive loss depends on the number of pairs in a step."
+    tuned = run(2, TrainSpec(batch_size=32, pretrained="/runs/1/checkpoints/best.pt"))
+    assert settings.warnings([trainings[0], tuned]) == ["Run 2 starts from a checkpoint of run 1."]
     (message,) = settings.warnings([run(1, EvaluateSpec(model="ViT-B-32")), run(2, EvaluateSpec(held_out=False))])
     assert message == "Held out: yes (run 1), no (run 2); values come from different pairs."
 
