@@ -90,6 +90,7 @@ def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
             y=places,
             text=np.where(values > 0, values.astype(str), "") if written else None,
             texttemplate="%{text}" if written else None,
+            textfont={"color": "#0d1117"},  # readable on the whole colour scale in both themes
             hovertext=hovers,
             hovertemplate=f"%{{hovertext}} (%{{z:.1%}})<br>{text(source)}<extra></extra>",
             colorscale=[[0, "#EDF2F6"], [1, COLOURS[0]]],  # opaque, or Plotly writes dark on dark in the dark theme
