@@ -186,7 +186,8 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     ends = [1.05, *drawn["end"]]
     begins = [0.95, *drawn["speedup"], *drawn["speedup_low"].dropna()]
     span = max(ends) - min(begins)
-    figure.update_xaxes(range=[min(begins) - 0.05 * span, max(ends) + 0.35 * span])
+    room = 0.65 if (drawn["speedup_high"] > last).any() else 0.35  # for the text beside the intervals
+    figure.update_xaxes(range=[min(begins) - 0.05 * span, max(ends) + room * span])
     return figure
 
 
