@@ -119,7 +119,7 @@ def profile(model: str, spec: ProfileSpec, build: Builder = library.build) -> Pr
 
 
 def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> Profiled:
-    asked = _asked(name, spec, device)
+    known = _known_fields(name, spec, device)
     figures: dict[str, Any] = {}
     started = time.perf_counter()
     try:
@@ -129,7 +129,7 @@ def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) ->
         figures["status"] = "out_of_memory" if out_of_memory(error) else "error"
         figures["error"] = f"{type(error).__name__}: {error}"
     modules = figures.pop("modules", ())
-    fields = asked | figures
+    fields = known | figures
     if modules:
         fields["detail_file"] = detail_name(name.library, name.model, fields["image_size"], fields["batch_size"])
     return Profiled(ProfileRow(**fields, seconds=round(time.perf_counter() - started, 3)), modules)
@@ -138,11 +138,11 @@ def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) ->
 def lost(name: ModelName, spec: ProfileSpec, end: Ended) -> ProfileRow:
     """Return the row of a model whose processes died. spec: as in profile."""
     return ProfileRow(
-        **_asked(name, spec, spec.device), status=end.status, error=f"{end.error} (when tried again, too)"
+        **_known_fields(name, spec, spec.device), status=end.status, error=f"{end.error} (when tried again, too)"
     )
 
 
-def _asked(name: ModelName, spec: ProfileSpec, device: str) -> dict[str, Any]:
+def _known_fields(name: ModelName, spec: ProfileSpec, device: str) -> dict[str, Any]:
     """Return the fields of a row that are known before anything is counted."""
     fields: dict[str, Any] = {
         "library": name.library,

@@ -97,7 +97,8 @@ def sentence(
     tagged = frame.duplicated(["name", "image_size"]).any()
     a_row = "one per model, image size and pretrained tag" if tagged else "one per model and image size"
     parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} rows shown ({a_row})"]
-    parts += [f"{lacking:,} more in the table have no value for this plot"] if lacking else []
+    verb = "has" if lacking == 1 else "have"
+    parts += [f"{lacking:,} more in the table {verb} no value for this plot"] if lacking else []
     parts += [f"**{front:,}** on the Pareto front"] if front else []
     parts += [f"{plural(left_off, 'flagged row')} left off the front"] if left_off else []
     parts += [f"**{selected:,}** selected"] if selected else []

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from engine.specs import Spec
+from engine.specs.clip import short_name
 from engine.store import Run
 from engine.words import numbered_runs
 
@@ -90,8 +91,8 @@ def warnings(runs: Sequence[Run]) -> list[str]:
             why = f"; {WHY[name]}" if kind in ("train", "evaluate") and where == REQUEST and name in WHY else ""
             sentences.append(f"{name[0].upper()}{name[1:].replace('_', ' ')}: {parts}{why}.")
     for tuned in runs:
-        weights = str(getattr(tuned.spec, "pretrained", ""))
-        sources = [source for source in runs if f"/{source.id}/checkpoints/" in weights]
+        weights = short_name(getattr(tuned.spec, "pretrained", "")).partition(":")[0]
+        sources = [source for source in runs if weights == f"run {source.id}"]
         sentences += [f"Run {tuned.id} starts from a checkpoint of run {source.id}." for source in sources]
     return sentences
 
