@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from sqlalchemy import update
 
 from engine import jobs
-from engine.jobs.hosts import declare_gone, host_name, lost_host, open_hosts, this_host
+from engine.jobs.hosts import GIVE_UP_LEASES, declare_gone, host_name, lost_host, open_hosts, this_host
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec, Refused
 from engine.store import Attempt, Cause, Exit, StaleAttempt, State, Store, attempts, queue, tables
@@ -206,20 +205,16 @@ def test_a_scheduler_that_cannot_start_a_warm_process_says_why_of_each_run(quick
 
 
 @pytest.mark.slow
-def test_a_lock_that_outlasts_the_leases_ends_no_healthy_run(quick: House) -> None:
-    ids = [quick.submit(steps=120, seconds=0.1, device=f"cuda:{number}") for number in range(3)]
+def test_a_lock_that_outlasts_the_leases_ends_no_healthy_run(house: House) -> None:
+    lease_s = 3.0
+    patient = House(house.settings.model_copy(update={"lease_s": lease_s}), house.store, house.kinds)
+    ids = [patient.submit(steps=120, seconds=0.1, device=f"cuda:{number}") for number in range(3)]
     for run_id in ids:
-        quick.steps(run_id, 2)
-    release = threading.Event()
-
-    def lock() -> None:
-        with quick.store.database.write():
-            release.wait(8)  # twice the silence after which a worker is ended
-
-    holder = threading.Thread(target=lock)
-    holder.start()
-    holder.join()
+        patient.steps(run_id, 2)
+    with patient.store.database.write():
+        time.sleep((GIVE_UP_LEASES + 1) * lease_s)
     for run_id in ids:
-        run = quick.end(run_id)
-        assert (run.state, run.attempt, run.error) == (State.FINISHED, 1, "")
-        assert [row.step for row in quick.store.rows(run_id)] == list(range(1, 121))
+        run = patient.end(run_id)
+        log = (patient.settings.runs_dir / "scheduler.log").read_text()
+        assert (run.state, run.attempt, run.error) == (State.FINISHED, 1, ""), log
+        assert [row.step for row in patient.store.rows(run_id)] == list(range(1, 121))
