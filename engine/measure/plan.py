@@ -34,6 +34,7 @@ class Plan:
     min_seconds: float = 2.0
     warmup_calls: int = 5
     warmup_seconds: float = 0.5
+    """Least seconds of the warm-up, or MOST_WARMUP of min_seconds if that is less."""
     max_seconds: float = math.inf
     """Maximum wall time in s for warm-up and sampling of all subjects. A block that would end later is not started, but
     each subject gets at least one warm-up block and one sample."""
@@ -42,9 +43,14 @@ class Plan:
     """Seed for the random order of subjects in each round."""
 
     @property
+    def least_warmup_seconds(self) -> float:
+        """Return the seconds before which a warm-up does not end, even on a plateau."""
+        return min(self.warmup_seconds, self.most_warmup_seconds)
+
+    @property
     def most_warmup_seconds(self) -> float:
         """Return the seconds after which a warm-up with enough calls ends, even without a plateau."""
-        return max(self.warmup_seconds, MOST_WARMUP * self.min_seconds)
+        return MOST_WARMUP * self.min_seconds
 
 
 @dataclass(frozen=True)

@@ -90,12 +90,22 @@ def switches(
     )
     try:
         matmul.allow_tf32 = found.tf32
-        torch.use_deterministic_algorithms(deterministic, warn_only=not strict)
+        _set_determinism((1 + strict) if deterministic else 0)
         with cudnn, torch.set_grad_enabled(training), _freezing() if freezing else nullcontext():
             yield
     finally:
         matmul.allow_tf32 = before[0]
-        torch.set_deterministic_debug_mode(before[1])
+        _set_determinism(before[1])
+
+
+def _set_determinism(level: int) -> None:
+    """Set which operations may run that have no deterministic form. 0: all; 1: all, with a warning; 2: none.
+
+    Does nothing if the level is 0 already. torch's function imports inductor, which takes 1 s, and eager processes have
+    no other use for it.
+    """
+    if level or torch.get_deterministic_debug_mode():
+        torch.use_deterministic_algorithms(level > 0, warn_only=level == 1)
 
 
 def _freezing() -> AbstractContextManager[None]:

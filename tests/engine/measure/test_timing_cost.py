@@ -115,8 +115,14 @@ def test_a_warm_up_ends_early_in_noise_alone() -> None:
         def model(clock: Clock = clock, draw: random.Random = draw) -> None:
             clock.now += 0.01 * math.exp(draw.gauss(0, 0.2))
 
-        took.append(run(clock, [subject("model", model)], Plan(min_seconds=10)).warmup_seconds)
+        plan = Plan(min_seconds=10, max_seconds=2)  # ends the sampling early, which is not looked at
+        took.append(run(clock, [subject("model", model)], plan).warmup_seconds)
     assert sum(seconds < 0.6 for seconds in took) >= 18
+
+
+def test_a_short_timing_has_a_warm_up_of_half_its_samples(clock: Clock) -> None:
+    session = run(clock, [subject("model", clock.work(1e-4))], Plan(min_seconds=0.1))
+    assert session.warmup_seconds == pytest.approx(0.05, abs=2e-3), "which is less than the usual 0.5 s"
 
 
 def test_a_slow_call_is_warmed_up_as_often_as_asked_and_no_longer(clock: Clock) -> None:

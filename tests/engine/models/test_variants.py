@@ -1,6 +1,7 @@
 """Models as variants make them: the same weights, the asked type and format, what cannot be done refused by name."""
 
 import re
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -196,17 +197,24 @@ def switched() -> tuple[bool, ...]:
         torch.backends.cudnn.allow_tf32,
         torch.backends.cudnn.benchmark,
         torch.are_deterministic_algorithms_enabled(),
+        torch._inductor.config.deterministic,
     )
 
 
 def test_switches_are_set_and_set_back() -> None:
     before = switched()
     with variants.switches(Numbers("float32", tf32=True), training=True, cudnn_benchmark=True, deterministic=True):
-        assert switched() == (True, True, True, True, True)
+        assert switched() == (True,) * 6
         with variants.switches(Numbers("float32"), training=False, cudnn_benchmark=False, deterministic=False):
-            assert switched() == (False, False, False, False, False)
-        assert switched() == (True, True, True, True, True)
+            assert switched() == (False,) * 6
+        assert switched() == (True,) * 6
     assert switched() == before
+
+
+def test_switches_without_determinism_do_not_import_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch._inductor.config", None)  # importing it fails
+    with variants.switches(Numbers("float32"), training=False, cudnn_benchmark=False, deterministic=False):
+        assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_the_loss_is_the_sum_over_the_number() -> None:
