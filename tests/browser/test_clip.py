@@ -2,8 +2,6 @@
 
 import csv
 import re
-import subprocess
-import sys
 import time
 import zipfile
 from collections import Counter
@@ -69,7 +67,7 @@ def test_ten_example_images_fill_one_row_or_two(page: Page, server: Server) -> N
 
 
 def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path) -> None:
-    """A minute and more: CLIP learns the digits in three epochs, validated four times."""
+    """CLIP learns the digits in three epochs, validated four times."""
     with serve(tmp_path) as server:
         page.goto(f"{server.url}/train?train_epochs=3&train_threads=1")
         expect(page.get_by_text("1,438 pairs to train on, 359 held out")).to_be_visible()
@@ -111,7 +109,7 @@ def test_digits_trained_stopped_resumed_and_evaluated(page: Page, tmp_path: Path
         found = {row.task: row for row in rows if isinstance(row, EvaluateRow)}
         assert found["zeroshot"].acc1 == [row for row in epochs if row.best][-1].zeroshot_top1
         expect(page.get_by_role("figure", name=re.compile("[Cc]onfusion")).first).to_be_visible()
-        search(page, tmp_path)
+        search(page)
 
 
 def test_captions_and_classes_from_a_sweep_to_a_folder_for_open_clip(page: Page, tmp_path: Path) -> None:
@@ -151,11 +149,12 @@ def test_captions_and_classes_from_a_sweep_to_a_folder_for_open_clip(page: Page,
         expect(code).to_be_visible()
         exported = re.search(r'local-dir:[^"]+', code.inner_text())
         assert exported
-        script = f"import open_clip; model, _, preprocess = open_clip.create_model_and_transforms({exported[0]!r})"
-        subprocess.run([sys.executable, "-c", script], check=True, timeout=LONG_S, cwd=tmp_path)
+        import open_clip  # only here, because it takes seconds
+
+        open_clip.create_model_and_transforms(exported[0])
 
 
-def search(page: Page, shots: Path) -> None:
+def search(page: Page) -> None:
     """The evaluated digits by a prompt: most of the first hits are what it asks for."""
     page.get_by_role("tab", name="Search").click()
     page.get_by_role("textbox", name="Search your images by text").fill("a photo of the digit seven")
@@ -167,9 +166,6 @@ def search(page: Page, shots: Path) -> None:
     with downloaded(page, "CSV", "Download").open() as file:
         lines = list(csv.DictReader(file))
     assert [f"{line['source']}, {line['label']}" for line in lines] == shown
-    for theme in ("light", "dark"):
-        page.emulate_media(color_scheme=theme)
-        page.screenshot(path=shots / f"search_{theme}.png", full_page=True)
 
 
 def test_a_zip_that_leads_outside_is_refused(page: Page, tmp_path: Path, server: Server) -> None:
