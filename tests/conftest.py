@@ -100,8 +100,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> "Answering":
 @pytest.fixture
 def no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no process, so that queued runs stay queued."""
-    monkeypatch.setattr("engine.jobs.lifecycle.start_engine", lambda *_arguments, **_options: None)
-    monkeypatch.setattr("engine.jobs.lifecycle.detach", lambda _process: None)
+    monkeypatch.setattr("engine.jobs.lifecycle.start_scheduler", lambda *_arguments: None)
 
 
 @pytest.fixture

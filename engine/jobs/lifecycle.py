@@ -67,12 +67,29 @@ def ensure_scheduler(settings: Settings, store: Store | None = None) -> None:
 
     store: the open store of these settings; by default it is opened here.
     """
-    if at_work(_lease(settings, store), fingerprint()):
-        nudge(settings.runs_dir)
-        return
+    code = fingerprint()
+    with nullcontext(store) if store else closing(open_store(settings)) as opened:
+        lease = leases.read(opened.database, lease_name(settings))
+        if at_work(lease, code):
+            nudge(settings.runs_dir)
+        else:
+            start_scheduler(settings, opened, code, lease)
+
+
+def start_scheduler(settings: Settings, store: Store, code: str, seen: Lease | None) -> None:
+    """Start a scheduler, and take the lease for it, so that nobody starts another one while it loads.
+
+    The scheduler takes the lease itself if that fails, and from a live holder with other code.
+    """
     log = settings.runs_dir / "scheduler.log"
     trim(log)
-    detach(start_engine(settings, "scheduler", log=log))
+    process = start_engine(settings, "scheduler", log=log)
+    # on Windows, the process of a virtual environment's Python is only the parent of the scheduler
+    if sys.platform != "win32" and (not seen or seen.expired or not _holder(seen)):
+        with suppress(Unavailable, ProcessLookupError):
+            holder = str(Identity.of(process.pid))
+            leases.take(store.database, lease_name(settings), holder, code, settings.lease_s, seen)
+    detach(process)
 
 
 def trim(log: Path) -> None:
@@ -157,8 +174,8 @@ def look_at_health(settings: Settings) -> Health:
     )
 
 
-def _lease(settings: Settings, store: Store | None = None) -> Lease | None:
-    with nullcontext(store) if store else closing(open_store(settings)) as opened:
+def _lease(settings: Settings) -> Lease | None:
+    with closing(open_store(settings)) as opened:
         return leases.read(opened.database, lease_name(settings))
 
 

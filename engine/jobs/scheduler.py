@@ -40,11 +40,8 @@ def main(settings: Settings) -> None:
     """Run `python -m engine scheduler`: serve until idle, stopped or replaced. Return at once when another one runs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     store = open_store(settings)
-    name, code = lease_name(settings), fingerprint()
-    seen = leases.read(store.database, name)
-    if at_work(seen, code):
-        return
-    if not leases.take(store.database, name, str(Identity.mine()), code, settings.lease_s, seen):
+    name, code, mine = lease_name(settings), fingerprint(), str(Identity.mine())
+    if not _take_lease(store, settings, name, mine, code):
         return
     log.info("scheduler %d of %s", os.getpid(), name)
     executor = import_module(f"engine.jobs.executors.{settings.executor}").Executor(settings)
@@ -53,8 +50,19 @@ def main(settings: Settings) -> None:
         Scheduler(store, executor, settings, code, cluster).serve()
     finally:
         executor.close()
-        leases.release(store.database, name, str(Identity.mine()))
+        leases.release(store.database, name, mine)
         store.close()
+
+
+def _take_lease(store: Store, settings: Settings, name: str, mine: str, code: str) -> bool:
+    """Take the lease, which the process that started this one may have taken for it. Return False if another has it."""
+    for _ in range(2):  # again, because that process may take it between our read and our write
+        seen = leases.read(store.database, name)
+        if at_work(seen, code) and seen and seen.holder != mine:
+            return False
+        if leases.take(store.database, name, mine, code, settings.lease_s, seen):
+            return True
+    return False
 
 
 class Scheduler:

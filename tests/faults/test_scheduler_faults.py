@@ -22,7 +22,7 @@ from app import _keep_scheduler
 from engine import jobs
 from engine.jobs.foreground import run_here
 from engine.jobs.hosts import this_host
-from engine.jobs.lifecycle import fingerprint, lease_name
+from engine.jobs.lifecycle import fingerprint, lease_name, start_engine
 from engine.jobs.processes import Identity
 from engine.settings import ROOT
 from engine.store import Cause, State, attempts, leases, open_store, queue, tables
@@ -55,12 +55,22 @@ def kill(*pids: int) -> None:
 
 
 def test_there_is_one_scheduler_however_many_are_started(house: House) -> None:
-    for _ in range(4):
-        jobs.ensure_scheduler(house.settings)
+    log = house.settings.runs_dir / "scheduler.log"
+    contenders = [start_engine(house.settings, "scheduler", log=log) for _ in range(2)]
     first = house.settled()
-    jobs.ensure_scheduler(house.settings)
-    time.sleep(1)
+    (loser,) = [process for process in contenders if process.pid != first.pid]
+    assert loser.wait() == 0
     assert house.scheduler() == first
+    assert jobs.stop_scheduler(house.settings)
+    assert [process.wait() for process in contenders] == [0, 0]
+
+
+def test_a_second_scheduler_is_not_started_while_the_first_one_loads(house: House) -> None:
+    for _ in range(3):
+        jobs.ensure_scheduler(house.settings)
+    assert len(house.named("scheduler")) == 1
+    until(lambda: "scheduler" in (house.settings.runs_dir / "scheduler.log").read_text(), "it to be at work")
+    assert house.named("scheduler")[0].pid == house.scheduler().pid
 
 
 def test_a_killed_scheduler_is_replaced_and_its_runs_go_on(house: House) -> None:
