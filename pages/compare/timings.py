@@ -8,7 +8,7 @@ import streamlit as st
 from engine.report.compare import timings
 from engine.report.compare.timings import FIGURES, MOST, Timed
 from engine.report.figures import speed
-from engine.results import Row
+from engine.results import FLAGS, Row
 from engine.store import Run
 from engine.words import in_words
 from pages.shared import backend, comparison_link, timed
@@ -20,8 +20,10 @@ from pages.shared.text import plain
 ALIKE, ALL = "matching rows", "all with one row"
 COLUMNS = (
     *("what", "model", "run", "variant", "ms", "baseline_ms", "speedup", "speedup_low", "speedup_high", "verdict"),
-    *("mode", "batch_size", "differs_in", "flags", "note"),
+    *("mode", "batch_size", "differs_in", "flags", "baseline_flags", "note"),
 )
+NAMED = 3
+"""Name at most this many timings of a flag."""
 SPEEDUP = (
     "The speed-up is the ratio of medians, baseline / other row, in each process, and its geometric mean over the "
     "processes. A time is the median of the processes' medians, so the ratio of two times differs when processes do."
@@ -88,6 +90,17 @@ def _draw_unmatched(timed: Mapping[int, Sequence[Timed]], pairs: Sequence[tuple[
         st.caption(f"Rows without a matching row in another run are left out: {', '.join(parts)}.")
 
 
+def _draw_flags(shown: Sequence[Timed]) -> None:
+    """Draw each flag of the timings, baselines included, with its meaning and the timings that have it."""
+    names = list(dict.fromkeys(entry.name for entry in shown))
+    for flag, meaning in FLAGS.items():
+        flagged = list(dict.fromkeys(entry.name for entry in shown if flag in entry.row.flags))
+        if flagged:
+            more = [f"{len(flagged) - NAMED} more"] if len(flagged) > NAMED else []
+            which = "all timings" if len(flagged) == len(names) else ", ".join([*flagged[:NAMED], *more])
+            st.markdown(f":orange-badge[:material/flag: {in_words([flag])}] {plain(f'{which}. {meaning}')}")
+
+
 @st.cache_data(max_entries=32, show_spinner="Comparing samples")
 def _ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, seed: int, modified: Sequence[int]) -> pd.DataFrame:
     """Return the ratios. modified: times of the files of samples in ns; a key of the cache."""
@@ -108,7 +121,9 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
         figure = speed.speedups(drawn.assign(model=prefix + drawn["model"]), source=FIGURES[metric])
         alt = "Speed-up of every row over its baseline, with 99 % intervals and verdicts"
         chart(figure, key="compare_speedups", alt=alt)
-    shown = ratios.assign(flags=[in_words(flags.split("; ")) for flags in ratios["flags"]])
+    shown = ratios.assign(
+        **{name: [in_words(flags.split("; ")) for flags in ratios[name]] for name in ("flags", "baseline_flags")}
+    )
     config = {
         "ms": st.column_config.NumberColumn(f"{FIGURES[metric]} (ms)", format="%.3g"),
         "baseline_ms": st.column_config.NumberColumn("Baseline (ms)", format="%.3g"),
@@ -121,5 +136,6 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
     caption = SPEEDUP + BETWEEN * any(first.run != other.run for first, other in pairs)
     st.caption(plain(f"Baseline: {baselines[0]}. " if len(baselines) == 1 else "") + caption)
     timed.verdicts(ratios)
+    _draw_flags(timings_shown)
     with st.container(horizontal=True):
         download_table(lambda: ratios, "compare", key="compare_speed")

@@ -141,7 +141,10 @@ def _metrics(row: EvaluateRow) -> None:
             plural(row.images, "image") if row.images else "",
             count_captions(row.captions, row.distinct_captions) if row.captions else "",
         ]
-        parts += [plural(row.classes, "class", "es") if row.classes else "", f"{row.device}, {row.precision}"]
+        if row.classes:
+            guessing = f" (guessing is right for {100 / row.classes:.3g} %)" if row.acc1 is not None else ""
+            parts.append(plural(row.classes, "class", "es") + guessing)
+        parts.append(f"{row.device}, {row.precision}")
         if row.probe_images is not None and row.probe_c is not None:
             parts.append(f"probe trained on {row.probe_images:,} images with C = {row.probe_c:g}")
         if row.clip_val_loss is not None and row.val_batch_size:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from engine.results import DeviceRow, Row
+from engine.results import FLAGS, DeviceRow, Flag, Row
 from engine.settings import Settings
 from engine.specs import DeviceSpec
 from engine.store import Store
@@ -46,10 +46,12 @@ def around(ms: float, processes: int = 3) -> list[list[float]]:
     return [[float(x) for x in ms * generator.normal(1, 0.004, 40)] for _ in range(processes)]
 
 
-def benchmark(store: Store, settings: Settings, ms: float, variant: str = "eager", **fields: object) -> int:
+def benchmark(
+    store: Store, settings: Settings, ms: float, variant: str = "eager", flags: tuple[Flag, ...] = (), **fields: object
+) -> int:
     """A finished benchmark of resnet18 with its samples."""
     run_id = queue_benchmark(store, "timm:resnet18", variants=(variant,), batch_size=8, **fields)
-    row = benchmark_row("resnet18", variant, latency_ms=ms, baseline="")
+    row = benchmark_row("resnet18", variant, latency_ms=ms, baseline="", flags=flags)
     write_samples(RunFiles(settings.runs_dir, run_id).dir, row, **{variant: around(ms)})
     finish(store, run_id, [row])
     return run_id
@@ -86,6 +88,18 @@ def test_two_benchmarks_have_a_ratio_with_an_interval(store: Store, settings: Se
     app.get_by_key("compare_baseline").set_value(f"run {second}").run()
     assert table(app, "speedup").iloc[0]["speedup"] == pytest.approx(1 / 2, rel=0.01)
     assert {"compare_speed_csv", "compare_settings_csv"} <= {button.key for button in app.get("download_button")}
+
+
+def test_flags_of_both_sides_are_named_with_their_meaning(store: Store, settings: Settings) -> None:
+    first = benchmark(store, settings, 20.0, flags=("contended", "below_floor"))
+    second = benchmark(store, settings, 10.0, flags=("below_floor",))
+    app = open_page(PAGE, compare_runs=f"{first},{second}")
+    assert not app.exception
+    contended = f"contended] run {first}: timm:resnet18 · inference · eager · batch 8 · 224 px. {FLAGS['contended']}"
+    assert contended in page_text(app)
+    assert f"below floor] all timings. {FLAGS['below_floor']}" in page_text(app)
+    line = table(app, "speedup").iloc[0]
+    assert (line["flags"], line["baseline_flags"]) == ("below floor", "contended, below floor")
 
 
 def test_the_address_is_the_view(store: Store, settings: Settings) -> None:
@@ -204,6 +218,8 @@ def test_evaluations_have_their_metrics_side_by_side(store: Store) -> None:
     assert not app.exception
     lines = table(app, f"run {ids[1]} − run {ids[0]}").set_index(["what", "figure"])
     assert lines.loc[("zeroshot", "Top-1 accuracy (%)"), f"run {ids[1]} − run {ids[0]}"] == pytest.approx(-15)
+    images = [lines.loc[("zeroshot", "Images"), f"run {run_id}"] for run_id in ids]
+    assert images == [evaluate_row("zeroshot").images] * 2, "a share of few images says little"
 
 
 def test_models_have_costs_and_timings_side_by_side(store: Store, settings: Settings) -> None:

@@ -27,7 +27,7 @@ FIGURES = {
 SHOWN = ("tower", "mode", "variant", "batch_size", "image_size", "seq_length", "hidden_size", "mini_batch")
 COLUMNS = [
     *("model", "library", *SHOWN, "run", "ms", "baseline", "baseline_ms"),
-    *("speedup", "speedup_low", "speedup_high", "verdict", "differs_in", "flags", "note"),
+    *("speedup", "speedup_low", "speedup_high", "verdict", "differs_in", "flags", "baseline_flags", "note"),
 ]
 MOST = 100
 """Compute at most this many ratios at once. Each takes a tenth of a second."""
@@ -188,6 +188,7 @@ def _line(baseline: Timed, other: Timed, figure: str, read: samples.Reader, seed
         "baseline": baseline.name,
         "differs_in": ", ".join(differs),
         "flags": "; ".join(row.flags),
+        "baseline_flags": "; ".join(baseline.row.flags),
     }
     line |= {"ms": milliseconds(row, figure), "baseline_ms": milliseconds(baseline.row, figure)}
     if line["ms"] is None or line["baseline_ms"] is None:

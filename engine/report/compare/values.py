@@ -15,7 +15,7 @@ HOW: dict[str, How] = {"train": "difference", "evaluate": "difference"}
 """Kinds whose values are compared by their difference, such as accuracies. All others are compared by their ratio."""
 LONG = ["what", "figure", "subject", "value"]
 _NO_FIGURES = {"seconds"}  # a run's duration is not one of its results
-_WHOLE = ("epoch", "step", "samples_seen")
+_WHOLE = ("epoch", "step", "samples_seen", "images")
 _SHARES = re.compile(r"acc\d|mean_per_class_recall|zeroshot_top\d|.*_r\d+|data_share")
 PERCENT = "_percent"
 """Ending of the names of shares. Shares are compared in per cent, and their differences are in percentage points."""
