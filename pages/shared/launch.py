@@ -82,7 +82,9 @@ def models_field(spec: type[Spec], groups: Sequence[str] = ()) -> list[str]:
 
     Below it, draw what only this tab holds: a long list of models, and the configurations of a copied run.
     """
-    names = [*families(), "all", *(f"{library}:all" for library in LIBRARIES), *groups]
+    # in this order the model whose whole name is typed is offered first, before those whose names contain it
+    models_by_length = sorted(families(), key=lambda name: len(name.partition(":")[2]))
+    names = [*models_by_length, "all", *(f"{library}:all" for library in LIBRARIES), *groups]
     key, configs_key = (spec_form.key(spec.kind, name) for name in ("models", "configs"))
     chips = st.multiselect(
         "Models",
@@ -90,6 +92,7 @@ def models_field(spec: type[Spec], groups: Sequence[str] = ()) -> list[str]:
         key=key,
         bind="query-params",
         accept_new_options=True,
+        filter_mode="contains",
         select_all=False,
         placeholder="Search, or type a wildcard such as ViT-B-* and press Enter",
         help=spec_form.help_of(spec, "models"),

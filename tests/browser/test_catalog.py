@@ -163,6 +163,17 @@ def test_names_from_an_address_are_text(server: Server, page: Page) -> None:
     assert page.locator("img[src=x]").count() == 0
 
 
+def test_the_model_whose_whole_name_is_typed_is_offered_first(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/profile")
+    models = page.get_by_role("combobox", name="Models")
+    for typed, first in {
+        "mobilenetv3_large_100": "timm:mobilenetv3_large_100",
+        "vit-b-32": "open_clip:ViT-B-32",
+    }.items():
+        models.fill(typed)
+        expect(page.get_by_role("option").first).to_have_text(first)
+
+
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="memory maps are read from /proc")
 def test_the_server_never_loads_torch(server: Server, page: Page) -> None:
     page.goto(f"{server.url}/profile?profile_models=timm:resnet18")

@@ -134,8 +134,7 @@ def _words(
     if fixed and pills:
         return st.pills(label, fixed, default=list(default), selection_mode="multi", wrap=True, **shared)
     options = list(fixed or dict.fromkeys([*default, *(choices or ()), *st.session_state.get(shared["key"], [])]))
-    shared |= {"accept_new_options": fixed is None, "filter_mode": "contains"}  # else tf_resnet comes before resnet
-    return st.multiselect(label, options, default=list(default), **shared)
+    return st.multiselect(label, options, default=list(default), accept_new_options=fixed is None, **shared)
 
 
 def _number(
