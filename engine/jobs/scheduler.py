@@ -86,7 +86,7 @@ class Scheduler:
         """Seconds watched so far, without the time in which watching was impossible. This clock measures silence."""
         self._heard: dict[int, tuple[float, float]] = {}
         """An attempt's latest heartbeat, and the value of `_watched` when it was first seen, by token."""
-        self._asked: dict[int, float] = {}
+        self._stop_seen: dict[int, float] = {}
         """The value of `_watched` when a cancelled attempt was first seen after its request to stop, by token."""
         self._failures = FailureLog(log, "looking after runs")
 
@@ -194,7 +194,7 @@ class Scheduler:
                 self._heard[attempt.token] = attempt.heartbeat_at, self._watched
         open_tokens = {attempt.token for attempt in found}
         self._heard = {token: heard for token, heard in self._heard.items() if token in open_tokens}
-        self._asked = {token: asked for token, asked in self._asked.items() if token in open_tokens}
+        self._stop_seen = {token: seen for token, seen in self._stop_seen.items() if token in open_tokens}
 
     def _silence(self, attempt: Attempt) -> float:
         """Return the seconds watched since an attempt's last new heartbeat."""
@@ -240,7 +240,7 @@ class Scheduler:
         if attempt.stop_at is None:
             attempts.mark_stopping(self._store.database, attempt)
             executor.stop(attempt, force=False)
-        elif self._watched - self._asked.setdefault(attempt.token, self._watched) > self._settings.stop_grace_s:
+        elif self._watched - self._stop_seen.setdefault(attempt.token, self._watched) > self._settings.stop_grace_s:
             executor.stop(attempt, force=True)
 
     def _close(self, attempt: Attempt, end: Exit) -> None:

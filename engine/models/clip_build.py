@@ -117,10 +117,10 @@ def _build(
     of_timm = bool(cfg["vision_cfg"].get("timm_model_name"))
     native = pair(cfg["vision_cfg"].get("image_size", open_clip.CLIPVisionCfg.image_size))
     saved = stored.image_size if stored else None
-    asked = spec.image_size and (max(spec.image_size) if len(set(spec.image_size)) == 1 else spec.image_size)
-    if asked and not isinstance(asked, int) and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
+    requested = spec.image_size and (max(spec.image_size) if len(set(spec.image_size)) == 1 else spec.image_size)
+    if requested and not isinstance(requested, int) and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
         raise Refused(f"{name} has a ResNet image tower, whose attention pool takes square images only")
-    size = asked or saved
+    size = requested or saved
     own = spec.model.startswith("config:") or (isinstance(spec, TrainSpec) and spec.patch_dropout > 0)
     with explained(name, pair(size) if size else None, native, own=own), quiet():
         if size and not of_timm:
@@ -132,8 +132,8 @@ def _build(
             clip_files.load(model, name, stored)
         elif isinstance(spec, TrainSpec) and device != "meta":
             notes += clip_towers.load(model, clip_towers.requested_towers(spec, name, cfg))
-        if of_timm and asked:
-            model.visual.set_input_size(asked)  # adapts weights of another size
+        if of_timm and requested:
+            model.visual.set_input_size(requested)  # adapts weights of another size
         if spec.image_size and spec.precision != "fp16":  # CPUs have no convolutions in fp16
             _try(model, spec.image_size, spec.precision, device)
         if spec.image_size:

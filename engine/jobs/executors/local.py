@@ -25,7 +25,7 @@ class Executor:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._warm = WarmProcess(settings)
-        self._asked: dict[int, tuple[Attempt, float]] = {}
+        self._requested: dict[int, tuple[Attempt, float]] = {}
         """Attempts requested from the warm process that have no process yet, with the time of the request, by token."""
         self._cold: dict[int, subprocess.Popen[bytes]] = {}
         """Cold-started supervisors, by token. They are our children, so we must wait for them."""
@@ -38,17 +38,17 @@ class Executor:
         else:
             files.dir.mkdir(parents=True, exist_ok=True)  # the first attempt may have died before it made the folder
         if self._warm.ask(attempt.run_id):
-            self._asked[attempt.token] = attempt, time.monotonic()
+            self._requested[attempt.token] = attempt, time.monotonic()
         else:
             self._start_cold(attempt)
 
     def alive(self, attempt: Attempt) -> bool:
         """Return whether its processes run, or whether the warm or a cold process may still start them."""
         if processes := self._processes(attempt):
-            self._asked.pop(attempt.token, None)
+            self._requested.pop(attempt.token, None)
             return processes.supervisor.alive() or processes.worker.alive()
         cold = self._cold.get(attempt.token)
-        return attempt.token in self._asked or (cold is not None and cold.poll() is None)
+        return attempt.token in self._requested or (cold is not None and cold.poll() is None)
 
     def exit(self, attempt: Attempt) -> Exit | None:
         """Return the recorded exit, once all processes have ended; None before.
@@ -80,9 +80,9 @@ class Executor:
         for token in [token for token, process in self._cold.items() if process.poll() is not None]:
             del self._cold[token]
         oldest = time.monotonic() - PATIENCE_LEASES * self._settings.lease_s
-        self._asked = {token: asked for token, asked in self._asked.items() if asked[1] > oldest}
+        self._requested = {token: request for token, request in self._requested.items() if request[1] > oldest}
         if not self._warm.alive:
-            lost, self._asked = self._asked, {}
+            lost, self._requested = self._requested, {}
             for attempt, _ in lost.values():
                 if self._processes(attempt) is None:
                     self._start_cold(attempt)

@@ -153,10 +153,10 @@ def benchmark_s(
                 gflops = 0.0
                 if row and batch:
                     gflops = 2 * row["gmacs"] * batch * _area_factor(spec, row) * (3 if mode == "training" else 1)
-                asked = _asked(spec.device, spec.threads, gflops, spec.floor_seconds, spec.floor_samples)
+                requested = _requested_span(spec.device, spec.threads, gflops, spec.floor_seconds, spec.floor_samples)
                 if spec.purpose != "performance":
-                    asked = Span(0, 0)
-                total += _side_by_side(spec.processes, len(spec.plan), compiled, asked, start, spec.max_seconds)
+                    requested = Span(0, 0)
+                total += _side_by_side(spec.processes, len(spec.plan), compiled, requested, start, spec.max_seconds)
     return total.times(1 / spec.nodes)
 
 
@@ -170,25 +170,27 @@ def recurrent_s(spec: RecurrentSpec, start: Span = START_S) -> Span:
         else:
             gflops = 3 * 2 * _weights(one) * one.mini_batch * one.seq_length / 1e9
             steps = one.seq_length * one.num_layers * (1 + one.bidirectional)
-        asked = _asked(one.device, one.threads, gflops, one.floor_seconds, one.loops, STEP_S.times(steps))
-        total += _side_by_side(one.processes, len(one.chosen), compiled, asked, start)
+        requested = _requested_span(one.device, one.threads, gflops, one.floor_seconds, one.loops, STEP_S.times(steps))
+        total += _side_by_side(one.processes, len(one.chosen), compiled, requested, start)
     return total
 
 
-def _asked(
+def _requested_span(
     device: str, threads: int | None, gflops: float, seconds: float, samples: int, besides: Span = Span(0, 0)
 ) -> Span:
     """Return the sampled seconds per variant and process. gflops: of a call. besides: further seconds of a call."""
     rate = THREAD_GFLOPS.times(threads or os.cpu_count() or 1) if device == "cpu" else DEVICE_GFLOPS
     call = Span(gflops / rate.high, gflops / rate.low) + besides
-    asked = Span(max(seconds, samples * call.low), max(seconds, samples * call.high))
-    return asked if device == "cpu" else asked.times(2)  # an accelerator is timed twice: latency and back to back
+    requested = Span(max(seconds, samples * call.low), max(seconds, samples * call.high))
+    return (
+        requested if device == "cpu" else requested.times(2)
+    )  # an accelerator is timed twice: latency and back to back
 
 
 def _side_by_side(
-    processes: int, timed: int, compiled: int, asked: Span, start: Span, most: float | None = None
+    processes: int, timed: int, compiled: int, requested: Span, start: Span, most: float | None = None
 ) -> Span:
-    sampling = Span(COST.low * asked.low, COST.high * asked.high).times(timed)
+    sampling = Span(COST.low * requested.low, COST.high * requested.high).times(timed)
     if most is not None:
         sampling = Span(min(most, sampling.low), min(most, sampling.high))
     compiling = COMPILE_S + COMPILE_AGAIN_S.times(processes - 1)
