@@ -118,15 +118,19 @@ def flusher(device: str) -> Callable[[], object]:
 
 @contextmanager
 def no_automatic_collection() -> Iterator[None]:
-    """Turn off automatic garbage collection. Objects alive on entry are frozen, so that collections are quick."""
-    was_on = gc.isenabled()
+    """Turn off automatic garbage collection. Objects alive on entry are frozen, so that collections are quick.
+
+    If the caller has frozen objects, all stay frozen, because Python can only unfreeze all of them.
+    """
+    was_on, had_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not had_frozen:
+            gc.unfreeze()
         if was_on:
             gc.enable()
 
