@@ -29,12 +29,17 @@ def release(field: str) -> None:
 
 
 def page() -> None:
-    """Redraw the page, unless this message carries stale form values; a later message will carry the new ones.
+    """Redraw the page, unless that could undo changes of the form; a later message of the timer will redraw it.
 
-    Returns only if the page is not redrawn.
+    This message may carry stale values. Or it drew the form itself: the browser cannot have received those values yet,
+    and a second drawing would replace the one that tells it about values which were set here. Returns only if the page
+    is not redrawn.
     """
-    held = st.session_state.get(HELD, {})
-    if all(st.session_state[field] == value for field, value in held.items() if field in st.session_state):
+    context = get_script_run_ctx()
+    assert context is not None
+    drawn_now = context.shared.widget_user_keys_this_run.snapshot()
+    held = {field: value for field, value in st.session_state.get(HELD, {}).items() if field in st.session_state}
+    if all(st.session_state[field] == value and field not in drawn_now for field, value in held.items()):
         st.rerun()
 
 
@@ -74,13 +79,13 @@ WAITING = "announced"
 
 
 def show_later(message: str, icon: str) -> None:
-    """Show a toast the next time the whole page is drawn."""
-    st.session_state.setdefault(WAITING, []).append((message, icon))
+    """Show a toast once, the next time the whole page is drawn."""
+    st.session_state.setdefault(WAITING, {})[message] = icon
 
 
 def show_waiting() -> None:
     """Show the toasts that were kept before this run of the page."""
-    for message, icon in st.session_state.pop(WAITING, []):
+    for message, icon in st.session_state.pop(WAITING, {}).items():
         show(message, icon)
 
 

@@ -1,10 +1,11 @@
-"""Fragments that update themselves take turns."""
+"""Fragments that update themselves: they take turns, and redraw their page without losing what was entered."""
 
 import threading
 import time
 from types import SimpleNamespace
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from pages.shared import rerun
 
@@ -39,3 +40,26 @@ def test_one_session_updates_at_a_time_and_a_page_that_opens_does_not_wait(
         thread.join(30)
     assert len(seen) == 4
     assert max(seen) == most
+
+
+@pytest.mark.parametrize(("drawn_with_it", "drawings"), [(True, 1), (False, 2)])
+def test_a_page_is_not_redrawn_by_the_message_that_drew_its_form(drawn_with_it: bool, drawings: int) -> None:
+    """Otherwise a value that a callback has set is drawn twice, and the second drawing does not tell the browser."""
+
+    def page(drawn_with_it: bool) -> None:
+        import streamlit as st
+
+        from pages.shared import rerun
+
+        state = st.session_state
+        state["drawings"] = state.get("drawings", 0) + 1
+        rerun.hold("other_page")
+        if drawn_with_it:
+            st.text_input("Name", key="name")
+            rerun.hold("name")
+        if state["drawings"] == 1:
+            rerun.page()
+
+    app = AppTest.from_function(page, args=(drawn_with_it,)).run()
+    assert not app.exception
+    assert app.session_state["drawings"] == drawings
