@@ -17,7 +17,7 @@ from engine.cli import output
 from engine.results import Progress
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec
-from engine.store import State, Store, open_store
+from engine.store import State, Store
 
 TINY = {
     "embed_dim": 16,
@@ -205,30 +205,29 @@ def test_ctrl_c_cancels_and_keeps_what_is_done(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_submit_show_log_export_import_delete_and_resume(settings: Settings, tmp_path: Path, tiny: Path) -> None:
+def test_submit_show_log_export_import_delete_and_resume(
+    store: Store, tmp_path: Path, tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     submitted = engine("submit", "profile", "--models", tiny, "--name", "a tiny one; $(id)")
     assert submitted.returncode == 0, submitted.stderr
-    run_id = int(re.search(r"queued as run (\d+)", submitted.stdout)[1])  # type: ignore[index]
-    store = open_store(settings)
-    try:
-        wait_for_end(store, run_id)
-        assert "config:tiny" in engine("runs", "show", run_id).stdout
-        assert "a tiny one; $(id)" in engine("runs").stdout
-        assert engine("runs", "log", run_id).returncode == 0
-        bundle = tmp_path / "bundle.zip"
-        assert engine("runs", "export", run_id, "--output", bundle).returncode == 0
-        assert engine("runs", "delete", run_id).returncode == 0
-        assert engine("runs", "show", run_id).returncode == 2
-        imported = engine("runs", "import", bundle)
-        assert imported.returncode == 0, imported.stderr
-        (run,) = store.runs()
-        assert run.id != run_id
-        assert run.state == State.FINISHED
-        assert [row.status for row in store.rows(run.id)] == ["ok"]
-        assert engine("resume", run.id).returncode == 2  # it has finished: there is nothing to resume
-    finally:
-        store.close()
-        engine("stop")
+    run_id = re.search(r"queued as run (\d+)", submitted.stdout)[1]  # type: ignore[index]
+    wait_for_end(store, int(run_id))
+    assert main(["runs", "show", run_id]) == 0
+    assert "config:tiny" in capsys.readouterr().out
+    assert main(["runs"]) == 0
+    assert "a tiny one; $(id)" in capsys.readouterr().out
+    assert main(["runs", "log", run_id]) == 0
+    bundle = str(tmp_path / "bundle.zip")
+    assert main(["runs", "export", run_id, "--output", bundle]) == 0
+    assert main(["runs", "delete", run_id]) == 0
+    assert main(["runs", "show", run_id]) == 2
+    assert main(["runs", "import", bundle]) == 0, capsys.readouterr().err
+    (run,) = store.runs()
+    assert run.id != int(run_id)
+    assert run.state == State.FINISHED
+    assert [row.status for row in store.rows(run.id)] == ["ok"]
+    assert main(["resume", str(run.id)]) == 2  # it has finished: there is nothing to resume
+    assert engine("stop").returncode == 0
 
 
 def wait_for_end(store: Store, run_id: int) -> None:

@@ -4,8 +4,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,13 +11,12 @@ import pytest
 
 from engine.__main__ import main
 from engine.results import EvaluateRow, TrainRow
-from engine.settings import ROOT, Settings
+from engine.settings import Settings
 from engine.specs import Spec, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
 from engine.tasks import evaluate
-from tests.engine.cli.test_cli import engine
 from tests.support.clip import queue_evaluate, queue_train
 from tests.support.training import TINY
 
@@ -139,13 +136,12 @@ def test_search_the_images_of_an_evaluation(
 def test_a_killed_training_goes_on_from_its_checkpoint(store: Store, tmp_path: Path, tiny_model: list[str]) -> None:
     """The second attempt of a killed run has the same curve as a run that nobody killed.
 
-    Half a minute: three processes load PyTorch and train, one after the other.
+    Twenty seconds: two processes load PyTorch and train, one after the other.
     """
     never = ["--val-frequency", "0", "--zeroshot-frequency", "0"]
     flags = [*tiny_model, "--epochs", "15", "--save-every-steps", "2", *never]
-    whole = engine("train", *flags)
-    assert whole.returncode == 0, whole.stderr
-    assert engine("submit", "train", *flags).returncode == 0
+    assert main(["train", *flags]) == 0
+    assert main(["submit", "train", *flags]) == 0
     run_id = store.runs()[0].id
     files = RunFiles(Settings().runs_dir, run_id)
     wait(lambda: any(metric.step >= 6 for metric in store.metrics(run_id)))
@@ -161,7 +157,7 @@ def test_a_killed_training_goes_on_from_its_checkpoint(store: Store, tmp_path: P
     assert curve(run_id) == curve(run_id - 1)
     notes = [row.notes for row in store.rows(run_id) if isinstance(row, TrainRow)][-1]
     assert any("continued from" in note for note in notes)
-    assert subprocess.run([sys.executable, "-m", "engine", "stop"], cwd=ROOT, check=True).returncode == 0
+    assert main(["stop"]) == 0
 
 
 def wait(until: object, seconds: float = 120) -> None:

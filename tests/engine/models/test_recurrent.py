@@ -146,25 +146,13 @@ COMPILED_SHAPES = ["one-layer", "two-layers", "three-layers-batch-first", "proje
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape"), cases(COMPILED, COMPILED_SHAPES))
 def test_what_is_captured_passes_its_check(name: str, shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything of torch.compile but the code it generates, which takes ten seconds a time."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    check_compiled(name, shape)
+    """Everything of torch.compile but the code it generates, which takes ten seconds a time.
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "shape"), cases(["compile_loop"], ["two-layers"]))
-def test_what_is_compiled_passes_its_check(name: str, shape: dict[str, Any]) -> None:
-    """Half a minute: a C++ compiler builds the generated code of two layers.
-
-    A compiled cell passes its check in the task's own test, `test_compiled_and_scripted_tell_their_times_apart`.
+    Generated code passes its check in the task's own test, `test_compiled_and_scripted_tell_their_times_apart`.
     """
-    check_compiled(name, shape | {"seq_length": 2})
-
-
-def check_compiled(name: str, shape: dict[str, Any]) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     torch._dynamo.reset()
-    spec = spec_of(name, **shape)
-    _, errors = checked(name, spec)
+    _, errors = checked(name, spec_of(name, **shape))
     assert errors.ok
     assert errors.output < 1e-5
     torch._dynamo.reset()
