@@ -67,7 +67,7 @@ def checks(spec: TrainSpec, data: Data) -> list[Check]:
     results = [*_pairs(data), *_captions(spec, data, plan), *_images(data)]
     if plan.steps_per_epoch < 1:
         return [*results, Check("error", f"Batch: {plan.problem}.")]
-    return [*results, _steps(spec, plan), _warmup(spec, plan), *_validation(spec, data), *_doubts(spec)]
+    return [*results, _steps(spec, plan, data.train), _warmup(spec, plan), *_validation(spec, data), *_doubts(spec)]
 
 
 def _pairs(data: Data) -> list[Check]:
@@ -101,7 +101,7 @@ def _images(data: Data) -> list[Check]:
     return [Check("error", text) if broken == data.looked_at else Check("warning", f"{text} They are left out.")]
 
 
-def _steps(spec: TrainSpec, plan: Schedule) -> Check:
+def _steps(spec: TrainSpec, plan: Schedule, available: int) -> Check:
     epochs = plural(plan.epochs, "epoch")
     pairs = plan.batch_size * spec.nproc * spec.accum_freq
     parts = [f"{plan.batch_size:,} pairs"] + [f"{spec.accum_freq} batches"] * (spec.accum_freq > 1)
@@ -109,7 +109,11 @@ def _steps(spec: TrainSpec, plan: Schedule) -> Check:
     size = f"{' × '.join(parts)} = {pairs:,} pairs" if len(parts) > 1 else parts[0]
     an_epoch = plural(plan.steps_per_epoch, "step")
     what = "the same batch each time" if spec.overfit else f"{an_epoch} an epoch, {epochs}"
-    return Check("ok", f"{plural(plan.steps, 'step')} of {size}: {what}.")
+    text = f"{plural(plan.steps, 'step')} of {size}: {what}."
+    permuted = not (spec.overfit or spec.resampled or spec.data_weights)
+    if permuted and (left_out := available - plan.steps_per_epoch * pairs):
+        text += f" Each epoch leaves out {plural(left_out, 'pair')}, chosen at random."
+    return Check("ok", text)
 
 
 def _warmup(spec: TrainSpec, plan: Schedule) -> Check:

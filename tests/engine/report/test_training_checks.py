@@ -1,5 +1,7 @@
 """What is said before a training is started, held against hand counts."""
 
+from typing import Any
+
 import pandas as pd
 import pytest
 
@@ -23,10 +25,24 @@ def test_data_that_are_fine_have_no_doubts() -> None:
         "1,000 pairs to train on, 250 held out.": "ok",
         "1,250 captions, all distinct.": "ok",
         "1,250 images were opened, and all of them can be read.": "ok",
-        "465 steps of 32 pairs: 31 steps an epoch, 15 epochs.": "ok",
+        "465 steps of 32 pairs: 31 steps an epoch, 15 epochs. Each epoch leaves out 8 pairs, chosen at random.": "ok",
         "The learning rate rises to 0.001 within 47 steps, then falls to 0.": "ok",
         "Retrieval among the pairs held out is measured during training.": "ok",
     }
+
+
+@pytest.mark.parametrize(
+    ("fields", "left_out"),
+    [
+        ({"batch_size": 999}, " Each epoch leaves out 1 pair, chosen at random."),
+        ({"batch_size": 250}, ""),
+        ({"resampled": True}, ""),
+        ({"overfit": True, "steps": 5, "epochs": None}, ""),
+    ],
+)
+def test_pairs_that_fill_no_batch_are_counted(fields: dict[str, Any], left_out: str) -> None:
+    (steps,) = (text for text in marks(TrainSpec(**fields)) if "steps of" in text)
+    assert steps.partition(". ")[2] == left_out.removeprefix(" ")
 
 
 @pytest.mark.parametrize(
