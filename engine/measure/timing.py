@@ -21,6 +21,7 @@ from engine.measure.stopwatch import Phase, Stopwatch, collections_counted, no_a
 from engine.statistics import drifting
 
 LOOP_CALLS = 2_000
+"""Calls of an empty phase that measure what the loop itself costs."""
 LEAST_PLATEAU, MOST_PLATEAU = 6, 300
 """Number of blocks checked for a plateau in a warm-up: the latest half of them, within these limits."""
 LONG_TURN = 2
@@ -144,17 +145,17 @@ class _Bench:
 
         The shares of the rounds are estimated again before each round, from the time that samples took, so that all
         subjects finish at the same time. A subject that has finished goes on until the others have, up to twice the
-        requested amount.
+        requested amount. Sampling also ends when no subject that lacks samples has time for another block.
         """
         order = random.Random(self.plan.seed)  # noqa: S311 - nothing secret
         last, number, since_collection = "", 0, 0.0
         while (rounds_left := max((run.lacks(self.plan) / self._turn(run) for run in runs), default=0)) > 0:
-            late = 0
+            late = set[str]()
             for run in order.sample(runs, len(runs)):
                 name = run.subject.name
                 refill = last != name or run.block_seconds < QUICK_S or run.subject.queued
                 if run.samples and self.late((1 + refill) * run.block_seconds, until):
-                    late += 1
+                    late.add(name)
                     continue
                 if (samples := self._due(run, number, rounds_left)) == 0:
                     continue
@@ -165,9 +166,9 @@ class _Bench:
                         if self.late(run.block_seconds, until):
                             break
                 last = name
-            if late == len(runs):
-                break
             runs = [run for run in runs if run.subject.name not in failed]
+            if all(run.subject.name in late for run in runs if run.lacks(self.plan) > 0):
+                break
             number += 1
             if since_collection >= COLLECT_S:
                 gc.collect()
@@ -227,10 +228,11 @@ def measure(
 
     Each is warmed up to its plateau. Then come rounds: in each, one turn of every subject, in random order, until all
     have the requested samples and seconds. A sample is a block of calls of at least plan.block_ms. A subject whose
-    blocks are longer needs fewer samples, and its turns are spread evenly over the rounds. One untimed call before a
-    turn refills the caches after another subject or, for a block shorter than QUICK_S, after the work between samples.
-    With `flush`, which is called before every sample instead, the caches are empty, and a sample is one call. Automatic
-    garbage collection is off during samples; instead, garbage is collected between rounds, every COLLECT_S.
+    blocks are longer needs fewer samples, and its turns are spread evenly over the rounds. A turn starts with one untimed
+    call, which refills the caches, if another subject ran before, if its blocks are shorter than QUICK_S, or if its
+    calls are queued. With `flush` there is no such call: `flush` empties the caches before every sample, and a sample
+    is one call. Automatic garbage collection is off during samples; instead, garbage is collected between rounds, every
+    COLLECT_S.
 
     threads: number of threads that should be busy while sampling; None with an accelerator, for which the CPU waits.
     gpu: read between rounds. clock: returns s; it times flushing and warm-up. on_phase: called with the name of each

@@ -136,6 +136,16 @@ def test_a_timing_of_slow_calls_side_by_side_costs_at_most_twice_its_samples(clo
     assert session.sampled_seconds == pytest.approx(3 * 10 * 0.4)
 
 
+@pytest.mark.timeout(20)
+def test_sampling_ends_when_only_subjects_without_time_left_lack_samples(clock: Clock) -> None:
+    """The quick one has twice what was asked for, so nothing is left to call; waiting would keep a core busy."""
+    subjects = [subject("quick", clock.work(1e-3)), subject("slow", clock.work(3))]
+    session = run(clock, subjects, Plan(min_samples=4, min_seconds=0.1, max_seconds=20))
+    assert session.timed["slow"].cut_off
+    assert not session.timed["quick"].cut_off
+    assert 17 - 3 < clock.now < 20, "another block of 3 s would end too late"
+
+
 @pytest.mark.parametrize("samples", [12, 60, 400])
 def test_drift_is_what_noise_does_not_explain(samples: int) -> None:
     draw = np.random.default_rng(3)
