@@ -228,11 +228,11 @@ def measure(
 
     Each is warmed up to its plateau. Then come rounds: in each, one turn of every subject, in random order, until all
     have the requested samples and seconds. A sample is a block of calls of at least plan.block_ms. A subject whose
-    blocks are longer needs fewer samples, and its turns are spread evenly over the rounds. A turn starts with one untimed
-    call, which refills the caches, if another subject ran before, if its blocks are shorter than QUICK_S, or if its
-    calls are queued. With `flush` there is no such call: `flush` empties the caches before every sample, and a sample
-    is one call. Automatic garbage collection is off during samples; instead, garbage is collected between rounds, every
-    COLLECT_S.
+    blocks are longer needs fewer samples, and its turns are spread evenly over the rounds. A turn starts with one
+    untimed call, which refills the caches, if another subject ran before, if its blocks are shorter than QUICK_S, or if
+    its calls are queued. With `flush` there is no such call: `flush` empties the caches before every sample, and a
+    sample is one call. Automatic garbage collection is off during samples; instead, garbage is collected between
+    rounds, every COLLECT_S.
 
     threads: number of threads that should be busy while sampling; None with an accelerator, for which the CPU waits.
     gpu: read between rounds. clock: returns s; it times flushing and warm-up. on_phase: called with the name of each

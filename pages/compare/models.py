@@ -151,8 +151,7 @@ def _published(names: Sequence[str]) -> None:
 def _timings(names: Sequence[str], baseline: str) -> None:
     """Draw the speed-ups in one timing setting, over the baseline or, if it is not timed, the first timed model."""
     st.header("Speed on this machine", anchor=False)
-    by_setting = {setting.label: rows for setting, rows in _timed(tuple(names), backend.store().revision())}
-    comparable = {label: rows for label, rows in by_setting.items() if len(rows) > 1}
+    comparable = {setting.label: rows for setting, rows in _timed(tuple(names), backend.store().revision())}
     if not comparable:
         st.caption("No two of these models are timed with the same settings.")
         form_link(BenchmarkSpec(models=tuple(names)), "Time them", icon=":material/timer:", key="compare_time")
@@ -168,7 +167,7 @@ def _timings(names: Sequence[str], baseline: str) -> None:
 
 @st.cache_data(max_entries=16, show_spinner="Reading the timings")
 def _timed(names: tuple[str, ...], revision: int) -> list[tuple[Setting, list[Timed]]]:
-    """Return the timings of these models by timing setting. revision: of the store; it is a key of the cache."""
+    """Return the timings of these models by setting. revision: of the store; it is a key of the cache."""
     store = backend.store()
     newest = ((run, backend.folder(run), store.rows(run.id)) for run in compare_timings.runs_of_models(store, names))
-    return compare_timings.by_setting(newest, names)
+    return compare_timings.by_setting(store, newest, names)

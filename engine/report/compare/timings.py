@@ -1,7 +1,7 @@
 """Compare timings of one run or several, or of several models: ratios with intervals, computed from their samples."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ COLUMNS = [
 MOST = 100
 """Compute at most this many ratios at once. Each takes a tenth of a second."""
 MOST_RUNS = 50
-"""Search at most this many benchmarks per model, newest first."""
+"""Read at most this many benchmarks per model, newest first."""
 MOST_REPEATS = 200
-"""Search this many of the newest runs for repeats of a run."""
+"""Look for repeats of a run among this many of the newest runs."""
 SIZES = {"seq_length": "Sequence length (time steps)", "hidden_size": "Hidden size", "mini_batch": "Mini-batch"}
 """Sizes over which recurrent layers can be swept, with their axis titles."""
 
@@ -60,22 +60,7 @@ class Timed:
 def timed_rows(store: Store, run: Run, folder: Path) -> list[Timed]:
     """Return the timed rows of a run, each with its repeats in other runs. folder: the run's folder."""
     rows = [row for row in store.rows(run.id) if isinstance(row, TimedRow)]
-    repeated = [compare_rows.placed(store.rows(other.id), ()) for other in _repeats(store, run)]
-    publishable = bool(getattr(run.spec, "publishable", False))
-    return [
-        Timed(
-            run.id,
-            folder,
-            row,
-            publishable,
-            tuple(
-                again
-                for others in repeated
-                if isinstance(again := others.get(place), TimedRow) and again.host == row.host
-            ),
-        )
-        for place, row in ((compare_rows.place(row), row) for row in rows)
-    ]
+    return _with_repeats(store, {run.id: run}, [Timed(run.id, folder, row) for row in rows])
 
 
 def runs_of_models(store: Store, names: Iterable[str]) -> list[Run]:
@@ -85,19 +70,47 @@ def runs_of_models(store: Store, names: Iterable[str]) -> list[Run]:
 
 
 def by_setting(
-    newest_first: Iterable[tuple[Run, Path, Sequence[Row]]], names: Sequence[str]
+    store: Store, newest_first: Iterable[tuple[Run, Path, Sequence[Row]]], names: Sequence[str]
 ) -> list[tuple[Setting, list[Timed]]]:
-    """Return the latest timing of each model in every setting, in the order of names; settings with most models first.
+    """Return the latest timings of models in every setting that has at least two, in the order of names.
 
-    newest_first: runs with their folders and rows.
+    Settings with most models come first. newest_first: runs with their folders and rows.
     """
+    runs: dict[int, Run] = {}
     timed: dict[Setting, dict[str, Timed]] = {}
     for run, folder, rows in newest_first:
+        runs[run.id] = run
         for row in rows:
             if isinstance(row, BenchmarkRow) and row.name in names and (setting := stored.setting_of(run, row)):
                 timed.setdefault(setting, {}).setdefault(row.name, Timed(run.id, folder, row))
     ordered = sorted(timed.items(), key=lambda item: -len(item[1]))
-    return [(setting, [latest[name] for name in names if name in latest]) for setting, latest in ordered]
+    return [
+        (setting, _with_repeats(store, runs, [latest[name] for name in names if name in latest]))
+        for setting, latest in ordered
+        if len(latest) > 1
+    ]
+
+
+def _with_repeats(store: Store, runs: Mapping[int, Run], rows: Sequence[Timed]) -> list[Timed]:
+    """Return the rows with `publishable` and `repeats` filled in. runs: the runs of the rows, by number."""
+    numbers = dict.fromkeys(timed.run for timed in rows)
+    repeats = {
+        number: [compare_rows.placed(store.rows(other.id), ()) for other in _repeats(store, runs[number])]
+        for number in numbers
+    }
+    return [
+        replace(
+            timed,
+            publishable=bool(getattr(runs[timed.run].spec, "publishable", False)),
+            repeats=tuple(
+                again
+                for repeat in repeats[timed.run]
+                if isinstance(again := repeat.get(compare_rows.place(timed.row)), TimedRow)
+                and again.host == timed.row.host
+            ),
+        )
+        for timed in rows
+    ]
 
 
 def _repeats(store: Store, run: Run) -> list[Run]:

@@ -411,11 +411,25 @@ def test_timings_of_models_are_found_by_setting_the_latest_of_each(store: Store,
     names = ["timm:resnet50", "timm:resnet18"]
     runs = timings.runs_of_models(store, names)
     assert [entry.id for entry in runs] == [new, old]
-    found = timings.by_setting([(entry, tmp_path, store.rows(entry.id)) for entry in runs], names)
+    found = timings.by_setting(store, [(entry, tmp_path, store.rows(entry.id)) for entry in runs], names)
     assert [(setting.variant, [(entry.row.model, entry.run) for entry in those]) for setting, those in found] == [
         ("eager", [("resnet50", old), ("resnet18", new)]),
-        ("compile", [("resnet18", old)]),
-    ]
+    ], "compiled, only one model is timed"
+
+
+def test_models_timed_in_runs_of_their_own_are_compared_like_these_runs(store: Store, tmp_path: Path) -> None:
+    ids = {}
+    for model, times in {"resnet18": (10.0, 10.1, 10.2), "resnet50": (20.0, 20.2, 20.4)}.items():
+        for ms in times:
+            ids[model] = queue_benchmark(store, f"timm:{model}", publishable=True)
+            finish(store, ids[model], [benchmark_row(model, latency_ms=ms)])
+    names = ["timm:resnet18", "timm:resnet50"]
+    runs = [(entry, tmp_path, store.rows(entry.id)) for entry in timings.runs_of_models(store, names)]
+    ((_, rows),) = timings.by_setting(store, runs, names)
+    assert rows == [timings.timed_rows(store, store.run(ids[model]), tmp_path)[0] for model in ids]
+    assert [timed.publishable for timed in rows] == [True, True]
+    line = one(timings.over([(rows[0], rows[1])], "ms", seed=1))
+    assert (line["verdict"], line["note"]) == ("slower", "of 3 and 3 runs")
 
 
 @pytest.mark.parametrize("changed", [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": '{"depth": 2}'}])
