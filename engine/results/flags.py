@@ -28,8 +28,8 @@ VERDICTS: dict[Verdict, str] = {
     "faster": "The whole interval lies above the margin of 2 %.",
     "slower": "The whole interval lies below the margin of 2 %.",
     "no difference": "The whole interval lies within the margin of 2 %.",
-    "undecided": "The interval is too wide to tell. A publishable timing (5 processes) narrows it, and can also show that "
-    "there is no difference.",
+    "undecided": "The interval is too wide to tell. A publishable timing (5 processes) narrows it, and can also show "
+    "that there is no difference.",
     "not comparable": "They compute in different ways, such as another precision: there is a ratio but no verdict.",
     "needs 3 processes": "Fewer than 3 processes say too little about how much processes differ: time it in 3 or more.",
     "needs 3 runs": "Different runs differ by more than their processes do. Run both requests until each has 3 runs.",
