@@ -15,6 +15,8 @@ WAYS: dict[str, dict[str, str]] = {
     "training, SGD": {"mode": "training", "optimizer": "sgd"},
     "training, AdamW": {"mode": "training", "optimizer": "adamw"},
 }
+OPTIMIZERS = {"": "SGD", "sgd": "SGD", "adamw": "AdamW"}
+"""Optimizers as WAYS writes them. Rows without an optimizer are older than the choice, when all used SGD."""
 BATCHES = tuple(2**power for power in range(13))
 PRECISIONS = ("float32", "amp", "bfloat16", "float16")
 MEASURED = ["run", "date", "way", "image_size", "batch_size", "variant", "precision", "where", "what", "peak_gb"]
@@ -61,7 +63,7 @@ def peaks(timed: pd.DataFrame) -> pd.DataFrame:
     on_device = whole["device_peak_mb"].notna()
     column = pd.Series(np.where(on_device, "device_peak_mb", "process_peak_mb"), index=whole.index, dtype=object)
     peak = whole["device_peak_mb"].fillna(whole["process_peak_mb"]) / 1e3
-    trained = "training, " + whole["optimizer"].map({"sgd": "SGD", "adamw": "AdamW"}).fillna("SGD")
+    trained = "training, " + whole["optimizer"].replace(OPTIMIZERS)
     way = whole["mode"].where(whole["mode"] == "inference", trained)
     with_peaks = whole.assign(peak_gb=peak, what=column.map(WHAT), way=way)
     return with_peaks.loc[with_peaks["peak_gb"].notna(), MEASURED].reset_index(drop=True)

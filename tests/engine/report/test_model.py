@@ -222,6 +222,12 @@ def test_peaks_are_the_devices_where_it_told_else_the_processes(store: Store) ->
     assert list(peaks["what"]) == ["allocated on the device", *["whole process, with PyTorch itself"] * 2]
 
 
+def test_a_peak_with_another_optimizer_is_no_peak_of_sgd(store: Store) -> None:
+    trained = [benchmark_row("resnet18", mode="training", optimizer=name) for name in ("timm/adam", "sgd", "")]
+    peaks = memory.peaks(lines(store, *trained))
+    assert list(peaks["way"]) == ["training, timm/adam", "training, SGD", "training, SGD"]
+
+
 def test_estimates_that_agree_are_one_line_and_devices_say_what_they_have(store: Store) -> None:
     peaks = memory.peaks(lines(store, benchmark_row("resnet18")))
     figure = memory.figure(memory.estimate(ROW, "inference"), peaks, {"this host": 8.0})
