@@ -13,6 +13,7 @@ from engine.cli.output import TableFile, note, print_detail, show_table
 from engine.results import Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, split_patterns
+from engine.words import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,14 +72,26 @@ class Catalog(BaseModel):
             **limits,
         )
         if self.front:
-            frame = frame[choose.front(frame, "latency_ms" if self.device else "gmacs", self.accuracy)]
+            frame = self._front(frame)
         if self.sort not in frame.columns:
             raise Refused(f"no column {self.sort!r} to sort by; there are {', '.join(frame.columns)}")
-        frame = frame.sort_values(self.sort, ascending=not self.descending, kind="stable")
+        frame = choose.ordered(frame, [f"{'-' if self.descending else ''}{self.sort}"])
         shown = ["library", "model", *(["pretrained", self.accuracy] if self.accuracy else []), "image_size"]
         shown += ["mparams", "gmacs", "macts", "inference_peak_mb"]
         latency = ["latency_ms", "latency_ms_low", "latency_ms_high", "source", "in_range"]
         show_table(frame, frame[[*shown, *(latency if self.device else ["remark"])]], self.output)
+
+    def _front(self, frame: "pd.DataFrame") -> "pd.DataFrame":
+        """Return the rows on the Pareto front. Like the page, leave off estimates outside the fitted range."""
+        from engine.report.catalog import choose
+
+        if not self.device:
+            return frame[choose.front(frame, "gmacs", self.accuracy)]
+        with_values = frame.dropna(subset=[self.accuracy, "latency_ms"])
+        within = with_values[with_values["in_range"].astype(bool)]
+        if left_off := len(with_values) - len(within):
+            note(f"{plural(left_off, 'estimate')} outside the fitted range left off the front")
+        return within[choose.front(within, "latency_ms", self.accuracy)]
 
     def _table(self) -> "pd.DataFrame":
         """Return the catalogue, with a row per pretrained tag if an accuracy is asked for, and a device's speeds."""

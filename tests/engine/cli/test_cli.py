@@ -130,6 +130,13 @@ def test_catalog_filters_sorts_and_exports(capsys: pytest.CaptureFixture[str], t
     assert gmacs[0] <= 60
 
 
+def test_catalog_sorts_image_sizes_as_numbers(tmp_path: Path) -> None:
+    table = str(tmp_path / "sizes.csv")
+    assert main(["catalog", "--source", "timm", "--sort", "image_size", "--output", table]) == 0
+    sizes = list(dict.fromkeys(row["image_size"] for row in read_csv(Path(table))))
+    assert sizes.index("224") < sizes.index("384") < sizes.index("1024")
+
+
 @pytest.mark.slow
 def test_profile_counts_here_and_is_recorded(store: Store, tmp_path: Path, tiny: Path) -> None:
     names = tmp_path / "names.csv"

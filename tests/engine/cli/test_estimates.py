@@ -53,6 +53,24 @@ def test_the_catalogue_is_chosen_by_accuracy_and_latency(store: Store, tmp_path:
     assert set(rows["source"]) <= {"published", "estimated"}
 
 
+@pytest.mark.slow
+def test_estimates_outside_the_fitted_range_are_left_off_the_front(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Published timings of this GPU start at batch 4, so at batch 1 every estimate is outside."""
+    file = tmp_path / "choice.csv"
+    device = ["--device", "4090 eager 2.9", "--batch-size", "1", "--match", "resnet18*"]
+    line = ["catalog", "--accuracy", "imagenet_top1", *device, "--output", str(file)]
+    assert main(line) == 0
+    rows = pd.read_csv(file)
+    count = int((rows["latency_ms"].notna() & rows["imagenet_top1_percent"].notna()).sum())
+    assert count > 1
+    capsys.readouterr()
+    assert main([*line, "--front"]) == 0
+    assert f"{count} estimates outside the fitted range left off the front" in capsys.readouterr().err
+    assert len(pd.read_csv(file)) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
