@@ -37,27 +37,36 @@ FILE_FLAGS = ("classes", "templates", "more_models", "class_prompts")
 def lines_read(data: Any) -> Any:
     """Return the flags with the content of files in place of their paths, for FILE_FLAGS. Errors: Refused."""
     if isinstance(data, dict):
-        return data | {name: read_lines(data[name]) for name in FILE_FLAGS if data.get(name)}
+        return data | {
+            name: read_lines(data[name], json=name == "class_prompts") for name in FILE_FLAGS if data.get(name)
+        }
     return data
 
 
-def read_lines(given: Any) -> Any:
+def read_lines(given: Any, *, json: bool = False) -> Any:
     """Return the lines of a file if the value names one, else the value itself.
 
-    Errors: Refused when the file is too large or not text.
+    json: return the whole text of a .json file. Errors: Refused when the file is too large or not text, and for a .json
+    file without `json`.
     """
     path = Path(str(given[0] if isinstance(given, list | tuple) else given))
     if "\n" in str(path) or not file_within(path, None):
         return given
+    is_json = path.suffix == ".json"
+    if is_json and not json:
+        raise Refused(
+            f"{path} is a JSON file. Use a text file with one entry per line; only --class-prompts takes JSON"
+        )
     with open_within(path, None) as file:
         content = file.read(LONGEST_PROMPTS + 1)
     if len(content) > LONGEST_PROMPTS:
         raise Refused(f"{path} has more than {LONGEST_PROMPTS:,} bytes: too large for a list of names")
     try:
         text = content.decode("utf-8-sig")
-        return text if path.suffix == ".json" else tuple(split_lines(text))
+        return text if is_json else tuple(split_lines(text))
     except UnicodeDecodeError as error:
-        raise Refused(f"{path} is not a text file. Use UTF-8 with one entry per line, or JSON") from error
+        form = "JSON" if is_json else "one entry per line"
+        raise Refused(f"{path} is not a text file. Use UTF-8 with {form}") from error
 
 
 class TrainFlags(Flags, TrainSpec):

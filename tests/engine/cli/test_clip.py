@@ -61,6 +61,17 @@ def test_bad_usage_is_named_and_leaves_with_2(
     assert store.runs() == []
 
 
+@pytest.mark.parametrize("flag", ["classes", "templates"])
+def test_a_json_file_is_no_list_of_lines(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    names = tmp_path / "names.json"
+    names.write_text('["a {} cat", "a {} dog"]')
+    assert main(["evaluate", f"--{flag}", str(names)]) == 2
+    assert f"{names} is a JSON file. Use a text file with one entry per line" in capsys.readouterr().err
+    assert store.runs() == []
+
+
 @pytest.fixture
 def tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Flags of a training that takes a second; its configuration is a file."""
