@@ -113,7 +113,7 @@ def best_metric(setup: Setup) -> str:
         can = [first, *RETRIEVAL, *written, *can]
     labelled = held.zeroshot or held.val
     if labelled is not None and spec.zeroshot_frequency and held.classes and labelled.label(0) is not None:
-        can = ["zeroshot_top1", "zeroshot_top5", *can]
+        can = ["zeroshot_top1", *(["zeroshot_top5"] if len(held.classes) > classification.TOP else []), *can]
     if spec.best_metric and spec.best_metric not in can:
         choices = ", ".join(dict.fromkeys(can))
         raise Refused(f"best_metric {spec.best_metric!r} is not measured by this training. Use one of {choices}")

@@ -42,7 +42,7 @@ SHARES = {
 NUMBERS = {**RANKS, "clip_val_loss": "CLIP loss"}
 HELP = {
     "acc1": "Share of images whose class is predicted.",
-    "acc5": "Share of images whose class is among the five most likely. Not computed for fewer than five classes.",
+    "acc5": "Share of images whose class is among the five most likely. Not computed for five classes or fewer.",
     "mean_per_class_recall": "Share of correct predictions per class, averaged over the classes that occur.",
     "mean_average_precision": "Average precision of ranking images by similarity to a class; mean over classes.",
     "image_to_text_r1": "Share of images for which one of their own captions ranks first among all captions. Of "

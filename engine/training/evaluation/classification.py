@@ -24,7 +24,8 @@ class Classification:
 
     acc1: float
     acc5: float | None
-    """Share of images whose class is among the five most likely; None with fewer than five classes."""
+    """Share of images whose class is among the five most likely; None with five classes or fewer, because it
+    would always be 1."""
     mean_per_class_recall: float
     """Mean over the classes that occur in the labels."""
     confusion: NDArray[np.int64]
@@ -44,8 +45,10 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
     """
     count = probabilities.shape[1]
     labels = labels.to(probabilities.device)
-    if len(labels) == 0 or labels.min() < 0 or labels.max() >= count:
-        raise Refused(f"labels of {count} classes are 0 to {count - 1}, not {sorted(set(labels.tolist()))}")
+    if len(labels) == 0:
+        raise Refused("There are no labels.")
+    if wrong := [str(label) for label in labels.unique().tolist() if not 0 <= label < count]:
+        raise Refused(f"Labels must be 0 to {count - 1}, but these are not: {shortened(wrong)}.")
     likeliest = probabilities.topk(min(TOP, count), dim=1).indices
     right = likeliest == labels[:, None]
     predictions = likeliest[:, 0]
@@ -54,7 +57,7 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
     recall = confusion.diagonal()[occur] / confusion.sum(dim=1)[occur]
     return Classification(
         acc1=right[:, 0].double().mean().item(),
-        acc5=right.any(dim=1).double().mean().item() if count >= TOP else None,
+        acc5=right.any(dim=1).double().mean().item() if count > TOP else None,
         mean_per_class_recall=recall.double().mean().item(),
         confusion=confusion.cpu().numpy(),
         predictions=predictions.cpu().numpy(),

@@ -23,6 +23,7 @@ from engine.training.loop import Training
 from engine.training.meter import Diverged
 from engine.training.setup import prepare
 from engine.training.step import StepResult, seed
+from tests.support.data import write_classes
 from tests.support.training import TINY, captioned, close, losses, rows, tiny, train, training
 
 
@@ -486,6 +487,12 @@ def test_a_figure_that_will_never_be_measured_cannot_tell_the_best(tmp_path: Pat
         frequency = 0 if name == "zeroshot_top1" else 1
         with pytest.raises(Refused, match="Use one of"):
             train(tiny(best_metric=name, zeroshot_frequency=frequency), tmp_path)
+
+
+def test_five_classes_have_no_top_five_that_could_tell_the_best(tmp_path: Path) -> None:
+    data = write_classes(tmp_path / "data", dict.fromkeys("abcde", 4))
+    with pytest.raises(Refused, match=r"'zeroshot_top5' is not measured .* Use one of zeroshot_top1, image_to_text_r1"):
+        train(tiny(data=str(data), samples=None, best_metric="zeroshot_top5"), tmp_path / "run")
 
 
 def test_an_image_that_breaks_later_is_stood_in_for_by_the_next(tmp_path: Path) -> None:

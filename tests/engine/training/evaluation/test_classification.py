@@ -97,6 +97,14 @@ def test_the_order_of_unlikely_classes_is_that_of_their_cosines(second: int) -> 
     assert (found.acc1, found.acc5) == (0, 1)
 
 
+@pytest.mark.parametrize(("classes", "acc5"), [(5, None), (6, 0.5)])
+def test_five_classes_have_no_top_five_because_each_would_be_right(classes: int, acc5: float | None) -> None:
+    """The first label is the likeliest class, the second one the least likely of all."""
+    probabilities = torch.tensor([[0.3, 0.25, 0.2, 0.15, 0.1, 0.0][:classes]] * 2)
+    found = judged(probabilities, torch.tensor([0, classes - 1]))
+    assert (found.acc1, found.acc5) == (0.5, acc5)
+
+
 def test_fewer_than_five_classes_have_no_top_five() -> None:
     probabilities = torch.eye(4)[[0, 1, 2, 3, 0]]
     found = judged(probabilities, torch.tensor([0, 1, 2, 3, 1]))
@@ -105,10 +113,18 @@ def test_fewer_than_five_classes_have_no_top_five() -> None:
     assert found.mean_per_class_recall == pytest.approx((1 + 0.5 + 1 + 1) / 4)
 
 
-@pytest.mark.parametrize("labels", [[0, 4], [-1, 0], []])
-def test_labels_that_are_no_class_are_an_error(labels: list[int]) -> None:
-    with pytest.raises(Refused, match="labels of 4 classes are 0 to 3"):
-        judged(torch.eye(4)[: len(labels)], torch.tensor(labels, dtype=torch.int64))
+@pytest.mark.parametrize(
+    ("labels", "error"),
+    [
+        ([0, 4], "Labels must be 0 to 3, but these are not: 4."),
+        ([-1, 0], "Labels must be 0 to 3, but these are not: -1."),
+        ([9, 8, 7, 6, 5, 4, 4], "Labels must be 0 to 3, but these are not: 4, 5, 6 and 3 more."),
+        ([], "There are no labels."),
+    ],
+)
+def test_labels_that_are_no_class_are_an_error(labels: list[int], error: str) -> None:
+    with pytest.raises(Refused, match=f"^{error}$"):
+        judged(torch.ones(len(labels), 4) / 4, torch.tensor(labels, dtype=torch.int64))
 
 
 def test_a_probe_of_digits_is_scikit_learns_regression_at_its_best_strength() -> None:
