@@ -41,7 +41,7 @@ DURATION = TypeAliasType("DURATION", Annotated[float, BeforeValidator(_seconds),
 class Estimate(BaseModel):
     """Estimate the speed of models, measured values first, on this machine and on published devices.
 
-    Without --device, all known devices are listed side by side. A device timed here is known once 16 models are timed
+    Without --device, all known devices are listed side by side. A device timed here is known once 19 models are timed
     in one setting; `calibrate` times them.
     """
 

@@ -22,8 +22,9 @@ SLACK = 1.25
 extrapolation is safe."""
 MATTERS = 0.05
 """An estimate is out of range if features outside their fitted range make up at least this share of its time."""
-FEWEST = 16
-"""Fewest timed models to fit a device to. With fewer, the factor of a group would follow single models."""
+FEWEST = 19
+"""Fewest timed models to fit a device to. The range of fewer ratios holds less than LEVEL of new ones: of n ratios,
+(n - 1) / (n + 1)."""
 UNITS = {"gflop": "GFLOP/s", "gb": "GB/s", "call": "us per call"}
 
 
@@ -190,5 +191,5 @@ def fit_device(
 def interval(ratios: Floats) -> tuple[float, float]:
     """Return the range that holds LEVEL of new ratios, with the finite-sample correction of conformal prediction."""
     count = len(ratios)
-    tail = np.floor((1 - LEVEL) / 2 * (count + 1)) / count if count else 0.0
+    tail = np.floor(round((1 - LEVEL) / 2 * (count + 1), 9)) / count if count else 0.0
     return float(np.quantile(ratios, tail, method="lower")), float(np.quantile(ratios, 1 - tail, method="higher"))

@@ -292,7 +292,8 @@ def test_timings_stand_beside_accuracies_with_when_and_what_to_know(store: Store
     timed = table[table["latency_ms"].notna()]
     assert set(timed["model"]) == {"resnet18", "vit_tiny_patch16_224"}
     assert set(timed.loc[timed["model"] == "resnet18", "latency_ms"]) == {10.0}  # the latest
-    assert set(timed.loc[timed["model"] == "resnet18", "measured"]) == {"run 2, 2026-11-20, single process"}
+    measured = "run 2, 2026-11-20, torch 2.15.0, single process"
+    assert set(timed.loc[timed["model"] == "resnet18", "measured"]) == {measured}
     assert [name for name in front(app) if name.startswith("resnet18.")], "a single process is marked but not spoiled"
     app.number_input(key="catalog_max_latency_ms").set_value(12.0).run()
     assert set(models(app)) == {"resnet18"}

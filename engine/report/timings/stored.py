@@ -16,7 +16,7 @@ from engine.words import in_words
 
 NODES = "nodes of a cluster"
 MOST_RUNS = 500
-"""Search at most this many benchmarks, newest first."""
+"""Read at most this many benchmarks, newest first. Models timed only in older ones count as not timed."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,12 @@ def setting_of(run: Run, row: BenchmarkRow) -> Setting | None:
 
 
 def _source(run: Run, row: BenchmarkRow) -> str:
-    """Return the source of a timing, such as `run 12, 2026-11-20, on node7, single process`."""
-    date = [run.environment.date[:10]] if run.environment else []
-    node = [f"on {row.host}"] if row.host else []
-    return ", ".join([f"run {run.id}", *date, *node, *([in_words(row.flags)] if row.flags else [])])
+    """Return the source of a timing, such as `run 12, 2026-11-20, torch 2.11.0, on node7, single process`."""
+    parts = [f"run {run.id}"]
+    if run.environment:
+        parts += [run.environment.date[:10], f"torch {run.environment.versions.get('torch', 'unknown')}"]
+    parts += [f"on {row.host}"] if row.host else []
+    return ", ".join([*parts, *([in_words(row.flags)] if row.flags else [])])
 
 
 def latest(newest_first: Iterable[list[Line]]) -> pd.DataFrame:

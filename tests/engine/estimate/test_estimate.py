@@ -114,10 +114,18 @@ def test_intervals_hold_what_they_claim() -> None:
     low, high = devices.interval(ratios[:20_000])
     assert np.mean((low <= ratios[20_000:]) & (ratios[20_000:] <= high)) == pytest.approx(0.9, abs=0.01)
     assert devices.interval(np.array([1.0, 2.0, 3.0])) == (1.0, 3.0), "too few for quantiles: the whole range"
+    assert devices.interval(np.arange(1.0, 40.0)) == (2.0, 38.0), "5 % of 40 are 2 ranks"
+
+
+def test_the_range_of_the_fewest_models_holds_what_it_claims() -> None:
+    draws = np.random.default_rng(0).normal(size=(20_000, devices.FEWEST + 1))
+    fitted, new = draws[:, :-1], draws[:, -1]
+    inside = (fitted.min(axis=1) <= new) & (new <= fitted.max(axis=1))
+    assert inside.mean() == pytest.approx(devices.LEVEL, abs=0.01)
 
 
 def test_too_few_timings_are_refused(table: pd.DataFrame) -> None:
-    with pytest.raises(Refused, match="5 counted models are timed, at least 16"):
+    with pytest.raises(Refused, match="5 counted models are timed, at least 19"):
         devices.fit_device(timings(table.head(5), TRUE), table, device="GPU", precision="amp", source="test")
     one = table[table["family"] == "resnet"]
     with pytest.raises(Refused, match=r"are of the family resnet.* at least 2 families"):
