@@ -47,7 +47,7 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
     labels = labels.to(probabilities.device)
     if len(labels) == 0:
         raise Refused("There are no labels.")
-    if wrong := [str(label) for label in labels.unique().tolist() if not 0 <= label < count]:
+    if wrong := [str(label) for label in sorted(set(labels.tolist())) if not 0 <= label < count]:
         raise Refused(f"Labels must be 0 to {count - 1}, but these are not: {shortened(wrong)}.")
     likeliest = probabilities.topk(min(TOP, count), dim=1).indices
     right = likeliest == labels[:, None]
