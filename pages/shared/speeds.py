@@ -108,6 +108,6 @@ def table(
     st.caption(
         "A speed is measured if there is a timing (made here, imported, or published by timm's authors). If not, it "
         "is estimated from the counted operators. Estimates outside the fitted range may be far off. On a GPU, "
-        "estimates above batch 1 and published speeds are of calls queued back to back, so their latency is batch size / "
-        "throughput, which may be less than that of a single call."
+        "estimates above batch 1 and published speeds are of calls queued back to back, so their latency is batch size "
+        "/ throughput, which may be less than that of a single call."
     )
