@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from engine.estimate.devices import Known, estimate, fit_device
+from engine.estimate.devices import Known, estimate, fit_device, held_out_error
 from engine.specs import Refused
 
 FEWEST_CHOSEN, MOST_CHOSEN = 24, 48
@@ -56,16 +56,25 @@ def calibrate_device(
 ) -> Known:
     """Return a device fitted to timings. Each known device is tried as prior; the one with the smallest error is kept.
 
+    Its error includes that choice: each fold's predictions come from the prior that is best on the other folds.
+
     timings: name, image_size, batch_size, seconds. known: at least one. timed: source of the timings. what:
     fields of Known. Errors: Refused with too few timings.
     """
-    fits = []
-    for prior in known:
-        device, _ = fit_device(timings, work, prior, **what, source=f"{timed}; prior {prior.label}")
-        # Few quick models only scale the prior's costs, so the range that it was fitted to still holds.
-        most = {name: max(value, prior.most.get(name, 0.0)) for name, value in device.most.items()}
-        fits.append(device.model_copy(update={"most": most}))
-    return min(fits, key=lambda device: device.median_error)
+    fits = [fit_device(timings, work, prior, **what, source=f"{timed}; prior {prior.label}") for prior in known]
+    held_out = fits[0][1]
+    seconds, fold = held_out["seconds"].to_numpy(), held_out["fold"].to_numpy()
+    predicted = np.array([table["predicted"] for _, table in fits])
+    error = np.abs(predicted / seconds - 1)
+    chosen = np.zeros(len(seconds))
+    for index in np.unique(fold):
+        best = int(np.median(error[:, fold != index], axis=1).argmin())
+        chosen[fold == index] = predicted[best, fold == index]
+    best = int(np.median(error, axis=1).argmin())
+    device, prior = fits[best][0], known[best]
+    # Few quick models only scale the prior's costs, so the range that it was fitted to still holds.
+    most = {name: max(value, prior.most.get(name, 0.0)) for name, value in device.most.items()}
+    return device.model_copy(update={"most": most, **held_out_error(seconds, chosen, fold)})
 
 
 def read_timm(path: Path) -> pd.DataFrame:

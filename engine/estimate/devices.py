@@ -136,7 +136,7 @@ def rates(known: Known) -> pd.DataFrame:
 def fit_device(
     timed: pd.DataFrame, work: pd.DataFrame, prior: Known | None = None, **what: str | bool
 ) -> tuple[Known, pd.DataFrame]:
-    """Fit a device, and return it with the held-out predictions: KEY, family, seconds, predicted.
+    """Fit a device, and return it with the held-out predictions: KEY, family, seconds, predicted, fold.
 
     timed: KEY, batch_size, seconds per sample. work: from work.read. prior: a device whose costs are adapted, for few
     timings. what: fields of Known. Errors: Refused with fewer than FEWEST models or with one family.
@@ -164,28 +164,39 @@ def fit_device(
     predicted, fold = np.zeros(len(timed)), np.zeros(len(timed), dtype=int)
     for index, (train, test) in enumerate(splits(family)):
         predicted[test], fold[test] = charged[test] @ fitted_to(train), index
-    ratio, error = seconds / predicted, np.abs(predicted / seconds - 1)
-    inside = np.zeros(len(timed), dtype=bool)
-    for index in np.unique(fold):  # each fold's intervals come from the other folds
-        low, high = interval(ratio[fold != index])
-        inside[fold == index] = (low <= ratio[fold == index]) & (ratio[fold == index] <= high)
     costs = fitted_to(np.ones(len(timed), dtype=bool))
-    low, high = interval(ratio)
     known = Known.model_validate(
         {
             **what,
             "models": len(timed),
-            "median_error": round(float(np.median(error)), 4),
-            "p90_error": round(float(np.quantile(error, 0.9)), 4),
-            "coverage": round(float(inside.mean()), 4),
-            **{"low": round(low, 4), "high": round(high, 4)},
+            **held_out_error(seconds, predicted, fold),
             "batch_sizes": (int(batches.min()), int(batches.max())),
             "typical_batch": int(timed["batch_size"].mode().iloc[0]),
             "costs": {name: float(f"{cost:.5g}") for name, cost in zip(FEATURES, costs, strict=True) if cost > 0},
             "most": dict(zip(FEATURES, (float(f"{value:.5g}") for value in charged.max(axis=0)), strict=True)),
         }
     )
-    return known, timed[["family", "batch_size", "seconds"]].assign(predicted=predicted).reset_index()
+    return known, timed[["family", "batch_size", "seconds"]].assign(predicted=predicted, fold=fold).reset_index()
+
+
+def held_out_error(seconds: Floats, predicted: Floats, fold: npt.NDArray[np.int64]) -> dict[str, float]:
+    """Return the fields of Known that hold the error of held-out predictions, and their interval.
+
+    seconds, predicted, fold: (N,) measured and predicted seconds, and the fold that each prediction was held out in.
+    """
+    ratio, error = seconds / predicted, np.abs(predicted / seconds - 1)
+    inside = np.zeros(len(ratio), dtype=bool)
+    for index in np.unique(fold):  # each fold's intervals come from the other folds
+        low, high = interval(ratio[fold != index])
+        inside[fold == index] = (low <= ratio[fold == index]) & (ratio[fold == index] <= high)
+    low, high = interval(ratio)
+    values = {
+        "median_error": np.median(error),
+        "p90_error": np.quantile(error, 0.9),
+        "coverage": inside.mean(),
+        **{"low": low, "high": high},
+    }
+    return {name: round(float(value), 4) for name, value in values.items()}
 
 
 def interval(ratios: Floats) -> tuple[float, float]:

@@ -91,7 +91,11 @@ def table(
         columns=[name for name in (*COLUMNS, *further) if name in shown and shown[name].notna().any()],
         config={
             "device": column.TextColumn("Device", width=350),
-            "interval": column.TextColumn("90 % interval (ms)", help="Of an estimated latency.", width=140),
+            "interval": column.TextColumn(
+                "90 % interval (ms)",
+                help="Of an estimated latency. It holds 90 % of models like those that the device was fitted to.",
+                width=140,
+            ),
             "error_percent": column.NumberColumn(
                 "Typical error (%)",
                 help="Median error of this device's estimates on families of models that were left out of the fit. "
@@ -103,5 +107,7 @@ def table(
     )
     st.caption(
         "A speed is measured if there is a timing (made here, imported, or published by timm's authors). If not, it "
-        "is estimated from the counted operators. Estimates outside the fitted range may be far off."
+        "is estimated from the counted operators. Estimates outside the fitted range may be far off. On a GPU, "
+        "estimates above batch 1 and published speeds are of calls queued back to back, so their latency is batch size "
+        "/ throughput, which may be less than that of a single call."
     )

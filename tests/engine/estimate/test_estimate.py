@@ -180,6 +180,27 @@ def test_a_calibrated_device_names_its_prior(table: pd.DataFrame) -> None:
     assert found.median_error < 0.01
 
 
+def test_the_error_of_a_calibrated_device_includes_the_choice_of_its_prior(table: pd.DataFrame) -> None:
+    priors = [known for known in devices.shipped() if known.mode == "inference"][:6]
+    noise = np.exp(np.random.default_rng(6).normal(0, 0.5, 40))
+    few = timings(table.sample(40, random_state=1), priors[0].vector, 1)
+    few["seconds"] *= noise
+    what = {"device": "mine", "precision": "float32"}
+    held_out = pd.concat(
+        devices.fit_device(few, table, prior, **what, source="")[1].assign(prior=number)
+        for number, prior in enumerate(priors)
+    )
+    held_out["error"] = (held_out["predicted"] / held_out["seconds"] - 1).abs()
+    errors = [
+        part.loc[part["prior"] == others.groupby("prior")["error"].median().idxmin(), "error"]
+        for fold, part in held_out.groupby("fold")
+        if len(others := held_out[held_out["fold"] != fold])
+    ]
+    found = calibrate.calibrate_device(few, table, priors, **what)
+    assert found.median_error == pytest.approx(pd.concat(errors).median(), abs=1e-4)
+    assert found.median_error > held_out.groupby("prior")["error"].median().min(), "which was chosen among six"
+
+
 def test_reading_needs_no_sizes(tmp_path: Path, table: pd.DataFrame) -> None:
     for name in ("timm.csv", "operators.csv.gz"):
         (tmp_path / name).symlink_to(Settings().catalog_dir / name)
