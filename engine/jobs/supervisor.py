@@ -23,7 +23,7 @@ from engine.jobs.processes import Identity, Processes
 from engine.jobs.wake import nudge
 from engine.process import die_with_parent, oom_kills
 from engine.settings import Settings
-from engine.store import Attempt, Exit, Run, attempts, mirror, open_store
+from engine.store import Attempt, Exit, Run, Unavailable, attempts, mirror, open_store
 from engine.store.files import RunFiles
 
 logger = logging.getLogger(__name__)
@@ -76,20 +76,31 @@ class Copies:
         deadline = time.monotonic() + COPY_GIVE_UP_S
         while problem := self.finish(end):
             if time.monotonic() > deadline:
-                output.write(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S} WARNING {self.warn(problem)}\n".encode())
+                text = self._warning(problem)
+                output.write(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S} WARNING {text}\n".encode())
+                self._store_warning(text)
                 return
             time.sleep(COPY_RETRY_S)
 
-    def warn(self, problem: Exception) -> str:
-        """Add a warning to the run that its last copy failed, and return it."""
+    def warn(self, problem: Exception) -> None:
+        """Add a warning to the run that its last copy failed. Log an error when the store is unavailable."""
+        self._store_warning(self._warning(problem))
+
+    def _warning(self, problem: Exception) -> str:
+        """Return the warning that the last copy failed."""
         folder, host = RunFiles(self._settings.runs_dir, self._run.id).dir, host_name(self._attempt.host)
-        text = (
+        return (
             f"its files are only in {folder} on {host}, because they could not be copied: {problem}. "
             f"Copy them there with `python -m engine runs upload {self._run.id}`"
         )
-        with closing(open_store(self._settings)) as store:
-            attempts.warn(store.database, self._attempt, text)
-        return text
+
+    def _store_warning(self, text: str) -> None:
+        """Add a warning to the run, or log an error when the store is unavailable."""
+        try:
+            with closing(open_store(self._settings)) as store:
+                attempts.warn(store.database, self._attempt, text)
+        except Unavailable as error:
+            logger.error("a warning of run %d is not stored: %s", self._run.id, error)
 
 
 def supervise(
@@ -97,8 +108,8 @@ def supervise(
 ) -> None:
     """Run `work` in a child process until it ends. `work` returns the exit code.
 
-    copies: of its files, if they are wanted. They are finished before the exit is recorded, if the URL answers, so that
-    the next attempt finds them wherever it runs.
+    copies: copies the attempt's files to VITALS_ARTIFACTS_URL, if that is set. The last copy is tried before the exit is
+    recorded, so that the next attempt finds the files on any host.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # these signals are for the worker

@@ -37,9 +37,9 @@ def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
     if others:
         with joined_cluster(log_to_driver=True) as ray:
             start = partial(across.Across, ray, others)
-            yield from launch.together(spec, run_dir, here.device_name, start)
+            yield from launch.train_in_processes(spec, run_dir, here.device_name, start)
     elif spec.nproc > 1:
-        yield from launch.together(spec, run_dir, here.device_name)
+        yield from launch.train_in_processes(spec, run_dir, here.device_name)
     else:
         if spec.threads:
             torch.set_num_threads(spec.threads)

@@ -39,7 +39,7 @@ def main() -> None:
     try:
         _train(job, stop)
     except Exception as error:
-        launch.fail(error, job.run_dir)
+        launch.write_failure(error, job.run_dir)
         raise
 
 

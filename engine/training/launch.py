@@ -30,7 +30,7 @@ TICK_S = 0.1
 GRACE_S, GONE_S = 30, 5
 """Seconds that the processes get to save a checkpoint after a stop, and seconds to wait until killed ones have
 ended."""
-TOLD: dict[str, type[Event]] = {event.__name__: event for event in (TrainRow, Metric, Progress, Artifact)}
+EVENT_TYPES: dict[str, type[Event]] = {event.__name__: event for event in (TrainRow, Metric, Progress, Artifact)}
 
 
 class Job(BaseModel):
@@ -87,7 +87,7 @@ class Torchrun:
                 _kill(self._process)
 
 
-def together(
+def train_in_processes(
     spec: TrainSpec,
     run_dir: Path,
     device_name: str,
@@ -104,9 +104,9 @@ def together(
     job = Job(spec=spec, run_dir=run_dir, device_name=device_name, parent=os.getpid())
     processes = start(job)
     progress = Progress(done=0, note=f"starting {spec.nproc} processes")
-    yield progress
     read = 0
     try:
+        yield progress
         while True:
             code = processes.poll()  # before reading, so that the last events are read
             events, read = _since(events_file, read)
@@ -136,7 +136,7 @@ def _kill(launcher: subprocess.Popen[bytes]) -> None:
     launcher.wait()
 
 
-def fail(error: Exception, run_dir: Path) -> None:
+def write_failure(error: Exception, run_dir: Path) -> None:
     """Write down why a process has failed, for the process that waits. Only the first failure is kept."""
     with contextlib.suppress(FileExistsError), (run_dir / FAILURE).open("x") as file:
         json.dump({"refused": isinstance(error, Refused), "error": f"{error}", "type": type(error).__name__}, file)
@@ -168,4 +168,4 @@ def _since(path: Path, read: int) -> tuple[list[Event], int]:
         whole = file.read()
     whole = whole[: whole.rfind(b"\n") + 1]
     named = (line.partition(b" ") for line in whole.splitlines())
-    return [TOLD[name.decode()].model_validate_json(payload) for name, _, payload in named], read + len(whole)
+    return [EVENT_TYPES[name.decode()].model_validate_json(payload) for name, _, payload in named], read + len(whole)

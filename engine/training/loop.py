@@ -66,8 +66,9 @@ class Training:
         try:
             if spec.val_at_start and not self.done.step and not self.done.rows and self.setup.place.first:
                 yield from self._validate(self.done)
-            # all processes must ask each time: one that has finished waits here for the first one's validation.
-            # A training that was stopped at its last step must still end the last epoch
+            # All processes call `_stopping` in every iteration, because it is collective. Processes that do not
+            # validate wait in it for the first one. A training that was stopped at its last step must still end the
+            # last epoch
             while not self._stopping() and (self.done.step < plan.steps or self.done.batch):
                 yield from self._epoch()
             self._save_unless_saved()
@@ -80,7 +81,7 @@ class Training:
             if self._files:
                 self._files.close()
         if self.setup.place.first:
-            yield from self._left()
+            yield from self._final_events()
 
     def _resume(self) -> Iterator[Event]:
         """Load this run's newest checkpoint, or the one that the request names, and yield the rows and points before
@@ -99,6 +100,7 @@ class Training:
             done.check_left(self.done, self.setup.plan.steps, self.setup.spec.patience, path)
         self._notes += [*notes, *changed, f"continued from {path.name} at step {self.done.step}"]
         self._saved_at = self.done.step if origin == self._run_dir else -1
+        self._progress = self._progress.model_copy(update={"done": self.done.step})
         if self.setup.place.first:
             reached = (self.done.step, self.done.epoch)
             validated = self.done.batch == 0 or self.done.validated == self.done.step
@@ -106,6 +108,7 @@ class Training:
             for row in self.done.rows:
                 yield TrainRow.model_validate(row)
             yield from points
+            yield self._progress
 
     def _epoch(self) -> Iterator[Event]:
         setup, plan, done = self.setup, self.setup.plan, self.done
@@ -131,8 +134,9 @@ class Training:
             if saving or logging_now or validating:
                 self._meter.read(self.done)
             if logging_now:
-                yield from self._tell(result)
+                yield from self._log_step(result)
             if setup.place.first:
+                self._progress = self._progress.model_copy(update={"done": done.step})
                 yield self._progress
             if saving:
                 self._save(LATEST)
@@ -185,7 +189,7 @@ class Training:
             no_sync=getattr(setup.network, "no_sync", nullcontext),
         )
 
-    def _tell(self, result: StepResult) -> Iterator[Event]:
+    def _log_step(self, result: StepResult) -> Iterator[Event]:
         """Yield a point of every curve and write a line to the log. Times are means since the last line."""
         setup, plan, done = self.setup, self.setup.plan, self.done
         together = distributed.averaged(
@@ -330,7 +334,7 @@ class Training:
         )
         self._saved_at = done.step
 
-    def _left(self) -> Iterator[Event]:
+    def _final_events(self) -> Iterator[Event]:
         """Yield the checkpoints and log files as artifacts, then the final progress."""
         for path in sorted(self._folder.glob("*.pt")):
             yield Artifact(name=f"{self._folder.name}/{path.name}", kind="checkpoint")

@@ -18,6 +18,7 @@ from engine.specs.clip import DIGITS_MODEL
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
+from engine.store import Run
 from pages.clip import data as clip_data
 from pages.shared import backend, launch, rerun
 from pages.shared.form import groups as form_groups
@@ -31,7 +32,7 @@ ICONS = {
     "waiting": ":gray[:material/hourglass_top:]",
 }
 MOST_RUNS = 50
-"""Offer the weights of at most this many trainings, and as many other checkpoints."""
+"""Offer at most this many trainings, and as many checkpoints that are not the best of their training."""
 SPOKEN = ("warning", "error")
 """Marks that are also written as words, for readers who cannot see colours or icons."""
 
@@ -42,12 +43,18 @@ def models(own: Iterable[str] = ()) -> list[str]:
     return [DIGITS_MODEL, *own, *names]
 
 
+def trainings(model: str = "") -> dict[str, Run]:
+    """Return the trainings that have complete checkpoints, newest first, by number. model: only trainings of this
+    model."""
+    runs = backend.store().runs(kind=TrainSpec.kind, limit=MOST_RUNS)
+    runs = [run for run in runs if not model or getattr(run.spec, "model", "") == model]
+    return {str(run.id): run for run in runs if backend.checkpoints(run)}
+
+
 def weights(model: str) -> list[str]:
     """Return the weights of a model to offer: the best of each training, published tags, paths of other checkpoints."""
-    runs = [run for run in backend.store().runs(kind=TrainSpec.kind, limit=MOST_RUNS) if run.done]
-    runs = [run for run in runs if isinstance(run.spec, TrainSpec) and run.spec.model == model]
-    files = {run.id: backend.checkpoints(run) for run in runs}
-    best = [f"best of run {number}" for number, paths in files.items() if paths]
+    files = {number: backend.checkpoints(run) for number, run in trainings(model).items()} if model else {}
+    best = [f"best of run {number}" for number in files]
     others = (str(path) for paths in files.values() for path in paths if path.name != BEST)
     tags = shipped.weights(backend.settings().catalog_dir).get(model, [])
     return [*best, *tags, *islice(others, MOST_RUNS)]

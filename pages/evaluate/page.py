@@ -11,7 +11,6 @@ from engine.report.figures.evaluation import prompts
 from engine.specs.base import json_object
 from engine.specs.clip import short_name
 from engine.specs.evaluate import EvaluateSpec
-from engine.store import Run
 from engine.words import plural, shortened
 from pages.clip import data
 from pages.clip import form as clip_form
@@ -36,18 +35,11 @@ FURTHER = {
     "Execution": ("device", "precision", "batch_size", "workers", "threads", "seed", "reuse_features"),
 }
 MOST_PROMPTS = 6
-# Offer at most this many trainings as models.
-RUNS = 50
-
-
-def trainings() -> dict[str, Run]:
-    """Return the trainings whose model can be evaluated, by number."""
-    return {str(run.id): run for run in backend.store().runs(kind="train", limit=RUNS) if run.done}
 
 
 def draw_model() -> dict[str, Any]:
     """Draw the model or training and its weights. Return the values of the fields."""
-    runs = trainings()
+    runs = clip_form.trainings()
     left, right = st.columns(2)
     models = clip_form.models(runs)
     values = {"model": spec_form.field(EvaluateSpec, "model", models, free=True, place=left)}

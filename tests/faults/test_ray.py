@@ -320,7 +320,7 @@ def test_no_run_of_the_pages_is_lost_with_a_node(two_nodes: House, ray: "Cluster
     assert isinstance(spec, TrainSpec)
     here = tmp_path / "here"
     here.mkdir()
-    alone = list(launch.together(resolved(spec.model_copy(update={"device": "cpu"})), here, "here"))
+    alone = list(launch.train_in_processes(resolved(spec.model_copy(update={"device": "cpu"})), here, "here"))
     # the sum of two addends does not depend on their order, so the nodes compute exactly what two processes here do
     assert losses(house, training) == [
         (event.step, event.value) for event in alone if isinstance(event, Metric) and event.name == "train/loss"

@@ -15,7 +15,7 @@ from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Question, Search
-from engine.store import Store
+from engine.store import State, Store
 from engine.store.files import RunFiles
 from pages.shared import backend
 from pages.shared.form import link
@@ -68,6 +68,18 @@ def test_the_first_visit_previews_the_prompts_and_starts(store: Store) -> None:
     assert not app.exception
     assert store.runs()[0].spec == EvaluateSpec(templates=("{}, by hand",))
     assert "No results yet" in texts(app)
+
+
+def test_trainings_with_checkpoints_are_offered_whatever_their_progress_says(store: Store, settings: Settings) -> None:
+    cancelled, without = queue_train(store), queue_train(store)
+    write_checkpoints(RunFiles(settings.runs_dir, cancelled).dir, "best.pt")
+    record(store, cancelled, [], State.CANCELLED)  # resumed, and cancelled before its first progress
+    record(store, without, [Progress(done=22, total=330)], State.CANCELLED)
+    app = open_page(PAGE)
+    models = app.selectbox(key="evaluate_model").options
+    assert str(cancelled) in models
+    assert str(without) not in models
+    assert app.selectbox(key="evaluate_checkpoint").options == [f"best of run {cancelled}"]
 
 
 def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Settings) -> None:

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from engine.training import launch
 job = launch.Job.model_validate_json(Path(sys.argv[1]).read_bytes())
-for event in launch.together(job.spec, job.run_dir, "here"):
+for event in launch.train_in_processes(job.spec, job.run_dir, "here"):
     print(event, flush=True)
 """
 
@@ -65,7 +65,7 @@ def test_while_nothing_new_is_told_progress_alone_is_told_again(
 
     monkeypatch.setattr(launch.subprocess, "Popen", writer)
     events: list[Event] = []
-    for event in launch.together(tiny(nproc=2), tmp_path, "here"):
+    for event in launch.train_in_processes(tiny(nproc=2), tmp_path, "here"):
         events.append(event)
         if any(isinstance(item, Metric) for item in events[:-3]):
             (tmp_path / "heard").touch()
@@ -79,7 +79,7 @@ def test_a_stop_is_answered_while_the_first_one_validates_and_the_others_wait(tm
     held_out = "::".join(["digits"] * 4)  # for longer than a signal takes
     spec = tiny(batch_size=2, samples=64, val_data=held_out, nproc=2, epochs=1, zeroshot_frequency=0)
     setup.hold(spec, tmp_path)  # as the task does
-    events = launch.together(spec, tmp_path, "here")
+    events = launch.train_in_processes(spec, tmp_path, "here")
     last = 0
     for event in events:
         last = event.step if isinstance(event, Metric) else last
@@ -94,9 +94,16 @@ def test_a_stop_is_answered_while_the_first_one_validates_and_the_others_wait(tm
     assert checkpoints.load(tmp_path / "checkpoints" / "latest.pt")["vitals"]["done"]["batch"] == 16
 
 
+def test_no_process_is_left_when_the_training_is_stopped_at_its_first_event(tmp_path: Path) -> None:
+    events = launch.train_in_processes(tiny(nproc=2), tmp_path, "here")
+    assert next(events) == Progress(done=0, note="starting 2 processes")
+    close(events)
+    assert those_of(tmp_path) == []
+
+
 def test_what_does_not_end_in_time_is_killed_with_all_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "GRACE_S", 0)
-    events = launch.together(tiny(batch_size=4, nproc=2, epochs=500, val_frequency=0), tmp_path, "here")
+    events = launch.train_in_processes(tiny(batch_size=4, nproc=2, epochs=500, val_frequency=0), tmp_path, "here")
     next(event for event in events if isinstance(event, Metric))
     assert len(those_of(tmp_path)) == 3
     close(events)

@@ -355,7 +355,7 @@ def test_two_processes_train_as_one_with_the_whole_batch_also_when_they_are_stop
     alone = train(tiny(), tmp_path / "alone")
     (folder := tmp_path / "two").mkdir()
     spec = tiny(batch_size=4, nproc=2, gather_with_grad=True, local_loss=True)
-    stopped, events = list[Event](), launch.together(spec, folder, "here")
+    stopped, events = list[Event](), launch.train_in_processes(spec, folder, "here")
     for event in events:
         stopped.append(event)
         if isinstance(event, Metric) and event.name == "train/loss" and event.step >= 3:
@@ -365,7 +365,7 @@ def test_two_processes_train_as_one_with_the_whole_batch_also_when_they_are_stop
     assert saved is not None
     step = saved[0]["vitals"]["done"]["step"]
     assert 3 <= step < 8
-    continued = list(launch.together(spec, folder, "here"))
+    continued = list(launch.train_in_processes(spec, folder, "here"))
     together = dict(losses(stopped)) | dict(losses(continued))
     assert sorted(together) == list(range(1, 9))
     assert [*together.values()] == pytest.approx([loss for _, loss in losses(alone)], abs=1e-5)

@@ -90,7 +90,7 @@ def test_a_metric_that_gets_no_better_stops_early_and_a_larger_patience_continue
 @pytest.mark.slow
 def test_two_processes_stop_early_together_within_an_epoch(tmp_path: Path) -> None:
     spec = tiny(**STILL, patience=2, val_every_steps=3, val_at_start=True, batch_size=4, nproc=2)
-    found = [(row.epoch, row.step) for row in rows(list(launch.together(spec, tmp_path, "here")))]
+    found = [(row.epoch, row.step) for row in rows(list(launch.train_in_processes(spec, tmp_path, "here")))]
     assert found == [(0, 0), (0, 3), (1, 4), (1, 6)]
 
 
