@@ -343,7 +343,7 @@ def test_what_decides_is_large_and_other_curves_are_folded_away(store: Store) ->
         record(store, queue_train(store), [*shown, *held_out, row])
     classes = open_page(PAGE, run="1")
     assert [plot["alt"].partition(" over ")[0] for plot in charts(classes)] == ["Loss", "Zero-shot accuracy (%)"]
-    assert {"training", "held out"} <= {trace.get("name") for trace in charts(classes)[0]["data"]}
+    assert {"training", "held out (CLIP loss)"} <= {trace.get("name") for trace in charts(classes)[0]["data"]}
     (folded,) = (plot["alt"] for plot in charts(unfold(classes, FOLDED)) if plot["alt"].startswith("Small charts"))
     assert {"Learning rate", "Pairs per second", "Recall at 1 (%)"} <= set(folded.partition(": ")[2].split(", "))
     assert "Held-out loss" in [metric.label for metric in classes.metric]
@@ -356,6 +356,23 @@ def test_what_decides_is_large_and_other_curves_are_folded_away(store: Store) ->
     assert best == [["Best image → text R@1 (epoch 1)"], ["Best held-out loss (epoch 1)"]], "the first is an older run"
     compared = open_page("compare/page.py", compare_runs="2,3")
     assert [plot["alt"].partition(" of ")[0] for plot in charts(compared)] == ["Loss", "Held-out loss"]
+
+
+def test_another_training_loss_is_not_drawn_with_the_held_out_clip_loss(store: Store) -> None:
+    held_out = [Metric(step=step, name="val/clip_val_loss", value=0.5) for step in (22, 44)]
+    for loss in ("siglip", "clip", "clip"):
+        record(store, queue_train(store, loss=loss), [*curve_points(44), *held_out, train_row(1), train_row(2)])
+    alone, with_clip = open_page(PAGE, run="1"), open_page(PAGE, run="2")
+    apart = ["Loss", "Held-out CLIP loss", "Zero-shot accuracy (%)"]
+    assert [plot["alt"].partition(" over ")[0] for plot in charts(alone)] == apart
+    assert "held out (CLIP loss)" not in {trace.get("name") for trace in charts(alone)[0]["data"]}
+    together = open_page("compare/page.py", compare_runs="2,3")
+    assert [plot["alt"].partition(" of ")[0] for plot in charts(together)][:2] == apart[::2]
+    mixed = open_page("compare/page.py", compare_runs="1,2")
+    assert [plot["alt"].partition(" of ")[0] for plot in charts(mixed)][:3] == apart
+    with_clip.multiselect(key="others_2").set_value([1]).run()
+    assert not with_clip.exception
+    assert [plot["alt"].partition(" over ")[0] for plot in charts(with_clip)] == apart
 
 
 @pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED])
