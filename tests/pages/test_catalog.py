@@ -277,6 +277,22 @@ def test_without_timings_it_says_so_and_offers_to_make_them(store: Store) -> Non
 
 
 @pytest.mark.slow
+def test_a_run_that_was_queued_before_a_refusal_keeps_its_link(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two image sizes are two runs, and the queue has one free place."""
+    monkeypatch.setenv("VITALS_QUEUE_LIMIT", "1")
+    machine(store)
+    app = open_page(catalog_rows=["timm:resnet50 224", "timm:odd_one 320"])
+    app.button(key="catalog_measure").click().run()
+    assert not app.exception
+    assert [run.spec.models for run in store.runs()] == [("timm:resnet50",)]
+    (error,) = app.error
+    assert "1 may" in error.value
+    assert [item.proto.label for item in app.get("page_link") if item.proto.label.startswith("Run ")] == [
+        "Run 1: queued"
+    ]
+
+
+@pytest.mark.slow
 def test_timings_stand_beside_accuracies_with_when_and_what_to_know(store: Store) -> None:
     machine(store)
     slow = benchmark_row("resnet18", latency_ms=30.0, samples_per_s=266.0)
