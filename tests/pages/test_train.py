@@ -27,6 +27,7 @@ from pages.shared.form.command import command
 from tests.support.clip import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
 from tests.support.data import encoded
 from tests.support.page import Answering, charts, followed, further, open_page, texts, ticked, unfold, verbatim
+from tests.support.training import TINY
 
 PAGE = "train/page.py"
 
@@ -592,6 +593,21 @@ def test_further_settings_start_as_they_are_by_default(store: Store) -> None:
     assert not app.exception
     (run,) = store.runs()
     assert run.spec == TrainSpec(precision="fp32")
+
+
+def test_an_uploaded_configuration_can_be_trained(store: Store) -> None:
+    app = unfold(open_page(PAGE), "Your own model")
+    app.file_uploader(key="train_files").upload("mine.json", json.dumps(TINY).encode())
+    app.file_uploader(key="train_files").upload("broken.json", b"{")
+    app.run()
+    assert not app.exception
+    assert any("broken" in error.value for error in app.error), [error.value for error in app.error]
+    assert "config:mine" in app.selectbox(key="train_model").options
+    app.selectbox(key="train_model").set_value("config:mine").run()
+    app.button(key="train_go").click().run()
+    (run,) = store.runs()
+    assert isinstance(run.spec, TrainSpec)
+    assert (run.spec.model, run.spec.configs) == ("config:mine", {"mine": TINY})
 
 
 def test_a_tick_is_not_held_up_by_a_field_that_is_put_away_again(store: Store) -> None:

@@ -1,6 +1,8 @@
 """The commands that list, tag, note, count and delete runs, as a user types them."""
 
 import csv
+import json
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -10,7 +12,8 @@ from sqlalchemy import update
 
 from engine.__main__ import main
 from engine.settings import Settings
-from engine.store import Store
+from engine.store import State, Store, attempts, tables
+from engine.store import queue as queueing
 from engine.store.files import RunFiles
 from engine.store.find import Order
 from engine.store.tables import runs
@@ -147,3 +150,44 @@ def test_rows_and_storage(
     lines = engine(capsys, "runs", "storage").splitlines()
     assert lines[0].split() == ["runs", "3"]
     assert "2.5 MB in 1 files" in next(line for line in lines if line.startswith("folders"))
+
+
+@pytest.mark.slow
+def test_a_run_is_shown_in_words_and_as_json(
+    store: Store, ended: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = [queue(store, "resnet18") for _ in range(2)]
+    shown = engine(capsys, "runs", "show", waiting[1])
+    assert f"run {waiting[1]} (profile) is queued" in shown
+    assert "position in the queue: 2" in shown
+    facts = json.loads(engine(capsys, "runs", "show", ended[1], "--json"))
+    assert (facts["id"], facts["outcome"], facts["spec"]["models"]) == (ended[1], "finished", ["resnet50"])
+    assert [row["model"] for row in facts["rows"]] == [f"row_of_{ended[1]}"]
+
+
+@pytest.mark.slow
+def test_a_queued_run_is_cancelled_and_queued_again(
+    store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = queue(store, "timm:resnet18")
+    assert engine(capsys, "runs", "cancel", run_id) == f"run {run_id} is cancelled\n"
+    assert store.run(run_id).state is State.CANCELLED
+    assert engine(capsys, "resume", run_id) == f"run {run_id} is queued again\n"
+    assert store.run(run_id).state is State.QUEUED
+
+
+@pytest.mark.slow
+def test_hosts_with_open_runs_are_listed_and_declared_gone(
+    store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = queue(store, "resnet18")
+    attempt = queueing.claim(store.database, "elsewhere#0123456789ab", run_id)
+    assert attempt
+    attempts.begin(store.database, attempt)
+    assert re.fullmatch(
+        rf"elsewhere#0123456789ab: last heartbeat \d+ s ago, runs {run_id}\n", engine(capsys, "runs", "hosts")
+    )
+    with store.database.write() as connection:
+        connection.execute(update(tables.attempts).values(heartbeat_at=0.0))
+    assert engine(capsys, "runs", "hosts", "--gone", "elsewhere").startswith(f"run {run_id} is ")
+    assert engine(capsys, "runs", "hosts") == ""
