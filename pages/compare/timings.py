@@ -8,7 +8,7 @@ import streamlit as st
 from engine.report.compare import timings
 from engine.report.compare.timings import FIGURES, MOST, Timed
 from engine.report.figures import speed
-from engine.results import FLAGS, Row
+from engine.results import FLAGS
 from engine.store import Run
 from engine.words import in_words
 from pages.shared import backend, comparison_link, timed
@@ -19,7 +19,7 @@ from pages.shared.text import plain
 
 ALIKE, ALL = "matching rows", "all with one row"
 COLUMNS = (
-    *("what", "model", "run", "variant", "ms", "baseline_ms", "speedup", "speedup_low", "speedup_high", "verdict"),
+    *("model", "run", "variant", "ms", "baseline_ms", "speedup", "speedup_low", "speedup_high", "verdict"),
     *("mode", "batch_size", "differs_in", "flags", "baseline_flags", "note"),
 )
 NAMED = 3
@@ -34,7 +34,7 @@ BETWEEN = (
 )
 
 
-def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
+def draw(runs: Sequence[Run]) -> None:
     """Draw the comparison of timing runs of one kind."""
     store = backend.store()
     timed = {run.id: _timed_rows(backend.settings().store_url, store.revision(), run.id) for run in runs}
