@@ -25,8 +25,8 @@ COLUMNS = (
 NAMED = 3
 """Name at most this many timings of a flag."""
 SPEEDUP = (
-    "The speed-up is the ratio of medians, baseline / other row, in each process, and its geometric mean over the "
-    "processes. A time is the median of the processes' medians, so the ratio of two times differs when processes do."
+    "In each process, the ratio is the baseline's median / the row's median. The speed-up is the geometric mean of "
+    "these ratios. It can differ from the ratio of the two times, because each time is a median over processes."
 )
 BETWEEN = (
     " Rows of different runs get a verdict only if each request has at least 3 runs on one host; then the medians of "
