@@ -102,7 +102,7 @@ def test_several_runs_are_deleted_when_that_is_said_twice(
     path.parent.mkdir(parents=True)
     path.write_bytes(b"0" * 1_500_000)
     output = engine(capsys, "runs", "delete", *ended[:2], waiting, code=2)
-    assert "3 runs with 1 file of 1.5 MB would be deleted for good: say so with --yes" in output
+    assert "This deletes 3 runs with 1 file of 1.5 MB permanently. Add --yes to confirm." in output
     assert len(store.runs()) == 4
     output = engine(capsys, "runs", "delete", *ended[:2], waiting, "--yes", code=1)
     assert f"run {waiting} is queued: cancel it first" in output
@@ -127,7 +127,7 @@ def test_old_runs_are_pruned_unless_they_are_tagged_or_noted(
     RunFiles(settings.runs_dir, old).prepare()
     prune = ("runs", "prune", "--days", "7")
     refusal = engine(capsys, *prune, code=2)
-    assert "1 run with 0 files of 0.0 MB would be deleted for good: say so with --yes" in refusal
+    assert "This deletes 1 run with 0 files of 0.0 MB permanently. Add --yes to confirm." in refusal
     assert engine(capsys, *prune, "--state", "finished", "--yes").strip() == "no run is that old"
     assert engine(capsys, *prune, "--yes").strip() == f"run {old} is deleted"
     assert {run.id for run in store.runs()} == {tagged, noted, young, waiting}
@@ -141,7 +141,9 @@ def test_rows_and_storage(
     assert engine(capsys, "runs", "rows", *ended, "--output", out) == f"{out}\n"
     assert [line["run"] for line in csv.DictReader(out.read_text().splitlines())] == list(map(str, ended))
     out = tmp_path / "rows.parquet"
-    assert "say --format parquet" in engine(capsys, "runs", "rows", *ended, "--output", out, code=2)
+    assert "--output ends in .parquet, but --format is csv. Use the same format for both." in engine(
+        capsys, "runs", "rows", *ended, "--output", out, code=2
+    )
     engine(capsys, "runs", "rows", *ended, "--output", out, "--format", "parquet")
     assert list(pd.read_parquet(out)["run"]) == ended
     path = RunFiles(settings.runs_dir, ended[0]).log
