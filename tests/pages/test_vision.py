@@ -88,7 +88,7 @@ def test_a_busy_machine_is_named_beside_the_estimate(monkeypatch: pytest.MonkeyP
 def test_models_timed_in_one_run_are_compared_from_there(store: Store) -> None:
     app = followed(shown(store, benchmark_row("a"), benchmark_row("b")), "Compare models")
     assert app.title[0].value == "Compare"
-    assert "geometric mean over the processes" in plainly(app)
+    assert "The speed-up is the geometric mean of these ratios" in plainly(app)
     assert not [link for link in shown(store, benchmark_row("a")).get("page_link") if "Compare m" in link.proto.label]
 
 
