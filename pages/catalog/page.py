@@ -56,7 +56,7 @@ if not backend.store().runs(limit=1):
     tour.draw()
 
 timed = speeds.timed()
-settings, devices = data.settings(timed), [device.known.label for device in speeds.devices(timed)]
+settings, devices = data.settings(timed), [device.fitted.label for device in speeds.devices(timed)]
 above = st.container()
 axes = controls.draw_axes(everything)
 filters = controls.draw_filters(everything, settings, devices, axes.flops)

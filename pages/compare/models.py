@@ -59,7 +59,7 @@ def _devices(names: Sequence[str]) -> None:
             st.caption("The catalogue has no complete count of these models.")
             return
         cells = st.data_editor(
-            pd.DataFrame({"device": [device.known.label for device in devices], "watts": np.nan, "price": np.nan}),
+            pd.DataFrame({"device": [device.fitted.label for device in devices], "watts": np.nan, "price": np.nan}),
             key="compare_power",
             hide_index=True,
             disabled=["device"],
@@ -92,9 +92,9 @@ def _rates() -> None:
     if section is None:
         return
     with section:
-        known = {device.known.label: device.known for device in speeds.devices(speeds.timed())}
-        label = st.selectbox("Device", list(known), key="compare_rates_device")
-        rates = rates_of(known[label])
+        by_label = {device.fitted.label: device.fitted for device in speeds.devices(speeds.timed())}
+        label = st.selectbox("Device", list(by_label), key="compare_rates_device")
+        rates = rates_of(by_label[label])
         by_unit = rates.pivot(index="kind", columns="unit", values="rate")
         results_table(
             by_unit.reindex(index=rates["kind"].unique(), columns=list(UNITS.values())).reset_index(),
