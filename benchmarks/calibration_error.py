@@ -98,12 +98,12 @@ def main() -> None:
     inside = rows["latency_ms"].between(rows["low_ms"], rows["high_ms"])
     summary = {
         "date": datetime.now(UTC).date().isoformat(),
-        "device": device.known.label,
+        "device": device.fitted.label,
         "calibrated_on": len(before),
         "contended_in_calibration": int(before["flags"].str.contains("contended").sum()),
         "cross_validated": {
-            "median": round(100 * device.known.median_error, 1),
-            "p90": round(100 * device.known.p90_error, 1),
+            "median": round(100 * device.fitted.median_error, 1),
+            "p90": round(100 * device.fitted.p90_error, 1),
         },
         "hold_out": {**errors(rows), "coverage": round(100 * float(inside.mean()), 1)},
         "hold_out_in_range": errors(rows[rows["in_range"]]),

@@ -22,7 +22,7 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from engine.estimate import calibrate, devices, work
-from engine.estimate.devices import Known
+from engine.estimate.devices import FittedDevice
 from engine.estimate.fit import adapt_costs, splits
 from engine.estimate.work import BYTES, FEATURES, FLOPS, Floats
 from engine.published import speeds
@@ -73,7 +73,7 @@ def errors(predicted: Floats, seconds: Floats) -> dict[str, float]:
     return {"median": round(float(np.median(error)), 1), "p90": round(float(np.quantile(error, 0.9)), 1)}
 
 
-def compared(known: Known, timed: pd.DataFrame, table: pd.DataFrame) -> dict[str, Any]:
+def compared(known: FittedDevice, timed: pd.DataFrame, table: pd.DataFrame) -> dict[str, Any]:
     """Return the errors of a device, beside those of simpler models in the same folds."""
     joined = timed.drop_duplicates(work.KEY).set_index(work.KEY).join(table, how="inner")
     seconds = joined["seconds"].to_numpy()
@@ -98,7 +98,9 @@ def compared(known: Known, timed: pd.DataFrame, table: pd.DataFrame) -> dict[str
     return row
 
 
-def simulate_calibration(prior: Known, timed: pd.DataFrame, table: pd.DataFrame, *, optimal: bool) -> dict[str, float]:
+def simulate_calibration(
+    prior: FittedDevice, timed: pd.DataFrame, table: pd.DataFrame, *, optimal: bool
+) -> dict[str, float]:
     """Return the errors of a simulated calibration on families of which nothing was timed."""
     joined = timed.drop_duplicates(work.KEY).set_index(work.KEY).join(table, how="inner")
     seconds, batches = joined["seconds"].to_numpy(), joined["batch_size"].to_numpy(dtype=float)
@@ -156,7 +158,7 @@ def main() -> None:
             print(calibrations[-1], flush=True)
     if arguments.ship:
         devices.SHIPPED.parent.mkdir(exist_ok=True)
-        devices.SHIPPED.write_bytes(TypeAdapter(list[Known]).dump_json(known, indent=1) + b"\n")
+        devices.SHIPPED.write_bytes(TypeAdapter(list[FittedDevice]).dump_json(known, indent=1) + b"\n")
     content = {"date": datetime.now(UTC).date().isoformat(), "devices": rows, "calibrations": calibrations}
     arguments.output.write_text(json.dumps(content, indent=1) + "\n")
 

@@ -124,7 +124,7 @@ class Rows(Several):
 
         ending = self.output.suffix.removeprefix(".") if self.output else self.format
         if ending in export_tables.FORMATS and ending != self.format:
-            raise Refused(f"{self.output} would be {self.format}: say --format {ending}, or name another file")
+            raise Refused(f"--output ends in .{ending}, but --format is {self.format}. Use the same format for both.")
         with store_here() as store:
             tables = bulk.rows(store, self.run_ids)
         path = self.output or Path(f"rows.{self.format}" if len(tables) == 1 else "rows.zip")
@@ -175,8 +175,8 @@ def _delete(store: "Store", ids: list[int], *, yes: bool) -> None:
     settings = Settings()
     if not yes:
         size = storage.of_runs(settings, ids)
-        message = f"{plural(len(ids), 'run')} with {plural(size.files, 'file')} of {size.bytes / 1e6:,.1f} MB"
-        raise Refused(f"{message} would be deleted for good: say so with --yes")
+        what = f"{plural(len(ids), 'run')} with {plural(size.files, 'file')} of {size.bytes / 1e6:,.1f} MB"
+        raise Refused(f"This deletes {what} permanently. Add --yes to confirm.")
     failures = 0
     for run_id in ids:
         try:
@@ -220,7 +220,7 @@ class Restore(BaseModel):
             lost = "an unknown number lost" if found is None else f"{max(found - kept, 0):,} lost"
             print(f"{name:10} {kept:>10,} brought over, {lost}")
         if not any(restored.kept.values()):
-            note("nothing of it could be read: the store is empty now, and the folders of its runs are still there")
+            note("No part of the damaged store could be read. The new store is empty. The run folders are unchanged.")
 
 
 class Storage(BaseModel):

@@ -112,7 +112,7 @@ class Catalog(BaseModel):
             with store_here() as store:
                 known = estimates.available(estimates.timings(store), counted, settings.device_dir)
             device = estimates.find(known, self.device)
-            note(error_of(device.known))
+            note(error_of(device.fitted))
             frame = estimates.with_speeds(frame, device, counted, self.batch_size)
         return frame
 

@@ -19,7 +19,7 @@ from engine.specs.timed import Threads
 from engine.specs.variant import RunPrecision
 
 if TYPE_CHECKING:
-    from engine.estimate.devices import Known
+    from engine.estimate.devices import FittedDevice
 
 SHOWN = ["model", "image_size", "device", "batch_size", "samples_per_s", "latency_ms", "latency_ms_low"]
 SHOWN += ["latency_ms_high", "source", "in_range"]
@@ -62,12 +62,12 @@ class Estimate(BaseModel):
         names = resolve(self.models, shipped.families(settings.catalog_dir))
         counted = work.read(settings.catalog_dir)
         with store_here() as store:
-            known = estimates.available(estimates.timings(store), counted, settings.device_dir)
-        chosen = [estimates.find(known, self.device)] if self.device else known
+            available = estimates.available(estimates.timings(store), counted, settings.device_dir)
+        chosen = [estimates.find(available, self.device)] if self.device else available
         for device in chosen if self.device else ():
-            note(error_of(device.known))
+            note(error_of(device.fitted))
         if self.rates:
-            parts = [devices.rates(device.known).assign(device=device.known.label) for device in chosen]
+            parts = [devices.rates(device.fitted).assign(device=device.fitted.label) for device in chosen]
             table = pd.concat(parts)[["device", "kind", "rate", "unit"]]
             show_table(table, table, self.output)
             return
@@ -78,12 +78,12 @@ class Estimate(BaseModel):
         show_table(table, table[SHOWN] if len(table) else table, self.output)
 
 
-def error_of(known: "Known") -> str:
+def error_of(device: "FittedDevice") -> str:
     """Return the held-out error of a device as a sentence."""
     return (
-        f"{known.label}: error on unseen families of the timed models {known.median_error:.1%} (median), "
-        f"{known.p90_error:.1%} (90th percentile); {known.coverage:.0%} of them inside their 90 % interval; "
-        f"{known.models:,} models, {known.source}"
+        f"{device.label}: error on unseen families of the timed models {device.median_error:.1%} (median), "
+        f"{device.p90_error:.1%} (90th percentile); {device.coverage:.0%} of them inside their 90 % interval; "
+        f"{device.models:,} models, {device.source}"
     )
 
 
@@ -118,15 +118,15 @@ class Calibrate(BaseModel):
         published = devices.shipped()
         if self.from_:
             name, to = self.name.strip(), settings.device_dir
-            candidates = [known for known in published if known.mode == "inference"]
+            candidates = [fitted for fitted in published if fitted.mode == "inference"]
             timed = calibrate.read_timm(self.from_)
             what = {"device": name, "name": name, "precision": self.precision, "timed": "imported"}
-            known = calibrate.calibrate_device(timed, counted, candidates, **what)
+            device = calibrate.calibrate_device(timed, counted, candidates, **what)
             settings.make_runs_dir()
             to.mkdir(exist_ok=True)
             timed.to_csv(to / f"{name}.csv", index=False)
-            (to / f"{name}.json").write_text(known.model_dump_json(indent=1))
-            note(error_of(known))
+            (to / f"{name}.json").write_text(device.model_dump_json(indent=1))
+            note(error_of(device))
             return
         spec = estimates.calibration(
             counted,
@@ -143,7 +143,7 @@ class Calibrate(BaseModel):
             found = estimates.device_of_setting(timed, setting, counted, published)
             if not found:
                 raise Refused(f"fewer than {devices.FEWEST} models could be timed: see `runs show {run.id}`")
-            note(error_of(found.known))
+            note(error_of(found.fitted))
         if contended := sum("contended" in row.flags for row in rows):
             note(f"{contended} of {len(rows)} timings were contended: calibrate again on a quiet machine")
         tell_failures(run, rows)

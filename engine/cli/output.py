@@ -201,7 +201,7 @@ def _latency(row: TimedRow) -> str:
     return _named({"latency": row.latency_ms, "back to back": row.back_to_back_ms}, " ms")
 
 
-def figure(value: float) -> str:
+def two_decimals(value: float) -> str:
     """Return a number with two decimals; below 0.1, with three significant digits."""
     return f"{value:,.2f}" if value == 0 or abs(value) >= 0.1 else f"{value:.3g}"
 
@@ -219,7 +219,7 @@ def show_table(full: "pd.DataFrame", short: "pd.DataFrame", output: Path | None)
     if output is None:
         text = short.astype(object).where(short.notna(), "")  # a missing value is blank, whatever its type
         text = text.map(lambda cell: printable(cell) if isinstance(cell, str) else cell)
-        print(text.to_string(index=False, float_format=figure))
+        print(text.to_string(index=False, float_format=two_decimals))
         return
     from engine.report.export import tables
 

@@ -83,8 +83,8 @@ def assemble(
     notes: Sequence[str] = (),
     roots: Roots = None,
 ) -> Listed:
-    """Return the pairs of rows. Rows with the same image become its captions, so that no image is in both parts of a
-    split.
+    """Return the pairs of a table. Rows with the same image are captions of one pair, so that no image is in both parts
+    of a split.
 
     members: place of each row's image, unique. held: True for each pair that the data's own split holds out.
     Errors: DataProblem for incomplete rows and for an image of two classes.
@@ -140,10 +140,11 @@ def recognised(header: Sequence[str], names: Sequence[str]) -> str:
 
 
 def choose_columns(header: Sequence[str], columns: tuple[str, str, str], name: str, sign: str = "") -> list[str]:
-    """Return the columns of images, captions and classes. Those of images and captions are recognised if not given.
+    """Return the names of the columns of images, captions and classes; empty for a column that is missing.
 
-    With classes, the one of captions may be missing; it is then empty, as is that of classes if there is none.
-    name: the table's, for messages. sign: the separator of a CSV. Errors: DataProblem for missing and double columns.
+    columns: their names. Without a name, images and captions are recognised by common names, and there are no classes.
+    The column of captions may be missing if there are classes. name: of the table, for messages. sign: the separator of
+    a CSV. Errors: DataProblem for missing and double columns.
     """
     image, caption, label = columns
     image, caption = image or recognised(header, IMAGE_NAMES), caption or recognised(header, CAPTION_NAMES)
@@ -154,11 +155,11 @@ def choose_columns(header: Sequence[str], columns: tuple[str, str, str], name: s
         found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "nothing"
         known = ", ".join(IMAGE_NAMES if what == "images" else CAPTION_NAMES)
         needed = (
-            f"needs one column called {column!r} and has {header.count(column)}"
+            f"needs one column called {column!r}, but has {header.count(column)}"
             if column
-            else f"has no column of {what} with a common name ({known}): say which column it is"
+            else f"has no column of {what} with a common name ({known}). Choose the column"
         )
-        raise DataProblem(f"{name} {needed}: {f'separated by {sign!r}, ' if sign else ''}its header names {found}")
+        raise DataProblem(f"{name} {needed}. Its columns{f', separated by {sign!r},' if sign else ''} are {found}.")
     return list(chosen.values())
 
 
@@ -183,8 +184,8 @@ def _rows(file: TextIO, name: str, separator: str, columns: tuple[str, str, str]
         for row in reader:
             if row and len(row) != len(header):
                 raise DataProblem(
-                    f"{name} has {len(row)} cells on line {line} and {len(header)} in its header: "
-                    f"a cell with a {sign!r} or a line break in it stands in quotes"
+                    f"{name} has {len(row)} cells on line {line}, but {len(header)} in its header. "
+                    f"Put quotes around each cell that contains {sign!r} or a line break."
                 )
             if row:
                 yield Row(

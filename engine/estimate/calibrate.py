@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from engine.estimate.devices import Known, estimate, fit_device, held_out_error
+from engine.estimate.devices import FittedDevice, estimate, fit_device, held_out_error
 from engine.specs import Refused
 
 FEWEST_CHOSEN, MOST_CHOSEN = 24, 48
@@ -30,7 +30,7 @@ def choose_representative(families: Sequence[str], number: int, seed: int = 0) -
     return order.iloc[np.argsort(rank_in_family.to_numpy(), kind="stable")].to_numpy()[:number]
 
 
-def choose(work: pd.DataFrame, near: Known, batch_size: int, budget_s: float) -> list[str]:
+def choose(work: pd.DataFrame, near: FittedDevice, batch_size: int, budget_s: float) -> list[str]:
     """Return the names of models to time. near: a device of about the same speed, whose estimates
     say which models are quick.
 
@@ -52,16 +52,21 @@ def choose(work: pd.DataFrame, near: Known, batch_size: int, budget_s: float) ->
 
 
 def calibrate_device(
-    timings: pd.DataFrame, work: pd.DataFrame, known: Sequence[Known], *, timed: str = "timed here", **what: str | bool
-) -> Known:
+    timings: pd.DataFrame,
+    work: pd.DataFrame,
+    priors: Sequence[FittedDevice],
+    *,
+    timed: str = "timed here",
+    **what: str | bool,
+) -> FittedDevice:
     """Return a device fitted to timings. Each known device is tried as prior; the one with the smallest error is kept.
 
     Its error includes that choice: each fold's predictions come from the prior that is best on the other folds.
 
-    timings: name, image_size, batch_size, seconds. known: at least one. timed: source of the timings. what:
-    fields of Known. Errors: Refused with too few timings.
+    timings: name, image_size, batch_size, seconds. priors: at least one. timed: source of the timings. what:
+    fields of FittedDevice. Errors: Refused with too few timings.
     """
-    fits = [fit_device(timings, work, prior, **what, source=f"{timed}; prior {prior.label}") for prior in known]
+    fits = [fit_device(timings, work, prior, **what, source=f"{timed}; prior {prior.label}") for prior in priors]
     held_out = fits[0][1]
     seconds, fold = held_out["seconds"].to_numpy(), held_out["fold"].to_numpy()
     predicted = np.array([table["predicted"] for _, table in fits])
@@ -71,7 +76,7 @@ def calibrate_device(
         best = int(np.median(error[:, fold != index], axis=1).argmin())
         chosen[fold == index] = predicted[best, fold == index]
     best = int(np.median(error, axis=1).argmin())
-    device, prior = fits[best][0], known[best]
+    device, prior = fits[best][0], priors[best]
     # Few quick models only scale the prior's costs, so the range that it was fitted to still holds.
     most = {name: max(value, prior.most.get(name, 0.0)) for name, value in device.most.items()}
     return device.model_copy(update={"most": most, **held_out_error(seconds, chosen, fold)})

@@ -28,7 +28,7 @@ FEWEST = 19
 UNITS = {"gflop": "GFLOP/s", "gb": "GB/s", "call": "us per call"}
 
 
-class Known(BaseModel):
+class FittedDevice(BaseModel):
     """A device in one setting, with its costs and their error on families of models that were not fitted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -76,39 +76,39 @@ class Known(BaseModel):
         return np.array([self.costs.get(feature, 0.0) for feature in FEATURES])
 
 
-def shipped(path: Path = SHIPPED) -> list[Known]:
+def shipped(path: Path = SHIPPED) -> list[FittedDevice]:
     """Return the published devices, from the file that `benchmarks.estimate_error` writes."""
-    return TypeAdapter(list[Known]).validate_json(path.read_bytes())
+    return TypeAdapter(list[FittedDevice]).validate_json(path.read_bytes())
 
 
-def find(known: Sequence[Known], name: str) -> Known:
+def find(available: Sequence[FittedDevice], name: str) -> FittedDevice:
     """Return the first device whose label has all words of `name`. Errors: Refused, with the labels."""
     words = name.lower().replace(",", " ").split()
-    for device in known:
+    for device in available:
         if all(word in device.label.lower() for word in words):
             return device
-    labels = "\n  ".join(device.label for device in known)
+    labels = "\n  ".join(device.label for device in available)
     raise Refused(f"no known device has {name!r} in its name. Calibrate this machine, or choose one of\n  {labels}")
 
 
-def estimate(known: Known, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
+def estimate(device: FittedDevice, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
     """Return the estimated speed of each model, indexed as `work` (see work.read).
 
     Columns: batch_size, samples_per_s and latency_ms, each with _low and _high, and in_range. batch_size: the device's
     typical one if None.
     """
-    batch = batch_size or known.typical_batch
+    batch = batch_size or device.typical_batch
     charged = features(work, batch)
-    parts = charged * known.vector
+    parts = charged * device.vector
     seconds = parts.sum(axis=1)
-    limit = SLACK * np.array([known.most.get(feature, 0.0) for feature in FEATURES])
+    limit = SLACK * np.array([device.most.get(feature, 0.0) for feature in FEATURES])
     # a feature without a cost may be new to the fit; its work is then weighed by its share of all work in the same unit
     outside = np.where(charged > limit, np.maximum(parts / seconds[:, None], _shares(charged)), 0).sum(axis=1)
-    low, high = known.batch_sizes
+    low, high = device.batch_sizes
     table = pd.DataFrame(index=work.index).assign(batch_size=batch)
-    for suffix, factor in (("", 1.0), ("_low", known.high), ("_high", known.low)):
+    for suffix, factor in (("", 1.0), ("_low", device.high), ("_high", device.low)):
         table[f"samples_per_s{suffix}"] = 1 / (seconds * factor)
-    for suffix, factor in (("", 1.0), ("_low", known.low), ("_high", known.high)):
+    for suffix, factor in (("", 1.0), ("_low", device.low), ("_high", device.high)):
         table[f"latency_ms{suffix}"] = 1000 * batch * seconds * factor
     return table.assign(in_range=(outside < MATTERS) & (low <= batch <= high))
 
@@ -123,23 +123,23 @@ def _shares(charged: Floats) -> Floats:
     return shares
 
 
-def rates(known: Known) -> pd.DataFrame:
+def rates(device: FittedDevice) -> pd.DataFrame:
     """Return the effective rate of each kind of operator: kind, rate, unit. In any precision, FLOPs and bytes are those
     of float32."""
     rows = []
-    for feature, cost in known.costs.items():
+    for feature, cost in device.costs.items():
         kind, _, unit = feature.partition(":")
         rows.append((kind, 1e6 * cost if unit == "call" else 1 / cost, UNITS[unit]))
     return pd.DataFrame(rows, columns=["kind", "rate", "unit"])
 
 
 def fit_device(
-    timed: pd.DataFrame, work: pd.DataFrame, prior: Known | None = None, **what: str | bool
-) -> tuple[Known, pd.DataFrame]:
+    timed: pd.DataFrame, work: pd.DataFrame, prior: FittedDevice | None = None, **what: str | bool
+) -> tuple[FittedDevice, pd.DataFrame]:
     """Fit a device, and return it with the held-out predictions: KEY, family, seconds, predicted, fold.
 
     timed: KEY, batch_size, seconds per sample. work: from work.read. prior: a device whose costs are adapted, for few
-    timings. what: fields of Known. Errors: Refused with fewer than FEWEST models or with one family.
+    timings. what: fields of FittedDevice. Errors: Refused with fewer than FEWEST models or with one family.
     """
     timed = timed.drop_duplicates(KEY).set_index(KEY).join(work, how="inner")
     if len(timed) < FEWEST:
@@ -165,7 +165,7 @@ def fit_device(
     for index, (train, test) in enumerate(splits(family)):
         predicted[test], fold[test] = charged[test] @ fitted_to(train), index
     costs = fitted_to(np.ones(len(timed), dtype=bool))
-    known = Known.model_validate(
+    device = FittedDevice.model_validate(
         {
             **what,
             "models": len(timed),
@@ -176,11 +176,11 @@ def fit_device(
             "most": dict(zip(FEATURES, (float(f"{value:.5g}") for value in charged.max(axis=0)), strict=True)),
         }
     )
-    return known, timed[["family", "batch_size", "seconds"]].assign(predicted=predicted, fold=fold).reset_index()
+    return device, timed[["family", "batch_size", "seconds"]].assign(predicted=predicted, fold=fold).reset_index()
 
 
 def held_out_error(seconds: Floats, predicted: Floats, fold: npt.NDArray[np.int64]) -> dict[str, float]:
-    """Return the fields of Known that hold the error of held-out predictions, and their interval.
+    """Return the fields of FittedDevice that hold the error of held-out predictions, and their interval.
 
     seconds, predicted, fold: (N,) measured and predicted seconds, and the fold that each prediction was held out in.
     """

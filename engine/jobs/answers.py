@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import queue
 import subprocess
 import threading
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 Answer = Future[dict[str, Any]]
 
 IDLE_S = 600.0
+"""The process exits after this many seconds without a question."""
 LONGEST_S = 300.0
 """Kill the process when one answer takes longer than this many seconds: later questions would wait forever."""
 FRESH_S, REFUSED_S = 60.0, 3.0
@@ -31,13 +33,14 @@ END_S = 10.0
 """Wait at most this many seconds for a process to exit after it has closed its output."""
 TRIES = 2
 """Ask at most this often: an idle process may exit at the very moment a question is sent."""
+CLOSED = "the server is shutting down: ask again after its restart"
 
 
 class _Known:
     """A pending or completed answer, the time of its completion, and the last successful answer before it."""
 
     def __init__(self, answer: Answer, before: Answer | None) -> None:
-        self.answer, self.before, self._done_at = answer, before, 0.0
+        self.answer, self.before, self._done_at = answer, before, math.inf
         answer.add_done_callback(self._note)
 
     def _note(self, _answer: Answer) -> None:
@@ -108,16 +111,19 @@ class Answers:
         with self._lock:
             self._closed = True
             self._waiting.put((None, Future()))
-            if self._process is not None:
-                self._process.kill()
+            process = self._process  # read once: the thread may end and forget it at any time
+            if process is not None:
+                process.kill()
         self._thread.join()
 
     def _new(self, question: Question) -> Answer:
         answer: Answer = Future()
         if self._closed:
-            answer.set_exception(Refused("nothing is answered any more"))
+            answer.set_exception(Refused(CLOSED))
         elif self._waiting.qsize() >= MOST_WAITING:
-            answer.set_exception(Refused(f"{MOST_WAITING} questions wait already: ask again in a minute"))
+            answer.set_exception(
+                Refused(f"{MOST_WAITING} questions are waiting, which is the limit: ask again in a minute")
+            )
         else:
             self._waiting.put((question, answer))
         return answer
@@ -132,7 +138,7 @@ class Answers:
                 answer.set_exception(refused)
             except Exception as error:
                 log.exception("a question could not be put")
-                answer.set_exception(Refused(f"the process that answers cannot be asked: {error}"))
+                answer.set_exception(Refused(f"the answer process could not be started or read: {error}"))
         self._end()
 
     def _answer(self, question: Question | None) -> dict[str, Any]:
@@ -145,21 +151,20 @@ class Answers:
             if question is None:
                 return {}
             request = {"ask": question.name, "question": question.model_dump(mode="json")}
-            limit = threading.Timer(LONGEST_S, process.kill)
+            limit, began = threading.Timer(LONGEST_S, process.kill), time.monotonic()
             limit.start()
             line = _exchange(process, json.dumps(request).encode() + b"\n")
-            expired = not limit.is_alive()
             limit.cancel()
             if line.endswith(b"\n"):
                 reply: dict[str, Any] = json.loads(line)
                 if "refused" in reply:
                     raise Refused(reply["refused"])
                 return reply
-            if expired:
+            if time.monotonic() - began >= LONGEST_S:
                 raise Refused(f"no answer came within {LONGEST_S:.0f} s")
             if code := self._end(END_S):
-                raise Refused(f"the process that answers has died ({code}); {self._log} may say why")
-        raise Refused(f"the process that answers leaves before it has; {self._log} may say why")
+                raise Refused(f"the answer process died with exit code {code}: see {self._log}")
+        raise Refused(f"the answer process exited {TRIES} times before it replied: see {self._log}")
 
     def _started(self) -> "subprocess.Popen[bytes]":
         """Return the process, started if needed. Errors: Refused after `close`; OSError when it cannot be started."""
@@ -169,7 +174,7 @@ class Answers:
             trim(self._log)
         with self._lock:
             if self._closed:
-                raise Refused("nothing is answered any more")
+                raise Refused(CLOSED)
             if self._process is None:
                 own = ("answer", "--idle-s", str(self._idle_s))
                 pipe = subprocess.PIPE

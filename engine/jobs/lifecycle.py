@@ -19,11 +19,12 @@ from engine.jobs.hosts import this_host
 from engine.jobs.processes import Identity
 from engine.jobs.wake import nudge
 from engine.settings import ROOT, Settings
-from engine.store import ACTIVE, Filter, Store, Unavailable, leases, open_store, queue
+from engine.store import ACTIVE, Filter, Store, Unavailable, attempts, leases, open_store, queue
 from engine.store.database import Database
 from engine.store.leases import Lease
 
 STOP_S = 20.0
+"""Wait at most this many seconds after SIGTERM, then send SIGKILL."""
 HEALTH_BUSY_S = 1.0
 """Wait at most this many seconds for a locked store in a health check. Monitors expect an answer in a few seconds."""
 LOG_BYTES = 1_000_000
@@ -152,12 +153,13 @@ def look_at_health(settings: Settings) -> Health:
         queued, oldest_wait_s = queue.waiting(database)
         store = Store(database, settings.queue_limit)
         active, machine = store.count(Filter(states=ACTIVE)), store.machine()
+        here = [attempt for attempt in attempts.open_attempts(database) if attempt.host == this_host()]
     except Unavailable as error:
         return Health(well=False, store=error.cause, scheduler="unknown")
     finally:
         database.close()
     working = bool(lease and not lease.expired and _holder(lease))
-    scheduler = "working" if working else "runs wait, and no scheduler is alive" if queued or active else "idle"
+    scheduler = "working" if working else "there are open runs, and no scheduler is alive" if queued or here else "idle"
     free_gb = shutil.disk_usage(settings.runs_dir).free / 1e9 if settings.runs_dir.is_dir() else None
     full = free_gb is not None and free_gb < settings.min_free_gb
     return Health(

@@ -111,7 +111,7 @@ class Scheduler:
         """
         if not self._keep_lease():
             return False
-        busy = True  # stays True if a part fails before it returns
+        busy = True  # stays True if `_watch` fails
         with self._failures.catching():
             self._executor.tend()
         with self._failures.catching():

@@ -103,7 +103,7 @@ UNKNOWN_BYTES = 256 * 2**20
 
 
 def flusher(device: str) -> Callable[[], object]:
-    """Return a call that overwrites twice the last-level cache (a GPU's L2) and waits until that is done."""
+    """Return a function that writes twice the last-level cache's size (of a GPU: its L2) and waits for the device."""
     target = torch.device(device)
     size = 2 * environment.last_level_cache(device) or UNKNOWN_BYTES
     buffer = torch.empty(size, dtype=torch.uint8, device=target)

@@ -64,7 +64,7 @@ class _Run:
         per_call = self.seconds / sum(self.sizes) if self.sizes else self.warm_seconds
         return max(1e-9, self.calls * per_call)
 
-    def lacks(self, plan: Plan, times: int = 1) -> float:
+    def missing_samples(self, plan: Plan, times: int = 1) -> float:
         """Return how many samples are missing until `times` the requested amount. 0 or less: nothing is missing."""
         samples = times * plan.min_samples - len(self.samples)
         return max(samples, (times * plan.min_seconds - self.seconds) / self.block_seconds)
@@ -106,7 +106,7 @@ class _Bench:
         (phase,) = phases
         return (self.stopwatch.queued(phase, calls),)
 
-    def late(self, seconds: float, until: float) -> bool:
+    def would_end_late(self, seconds: float, until: float) -> bool:
         """Return whether a block of these seconds would end after the time `until`."""
         return until < math.inf and self.clock() + seconds > until
 
@@ -127,7 +127,7 @@ class _Bench:
             plateau = seconds >= plan.most_warmup_seconds or (len(blocks) >= 2 * LEAST_PLATEAU and not drifting(latest))
             if plateau and seconds >= plan.least_warmup_seconds and run.warmup_calls >= plan.warmup_calls:
                 break
-            if self.late(block_seconds, until):
+            if self.would_end_late(block_seconds, until):
                 break
             if self.flush is None and ms < plan.block_ms:
                 run.calls *= 2
@@ -149,12 +149,12 @@ class _Bench:
         """
         order = random.Random(self.plan.seed)  # noqa: S311 - nothing secret
         last, number, since_collection = "", 0, 0.0
-        while (rounds_left := max((run.lacks(self.plan) / self._turn(run) for run in runs), default=0)) > 0:
+        while (rounds_left := max((run.missing_samples(self.plan) / self._turn(run) for run in runs), default=0)) > 0:
             late = set[str]()
             for run in order.sample(runs, len(runs)):
                 name = run.subject.name
                 refill = last != name or run.block_seconds < QUICK_S or run.subject.queued
-                if run.samples and self.late((1 + refill) * run.block_seconds, until):
+                if run.samples and self.would_end_late((1 + refill) * run.block_seconds, until):
                     late.add(name)
                     continue
                 if (samples := self._due(run, number, rounds_left)) == 0:
@@ -163,11 +163,11 @@ class _Bench:
                     for seconds, spent in blocks:
                         since_collection += seconds
                         self._keep(run, number, seconds, spent)
-                        if self.late(run.block_seconds, until):
+                        if self.would_end_late(run.block_seconds, until):
                             break
                 last = name
             runs = [run for run in runs if run.subject.name not in failed]
-            if all(run.subject.name in late for run in runs if run.lacks(self.plan) > 0):
+            if all(run.subject.name in late for run in runs if run.missing_samples(self.plan) > 0):
                 break
             number += 1
             if since_collection >= COLLECT_S:
@@ -181,11 +181,11 @@ class _Bench:
 
     def _due(self, run: _Run, number: int, rounds_left: float) -> int:
         """Return how many samples a subject takes in this round."""
-        turn, allowed = self._turn(run), run.lacks(self.plan)
+        turn, allowed = self._turn(run), run.missing_samples(self.plan)
         if allowed > 0:
             run.share = allowed / turn / rounds_left
         else:
-            allowed = run.lacks(self.plan, times=2)
+            allowed = run.missing_samples(self.plan, times=2)
         return min(turn, math.ceil(allowed)) if allowed > 0 and run.share > _evenly(number) else 0
 
     def _keep(self, run: _Run, number: int, seconds: float, spent: tuple[float, ...]) -> None:
@@ -208,7 +208,7 @@ class _Bench:
             loop_ms=loop,
             warmup_calls=run.warmup_calls,
             gc_runs=run.gc_runs,
-            cut_off=run.lacks(self.plan) > 0,
+            cut_off=run.missing_samples(self.plan) > 0,
         )
 
 

@@ -60,11 +60,11 @@ class Processes:
         """
         self._folder = folder
         self._deadline = deadline
-        self._begin = reports
+        self._reports = reports
         self._own = dict(environment or {})
         self._caches = folder
         self.spent = Spent()
-        """Since the caller last assigned a new one."""
+        """Durations since this was last replaced: the benchmark task assigns a new one for each set of rows."""
 
     def repeat(self, job: Job, progress: Progress) -> Generator[Progress, None, list[Found]]:
         """Yield progress, and return the results of as many processes as the spec requests. Progress counts them.
@@ -128,7 +128,7 @@ class Processes:
             self._caches = Path(tempfile.mkdtemp(dir=self._folder))
         caches = {name: str(self._caches / part) for name, part in CACHES.items()}
         since, starting = time.monotonic(), True
-        with closing(self._begin(job, caches | self._own, self._deadline)) as heard:
+        with closing(self._reports(job, caches | self._own, self._deadline)) as heard:
             for report in heard:
                 if report:
                     if starting:

@@ -35,12 +35,12 @@ def common(
         where = f" (in process {number} of {spec.processes})" if number > 1 else ""
         fields |= {"status": result.status, "error": result.error + where}
     elif any(result.rounds for result in measured):
-        fields |= _figures(measured) | {"flags": _flags(spec, measured)}
+        fields |= _values(measured) | {"flags": _flags(spec, measured)}
         notes += _disturbances(measured)
     return measured, fields, notes
 
 
-def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
+def _values(measured: Sequence[Measured]) -> dict[str, Any]:
     """Return values over all processes, as fields of a row."""
     per_process = [result.samples_ms for result in measured]
     samples = [sample for process in per_process for sample in process]
@@ -133,8 +133,8 @@ def _worst(found: Sequence[Contention]) -> Contention | None:
     )
 
 
-def _most(figures: Iterable[float | None]) -> float | None:
-    return max((figure for figure in figures if figure is not None), default=None)
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def compared(
@@ -143,8 +143,8 @@ def compared(
     """Return a row with its speed-up over another, if both were timed. labels: the other's and its own."""
     if row.latency_ms is None or base.latency_ms is None:
         return row
-    ones, others = ([process[label].samples_ms for process in found] for label in labels)
-    result = ratio(ones, others, seed=spec.seed, publishable=spec.publishable)
+    base_ms, row_ms = ([process[label].samples_ms for process in found] for label in labels)
+    result = ratio(base_ms, row_ms, seed=spec.seed, publishable=spec.publishable)
     differs = row.differences(base)
     return row.model_copy(
         update={
@@ -161,16 +161,17 @@ def write_samples(
     run_dir: Path,
     file: str,
     found: Sequence[Mapping[str, Measured]],
-    written: set[str],
+    begun_files: set[str],
     *,
-    what: Mapping[str, str],
+    constants: Mapping[str, str],
     label: str,
     phases: Sequence[str],
 ) -> Iterator[Artifact]:
     """Write every sample at full precision, so that all values of a row can be computed again, and yield the files.
 
-    Samples of queued calls are in a file of their own. written: files to continue; those that are begun are added.
-    what: columns with the same value in all lines. label: name of the column that holds the labels.
+    Samples of queued calls are in a file of their own. begun_files: names of the files begun so far, to which lines are
+    appended; new names are added. constants: values of columns that are the same in all lines, by name. label: name of
+    the column of labels.
     """
     queued = [
         {
@@ -184,16 +185,18 @@ def write_samples(
     for name, processes, columns in ((file, found, phases), (queued_file, queued, [BACK_TO_BACK])):
         if not any(measured.rounds for process in processes for measured in process.values()):
             continue
-        path, begun = run_dir / name, name in written
+        path, begun = run_dir / name, name in begun_files
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a" if begun else "w", newline="", encoding="utf-8") as out:
             writer = csv.writer(out, lineterminator="\n")
             if not begun:
-                writer.writerow(["process", *what, label, "round", "calls", *(f"{column}_ms" for column in columns)])
+                writer.writerow(
+                    ["process", *constants, label, "round", "calls", *(f"{column}_ms" for column in columns)]
+                )
             for number, process in enumerate(processes, start=1):
                 for subject, measured in process.items():
                     for index, turn in enumerate(measured.rounds):
                         parts = [repr(measured.phases[c][index]) if c in measured.phases else "" for c in columns]
-                        writer.writerow([number, *what.values(), subject, turn, measured.calls[index], *parts])
-        written.add(name)
+                        writer.writerow([number, *constants.values(), subject, turn, measured.calls[index], *parts])
+        begun_files.add(name)
         yield Artifact(name=name, kind="samples")

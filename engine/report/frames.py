@@ -156,6 +156,11 @@ def _cell(value: Any) -> Any:
     return value
 
 
+def own_sizes(catalogue: pd.DataFrame) -> pd.DataFrame:
+    """Return the first row of each model, that of its own image size, by its qualified name."""
+    return catalogue.drop_duplicates("name").set_index("name")
+
+
 def towers(costs: Mapping[Any, Any]) -> pd.DataFrame:
     """Return parameters, MACs and activations of each tower and of the whole. Columns: tower, mparams, gmacs, macts.
 

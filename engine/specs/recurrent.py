@@ -9,7 +9,7 @@ from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import SIZE, RealDevice, Spec, device_there, format_image_size
-from engine.specs.runners import RUNNERS, Family, Group, of_group
+from engine.specs.runners import GATES, RUNNERS, Family, Group, of_group
 from engine.specs.timed import Floors, MinSeconds, Publishable, Replicates, Threads, TimeLimit, split_words
 from engine.words import shortened
 
@@ -230,6 +230,17 @@ class RecurrentSpec(Floors, Spec):
         layers = f"{self.num_layers} layer{'s' * (self.num_layers != 1)}"
         steps, features = f"{sizes['seq_length']} time steps", f"{self.input_size} in, {sizes['hidden_size']} hidden"
         return f"{shortened(self.chosen)} ({steps}, {batch}, {features}, {layers}, {self.device})"
+
+
+def macs_per_step(spec: RecurrentSpec) -> int:
+    """Return the multiply-adds of one time step of one sequence, all layers and directions.
+
+    It is also the number of weights without biases, because each weight is used once per time step.
+    """
+    ways, hidden, out = 1 + spec.bidirectional, spec.hidden_size, spec.proj_size or spec.hidden_size
+    gates, projection = GATES.get(spec.family, 4) * hidden, out * hidden if spec.proj_size else 0
+    inputs = [spec.input_size] + [out * ways] * (spec.num_layers - 1)
+    return sum(ways * (gates * (size + out) + projection) for size in inputs)
 
 
 def _check(name: str) -> None:

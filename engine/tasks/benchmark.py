@@ -89,7 +89,7 @@ def _model(
                 common = _common(spec, model, mode, device_name)
                 common |= {"seconds": seconds, "parts": processes.spent.parts(seconds)}
                 file = samples_name(model.library, model.model, outcome.batch_size)
-                columns: dict[str, Any] = {"what": {"mode": mode}, "label": "variant", "phases": rows.PHASES}
+                columns: dict[str, Any] = {"constants": {"mode": mode}, "label": "variant", "phases": rows.PHASES}
                 for artifact in summary.write_samples(run_dir, file, outcome.processes, written, **columns):
                     common["samples_file"] = file
                     yield artifact

@@ -58,7 +58,9 @@ def _side_by_side(
         "seconds": (seconds := round(time.monotonic() - started, 3)),
         "parts": processes.spent.parts(seconds),
     }
-    for artifact in summary.write_samples(run_dir, file, found, set(), what={}, label="runner", phases=rows.PHASES):
+    for artifact in summary.write_samples(
+        run_dir, file, found, set(), constants={}, label="runner", phases=rows.PHASES
+    ):
         common["samples_file"] = file
         yield artifact
     yield from rows.rows(spec, common, found)

@@ -281,7 +281,8 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
     with row:
         has_front = any(column in MEASURED or QUANTITIES[column].better == "larger" for column in (x, y)) and x != y
         front_help = (
-            "Draw the Pareto front: the models that no other model beats on both axes. Between two costs there is none."
+            "Draw the Pareto front: the models for which no other model is at least as good on both axes and better on "
+            "one. Between two costs there is none."
         )
         front = has_front & st.toggle(
             "Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help, disabled=not has_front

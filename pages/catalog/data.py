@@ -49,7 +49,7 @@ def table(axes: Axes, filters: Filters) -> pd.DataFrame:
     With a device, its speeds take the place of the timings: see estimates.replace_timings.
     """
     work, timed = speeds.work(), speeds.timed()
-    device = next((one for one in speeds.devices(timed) if one.known.label == filters.device), None)
+    device = next((one for one in speeds.devices(timed) if one.fitted.label == filters.device), None)
     frame = choose.table(
         backend.catalogue(),
         published(),

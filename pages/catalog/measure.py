@@ -41,9 +41,8 @@ def plan(
 ) -> Plan:
     """Return the runs that time the chosen rows. If none is chosen: the first of the promising ones, or the front.
 
-    promising: labels of rows that could enter the front by a timing, most promising first; None without estimates.
-
-    Rows that are already timed in this setting, or queued, are left out.
+    promising: labels of rows that could enter the front by a timing, most promising first; None without estimates, and
+    if the plot has no speed. Rows that are already timed in this setting, or queued, are left out.
     """
     machine = backend.store().machine()
     if machine and setting.host not in ("", machine.host):
@@ -86,12 +85,12 @@ def _without(rows: pd.DataFrame, waiting: Collection[tuple[str, str]]) -> pd.Dat
 
 
 def _specs(rows: pd.DataFrame, setting: Setting) -> tuple[BenchmarkSpec, ...]:
-    """Return a run per image size that times the models of these rows."""
+    """Return one timing per image size, with the models of the rows of that size."""
     return tuple(setting.spec(part["name"], str(size)) for size, part in rows.groupby("image_size", sort=False))
 
 
 def _progress(models: int, untimed: int, submitted: int) -> str:
-    """Return how many models are timed, and how many of the others queued or running runs will time."""
+    """Return how many of the models are timed, and how many others are in submitted runs, as text."""
     if not models:
         return "no counted models to time"
     if models == 1:
@@ -109,9 +108,9 @@ def buttons(plan: Plan) -> None:
         icon=":material/timer:",
         key="catalog_measure",
         disabled=viewer or not models,
-        help="Time the selected rows at their image sizes, with the timing setting in the sidebar. Without a "
-        "selection, time the Pareto front, with MACs in place of speed; with estimated speeds, time the "
-        f"{MOST} models that could change the front most. Models with a timing are not timed again.",
+        help="Time the selected models at their image sizes, with the timing setting of the sidebar. If none is "
+        "selected, time the models of the Pareto front. If speeds are estimated, time up to "
+        f"{MOST} models that could enter the front. Models that are timed already are left out.",
     )
     specs = plan.specs if pressed else ()
     if flagged := sum(len(spec.models) for spec in plan.repetitions):
@@ -119,12 +118,14 @@ def buttons(plan: Plan) -> None:
         if st.button(label, icon=":material/replay:", key="catalog_again", help=help, disabled=viewer):
             specs = plan.repetitions
     if specs:
+        submitted: list[int] = []
         try:
-            submitted = [submit(backend.store(), backend.settings(), spec) for spec in specs]
+            for spec in specs:
+                submitted.append(submit(backend.store(), backend.settings(), spec))
+                st.session_state[SENT] = submitted  # a refusal of the next one must not lose the link
         except Refused as refusal:
             show_error(refusal)
             return
-        st.session_state[SENT] = submitted
         st.rerun()
 
 

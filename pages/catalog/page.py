@@ -56,7 +56,7 @@ if not backend.store().runs(limit=1):
     tour.draw()
 
 timed = speeds.timed()
-settings, devices = data.settings(timed), [device.known.label for device in speeds.devices(timed)]
+settings, devices = data.settings(timed), [device.fitted.label for device in speeds.devices(timed)]
 above = st.container()
 axes = controls.draw_axes(everything)
 filters = controls.draw_filters(everything, settings, devices, axes.flops)
@@ -153,7 +153,8 @@ data.draw_import()
 
 # With a device, the table shows its speeds, and only rows without a timing of this machine are timed.
 timed_here = data.table(axes, replace(filters, device="")).reindex(selected.index) if filters.device else selected
-promising = list(worth_measuring(selected, axes.y).index) if filters.device and axes.y in FIGURES else None
+speed_front = filters.device and axes.x in MEASURED and axes.y in FIGURES
+promising = list(worth_measuring(selected, axes.y).index) if speed_front else None
 plan = measure.plan(timed_here, timed_here.loc[chosen], axes, filters.setting, promising)
 if filters.device not in ("", filters.setting.label):
     plan = measure.Plan((), f"Speeds of {filters.device} are shown. Clear the field Estimate speed on to time here.")
@@ -166,7 +167,6 @@ with status:
         st.caption(plain(plan.sentence or hint))
     if axes.timings and not timings_shown and devices:
         st.caption("To see the speed of every model, choose a device in *Estimate speed on* or calibrate this machine.")
-    measure.draw_submitted()
 with bar:
     measure.buttons(plan)
     names = list(selected.loc[chosen, "name"].unique())
@@ -187,3 +187,5 @@ with bar:
     # Use a partial of data.rows, because a function defined in this script would keep all its tables in the session.
     label = f"{len(chosen):,} selected" if chosen else plural(len(selected), "row")
     download_table(partial(data.rows, axes, filters, chosen), "catalogue", key="catalog", label=label)
+with status:  # after the buttons, which may have submitted a run before an error
+    measure.draw_submitted()

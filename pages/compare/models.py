@@ -9,6 +9,7 @@ import streamlit as st
 from engine import shipped
 from engine.estimate.devices import UNITS
 from engine.estimate.devices import rates as rates_of
+from engine.report import frames
 from engine.report.catalog import catalog, model
 from engine.report.compare import timings as compare_timings
 from engine.report.compare import values as compare_values
@@ -51,14 +52,14 @@ def _devices(names: Sequence[str]) -> None:
         return
     with section:
         devices = speeds.devices(speeds.timed())
-        own = backend.catalogue().drop_duplicates("name").set_index("name")["image_size"]
+        own = frames.own_sizes(backend.catalogue())["image_size"]
         keys = [(name, str(own[name])) for name in names if name in own.index]
         frame = estimates.side_by_side(devices, work[work.index.isin(keys)])
         if frame.empty:
             st.caption("The catalogue has no complete count of these models.")
             return
         cells = st.data_editor(
-            pd.DataFrame({"device": [device.known.label for device in devices], "watts": np.nan, "price": np.nan}),
+            pd.DataFrame({"device": [device.fitted.label for device in devices], "watts": np.nan, "price": np.nan}),
             key="compare_power",
             hide_index=True,
             disabled=["device"],
@@ -91,9 +92,9 @@ def _rates() -> None:
     if section is None:
         return
     with section:
-        known = {device.known.label: device.known for device in speeds.devices(speeds.timed())}
-        label = st.selectbox("Device", list(known), key="compare_rates_device")
-        rates = rates_of(known[label])
+        by_label = {device.fitted.label: device.fitted for device in speeds.devices(speeds.timed())}
+        label = st.selectbox("Device", list(by_label), key="compare_rates_device")
+        rates = rates_of(by_label[label])
         by_unit = rates.pivot(index="kind", columns="unit", values="rate")
         results_table(
             by_unit.reindex(index=rates["kind"].unique(), columns=list(UNITS.values())).reset_index(),
@@ -114,7 +115,7 @@ def _costs(names: Sequence[str]) -> str:
     """Draw the costs and return the name of the baseline."""
     catalogue = backend.catalogue()
     st.header("Costs", anchor=False)
-    own = catalogue[catalogue["name"].isin(list(names))].drop_duplicates("name").set_index("name")
+    own = frames.own_sizes(catalogue[catalogue["name"].isin(list(names))])
     if remarks := [f"{name}: {remark}" for name, remark in own["remark"].loc[list(names)].items() if remark]:
         st.warning("  \n".join(map(plain, remarks)), icon=":material/warning:")
     sizes = {name: f"at {own.loc[name].to_dict()['image_size']} px" for name in names}

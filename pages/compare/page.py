@@ -11,10 +11,8 @@ from pages.shared import backend, comparison_link
 from pages.shared.run_view import badge, sentence
 from pages.shared.text import plain
 
-# Kinds with their own comparison; all others get a table of values side by side.
-DRAW = {"benchmark": timings.draw, "recurrent": timings.draw, "train": training.draw}
-# Kinds of runs whose rows can be compared within one run.
-ALONE = ("benchmark", "recurrent")
+# Kinds of timings: their rows are compared by ratios, also within one run.
+TIMED = ("benchmark", "recurrent")
 
 
 def check_one_kind(runs: Sequence[Run]) -> bool:
@@ -62,13 +60,17 @@ def draw_runs() -> None:
     draw_states(runs)
     if not check_one_kind(runs):
         return
-    if len(runs) == 1 and runs[0].kind not in ALONE:
+    kind = runs[0].kind
+    if len(runs) == 1 and kind not in TIMED:
         st.info("Choose a second run to compare with this one.", icon=":material/compare_arrows:")
         return
     if len(runs) > 1:
         settings.draw(runs)
+    if kind in TIMED:
+        timings.draw(runs)
+        return
     rows = {run.id: backend.store().rows(run.id) for run in runs}
-    DRAW.get(runs[0].kind, values.draw)(runs, rows)
+    (training.draw if kind == "train" else values.draw)(runs, rows)
 
 
 st.title("Compare", anchor=False)

@@ -8,7 +8,7 @@ import streamlit as st
 from engine.report.compare import timings
 from engine.report.compare.timings import FIGURES, MOST, Timed
 from engine.report.figures import speed
-from engine.results import FLAGS, Row
+from engine.results import FLAGS
 from engine.store import Run
 from engine.words import in_words
 from pages.shared import backend, comparison_link, timed
@@ -19,14 +19,14 @@ from pages.shared.text import plain
 
 ALIKE, ALL = "matching rows", "all with one row"
 COLUMNS = (
-    *("what", "model", "run", "variant", "ms", "baseline_ms", "speedup", "speedup_low", "speedup_high", "verdict"),
+    *("model", "run", "variant", "ms", "baseline_ms", "speedup", "speedup_low", "speedup_high", "verdict"),
     *("mode", "batch_size", "differs_in", "flags", "baseline_flags", "note"),
 )
 NAMED = 3
 """Name at most this many timings of a flag."""
 SPEEDUP = (
-    "The speed-up is the ratio of medians, baseline / other row, in each process, and its geometric mean over the "
-    "processes. A time is the median of the processes' medians, so the ratio of two times differs when processes do."
+    "In each process, the ratio is the baseline's median / the row's median. The speed-up is the geometric mean of "
+    "these ratios. It can differ from the ratio of the two times, because each time is a median over processes."
 )
 BETWEEN = (
     " Rows of different runs get a verdict only if each request has at least 3 runs on one host; then the medians of "
@@ -34,7 +34,7 @@ BETWEEN = (
 )
 
 
-def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
+def draw(runs: Sequence[Run]) -> None:
     """Draw the comparison of timing runs of one kind."""
     store = backend.store()
     timed = {run.id: _timed_rows(backend.settings().store_url, store.revision(), run.id) for run in runs}

@@ -11,6 +11,7 @@ from engine.report.compare import values as compare_values
 from engine.report.figures import training
 from engine.results import Row, TrainRow
 from engine.results.clip import best_epoch
+from engine.specs.train import TrainSpec
 from engine.store import Run
 from engine.words import numbered_runs
 from pages.clip.curves import FOLDED, SMOOTH, curve_points
@@ -30,7 +31,8 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
         return
     st.header("Curves", anchor=False)
     recall = not any(captions_repeat(row.notes) for run in runs for row in rows[run.id] if isinstance(row, TrainRow))
-    _curves(points, _marks(best), recall=recall)
+    clip_loss = all(isinstance(run.spec, TrainSpec) and run.spec.loss == "clip" for run in runs)
+    _curves(points, _marks(best), recall=recall, clip_loss=clip_loss)
     with st.container(horizontal=True):
         download_table(partial(_points, runs), "compare-curves", key="compare_curves", label="curves")
     st.header("Best epochs", anchor=False)
@@ -63,17 +65,18 @@ def _points(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.concat(map(curve_points, runs), ignore_index=True)
 
 
-def _curves(points: pd.DataFrame, best: Mapping[str, int], *, recall: bool) -> None:
+def _curves(points: pd.DataFrame, best: Mapping[str, int], *, recall: bool, clip_loss: bool) -> None:
     """Draw loss and accuracy as large charts and the other metrics as small ones, with one colour per run.
 
-    recall: whether recall at 1 is large if there is no zero-shot accuracy.
+    recall: whether recall at 1 is large if there is no zero-shot accuracy. clip_loss: as for
+    `training.large`.
     """
     smooth = SMOOTH[
         st.segmented_control(
             "Smoothing (points)", list(SMOOTH), default="off", required=True, key="compare_smooth", bind=BIND
         )
     ]
-    large = training.large(points, recall=recall)
+    large = training.large(points, recall=recall, clip_loss=clip_loss)
     for column, panel in zip(st.columns(max(1, len(large))), large, strict=False):
         with column:
             figure = training.curves(points, panel, best=best, smooth=smooth)

@@ -131,7 +131,8 @@ def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
         else:
             st.caption(
                 "Memory traffic is counted as if there were no caches, so a point may lie above the slope. "
-                "For training, the point is the forward pass."
+                "For training, the point is the forward pass. "
+                f"The points are models of the latest {timings_rates.LATEST} benchmarks."
                 + (f" Hollow points: {FUSED}." if (points["intensity_of"] == "eager").any() else "")
             )
 

@@ -32,7 +32,7 @@ COLUMNS = (
 )
 
 
-def draw_head(name: str, sizes: pd.DataFrame, accuracies: pd.DataFrame) -> None:
+def draw_head(name: ModelName, sizes: pd.DataFrame, accuracies: pd.DataFrame) -> None:
     """Draw title, actions, costs and the best published accuracy.
 
     sizes: from model.sizes, one row per image size, the model's own size first. accuracies: from model.published.
@@ -91,16 +91,15 @@ def _towers(own: "pd.Series[Any]") -> None:
         results_table(towers, key="model_towers_table", alt="Costs of each tower", pinned="tower")
 
 
-def _actions(name: str) -> None:
+def _actions(name: ModelName) -> None:
     """Draw links to forms filled with this model, and the comparison with other models."""
-    plain_name = name.partition(":")[2]
     forms: dict[str, tuple[Spec, str]] = {
         "Profile": (ProfileSpec(models=(name,)), ":material/calculate:"),
         "Time it": (BenchmarkSpec(models=(name,)), ":material/timer:"),
     }
-    if name.startswith(f"{model.TRAINABLE}:"):
-        forms["Train"] = (TrainSpec(model=plain_name), ":material/model_training:")
-        forms["Evaluate"] = (EvaluateSpec(model=plain_name), ":material/fact_check:")
+    if name.library == model.TRAINABLE:
+        forms["Train"] = (TrainSpec(model=name.model), ":material/model_training:")
+        forms["Evaluate"] = (EvaluateSpec(model=name.model), ":material/fact_check:")
     with st.container(horizontal=True, vertical_alignment="center"):
         for label, (spec, icon) in forms.items():
             form_link(spec, label, icon=icon, key=f"model_go_{label}", help="Open the form with this model.")
@@ -117,7 +116,7 @@ LATEST = 50
 """Check at most this many profile runs for a table of modules, newest first."""
 
 
-def draw_modules(name: str) -> None:
+def draw_modules(name: ModelName) -> None:
     """Draw the treemap and the table of modules. While a count started here is active, draw its progress instead."""
     linked = backend.linked_run()
     if linked and linked.kind == "profile" and linked.spec == count_request(name) and _kept(linked, name) is None:
@@ -138,12 +137,12 @@ def draw_modules(name: str) -> None:
     module_map.draw(frame, "model", f"{row.model}-modules")
 
 
-def count_request(name: str) -> ProfileSpec:
+def count_request(name: ModelName) -> ProfileSpec:
     """Return the spec of a count, which keeps the table of modules."""
     return ProfileSpec(models=(name,))
 
 
-def latest(name: str) -> tuple[Run, ProfileRow, pd.DataFrame] | None:
+def latest(name: ModelName) -> tuple[Run, ProfileRow, pd.DataFrame] | None:
     """Return the newest run that kept the modules of a model, with row and table; None if there is none."""
     for run in by_model.runs(backend.store(), name, "profile", LATEST):
         if (kept := _kept(run, name)) is not None:
@@ -151,9 +150,9 @@ def latest(name: str) -> tuple[Run, ProfileRow, pd.DataFrame] | None:
     return None
 
 
-def _kept(run: Run, name: str) -> tuple[ProfileRow, pd.DataFrame] | None:
+def _kept(run: Run, name: ModelName) -> tuple[ProfileRow, pd.DataFrame] | None:
     """Return the first row of a model whose modules a run kept, with their table."""
-    for row in backend.store().rows(run.id, name.partition(":")[2]):
+    for row in backend.store().rows(run.id, name.model):
         if isinstance(row, ProfileRow) and row.name == name:
             file = row.detail_file or detail_name(row.library, row.model)
             if (frame := frames.read_modules(backend.folder(run), file)) is not None:
@@ -161,7 +160,7 @@ def _kept(run: Run, name: str) -> tuple[ProfileRow, pd.DataFrame] | None:
     return None
 
 
-def _draw_count_button(name: str) -> None:
+def _draw_count_button(name: ModelName) -> None:
     st.caption("The catalogue has no costs of single modules. Count them here: it takes seconds and needs no weights.")
     if st.button("Count modules", key="model_count", icon=":material/account_tree:", type="primary"):
         launch.start(count_request(name))

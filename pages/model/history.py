@@ -8,6 +8,7 @@ import streamlit as st
 
 from engine.published import speeds as published_speeds
 from engine.report.catalog import model
+from engine.report.quantities import CLIP_LABELS
 from engine.report.timings import by_model
 from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.train import TrainSpec
@@ -21,9 +22,9 @@ from pages.shared.text import plain
 SPEEDS = ("setup", "mode", "image_size", "batch_size", "samples_per_s")
 
 
-def draw_published(name: str, lines: pd.DataFrame) -> None:
+def draw_published(name: ModelName, lines: pd.DataFrame) -> None:
     """Draw the tables of published accuracies and speeds. lines: published accuracies of the model, one per row."""
-    stem = name.partition(":")[2]
+    stem = name.model
     help = "Each value is from one publisher. Values of two publishers are not combined."
     st.header("Accuracies (%)", anchor=False, help=help)
     if lines.empty:
@@ -34,7 +35,7 @@ def draw_published(name: str, lines: pd.DataFrame) -> None:
             table.download_table(lambda: lines, f"{stem}-accuracies", key="model_accuracies_file")
     st.header("Speeds", anchor=False)
     speeds = backend.published_speeds()
-    rows = speeds[speeds["model"] == stem] if name.startswith("timm:") else speeds.head(0)
+    rows = speeds[speeds["model"] == stem] if name.library == "timm" else speeds.head(0)
     if rows.empty:
         st.caption("No shipped table has a published speed of this model.")
         return
@@ -66,24 +67,24 @@ COLUMNS = (
 )
 
 
-def timings(name: str) -> pd.DataFrame:
-    """Return all timings of a model, newest first."""
+def timings(name: ModelName) -> tuple[pd.DataFrame, int]:
+    """Return the timings of a model, newest first, and the number of runs searched: at most by_model.LATEST."""
     url = backend.settings().store_url
     runs = by_model.runs(backend.store(), name)
     with st.spinner("Reading the timings"):
-        return by_model.together([_run_timings(url, run.id, run.revision, name) for run in runs])
+        return by_model.together([_run_timings(url, run.id, run.revision, name) for run in runs]), len(runs)
 
 
 @st.cache_data(max_entries=2000, show_spinner=False)
-def _run_timings(url: str, run_id: int, revision: int, name: str) -> pd.DataFrame:
+def _run_timings(url: str, run_id: int, revision: int, name: ModelName) -> pd.DataFrame:
     """Return the timings of a model in one run. revision: of the run; it is a key of the cache."""
     store = backend.store()
-    return by_model.of_run(store.run(run_id), store.rows(run_id, name.partition(":")[2]), name)
+    return by_model.of_run(store.run(run_id), store.rows(run_id, name.model), name)
 
 
-def draw_timings(name: str) -> None:
+def draw_timings(name: ModelName) -> None:
     """Draw the tab of timings. If there are none, draw a link to the form that times the model."""
-    frame = timings(name)
+    frame, searched = timings(name)
     if frame.empty:
         st.caption("No timings of this model yet.")
         form_link(BenchmarkSpec(models=(name,)), "Time it", icon=":material/timer:", key="model_time")
@@ -105,38 +106,32 @@ def draw_timings(name: str) -> None:
     runs = frame["run"].nunique()
     st.caption(
         f"{plural(len(frame), 'row')} of {plural(runs, 'run')}"
-        + (f" (only the latest {by_model.LATEST} runs)." if runs >= by_model.LATEST else ".")
+        + (f". Only the latest {searched} runs of this model were searched." if searched >= by_model.LATEST else ".")
     )
     with st.container(horizontal=True):
-        stem = f"{name.partition(':')[2]}-timings"
-        table.download_table(lambda: frame, stem, key="model_timings_file")
+        table.download_table(lambda: frame, f"{name.model}-timings", key="model_timings_file")
 
 
 LATEST = 100
 """Read at most this many trainings and as many evaluations, newest first."""
-SHARES = {
-    "zeroshot_top1": "Zero-shot top-1",
-    "linear_probe_top1": "Linear probe top-1",
-    "image_to_text_r1": "Image → text R@1",
-    "text_to_image_r1": "Text → image R@1",
-}
-TRAINED = ("run", "date", "what", "state", *SHARES, "clip_val_loss", "data", "begins_with", "epochs", "seconds")
+LABELS = {**CLIP_LABELS, "linear_probe_top1": "Linear probe top-1"}
+TRAINED = ("run", "date", "what", "state", *model.SHARES, "clip_val_loss", "data", "begins_with", "epochs", "seconds")
 
 
 def draw_trainings(name: ModelName) -> None:
     """Draw the tab of trainings. If there are none, draw a link to the form that trains the model."""
-    frame = _trainings(name)
+    frame, is_cut_off = _trainings(name)
     if frame.empty:
         st.caption("No trainings or evaluations of this model yet.")
-        spec = TrainSpec(model=name.partition(":")[2])
+        spec = TrainSpec(model=name.model)
         form_link(spec, "Train it", icon=":material/model_training:", key="model_train")
         return
     config: dict[str, Any] = {
-        share: st.column_config.NumberColumn(title, format="percent") for share, title in SHARES.items()
+        share: st.column_config.NumberColumn(LABELS[share], format="percent") for share in model.SHARES
     }
     config |= {
         "what": st.column_config.Column("Request"),
-        "clip_val_loss": st.column_config.NumberColumn("Held-out loss", format="%.4g"),
+        "clip_val_loss": st.column_config.NumberColumn(LABELS["clip_val_loss"], format="%.4g"),
         "begins_with": st.column_config.Column("Initial weights"),
     }
     shown = frame.dropna(axis=1, how="all")
@@ -150,16 +145,18 @@ def draw_trainings(name: ModelName) -> None:
     st.caption(
         "A training shows the values of its best epoch. Values depend on the data of the run: compare only runs on the "
         "same data."
+        + (f" Only the latest {LATEST} trainings and the latest {LATEST} evaluations are shown." if is_cut_off else "")
     )
     with st.container(horizontal=True):
-        stem = f"{name.partition(':')[2]}-trainings"
-        table.download_table(lambda: frame, stem, key="model_trainings_file")
+        table.download_table(lambda: frame, f"{name.model}-trainings", key="model_trainings_file")
 
 
-def _trainings(name: ModelName) -> pd.DataFrame:
+def _trainings(name: ModelName) -> tuple[pd.DataFrame, bool]:
+    """Return the trainings and evaluations of a model, and whether there may be older ones."""
     store = backend.store()
-    runs = [run for kind in ("train", "evaluate") for run in by_model.runs(store, name, kind, LATEST)]
-    return model.of_runs([(run, store.rows(run.id)) for run in runs], name)
+    found = [by_model.runs(store, name, kind, LATEST) for kind in ("train", "evaluate")]
+    frame = model.of_runs([(run, store.rows(run.id)) for runs in found for run in runs], name)
+    return frame, any(len(runs) >= LATEST for runs in found)
 
 
 FORMATS = {

@@ -62,6 +62,6 @@ contents = {
     "Trained here": lambda: history.draw_trainings(name),
     "Commands": lambda: costs.draw_commands(name, accuracies),
 }
-if not name.startswith(f"{model.TRAINABLE}:"):
+if name.library != model.TRAINABLE:
     del contents["Trained here"]
 tabs(contents, key="model_part", bind="query-params")

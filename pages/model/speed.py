@@ -4,10 +4,11 @@ import pandas as pd
 import streamlit as st
 
 from engine.report.timings import estimates
+from engine.specs import ModelName
 from pages.shared import calibrate, speeds, table
 
 
-def draw(name: str, sizes: pd.DataFrame) -> None:
+def draw(name: ModelName, sizes: pd.DataFrame) -> None:
     """Draw the tab of speeds. sizes: from model.sizes, one row per image size."""
     work = speeds.work()
     if work is None:
@@ -30,4 +31,4 @@ def draw(name: str, sizes: pd.DataFrame) -> None:
         return
     speeds.table(frame, devices, key="model_speed", alt="Speed on each device")
     with st.container(horizontal=True):
-        table.download_table(lambda: frame, f"{name.partition(':')[2]}-speeds", key="model_speed_file")
+        table.download_table(lambda: frame, f"{name.model}-speeds", key="model_speed_file")

@@ -4,6 +4,7 @@ from functools import partial
 
 import streamlit as st
 
+from engine.report.compare.settings import environment_facts
 from engine.store import Run
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
@@ -43,11 +44,8 @@ def draw_environment(run: Run) -> None:
     if run.environment is None:
         st.caption("The environment is not recorded yet. The run's first event records it.")
         return
-    facts = run.environment.model_dump()
-    versions, gpu, settings = facts.pop("versions"), facts.pop("gpu"), facts.pop("settings")
-    facts |= {f"version of {name}": version for name, version in versions.items()}
-    facts |= {f"GPU {name}": value for name, value in gpu.items()}
-    facts |= {f"used {name.replace('_', ' ')}": value for name, value in settings.items()}
+    facts = environment_facts(run.environment)
+    facts |= {f"used {name.replace('_', ' ')}": value for name, value in run.environment.settings.items()}
     st.dataframe(
         {"what": list(facts), "value": [str(value) for value in facts.values()]},
         hide_index=True,

@@ -1,4 +1,4 @@
-"""Map each kind of run to its page."""
+"""Map each kind of run to its page and to the unit of its progress."""
 
 from engine.specs import Spec
 
@@ -11,6 +11,15 @@ PAGES = {
     "evaluate": "evaluate",
 }
 """Folder of the page, by kind of run. Its page.py has the form, its results.py draws the results."""
+UNITS = {
+    "profile": ("count",),
+    "benchmark": ("process", "es"),
+    "recurrent": ("process", "es"),
+    "device": ("rate",),
+    "train": ("step",),
+    "evaluate": ("part",),
+}
+"""Unit in which the progress of a run is counted, by kind, as `plural` takes it."""
 
 
 def form_page(spec: type[Spec]) -> str:

@@ -15,7 +15,7 @@ from engine.report.timings import rates
 from engine.specs import ModelName, Refused, Spec
 from engine.specs.base import device_there
 from engine.store import Role
-from engine.words import plural
+from engine.words import plural, shortened
 from pages.shared import backend, comparison_link, rerun, run_view
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form import spec_form
@@ -80,10 +80,11 @@ def _bf16_advice(store: str, revision: int, host: str, device: str, setting: str
 def models_field(spec: type[Spec], groups: Sequence[str] = ()) -> list[str]:
     """Draw the field of models and return its names. groups: names of sets of models, which the field also offers.
 
-    Below it, draw what only this tab holds: a long list of models, and the configurations of a copied run.
+    Below the field, draw the models and configurations that this tab has in its session because they do not fit into
+    the address: a long list of models, and the configurations of a copied run.
     """
-    # in this order the model whose whole name is typed is offered first, before those whose names contain it
-    models_by_length = sorted(families(), key=lambda name: len(name.partition(":")[2]))
+    # the shortest names first, so that a typed name is offered before the longer names that contain it
+    models_by_length = sorted(families(), key=lambda name: len(name.model))
     names = [*models_by_length, "all", *(f"{library}:all" for library in LIBRARIES), *groups]
     key, configs_key = (spec_form.key(spec.kind, name) for name in ("models", "configs"))
     chips = st.multiselect(
@@ -116,7 +117,7 @@ def _long_list(key: str) -> list[str]:
         )
         st.warning(plain(message), icon=":material/link_off:")
         return []
-    text = f"and a list of {len(models)}: {', '.join(models[:4])}, ..."
+    text = f"and a list of {len(models)}: {shortened(models, 4)}"
     _removable(text, "Remove the list", st.query_params.pop, key)
     return models
 

@@ -13,7 +13,7 @@ from engine.store import RETRYABLE, Cause, Role, Run, State, Store
 from engine.words import plural
 from pages.shared import backend, durations, rerun, run_actions
 from pages.shared.form.link import form_link
-from pages.shared.kinds import PAGES
+from pages.shared.kinds import PAGES, UNITS
 from pages.shared.text import duration, ordinal, plain, show_error
 
 TICK_S = 1
@@ -153,17 +153,6 @@ def badge(run: Run) -> None:
     if run.state is State.FINISHED and run.results.failed:
         icon, colour = (ICONS[State.FAILED], "red") if run.all_failed else (":material/warning:", "orange")
     st.badge(run.outcome, icon=icon, color=colour)
-
-
-UNITS = {
-    "profile": ("count",),
-    "benchmark": ("process", "es"),
-    "recurrent": ("process", "es"),
-    "device": ("rate",),
-    "train": ("step",),
-    "evaluate": ("part",),
-}
-"""Unit in which the progress of a run is counted, by kind, as `plural` takes it."""
 
 
 def sentence(run: Run, store: Store) -> str:

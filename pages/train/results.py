@@ -165,7 +165,8 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None, note: str, *,
         tuple(marks.items()),
         SMOOTH[smooth],
     )
-    large = _make_figures(*key, small=False, recall=recall)
+    clip_loss = all(isinstance(shown.spec, TrainSpec) and shown.spec.loss == "clip" for shown in (run, *others))
+    large = _make_figures(*key, small=False, recall=recall, clip_loss=clip_loss)
     for column, (title, figure) in zip(st.columns(max(1, len(large))), large.items(), strict=False):
         with column:
             chart(figure, key=f"curve_{title}_{run.id}", alt=f"{title} over optimizer steps")
@@ -173,7 +174,7 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None, note: str, *,
         st.caption(note)
     if training.small(points, recall=recall) and (section := fold(FOLDED, key=f"more_{run.id}")):
         with section:
-            for titles, figure in _make_figures(*key, small=True, recall=recall).items():
+            for titles, figure in _make_figures(*key, small=True, recall=recall, clip_loss=clip_loss).items():
                 chart(figure, key=f"overview_{run.id}", alt=f"Small charts over optimizer steps: {titles}")
 
 
@@ -186,11 +187,13 @@ def _make_figures(
     *,
     small: bool,
     recall: bool,
+    clip_loss: bool,
 ) -> dict[str, go.Figure]:
     """Return the large figures by title, or the overview of the small charts by all their titles.
 
     All sessions that follow these runs share the figures, because making them takes most of an update. Do not change
     them. revisions: (run, revision) pairs. marks: (run, step of its best model) pairs. recall: as for `_values`.
+    clip_loss: as for `training.large`.
     """
     points = pd.concat([points_of(store, *revision) for revision in revisions], ignore_index=True)
     options: dict[str, Any] = {"smooth": smooth, "source": "" if len(revisions) > 1 else f"run {revisions[0][0]}"}
@@ -200,7 +203,7 @@ def _make_figures(
     best = {f"run {run_id}": step for run_id, step in marks}
     return {
         panel.title: training.curves(points, panel, best=best, **options)
-        for panel in training.large(points, recall=recall)
+        for panel in training.large(points, recall=recall, clip_loss=clip_loss)
     }
 
 

@@ -1,4 +1,4 @@
-"""The plan of the house, as far as a machine can check it. CONTRIBUTING.md has it in words."""
+"""The layout and its rules, as far as a machine can check them. CONTRIBUTING.md has them in words."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ import pytest
 from engine import results, specs
 from engine.__main__ import Engine, Submit
 from engine.settings import ROOT, Settings
-from pages.shared.kinds import PAGES, form_page
+from pages.shared.kinds import PAGES, UNITS, form_page
 
 HEAVY = {"torch", "torchvision", "timm", "open_clip", "transformers", "fvcore", "sklearn"}
 KINDS = {spec.kind: spec for spec in specs.Spec.__subclasses__()}
@@ -27,6 +27,7 @@ def test_every_kind_of_run_has_all_its_pieces(kind: str) -> None:
     assert kind in Engine.model_fields, f"python -m engine has no command {kind}"
     assert kind in Submit.model_fields, f"python -m engine submit has no command {kind}"
     assert kind in PAGES, "pages/shared/kinds.py names no page for this kind"
+    assert kind in UNITS, "pages/shared/kinds.py names no unit for the progress of this kind"
     results_view = ROOT / "pages" / PAGES[kind] / "results.py"
     assert "def draw(run: Run, " in results_view.read_text(), f"{results_view} draws the results of this kind"
     assert f"engine.tasks.{kind}" in Settings().preload, "engine/settings.py: the warm process preloads every task"

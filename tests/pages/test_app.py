@@ -20,12 +20,14 @@ from streamlit import get_option
 import app
 from app import _keep_scheduler, health, refuse_strangers
 from engine.__main__ import main
+from engine.jobs.hosts import this_host
 from engine.jobs.lifecycle import lease_name
 from engine.jobs.processes import Identity
 from engine.report.style import COLOURS, GREY, INK, TOWER_COLOURS
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec, Refused
-from engine.store import Store, leases, open_store
+from engine.store import Store, attempts, leases, open_store
+from engine.store import queue as queueing
 from tests.support.store import overwrite, table_pages
 
 
@@ -80,7 +82,7 @@ def test_health_knows_whether_runs_wait_in_vain(settings: Settings, store: Store
     assert (answer.status_code, stated(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "idle"})
     store.enqueue(ProfileSpec(models=("resnet18",), device="cpu"))
     answer = response()
-    found = {"status": "unavailable", "store": "ok", "scheduler": "runs wait, and no scheduler is alive"}
+    found = {"status": "unavailable", "store": "ok", "scheduler": "there are open runs, and no scheduler is alive"}
     assert (answer.status_code, stated(answer)) == (503, found)
     gone = str(Identity(Identity.mine().pid, 0.0))
     assert leases.take(store.database, lease_name(settings), gone, "", 60, None)
@@ -95,6 +97,17 @@ def test_health_knows_whether_runs_wait_in_vain(settings: Settings, store: Store
     assert 0 < answer.json()["lease_left_s"] <= 60
     numbers = {"queued", "active", "oldest_wait_s", "lease_left_s", "free_gb"}
     assert set(answer.json()) == {"status", "store", "scheduler", "disk", "devices", *numbers}, "no paths, no names"
+
+
+def test_health_leaves_the_runs_of_other_hosts_to_their_schedulers(settings: Settings, store: Store) -> None:
+    for host, status in (("elsewhere#0123456789ab", 200), (this_host(), 503)):
+        run_id = store.enqueue(ProfileSpec(models=("resnet18",), device="cpu"))
+        attempt = queueing.claim(store.database, host, run_id)
+        assert attempt
+        attempts.begin(store.database, attempt)
+        answer = response()
+        assert (answer.status_code, answer.json()["queued"]) == (status, 0)
+    assert answer.json()["active"] == 2
 
 
 def test_health_says_in_plain_words_what_is_wrong_with_the_store(settings: Settings, store: Store) -> None:

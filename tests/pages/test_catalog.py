@@ -235,8 +235,8 @@ def test_limits_that_nothing_meets_say_what_each_leaves_alone() -> None:
     app = open_page(catalog_figure=TOP1, catalog_min_imagenet_top1="99", catalog_max_gmacs="2")
     assert not app.exception
     assert "No rows match these filters" in texts(app)
-    assert "ImageNet top-1 (%) ≥ 99 alone leaves 0 of" in plainly(app)
-    assert "MACs (G) ≤ 2 alone leaves" in plainly(app)
+    assert "With only the limit ImageNet top-1 (%) ≥ 99, 0 of the" in plainly(app)
+    assert "With only the limit MACs (G) ≤ 2, " in plainly(app)
     app.button(key="catalog_show_all").click().run()
     assert len(set(models(app))) == 7
 
@@ -274,6 +274,22 @@ def test_without_timings_it_says_so_and_offers_to_make_them(store: Store) -> Non
     assert run.spec == BenchmarkSpec(models=run.spec.models, image_size="224", threads=2)
     assert app.button(key="catalog_measure").disabled
     assert "2 submitted" in plainly(app)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_queued_before_a_refusal_keeps_its_link(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two image sizes are two runs, and the queue has one free place."""
+    monkeypatch.setenv("VITALS_QUEUE_LIMIT", "1")
+    machine(store)
+    app = open_page(catalog_rows=["timm:resnet50 224", "timm:odd_one 320"])
+    app.button(key="catalog_measure").click().run()
+    assert not app.exception
+    assert [run.spec.models for run in store.runs()] == [("timm:resnet50",)]
+    (error,) = app.error
+    assert "1 may" in error.value
+    assert [item.proto.label for item in app.get("page_link") if item.proto.label.startswith("Run ")] == [
+        "Run 1: queued"
+    ]
 
 
 @pytest.mark.slow

@@ -81,6 +81,11 @@ def test_the_preset_of_latency_here_estimates_on_a_calibrated_machine(store: Sto
     assert 1 < int(promising[1]) <= 20
     assert app.button(key="catalog_measure").label.startswith(f"Time {promising[1]} models on this machine")
     assert ticked(app) == ["ImageNet against latency here"]
+    app.selectbox(key="catalog_x").set_value("gmacs").run()
+    assert not app.exception
+    assert "Pareto front\\: " in texts(app), "a front of MACs is not that of the estimated latency"
+    assert "near the front" not in texts(app)
+    app.selectbox(key="catalog_x").set_value("latency_ms").run()
     app.selectbox(key="catalog_device").set_value(None).run()
     assert ticked(app) == []
 

@@ -6,11 +6,13 @@ from urllib.parse import parse_qs
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.report.timings import by_model
 from engine.results import Device, Machine, ModuleCount, detail_name
 from engine.settings import Settings
 from engine.specs import ProfileSpec
 from engine.store import Store
 from engine.store.files import RunFiles
+from pages.model import history
 from pages.shared.text import plain
 from tests.support.clip import evaluate_row, queue_evaluate, queue_train, record, train_row
 from tests.support.page import (
@@ -210,6 +212,28 @@ def test_every_timing_here_is_shown_over_time(store: Store) -> None:
     app = opened("broken", "Timed here")
     assert table(app, "error") == ["no"]
     assert not charts(app)
+
+
+@pytest.mark.slow
+def test_a_note_says_that_older_timings_are_cut_off_although_newer_runs_have_no_rows(store: Store) -> None:
+    finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18", latency_ms=25.0)])
+    for _ in range(by_model.LATEST - 1):
+        store.request_cancel(queue_benchmark(store, "resnet18"))
+    assert table(opened("resnet18", "Timed here"), "latency_ms") == [25.0]
+    finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18", latency_ms=20.0)])
+    app = opened("resnet18", "Timed here")
+    assert table(app, "latency_ms") == [20.0]
+    assert f"1 row of 1 run. Only the latest {by_model.LATEST} runs of this model were searched." in texts(app)
+
+
+@pytest.mark.slow
+def test_a_note_says_that_older_trainings_are_cut_off(store: Store) -> None:
+    for _ in range(history.LATEST - 1):
+        queue_train(store, model="ViT-B-32")
+    note = f"Only the latest {history.LATEST} trainings and the latest {history.LATEST} evaluations are shown."
+    assert note not in texts(opened("ViT-B-32", "Trained here"))
+    queue_train(store, model="ViT-B-32")
+    assert note in texts(opened("ViT-B-32", "Trained here"))
 
 
 @pytest.mark.slow

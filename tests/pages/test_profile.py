@@ -212,6 +212,36 @@ def test_a_single_row_opens_its_card(store: Store) -> None:
     assert "sort is missing" in texts(app)
 
 
+def cross_check(run_id: int) -> AppTest:
+    """The page of a run of one model, with that tab open."""
+    app = open_page(PAGE, run=str(run_id))
+    app.session_state[f"tabs_{run_id}_timm:resnet18_224_1"] = "Cross-check"
+    return app.run()
+
+
+@pytest.mark.slow
+def test_a_count_is_cross_checked_with_fvcore(store: Store) -> None:
+    difference = {"operator": "bmm", "torch_gmacs": 0.5, "fvcore_gmacs": 0.0, "explanation": "fused attention"}
+    checked = {"counter": "both", "fvcore_gmacs": 1.5, "fvcore_unsupported": {"aten::gelu": 12}}
+    for differences, found in (((), True), ((difference,), False)):
+        run_id = queue(store, "resnet18", counter="both")
+        finish(store, run_id, [profile_row("resnet18", **checked, differences=differences)])
+        app = cross_check(run_id)
+        assert not app.exception
+        assert ("fvcore and the torch counter agree on every operator" in texts(app)) is found
+        assert "fvcore skipped: aten::gelu (12)" in texts(app).replace("\\", "")
+        explained = [list(table.value["explanation"]) for table in app.dataframe if "explanation" in table.value]
+        assert explained == ([] if found else [["fused attention"]])
+
+    run_id = queue(store, "resnet18")
+    finish(store, run_id, [profile_row("resnet18")])
+    app = cross_check(run_id)
+    (button,) = (item for item in app.button if item.label == "Cross-check with fvcore")
+    button.click().run()
+    assert not app.exception
+    assert (spec_of(store).models, spec_of(store).counter, spec_of(store).device) == (("timm:resnet18",), "both", "cpu")
+
+
 @pytest.mark.slow
 def test_the_text_names_modules_where_the_run_keeps_them(store: Store) -> None:
     for file, text in {"detail/a.json": "see modules, operators and", "": "see operators and"}.items():

@@ -27,6 +27,7 @@ from pages.shared.form.command import command
 from tests.support.clip import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
 from tests.support.data import encoded
 from tests.support.page import Answering, charts, followed, further, open_page, texts, ticked, unfold, verbatim
+from tests.support.training import TINY
 
 PAGE = "train/page.py"
 
@@ -343,7 +344,7 @@ def test_what_decides_is_large_and_other_curves_are_folded_away(store: Store) ->
         record(store, queue_train(store), [*shown, *held_out, row])
     classes = open_page(PAGE, run="1")
     assert [plot["alt"].partition(" over ")[0] for plot in charts(classes)] == ["Loss", "Zero-shot accuracy (%)"]
-    assert {"training", "held out"} <= {trace.get("name") for trace in charts(classes)[0]["data"]}
+    assert {"training", "held out (CLIP loss)"} <= {trace.get("name") for trace in charts(classes)[0]["data"]}
     (folded,) = (plot["alt"] for plot in charts(unfold(classes, FOLDED)) if plot["alt"].startswith("Small charts"))
     assert {"Learning rate", "Pairs per second", "Recall at 1 (%)"} <= set(folded.partition(": ")[2].split(", "))
     assert "Held-out loss" in [metric.label for metric in classes.metric]
@@ -356,6 +357,23 @@ def test_what_decides_is_large_and_other_curves_are_folded_away(store: Store) ->
     assert best == [["Best image → text R@1 (epoch 1)"], ["Best held-out loss (epoch 1)"]], "the first is an older run"
     compared = open_page("compare/page.py", compare_runs="2,3")
     assert [plot["alt"].partition(" of ")[0] for plot in charts(compared)] == ["Loss", "Held-out loss"]
+
+
+def test_another_training_loss_is_not_drawn_with_the_held_out_clip_loss(store: Store) -> None:
+    held_out = [Metric(step=step, name="val/clip_val_loss", value=0.5) for step in (22, 44)]
+    for loss in ("siglip", "clip", "clip"):
+        record(store, queue_train(store, loss=loss), [*curve_points(44), *held_out, train_row(1), train_row(2)])
+    alone, with_clip = open_page(PAGE, run="1"), open_page(PAGE, run="2")
+    apart = ["Loss", "Held-out CLIP loss", "Zero-shot accuracy (%)"]
+    assert [plot["alt"].partition(" over ")[0] for plot in charts(alone)] == apart
+    assert "held out (CLIP loss)" not in {trace.get("name") for trace in charts(alone)[0]["data"]}
+    together = open_page("compare/page.py", compare_runs="2,3")
+    assert [plot["alt"].partition(" of ")[0] for plot in charts(together)][:2] == apart[::2]
+    mixed = open_page("compare/page.py", compare_runs="1,2")
+    assert [plot["alt"].partition(" of ")[0] for plot in charts(mixed)][:3] == apart
+    with_clip.multiselect(key="others_2").set_value([1]).run()
+    assert not with_clip.exception
+    assert [plot["alt"].partition(" over ")[0] for plot in charts(with_clip)] == apart
 
 
 @pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED])
@@ -575,6 +593,21 @@ def test_further_settings_start_as_they_are_by_default(store: Store) -> None:
     assert not app.exception
     (run,) = store.runs()
     assert run.spec == TrainSpec(precision="fp32")
+
+
+def test_an_uploaded_configuration_can_be_trained(store: Store) -> None:
+    app = unfold(open_page(PAGE), "Your own model")
+    app.file_uploader(key="train_files").upload("mine.json", json.dumps(TINY).encode())
+    app.file_uploader(key="train_files").upload("broken.json", b"{")
+    app.run()
+    assert not app.exception
+    assert any("broken" in error.value for error in app.error), [error.value for error in app.error]
+    assert "config:mine" in app.selectbox(key="train_model").options
+    app.selectbox(key="train_model").set_value("config:mine").run()
+    app.button(key="train_go").click().run()
+    (run,) = store.runs()
+    assert isinstance(run.spec, TrainSpec)
+    assert (run.spec.model, run.spec.configs) == ("config:mine", {"mine": TINY})
 
 
 def test_a_tick_is_not_held_up_by_a_field_that_is_put_away_again(store: Store) -> None:

@@ -88,7 +88,7 @@ def test_a_busy_machine_is_named_beside_the_estimate(monkeypatch: pytest.MonkeyP
 def test_models_timed_in_one_run_are_compared_from_there(store: Store) -> None:
     app = followed(shown(store, benchmark_row("a"), benchmark_row("b")), "Compare models")
     assert app.title[0].value == "Compare"
-    assert "geometric mean over the processes" in plainly(app)
+    assert "The speed-up is the geometric mean of these ratios" in plainly(app)
     assert not [link for link in shown(store, benchmark_row("a")).get("page_link") if "Compare m" in link.proto.label]
 
 
@@ -316,7 +316,9 @@ def test_a_quick_look_can_be_run_as_quotable(store: Store) -> None:
 @pytest.mark.slow
 def test_a_selected_row_tells_everything(store: Store) -> None:
     run_id = queue_benchmark(store, "resnet18", variants="eager,compile")
-    row = benchmark_row("resnet18", "compile", flags=("drifting",), notes=("batch 8 after out of memory at 64",))
+    load = {"cpu_share": 0.97, "neighbour_share": 0.02, "switches_per_s": 12.0}
+    notes = ("batch 8 after out of memory at 64",)
+    row = benchmark_row("resnet18", "compile", flags=("drifting",), notes=notes, contention=load)
     finish(store, run_id, [benchmark_row("resnet18"), row])
     app = open_page(PAGE, run=str(run_id))
     app.session_state[f"rows_{run_id}"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
@@ -331,6 +333,8 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
     assert "faster: 1.25 times as fast as eager (1.2 to 1.3, 99 %)" in page_text
     assert "batch 8 after out of memory at 64" in page_text
     assert "30 samples of 1 call in 3 processes" in page_text
+    for part in ("threads ran 97 % of the time", "other programs used 2 % of the CPUs", "12 involuntary switches/s"):
+        assert part in page_text
 
 
 @pytest.mark.slow

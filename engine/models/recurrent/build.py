@@ -41,18 +41,18 @@ def _check(name: str, spec: RecurrentSpec) -> None:
     """Check that the device and the spec allow a runner. Errors: Refused."""
     family = RUNNERS[name].family
     if spec.device.startswith("cuda") and not torch.cuda.is_available():
-        raise Refused(f"{name} was asked for on {spec.device}, but torch finds no such GPU on this machine")
+        raise Refused(f"{name} cannot run on {spec.device}: torch finds no GPU on this machine. Use another device.")
     if RUNNERS[name].needs_cudnn and not has_cudnn(spec.device):
         instead = name.replace("cudnn", "aten")
         raise Refused(
-            f"{name} needs an NVIDIA GPU with cuDNN, which {spec.device} is not: {instead} runs the same layer here"
+            f"{name} needs an NVIDIA GPU with cuDNN, but {spec.device} is not one. {instead} runs the same layer here."
         )
     if family in LAYERS and spec.proj_size:
-        raise Refused(f"{name} has no projection, which is an LSTM's alone: set proj_size to 0")
+        raise Refused(f"{name} has no projection, because only an LSTM can have one. Set proj_size to 0.")
     if name == "jit_simple" and spec.bidirectional:
         raise Refused(
-            "jit_simple takes all layers through one step before the next, which cannot be done in both directions: "
-            "jit runs a bidirectional LSTM"
+            "jit_simple computes all layers of a time step before the next time step, so it cannot run in both "
+            "directions. Use jit for a bidirectional LSTM."
         )
 
 
@@ -67,16 +67,18 @@ def _notes(name: str, spec: RecurrentSpec) -> tuple[str, ...]:
     if name.endswith("_dropout"):
         nothing = spec.num_layers == 1
         notes.append(
-            "with one layer there is nothing to drop between layers" if nothing else "checked with its dropout off"
+            "dropout has no effect: it is applied between layers, and there is one"
+            if nothing
+            else "checked without dropout"
         )
     if way(name) in ("cudnn_layernorm", "aten_layernorm"):
-        notes.append("a lower bound: the layer norms are computed beside the LSTM, not in it, and only forward")
+        notes.append("a lower bound: the layer norms are computed outside the LSTM, and only in the forward pass")
     if name == "compile_lstm":
-        notes.append("torch.compile leaves nn.LSTM to eager, as torch._dynamo.config.allow_rnn is off by default")
+        notes.append("torch.compile runs nn.LSTM eagerly, because torch._dynamo.config.allow_rnn is off by default")
     if way(name).startswith("aten") and _is_given_to_onednn(spec):
-        notes.append("on a CPU, torch gives this layer to oneDNN")
+        notes.append("on a CPU, torch runs this layer with oneDNN")
     if spec.family == "resnet":
-        notes.append("gradients are checked all together: rounding decides which ReLUs are open")
+        notes.append("gradients are checked as one vector, because rounding decides which ReLUs are open")
     if spec.family == "vl_lstm":
         steps = lengths(spec)
         notes.append(f"sequences of {min(steps)} to {max(steps)} time steps, {sum(steps) / len(steps):.1f} on average")

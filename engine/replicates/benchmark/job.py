@@ -19,7 +19,7 @@ class Job(messages.Job):
     model: ModelName
     mode: Mode
     batch_size: int
-    search: tuple[int, int | None] | None = None
+    bounds: tuple[int, int | None] | None = None
     """If given, find the largest batch size up to batch_size instead: the largest size known to fit (0: no size), and
     the smallest known to fail.
     """

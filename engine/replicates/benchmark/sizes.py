@@ -73,7 +73,7 @@ class Sizes:
         fits, fails, why = 0, None, ""
         while True:
             job = Job(
-                spec=self.spec, model=self.model, mode=mode, batch_size=limit, search=(fits, fails), parent=os.getpid()
+                spec=self.spec, model=self.model, mode=mode, batch_size=limit, bounds=(fits, fails), parent=os.getpid()
             )
             tried, ended = 0, None
             with closing(self._processes.reports(job)) as heard:

@@ -15,7 +15,7 @@ __all__ = ["Job", "work"]
 
 def work(job: Job, build: Builder = library.build) -> Iterator[Report]:
     """Run the job and yield its reports."""
-    if job.search:
+    if job.bounds:
         return largest(job, build)
     if job.spec.purpose == "performance":
         from engine.replicates.benchmark import timed
@@ -34,8 +34,8 @@ depends on the memory layout.
 
 def largest(job: Job, build: Builder) -> Iterator[Report]:
     """Double the batch size until it fails, then halve the gap. Any failure counts as a size that does not fit."""
-    assert job.search is not None
-    fits, fails = job.search
+    assert job.bounds is not None
+    fits, fails = job.bounds
     while size := _next(fits, fails, job.batch_size):
         yield Report(trying=size)
         try:

@@ -106,15 +106,18 @@ def sentence(
 
 
 def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:
-    """Return how many rows each limit alone leaves. limits: values by column name with `min_` or `max_` in front."""
+    """Return a sentence per limit: how many rows remain with this limit only.
+
+    limits: values by column name with `min_` or `max_` in front.
+    """
     lines = []
     for name, limit in limits.items():
         side, _, column = name.partition("_")
         meets = frame[column] >= limit if side == "min" else frame[column] <= limit
         sign = "≥" if side == "min" else "≤"
         lines.append(
-            f"{title(column)} {sign} {limit:g} alone leaves {int(meets.sum()):,} of "
-            f"{int(frame[column].notna().sum()):,} rows that have it."
+            f"With only the limit {title(column)} {sign} {limit:g}, {int(meets.sum()):,} of the "
+            f"{int(frame[column].notna().sum()):,} rows with a value remain."
         )
     return lines
 

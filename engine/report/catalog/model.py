@@ -102,7 +102,8 @@ COLUMNS = ["run", "date", "what", "state", "data", "begins_with", "epochs", *SHA
 def of_runs(runs: Iterable[tuple[Run, Sequence[Row]]], name: ModelName) -> pd.DataFrame:
     """Return a line per training or evaluation of a model: COLUMNS, newest first. runs: with their rows.
 
-    A training has the values of its best epoch, or else of its last. An evaluation has those of its tasks.
+    A training has the values of its best epoch, or else of its last; if the model was only the teacher, it has none,
+    because they are those of its student. An evaluation has the values of its tasks.
     """
     lines = [line for run, rows in runs if (line := _line(run, rows, name.model))]
     frame = pd.DataFrame(lines, columns=COLUMNS)
@@ -116,10 +117,11 @@ def _line(run: Run, rows: Sequence[Row], model: str) -> dict[str, object]:
     shared = {"run": run.id, "date": run.created_at, "state": run.state.value}
     if isinstance(spec, TrainSpec) and model in (spec.model, spec.distill_model):
         what = "fine-tune" if spec.pretrained or spec.resume else "from scratch"
-        begins = spec.pretrained or spec.resume
+        begins, values = spec.pretrained or spec.resume, _trained(rows)
         if spec.model != model:
             what, begins = f"taught {spec.model}", spec.distill_pretrained
-        return shared | {"what": what, "data": spec.data, "begins_with": begins} | _trained(rows)
+            values = {name: values[name] for name in ("epochs", "seconds") if name in values}
+        return shared | {"what": what, "data": spec.data, "begins_with": begins} | values
     if isinstance(spec, EvaluateSpec):
         own = next((subject for subject in spec.subjects if subject[0] == model), None)
         if own:  # of several checkpoints or data sets, the first is shown

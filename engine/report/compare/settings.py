@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from engine.results import Environment
 from engine.specs import Spec
 from engine.specs.clip import short_name
 from engine.store import Run
@@ -50,12 +51,19 @@ def facts(run: Run) -> dict[tuple[str, str], str]:
         for name, value in request.items()
     }
     if run.environment is not None:
-        ran = run.environment.model_dump(mode="json", exclude={"settings", *({"seed"} & request.keys())})
+        ran = environment_facts(run.environment)
+        if "seed" in request:
+            del ran["seed"]
         ran |= {name: value for name, value in used.items() if name not in request}
-        ran |= {f"{VERSION}{name}": version for name, version in ran.pop("versions").items()}
-        ran |= {f"{GPU}{name}": value for name, value in ran.pop("gpu").items()}
         texts |= {(ENVIRONMENT, name): _text(value) for name, value in ran.items()}
     return texts
+
+
+def environment_facts(environment: Environment) -> dict[str, Any]:
+    """Return the facts about an environment by name, such as `host` and `version of torch`, without the settings."""
+    facts = environment.model_dump(mode="json", exclude={"settings", "versions", "gpu"})
+    facts |= {f"{VERSION}{name}": version for name, version in environment.versions.items()}
+    return facts | {f"{GPU}{name}": value for name, value in environment.gpu.items()}
 
 
 def table(runs: Sequence[Run]) -> pd.DataFrame:

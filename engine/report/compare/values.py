@@ -6,6 +6,7 @@ from typing import Literal
 
 import pandas as pd
 
+from engine.report import frames
 from engine.report.compare import rows as compare_rows
 from engine.results import Row
 
@@ -14,18 +15,18 @@ SIGN: dict[How, str] = {"ratio": "/", "difference": "−"}
 HOW: dict[str, How] = {"train": "difference", "evaluate": "difference"}
 """Kinds whose values are compared by their difference, such as accuracies. All others are compared by their ratio."""
 LONG = ["what", "figure", "subject", "value"]
-_NO_FIGURES = {"seconds"}  # a run's duration is not one of its results
+_NO_METRICS = {"seconds"}  # a run's duration is not one of its results
 _WHOLE = ("epoch", "step", "samples_seen", "images")
 _SHARES = re.compile(r"acc\d|mean_per_class_recall|zeroshot_top\d|.*_r\d+|data_share")
 PERCENT = "_percent"
 """Ending of the names of shares. Shares are compared in per cent, and their differences are in percentage points."""
 
 
-def figures(kind: type[Row]) -> list[str]:
+def metrics(kind: type[Row]) -> list[str]:
     """Return the fields of a row class that can be compared, in their order."""
     fields = kind.model_fields.items()
     numbers = [name for name, field in fields if field.annotation == float | None or name in _WHOLE]
-    return [name for name in numbers if name not in _NO_FIGURES]
+    return [name for name in numbers if name not in _NO_METRICS]
 
 
 def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
@@ -38,7 +39,7 @@ def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
     lines = [
         (what, named(figure), _percent(figure, getattr(row, figure)), f"run {run}")
         for (run, row), what in zip(rows, whats, strict=True)
-        for figure in figures(type(row))
+        for figure in metrics(type(row))
     ]
     return pd.DataFrame(lines, columns=["what", "figure", "value", "subject"])[LONG].astype({"value": float}).dropna()
 
@@ -55,7 +56,7 @@ def _percent(figure: str, value: float | None) -> float | None:
 
 def of_catalogue(catalogue: pd.DataFrame, names: Sequence[str], wanted: Sequence[str]) -> pd.DataFrame:
     """Return the wanted columns of models (qualified names) in the catalogue as LONG, at their own image size."""
-    own = catalogue[catalogue["name"].isin(list(names))].drop_duplicates("name").set_index("name")
+    own = frames.own_sizes(catalogue[catalogue["name"].isin(list(names))])
     lines = [
         ("", figure, name, own.at[name, figure])
         for name in names

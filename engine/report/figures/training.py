@@ -34,7 +34,7 @@ NAMES = {
     "train/data_s": "waiting for data",
     "train/step_s": "whole step",
     "train/memory_mb": "peak memory",
-    "val/clip_val_loss": "held out",
+    "val/clip_val_loss": "held out (CLIP loss)",
     "val/val_generative_loss": "held out, of captions",
     "val/image_to_text_R@1": "image to text R@1",
     "val/text_to_image_R@1": "text to image R@1",
@@ -60,17 +60,21 @@ def frame(metrics: Mapping[str, Sequence[Metric]]) -> pd.DataFrame:
     return pd.DataFrame(records, columns=["run", "name", "step", "value"]).astype({"step": int, "value": float})
 
 
-def large(points: pd.DataFrame, *, recall: bool = True) -> list[Panel]:
+def large(points: pd.DataFrame, *, recall: bool = True, clip_loss: bool = True) -> list[Panel]:
     """Return the panels of loss and accuracy, which show whether a training works.
 
     Accuracy is that of zero-shot. Without it, it is recall at 1. recall: False where captions repeat, which limits it.
+    clip_loss: whether all runs train with CLIP's loss. The held-out loss is always CLIP's, so it has a panel of its own
+    beside another training loss.
     """
     names = _names(points)
     losses = tuple(name for name in names if name in ("train/loss", "val/clip_val_loss"))
+    held_out = tuple(name for name in losses if not clip_loss and name == "val/clip_val_loss")
+    losses = tuple(name for name in losses if name not in held_out)
     right = tuple(name for name in names if name.endswith(("-top1", "-top5")))
     title = "Zero-shot accuracy (%)" if right else "Recall at 1 (%)"
     right = right or tuple(name for name in names if recall and name.endswith("_R@1"))
-    panels = (Panel("Loss", losses), Panel(title, right, share=True))
+    panels = (Panel("Loss", losses), Panel("Held-out CLIP loss", held_out), Panel(title, right, share=True))
     return [panel for panel in panels if panel.names]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from engine.estimate import BUDGET_S, calibrate, devices
-from engine.estimate.devices import Known
+from engine.estimate.devices import FittedDevice
 from engine.estimate.work import KEY
 from engine.published import speeds
 from engine.report.style import digits
@@ -30,7 +30,7 @@ CALIBRATION = "calibration"
 class Device:
     """A device whose speed can be estimated, with the speeds that were measured on it."""
 
-    known: Known
+    fitted: FittedDevice
     measured: pd.DataFrame
     """KEY, batch_size, samples_per_s, latency_ms; of timings made here also `measured` and `flags`, as in stored."""
     source: str
@@ -41,7 +41,7 @@ class Device:
 
         batch_size: None means the measured batch size, or the device's typical one for estimates.
         """
-        table = devices.estimate(self.known, work, batch_size).assign(source="estimated")
+        table = devices.estimate(self.fitted, work, batch_size).assign(source="estimated")
         found = self.measured if batch_size is None else self.measured[self.measured["batch_size"] == batch_size]
         found = found.drop_duplicates(KEY).set_index(KEY)
         found = found[found.index.isin(work.index)]
@@ -97,7 +97,11 @@ def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Dev
     return [
         *(device for device in here if device),
         *(_read_imported(path) for path in sorted(folder.glob("*.json"))),
-        *(Device(known, _published(known, measured), "published") for known in published if known.mode == "inference"),
+        *(
+            Device(fitted, _published(fitted, measured), "published")
+            for fitted in published
+            if fitted.mode == "inference"
+        ),
     ]
 
 
@@ -110,11 +114,11 @@ def _read_imported(path: Path) -> Device:
     kept = pd.DataFrame(columns=[*KEY, "batch_size", "seconds"])
     timed = pd.read_csv(table, dtype={"image_size": str}) if table.is_file() else kept
     timed = timed.assign(samples_per_s=1 / timed["seconds"], latency_ms=1000 * timed["batch_size"] * timed["seconds"])
-    return Device(Known.model_validate_json(path.read_bytes()), timed[[*KEY, "batch_size", *SPEEDS]], "measured")
+    return Device(FittedDevice.model_validate_json(path.read_bytes()), timed[[*KEY, "batch_size", *SPEEDS]], "measured")
 
 
 def device_of_setting(
-    timed: pd.DataFrame, setting: Setting, work: pd.DataFrame, published: Sequence[Known]
+    timed: pd.DataFrame, setting: Setting, work: pd.DataFrame, published: Sequence[FittedDevice]
 ) -> Device | None:
     """Return the device of a timing setting; None if too few models or one family of the catalogue are timed in it."""
     found = stored.within(timed, setting).assign(batch_size=setting.batch_size).drop_duplicates(KEY)
@@ -125,21 +129,21 @@ def device_of_setting(
     if len(counted) < devices.FEWEST or work.loc[counted, "family"].nunique() < 2:
         return None
     what = {"device": setting.device_name or setting.device, "precision": setting.dtype, "name": setting.label}
-    known = calibrate.calibrate_device(found, work, published_alike(published, setting.device), **what)
-    return Device(known, found[[*KEY, "batch_size", *SPEEDS, "measured", "flags"]], "measured")
+    fitted = calibrate.calibrate_device(found, work, published_alike(published, setting.device), **what)
+    return Device(fitted, found[[*KEY, "batch_size", *SPEEDS, "measured", "flags"]], "measured")
 
 
-def published_alike(published: Sequence[Known], device: str) -> list[Known]:
+def published_alike(published: Sequence[FittedDevice], device: str) -> list[FittedDevice]:
     """Return the published devices of the same kind, CPU or accelerator, as torch's `device`."""
     return [
-        known
-        for known in published
-        if known.mode == "inference" and ("NVIDIA" in known.device) != (device_there(device) == "cpu")
+        fitted
+        for fitted in published
+        if fitted.mode == "inference" and ("NVIDIA" in fitted.device) != (device_there(device) == "cpu")
     ]
 
 
-def _published(known: Known, frame: pd.DataFrame) -> pd.DataFrame:
-    keep = np.logical_and.reduce([frame[fact] == getattr(known, fact) for fact in speeds.SETTING])
+def _published(fitted: FittedDevice, frame: pd.DataFrame) -> pd.DataFrame:
+    keep = np.logical_and.reduce([frame[fact] == getattr(fitted, fact) for fact in speeds.SETTING])
     frame = frame[keep]
     latency = 1000 * frame["batch_size"] / frame["samples_per_s"]
     return frame.assign(name="timm:" + frame["model"], latency_ms=latency)[[*KEY, "batch_size", *SPEEDS]]
@@ -147,8 +151,8 @@ def _published(known: Known, frame: pd.DataFrame) -> pd.DataFrame:
 
 def find(available: Sequence[Device], name: str) -> Device:
     """Return the first device whose label has all these words. Errors: Refused, with the labels."""
-    known = devices.find([device.known for device in available], name)
-    return next(device for device in available if device.known is known)
+    fitted = devices.find([device.fitted for device in available], name)
+    return next(device for device in available if device.fitted is fitted)
 
 
 def side_by_side(available: Sequence[Device], work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
@@ -159,8 +163,8 @@ def side_by_side(available: Sequence[Device], work: pd.DataFrame, batch_size: in
     parts = []
     for device in available:
         part = device.speeds(work, batch_size).rename_axis(["model", "image_size"]).reset_index()
-        part.insert(2, "device", device.known.label)
-        part.insert(3, "precision", device.known.precision)
+        part.insert(2, "device", device.fitted.label)
+        part.insert(3, "precision", device.fitted.precision)
         parts.append(part)
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
@@ -173,13 +177,13 @@ def of_model(
     timed: from stored.latest.
     """
     rows = timed[(timed["name"] == name) & (timed["image_size"] == image_size)]
-    known = {device.known.label for device in available}
+    labels = {device.fitted.label for device in available}
     parts = [
         stored.within(rows, setting)
         .head(1)
         .assign(device=setting.label, batch_size=setting.batch_size, source="measured", in_range=True)
         for setting in stored.settings(rows)
-        if setting.label not in known
+        if setting.label not in labels
     ]
     key = (name, image_size)
     parts += [side_by_side(available, work.loc[[key]])] if key in work.index else []
@@ -195,7 +199,7 @@ def for_readers(frame: pd.DataFrame, available: Sequence[Device]) -> pd.DataFram
     the latency, and `error_percent` the device's median error on families that were not fitted.
     """
     estimated = frame["source"] == "estimated"
-    errors = frame["device"].map({device.known.label: 100 * device.known.median_error for device in available})
+    errors = frame["device"].map({device.fitted.label: 100 * device.fitted.median_error for device in available})
     outside = estimated & ~frame["in_range"].astype(bool)
     return frame.assign(
         interval=_intervals(frame).where(estimated, None),
@@ -217,7 +221,7 @@ def with_speeds(frame: pd.DataFrame, device: Device, work: pd.DataFrame, batch_s
     rows have the same, so that their latencies compare.
     """
     frame = frame.drop(columns=[name for name in COLUMNS if name in frame])
-    return frame.join(device.speeds(work, batch_size or device.known.typical_batch), on=KEY)
+    return frame.join(device.speeds(work, batch_size or device.fitted.typical_batch), on=KEY)
 
 
 def replace_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) -> pd.DataFrame:
@@ -229,13 +233,13 @@ def replace_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) -> 
     filled = with_speeds(frame, device, work)
     estimated = filled["source"] == "estimated"
     here = device.measured.reindex(columns=[*KEY, "batch_size", "measured", "flags"]).drop_duplicates(KEY)
-    here = here[here["batch_size"] == device.known.typical_batch].set_index(KEY).astype(object)
+    here = here[here["batch_size"] == device.fitted.typical_batch].set_index(KEY).astype(object)
     here = filled[KEY].join(here, on=KEY).fillna("")
     interval = "estimated, 90 % interval " + _intervals(filled) + " ms"
     source = filled["source"].fillna("")
     measured = source.where(here["measured"] == "", source + ", " + here["measured"]).mask(estimated, interval)
     flags = here["flags"].mask(estimated & ~filled["in_range"].fillna(False).astype(bool), OUT_OF_RANGE)
-    sources = filled["provenance"] + "\nlatency of " + device.known.label + ": " + measured
+    sources = filled["provenance"] + "\nlatency of " + device.fitted.label + ": " + measured
     return filled.assign(measured=measured, flags=flags, provenance=sources.where(measured != "", filled["provenance"]))
 
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import pandas as pd
 
+from engine.report import frames
 from engine.results import BenchmarkRow, ProfileRow, Row, TimedRow, TrainRow
 from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec, parse_image_size
 from engine.specs.building import changes
-from engine.specs.runners import GATES, RUNNERS, Family
+from engine.specs.recurrent import macs_per_step
+from engine.specs.runners import RUNNERS, Family
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def memory(spec: BenchmarkSpec, models: Sequence[ModelName], catalogue: pd.DataF
     """
     if changes(spec):
         return None
-    counted = catalogue[catalogue["status"] == "ok"].drop_duplicates("name").set_index("name")
+    counted = frames.own_sizes(catalogue[catalogue["status"] == "ok"])
     needs = []
     for model in models:
         batch = max(spec.batch_sizes(model), default=0)
@@ -143,7 +145,7 @@ def benchmark_s(
 
     Errors: those of BenchmarkSpec.batch_sizes.
     """
-    counted = catalogue[catalogue["status"] == "ok"].drop_duplicates("name").set_index("name")
+    counted = frames.own_sizes(catalogue[catalogue["status"] == "ok"])
     compiled = sum(variant.execution == "compile" for variant in spec.plan)
     total = Span(0, 0)
     for model in models:
@@ -168,7 +170,7 @@ def recurrent_s(spec: RecurrentSpec, start: Span = START_S) -> Span:
         if one.family == "resnet":
             gflops, steps = RESNET_GFLOPS * one.mini_batch * prod(one.image_size) / 224**2, 0
         else:
-            gflops = 3 * 2 * _weights(one) * one.mini_batch * one.seq_length / 1e9
+            gflops = 3 * 2 * macs_per_step(one) * one.mini_batch * one.seq_length / 1e9
             steps = one.seq_length * one.num_layers * (1 + one.bidirectional)
         requested = _requested_span(one.device, one.threads, gflops, one.floor_seconds, one.loops, STEP_S.times(steps))
         total += _side_by_side(one.processes, len(one.chosen), compiled, requested, start)
@@ -253,10 +255,4 @@ def _least_bytes(spec: RecurrentSpec) -> float:
     ways, hidden = 1 + spec.bidirectional, spec.hidden_size
     out = (spec.proj_size or hidden) * ways
     state = ways * spec.num_layers * KEPT_PER_STEP[spec.family] * hidden
-    return float(size * (2 * _weights(spec) + spec.seq_length * spec.mini_batch * (spec.input_size + out + state)))
-
-
-def _weights(spec: RecurrentSpec) -> int:
-    ways, out = 1 + spec.bidirectional, spec.proj_size or spec.hidden_size
-    inputs = spec.input_size + (spec.num_layers - 1) * out * ways + spec.num_layers * out
-    return ways * GATES.get(spec.family, 4) * spec.hidden_size * inputs
+    return float(size * (2 * macs_per_step(spec) + spec.seq_length * spec.mini_batch * (spec.input_size + out + state)))

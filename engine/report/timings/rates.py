@@ -14,7 +14,7 @@ from engine.store import Store
 Counted = BenchmarkRow | RecurrentRow
 """Rows with both counted work and a measured time."""
 LATEST = 50
-"""Search at most this many runs, newest first."""
+"""Read at most this many runs of a kind, newest first, because a page reads all their rows."""
 POINTS = (
     "where name model family variant mode batch_size image_size dtype device device_name threads latency_ms "
     "intensity intensity_of gflop_per_s flags run date tower context_length cache cudnn_benchmark deterministic "
@@ -54,10 +54,9 @@ def rates(store: Store) -> pd.DataFrame:
 def models(store: Store) -> pd.DataFrame:
     """Return the latest timing of every model in every setting that was timed and counted: the points of a roofline.
 
-    Models are as their library defines them, without other classes, channels or keywords.
-
-    Columns: those of POINTS. `gflop_per_s` is the rate achieved, `intensity` is in FLOPs per byte. `intensity_of` is
-    `itself`, or `eager` if a compiler may have fused operators: the true intensity is then higher.
+    Models of the latest LATEST benchmarks are included, as their library defines them: without other classes, channels
+    or keywords. Columns: those of POINTS. `gflop_per_s` is the rate achieved, `intensity` is in FLOPs per byte.
+    `intensity_of` is `itself`, or `eager` if a compiler may have fused operators: the true intensity is then higher.
     """
     points = []
     for run in store.runs(kind="benchmark", limit=LATEST):

@@ -12,7 +12,7 @@ from engine.results import BenchmarkRow, Row
 from engine.specs import BenchmarkSpec
 from engine.specs.building import changes
 from engine.store import Run, State, Store
-from engine.words import in_words
+from engine.words import in_words, plural
 
 NODES = "nodes of a cluster"
 MOST_RUNS = 500
@@ -41,7 +41,7 @@ class Setting:
     def label(self) -> str:
         """Return a label such as `eager, batch 1, float32 on AMD EPYC, 2 threads (vm)`."""
         where = self.device if self.device == "cpu" and not self.device_name else self.device_name or self.device
-        where += f", {self.threads} threads" if self.threads else ""
+        where += f", {plural(self.threads, 'thread')}" if self.threads else ""
         odd = ["cold cache"] * (self.cache == "cold") + ["cuDNN benchmark"] * self.cudnn_benchmark
         odd += ["deterministic"] * self.deterministic
         how = ", ".join([self.variant, f"batch {self.batch_size}", self.dtype, *odd])

@@ -130,7 +130,7 @@ def test_a_timing_setting_becomes_a_device_that_shows_measured_values_first(coun
     ]
     timed = stored.latest([lines])
     slow = estimates.available(timed, counted, Path("nowhere"))[0]
-    assert slow.known.label == setting.label
+    assert slow.fitted.label == setting.label
     found = slow.speeds(counted)
     assert found.loc[few.index, "source"].eq("measured").all()
     assert found.loc[few.index, "latency_ms"].to_numpy() == pytest.approx(truth.to_numpy())

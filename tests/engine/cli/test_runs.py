@@ -1,6 +1,8 @@
 """The commands that list, tag, note, count and delete runs, as a user types them."""
 
 import csv
+import json
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -10,7 +12,8 @@ from sqlalchemy import update
 
 from engine.__main__ import main
 from engine.settings import Settings
-from engine.store import Store
+from engine.store import State, Store, attempts, tables
+from engine.store import queue as queueing
 from engine.store.files import RunFiles
 from engine.store.find import Order
 from engine.store.tables import runs
@@ -99,7 +102,7 @@ def test_several_runs_are_deleted_when_that_is_said_twice(
     path.parent.mkdir(parents=True)
     path.write_bytes(b"0" * 1_500_000)
     output = engine(capsys, "runs", "delete", *ended[:2], waiting, code=2)
-    assert "3 runs with 1 file of 1.5 MB would be deleted for good: say so with --yes" in output
+    assert "This deletes 3 runs with 1 file of 1.5 MB permanently. Add --yes to confirm." in output
     assert len(store.runs()) == 4
     output = engine(capsys, "runs", "delete", *ended[:2], waiting, "--yes", code=1)
     assert f"run {waiting} is queued: cancel it first" in output
@@ -124,7 +127,7 @@ def test_old_runs_are_pruned_unless_they_are_tagged_or_noted(
     RunFiles(settings.runs_dir, old).prepare()
     prune = ("runs", "prune", "--days", "7")
     refusal = engine(capsys, *prune, code=2)
-    assert "1 run with 0 files of 0.0 MB would be deleted for good: say so with --yes" in refusal
+    assert "This deletes 1 run with 0 files of 0.0 MB permanently. Add --yes to confirm." in refusal
     assert engine(capsys, *prune, "--state", "finished", "--yes").strip() == "no run is that old"
     assert engine(capsys, *prune, "--yes").strip() == f"run {old} is deleted"
     assert {run.id for run in store.runs()} == {tagged, noted, young, waiting}
@@ -138,7 +141,9 @@ def test_rows_and_storage(
     assert engine(capsys, "runs", "rows", *ended, "--output", out) == f"{out}\n"
     assert [line["run"] for line in csv.DictReader(out.read_text().splitlines())] == list(map(str, ended))
     out = tmp_path / "rows.parquet"
-    assert "say --format parquet" in engine(capsys, "runs", "rows", *ended, "--output", out, code=2)
+    assert "--output ends in .parquet, but --format is csv. Use the same format for both." in engine(
+        capsys, "runs", "rows", *ended, "--output", out, code=2
+    )
     engine(capsys, "runs", "rows", *ended, "--output", out, "--format", "parquet")
     assert list(pd.read_parquet(out)["run"]) == ended
     path = RunFiles(settings.runs_dir, ended[0]).log
@@ -147,3 +152,44 @@ def test_rows_and_storage(
     lines = engine(capsys, "runs", "storage").splitlines()
     assert lines[0].split() == ["runs", "3"]
     assert "2.5 MB in 1 files" in next(line for line in lines if line.startswith("folders"))
+
+
+@pytest.mark.slow
+def test_a_run_is_shown_in_words_and_as_json(
+    store: Store, ended: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = [queue(store, "resnet18") for _ in range(2)]
+    shown = engine(capsys, "runs", "show", waiting[1])
+    assert f"run {waiting[1]} (profile) is queued" in shown
+    assert "position in the queue: 2" in shown
+    facts = json.loads(engine(capsys, "runs", "show", ended[1], "--json"))
+    assert (facts["id"], facts["outcome"], facts["spec"]["models"]) == (ended[1], "finished", ["resnet50"])
+    assert [row["model"] for row in facts["rows"]] == [f"row_of_{ended[1]}"]
+
+
+@pytest.mark.slow
+def test_a_queued_run_is_cancelled_and_queued_again(
+    store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = queue(store, "timm:resnet18")
+    assert engine(capsys, "runs", "cancel", run_id) == f"run {run_id} is cancelled\n"
+    assert store.run(run_id).state is State.CANCELLED
+    assert engine(capsys, "resume", run_id) == f"run {run_id} is queued again\n"
+    assert store.run(run_id).state is State.QUEUED
+
+
+@pytest.mark.slow
+def test_hosts_with_open_runs_are_listed_and_declared_gone(
+    store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = queue(store, "resnet18")
+    attempt = queueing.claim(store.database, "elsewhere#0123456789ab", run_id)
+    assert attempt
+    attempts.begin(store.database, attempt)
+    assert re.fullmatch(
+        rf"elsewhere#0123456789ab: last heartbeat \d+ s ago, runs {run_id}\n", engine(capsys, "runs", "hosts")
+    )
+    with store.database.write() as connection:
+        connection.execute(update(tables.attempts).values(heartbeat_at=0.0))
+    assert engine(capsys, "runs", "hosts", "--gone", "elsewhere").startswith(f"run {run_id} is ")
+    assert engine(capsys, "runs", "hosts") == ""

@@ -105,7 +105,7 @@ def test_parquet_has_images_as_paths_or_contents(tmp_path: Path, kind: str) -> N
     assert len({pairs.source(index) for index in range(3)}) == 3
     assert captions(open_pairs(str(tmp_path / "pairs.parquet"))) == captions(pairs), "image and text are common names"
     assert columns_of(str(tmp_path / "pairs.parquet")) == ["image", "text", "kind", "url"]
-    with pytest.raises(DataProblem, match=r"needs one column called 'words' and has 0: its header names 'image', 'te"):
+    with pytest.raises(DataProblem, match=r"needs one column called 'words', but has 0. Its columns are 'image', 'te"):
         open_pairs(str(tmp_path / "pairs.parquet"), caption_column="words")
     frame = pd.read_parquet(tmp_path / "pairs.parquet").assign(text=[["a", "b"], ["c"], ["d"]])
     frame.to_parquet(tmp_path / "lists.parquet")

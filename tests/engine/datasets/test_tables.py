@@ -73,14 +73,14 @@ def test_what_pandas_writes_is_read(tmp_path: Path) -> None:
         ("\n", "the first line of pairs.csv is blank"),
         (
             "a,b\n",
-            "no column of images with a common name .filepath, filename, .*: say which .* its header names 'a', 'b'",
+            "no column of images with a common name .filepath, filename, .*. Choose .* Its columns, .*, are 'a', 'b'",
         ),
         ("filepath,title\n", "has a header and no rows"),
-        ("url,title\na,b\n", "no column of images .* separated by ',', its header names 'url', 'title'"),
-        ("url;title\na;b\n", "separated by ';', its header names 'url', 'title'"),
+        ("url,title\na,b\n", "no column of images .* separated by ',', are 'url', 'title'"),
+        ("url;title\na;b\n", "separated by ';', are 'url', 'title'"),
         ("filepath,words\na,b\n", "has no column of captions with a common name .title, caption, "),
-        ("filepath,title,title\na,b,c\n", "needs one column called 'title' and has 2"),
-        ("filepath,title\na.png,a cat, asleep\n", "has 3 cells on line 2 and 2 in its header"),
+        ("filepath,title,title\na,b,c\n", "needs one column called 'title', but has 2"),
+        ("filepath,title\na.png,a cat, asleep\n", "has 3 cells on line 2, but 2 in its header"),
         ("filepath,title\na.png,ok\n\nb.png\n", "has 1 cells on line 4"),
         (
             'filepath,title\na.png,"two\nlines"\nb.png,\nc.png, \n,x\nd.png,\n',
@@ -132,7 +132,7 @@ def test_captions_are_made_of_classes_only_where_no_column_has_them(tmp_path: Pa
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("filepath,title\na.png,one\n", "needs one column called 'kind' and has 0"),
+        ("filepath,title\na.png,one\n", "needs one column called 'kind', but has 0"),
         ("filepath,title,kind\na.png,one,\n", "1 rows without an image or a caption or a class, on lines 2"),
         ("filepath,title,kind\na.png,,cat\n", "1 rows without an image or a caption or a class, on lines 2"),
         ("filepath,title,kind\na.png,one,cat\na.png,two,dog\n", r"more than one class: a.png \(cat, dog\)"),

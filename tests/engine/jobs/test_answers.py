@@ -127,7 +127,7 @@ def test_a_process_that_was_killed_is_replaced(answers: Answers, folder: Path) -
     question = answers.ask(search(folder, "two", top=1))
     os.kill(pid, signal.SIGKILL)
     error = question.exception(LONG_S)  # none where it was dead before it was asked
-    assert error is None or "has died (-9); " in str(error)
+    assert error is None or "died with exit code -9: see " in str(error)
     assert first(answers.ask(search(folder, "three", top=1))) == "three.png"
     assert answers.pid != pid
 
@@ -151,7 +151,7 @@ def test_a_closed_one_refuses_and_leaves_nothing_behind(settings: Settings, fold
     answers = Answers(settings)
     assert answers.pid is None, "nothing is started before it is needed"
     waiting = [answers.ask(search(folder, str(number))) for number in range(MOST_WAITING + 5)]
-    with pytest.raises(Refused, match="questions wait already"):
+    with pytest.raises(Refused, match="questions are waiting, which is the limit"):
         waiting[-1].result(LONG_S)
     wait(lambda: answers.pid is not None)
     pid = answers.pid

@@ -196,7 +196,9 @@ def test_torch_compile_leaves_nn_lstm_to_eager_as_the_row_says() -> None:
     results(network)
     assert not torch._dynamo.config.allow_rnn
     assert counters["stats"]["unique_graphs"] == 0
-    assert "torch.compile leaves nn.LSTM to eager, as torch._dynamo.config.allow_rnn is off by default" in network.notes
+    assert (
+        "torch.compile runs nn.LSTM eagerly, because torch._dynamo.config.allow_rnn is off by default" in network.notes
+    )
 
 
 @pytest.mark.parametrize("executor", ["legacy", "simple", "profiling"])

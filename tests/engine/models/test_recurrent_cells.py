@@ -126,7 +126,7 @@ def test_dropout_zeroes_four_tenths_between_layers_and_scales_the_rest(name: str
     torch.testing.assert_close(
         torch.atanh(((calm[1] - 0.5 * before) * 2)[:, 0]), seen[0][0, :, 0], rtol=1e-3, atol=1e-4
     )
-    assert "checked with its dropout off" in network.notes
+    assert "checked without dropout" in network.notes
 
 
 @pytest.mark.parametrize("name", ["aten_dropout", "jit_dropout"])
@@ -135,7 +135,7 @@ def test_with_one_layer_nothing_is_dropped_and_nothing_warned_of(name: str) -> N
     with network.settings():
         run = network.capture()
         torch.testing.assert_close(run(), run())
-    assert "with one layer there is nothing to drop between layers" in network.notes
+    assert "dropout has no effect: it is applied between layers, and there is one" in network.notes
 
 
 def test_as_many_layer_norms_as_steps_layers_and_directions_ask_for() -> None:

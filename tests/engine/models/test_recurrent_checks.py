@@ -216,7 +216,7 @@ NEED_CUDNN = [name for name, runner in RUNNERS.items() if runner.needs_cudnn]
 @pytest.mark.parametrize("device", ["cpu", "mps", "xpu"])
 def test_cudnn_needs_its_gpu_and_says_so(name: str, device: str) -> None:
     spec = spec_of(name, device=device)
-    with pytest.raises(Refused, match=f"^{name} needs an NVIDIA GPU with cuDNN, which {spec.device} is not: .*aten"):
+    with pytest.raises(Refused, match=f"^{name} needs an NVIDIA GPU with cuDNN, but {spec.device} is not one. .*aten"):
         build(name, spec)
 
 
@@ -225,15 +225,15 @@ def test_cudnn_needs_its_gpu_and_says_so(name: str, device: str) -> None:
 @pytest.mark.parametrize("name", ["cudnn", "aten", "jit", "resnet18"])
 def test_a_gpu_that_is_not_there_is_named(name: str, device: str) -> None:
     spec = spec_of(name, device=device)
-    with pytest.raises(Refused, match=f"^{name} was asked for on {spec.device}, but torch finds no such GPU"):
+    with pytest.raises(Refused, match=f"^{name} cannot run on {spec.device}: torch finds no GPU"):
         build(name, spec)
 
 
 def test_every_other_refusal_is_by_name() -> None:
-    with pytest.raises(Refused, match=r"^jit_simple takes all layers .* both directions: jit runs"):
+    with pytest.raises(Refused, match=r"^jit_simple computes all layers .* both directions. Use jit"):
         build("jit_simple", spec_of("jit_simple", bidirectional=True))
     for name in ("gru_py", "gru_aten", "rnn_relu_jit", "rnn_tanh_py"):
-        with pytest.raises(Refused, match=f"^{name} has no projection, .*: set proj_size to 0"):
+        with pytest.raises(Refused, match=f"^{name} has no projection, .*. Set proj_size to 0"):
             build(name, spec_of(name, proj_size=2))
     assert spec_of("aten", precision="tf32").device_refusal.startswith("tf32 needs an NVIDIA GPU")
     assert not spec_of("aten", precision="tf32", device="cuda").device_refusal
@@ -308,7 +308,7 @@ def test_the_knobs_are_really_set_and_set_back() -> None:
 
 
 def test_notes_say_what_a_cpu_does() -> None:
-    assert "on a CPU, torch gives this layer to oneDNN" in build("aten", spec_of("aten")).notes
+    assert "on a CPU, torch runs this layer with oneDNN" in build("aten", spec_of("aten")).notes
     assert "TorchScript fuses nothing on cpu with the fuser te" in build("jit", spec_of("jit")).notes
     assert build("jit", spec_of("jit", fuser="none")).notes == ()
     assert build("py", spec_of("py")).notes == ()

@@ -177,7 +177,7 @@ def test_every_sample_is_kept_and_the_figures_can_be_computed_again(tmp_path: Pa
     (found,) = rows.rows(spec(mode="training"), COMMON, outcome)
     written: set[str] = set()
     for mode, processes in (("inference", [{"eager": measured("eager", 1.0)}]), ("training", outcome.processes)):
-        columns = {"what": {"mode": mode}, "label": "variant", "phases": rows.PHASES}
+        columns = {"constants": {"mode": mode}, "label": "variant", "phases": rows.PHASES}
         list(summary.write_samples(tmp_path, "samples/toy.csv", processes, written, **columns))
     with (tmp_path / "samples" / "toy.csv").open(newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["mode"] == "training"]

@@ -84,7 +84,7 @@ def test_lines_say_which_figure_is_which(found: dict[str, Measured], capsys: pyt
 
 
 def test_every_sample_of_both_is_kept(found: dict[str, Measured], tmp_path: Path) -> None:
-    file, columns = "samples/timm__toy__2.csv", {"what": {"mode": "inference"}, "label": "variant"}
+    file, columns = "samples/timm__toy__2.csv", {"constants": {"mode": "inference"}, "label": "variant"}
     files = list(summary.write_samples(tmp_path, file, [found], set(), **columns, phases=["forward"]))
     assert [artifact.name for artifact in files] == [file, "samples/timm__toy__2__back_to_back.csv"]
     with (tmp_path / files[1].name).open() as file:

@@ -313,6 +313,8 @@ def test_raw_samples_are_drawn_per_process_and_phase(tmp_path: Path) -> None:
         ({"runners": "gru_py"}, 10 * 2 * (3 + 4 + 16) + 2 * 12 * 7),
         ({"runners": "aten", "num_layers": 2}, 10 * 2 * (3 + 4 + 48) + 2 * 16 * (3 + 4 + 2 * 4)),
         ({"runners": "aten", "bidirectional": True}, 10 * 2 * (3 + 8 + 48) + 2 * 2 * 16 * (3 + 4)),
+        # a projection to 2 values has 2 x 4 weights, and each layer then takes in and gives out 2 values
+        ({"runners": "aten", "proj_size": 2}, 10 * 2 * (3 + 2 + 24) + 2 * (16 * (3 + 2) + 2 * 4)),
         ({"runners": "resnet18", "image_size": "8x16"}, 2 * 3 * 8 * 16),
         ({"runners": "aten", "sweep": "mini_batch", "sweep_values": "1,4"}, 10 * 4 * (3 + 4 + 24) + 2 * 16 * 7),
     ],

@@ -48,6 +48,15 @@ def test_loss_and_accuracy_are_large_and_all_others_small() -> None:
     assert figures.large(figures.frame({})) == figures.small(figures.frame({"run 1": []})) == []
 
 
+def test_the_held_out_clip_loss_is_not_drawn_with_another_training_loss() -> None:
+    frame = figures.frame({"run 1": METRICS})
+    assert [(panel.title, panel.names) for panel in figures.large(frame, clip_loss=False)] == [
+        ("Loss", ("train/loss",)),
+        ("Held-out CLIP loss", ("val/clip_val_loss",)),
+        ("Zero-shot accuracy (%)", ("val/digits-zeroshot-val-top1",)),
+    ]
+
+
 def test_parts_of_the_loss_are_shown_where_there_are_several() -> None:
     one = [*METRICS, *points("train/contrastive_loss", [3.0])]
     assert "Parts of the loss" not in {panel.title for panel in figures.small(figures.frame({"run 1": one}))}
@@ -67,7 +76,7 @@ def test_a_curve_has_its_points_and_says_its_last_figure_and_the_best() -> None:
     loss, right = figures.large(frame)
     figure = figures.curves(frame, loss, best={"run 1": 2})
     assert drawn(figure, "training") == [(1, 3.0), (2, 2.0), (3, 1.0)]
-    assert drawn(figure, "held out") == [(3, 2.5)]
+    assert drawn(figure, "held out (CLIP loss)") == [(3, 2.5)]
     written = [trace.text[0] for trace in figure.data if trace.text is not None]
     assert written == ["1", "2.5"]
     assert [note.text for note in figure.layout.annotations] == ["best"]
@@ -83,9 +92,9 @@ def test_several_runs_have_a_colour_each_and_a_dash_per_curve() -> None:
     lines = [trace for trace in figure.data if trace.showlegend is not False]
     assert [line.name for line in lines] == [
         "run 1: training",
-        "run 1: held out",
+        "run 1: held out (CLIP loss)",
         "run 2 &lt;b&gt;: training",
-        "run 2 &lt;b&gt;: held out",
+        "run 2 &lt;b&gt;: held out (CLIP loss)",
     ]
     assert len({line.line.color for line in lines}) == 2
     assert [line.line.dash for line in lines] == ["solid", "dash"] * 2
@@ -99,7 +108,7 @@ def test_smoothing_keeps_the_points_faintly_and_leaves_validation_alone() -> Non
     assert [list(trace.y) for trace in faint] == [[3.0, 2.0, 1.0]]
     # weights of half as much for each point before, by hand: (3/4 + 2/2 + 1) / (1/4 + 1/2 + 1)
     assert drawn(figure, "training")[-1] == (3, pytest.approx(2.75 / 1.75))
-    assert drawn(figure, "held out") == [(3, 2.5)]
+    assert drawn(figure, "held out (CLIP loss)") == [(3, 2.5)]
 
 
 def test_long_curves_are_thinned_and_keep_their_end() -> None:

@@ -326,7 +326,7 @@ class TestRestore:
         assert main(["runs", "restore"]) == 0
         out, error = capsys.readouterr()
         assert out.count("0 brought over, an unknown number lost") == 4
-        assert "nothing of it could be read: the store is empty now" in error
+        assert "No part of the damaged store could be read. The new store is empty." in error
         assert (settings.runs_dir / "7").is_dir()
         assert len(list(settings.runs_dir.glob("vitals-damaged-*.sqlite"))) == 1
         with closing(open_store(settings)) as store:
