@@ -108,8 +108,8 @@ def supervise(
 ) -> None:
     """Run `work` in a child process until it ends. `work` returns the exit code.
 
-    copies: copies the attempt's files to VITALS_ARTIFACTS_URL, if that is set. The last copy is tried before the exit is
-    recorded, so that the next attempt finds the files on any host.
+    copies: copies the attempt's files to VITALS_ARTIFACTS_URL, if that is set. The last copy is tried before the exit
+    is recorded, so that the next attempt finds the files on any host.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # these signals are for the worker
