@@ -136,7 +136,6 @@ class Training:
             if logging_now:
                 yield from self._log_step(result)
             if setup.place.first:
-                self._progress = self._progress.model_copy(update={"done": done.step})
                 yield self._progress
             if saving:
                 self._save(LATEST)
