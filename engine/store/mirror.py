@@ -112,6 +112,8 @@ def begin(settings: Settings, run: Run, number: int) -> None:
         log.info("fetching the files of attempt %d from %s", number - 1, place.url)
         place.fetch(number - 1, lambda name: True)
         known = place.read()
+        # An earlier attempt that is still alive elsewhere stops copying, before it deletes files that this one names.
+        place.publish(Index(attempt=number, files=known.files if known else {}))
     place.write(Index(attempt=number, files=known.files if known else {}))
 
 
@@ -286,6 +288,11 @@ class _Place:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 part.replace(path)
 
+    def publish(self, index: Index) -> None:
+        """Write the index that all machines read. Errors: Unreachable."""
+        with reaching(*self.at) as (remote, root):
+            remote.pipe_file(f"{root}/index.json", index.model_dump_json().encode())
+
     def upload(self, new: Index, old: Index, held: Path) -> None:
         """Write the files in the folder `held`, then the index, and delete the objects that it no longer names."""
         names = [name for name in new.files if (held / name).is_file()]
@@ -297,7 +304,7 @@ class _Place:
                 log.warning("attempt %d writes to %s now: later files of this one stay here", latest.attempt, self.url)
                 self.write(Index(attempt=0, files=old.files))  # a copy from now on
                 return
-            remote.pipe_file(f"{root}/index.json", new.model_dump_json().encode())
+            self.publish(new)
             self.write(new)
             try:
                 if gone := {_object(root, *file) for file in old.files.items() - new.files.items()}:

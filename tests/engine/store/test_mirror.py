@@ -256,6 +256,24 @@ def test_the_next_attempt_continues_elsewhere_and_the_earlier_one_writes_no_more
     assert sorted(path.name for path in files.dir.glob("*/*.pt")) == ["epoch_2.pt", "epoch_3.pt"], "never copied: kept"
 
 
+def test_an_attempt_that_was_given_up_deletes_nothing_that_the_next_one_has_taken_over(
+    here: Settings, there: Settings, store: Store
+) -> None:
+    run, attempt, files = start(here, store, training(store))
+    save(files, "latest.pt", b"1")
+    mirror.push(here, run, 1)
+    end(store, attempt, Exit(note="its node was not heard from", host_lost=True))
+    second, attempt, _ = start(there, store, run.id)
+    save(files, "latest.pt", b"2, which is too late")
+    mirror.push(here, run, 1)  # it still lives, and the next attempt has copied nothing yet
+    mirror.push(there, second, 2)
+    end(store, attempt, Exit(note="its node left", host_lost=True))
+    third, *_ = start(here, store, run.id)
+    assert third.attempt == 3
+    assert is_whole(here, third, "latest.pt")
+    assert (files.dir / "checkpoints" / "latest.pt").read_bytes() == b"1"
+
+
 def test_a_bucket_out_of_reach_loses_nothing(
     here: Settings, there: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
