@@ -107,14 +107,15 @@ def begin(settings: Settings, run: Run, number: int) -> None:
     for left in place.files.dir.glob(f"{PUSHED}*"):  # of a host that died: it keeps the space of deleted checkpoints
         shutil.rmtree(left)
     known = place.read()
-    if number > 1 and not (known and known.attempt == number - 1 and place.made_here(known.attempt)):
+    if elsewhere := number > 1 and not (known and known.attempt == number - 1 and place.made_here(known.attempt)):
         _looks.pop(place.url, None)
         log.info("fetching the files of attempt %d from %s", number - 1, place.url)
         place.fetch(number - 1, lambda name: True)
         known = place.read()
-        # An earlier attempt that is still alive elsewhere stops copying, before it deletes files that this one names.
-        place.publish(Index(attempt=number, files=known.files if known else {}))
-    place.write(Index(attempt=number, files=known.files if known else {}))
+    index = Index(attempt=number, files=known.files if known else {})
+    if elsewhere:  # an earlier attempt that is still alive then stops copying, before it deletes files named here
+        place.publish(index)
+    place.write(index)
 
 
 def push(settings: Settings, run: Run, number: int, exit: dict[str, Any] | None = None) -> None:
@@ -123,8 +124,7 @@ def push(settings: Settings, run: Run, number: int, exit: dict[str, Any] | None 
     Does nothing before `begin`, after a later attempt has begun elsewhere, and when the run was deleted.
     """
     place = _Place(settings, run)
-    known = place.read()
-    if known is None or known.attempt != number:
+    if (known := place.read()) is None or known.attempt != number:
         return
     with TemporaryDirectory(dir=place.files.dir, prefix=PUSHED) as folder:
         held = Path(folder)
@@ -166,8 +166,7 @@ def _snapshot(folder: Path, before: dict[str, Version], held: Path) -> dict[str,
     for _ in range(MOST_SCANS):
         shutil.rmtree(held)
         held.mkdir()
-        found: dict[str, Version] = {}
-        nodes: dict[str, int] = {}
+        found, nodes = dict[str, Version](), dict[str, int]()
         for name in _names(folder):
             path, link = folder / name, held / name
             with suppress(FileNotFoundError):  # removed meanwhile
@@ -297,8 +296,7 @@ class _Place:
         """Write the files in the folder `held`, then the index, and delete the objects that it no longer names."""
         names = [name for name in new.files if (held / name).is_file()]
         with reaching(*self.at) as (remote, root):
-            objects = [_object(root, name, new.files[name]) for name in names]
-            remote.put([str(held / name) for name in names], objects)
+            remote.put([str(held / name) for name in names], [_object(root, name, new.files[name]) for name in names])
             latest = self.remote()
             if latest and latest.attempt > new.attempt:
                 log.warning("attempt %d writes to %s now: later files of this one stay here", latest.attempt, self.url)
