@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.__main__ import main
-from engine.cli.output import figure
+from engine.cli.output import two_decimals
 from engine.specs import BenchmarkSpec
 from engine.store import State, Store
 
@@ -84,4 +84,4 @@ def test_a_variant_that_fails_is_a_row_and_exit_code_1(
     [(0.0, "0.00"), (0.00334, "0.00334"), (-0.0038667, "-0.00387"), (0.1, "0.10"), (1234.567, "1,234.57")],
 )
 def test_small_figures_do_not_vanish_on_a_terminal(value: float, shown: str) -> None:
-    assert figure(value) == shown
+    assert two_decimals(value) == shown
