@@ -84,7 +84,7 @@ class Filter:
     unmarked: bool = False
     """The run must have neither tags nor notes."""
     uses: tuple[int, ...] = ()
-    """The request must contain a path with a part that begins with one of these numbers, as of a run's folder."""
+    """The request must contain `/` and one of these numbers. `/1` also matches `/12`, so the caller checks the paths."""
     order: Order = "newest"
 
     @property

@@ -38,7 +38,7 @@ LOOK_S, FAILED_S = 2.0, 15.0
 MOST_AT_ONCE = 8
 """Files that are copied at the same time. Each may take 100 MB of memory."""
 MOST_SCANS = 20
-"""Scans of a folder until two agree. A checkpoint is replaced in between at most now and then."""
+"""Scan a folder at most this many times until two scans agree. A checkpoint is rarely replaced in between."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {"retries": {"total_max_attempts": 2}}},  # callers try again by themselves
     "file": {"auto_mkdir": True},
@@ -104,7 +104,7 @@ def begin(settings: Settings, run: Run, number: int) -> None:
     if not settings.artifacts_url:
         return
     place = _Place(settings, run)
-    for left in place.files.dir.glob(f"{PUSHED}*"):  # of a host that died: it keeps the space of deleted checkpoints
+    for left in place.files.dir.glob(f"{PUSHED}*"):  # left by a process that died; its links keep deleted checkpoints
         shutil.rmtree(left)
     known = place.read()
     if elsewhere := number > 1 and not (known and known.attempt == number - 1 and place.made_here(known.attempt)):
