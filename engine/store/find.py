@@ -84,7 +84,7 @@ class Filter:
     unmarked: bool = False
     """The run must have neither tags nor notes."""
     uses: tuple[int, ...] = ()
-    """The request must contain `/` and one of these numbers. `/1` also matches `/12`, so the caller checks the paths."""
+    """The request must contain `/` and one of these numbers. `/1` also matches `/12`, so callers check the paths."""
     order: Order = "newest"
 
     @property
