@@ -44,8 +44,7 @@ def models(own: Iterable[str] = ()) -> list[str]:
 
 
 def trainings(model: str = "") -> dict[str, Run]:
-    """Return the trainings that have complete checkpoints, newest first, by number. model: only trainings of this
-    model."""
+    """Return the trainings with complete checkpoints by number, newest first. With `model`, only those of this model."""
     runs = backend.store().runs(kind=TrainSpec.kind, limit=MOST_RUNS)
     runs = [run for run in runs if not model or getattr(run.spec, "model", "") == model]
     return {str(run.id): run for run in runs if backend.checkpoints(run)}
