@@ -44,7 +44,7 @@ def models(own: Iterable[str] = ()) -> list[str]:
 
 
 def trainings(model: str = "") -> dict[str, Run]:
-    """Return the trainings with complete checkpoints by number, newest first. With `model`, only those of this model."""
+    """Return the trainings with complete checkpoints by number, newest first. With `model`, only its own."""
     runs = backend.store().runs(kind=TrainSpec.kind, limit=MOST_RUNS)
     runs = [run for run in runs if not model or getattr(run.spec, "model", "") == model]
     return {str(run.id): run for run in runs if backend.checkpoints(run)}
