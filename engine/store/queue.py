@@ -14,6 +14,7 @@ from engine.store.listing import insert_listing
 from engine.store.model import ACTIVE, RETRYABLE, Attempt, Cause, QueueFull, Run, State
 from engine.store.records import ATTEMPTS, UNSTARTED, change_run, devices_of, run_values
 from engine.store.tables import attempts, runs, slots
+from engine.words import plural
 
 Place = tuple[str, str]
 """A slot: host and device."""
@@ -41,7 +42,9 @@ def enqueue(
             return int(earlier_id)
         waiting = connection.scalar(select(func.count()).where(runs.c.state == State.QUEUED)) or 0
         if waiting >= limit:
-            raise QueueFull(f"{waiting} runs are waiting and {limit} may: cancel some or try later")
+            raise QueueFull(
+                f"{plural(waiting, 'run')} in the queue, at most {limit:,} may wait: cancel some or try later"
+            )
         _check_own(connection, owner, owner_limit)
         return insert_run(connection, spec, name, key=key, owner=owner)
 
@@ -169,7 +172,9 @@ def _check_own(connection: Connection, owner: str, limit: int) -> None:
     """Check that one more run of an owner may wait. Errors: QueueFull."""
     own = select(func.count()).where(runs.c.state == State.QUEUED, runs.c.owner == owner)
     if owner and (waiting := connection.scalar(own) or 0) >= limit:
-        raise QueueFull(f"{waiting} runs of {owner} are waiting and {limit} may: cancel some or try later")
+        raise QueueFull(
+            f"{plural(waiting, 'run')} of {owner} in the queue, at most {limit:,} may wait: cancel some or try later"
+        )
 
 
 def _taken(connection: Connection, hosts: list[str]) -> tuple[set[Place], set[str]]:

@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from engine.report.compare import timings
-from engine.report.compare.timings import FIGURES, MOST, Timed
+from engine.report.compare.timings import METRICS, MOST, Timed
 from engine.report.figures import speed
 from engine.results import FLAGS
 from engine.store import Run
@@ -39,17 +39,17 @@ def draw(runs: Sequence[Run]) -> None:
     store = backend.store()
     timed = {run.id: _timed_rows(backend.settings().store_url, store.revision(), run.id) for run in runs}
     all_rows = [entry for entries in timed.values() for entry in entries]
-    metrics = timings.figures(entry.row for entry in all_rows)
+    metrics = timings.metrics(entry.row for entry in all_rows)
     if not metrics:
         st.info("These runs have no timings to compare yet.", icon=":material/timer_off:")
         return
     st.header("Speed", anchor=False)
     with st.container(horizontal=True):
         how = _how(len(runs))
-        metric = st.selectbox("Metric", metrics, format_func=FIGURES.__getitem__, key="compare_figure", bind=BIND)
+        metric = st.selectbox("Metric", metrics, format_func=METRICS.__getitem__, key="compare_figure", bind=BIND)
         if how == ALIKE:
             number = int(comparison_link.baseline([f"run {run.id}" for run in runs]).removeprefix("run "))
-            pairs = timings.alike(timed, number)
+            pairs = timings.matching_pairs(timed, number)
         else:
             usable = {entry.name: entry for entry in all_rows if timings.milliseconds(entry.row, metric) is not None}
             first = usable[comparison_link.baseline(list(usable), "Baseline row")]
@@ -104,7 +104,7 @@ def _draw_flags(shown: Sequence[Timed]) -> None:
 @st.cache_data(max_entries=32, show_spinner="Comparing samples")
 def _ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, seed: int, modified: Sequence[int]) -> pd.DataFrame:
     """Return the ratios. modified: times of the files of samples in ns; a key of the cache."""
-    return timings.over(pairs, metric, seed=seed)
+    return timings.ratios(pairs, metric, seed=seed)
 
 
 def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int) -> None:
@@ -118,14 +118,14 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
     drawn = ratios.dropna(subset=["speedup"])
     if len(drawn):
         prefix = drawn["run"].map("run {}: ".format) if several else ""
-        figure = speed.speedups(drawn.assign(model=prefix + drawn["model"]), source=FIGURES[metric])
+        figure = speed.speedups(drawn.assign(model=prefix + drawn["model"]), source=METRICS[metric])
         alt = "Speed-up of every row over its baseline, with 99 % intervals and verdicts"
         chart(figure, key="compare_speedups", alt=alt)
     shown = ratios.assign(
         **{name: [in_words(flags.split("; ")) for flags in ratios[name]] for name in ("flags", "baseline_flags")}
     )
     config = {
-        "ms": st.column_config.NumberColumn(f"{FIGURES[metric]} (ms)", format="%.3g"),
+        "ms": st.column_config.NumberColumn(f"{METRICS[metric]} (ms)", format="%.3g"),
         "baseline_ms": st.column_config.NumberColumn("Baseline (ms)", format="%.3g"),
         "run": st.column_config.NumberColumn("Run", format="%d"),
         "note": st.column_config.Column("Note", width="large"),

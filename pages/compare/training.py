@@ -38,7 +38,7 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     st.header("Best epochs", anchor=False)
     values = compare_values.of_runs({run: [row] if row else [] for run, row in best.items()})
     subjects = {f"run {run.id}": run.name or run.spec.summary for run in runs}
-    chosen_by = [compare_values.named(row.best_metric) for row in best.values() if row]
+    chosen_by = [compare_values.metric_name(row.best_metric) for row in best.values() if row]
     first = (*chosen_by, *values_view.FIRST)
     values_view.side_by_side(
         values, subjects, how="difference", caption=values_view.CAPTIONS["difference"], first=first

@@ -60,7 +60,7 @@ def side_by_side(
     if values.empty:
         st.info("No values to compare yet.", icon=":material/table_view:")
         return next(iter(subjects))
-    metrics = list(values["figure"].drop_duplicates())
+    metrics = list(values["metric"].drop_duplicates())
     with st.container(horizontal=True, vertical_alignment="bottom"):
         baseline = comparison_link.baseline(list(subjects))
         index = next((metrics.index(name) for name in first if name in metrics), 0)
@@ -68,7 +68,7 @@ def side_by_side(
     frame = compare_values.beside(values, list(subjects), baseline, how)
     chart(
         compare.bars(
-            frame[frame["figure"] == metric],
+            frame[frame["metric"] == metric],
             list(subjects),
             baseline,
             title(metric),
@@ -78,7 +78,7 @@ def side_by_side(
         key="compare_bars",
         alt=f"{title(metric)} of {', '.join(subjects)}",
     )
-    shown = frame.assign(figure=frame["figure"].map(title))
+    shown = frame.assign(metric=frame["metric"].map(title))
     shown = shown.drop(columns="what") if (shown["what"] == "").all() else shown
     numbers = {name: st.column_config.NumberColumn(name, format="%.4g") for name in subjects}
     against = compare_values.against(frame, list(subjects), baseline, how)
@@ -88,9 +88,9 @@ def side_by_side(
         name: st.column_config.NumberColumn(f"{subject}, {how}", format=format, help=name)
         for subject, name in zip(others, against, strict=True)
     }
-    metric_column: dict[str, Any] = {"figure": st.column_config.Column("Metric", pinned=True)}
+    metric_column: dict[str, Any] = {"metric": st.column_config.Column("Metric", pinned=True)}
     config = metric_column | numbers
-    results_table(shown, key="compare_values", alt="Values side by side", pinned="figure", config=config)
+    results_table(shown, key="compare_values", alt="Values side by side", pinned="metric", config=config)
     st.caption(caption)
     with st.container(horizontal=True):
         download_table(lambda: frame, "compare", key="compare")

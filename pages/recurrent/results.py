@@ -178,7 +178,7 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
 
 @st.cache_data(max_entries=32, show_spinner="Comparing samples")
 def _ratios(pairs: list[tuple[Timed, Timed]], phase: str, seed: int, stamp: int) -> pd.DataFrame:
-    ratios = timings.over(pairs, phase, seed=seed)
+    ratios = timings.ratios(pairs, phase, seed=seed)
     with_samples = ratios[~ratios["note"].str.startswith("no interval: run")]
     return with_samples.dropna(subset=["speedup"]).assign(baseline=pairs[0][0].row.model)
 

@@ -49,7 +49,7 @@ def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     assert isinstance(run.spec, BenchmarkSpec)
     folder, publishable = backend.folder(run), run.spec.publishable
     first, second = (Timed(run.id, folder, by_variant[variant], publishable) for variant in (baseline, other))
-    (ratio,) = timings.over([(first, second)], samples.TOTAL, seed=run.spec.seed).to_dict("records")
+    (ratio,) = timings.ratios([(first, second)], samples.TOTAL, seed=run.spec.seed).to_dict("records")
     verdict, times = ratio["verdict"], speed.times
     with st.container(horizontal=True):
         st.metric("Speed-up", times(ratio["speedup"]), width="content")

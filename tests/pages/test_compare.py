@@ -171,7 +171,7 @@ def test_counts_stand_side_by_side(store: Store) -> None:
     app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
     assert not app.exception
     assert not app.warning, "another image size is what is compared"
-    lines = table(app, f"run {ids[1]} / run {ids[0]}").set_index("figure")
+    lines = table(app, f"run {ids[1]} / run {ids[0]}").set_index("metric")
     assert lines.loc["MACs (G)", f"run {ids[1]} / run {ids[0]}"] == 2.0
     app.selectbox(key="compare_figure").set_value("gmacs").run()
     assert not app.exception
@@ -186,7 +186,7 @@ def test_rates_of_devices_stand_side_by_side(store: Store) -> None:
         ids.append(run_id)
     app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
     assert not app.exception
-    lines = table(app, f"run {ids[1]} / run {ids[0]}").set_index("figure")
+    lines = table(app, f"run {ids[1]} / run {ids[0]}").set_index("metric")
     assert lines.loc["Rate (GFLOP/s)", f"run {ids[1]} / run {ids[0]}"] == 1.5
 
 
@@ -202,7 +202,7 @@ def test_trainings_have_their_curves_over_each_other(store: Store) -> None:
     assert len(charts(unfold(app, "Learning rate"))) == folded + 1
     (label,) = [part.label for part in app.get("expander") if part.label.endswith("settings are the same")]
     assert "opt" in set(table(unfold(app, label), "value")["what"])
-    lines = table(app, f"run {ids[1]} − run {ids[0]}").set_index("figure")
+    lines = table(app, f"run {ids[1]} − run {ids[0]}").set_index("metric")
     assert lines.loc["Zero-shot top-1 (%)", f"run {ids[1]} − run {ids[0]}"] == pytest.approx(1)
     assert lines.loc["Epoch", f"run {ids[0]}"] == 2
     app = open_page(PAGE, compare_runs=f"{ids[0]},{queue_train(store)}")
@@ -216,7 +216,7 @@ def test_evaluations_have_their_metrics_side_by_side(store: Store) -> None:
         record(store, run_id, [evaluate_row("retrieval"), evaluate_row("zeroshot", acc1=right)])
     app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
     assert not app.exception
-    lines = table(app, f"run {ids[1]} − run {ids[0]}").set_index(["what", "figure"])
+    lines = table(app, f"run {ids[1]} − run {ids[0]}").set_index(["what", "metric"])
     assert lines.loc[("zeroshot", "Top-1 accuracy (%)"), f"run {ids[1]} − run {ids[0]}"] == pytest.approx(-15)
     images = [lines.loc[("zeroshot", "Images"), f"run {run_id}"] for run_id in ids]
     assert images == [evaluate_row("zeroshot").images] * 2, "a share of few images says little"
@@ -228,7 +228,7 @@ def test_models_have_costs_and_timings_side_by_side(store: Store, settings: Sett
     assert not app.exception
     assert "The catalogue has no model timm:nothing" in page_text(app)
     assert "No two of these models are timed" in page_text(app)
-    lines = table(app, "timm:resnet50 / timm:resnet18").set_index("figure")
+    lines = table(app, "timm:resnet50 / timm:resnet18").set_index("metric")
     assert lines.loc["MACs (G)", "timm:resnet50 / timm:resnet18"] == pytest.approx(4.09 / 1.82)
     run_id = queue_benchmark(store, "timm:resnet18", "timm:resnet50")
     rows = [benchmark_row("resnet18"), benchmark_row("resnet50", latency_ms=40.0)]

@@ -29,10 +29,10 @@ WRITTEN = {
     "in_chans": "{} channels",
 }
 """The format of a field's value in a label; other values are written as they are."""
-Place = tuple[Any, ...]
+Key = tuple[Any, ...]
 
 
-def keys(rows: Sequence[Row]) -> tuple[str, ...]:
+def key_fields(rows: Sequence[Row]) -> tuple[str, ...]:
     """Return the fields that identify a row within its run. All rows are of one kind."""
     return KEYS.get(rows[0].kind, ("library", "model")) if rows else ()
 
@@ -44,37 +44,37 @@ def axes(runs: Mapping[int, Sequence[Row]]) -> tuple[str, ...]:
     """
     groups = [rows for rows in runs.values() if rows]
     differing = []
-    for name in keys(groups[0]) if groups else ():
+    for name in key_fields(groups[0]) if groups else ():
         values = [{getattr(row, name) for row in rows} for rows in groups]
         if all(len(distinct) == 1 for distinct in values) and len(set.union(*values)) > 1:
             differing.append(name)
     return tuple(differing)
 
 
-def placed(rows: Sequence[Row], without: Sequence[str]) -> dict[Place, Row]:
+def by_key(rows: Sequence[Row], without: Sequence[str]) -> dict[Key, Row]:
     """Return each row by its identifying values without the fields in `without`. The last of equal rows is kept."""
-    return {place(row, without): row for row in rows}
+    return {key_of(row, without): row for row in rows}
 
 
-def place(row: Row, without: Sequence[str] = ()) -> Place:
+def key_of(row: Row, without: Sequence[str] = ()) -> Key:
     """Return the values that identify a row, without the fields in `without`."""
-    return tuple(getattr(row, name) for name in keys([row]) if name not in without)
+    return tuple(getattr(row, name) for name in key_fields([row]) if name not in without)
 
 
-def telling(rows: Sequence[Row], without: Sequence[str] = ()) -> list[str]:
+def differing_labels(rows: Sequence[Row], without: Sequence[str] = ()) -> list[str]:
     """Return a label for each row with the fields in which the rows differ, such as `eager · batch 8`. Empty if none
     differ.
 
     without: fields that are shown elsewhere.
     """
-    names = [name for name in keys(rows) if name not in without]
+    names = [name for name in key_fields(rows) if name not in without]
     differing = [name for name in names if len({getattr(row, name) for row in rows}) > 1]
     return [_written(row, differing) for row in rows]
 
 
-def named(row: Row) -> str:
+def full_label(row: Row) -> str:
     """Return a row's full label, such as `timm:resnet18 · inference · eager · batch 8 · 224 px`."""
-    names = [name for name in keys([row]) if name != "library"]
+    names = [name for name in key_fields([row]) if name != "library"]
     return _written(row, ["library", *names] if row.kind in ("benchmark", "profile") else names)
 
 

@@ -16,7 +16,7 @@ from engine.results import BenchmarkRow, RecurrentRow, Row, TimedRow
 from engine.store import Filter, Run, State, Store
 
 PER_SAMPLE = "per_sample"
-FIGURES = {
+METRICS = {
     samples.TOTAL: "Time per call",
     PER_SAMPLE: "Time per image or sequence",
     "forward_ms": "Forward",
@@ -54,7 +54,7 @@ class Timed:
     @property
     def name(self) -> str:
         """Return a unique label, such as `run 12: timm:resnet18 · inference · eager · batch 8`."""
-        return f"run {self.run}: {compare_rows.named(self.row)}"
+        return f"run {self.run}: {compare_rows.full_label(self.row)}"
 
 
 def timed_rows(store: Store, run: Run, folder: Path) -> list[Timed]:
@@ -95,7 +95,7 @@ def _with_repeats(store: Store, runs: Mapping[int, Run], rows: Sequence[Timed]) 
     """Return the rows with `publishable` and `repeats` filled in. runs: the runs of the rows, by number."""
     numbers = dict.fromkeys(timed.run for timed in rows)
     repeats = {
-        number: [compare_rows.placed(store.rows(other.id), ()) for other in _repeats(store, runs[number])]
+        number: [compare_rows.by_key(store.rows(other.id), ()) for other in _repeats(store, runs[number])]
         for number in numbers
     }
     return [
@@ -105,7 +105,7 @@ def _with_repeats(store: Store, runs: Mapping[int, Run], rows: Sequence[Timed]) 
             repeats=tuple(
                 again
                 for repeat in repeats[timed.run]
-                if isinstance(again := repeat.get(compare_rows.place(timed.row)), TimedRow)
+                if isinstance(again := repeat.get(compare_rows.key_of(timed.row)), TimedRow)
                 and again.host == timed.row.host
             ),
         )
@@ -144,44 +144,44 @@ def groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
     return rows_by_label
 
 
-def figures(rows: Iterable[Row]) -> list[str]:
-    """Return the names in FIGURES for which at least one row has a time."""
+def metrics(rows: Iterable[Row]) -> list[str]:
+    """Return the names in METRICS for which at least one row has a time."""
     timed = [row for row in rows if isinstance(row, TimedRow)]
-    return [name for name in FIGURES if any(milliseconds(row, name) is not None for row in timed)]
+    return [name for name in METRICS if any(milliseconds(row, name) is not None for row in timed)]
 
 
-def milliseconds(row: TimedRow, figure: str) -> float | None:
-    """Return a row's median in ms for one of FIGURES. None if the row has none."""
-    if figure in (samples.TOTAL, PER_SAMPLE):
-        return None if row.latency_ms is None else row.latency_ms / _share(row, figure)
-    value: float | None = getattr(row, figure, None)
+def milliseconds(row: TimedRow, metric: str) -> float | None:
+    """Return a row's median in ms for one of METRICS. None if the row has none."""
+    if metric in (samples.TOTAL, PER_SAMPLE):
+        return None if row.latency_ms is None else row.latency_ms / _share(row, metric)
+    value: float | None = getattr(row, metric, None)
     return value
 
 
-def _share(row: TimedRow, figure: str) -> int:
+def _share(row: TimedRow, metric: str) -> int:
     """Return the number by which a time is divided: the batch size for a time per sample, else 1."""
-    if figure != PER_SAMPLE:
+    if metric != PER_SAMPLE:
         return 1
     assert isinstance(row, BenchmarkRow | RecurrentRow)
     return row.batch_size if isinstance(row, BenchmarkRow) else row.mini_batch
 
 
-def alike(runs: Mapping[int, Sequence[Timed]], baseline: int) -> list[tuple[Timed, Timed]]:
+def matching_pairs(runs: Mapping[int, Sequence[Timed]], baseline: int) -> list[tuple[Timed, Timed]]:
     """Return pairs of matching rows: the baseline run's row first, then another run's. runs: rows by run number."""
     rows = {run: [timed_row.row for timed_row in timed] for run, timed in runs.items()}
     axes = compare_rows.axes(rows)
-    baseline_rows = compare_rows.placed(rows[baseline], axes)
+    baseline_rows = compare_rows.by_key(rows[baseline], axes)
     origin = {id(timed_row.row): timed_row for timed in runs.values() for timed_row in timed}
     return [
-        (origin[id(baseline_rows[place])], origin[id(row)])
+        (origin[id(baseline_rows[key])], origin[id(row)])
         for run in runs
         if run != baseline
-        for place, row in compare_rows.placed(rows[run], axes).items()
-        if place in baseline_rows
+        for key, row in compare_rows.by_key(rows[run], axes).items()
+        if key in baseline_rows
     ]
 
 
-def over(pairs: Sequence[tuple[Timed, Timed]], figure: str, *, seed: int) -> pd.DataFrame:
+def ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int) -> pd.DataFrame:
     """Return how many times as fast each second row is as the first of its pair: COLUMNS, a line per pair.
 
     Within a run the interval (99 %) is that of statistics.ratio. Different runs differ by more than their processes do:
@@ -190,11 +190,11 @@ def over(pairs: Sequence[tuple[Timed, Timed]], figure: str, *, seed: int) -> pd.
     differences between runs. Without samples, the ratio is that of the medians, without an interval.
     """
     read = samples.Reader()
-    return pd.DataFrame([_line(baseline, other, figure, read, seed) for baseline, other in pairs], columns=COLUMNS)
+    return pd.DataFrame([_line(baseline, other, metric, read, seed) for baseline, other in pairs], columns=COLUMNS)
 
 
-def _line(baseline: Timed, other: Timed, figure: str, read: samples.Reader, seed: int) -> dict[str, Any]:
-    row, differs = other.row, _differences(baseline.row, other.row, figure)
+def _line(baseline: Timed, other: Timed, metric: str, read: samples.Reader, seed: int) -> dict[str, Any]:
+    row, differs = other.row, _differences(baseline.row, other.row, metric)
     line = {name: getattr(row, name, None) for name in ("model", "library", *SHOWN)}
     line |= {
         "run": other.run,
@@ -203,21 +203,21 @@ def _line(baseline: Timed, other: Timed, figure: str, read: samples.Reader, seed
         "flags": "; ".join(row.flags),
         "baseline_flags": "; ".join(baseline.row.flags),
     }
-    line |= {"ms": milliseconds(row, figure), "baseline_ms": milliseconds(baseline.row, figure)}
+    line |= {"ms": milliseconds(row, metric), "baseline_ms": milliseconds(baseline.row, metric)}
     if line["ms"] is None or line["baseline_ms"] is None:
-        untimed = [timed for timed in (baseline, other) if milliseconds(timed.row, figure) is None]
+        untimed = [timed for timed in (baseline, other) if milliseconds(timed.row, metric) is None]
         notes = [
             f"run {timed.run}: {'not timed' if timed.row.status == 'ok' else timed.row.error or timed.row.status}"
             for timed in untimed
         ]
         return line | {"note": "; ".join(notes)}
-    if _one_way(row) != _one_way(baseline.row) and figure in (samples.TOTAL, PER_SAMPLE):
+    if _one_way(row) != _one_way(baseline.row) and metric in (samples.TOTAL, PER_SAMPLE):
         return line | {"note": "one goes forward only: compare the pass forward"}
     across = baseline.run != other.run
-    ratio, note = _ratio_of_runs(baseline, other, figure) if across else (None, "")
+    ratio, note = _ratio_of_runs(baseline, other, metric) if across else (None, "")
     verdict = "undecided"
     if ratio is None:
-        ratio, note = _ratio(baseline, other, figure, read, seed)
+        ratio, note = _ratio(baseline, other, metric, read, seed)
         verdict = "needs 3 runs" if across else verdict
     line |= {"speedup": line["baseline_ms"] / line["ms"], "verdict": verdict}
     if ratio is not None:
@@ -227,28 +227,28 @@ def _line(baseline: Timed, other: Timed, figure: str, read: samples.Reader, seed
     return line | {"note": note} | ({"verdict": "not comparable"} if differs else {})
 
 
-def _ratio_of_runs(baseline: Timed, other: Timed, figure: str) -> tuple[statistics.Ratio | None, str]:
+def _ratio_of_runs(baseline: Timed, other: Timed, metric: str) -> tuple[statistics.Ratio | None, str]:
     """Return the ratio of two requests from all their runs, and a note with the number of runs."""
     sides = [
-        [ms for row in (timed.row, *timed.repeats) if (ms := milliseconds(row, figure)) is not None]
+        [ms for row in (timed.row, *timed.repeats) if (ms := milliseconds(row, metric)) is not None]
         for timed in (baseline, other)
     ]
     return statistics.ratio_of_runs(*sides), f"of {len(sides[0])} and {len(sides[1])} runs"
 
 
-def _phases(timed: Timed, figure: str, read: samples.Reader) -> list[list[float]]:
+def _phases(timed: Timed, metric: str, read: samples.Reader) -> list[list[float]]:
     """Return a row's times in ms, one list per process; empty without kept samples. Errors: ValueError, OSError."""
-    share = _share(timed.row, figure)
-    name = samples.TOTAL if figure == PER_SAMPLE else figure
+    share = _share(timed.row, metric)
+    name = samples.TOTAL if metric == PER_SAMPLE else metric
     return [[ms / share for ms in process] for process in read.phase(timed.folder, timed.row, name) or ()]
 
 
 def _ratio(
-    baseline: Timed, other: Timed, figure: str, read: samples.Reader, seed: int
+    baseline: Timed, other: Timed, metric: str, read: samples.Reader, seed: int
 ) -> tuple[statistics.Ratio | None, str]:
     """Return the ratio of two timings with its interval and verdict, and a note."""
     try:
-        baseline_ms, other_ms = (_phases(timed, figure, read) for timed in (baseline, other))
+        baseline_ms, other_ms = (_phases(timed, metric, read) for timed in (baseline, other))
     except (ValueError, OSError) as error:
         return None, f"no interval: {error}"
     without = [timed.run for timed, times in ((baseline, baseline_ms), (other, other_ms)) if not times]
@@ -265,11 +265,11 @@ def _ratio(
     return ratio, ""
 
 
-def _differences(baseline: TimedRow, row: TimedRow, figure: str) -> list[str]:
+def _differences(baseline: TimedRow, row: TimedRow, metric: str) -> list[str]:
     """Return the settings that make two rows not comparable, as words. For times per sample, batch sizes may differ."""
     names = row.differences(baseline)
     return [
-        name.replace("_", " ") for name in names if not (figure == PER_SAMPLE and name in ("batch_size", "mini_batch"))
+        name.replace("_", " ") for name in names if not (metric == PER_SAMPLE and name in ("batch_size", "mini_batch"))
     ]
 
 

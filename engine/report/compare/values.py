@@ -14,7 +14,7 @@ How = Literal["ratio", "difference"]
 SIGN: dict[How, str] = {"ratio": "/", "difference": "−"}
 HOW: dict[str, How] = {"train": "difference", "evaluate": "difference"}
 """Kinds whose values are compared by their difference, such as accuracies. All others are compared by their ratio."""
-LONG = ["what", "figure", "subject", "value"]
+LONG = ["what", "metric", "subject", "value"]
 _NO_METRICS = {"seconds"}  # a run's duration is not one of its results
 _WHOLE = ("epoch", "step", "samples_seen", "images")
 _SHARES = re.compile(r"acc\d|mean_per_class_recall|zeroshot_top\d|.*_r\d+|data_share")
@@ -35,44 +35,44 @@ def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
     runs: rows of one kind by run. Fields in which whole runs differ, such as the model, are compared and not in `what`.
     """
     rows = [(run, row) for run, rows_of_run in runs.items() for row in rows_of_run if row.status == "ok"]
-    whats = compare_rows.telling([row for _, row in rows], without=compare_rows.axes(runs))
+    whats = compare_rows.differing_labels([row for _, row in rows], without=compare_rows.axes(runs))
     lines = [
-        (what, named(figure), _percent(figure, getattr(row, figure)), f"run {run}")
+        (what, metric_name(metric), _percent(metric, getattr(row, metric)), f"run {run}")
         for (run, row), what in zip(rows, whats, strict=True)
-        for figure in metrics(type(row))
+        for metric in metrics(type(row))
     ]
-    return pd.DataFrame(lines, columns=["what", "figure", "value", "subject"])[LONG].astype({"value": float}).dropna()
+    return pd.DataFrame(lines, columns=["what", "metric", "value", "subject"])[LONG].astype({"value": float}).dropna()
 
 
-def named(figure: str) -> str:
+def metric_name(metric: str) -> str:
     """Return the name of a row's field among the compared values: that of a share says that it is in per cent."""
-    return figure + PERCENT if _SHARES.fullmatch(figure) else figure
+    return metric + PERCENT if _SHARES.fullmatch(metric) else metric
 
 
-def _percent(figure: str, value: float | None) -> float | None:
+def _percent(metric: str, value: float | None) -> float | None:
     """Return the value of a row's field, that of a share in per cent."""
-    return None if value is None else 100 * value if _SHARES.fullmatch(figure) else value
+    return None if value is None else 100 * value if _SHARES.fullmatch(metric) else value
 
 
 def of_catalogue(catalogue: pd.DataFrame, names: Sequence[str], wanted: Sequence[str]) -> pd.DataFrame:
     """Return the wanted columns of models (qualified names) in the catalogue as LONG, at their own image size."""
     own = frames.own_sizes(catalogue[catalogue["name"].isin(list(names))])
     lines = [
-        ("", figure, name, own.at[name, figure])
+        ("", metric, name, own.at[name, metric])
         for name in names
-        for figure in wanted
-        if figure in own and name in own.index
+        for metric in wanted
+        if metric in own and name in own.index
     ]
     return pd.DataFrame(lines, columns=LONG).astype({"value": float}).dropna(subset="value")
 
 
 def beside(values: pd.DataFrame, subjects: Sequence[str], baseline: str, how: How = "ratio") -> pd.DataFrame:
-    """Return a line per what and figure, with a column per subject and columns for ratios or differences to the
+    """Return a line per what and metric, with a column per subject and columns for ratios or differences to the
     baseline.
 
     values: LONG. A ratio is missing when the baseline is 0 or one of the values does not exist.
     """
-    keys = values[["what", "figure"]].drop_duplicates()
+    keys = values[["what", "metric"]].drop_duplicates()
     wide = values.drop_duplicates(LONG[:3], keep="last").set_index(LONG[:3])["value"].unstack("subject")
     wide = wide.reindex(pd.MultiIndex.from_frame(keys)).reindex(columns=list(subjects))
     base = wide[baseline]

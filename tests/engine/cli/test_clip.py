@@ -196,7 +196,7 @@ def test_a_sweep_beyond_the_queue_queues_nothing(
 ) -> None:
     monkeypatch.setenv("VITALS_QUEUE_LIMIT", "2")
     assert main(["submit", "train", "--sweep", "seed=0,1,2"]) == 2
-    assert "2 runs are waiting and 2 may" in capsys.readouterr().err
+    assert "2 runs in the queue, at most 2 may wait" in capsys.readouterr().err
     assert {run.state for run in store.runs()} == {State.CANCELLED}
 
 

@@ -64,13 +64,13 @@ def test_two_runs_have_a_ratio_with_an_interval_and_no_verdict(tmp_path: Path) -
     ones, twos = around(10.0, noise=0.004), around(8.0, noise=0.004)
     row = benchmark_row("resnet18")
     pair = (kept(tmp_path, 1, row, ones), kept(tmp_path, 2, row, twos))
-    line = one(timings.over([pair], "ms", seed=1337))
+    line = one(timings.ratios([pair], "ms", seed=1337))
     value, low, high = by_hand(ones, twos)
     assert line["speedup"] == pytest.approx(value, rel=1e-12)
     assert line["speedup_low"] < 1.25 < line["speedup_high"]
     assert (line["verdict"], line["run"], line["note"], line["differs_in"]) == ("needs 3 runs", 2, "", "")
     assert (line["speedup_low"], line["speedup_high"]) == pytest.approx((low, high), rel=1e-3)
-    back = one(timings.over([pair[::-1]], "ms", seed=1337))
+    back = one(timings.ratios([pair[::-1]], "ms", seed=1337))
     assert back["speedup"] == pytest.approx(1 / value)
 
 
@@ -80,7 +80,7 @@ def test_rows_of_one_run_get_a_verdict(tmp_path: Path, times: float, verdict: st
     streams = {"eager": around(10.0, 5, noise=0.004), "compile": around(10.0 / times, 5, noise=0.004)}
     write_samples(tmp_path, eager, **streams)
     pair = tuple(Timed(1, tmp_path, row, publishable=True) for row in (eager, other))
-    line = one(timings.over([pair], "ms", seed=1337))  # type: ignore[list-item]
+    line = one(timings.ratios([pair], "ms", seed=1337))  # type: ignore[list-item]
     assert (line["verdict"], line["note"]) == (verdict, "")
 
 
@@ -90,7 +90,7 @@ def test_runs_that_were_repeated_are_compared_as_runs(tmp_path: Path) -> None:
     faster = tuple(row.model_copy(update={"latency_ms": ms}) for ms in (8.1, 7.9))
     base = Timed(1, tmp_path, row, repeats=slower)
     other = Timed(2, tmp_path, row.model_copy(update={"latency_ms": 8.0}), repeats=faster)
-    line = one(timings.over([(base, other)], "ms", seed=1))
+    line = one(timings.ratios([(base, other)], "ms", seed=1))
     logs = np.log([10.0, 10.1, 9.9]), np.log([8.0, 8.1, 7.9])
     interval = np.exp(stats.ttest_ind(*logs).confidence_interval(0.99))
     assert line["speedup"] == pytest.approx(np.exp(logs[0].mean() - logs[1].mean()))
@@ -121,7 +121,7 @@ def test_rows_that_several_nodes_timed_keep_their_node(store: Store, tmp_path: P
         finish(store, ids[-1], [benchmark_row("resnet18", latency_ms=10.0, host=host)])
     first, second, third = (timings.timed_rows(store, store.run(run_id), tmp_path)[0] for run_id in ids)
     assert [len(timed.repeats) for timed in (first, second, third)] == [1, 0, 1], "on another node it is no repeat"
-    lines = timings.over([(first, second), (first, third)], "ms", seed=1)
+    lines = timings.ratios([(first, second), (first, third)], "ms", seed=1)
     assert list(lines["verdict"]) == ["not comparable", "needs 3 runs"]
     assert list(lines["differs_in"]) == ["host", ""]
     run = store.run(ids[1])
@@ -140,7 +140,7 @@ def test_cuda_and_cuda_0_are_one_device(store: Store, tmp_path: Path) -> None:
         stored = benchmark_row("resnet18").model_dump_json().replace('"device":"cpu"', f'"device":"{device}"')
         runs[number] = [kept(tmp_path, number, BenchmarkRow.model_validate_json(stored), around(ms, noise=0.004))]
         finish(store, queue_benchmark(store, "timm:resnet18", device=device), [runs[number][0].row])
-    line = one(timings.over(timings.alike(runs, 1), "ms", seed=1337))
+    line = one(timings.ratios(timings.matching_pairs(runs, 1), "ms", seed=1337))
     assert (line["run"], line["differs_in"], line["verdict"]) == (2, "", "needs 3 runs")
     assert settings.warnings([store.run(number) for number in runs]) == []
 
@@ -148,7 +148,7 @@ def test_cuda_and_cuda_0_are_one_device(store: Store, tmp_path: Path) -> None:
 def test_a_wide_interval_is_undecided(tmp_path: Path) -> None:
     eager, other = benchmark_row("resnet18"), benchmark_row("resnet18", "compile")
     write_samples(tmp_path, eager, eager=around(10, noise=0.3), compile=around(9.8, noise=0.3))
-    line = one(timings.over([(Timed(1, tmp_path, eager), Timed(1, tmp_path, other))], "ms", seed=1))
+    line = one(timings.ratios([(Timed(1, tmp_path, eager), Timed(1, tmp_path, other))], "ms", seed=1))
     assert line["verdict"] == "undecided"
 
 
@@ -156,7 +156,7 @@ def test_other_ways_of_computing_are_not_comparable_but_have_a_ratio(tmp_path: P
     row = benchmark_row("resnet18")
     other = benchmark_row("resnet18", precision="bfloat16", threads=4)
     pair = (kept(tmp_path, 1, row, around(10)), kept(tmp_path, 2, other, around(5)))
-    line = one(timings.over([pair], "ms", seed=1))
+    line = one(timings.ratios([pair], "ms", seed=1))
     assert (line["verdict"], line["differs_in"]) == ("not comparable", "threads, precision")
     assert line["speedup"] == pytest.approx(2, rel=0.02)
     assert line["speedup_low"] > 1.8
@@ -165,9 +165,9 @@ def test_other_ways_of_computing_are_not_comparable_but_have_a_ratio(tmp_path: P
 def test_per_image_batches_may_differ(tmp_path: Path) -> None:
     small, large = benchmark_row("resnet18", batch_size=8), benchmark_row("resnet18", batch_size=32)
     pair = (kept(tmp_path, 1, small, around(10)), kept(tmp_path, 2, large, around(20)))
-    per_call = one(timings.over([pair], "ms", seed=1))
+    per_call = one(timings.ratios([pair], "ms", seed=1))
     assert (per_call["verdict"], per_call["differs_in"]) == ("not comparable", "batch size")
-    per_image = one(timings.over([pair], timings.PER_SAMPLE, seed=1))
+    per_image = one(timings.ratios([pair], timings.PER_SAMPLE, seed=1))
     assert per_image["verdict"] == "needs 3 runs"
     assert per_image["speedup"] == pytest.approx(per_call["speedup"] * 32 / 8)
     assert per_image["ms"] == pytest.approx(20 / 32, rel=0.01)
@@ -176,7 +176,7 @@ def test_per_image_batches_may_differ(tmp_path: Path) -> None:
 def test_of_unequally_many_processes_the_first_are_compared(tmp_path: Path) -> None:
     row, ones, twos = benchmark_row("resnet18"), around(10, 3), around(9, 5)
     pair = (kept(tmp_path, 1, row, ones), kept(tmp_path, 2, row, twos))
-    line = one(timings.over([pair], "ms", seed=1))
+    line = one(timings.ratios([pair], "ms", seed=1))
     assert line["note"] == "3 and 5 processes: the first 3 of each are compared"
     assert line["speedup"] == pytest.approx(by_hand(ones, twos[:3])[0], rel=1e-12)
 
@@ -184,23 +184,23 @@ def test_of_unequally_many_processes_the_first_are_compared(tmp_path: Path) -> N
 def test_without_samples_the_medians_have_a_ratio_and_no_interval(tmp_path: Path) -> None:
     there = kept(tmp_path, 1, benchmark_row("resnet18"), around(10))
     gone = Timed(2, tmp_path / "2", benchmark_row("resnet18", latency_ms=5.0))
-    line = one(timings.over([(there, gone)], "ms", seed=1))
+    line = one(timings.ratios([(there, gone)], "ms", seed=1))
     assert line["speedup"] == pytest.approx(there.row.latency_ms / 5.0)  # type: ignore[operator]
     assert math.isnan(float(line["speedup_low"]))  # type: ignore[arg-type]
     assert (line["verdict"], line["note"]) == ("needs 3 runs", "no interval: run 2 kept no samples of it")
     few = kept(tmp_path, 3, benchmark_row("resnet18"), around(5, 1, 4))
-    line = one(timings.over([(kept(tmp_path, 4, few.row, around(5, 1, 4)), few)], "ms", seed=1))
+    line = one(timings.ratios([(kept(tmp_path, 4, few.row, around(5, 1, 4)), few)], "ms", seed=1))
     assert (line["verdict"], line["note"]) == ("needs 3 runs", "too few samples for an interval")
 
 
 def test_spoilt_samples_and_failed_rows_are_told(tmp_path: Path) -> None:
     there, other = (kept(tmp_path, run, benchmark_row("resnet18"), around(10)) for run in (1, 2))
     (other.folder / other.row.samples_file).write_text("a,b\n1,2\n")
-    line = one(timings.over([(there, other)], "ms", seed=1))
+    line = one(timings.ratios([(there, other)], "ms", seed=1))
     assert "lacks the columns" in str(line["note"])
     absent = dict.fromkeys(("latency_ms", "mean_ms", "samples_per_s"))
     failed = Timed(3, tmp_path, benchmark_row("resnet18", status="error", error="RuntimeError: no", **absent))
-    line = one(timings.over([(there, failed)], "ms", seed=1))
+    line = one(timings.ratios([(there, failed)], "ms", seed=1))
     assert line["note"] == "run 3: RuntimeError: no"
     assert pd.isna(line["speedup"])
 
@@ -212,15 +212,15 @@ def test_recurrent_layers_compare_by_pass(tmp_path: Path) -> None:
         write_recurrent_samples(tmp_path / str(run), rows[run], aten=(forward, backward))
     pair = tuple(Timed(run, tmp_path / str(run), rows[run]) for run in (1, 2))
     by_pass = {
-        name: one(timings.over([pair], name, seed=1))  # type: ignore[list-item]
+        name: one(timings.ratios([pair], name, seed=1))  # type: ignore[list-item]
         for name in ("forward_ms", "backward_ms", "ms")
     }
     assert by_pass["forward_ms"]["speedup"] == pytest.approx(2, rel=0.02)
     assert by_pass["backward_ms"]["speedup"] == pytest.approx(1)
     assert by_pass["ms"]["speedup"] == pytest.approx(1.5, rel=0.02)
     one_way = Timed(2, tmp_path / "2", rows[2].model_copy(update={"backward_ms": None}))
-    assert "one goes forward only" in str(one(timings.over([(pair[0], one_way)], "ms", seed=1))["note"])
-    assert timings.figures(rows.values()) == ["ms", "per_sample", "forward_ms", "backward_ms"]
+    assert "one goes forward only" in str(one(timings.ratios([(pair[0], one_way)], "ms", seed=1))["note"])
+    assert timings.metrics(rows.values()) == ["ms", "per_sample", "forward_ms", "backward_ms"]
 
 
 def timed(runs: dict[int, list[BenchmarkRow]]) -> dict[int, list[Timed]]:
@@ -228,7 +228,7 @@ def timed(runs: dict[int, list[BenchmarkRow]]) -> dict[int, list[Timed]]:
 
 
 def matched(runs: dict[int, list[BenchmarkRow]], baseline: int) -> list[tuple[str, str]]:
-    return [(one.name, two.name) for one, two in timings.alike(timed(runs), baseline)]
+    return [(one.name, two.name) for one, two in timings.matching_pairs(timed(runs), baseline)]
 
 
 def test_rows_of_the_same_are_matched_and_the_others_left_out() -> None:
@@ -236,12 +236,12 @@ def test_rows_of_the_same_are_matched_and_the_others_left_out() -> None:
         1: [benchmark_row("resnet18"), benchmark_row("resnet18", "compile"), benchmark_row("resnet50")],
         2: [benchmark_row("resnet18", "compile"), benchmark_row("resnet18"), benchmark_row("resnet34")],
     }
-    found = timings.alike(timed(runs), 1)
+    found = timings.matching_pairs(timed(runs), 1)
     assert [(a.row.model, a.row.variant, a.run, b.run) for a, b in found] == [  # type: ignore[attr-defined]
         ("resnet18", "compile", 1, 2),
         ("resnet18", "eager", 1, 2),
     ]
-    assert [(a.run, b.run) for a, b in timings.alike(timed(runs), 2)] == [(2, 1), (2, 1)]
+    assert [(a.run, b.run) for a, b in timings.matching_pairs(timed(runs), 2)] == [(2, 1), (2, 1)]
 
 
 def test_what_whole_runs_differ_in_is_compared() -> None:
@@ -266,18 +266,18 @@ def test_counts_stand_side_by_side_with_exact_ratios() -> None:
         5: [profile_row("a", gmacs=5.0, macts=4.0), profile_row("b", status="error", error="no", gmacs=None)],
     }
     frame = compare_values.beside(compare_values.of_runs(runs), ["run 3", "run 5"], "run 3")
-    lines = frame.set_index(["what", "figure"])
+    lines = frame.set_index(["what", "metric"])
     assert lines.loc[("a", "gmacs"), ["run 3", "run 5", "run 5 / run 3"]].tolist() == [2.0, 5.0, 2.5]
     assert math.isnan(lines.loc[("a", "macts"), "run 5 / run 3"]), "nothing is a multiple of nothing"
     assert math.isnan(lines.loc[("b", "gmacs"), "run 5"])
-    assert "seconds" not in set(frame["figure"])
-    assert "training_peak_mb" not in set(frame["figure"]), "nobody has it"
+    assert "seconds" not in set(frame["metric"])
+    assert "training_peak_mb" not in set(frame["metric"]), "nobody has it"
     assert compare_values.against(frame, ["run 3", "run 5"], "run 3") == ["run 5 / run 3"]
 
 
 def test_of_one_model_each_the_models_are_compared() -> None:
     runs: dict[int, list[Row]] = {1: [profile_row("a", gmacs=2.0)], 2: [profile_row("b", gmacs=1.0)]}
-    frame = compare_values.beside(compare_values.of_runs(runs), ["run 1", "run 2"], "run 2").set_index("figure")
+    frame = compare_values.beside(compare_values.of_runs(runs), ["run 1", "run 2"], "run 2").set_index("metric")
     assert set(frame["what"]) == {""}
     assert frame.loc["gmacs", "run 1 / run 2"] == 2.0
 
@@ -288,24 +288,24 @@ def test_accuracies_differ_by_what_lies_between_them() -> None:
         2: [evaluate_row("retrieval"), evaluate_row("zeroshot", acc1=0.75)],
     }
     frame = compare_values.beside(compare_values.of_runs(runs), ["run 1", "run 2"], "run 1", "difference")
-    lines = frame.set_index(["what", "figure"])
+    lines = frame.set_index(["what", "metric"])
     assert lines.loc[("zeroshot", "acc1_percent"), "run 2 − run 1"] == pytest.approx(-15)
     assert lines.loc[("retrieval", "image_to_text_r1_percent"), "run 2 − run 1"] == 0
     best = compare_values.of_runs({1: [train_row(2)], 2: [train_row(1)]})
-    assert best[best["figure"] == "epoch"]["value"].tolist() == [2, 1]
+    assert best[best["metric"] == "epoch"]["value"].tolist() == [2, 1]
 
 
 def test_bars_say_values_and_ratios() -> None:
     values = compare_values.of_runs({1: [profile_row("a", gmacs=2.0)], 2: [profile_row("b", gmacs=1.0)]})
     frame = compare_values.beside(values, ["run 1", "run 2"], "run 1")
-    figure = compare.bars(frame[frame["figure"] == "gmacs"], ["run 1", "run 2"], "run 1", "MACs (G)")
+    figure = compare.bars(frame[frame["metric"] == "gmacs"], ["run 1", "run 2"], "run 1", "MACs (G)")
     assert [(bar.name, list(bar.x), list(bar.y)) for bar in figure.data] == [
         ("run 1", [2.0], ["run 1"]),
         ("run 2", [1.0], ["run 2"]),
     ]
     assert [note.text for note in figure.layout.annotations] == ["2", "1  <i>0.50×</i>"]
     several = pd.concat([frame.assign(what="<b>x</b>"), frame.assign(what="y")])
-    figure = compare.bars(several[several["figure"] == "gmacs"], ["run 1", "run 2"], "run 1", "MACs (G)")
+    figure = compare.bars(several[several["metric"] == "gmacs"], ["run 1", "run 2"], "run 1", "MACs (G)")
     assert list(figure.data[0].y) == ["&lt;b&gt;x&lt;/b&gt; · run 1", "y · run 1"]
 
 
@@ -314,7 +314,7 @@ def test_models_have_the_costs_of_their_own_size() -> None:
         {"name": ["t:a", "t:b", "t:a"], "gmacs": [2.0, 4.0, 9.0], "mparams": [1.0, None, 1.0], "status": "ok"}
     )
     values = compare_values.of_catalogue(catalogue, ["t:b", "t:a", "t:gone"], ("gmacs", "mparams", "macts"))
-    frame = compare_values.beside(values, ["t:b", "t:a"], "t:b").set_index("figure")
+    frame = compare_values.beside(values, ["t:b", "t:a"], "t:b").set_index("metric")
     assert frame.loc["gmacs", ["t:b", "t:a", "t:a / t:b"]].tolist() == [4.0, 2.0, 0.5]
     assert math.isnan(frame.loc["mparams", "t:b"])
 
@@ -428,7 +428,7 @@ def test_models_timed_in_runs_of_their_own_are_compared_like_these_runs(store: S
     ((_, rows),) = timings.by_setting(store, runs, names)
     assert rows == [timings.timed_rows(store, store.run(ids[model]), tmp_path)[0] for model in ids]
     assert [timed.publishable for timed in rows] == [True, True]
-    line = one(timings.over([(rows[0], rows[1])], "ms", seed=1))
+    line = one(timings.ratios([(rows[0], rows[1])], "ms", seed=1))
     assert (line["verdict"], line["note"]) == ("slower", "of 3 and 3 runs")
 
 
@@ -437,16 +437,18 @@ def test_a_model_built_in_another_way_is_not_the_plain_model(changed: dict[str, 
     plain, other = benchmark_row("resnet18"), benchmark_row("resnet18", latency_ms=10.0, **changed)
     both = [benchmark_row("resnet50"), plain]
     assert not matched({1: both, 2: [benchmark_row("resnet50"), benchmark_row("resnet18", **changed)]}, 1)[1:]
-    ((one_, two),) = timings.alike(timed({1: [plain], 2: [other]}), 1)
-    line = one(timings.over([(one_, two)], "ms", seed=1337))  # type: ignore[list-item]
+    ((one_, two),) = timings.matching_pairs(timed({1: [plain], 2: [other]}), 1)
+    line = one(timings.ratios([(one_, two)], "ms", seed=1337))  # type: ignore[list-item]
     assert (line["verdict"], line["differs_in"]) == ("not comparable", next(iter(changed)).replace("_", " "))
-    assert compare_rows.named(other) != compare_rows.named(plain)
-    assert compare_rows.named(profile_row("resnet18", **changed)) != compare_rows.named(profile_row("resnet18"))
+    assert compare_rows.full_label(other) != compare_rows.full_label(plain)
+    assert compare_rows.full_label(profile_row("resnet18", **changed)) != compare_rows.full_label(
+        profile_row("resnet18")
+    )
 
 
 def test_labels_say_how_a_model_was_built() -> None:
     row = benchmark_row("resnet18", num_classes=10, in_chans=4, model_kwargs='{"depth": 2}')
-    assert compare_rows.named(row).endswith('224 px · 10 classes · 4 channels · {"depth": 2}')
+    assert compare_rows.full_label(row).endswith('224 px · 10 classes · 4 channels · {"depth": 2}')
 
 
 @pytest.mark.parametrize("changed", [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": "depth=2"}])

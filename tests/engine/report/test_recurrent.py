@@ -205,7 +205,7 @@ def test_any_two_are_compared_as_a_task_compares_them(tmp_path: Path) -> None:
     def over_py(phase: str) -> pd.DataFrame:
         kept = [Timed(1, tmp_path, row) for row in rows]
         pairs = [(kept[1], kept[0]), (kept[1], kept[2])]
-        return timings.over(pairs, phase, seed=5).dropna(subset=["speedup"]).set_index("model")
+        return timings.ratios(pairs, phase, seed=5).dropna(subset=["speedup"]).set_index("model")
 
     found = over_py("forward_ms")
     value, low, high = by_hand(forward["py"], forward["aten"])
@@ -227,7 +227,7 @@ def test_few_samples_give_a_ratio_without_an_interval(tmp_path: Path) -> None:
     rows = [recurrent_row(name) for name in ("aten", "py")]
     write_recurrent_samples(tmp_path, rows[0], aten=([[1.0, 1.0]], [[1.0, 1.0]]), py=([[2.0, 2.0]], [[2.0, 2.0]]))
     pair = Timed(1, tmp_path, rows[0]), Timed(1, tmp_path, rows[1])
-    found = timings.over([pair], "ms", seed=5)
+    found = timings.ratios([pair], "ms", seed=5)
     assert found[["speedup", "verdict"]].values.tolist() == [[0.5, "needs 3 processes"]]
     assert found["speedup_low"].isna().all()
     assert annotation_texts(speed.speedups(found)) == ["0.50×  <i>needs 3 processes</i>"]

@@ -121,7 +121,7 @@ def test_owners_take_turns_and_each_owner_keeps_its_order(store: Store) -> None:
 def test_a_user_has_a_limit_of_waiting_runs_which_hits_nobody_else(store: Store) -> None:
     mine = store.acting_as(ANN)
     ids = [mine.enqueue(SPEC) for _ in range(3)]
-    with pytest.raises(QueueFull, match=r"3 runs of ann@x\.org are waiting and 3 may: cancel some"):
+    with pytest.raises(QueueFull, match=r"3 runs of ann@x\.org in the queue, at most 3 may wait: cancel some"):
         mine.enqueue(SPEC)
     store.acting_as(BOB).enqueue(SPEC)
     for _ in range(4):

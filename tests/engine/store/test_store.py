@@ -181,7 +181,7 @@ def test_the_queue_has_a_limit(settings: Settings, store: Store) -> None:
     small = open_store(settings.model_copy(update={"queue_limit": 2}))
     small.enqueue(spec())
     waits = small.enqueue(spec(), key="k")
-    with pytest.raises(QueueFull, match="2 runs are waiting and 2 may"):
+    with pytest.raises(QueueFull, match="2 runs in the queue, at most 2 may wait"):
         small.enqueue(spec())
     assert small.enqueue(spec(), key="k") == waits
     small.close()
