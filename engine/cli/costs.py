@@ -97,15 +97,15 @@ class Catalog(BaseModel):
         """Return the catalogue, with a row per pretrained tag if an accuracy is asked for, and a device's speeds."""
         from engine.cli.estimates import error_of
         from engine.estimate import work
-        from engine.published.publishers import FIGURES
+        from engine.published.publishers import ACCURACIES
         from engine.report.catalog import catalog
         from engine.report.timings import estimates
 
         settings = Settings()
         frame = catalog.read(settings.catalog_dir)
         if self.accuracy:
-            if self.accuracy not in FIGURES:
-                raise Refused(f"no published accuracy {self.accuracy!r}; there are {', '.join(FIGURES)}")
+            if self.accuracy not in ACCURACIES:
+                raise Refused(f"no published accuracy {self.accuracy!r}; there are {', '.join(ACCURACIES)}")
             frame = _matched(settings, frame).beside(frame, [self.accuracy])
         if self.device:
             counted = work.read(settings.catalog_dir)

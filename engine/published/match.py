@@ -10,36 +10,40 @@ from pathlib import Path
 
 import pandas as pd
 
-from engine.published.publishers import OF, TABLES, Table
+from engine.published.publishers import TABLE_OF, TABLES, Table
 from engine.settings import ROOT
 
 SHIPPED = ROOT / "data" / "published"
 KEY = ["library", "model", "pretrained", "image_size"]
-COLUMNS = [*KEY, "figure", "percent", "source"]
+COLUMNS = [*KEY, "accuracy", "percent", "source"]
 QUICKGELU = "-quickgelu"
 """open_clip adds this to a model's name for another activation, which costs no multiply-adds."""
 
 
 def read(imported: Path | None = None, shipped: Path = SHIPPED) -> pd.DataFrame:
-    """Return every published accuracy, one per line: KEY, figure, percent, source. Imported ones replace shipped ones.
+    """Return every published accuracy, a line each: KEY, accuracy, percent, source. Imported ones replace shipped ones.
 
     imported: the folder of `accuracy_import`. `image_size` is empty when the publisher does not give it, as open_clip,
     whose models have one size each.
     """
     parts = [*_imported(imported), *(_shipped(table, shipped) for table in TABLES.values())]
-    return pd.concat(parts).drop_duplicates([*KEY, "figure"], ignore_index=True)
+    return pd.concat(parts).drop_duplicates([*KEY, "accuracy"], ignore_index=True)
 
 
 def _imported(folder: Path | None) -> list[pd.DataFrame]:
     files = sorted(folder.glob("*.csv")) if folder else []
-    return [
-        pd.read_csv(path, dtype=dict.fromkeys(COLUMNS, str) | {"percent": float}, na_filter=False) for path in files
-    ]
+    return [read_lines(path).astype({"percent": float}) for path in files]
+
+
+def read_lines(path: Path) -> pd.DataFrame:
+    """Return the lines of an imported file as text: COLUMNS. In older files, `accuracy` is called `figure`."""
+    return pd.read_csv(path, dtype=str, na_filter=False).rename(columns={"figure": "accuracy"})
 
 
 def _shipped(table: Table, folder: Path) -> pd.DataFrame:
     frame = pd.read_csv(folder / table.shipped, dtype={"model": str, "pretrained": str, "image_size": str})
-    frame = frame.rename(columns={figure.name.removeprefix(table.prefix): figure.name for figure in table.figures})
+    names = {accuracy.name.removeprefix(table.prefix): accuracy.name for accuracy in table.accuracies}
+    frame = frame.rename(columns=names)
     return tidy(frame, table, table.source)
 
 
@@ -48,8 +52,8 @@ def tidy(frame: pd.DataFrame, table: Table, source: str) -> pd.DataFrame:
     frame = frame.assign(library=table.library)
     if "image_size" not in frame:
         frame["image_size"] = ""
-    names = [figure.name for figure in table.figures if figure.name in frame]
-    lines = frame.fillna({"pretrained": ""}).melt(KEY, names, "figure", "percent").dropna(subset="percent")
+    names = [accuracy.name for accuracy in table.accuracies if accuracy.name in frame]
+    lines = frame.fillna({"pretrained": ""}).melt(KEY, names, "accuracy", "percent").dropna(subset="percent")
     return lines.assign(percent=(lines["percent"] * table.scale).round(6), source=source)[COLUMNS]
 
 
@@ -81,19 +85,19 @@ class Matched:
         """Return the pretrained tags, separated by spaces, of each row of the catalogue that has any."""
         return self.rows.groupby("place")["pretrained"].agg(" ".join)
 
-    def beside(self, catalogue: pd.DataFrame, figures: Sequence[str]) -> pd.DataFrame:
+    def beside(self, catalogue: pd.DataFrame, accuracies: Sequence[str]) -> pd.DataFrame:
         """Return the catalogue with these accuracies: a row per model, size and tag that has one, and all rows that
         have none.
 
         It has two more columns: `pretrained`, which includes the published model's name if that differs from the
         catalogue's, and `published`, the sources.
         """
-        rows = self.rows.dropna(subset=list(figures), how="all")
-        sources = self.sources.loc[rows.index, list(figures)].to_numpy()
+        rows = self.rows.dropna(subset=list(accuracies), how="all")
+        sources = self.sources.loc[rows.index, list(accuracies)].to_numpy()
         published = ["; ".join(dict.fromkeys(text for text in texts if isinstance(text, str))) for texts in sources]
         same = rows["model"] == catalogue.loc[rows["place"], "model"].to_numpy()
         tags = rows["pretrained"].where(same, rows["pretrained"] + " (" + rows["model"] + ")")
-        more = rows[["place", *figures]].assign(pretrained=tags, published=published)
+        more = rows[["place", *accuracies]].assign(pretrained=tags, published=published)
         joined = catalogue.merge(more, left_index=True, right_on="place", how="left").drop(columns="place")
         return joined.fillna({"pretrained": "", "published": ""}).reset_index(drop=True)
 
@@ -110,7 +114,7 @@ def match(published: pd.DataFrame, catalogue: pd.DataFrame, versions: dict[str, 
     at = [catalogue["image_size"].get(place, "") for place, _ in matches]  # open_clip's tables contain no size
     entries = entries.assign(place=pd.array([place for place, _ in matches], dtype="Int64"), counted_at=at)
     lines = published.merge(entries.assign(reason=[reason for _, reason in matches]), on=KEY)
-    lines["kind"] = lines["figure"].map({name: table.kind for name, table in OF.items()})
+    lines["kind"] = lines["accuracy"].map({name: table.kind for name, table in TABLE_OF.items()})
     per_row = lines.drop_duplicates(["kind", *KEY])
     counts = per_row.groupby("kind", sort=False)["place"].agg(rows="size", matched="count").reset_index()
     matched = lines[lines["place"].notna()].assign(image_size=lambda part: part["counted_at"])
@@ -124,8 +128,8 @@ def match(published: pd.DataFrame, catalogue: pd.DataFrame, versions: dict[str, 
 
 def _wide(lines: pd.DataFrame, values: str) -> pd.DataFrame:
     """Return a line per KEY and place, with a column per accuracy."""
-    wide = lines.pivot(index=[*KEY, "place"], columns="figure", values=values)
-    return wide.reindex(columns=list(OF)).rename_axis(columns=None)
+    wide = lines.pivot(index=[*KEY, "place"], columns="accuracy", values=values)
+    return wide.reindex(columns=list(TABLE_OF)).rename_axis(columns=None)
 
 
 class _Finder:

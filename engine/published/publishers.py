@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
-class Figure:
+class Accuracy:
     """One accuracy: our name for it, the publisher's heading, a label, and the data on which it was measured."""
 
     name: str
@@ -32,7 +32,7 @@ class Table:
     """Folder of these files in the repository."""
     scale: float
     """Factor from the publisher's unit to per cent."""
-    figures: tuple[Figure, ...] = field(repr=False)
+    accuracies: tuple[Accuracy, ...] = field(repr=False)
     prefix: str = ""
     """Our names of accuracies are this prefix and the column's name in the shipped file."""
 
@@ -67,27 +67,27 @@ ZEROSHOT_HEADINGS = (
 """open_clip's headings of single data sets. Columns of clip_zeroshot.csv have the same names in lower case."""
 
 
-def _tests() -> tuple[Figure, ...]:
+def _tests() -> tuple[Accuracy, ...]:
     return tuple(
-        Figure(f"{test}_top{k}", f"top{k}", f"{label} top-{k}", f"{about}; among the first {k}" if k > 1 else about)
+        Accuracy(f"{test}_top{k}", f"top{k}", f"{label} top-{k}", f"{about}; among the first {k}" if k > 1 else about)
         for test, label, about in TIMM_TESTS.values()
         for k in (1, 5)
     )
 
 
-def _zeroshot() -> tuple[Figure, ...]:
+def _zeroshot() -> tuple[Accuracy, ...]:
     heading, about = "Average perf. on 38 datasets", "the publisher's own average over 38 data sets, zero-shot"
-    average = Figure("zeroshot_average_38", heading, "Zero-shot average of 38", about)
+    average = Accuracy("zeroshot_average_38", heading, "Zero-shot average of 38", about)
     names = {heading: re.sub(r"\W+", "_", heading.lower()) for heading in ZEROSHOT_HEADINGS}
     return average, *(
-        Figure(f"zeroshot_{name}", heading, f"Zero-shot {heading}", f"{heading}, zero-shot")
+        Accuracy(f"zeroshot_{name}", heading, f"Zero-shot {heading}", f"{heading}, zero-shot")
         for heading, name in names.items()
     )
 
 
-def _retrieval() -> tuple[Figure, ...]:
+def _retrieval() -> tuple[Accuracy, ...]:
     return tuple(
-        Figure(
+        Accuracy(
             f"retrieval_{data}_{query}_to_{target}_r{k}",
             f"{heading} {'image' if target == 'image' else 'text'} retr. R@{k}",
             f"{heading} {query} to {target} R@{k}",
@@ -109,7 +109,7 @@ TIMM = Table(
     files=tuple(TIMM_TESTS),
     files_in="results",
     scale=1,
-    figures=_tests(),
+    accuracies=_tests(),
 )
 ZEROSHOT = Table(
     kind="openclip_zeroshot",
@@ -121,7 +121,7 @@ ZEROSHOT = Table(
     files=("openclip_results.csv",),
     files_in="docs",
     scale=100,
-    figures=_zeroshot(),
+    accuracies=_zeroshot(),
     prefix="zeroshot_",
 )
 RETRIEVAL = replace(
@@ -129,11 +129,11 @@ RETRIEVAL = replace(
     kind="openclip_retrieval",
     shipped="clip_retrieval.csv",
     files=("openclip_retrieval_results.csv",),
-    figures=_retrieval(),
+    accuracies=_retrieval(),
     prefix="retrieval_",
 )
 TABLES = {table.kind: table for table in (TIMM, ZEROSHOT, RETRIEVAL)}
-FIGURES = {figure.name: figure for table in TABLES.values() for figure in table.figures}
+ACCURACIES = {accuracy.name: accuracy for table in TABLES.values() for accuracy in table.accuracies}
 """Every accuracy by its name, in the order in which they are offered."""
-OF = {figure.name: table for table in TABLES.values() for figure in table.figures}
+TABLE_OF = {accuracy.name: table for table in TABLES.values() for accuracy in table.accuracies}
 """The table that contains an accuracy, by the accuracy's name."""

@@ -9,10 +9,11 @@ from typing import BinaryIO
 import pandas as pd
 
 from engine import atomic
-from engine.published.match import COLUMNS, KEY, read, tidy
+from engine.published.match import COLUMNS, KEY, read, read_lines, tidy
 from engine.published.publishers import TABLES, TIMM, TIMM_TESTS, Table
 from engine.settings import Settings
 from engine.specs import Refused
+from engine.words import plural
 
 LARGEST_FILE = 5_000_000
 """Largest file accepted, in bytes. The publishers' own tables are a tenth of that."""
@@ -54,11 +55,11 @@ def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> str
     source = f"{table.repository}, {name}, imported {datetime.now(UTC).date().isoformat()}"
     lines = tidy(ours, table, source)
     before = read(to)
-    compared = lines.merge(before, on=[*KEY, "figure"], how="left", suffixes=("", "_before"))
+    compared = lines.merge(before, on=[*KEY, "accuracy"], how="left", suffixes=("", "_before"))
     new, same = compared["percent_before"].isna(), compared["percent_before"] == compared["percent"]
     _merge(lines, to / f"{_stem(table, name)}.csv")
-    changes = f"{int(new.sum()):,} new figures, {int((~new & ~same).sum()):,} changed"
-    return f"{len(ours):,} rows of {table.repository}: {changes}; imported ones stand in for shipped ones"
+    changes = f"{int(new.sum()):,} new values, {int((~new & ~same).sum()):,} changed"
+    return f"{plural(len(ours), 'row')} of {table.repository}: {changes}; imported ones stand in for shipped ones"
 
 
 def _parsed(content: bytes, name: str) -> pd.DataFrame:
@@ -78,12 +79,12 @@ def _parsed(content: bytes, name: str) -> pd.DataFrame:
 def _recognised(frame: pd.DataFrame, name: str) -> Table:
     """Return the table that has these headings. Errors: Refused."""
     for table in TABLES.values():
-        if _key_columns(table) <= set(frame) and {table.figures[0].heading} <= set(frame):
+        if _key_columns(table) <= set(frame) and {table.accuracies[0].heading} <= set(frame):
             return table
     raise Refused(
         f"{name} has none of the layouts that are known: "
         + "; ".join(
-            f"{table.kind} has {', '.join([*sorted(_key_columns(table)), table.figures[0].heading])}"
+            f"{table.kind} has {', '.join([*sorted(_key_columns(table)), table.accuracies[0].heading])}"
             for table in TABLES.values()
         )
         + f". It has {', '.join(frame.columns[:8])}"
@@ -110,16 +111,16 @@ def _timm(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     _names(frame, "model", name)
     sizes = _numbers(frame, "img_size", name)
     _refuse_where(frame, (sizes % 1 != 0) | (sizes < 1) | (sizes > LARGEST_SIDE), "img_size", name, "pixels")
-    figures = {column: _percentages(frame, column, name, 100) for column in ("top1", "top1_err", "top5", "top5_err")}
+    accuracies = {column: _percentages(frame, column, name, 100) for column in ("top1", "top1_err", "top5", "top5_err")}
     for k in ("top1", "top5"):
-        off = (figures[k] + figures[f"{k}_err"] - 100).abs() > WRONG
+        off = (accuracies[k] + accuracies[f"{k}_err"] - 100).abs() > WRONG
         _refuse_where(frame, off, k, name, f"100 less its {k}_err")
-    _refuse_where(frame, figures["top5"] < figures["top1"], "top5", name, "at least its top1")
+    _refuse_where(frame, accuracies["top5"] < accuracies["top1"], "top5", name, "at least its top1")
     models = frame["model"].str.partition(".")
     ours = pd.DataFrame(
         {
             **{"model": models[0], "pretrained": models[2], "image_size": sizes.astype(int).astype(str)},
-            **{f"{test}_top{k}": figures[f"top{k}"] for k in (1, 5)},
+            **{f"{test}_top{k}": accuracies[f"top{k}"] for k in (1, 5)},
         }
     )
     return _once(ours, name)
@@ -127,11 +128,11 @@ def _timm(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 def _clip(frame: pd.DataFrame, table: Table, name: str) -> pd.DataFrame:
     """Return the lines of a file in open_clip's layout: name, pretrained, a column per data set, in fractions of 1."""
-    _need(frame, ["name", "pretrained", *(figure.heading for figure in table.figures)], name)
+    _need(frame, ["name", "pretrained", *(accuracy.heading for accuracy in table.accuracies)], name)
     _names(frame, "name", name)
     _names(frame, "pretrained", name)
-    figures = {figure.name: _percentages(frame, figure.heading, name, 1) for figure in table.figures}
-    return _once(pd.DataFrame({"model": frame["name"], "pretrained": frame["pretrained"], **figures}), name)
+    accuracies = {accuracy.name: _percentages(frame, accuracy.heading, name, 1) for accuracy in table.accuracies}
+    return _once(pd.DataFrame({"model": frame["name"], "pretrained": frame["pretrained"], **accuracies}), name)
 
 
 def _need(frame: pd.DataFrame, columns: list[str], name: str) -> None:
@@ -176,9 +177,8 @@ def _once(ours: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _merge(lines: pd.DataFrame, path: Path) -> None:
-    """Write lines to a file. They replace the file's own lines for the same KEY and figure."""
+    """Write lines to a file. They replace the file's own lines for the same KEY and accuracy."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_file():
-        before = pd.read_csv(path, dtype=str, na_filter=False)
-        lines = pd.concat([lines.astype(str), before]).drop_duplicates([*KEY, "figure"])
+        lines = pd.concat([lines.astype(str), read_lines(path)]).drop_duplicates([*KEY, "accuracy"])
     atomic.write(path, lines.to_csv(index=False, columns=COLUMNS, lineterminator="\n"))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.published.publishers import FIGURES, OF
+from engine.published.publishers import ACCURACIES, TABLE_OF
 from engine.statistics import NEEDED
 
 
@@ -182,8 +182,8 @@ QUANTITIES: dict[str, Quantity] = {
     "geometric_mean": Quantity("Geometric mean", "×", "Geometric mean of the speed-ups of all models that have one."),
     "seconds": Quantity("Took", "s", "Wall time of this model."),
     **{
-        name: Quantity(figure.label, "%", f"Published by {OF[name].repository}: {figure.about}.", "larger")
-        for name, figure in FIGURES.items()
+        name: Quantity(accuracy.label, "%", f"Published by {TABLE_OF[name].repository}: {accuracy.about}.", "larger")
+        for name, accuracy in ACCURACIES.items()
     },
 }
 

@@ -24,14 +24,13 @@ from engine.specs import ModelName, ProfileSpec, Refused
 from engine.tasks.profile import lost, profile
 from engine.tasks.shards import spread
 
-FIGURES = """
+COLUMNS = """
 library model family image_size test_size context_length image_width text_width embed_dim
 mparams image_mparams text_mparams other_mparams trainable_mparams mbuffers
 gmacs image_gmacs text_gmacs other_gmacs gflops image_gflops text_gflops other_gflops
 macts image_macts text_macts other_macts traffic_mb intensity weights_mb inference_peak_mb
 complete uncounted notes status error
-"""
-COLUMNS = FIGURES.split()
+""".split()
 OPERATOR_COLUMNS = ["library", "model", "image_size", *OperatorCount.model_fields]
 Wanted = tuple[ModelName, str]
 """A model and an image size; empty for its own."""

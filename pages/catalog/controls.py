@@ -7,7 +7,7 @@ from typing import Any, Final
 import pandas as pd
 import streamlit as st
 
-from engine.published.publishers import FIGURES
+from engine.published.publishers import ACCURACIES
 from engine.report.catalog import catalog
 from engine.report.catalog import choose as catalog_choose
 from engine.report.catalog.choose import in_unit
@@ -138,7 +138,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
         bounds = _limits([in_unit(column, flops) for column in COSTS])
         accuracy = st.selectbox(
             "Published accuracy",
-            list(FIGURES),
+            list(ACCURACIES),
             index=None,
             format_func=title,
             key="catalog_figure",
@@ -229,7 +229,7 @@ class Axes:
     @property
     def published(self) -> list[str]:
         """Return the columns that are published accuracies."""
-        return [column for column in self._columns if column in FIGURES]
+        return [column for column in self._columns if column in ACCURACIES]
 
     @property
     def timings(self) -> list[str]:

@@ -9,7 +9,7 @@ import streamlit as st
 from engine import shipped
 from engine.published import match, publishers, update
 from engine.published.match import Matched
-from engine.published.publishers import FIGURES
+from engine.published.publishers import ACCURACIES
 from engine.report.catalog import catalog, choose
 from engine.report.timings import estimates, stored
 from engine.report.timings.stored import Setting
@@ -40,7 +40,7 @@ def accuracies(axes: Axes, filters: Filters) -> list[str]:
     """Return the columns of published accuracies that the page shows."""
     sorted_by = [key.removeprefix("-") for key in filters.sort]
     wanted = [*axes.published, *([filters.accuracy] if filters.accuracy else []), *sorted_by]
-    return [column for column in dict.fromkeys(wanted) if column in FIGURES]
+    return [column for column in dict.fromkeys(wanted) if column in ACCURACIES]
 
 
 def table(axes: Axes, filters: Filters) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from functools import partial
 import streamlit as st
 
 from engine import shipped
-from engine.published.publishers import FIGURES
+from engine.published.publishers import ACCURACIES
 from engine.report.catalog import catalog, choose
 from engine.report.figures import scatter
 from engine.report.figures.scatter import SHOWN_FAMILIES
@@ -153,7 +153,7 @@ data.draw_import()
 
 # With a device, the table shows its speeds, and only rows without a timing of this machine are timed.
 timed_here = data.table(axes, replace(filters, device="")).reindex(selected.index) if filters.device else selected
-speed_front = filters.device and axes.x in MEASURED and axes.y in FIGURES
+speed_front = filters.device and axes.x in MEASURED and axes.y in ACCURACIES
 promising = list(worth_measuring(selected, axes.y).index) if speed_front else None
 plan = measure.plan(timed_here, timed_here.loc[chosen], axes, filters.setting, promising)
 if filters.device not in ("", filters.setting.label):

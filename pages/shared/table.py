@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 import streamlit as st
 
-from engine.published.publishers import FIGURES
+from engine.published.publishers import ACCURACIES
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.quantities import MEASURED, QUANTITIES, title
@@ -36,9 +36,12 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
             config[column] = st.column_config.NumberColumn(
                 title(column),
                 help=QUANTITIES[column].help,
-                format="%.2f" if column in FIGURES else "%.3g",  # publishers give accuracies with two decimals or more
+                format="%.2f"
+                if column in ACCURACIES
+                else "%.3g",  # publishers give accuracies with two decimals or more
                 alignment="right",
-                width=18 + round(5.4 * len(title(column))) if column in (*FIGURES, *MEASURED) else None,  # the header
+                # as wide as the header
+                width=18 + round(5.4 * len(title(column))) if column in (*ACCURACIES, *MEASURED) else None,
             )
         elif column in HELP:
             config[column] = st.column_config.Column(title(column), help=HELP[column])

@@ -392,7 +392,7 @@ resnet18.mine_in1k,{top1},1.000,99.500,0.500,11.69,224,0.900,bicubic
 def test_a_newer_table_is_taken_in(store: Store) -> None:
     app = uploaded(open_page(catalog_y=TOP1), "results-imagenet.csv", TABLE.format(top1="99.000"))
     assert not app.exception
-    assert "1 rows of huggingface/pytorch-image-models: 2 new figures, 0 changed" in app.success[0].value.replace(
+    assert "1 row of huggingface/pytorch-image-models: 2 new values, 0 changed" in app.success[0].value.replace(
         "\\", ""
     )
     table = app.dataframe[0].value

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from engine.published.match import Matched
-from engine.published.publishers import FIGURES
+from engine.published.publishers import ACCURACIES
 from engine.report.quantities import COMPARABLE, MEASURED, QUANTITIES, title
 from engine.report.timings import stored
 from engine.report.timings.estimates import OUT_OF_RANGE
@@ -21,7 +21,7 @@ FLOPS = {"gmacs": "gflops", "image_gmacs": "image_gflops", "text_gmacs": "text_g
 def offered(catalogue: pd.DataFrame) -> list[str]:
     """Return the columns that can be an axis: costs in MACs, values measured here, published accuracies."""
     costs = [column for column in COMPARABLE if column in catalogue and column not in FLOPS.values()]
-    return [*costs, *MEASURED, *FIGURES]
+    return [*costs, *MEASURED, *ACCURACIES]
 
 
 def in_unit(column: str, flops: bool) -> str:
@@ -32,20 +32,20 @@ def in_unit(column: str, flops: bool) -> str:
 def table(
     catalogue: pd.DataFrame,
     published: Matched,
-    figures: Sequence[str],
+    accuracies: Sequence[str],
     timed: pd.DataFrame,
     counted: str,
     setting: str = "",
 ) -> pd.DataFrame:
-    """Return the catalogue with published accuracies `figures` and timings: a row per model and image size.
+    """Return the catalogue with the published `accuracies` and timings: a row per model and image size.
 
-    With `figures` there is a row per pretrained tag. Row labels depend only on the row, not on the other rows shown.
+    With `accuracies` there is a row per pretrained tag. Row labels depend only on the row, not on the other rows shown.
     timed: from stored.within. setting: its label. counted: versions with which the catalogue was counted. The columns
     `published` and `measured` name the sources, `flags` the reasons for caution about a timing; `provenance` has all
     sources as text, one per line. `tags` has the pretrained tags, for the search.
     """
-    if figures:
-        frame = published.beside(catalogue, figures)
+    if accuracies:
+        frame = published.beside(catalogue, accuracies)
         frame["tags"] = frame["pretrained"]
     else:
         tags = published.tags.reindex(catalogue.index).fillna("")

@@ -7,7 +7,7 @@ import pandas as pd
 
 from engine.names import ModelNotFound, resolve
 from engine.published.match import QUICKGELU
-from engine.published.publishers import FIGURES
+from engine.published.publishers import ACCURACIES
 from engine.results import Row
 from engine.results.clip import EvaluateRow, TrainRow, best_epoch
 from engine.specs import BenchmarkSpec, ModelName, ProfileSpec, Refused, Spec
@@ -50,17 +50,17 @@ def published(accuracies: pd.DataFrame, name: ModelName, families: Mapping[Model
     quick = ModelName(f"{name}{QUICKGELU}")
     names = [name.model, *([quick.model] if name.library == TRAINABLE and quick not in families else [])]
     lines = accuracies[(accuracies["library"] == name.library) & accuracies["model"].isin(names)]
-    return lines.assign(label=lines["figure"].map(lambda figure: FIGURES[figure].label)).reset_index(drop=True)
+    return lines.assign(label=lines["accuracy"].map(lambda name: ACCURACIES[name].label)).reset_index(drop=True)
 
 
 def headline(lines: pd.DataFrame) -> "pd.Series[Any] | None":
     """Return the highest accuracy on ImageNet 1k among those published for a model; None if there is none."""
-    on_imagenet = lines[lines["figure"].isin(HEADLINES)]
+    on_imagenet = lines[lines["accuracy"].isin(HEADLINES)]
     return None if on_imagenet.empty else on_imagenet.sort_values("percent").iloc[-1]
 
 
 def by_tag(lines: pd.DataFrame) -> pd.DataFrame:
-    """Return published accuracies with a row per figure and a column per pretrained tag (and image size if several
+    """Return published accuracies with a row per accuracy and a column per pretrained tag (and image size if several
     differ).
 
     lines: from `published`. Columns: label, the tags, source (of the whole line).
@@ -70,7 +70,7 @@ def by_tag(lines: pd.DataFrame) -> pd.DataFrame:
     tag = named.where(~several, named + " at " + lines["image_size"] + " px")
     wide = lines.assign(tag=tag).pivot_table("percent", "label", "tag", aggfunc="first", sort=False)
     sources = lines.groupby("label", sort=False)["source"].agg(lambda parts: "; ".join(dict.fromkeys(parts)))
-    order = [figure.label for figure in FIGURES.values() if figure.label in wide.index]
+    order = [accuracy.label for accuracy in ACCURACIES.values() if accuracy.label in wide.index]
     return wide.assign(source=sources).loc[order].rename_axis(columns=None).reset_index()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine.published.publishers import FIGURES
+from engine.published.publishers import ACCURACIES
 from engine.report.quantities import MEASURED, QUANTITIES, title
 from engine.report.style import GREY, Style, log_ticks, text
 
@@ -256,7 +256,7 @@ def _lines(sentence: str) -> str:
 def _hover_template(quantities: Sequence[str], source: str, provenance: bool) -> str:
     lines = ["<b>%{customdata[1]}</b>", "%{customdata[2]} px, %{customdata[3]}"]
     for place, column in enumerate(quantities, start=4):
-        quantity, form = QUANTITIES[column], ".2f" if column in FIGURES else ",.3~r"
+        quantity, form = QUANTITIES[column], ".2f" if column in ACCURACIES else ",.3~r"
         lines.append(f"{quantity.label} %{{customdata[{place}]:{form}}} {quantity.unit}".rstrip())
     lines.append(f"%{{customdata[{4 + len(quantities)}]}}" if provenance else text(source))
     return "<br>".join(lines) + "<extra></extra>"

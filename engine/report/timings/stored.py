@@ -61,7 +61,7 @@ class Setting:
 WHAT = ["name", "image_size", "context_length"]
 """Columns that identify what was timed, named as in the catalogue."""
 COLUMNS = [*WHAT, *(field.name for field in fields(Setting)), "latency_ms", "samples_per_s", "measured", "flags"]
-FIGURES = ("context_length", "latency_ms", "samples_per_s")
+NUMBERS = ("context_length", "latency_ms", "samples_per_s")
 
 Line = tuple[Any, ...]
 """COLUMNS of one timing. `measured` names its run, date and flags; `flags` has the flags as text."""
@@ -80,7 +80,7 @@ def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
 
 def table(lines: Iterable[Line]) -> pd.DataFrame:
     """Return timings as a table with COLUMNS."""
-    return pd.DataFrame(list(lines), columns=COLUMNS).astype(dict.fromkeys(FIGURES, float))
+    return pd.DataFrame(list(lines), columns=COLUMNS).astype(dict.fromkeys(NUMBERS, float))
 
 
 def setting_of(run: Run, row: BenchmarkRow) -> Setting | None:

@@ -9,7 +9,7 @@ import timm
 
 from engine import shipped
 from engine.published import match
-from engine.published.publishers import FIGURES, OF, TABLES, TIMM
+from engine.published.publishers import ACCURACIES, TABLE_OF, TABLES, TIMM
 from engine.report.catalog import catalog, choose
 from engine.report.quantities import QUANTITIES
 from engine.report.timings import stored
@@ -51,8 +51,8 @@ def test_every_published_row_finds_its_model_or_is_listed_with_the_reason(matche
     assert (matched.unmatched["reason"] != "").all()
 
 
-def test_a_figure_stands_in_the_row_of_its_own_model_and_size(matched: match.Matched) -> None:
-    """Every figure of the files, at the place of the catalogue where it should be."""
+def test_an_accuracy_stands_in_the_row_of_its_own_model_and_size(matched: match.Matched) -> None:
+    """Every accuracy of the files, at the place of the catalogue where it should be."""
     models = catalog.read(Settings().catalog_dir)
     at = models.loc[matched.rows["place"], ["library", "model", "image_size"]].to_numpy()
     assert (at == matched.rows[["library", "model", "image_size"]].to_numpy()).all()
@@ -63,8 +63,8 @@ def test_a_figure_stands_in_the_row_of_its_own_model_and_size(matched: match.Mat
         places = {tuple(line[name] for name in key): line for line in mine.to_dict("records")}
         for row in written(table.shipped):
             if found := places.get(tuple(row[name] for name in key)):
-                for figure in table.figures:
-                    theirs, got = row[figure.name.removeprefix(table.prefix)], found[figure.name]
+                for accuracy in table.accuracies:
+                    theirs, got = row[accuracy.name.removeprefix(table.prefix)], found[accuracy.name]
                     assert pd.isna(got) if theirs == "" else got == pytest.approx(float(theirs) * table.scale)
 
 
@@ -79,15 +79,15 @@ HAND = [
 ]
 
 
-@pytest.mark.parametrize(("library", "model", "tag", "size", "figure", "percent"), HAND)
-def test_figures_by_hand(
-    matched: match.Matched, library: str, model: str, tag: str, size: str, figure: str, percent: float
+@pytest.mark.parametrize(("library", "model", "tag", "size", "accuracy", "percent"), HAND)
+def test_accuracies_by_hand(
+    matched: match.Matched, library: str, model: str, tag: str, size: str, accuracy: str, percent: float
 ) -> None:
     rows = matched.rows
     row = rows[(rows["library"] == library) & (rows["model"] == model) & (rows["pretrained"] == tag)].iloc[0]
     assert row["image_size"] == size
-    assert row[figure] == pytest.approx(percent)
-    assert matched.sources.loc[row.name, figure] == OF[figure].source
+    assert row[accuracy] == pytest.approx(percent)
+    assert matched.sources.loc[row.name, accuracy] == TABLE_OF[accuracy].source
 
 
 def test_costs_are_counted_at_the_rows_own_image_size(matched: match.Matched) -> None:
@@ -118,18 +118,18 @@ def test_costs_are_those_of_the_classifier_that_has_the_accuracy(matched: match.
 
 def test_everything_is_in_per_cent_and_said_to_be_published(published: pd.DataFrame) -> None:
     assert published["percent"].between(0, 100).all()
-    assert published.groupby("figure")["percent"].max().min() > 10  # nothing was left a fraction
-    for name in FIGURES:
+    assert published.groupby("accuracy")["percent"].max().min() > 10  # nothing was left a fraction
+    for name in ACCURACIES:
         assert QUANTITIES[name].unit == "%"
         assert QUANTITIES[name].better == "larger"
-        assert OF[name].repository in QUANTITIES[name].help
-    assert len(OF) == 12 + 39 + 12
+        assert TABLE_OF[name].repository in QUANTITIES[name].help
+    assert len(TABLE_OF) == 12 + 39 + 12
 
 
-def line(library: str, model: str, size: str = "", figure: str = "imagenet_top1") -> dict[str, object]:
+def line(library: str, model: str, size: str = "", accuracy: str = "imagenet_top1") -> dict[str, object]:
     return {
         **{"library": library, "model": model, "pretrained": "tag", "image_size": size},
-        **{"figure": figure, "percent": 50.0, "source": "somebody"},
+        **{"accuracy": accuracy, "percent": 50.0, "source": "somebody"},
     }
 
 
@@ -140,9 +140,9 @@ def line(library: str, model: str, size: str = "", figure: str = "imagenet_top1"
         (line("timm", "resnet18", "288"), "not counted at 288 px: run catalog-build --sizes-only"),
         (line("timm", "resnet19", "224"), "timm 1.2 has no model of this name"),
         (line("timm", "broken", "1024"), "cannot be counted at 1024 px: RuntimeError: **no** <b>way</b>"),
-        (line("open_clip", "ViT-B-32", figure="zeroshot_mnist"), ""),
-        (line("open_clip", "ViT-B-32-quickgelu", figure="zeroshot_mnist"), ""),
-        (line("open_clip", "ViT-B-33-quickgelu", figure="zeroshot_mnist"), "open_clip 3.4 has no model of this name"),
+        (line("open_clip", "ViT-B-32", accuracy="zeroshot_mnist"), ""),
+        (line("open_clip", "ViT-B-32-quickgelu", accuracy="zeroshot_mnist"), ""),
+        (line("open_clip", "ViT-B-33-quickgelu", accuracy="zeroshot_mnist"), "open_clip 3.4 has no model of this name"),
     ],
 )
 def test_the_reason_is_true(tmp_path: Path, row: dict[str, object], reason: str) -> None:
@@ -156,7 +156,7 @@ def test_the_reason_is_true(tmp_path: Path, row: dict[str, object], reason: str)
         )
 
 
-def test_models_without_a_published_figure_stay_in_the_table(tmp_path: Path) -> None:
+def test_models_without_a_published_accuracy_stay_in_the_table(tmp_path: Path) -> None:
     models = catalog.read(write_catalogue(tmp_path / "catalog"))
     lines = [line("timm", "resnet18", "224"), line("timm", "resnet18", "224") | {"pretrained": "other"}]
     found = match.match(pd.DataFrame(lines), models, {})
@@ -171,7 +171,7 @@ def test_models_without_a_published_figure_stay_in_the_table(tmp_path: Path) -> 
 
 def test_two_names_of_the_same_cost_stay_apart(tmp_path: Path) -> None:
     models = catalog.read(write_catalogue(tmp_path / "catalog"))
-    lines = [line("open_clip", name, figure="zeroshot_mnist") for name in ("ViT-B-32", "ViT-B-32-quickgelu")]
+    lines = [line("open_clip", name, accuracy="zeroshot_mnist") for name in ("ViT-B-32", "ViT-B-32-quickgelu")]
     joined = match.match(pd.DataFrame(lines), models, {}).beside(models, ["zeroshot_mnist"])
     assert list(joined.loc[joined["model"] == "ViT-B-32", "pretrained"]) == ["tag", "tag (ViT-B-32-quickgelu)"]
 

@@ -19,16 +19,22 @@ brand_new.tag_in1k,77.000,23.000,93.000,7.000,10.00,224,0.900,bicubic
 
 
 def clip(kind: str, *rows: dict[str, str]) -> str:
-    """A table of open_clip's, every figure 0.5 where nothing else is said."""
-    headings = ["name", "pretrained", "params (M)", "FLOPs (B)", *(figure.heading for figure in TABLES[kind].figures)]
+    """A table of open_clip's, every accuracy 0.5 where nothing else is said."""
+    headings = [
+        "name",
+        "pretrained",
+        "params (M)",
+        "FLOPs (B)",
+        *(accuracy.heading for accuracy in TABLES[kind].accuracies),
+    ]
     known = dict.fromkeys(headings, "0.5000") | {"name": "ViT-B-32", "pretrained": "openai"}
     lines = [",".join((known | row)[heading] for heading in headings) for row in rows or ({},)]
     return "\n".join([",".join(headings), *lines]) + "\n"
 
 
-def percent(folder: Path, model: str, figure: str, pretrained: str = "", size: str = "") -> list[tuple[float, str]]:
+def percent(folder: Path, model: str, accuracy: str, pretrained: str = "", size: str = "") -> list[tuple[float, str]]:
     lines = match.read(folder)
-    lines = lines[(lines["model"] == model) & (lines["figure"] == figure)]
+    lines = lines[(lines["model"] == model) & (lines["accuracy"] == accuracy)]
     lines = lines[lines["image_size"] == size] if size else lines
     lines = lines[lines["pretrained"] == pretrained] if pretrained else lines
     return list(lines[["percent", "source"]].itertuples(index=False, name=None))
@@ -45,10 +51,16 @@ def test_timms_own_table_stands_in_for_what_was_shipped(tmp_path: Path) -> None:
     ((_, other),) = percent(tmp_path, "resnet50", "imagenet_v2_top1", "a1_in1k", "288")  # another test set: as shipped
     assert "imported" not in other
     again = take(TIMM.encode(), "results-imagenet.csv", tmp_path)
-    assert ": 0 new figures, 0 changed;" in again
+    assert ": 0 new values, 0 changed;" in again
     changed = take(TIMM.replace("77.000,23.000", "78.000,22.000").encode(), "results-imagenet.csv", tmp_path)
-    assert ": 0 new figures, 1 changed;" in changed
+    assert ": 0 new values, 1 changed;" in changed
     assert percent(tmp_path, "brand_new", "imagenet_top1")[0][0] == 78.0
+    (file,) = tmp_path.glob("*.csv")
+    file.write_text(file.read_text().replace(",accuracy,", ",figure,", 1))  # as older versions wrote it
+    assert percent(tmp_path, "brand_new", "imagenet_top1")[0][0] == 78.0
+    again = take(TIMM.encode(), "results-imagenet.csv", tmp_path)
+    assert ": 0 new values, 1 changed;" in again
+    assert percent(tmp_path, "brand_new", "imagenet_top1")[0][0] == 77.0
 
 
 @pytest.mark.slow
@@ -63,16 +75,16 @@ def test_an_import_merges_with_earlier_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "heading", "figure"),
+    ("kind", "heading", "accuracy"),
     [
         ("openclip_zeroshot", "ImageNet 1k", "zeroshot_imagenet_1k"),
         ("openclip_retrieval", "MSCOCO text retr. R@5", "retrieval_mscoco_image_to_text_r5"),
     ],
 )
-def test_open_clips_own_tables_are_fractions(tmp_path: Path, kind: str, heading: str, figure: str) -> None:
+def test_open_clips_own_tables_are_fractions(tmp_path: Path, kind: str, heading: str, accuracy: str) -> None:
     done = take(clip(kind, {heading: "0.6543"}).encode(), "any name.csv", tmp_path)
-    assert done.startswith("1 rows of mlfoundations/open_clip: ")
-    ((value, source),) = percent(tmp_path, "ViT-B-32", figure, "openai")
+    assert done.startswith("1 row of mlfoundations/open_clip: ")
+    ((value, source),) = percent(tmp_path, "ViT-B-32", accuracy, "openai")
     assert value == pytest.approx(65.43)
     assert "any name.csv, imported" in source
 

@@ -78,7 +78,7 @@ def test_towers_are_those_of_the_catalogue() -> None:
 
 
 def accuracies(*lines: tuple[str, str, str, str, str, float]) -> pd.DataFrame:
-    columns = ["library", "model", "pretrained", "image_size", "figure", "percent"]
+    columns = ["library", "model", "pretrained", "image_size", "accuracy", "percent"]
     return pd.DataFrame(lines, columns=columns).assign(source=lambda frame: frame["library"] + "'s authors")
 
 
