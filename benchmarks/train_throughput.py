@@ -203,12 +203,18 @@ def _written(flags: Figures) -> list[str]:
     return [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
+def environment(case: Case) -> dict[str, str]:
+    """Return a child's variables. The packages of `make gpu WHEELS=...` are found by PYTHONPATH, so that is kept."""
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": str(case.threads), "HF_HUB_OFFLINE": "1"}
+
+
 def child(side: str, case: Case, folder: Path, seed: int) -> Figures:
     """The same in a fresh process."""
     child_job = json.dumps({"side": side, "case": asdict(case), "folder": str(folder), "seed": seed})
     done = subprocess.run(
         [sys.executable, "-W", "ignore", __file__, "--child", child_job],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(case.threads), "HF_HUB_OFFLINE": "1"},
+        env=environment(case),
         cwd=folder,
         capture_output=True,
         text=True,

@@ -148,6 +148,7 @@ FORMULAS: dict[str, Figure] = {
     "_grouped_mm": _grouped_mm,
     "_trilinear": _trilinear,
     "torchvision::deform_conv2d": _deformable,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,  # torch 2.11 has none
     "_scaled_dot_product_fused_attention_overrideable": _attention,
     "_scaled_dot_product_attention_math_for_mps": _attention,
     "mkldnn_rnn_layer": _recurrent,

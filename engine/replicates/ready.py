@@ -56,14 +56,15 @@ def first_call(
     *,
     compiles: bool,
     settling: int = 0,
-    keeps_capture: bool = False,
+    records_graphs: bool = False,
 ) -> tuple[Mapping[str, Phase], Measured]:
     """Capture a subject and call it for the first time, inside its settings. Return its phases, times and peak memory.
 
     held: memory of other subjects, which does not count.
     compiles: whether capturing and first calls compile it. settling: number of calls after the first that still
-    compile, as TorchScript does after seeing its inputs, or that record CUDA graphs. keeps_capture: whether the memory
-    of the capture stays allocated, as that of a CUDA graph, whose replays allocate none.
+    compile, as TorchScript does after seeing its inputs, or that record CUDA graphs. records_graphs: whether the
+    capture or the settling calls record CUDA graphs. Replays of a graph allocate none of its memory, so the peak is
+    that of the recording if it is higher.
     """
     runs: list[Run] = []
     took: list[float] = []
@@ -72,14 +73,17 @@ def first_call(
     )
     phases = phases_of(runs[0])
     first_ms = first_call_ms(stopwatch, list(phases.values()))
-    settling_ms = sum(first_call_ms(stopwatch, list(phases.values())) for _ in range(settling))
+    settled: list[float] = []
+    settling_mb, _ = peak(
+        lambda: settled.append(first_call_ms(stopwatch, list(phases.values()))), held.device, calls=settling
+    )
     device_mb, process_mb = peak(lambda: once(phases), held.device)
-    if keeps_capture and device_mb is not None and captured_mb is not None:
-        device_mb = max(device_mb, captured_mb)
+    if records_graphs and device_mb is not None:
+        device_mb = max(mb for mb in (device_mb, captured_mb, settling_mb) if mb is not None)
     return phases, Measured(
         label=label,
         first_call_ms=first_ms,
-        compile_ms=took[0] + first_ms + settling_ms if compiles else None,
+        compile_ms=took[0] + first_ms + sum(settled) if compiles else None,
         device_peak_mb=None if device_mb is None else device_mb - held.allocated_mb,
         process_peak_mb=None if process_mb is None else process_mb - held.resident_mb,
     )

@@ -155,7 +155,10 @@ QUANTITIES: dict[str, Quantity] = {
     "speedup_low": Quantity("Speed-up from", "×", "Lower end of the 99 % bootstrap interval of the speed-up."),
     "speedup_high": Quantity("Speed-up to", "×", "Upper end of the 99 % bootstrap interval of the speed-up."),
     "device_peak_mb": Quantity(
-        "Device peak", "MB", "Peak memory allocated on the accelerator, measured in a separate loop."
+        "Device peak",
+        "MB",
+        "Peak memory allocated on the accelerator, measured in a separate loop; for CUDA graphs, also while they are "
+        "recorded.",
     ),
     "process_peak_mb": Quantity(
         "Process peak", "MB", "Peak resident memory of the process, measured in a separate loop."

@@ -70,6 +70,21 @@ def test_every_step_runs_with_the_device_swapped_and_a_cut_off_run_goes_on(tmp_p
                 assert "Refused" in line["timer_error"]
 
 
+def test_a_process_of_the_training_step_has_the_packages_that_lie_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make gpu WHEELS=...` names their folder in PYTHONPATH, and a child works in a folder of its own."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import train_throughput
+
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "only_beside.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    environment = train_throughput.environment(train_throughput.CASES["digits-clip"])
+    command = [sys.executable, "-c", "import only_beside, engine.settings"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+
+
 def test_rates_stand_beside_the_data_sheet_of_a_known_gpu() -> None:
     rows = [
         DeviceRow(device="cuda:0", operation="matmul", dtype="bfloat16", gflop_per_s=791_200.0),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from engine.models import variants
-from engine.models.recurrent import looped, native, resnet, torchscript
+from engine.models.recurrent import looped, native, resnet, torchscript, weights
 from engine.models.recurrent.network import Network
 from engine.models.recurrent.weights import LAYERS, lengths
 from engine.specs import RecurrentSpec, Refused
@@ -13,6 +13,8 @@ from engine.specs.runners import RUNNERS
 
 NATIVE = ("cudnn", "aten", "compile_lstm")
 """Runners of torch's own layers have names that start with one of these, after the family."""
+BF16_CUDNN = 91300
+"""First version of cuDNN whose bfloat16 layers torch uses: 9.13.0."""
 
 
 def build(name: str, spec: RecurrentSpec) -> Network:
@@ -47,6 +49,11 @@ def _check(name: str, spec: RecurrentSpec) -> None:
         raise Refused(
             f"{name} needs an NVIDIA GPU with cuDNN, but {spec.device} is not one. {instead} runs the same layer here."
         )
+    if RUNNERS[name].needs_cudnn and spec.precision == "bfloat16" and not has_bf16_cudnn(spec.device):
+        raise Refused(
+            f"{name} in bfloat16 needs compute capability 8.0 and cuDNN 9.13 or newer: without them, torch runs it "
+            f"without cuDNN on {spec.device}. Use float16."
+        )
     if family in LAYERS and spec.proj_size:
         raise Refused(f"{name} has no projection, because only an LSTM can have one. Set proj_size to 0.")
     if name == "jit_simple" and spec.bidirectional:
@@ -61,6 +68,15 @@ def has_cudnn(device: str) -> bool:
     return device.startswith("cuda") and not torch.version.hip and torch.backends.cudnn.is_available()  # type: ignore[no-untyped-call]
 
 
+def has_bf16_cudnn(device: str) -> bool:
+    """Return whether torch uses cuDNN for bfloat16 layers on this NVIDIA GPU.
+
+    Source: CUDAHooks::supportsBFloat16RNNWithCuDNN in ATen/cuda/detail/CUDAHooks.cpp.
+    """
+    cudnn = torch.backends.cudnn.version() or 0  # type: ignore[no-untyped-call]
+    return cudnn >= BF16_CUDNN and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def _notes(name: str, spec: RecurrentSpec) -> tuple[str, ...]:
     """Return the notes that a runner's row must have."""
     notes: list[str] = []
@@ -73,6 +89,10 @@ def _notes(name: str, spec: RecurrentSpec) -> tuple[str, ...]:
         )
     if way(name) in ("cudnn_layernorm", "aten_layernorm"):
         notes.append("a lower bound: the layer norms are computed outside the LSTM, and only in the forward pass")
+    if RUNNERS[name].needs_cudnn and weights.dtype(spec) not in torch.backends.cudnn.CUDNN_TENSOR_DTYPES:
+        notes.append(
+            f"torch copies the weights into one buffer at each call, because in {spec.precision} it keeps none"
+        )
     if name == "compile_lstm":
         notes.append("torch.compile runs nn.LSTM eagerly, because torch._dynamo.config.allow_rnn is off by default")
     if way(name).startswith("aten") and _is_given_to_onednn(spec):

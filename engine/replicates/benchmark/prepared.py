@@ -88,7 +88,7 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
     training = job.mode == "training"
     compiles = variant.execution == "compile"
     loading_s = compiling.own_caches(variant.label, job.spec.device, variant.backend) if compiles else 0.0
-    held = Held.now(job.spec.device, resident_mb)
+    held, settling = Held.now(job.spec.device, resident_mb), variants.settling_calls(variant, job.spec.device)
     found, notes = numbers(job, variant)
     built = variants.build(job.model, wanted(job, found), variant, training=training, build=build)
     settings = switches(job, found, variant)
@@ -101,8 +101,8 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
             stopwatch,
             held,
             compiles=variant.execution != "eager",
-            settling=variants.settling_calls(variant, job.spec.device),
-            keeps_capture=variant.execution == "cudagraphs",
+            settling=settling,
+            records_graphs=variant.execution == "cudagraphs" or settling > 0,
         )
     row = describe(job, built, found) | graphs(counters)
     measured = measured.model_copy(update={"loading_s": loading_s, "row": row, "notes": notes})

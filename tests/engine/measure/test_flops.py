@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import flop_registry
 from torchvision.ops import DeformConv2d
 
 from engine.measure.flops import Count, count
+from engine.measure.operators import describe
 
 B, S, E, HEADS, FEED = 3, 7, 16, 4, 40
 """Batch, sequence, width, heads, feed-forward width."""
@@ -75,6 +77,16 @@ class Attention(nn.Module):
 
     def forward(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(query, key, key, is_causal=self.causal)
+
+
+def test_attention_on_meta_and_cpu_is_counted_where_torch_has_no_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.11 has formulas for the fused operators of GPUs alone."""
+    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    monkeypatch.delitem(flop_registry, operator, raising=False)
+    described = describe.__wrapped__(operator.default)  # type: ignore[attr-defined]
+    query, key = torch.ones(B, HEADS, S, E), torch.ones(B, HEADS, S + 2, E)
+    assert described.work == "counted"
+    assert described.flops((query, key, key), {}, (query, None)) == 2 * 2 * B * HEADS * S * (S + 2) * E
 
 
 @EVERY_WAY

@@ -12,6 +12,7 @@ import torch
 
 from engine.measure import peak as memory
 from engine.measure.peak import peak
+from engine.measure.stopwatch import Stopwatch
 from engine.replicates import ready
 from engine.settings import ROOT
 
@@ -24,6 +25,7 @@ def hold(megabytes: int) -> Callable[[], None]:
 
 MEASURED = """
 from engine.measure.peak import peak
+from engine.measure.stopwatch import Stopwatch
 from tests.engine.measure.test_peak import hold
 print(*(peak(run, "cpu") for run in (lambda: None, hold(300), lambda: None)), sep="\\n")
 """
@@ -74,6 +76,35 @@ def test_the_accelerators_own_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "accelerator", fake)
     assert peak(lambda: seen.append("call"), "cuda:0", calls=2)[0] == 123
     assert seen == ["reset", "call", "call", "synchronize", "read"]
+
+
+@pytest.mark.parametrize(("records_graphs", "found"), [(True, 400), (False, 100)])
+def test_the_peak_of_a_compiled_graph_is_that_of_its_recording(
+    monkeypatch: pytest.MonkeyPatch, records_graphs: bool, found: int
+) -> None:
+    """As torch.compile's: its first call compiles with 900 MB for a while, its second records, the others replay."""
+    peaks, costs = [0], iter([900, 400, 100, 100, 100, 100])
+
+    def call() -> None:
+        peaks.append(next(costs) * MB)
+
+    fake = SimpleNamespace(
+        reset_peak_memory_stats=lambda _: peaks.clear(),
+        synchronize=lambda _: None,
+        max_memory_allocated=lambda _: max(peaks, default=0),
+    )
+    monkeypatch.setattr(torch, "accelerator", fake)
+    _, measured = ready.first_call(
+        "toy",
+        lambda: call,
+        lambda run: {"forward": run},
+        Stopwatch(lambda: None),
+        ready.Held("cuda:0", 0.0, 0.0),
+        compiles=True,
+        settling=2,
+        records_graphs=records_graphs,
+    )
+    assert measured.device_peak_mb == found
 
 
 def test_none_where_the_accelerator_keeps_no_account(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.models.recurrent import Control, Errors, Network, build, cells, looped, set_torchscript
+from engine.models.recurrent import Control, Errors, Network, build, cells, looped, native, set_torchscript
 from engine.models.recurrent.cells import Cell, State
 from engine.models.recurrent.weights import cotangent
 from engine.specs import RecurrentSpec, Refused
@@ -218,6 +218,29 @@ def test_cudnn_needs_its_gpu_and_says_so(name: str, device: str) -> None:
     spec = spec_of(name, device=device)
     with pytest.raises(Refused, match=f"^{name} needs an NVIDIA GPU with cuDNN, but {spec.device} is not one. .*aten"):
         build(name, spec)
+
+
+@pytest.mark.parametrize(
+    ("capability", "cudnn", "runs"), [((9, 0), 91900, True), ((9, 0), 91200, False), ((7, 5), 91900, False)]
+)
+def test_cudnn_in_bfloat16_is_refused_where_torch_would_not_use_it(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], cudnn: int, runs: bool
+) -> None:
+    on_cpu = native.build
+    monkeypatch.setattr(native, "build", lambda name, _, found, **how: on_cpu(name, spec_of(name), found, **how))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: cudnn)
+    copied = "torch copies the weights into one buffer at each call, because in bfloat16 it keeps none"
+    spec = spec_of("cudnn", device="cuda", precision="bfloat16")
+    assert not build("aten", spec).notes
+    assert not build("cudnn", spec_of("cudnn", device="cuda")).notes
+    if runs:
+        assert build("cudnn", spec).notes == (copied,)
+    else:
+        with pytest.raises(Refused, match=r"^cudnn in bfloat16 needs compute capability 8\.0 and cuDNN 9\.13"):
+            build("cudnn", spec)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has such a GPU")

@@ -3,10 +3,13 @@
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch._inductor.config
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import EventList, FunctionEvent
 
 from engine.measure import trace
 from engine.models import steps, variants
@@ -59,6 +62,27 @@ def test_a_trace_has_the_phases_and_the_slowest_operators(tmp_path: Path) -> Non
         names = [event.get("name") for event in json.load(file)["traceEvents"]]
     assert names.count("forward") >= trace.CALLS
     assert "aten::mm" in names
+
+
+def test_the_marks_of_optimizers_and_compiled_graphs_are_no_kernels() -> None:
+    """A real list of the profiler's events, as a GPU gives them: torch's marks lie on the device's timeline, too."""
+
+    def event(number: int, name: str, start: float, end: float, *, mark: bool) -> FunctionEvent:
+        times = {"start_us": start, "end_us": end, "device_type": DeviceType.CUDA, "use_device": "cuda", "stack": ()}
+        return FunctionEvent(number, name, 7, **times, is_user_annotation=mark)
+
+    events = EventList(
+        [
+            event(1, "forward", 0, 900, mark=True),
+            event(2, "gemm", 100, 400, mark=False),
+            event(3, "Optimizer.step#SGD.step", 500, 900, mark=True),
+            event(4, "multi_tensor_apply_kernel", 600, 700, mark=False),
+        ],
+        use_device="cuda",
+    )
+    events._build_tree()
+    slowest = trace._slowest(SimpleNamespace(key_averages=events.key_averages), {"forward"}, kernels=True)
+    assert [(one.name, one.share) for one in slowest] == [("gemm", 0.75), ("multi_tensor_apply_kernel", 0.25)]
 
 
 def test_compiled_variants_say_how_they_compile() -> None:
