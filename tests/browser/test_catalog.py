@@ -202,6 +202,9 @@ def test_further_settings_stay_in_the_address_where_another_group_comes_above(se
         page.get_by_role("button", name=group, exact=True).click()
         expect(page.get_by_label(last, exact=True)).to_be_attached()
         page.wait_for_function(DRAWN)
+        if group == "Optimizer":
+            drawn_first = page.get_by_label(last, exact=True).element_handle()
+    assert drawn_first.evaluate("field => field.isConnected"), "a field that is drawn anew loses what is being typed"
     decay = page.get_by_label("Weight decay", exact=True)
     decay.fill("0.3")
     decay.press("Enter")

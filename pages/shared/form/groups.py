@@ -66,6 +66,8 @@ def _group(
     values = {}
     if heading:
         st.caption(heading)
+    else:
+        st.empty()  # fields that change their position lose what is being typed
     for row in (names[place : place + 3] for place in range(0, len(names), 3)):
         toggles = {name for name in row if isinstance(spec.model_fields[name].default, bool)}
         for column, name in zip(st.columns(3), row, strict=False):
