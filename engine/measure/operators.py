@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils.flop_counter import flop_registry, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry
 
 from engine.results import Work
 
@@ -29,8 +29,10 @@ MOVES = _names("""
     _unsafe_index_put index_copy lift_fresh_copy slice_scatter select_scatter diagonal_scatter repeat_interleave
     native_channel_shuffle channel_shuffle resize nonzero unfold_copy expand_copy permute_copy unsafe_split
     unsafe_split_with_sizes""")
-UNTAGGED = _names("hardswish floor_divide prelu _prelu_kernel _assert_async _assert_scalar")
-"""Elementwise operators and checks that have no tag."""
+UNTAGGED = _names("""
+    hardswish floor_divide prelu _prelu_kernel _assert_async _assert_scalar celu elu selu hardsigmoid hardtanh
+    leaky_relu""")
+"""Elementwise operators and checks that have no tag, the last six in torch 2.11 only."""
 UNMARKED_VIEWS = _names("_unsafe_view lift_fresh as_strided set_")
 """Views whose schema does not mark them as views, or marks them as changing their argument."""
 GATHERS = _names("embedding index index_select gather _unsafe_index take masked_select")
@@ -108,8 +110,12 @@ def _deformable(args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> int
 
 
 def _attention(args: tuple[Any, ...], *_: Any) -> int:
-    shapes = [tuple(argument.shape) for argument in args[:3]]
-    return int(sdpa_flop_count(*shapes))  # type: ignore[no-untyped-call]
+    """Return the FLOPs of attention's two matrix products. Keys and values may be shared by several heads of queries.
+
+    torch 2.11 has no formula for the operators of CPUs and mps, and none for shared heads.
+    """
+    query, value = args[0].shape, args[2].shape
+    return 2 * int(prod(query[:-1])) * int(value[-2]) * (int(query[-1]) + int(value[-1]))
 
 
 def _attention_activations(args: tuple[Any, ...], *_: Any) -> int:
@@ -148,14 +154,12 @@ FORMULAS: dict[str, Figure] = {
     "_grouped_mm": _grouped_mm,
     "_trilinear": _trilinear,
     "torchvision::deform_conv2d": _deformable,
-    "_scaled_dot_product_flash_attention_for_cpu": _attention,  # torch 2.11 has none
-    "_scaled_dot_product_fused_attention_overrideable": _attention,
-    "_scaled_dot_product_attention_math_for_mps": _attention,
+    **dict.fromkeys(ATTENTION, _attention),
     "mkldnn_rnn_layer": _recurrent,
     "_cudnn_rnn": _recurrent,
     "miopen_rnn": _recurrent,
 }
-"""Formulas that are missing in torch.utils.flop_counter, by operator."""
+"""Formulas that are missing in torch.utils.flop_counter, at least in torch 2.11, by operator."""
 
 
 @dataclass(frozen=True)

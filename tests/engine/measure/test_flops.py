@@ -79,14 +79,31 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(query, key, key, is_causal=self.causal)
 
 
-def test_attention_on_meta_and_cpu_is_counted_where_torch_has_no_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch 2.11 has formulas for the fused operators of GPUs alone."""
-    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+FUSED_ATTENTION = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_cudnn_attention")
+
+
+@pytest.mark.parametrize("shared", [1, 2])
+@pytest.mark.parametrize("name", FUSED_ATTENTION)
+def test_attention_is_counted_where_torch_has_no_formula(
+    monkeypatch: pytest.MonkeyPatch, name: str, shared: int
+) -> None:
+    """torch 2.11 has none for CPUs, and none for keys that several heads share."""
+    operator = getattr(torch.ops.aten, name)
     monkeypatch.delitem(flop_registry, operator, raising=False)
     described = describe.__wrapped__(operator.default)  # type: ignore[attr-defined]
-    query, key = torch.ones(B, HEADS, S, E), torch.ones(B, HEADS, S + 2, E)
+    query, key = torch.ones(B, HEADS, S, E), torch.ones(B, HEADS // shared, S + 2, E)
     assert described.work == "counted"
     assert described.flops((query, key, key), {}, (query, None)) == 2 * 2 * B * HEADS * S * (S + 2) * E
+
+
+@pytest.mark.parametrize("name", ["celu", "elu", "selu", "hardsigmoid", "hardtanh", "leaky_relu"])
+def test_an_activation_in_place_is_no_unknown_work_where_torch_has_no_tag(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As in torch 2.11, where a MobileNetV2, with its relu6, was called incomplete."""
+    operator = getattr(torch.ops.aten, f"{name}_").default
+    monkeypatch.setattr(type(operator), "tags", property(lambda _: []))
+    assert describe.__wrapped__(operator).work == "free"  # type: ignore[attr-defined]
 
 
 @EVERY_WAY
