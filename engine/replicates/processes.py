@@ -88,7 +88,8 @@ class Processes:
     def _once(self, job: Job, progress: Progress) -> Generator[Progress, None, Found]:
         """Yield progress, and return the results of one process.
 
-        If a subject ends the process while it is prepared, another process is started without it.
+        If a subject ends the process while it is prepared, another process is started without it. Its error is the one
+        that the process has reported, or else how the process ended.
         """
         failures: Found = {}
         where = progress.note
@@ -112,7 +113,7 @@ class Processes:
                 return found
             if current in attempt.labels and ended.status != "timeout":
                 failures = {label: one for label, one in found.items() if one.status != "ok"}
-                failures[current] = job.failed(current, ended.status, ended.error)
+                failures.setdefault(current, job.failed(current, ended.status, ended.error))
                 if job.decays and current == job.all_labels[0] and ended.status == "out_of_memory":
                     return failures
                 continue

@@ -41,8 +41,8 @@ def measure(
             row = prepared.measured.row | {"first_call_after": job.labels[:place]}
             ready.append(replace(prepared, measured=prepared.measured.model_copy(update={"row": row})))
             continue
+        yield Report(measured=prepared)  # before `release`, which fails where an error has broken the device's context
         release()
-        yield Report(measured=prepared)
         if job.decays and prepared.status == "out_of_memory" and label == job.all_labels[0]:
             return  # all subjects run again in a smaller job
     if not ready:

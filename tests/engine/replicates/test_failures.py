@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine.models import library
+from engine.models import library, variants
 from engine.models.built import Built, Wanted
+from engine.replicates import side_by_side
 from engine.replicates.benchmark import rows, work
 from engine.replicates.benchmark.job import Job
 from engine.replicates.benchmark.rows import Outcome
@@ -19,7 +20,7 @@ from engine.replicates.child import Ended
 from engine.replicates.messages import Report
 from engine.replicates.processes import Processes
 from engine.results import BenchmarkRow, Progress
-from engine.specs import BenchmarkSpec
+from engine.specs import BenchmarkSpec, Variant
 
 COMMON = {"library": "timm", "model": "toy", "device": "cpu", "batch_size_requested": "2"}
 SHORT: dict[str, Any] = {"models": "timm:toy", "batch_size": 2, "min_samples": 3, "min_seconds": 0.01, "threads": 1}
@@ -76,7 +77,10 @@ def outcome(
     request: BenchmarkSpec, size: int | None, build: Callable[..., Built], tmp_path: Path, mode: Any = None
 ) -> Outcome:
     processes = Processes(tmp_path, time.monotonic() + 60, here(build))
-    waiting = Sizes(request, "timm:toy", processes).outcome(mode or request.modes[0], size, Progress(done=0))
+    return _returned(Sizes(request, "timm:toy", processes).outcome(mode or request.modes[0], size, Progress(done=0)))
+
+
+def _returned(waiting: Generator[Progress, None, Outcome]) -> Outcome:
     while True:
         try:
             next(waiting)
@@ -198,6 +202,38 @@ def test_a_training_step_has_its_parts(tmp_path: Path) -> None:
     for figure in (found.forward_ms, found.backward_ms, found.optimizer_ms):
         assert figure is not None
         assert 0 < figure < (found.latency_ms or 0)
+
+
+@pytest.mark.slow
+def test_an_error_that_breaks_the_device_is_told_and_the_others_get_a_process_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an illegal access, a GPU's process cannot even free memory: freeing ends it with the same error."""
+    broken = RuntimeError("CUDA error: an illegal memory access was encountered")
+    real = variants.runner
+
+    def runner(variant: Variant, *rest: Any) -> Callable[[], Any]:
+        if variant.execution == "trace":
+            raise broken
+        return real(variant, *rest)
+
+    def release() -> None:
+        raise broken
+
+    def process(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
+        try:
+            yield from work.work(job, toy)
+        except RuntimeError:
+            yield Ended("error", "the process ended with exit code 1: the end of the log says more")
+
+    monkeypatch.setattr(variants, "runner", runner)
+    monkeypatch.setattr(side_by_side, "release", release)
+    processes = Processes(tmp_path, time.monotonic() + 60, process)
+    request = spec(variants="eager,trace,export", replicates=1)
+    waiting = Sizes(request, "timm:toy", processes).outcome("inference", 2, Progress(done=0))
+    eager, trace, export = rows.rows(request, COMMON, _returned(waiting))
+    assert (eager.status, export.status) == ("ok", "ok")
+    assert trace.error == f"RuntimeError: {broken}"
 
 
 class Sleepy(Toy):

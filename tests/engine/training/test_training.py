@@ -260,6 +260,19 @@ def test_what_cannot_work_is_refused_before_it_starts(tmp_path: Path, fields: di
 
 
 @pytest.mark.slow
+def test_a_training_works_on_its_own_accelerator_from_the_first_allocation_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pinned memory belongs to the current device, so the thread that fills it would take memory of the first one."""
+    made: list[str] = []
+    monkeypatch.setattr(torch.accelerator, "set_device_index", made.append)
+    monkeypatch.setattr(setup.precision, "set_tf32", lambda device: None)  # it holds for the whole process
+    monkeypatch.setattr(setup.clip_weights, "create", lambda *_, **__: made.append("model"))
+    with pytest.raises(AttributeError):  # there is no model to go on with
+        prepare(tiny(device="cuda:1", precision="fp32"), Place(device="cuda:1"), tmp_path)
+    assert made == ["cuda:1", "model"]
+
+
 def test_one_batch_over_and_over_is_learned(tmp_path: Path) -> None:
     curve = losses(
         train(tiny(overfit=True, epochs=None, steps=60, lr=3e-3, val_frequency=0, zeroshot_frequency=0), tmp_path)
