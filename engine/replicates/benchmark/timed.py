@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,6 +22,8 @@ from engine.results import trace_name
 from engine.specs import Variant
 
 Counts = dict[tuple[str, bool], dict[str, float | None]]
+Trace = tuple[dict[str, Any], tuple[str, ...]]
+"""Fields of a row, and notes."""
 
 
 def measure(job: Job, build: Builder) -> Iterator[Report]:
@@ -36,15 +39,20 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
     by_label = {variant.label: variant for variant in spec.plan}
     made: dict[str, Made] = {}
     counts: Counts = {}
+    traces: dict[str, Trace] = {}
 
     def ready(label: str) -> Ready:
         made[label] = prepare(job, by_label[label], stopwatch, build, resident_mb)
         return made[label].ready
 
     def afterwards(ready: Ready, measured: Measured) -> Iterator[Report | Measured]:
-        if job.traces:
-            yield Report(doing=f"{ready.label}: recording a trace")
-            measured = _traced(measured, job, ready, job.traces)
+        if job.traces and not traces:  # of all variants, because `_again` has torch forget what it has compiled
+            for label, one in made.items():
+                yield Report(doing=f"{label}: recording a trace")
+                traces[label] = _trace(job, one.ready, job.traces)
+        if ready.label in traces:
+            row, notes = traces[ready.label]
+            measured = measured.model_copy(update={"row": measured.row | row, "notes": (*measured.notes, *notes)})
         yield Report(doing=f"{ready.label}: counting")
         yield _again(_counted(measured, job, made[ready.label], counts, build), job, made[ready.label], stopwatch)
 
@@ -63,18 +71,16 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
     )
 
 
-def _traced(measured: Measured, job: Job, ready: Ready, folder: Path) -> Measured:
-    """Add a trace of a few calls, taken after all samples. folder: where traces are written."""
+def _trace(job: Job, ready: Ready, folder: Path) -> Trace:
+    """Record a trace of a few calls, after all samples. folder: where traces are written."""
     name = trace_name(job.model.library, job.model.model, job.mode, job.batch_size, ready.label)
     try:
         with ready.settings():
             slowest = trace.record(ready.phases, job.spec.device, folder.parent / name)
     except Exception as error:  # noqa: BLE001 - profilers fail in their own ways; the timing stands without a trace
-        note = f"no trace: {' '.join(str(error).split())[:300]}"
-        return measured.model_copy(update={"notes": (*measured.notes, note)})
-    notes = measured.notes if slowest else (*measured.notes, f"the profiler saw no kernels of {job.spec.device}")
-    row = measured.row | {"trace_file": name, "slowest": [one.model_dump() for one in slowest]}
-    return measured.model_copy(update={"row": row, "notes": notes})
+        return {}, (f"no trace: {' '.join(str(error).split())[:300]}",)
+    notes = () if slowest else (f"the profiler saw no kernels of {job.spec.device}",)
+    return {"trace_file": name, "slowest": [one.model_dump() for one in slowest]}, notes
 
 
 def _counted(measured: Measured, job: Job, made: Made, counts: Counts, build: Builder) -> Measured:

@@ -4,10 +4,12 @@ import gzip
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch._inductor.config
+from torch._dynamo.utils import get_compilation_metrics
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import EventList, FunctionEvent
 
@@ -16,10 +18,12 @@ from engine.models import steps, variants
 from engine.models.built import Built
 from engine.models.variants import Numbers
 from engine.replicates import graphs
+from engine.replicates.benchmark import work
 from engine.replicates.benchmark.job import Job
 from engine.replicates.benchmark.prepared import switches
 from engine.specs import Refused, Variant
 from engine.specs.benchmark import BenchmarkSpec
+from tests.engine.replicates.test_failures import toy
 
 pytestmark = [pytest.mark.slow]
 
@@ -62,6 +66,30 @@ def test_a_trace_has_the_phases_and_the_slowest_operators(tmp_path: Path) -> Non
         names = [event.get("name") for event in json.load(file)["traceEvents"]]
     assert names.count("forward") >= trace.CALLS
     assert "aten::mm" in names
+
+
+def test_nothing_is_compiled_while_a_trace_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not of the later variants, although each is compiled a second time after its timing."""
+    compiled: list[int] = []
+    real = trace.record
+
+    def record(*how: Any) -> Any:
+        before = len(get_compilation_metrics())
+        found = real(*how)
+        compiled.append(len(get_compilation_metrics()) - before)
+        return found
+
+    monkeypatch.setattr(trace, "record", record)
+    variants = "eager,compile:aot_eager,compile:eager"
+    request = BenchmarkSpec(
+        models="timm:toy", variants=variants, replicates=1, min_seconds=0.01, min_samples=3, threads=1, trace=True
+    )
+    folder = tmp_path / "traces"
+    job = Job(spec=request, model="timm:toy", mode="inference", batch_size=2, parent=1, traces=folder)
+    found = [report.measured for report in work.work(job, toy) if report.measured]
+    assert [one.label for one in found] == variants.split(",")
+    assert all(one.row["slowest"] and one.compile_again_ms for one in found[1:])
+    assert compiled == [0, 0, 0]
 
 
 def test_the_marks_of_optimizers_and_compiled_graphs_are_no_kernels() -> None:
