@@ -190,7 +190,8 @@ def models(options: Asked, done: list[Line]) -> Iterator[Line]:
             timer: dict[str, Line] = {}
             with tempfile.TemporaryDirectory() as folder:
                 for event in events(spec, Path(folder)):
-                    if isinstance(event, Artifact):  # all is timed; what was compiled for it is still there
+                    # all is timed, and what was compiled for it is still there; back-to-back times have a file, too
+                    if isinstance(event, Artifact) and not timer:
                         timer = by_timer(spec, name, mode, options)
                     elif isinstance(event, BenchmarkRow):
                         yield beside(event, name, timer.get(event.variant, {}))

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu
-from engine.results import BenchmarkRow, DeviceRow
+from engine.results import Artifact, BenchmarkRow, DeviceRow
 from engine.settings import ROOT
+from engine.specs import BenchmarkSpec
 
 TIMEOUT_S = 1500
 """Limits a dozen processes that each load torch, on a machine that does other things as well."""
@@ -95,6 +96,23 @@ def test_rates_stand_beside_the_data_sheet_of_a_known_gpu() -> None:
         lines = [gpu.rated(row.model_dump(mode="json"), gpu.SHEETS.get(name, {})) for row in rows]
         assert [line["share"] for line in lines] == pytest.approx(shares)
     assert gpu.SHEETS["NVIDIA H200"]["copy"] == 4.8
+
+
+def test_the_timer_times_each_variant_once_where_samples_fill_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, latency and back-to-back time have a file each."""
+    known = {"library": "timm", "model": "test_vit", "device": "cuda:0", "mode": "inference", "variant": "eager"}
+    row = BenchmarkRow.model_validate(known | {"batch_size_requested": "2", "batch_size": 2, "precision": "tf32"})
+    files = [Artifact(name=f"samples/{name}.csv", kind="samples") for name in ("a", "a__back_to_back")]
+    timed: list[str] = []
+
+    def by_timer(spec: BenchmarkSpec, name: str, mode: str, options: gpu.Asked) -> dict[str, gpu.Line]:
+        timed.append(name)
+        return {"eager": {"ms": 2.0}}
+
+    monkeypatch.setattr(gpu, "events", lambda *_: iter([*files, row]))
+    monkeypatch.setattr(gpu, "by_timer", by_timer)
+    (line,) = gpu.models(gpu.Asked("cuda:0", quick=True), [])
+    assert (line["timer_ms"], timed) == (2.0, ["timm:test_vit"])
 
 
 def test_the_timer_is_compared_with_what_is_queued_like_its_calls() -> None:
