@@ -104,6 +104,8 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
             settling=settling,
             records_graphs=variant.execution == "cudagraphs" or settling > 0,
         )
+    if settling and counters["inductor"]["cudagraph_skips"]:
+        notes = (*notes, "torch runs compiled graphs of this variant without CUDA graphs; the log says why")
     row = describe(job, built, found) | graphs(counters)
     measured = measured.model_copy(update={"loading_s": loading_s, "row": row, "notes": notes})
     return Made(variant, built, found, Ready(variant.label, phases, settings, measured))

@@ -16,7 +16,7 @@ from torch.autograd.profiler_util import EventList, FunctionEvent
 from engine.measure import trace
 from engine.models import steps, variants
 from engine.models.built import Built
-from engine.models.variants import Numbers
+from engine.models.variants import Numbers, settling_calls
 from engine.replicates import graphs
 from engine.replicates.benchmark import work
 from engine.replicates.benchmark.job import Job
@@ -66,6 +66,20 @@ def test_a_trace_has_the_phases_and_the_slowest_operators(tmp_path: Path) -> Non
         names = [event.get("name") for event in json.load(file)["traceEvents"]]
     assert names.count("forward") >= trace.CALLS
     assert "aten::mm" in names
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_variant_says_that_torch_gave_up_its_cuda_graphs(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """inductor gives them up for a CPU, where nobody expects any. On a GPU it may do so for parts of a model."""
+    real = settling_calls
+    monkeypatch.setattr(variants, "settling_calls", lambda variant, _: real(variant, device))
+    request = BenchmarkSpec(
+        models="timm:toy", variants="compile:max-autotune", replicates=2, min_seconds=0.01, min_samples=3, threads=1
+    )
+    job = Job(spec=request, model="timm:toy", mode="inference", batch_size=2, parent=1)
+    (found,) = (report.measured for report in work.work(job, toy) if report.measured)
+    told = "torch runs compiled graphs of this variant without CUDA graphs; the log says why"
+    assert (told in found.notes) == (device == "cuda"), found
 
 
 def test_nothing_is_compiled_while_a_trace_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
