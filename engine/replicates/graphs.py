@@ -32,7 +32,7 @@ def graphs(counters: Any) -> dict[str, Any]:
         return {}
     from torch._dynamo import utils
 
-    again = [one for one in utils.get_compilation_metrics() if one.recompile_reason]
+    again = _recompiled(utils.get_compilation_metrics())
     return {
         "calls_captured": counters["stats"]["calls_captured"],
         "unique_graphs": counters["stats"]["unique_graphs"],
@@ -47,6 +47,21 @@ def graphs(counters: Any) -> dict[str, Any]:
             for one in again
         ),
     }
+
+
+def _recompiled(compilations: Iterable[Any]) -> list[Any]:
+    """Return those of a subject's compilations that repeat an earlier one of its own.
+
+    Where torch cannot isolate subjects (2.11), it also calls a code's first compilation for a subject a repetition if
+    it has compiled the same code for another one.
+    """
+    seen, again = set[tuple[Any, ...]](), []
+    for one in compilations:
+        code = (one.co_filename, one.co_firstlineno, one.co_name)
+        if one.recompile_reason and code in seen:
+            again.append(one)
+        seen.add(code)
+    return again
 
 
 def _limited(reasons: Iterable[str]) -> tuple[str, ...]:

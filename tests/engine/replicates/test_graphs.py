@@ -51,6 +51,19 @@ def test_a_break_is_told_with_its_line_and_a_recompilation_with_its_guard() -> N
     torch._dynamo.reset()
 
 
+def test_the_same_code_in_another_variant_is_no_recompilation() -> None:
+    """Without isolate_recompiles, as in torch 2.11, all variants share what torch keeps of a code."""
+    torch._dynamo.reset()
+    for backend in ("eager", "aot_eager"):
+        counters = graphs.fresh_counters(compiles=True)
+        run = torch.compile(with_break, backend=backend, dynamic=False)
+        run(torch.ones(2))
+        assert graphs.graphs(counters)["recompilations"] == 0, backend
+        run(torch.ones(3))
+        assert graphs.graphs(counters)["recompilations"] == 2, backend
+    torch._dynamo.reset()
+
+
 def test_nothing_is_told_of_what_is_not_compiled() -> None:
     assert graphs.graphs(graphs.fresh_counters(compiles=False)) == {}
 
@@ -69,8 +82,15 @@ def test_a_trace_has_the_phases_and_the_slowest_operators(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_variant_says_that_torch_gave_up_its_cuda_graphs(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    """inductor gives them up for a CPU, where nobody expects any. On a GPU it may do so for parts of a model."""
+def test_a_variant_says_that_torch_gave_up_its_cuda_graphs(
+    monkeypatch: pytest.MonkeyPatch, device: str, tmp_path: Path
+) -> None:
+    """inductor gives them up for a CPU, where nobody expects any. On a GPU it may do so for parts of a model.
+
+    The caches are empty, as those of a job's first process: torch 2.11 decides only where it compiles.
+    """
+    torch._dynamo.reset()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     real = settling_calls
     monkeypatch.setattr(variants, "settling_calls", lambda variant, _: real(variant, device))
     request = BenchmarkSpec(
