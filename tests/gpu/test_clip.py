@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from engine.measure.environment import computes_bf16
-from engine.models.variants import has_tf32
+from engine.models import variants
+from engine.models.variants import Numbers, has_tf32
 from engine.training import checkpoints, precision
 from tests.support.training import losses, rows, tiny, train
 
@@ -42,10 +42,9 @@ def test_a_training_is_continued_from_its_checkpoint(tmp_path: Path, chosen: str
 def test_the_gpu_computes_what_the_cpu_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without TF32, whose products keep 11 bits of each factor."""
     monkeypatch.setattr(precision, "set_tf32", lambda device: None)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     here = losses(train(tiny(epochs=1), tmp_path / "cpu"))
-    there = losses(train(tiny(epochs=1, device="cuda:0", precision="fp32"), tmp_path / "gpu"))
+    with variants.switches(Numbers("float32"), training=True, cudnn_benchmark=False, deterministic=False):
+        there = losses(train(tiny(epochs=1, device="cuda:0", precision="fp32"), tmp_path / "gpu"))
     assert [loss for _, loss in there] == pytest.approx([loss for _, loss in here], rel=1e-3)
 
 
