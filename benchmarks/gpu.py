@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gpu_children
+from engine import atomic
 
 ROOT = Path(__file__).resolve().parent.parent
 Line = dict[str, Any]
@@ -282,7 +283,7 @@ def measure(options: Asked, steps: list[str], output: Path | None, earlier: dict
 def _write(report: dict[str, Any], output: Path | None) -> None:
     if output:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(report, indent=2) + "\n")
+        atomic.write(output, json.dumps(report, indent=2) + "\n")  # a run may be killed at its machine's limit
 
 
 def _row(cells: Any) -> str:

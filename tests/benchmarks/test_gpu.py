@@ -1,6 +1,7 @@
 """`make gpu`'s benchmark: its every step on the CPU, the device swapped, and what its lines are compared with."""
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,20 @@ def test_a_process_of_the_training_step_has_the_packages_that_lie_beside(
     environment = train_throughput.environment(train_throughput.CASES["digits-clip"])
     command = [sys.executable, "-c", "import only_beside, engine.settings"]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+
+
+def test_a_report_that_is_cut_off_leaves_the_one_before_it(tmp_path: Path) -> None:
+    """--append goes on with it. The limit of a file's size ends the writing, as a kill or a full disk would."""
+    output = tmp_path / "gpu.json"
+    gpu._write({"steps": {}}, output)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            gpu._write({"steps": {"rates": "x" * 100_000}}, output)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert json.loads(output.read_text()) == {"steps": {}}
 
 
 def test_rates_stand_beside_the_data_sheet_of_a_known_gpu() -> None:
