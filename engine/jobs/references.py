@@ -71,11 +71,30 @@ def _evaluation(store: Store, settings: Settings, spec: EvaluateSpec) -> Evaluat
                     held_out.append(data)
     if spec.held_out:
         _check_equal(spec, splits)
-    update |= next(iter(splits.values()), {}) if spec.held_out or len(spec.sources) == 1 else {}
+    if spec.held_out or len(spec.sources) == 1:
+        update |= _fitting(spec, splits)
     update |= {"held_out_data": tuple(dict.fromkeys(held_out))}
     lines = [f"{subject.model},{subject.checkpoint}".removesuffix(",") for subject in others]
     update |= {"model": first.model, "checkpoint": first.checkpoint, "more_models": tuple(lines)}
     return EvaluateSpec.model_validate({**spec.model_dump(), **update})
+
+
+def _fitting(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields of the split, which are equal in all trainings if held-out pairs are asked for.
+
+    Without held-out pairs, a field that the request sets stays as it is. Errors: Refused when held-out pairs are asked
+    for and the request sets a field that the training had otherwise.
+    """
+    what, split = next(iter(splits.items()), ("", {}))
+    given = {name: value for name in split if (value := getattr(spec, name)) not in (spec.default(name), split[name])}
+    if spec.held_out:
+        for name, value in given.items():
+            had = f"all {name}" if split[name] is None else f"{name} {split[name]}"
+            raise Refused(
+                f"{what} was trained with {had}, which decides the pairs that it held out: leave out {name} {value}, "
+                "or give --no-held-out"
+            )
+    return {**split, **given}
 
 
 def _configs(spec: EvaluateSpec, subjects: Sequence[_Subject]) -> dict[str, Any]:

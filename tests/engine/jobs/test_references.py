@@ -44,6 +44,21 @@ def test_a_run_is_evaluated_on_what_it_has_held_out(store: Store, settings: Sett
     assert (spec.seed, spec.val_fraction, spec.samples) == (3, 0.3, 500)
 
 
+def test_a_setting_that_does_not_fit_the_held_out_pairs_is_refused_and_else_kept(
+    store: Store, settings: Settings
+) -> None:
+    run_id = trained(store, settings, seed=3, val_fraction=0.3)
+    message = f"^run {run_id} was trained with all samples, which decides the pairs that it held out: leave out samples"
+    with pytest.raises(Refused, match=f"{message} 20, or give --no-held-out$"):
+        evaluate(store, settings, model=str(run_id), samples=20)
+    with pytest.raises(Refused, match=r"was trained with val_fraction 0\.3, .*: leave out val_fraction 0\.5"):
+        evaluate(store, settings, model=str(run_id), val_fraction=0.5)
+    spec = evaluate(store, settings, model=str(run_id), seed=3, samples=20, held_out=False)
+    assert (spec.seed, spec.samples, spec.held_out) == (3, 20, False)
+    again = evaluate(store, settings, **evaluate(store, settings, model=str(run_id)).model_dump())
+    assert (again.seed, again.val_fraction, again.samples) == (3, 0.3, None)
+
+
 def test_the_same_folder_is_known_however_it_is_written(store: Store, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     run_id = trained(store, settings, data=str(tmp_path / "photos"), data_kind="folder", seed=7, val_fraction=0.4)
@@ -128,7 +143,7 @@ def test_a_training_is_continued_as_it_was_asked_for(store: Store, settings: Set
 def test_a_checkpoint_of_ours_is_evaluated_on_what_its_training_held_out(store: Store, settings: Settings) -> None:
     run_id = trained(store, settings, seed=3, val_fraction=0.3, samples=500)
     path = str(RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt")
-    spec = evaluate(store, settings, checkpoint=path, val_fraction=0.5)
+    spec = evaluate(store, settings, checkpoint=path)
     assert (spec.checkpoint, spec.seed, spec.val_fraction, spec.samples) == (path, 3, 0.3, 500)
     whole = trained(store, settings, val_fraction=0)
     path = str(RunFiles(settings.runs_dir, whole).dir / "checkpoints" / "best.pt")
