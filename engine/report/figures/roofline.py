@@ -103,13 +103,15 @@ def _symbols(models: pd.DataFrame, shape: str) -> list[str]:
 
 
 def _hover(row: Mapping[Any, Any]) -> str:
-    part = "training, its forward pass" if row["mode"] == "training" else row["mode"]
+    part, took = row["mode"], row["latency_ms"]
+    if part == "training":
+        part, took = "training, its forward pass", row["forward_ms"]
     lines = [
         f"<b>{text(row['name'])}</b>",
         f"{text(row['variant'])}, {part}, batch {row['batch_size']}, {text(row['image_size'])} px, {row['dtype']}",
         *([f"the {row['tower']} tower alone"] if row["tower"] != "whole" else []),
         *([f"{row['cache']} cache"] if row["cache"] != "hot" else []),
-        f"{compute(row['gflop_per_s'])} at {digits(row['intensity'])} FLOP/B, {digits(row['latency_ms'])} ms",
+        f"{compute(row['gflop_per_s'])} at {digits(row['intensity'])} FLOP/B, {digits(took)} ms",
         *([FUSED] if row["intensity_of"] == "eager" else []),
         *([in_words(row["flags"])] if row["flags"] else []),
         f"{row['date']}, run {row['run']}",
@@ -135,7 +137,8 @@ def _model_labels(models: pd.DataFrame) -> list[dict[str, Any]]:
     labels: list[dict[str, Any]] = []
     for index in standouts(models, "intensity", "gflop_per_s"):
         row = models.loc[index]
-        label = _label(row["intensity"], row["gflop_per_s"], text(row["model"]), xanchor="left", xshift=8)
+        name = text(row["model"]) + (", training" if row["mode"] == "training" else "")
+        label = _label(row["intensity"], row["gflop_per_s"], name, xanchor="left", xshift=8)
         if all(abs(label["x"] - other["x"]) > WIDE or abs(label["y"] - other["y"]) > HIGH for other in labels):
             labels.append(label)
     return labels

@@ -17,7 +17,7 @@ LATEST = 50
 """Read at most this many runs of a kind, newest first, because a page reads all their rows."""
 POINTS = (
     "where name model family variant mode batch_size image_size dtype device device_name threads latency_ms "
-    "intensity intensity_of gflop_per_s flags run date tower context_length cache cudnn_benchmark deterministic "
+    "forward_ms intensity intensity_of gflop_per_s flags run date tower context_length cache cudnn_benchmark deterministic "
     "optimizer"
 ).split()
 FUSING = ("compile", "trace")
@@ -55,7 +55,7 @@ def models(store: Store) -> pd.DataFrame:
     """Return the latest timing of every model in every setting that was timed and counted: the points of a roofline.
 
     Models of the latest LATEST benchmarks are included, as their library defines them: without other classes, channels
-    or keywords. Columns: those of POINTS. `gflop_per_s` is the rate achieved, `intensity` is in FLOPs per byte.
+    or keywords. Columns: those of POINTS. `gflop_per_s` is the rate achieved, of a training in `forward_ms`; `intensity` is in FLOPs per byte.
     `intensity_of` is `itself`, or `eager` if a compiler may have fused operators: the true intensity is then higher.
     """
     points = []
@@ -72,7 +72,7 @@ def models(store: Store) -> pd.DataFrame:
             place = where(row.host or run.host, row.device, row.device_name, row.threads)
             points.append(figures | {"where": place, "run": run.id, "date": date[:10]})
     frame = pd.DataFrame(points, columns=POINTS)
-    result = {"latency_ms", "intensity", "intensity_of", "gflop_per_s", "flags", "run", "date"}
+    result = {"latency_ms", "forward_ms", "intensity", "intensity_of", "gflop_per_s", "flags", "run", "date"}
     return frame.drop_duplicates([name for name in POINTS if name not in result], ignore_index=True)
 
 

@@ -260,6 +260,17 @@ def test_a_tower_or_a_cold_cache_is_a_point_of_its_own_and_says_so(store: Store)
     assert ["cold cache" in text for text in trace.text] == [False, True, False]
 
 
+def test_the_point_of_a_training_says_which_time_its_rate_is_of(store: Store) -> None:
+    row = timed(mode="training", forward_ms=40.0, latency_ms=120.0)
+    finish(store, BenchmarkSpec(models=("resnet18",)), row)
+    points = timings_rates.models(store)
+    assert points.loc[0, ["gflop_per_s", "forward_ms", "latency_ms"]].to_list() == [200.0, 40.0, 120.0], "8 GFLOPs"
+    figure = roofline(timings_rates.rates(store), points, styles={})
+    assert "training, its forward pass" in figure.data[0].text[0]
+    assert ", 40 ms" in figure.data[0].text[0]
+    assert [label.text for label in figure.layout.annotations] == ["resnet18, training"]
+
+
 def test_a_compiled_model_is_never_drawn_as_if_the_intensity_of_eager_were_its_own(store: Store) -> None:
     hollow = ("compile", "compile:max-autotune+bfloat16", "trace+channels_last")
     filled = ("eager", "eager+channels_last", "export", "cudagraphs")
