@@ -1,6 +1,6 @@
 # Two commands do everything on a fresh machine: `make run` and `make test`.
 #
-#   make run      set up, start the app on http://127.0.0.1:8501 and open it
+#   make run      set up, and start the app on http://127.0.0.1:8501
 #   make test     set up with the development requirements and a browser, then run all tests but the following:
 #   make test-cluster   the tests that need PostgreSQL, nginx (both from the system's packages) or Ray
 #   make cluster  start the head of a Ray cluster on this machine, which docs/deploy.md explains

@@ -58,16 +58,20 @@ def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> str
     compared = lines.merge(before, on=[*KEY, "accuracy"], how="left", suffixes=("", "_before"))
     new, same = compared["percent_before"].isna(), compared["percent_before"] == compared["percent"]
     _merge(lines, to / f"{_stem(table, name)}.csv")
-    changes = f"{int(new.sum()):,} new values, {int((~new & ~same).sum()):,} changed"
-    return f"{plural(len(ours), 'row')} of {table.repository}: {changes}; imported ones stand in for shipped ones"
+    changes = f"{plural(int(new.sum()), 'new value')}, {int((~new & ~same).sum()):,} changed"
+    return f"{plural(len(ours), 'row')} of {table.repository}: {changes}. Imported values replace the shipped ones"
 
 
 def _parsed(content: bytes, name: str) -> pd.DataFrame:
     if len(content) > LARGEST_FILE:
         raise Refused(f"{name} has {len(content):,} bytes, at most {LARGEST_FILE:,} are taken")
+    if not content.strip():
+        raise Refused(f"{name} is empty")
     try:
         frame = pd.read_csv(StringIO(content.decode("utf-8-sig")), dtype=str, keep_default_na=False)
-    except (ValueError, pd.errors.ParserError) as error:  # ValueError includes UnicodeDecodeError
+    except UnicodeDecodeError as error:
+        raise Refused(f"{name} is not a text file in UTF-8: its byte {error.start:,} is not part of a text") from error
+    except (ValueError, pd.errors.ParserError) as error:
         raise Refused(f"{name} is no CSV that can be read: {error}") from error
     if not isinstance(frame.index, pd.RangeIndex):
         raise Refused(f"{name} has more cells in a line than it has columns")

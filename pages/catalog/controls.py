@@ -128,6 +128,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
             format_func=lambda key: f"{'↓' if key.startswith('-') else '↑'} {title(key.removeprefix('-'))}",
             key="catalog_sort",
             bind=BIND,
+            select_all=False,
             placeholder="default order",
             help="Sort the table by these columns, in this order: ↑ smallest first, ↓ largest first. A click on a "
             "column's header also sorts, but the address does not store it.",

@@ -150,7 +150,7 @@ def draw_import() -> None:
         if len(matched.unmatched):
             results_table(matched.unmatched, key="catalog_unmatched", alt="Published rows without a model", height=220)
         if backend.user().role >= Role.ADMIN:  # an import changes what everybody sees
-            _import()
+            _import(len(matched.unmatched))
 
 
 def _import_open() -> bool:
@@ -158,12 +158,14 @@ def _import_open() -> bool:
     return any(st.session_state.get(name) for name in (FILE, DONE))
 
 
-def _import() -> None:
+def _import(unmatched: int) -> None:
+    """Draw the form of an import. unmatched: number of published rows without a model, which are listed above."""
     st.markdown("**Import a newer version of a publisher's table**")
     st.caption(
         f"Download timm's [results-*.csv]({publishers.TIMM.page}), or open_clip's openclip_results.csv or "
         f"openclip_retrieval_results.csv, from its [docs folder]({publishers.ZEROSHOT.page}). Keep the file's name. "
-        "The whole table is checked first. If it has an error, nothing is imported."
+        "The whole table is checked first. If it has an error, nothing is imported. Imported values are credited to "
+        "the publisher, so do not add your own."
     )
     file = st.file_uploader("Table (.csv)", type="csv", key=FILE, max_upload_size=LARGEST_MB)
     if st.button("Import", key="catalog_import", icon=":material/upload:", disabled=file is None) and file:
@@ -177,4 +179,5 @@ def _import() -> None:
         st.session_state[DONE] = sentence
         st.rerun(scope="app")
     if DONE in st.session_state:
-        st.success(plain(st.session_state.pop(DONE)), icon=":material/check:")
+        rest = f" {unmatched:,} published rows match no counted model and are listed above." if unmatched else ""
+        st.success(plain(f"{st.session_state.pop(DONE)}.{rest}"), icon=":material/check:")

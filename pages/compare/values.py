@@ -23,7 +23,7 @@ FIRST = ("gmacs", "zeroshot_top1_percent", "acc1_percent", "image_to_text_r1_per
 """Metrics that the chart shows first: the first one that the rows have."""
 CAPTIONS: dict[How, str] = {
     "ratio": "Ratios are relative to the baseline: 2 is twice as much. Counts are exact, so they have no interval.",
-    "difference": "Differences are relative to the baseline, those of shares in percentage points. Each value comes "
+    "difference": "A difference is the value minus the baseline's, for shares in percentage points. Each value comes "
     "from one run with one seed.",
 }
 RATES = "Ratios are relative to the baseline: 2 is twice as much. Each rate is a median, shown without its spread."

@@ -392,8 +392,10 @@ resnet18.mine_in1k,{top1},1.000,99.500,0.500,11.69,224,0.900,bicubic
 def test_a_newer_table_is_taken_in(store: Store) -> None:
     app = uploaded(open_page(catalog_y=TOP1), "results-imagenet.csv", TABLE.format(top1="99.000"))
     assert not app.exception
-    assert "1 row of huggingface/pytorch-image-models: 2 new values, 0 changed" in app.success[0].value.replace(
-        "\\", ""
+    told = app.success[0].value.replace("\\", "")
+    assert "1 row of huggingface/pytorch-image-models: 2 new values, 0 changed. Imported values replace" in told
+    assert told.endswith(
+        f". {len(app.dataframe[-1].value):,} published rows match no counted model and are listed above."
     )
     table = app.dataframe[0].value
     row = table[table["pretrained"] == "mine_in1k"].iloc[0]

@@ -17,8 +17,8 @@ LATEST = 50
 """Read at most this many runs of a kind, newest first, because a page reads all their rows."""
 POINTS = (
     "where name model family variant mode batch_size image_size dtype device device_name threads latency_ms "
-    "forward_ms intensity intensity_of gflop_per_s flags run date tower context_length cache cudnn_benchmark deterministic "
-    "optimizer"
+    "forward_ms intensity intensity_of gflop_per_s flags run date tower context_length cache cudnn_benchmark "
+    "deterministic optimizer"
 ).split()
 FUSING = ("compile", "trace")
 """Variants whose label begins with one of these may fuse operators, and then move less memory than eager."""
@@ -55,7 +55,8 @@ def models(store: Store) -> pd.DataFrame:
     """Return the latest timing of every model in every setting that was timed and counted: the points of a roofline.
 
     Models of the latest LATEST benchmarks are included, as their library defines them: without other classes, channels
-    or keywords. Columns: those of POINTS. `gflop_per_s` is the rate achieved, of a training in `forward_ms`; `intensity` is in FLOPs per byte.
+    or keywords. Columns: those of POINTS. `gflop_per_s` is the rate achieved, of a training in `forward_ms`.
+    `intensity` is in FLOPs per byte.
     `intensity_of` is `itself`, or `eager` if a compiler may have fused operators: the true intensity is then higher.
     """
     points = []

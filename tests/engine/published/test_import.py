@@ -51,15 +51,15 @@ def test_timms_own_table_stands_in_for_what_was_shipped(tmp_path: Path) -> None:
     ((_, other),) = percent(tmp_path, "resnet50", "imagenet_v2_top1", "a1_in1k", "288")  # another test set: as shipped
     assert "imported" not in other
     again = take(TIMM.encode(), "results-imagenet.csv", tmp_path)
-    assert ": 0 new values, 0 changed;" in again
+    assert ": 0 new values, 0 changed." in again
     changed = take(TIMM.replace("77.000,23.000", "78.000,22.000").encode(), "results-imagenet.csv", tmp_path)
-    assert ": 0 new values, 1 changed;" in changed
+    assert ": 0 new values, 1 changed." in changed
     assert percent(tmp_path, "brand_new", "imagenet_top1")[0][0] == 78.0
     (file,) = tmp_path.glob("*.csv")
     file.write_text(file.read_text().replace(",accuracy,", ",figure,", 1))  # as older versions wrote it
     assert percent(tmp_path, "brand_new", "imagenet_top1")[0][0] == 78.0
     again = take(TIMM.encode(), "results-imagenet.csv", tmp_path)
-    assert ": 0 new values, 1 changed;" in again
+    assert ": 0 new values, 1 changed." in again
     assert percent(tmp_path, "brand_new", "imagenet_top1")[0][0] == 77.0
 
 
@@ -105,8 +105,8 @@ REFUSED = [
     (TIMM.replace("resnet50", "<b>x</b>"), "results-imagenet.csv", "which is not a name"),
     (TIMM.splitlines()[0] + "\n", "results-imagenet.csv", "0 rows"),
     ("<html>\n<p>no table</p>\n", "results-imagenet.csv", "none of the layouts that are known"),
-    ("", "results-imagenet.csv", "no CSV that can be read"),
-    ("\x00\xff\n" * 10, "x.csv", "no CSV that can be read"),
+    ("", "results-imagenet.csv", "^results-imagenet.csv is empty$"),
+    ("\x00\xff\n" * 10, "x.csv", "^x.csv is not a text file in UTF-8: its byte 1 is"),
     (TIMM.replace("bicubic\nbrand", "bicubic,1,2\nbrand"), "results-imagenet.csv", "no CSV that can be read"),
     (TIMM.replace("bicubic\n", "bicubic,1\n"), "results-imagenet.csv", "more cells in a line than it has columns"),
     (clip("openclip_zeroshot", {"MNIST": "68.3"}), "openclip_results.csv", "line 2: MNIST is '68.3', .* from 0 to 1"),
