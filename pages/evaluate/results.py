@@ -144,6 +144,9 @@ def _metrics(row: EvaluateRow) -> None:
         if row.classes:
             guessing = f" (guessing is right for {100 / row.classes:.3g} %)" if row.acc1 is not None else ""
             parts.append(plural(row.classes, "class", "es") + guessing)
+        if row.images and (largest := _largest_rank(row)):
+            chance = 100 * min(1.0, largest / row.images)
+            parts.append(f"guessing gives a text → image R@{largest} of {chance:.3g} %")
         parts.append(f"{row.device}, {row.precision}")
         if row.probe_images is not None and row.probe_c is not None:
             parts.append(f"probe trained on {row.probe_images:,} images with C = {row.probe_c:g}")
@@ -154,6 +157,13 @@ def _metrics(row: EvaluateRow) -> None:
             st.caption(f":material/warning: {plain(doubt)}")
         for note in row.notes:
             st.caption(plain(note))
+
+
+def _largest_rank(row: EvaluateRow) -> int:
+    """Return the largest k of the row's recalls at k from text to image, 0 without any."""
+    known = [name for name in RECALLS if getattr(row, name) is not None]
+    ranks = [int(name.rpartition("_r")[2]) for name in (*known, *row.recalls) if name.startswith("text_to_image_r")]
+    return max(ranks, default=0)
 
 
 def _read(run: Run, file: str, read: Callable[..., Content], *options: Any) -> Content | None:
