@@ -89,6 +89,13 @@ class Engine(BaseModel):
         CliApp.run_subcommand(self)
 
 
+def _sentence(problem: Any) -> str:
+    """Return a sentence on one of the problems of a `ValidationError`."""
+    whole = isinstance(problem["input"], dict)  # two flags that exclude each other
+    given = "" if whole else f" (given: {problem['input']!r})"
+    return f"{flag(Engine, problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}{given}"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
@@ -96,10 +103,8 @@ def main(arguments: Sequence[str]) -> int:
         CliApp.run(Engine, list(arguments) or ["--help"], cli_settings_source=source)
         sys.stdout.flush()
     except ValidationError as error:
-        for problem in error.errors():
-            whole = isinstance(problem["input"], dict)  # two flags that exclude each other
-            given = "" if whole else f" (given: {problem['input']!r})"
-            note(f"error: {flag(Engine, problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}{given}")
+        for line in dict.fromkeys(map(_sentence, error.errors())):  # once for both sides of an image
+            note(f"error: {line}")
         return 2
     except (SettingsError, Refused, LookupError) as error:
         note(f"error: {printable(str(error))}")

@@ -330,4 +330,4 @@ class BenchmarkSpec(Floors, Spec):
     @property
     def summary(self) -> str:
         ways = ", ".join(self.variants)
-        return f"{shortened(self.models)} ({self.mode} {self.purpose}, {ways}, {self.device})"
+        return f"{shortened(self.models)} ({' and '.join(self.modes)} {self.purpose}, {ways}, {self.device})"

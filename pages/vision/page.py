@@ -64,9 +64,10 @@ def describe(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     per = " and ".join(name for name, many in several.items() if many)
     processes = plural(spec.processes, "fresh process", "es") + (f" per {per}" if per else "")
     nodes = f", shared by {spec.nodes} nodes" if spec.nodes > 1 else ""
+    modes = " and ".join(spec.modes)
     action = "Times" if spec.purpose == "performance" else "Compares the results of"
     return (
-        f"{action} {plural(len(models), 'model')} ({variants}, {spec.mode}, batch {spec.batch_size}) on {spec.device} "
+        f"{action} {plural(len(models), 'model')} ({variants}, {modes}, batch {spec.batch_size}) on {spec.device} "
         f"in {processes}{nodes}, {time}: {shortened(models, 3)}"
     )
 

@@ -100,6 +100,12 @@ def test_bad_usage_is_named_and_leaves_with_2(
     assert answer in capsys.readouterr().err
 
 
+def test_one_size_for_both_sides_has_one_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--models", "resnet18", "--image-size", "0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: --image-size: Input should be greater than or equal to 1")
+
+
 def test_what_others_wrote_cannot_steer_the_terminal(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.enqueue(ProfileSpec(models=("resnet18",)), name="x\n    9  profile    finished \x1b[2K\x1b]0;title\x07")
     assert main(["runs"]) == 0

@@ -123,6 +123,11 @@ def test_bad_requests_are_refused(fields: dict[str, Any], answer: str) -> None:
     assert answer in str(refusal.value)
 
 
+def test_both_modes_are_named() -> None:
+    request = BenchmarkSpec(models=("timm:resnet18",), mode="both")
+    assert request.summary == "timm:resnet18 (inference and training performance, eager, cpu)"
+
+
 def test_a_spec_survives_the_store() -> None:
     spec = benchmark(
         batch_size="sweep", variants="eager,compile:max-autotune", precision="float32,amp", image_size="64x96"
