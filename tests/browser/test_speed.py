@@ -92,6 +92,8 @@ def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_pa
         for tab in ("Speed-up", "Samples", "Compare two", "Published"):
             page.get_by_role("tab", name=tab, exact=True).click()
             expect(page.get_by_role("tab", name=tab, exact=True)).to_have_attribute("aria-selected", "true")
-            page.wait_for_function(DRAWN)  # the answer to one click undoes another that comes before it
+            # the answer to one click undoes another that comes before it, and only it fills the tab
+            expect(page.get_by_role("tabpanel", name=tab, exact=True)).to_have_text(re.compile(r"\w"))
+            page.wait_for_function(DRAWN)
         with downloaded(page, "CSV as PyTorch's dynamo", "Download").open(newline="") as file:
             assert {line["name"].partition(" ")[0] for line in csv.DictReader(file)} == {MODELS[0]}
