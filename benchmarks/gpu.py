@@ -13,8 +13,8 @@ Every step runs the program's own tasks and writes its lines into the output as 
 off keeps what it has. --append goes on with such a file. --quick takes small models and few samples; with
 `--device cpu` it runs every step on a machine without a GPU.
 
-The time limit (--minutes) is looked at before each line of `models`, which are sorted by importance. All of it takes
-about 20 minutes on an H100.
+The time limit (--minutes) is looked at before each line of `models`, which are sorted by importance. All of it
+may take 25 to 30 minutes on an H100, which is an estimate: it has not run on one yet.
 """
 
 import argparse

@@ -186,9 +186,8 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
     """Return a training that is ready for its first step. Errors: Refused, DataProblem, errors of building the
     model."""
     spec = resolved(spec)
-    if (
-        ":" in place.device
-    ):  # otherwise pinned memory would open a context on the first accelerator, whoever works there
+    if ":" in place.device:
+        # otherwise the thread that pins memory opens a context on the first accelerator, whoever works there
         torch.accelerator.set_device_index(place.device)
     precision.set_tf32(place.device)
     held = hold(spec, run_dir, roots)
