@@ -9,6 +9,7 @@ from typing_extensions import TypeAliasType
 
 from engine.specs.base import RealDevice, Spec
 from engine.specs.clip import (
+    DIGITS_MODEL,
     MODEL,
     MODEL_LENGTH,
     SAME_PAIRS,
@@ -92,6 +93,13 @@ class EvaluateSpec(ClipFields, Spec):
         *("model", "configs", "checkpoint", "image_size", "context_length", "device", "precision"),
     )
 
+    model: str = Field(
+        DIGITS_MODEL,
+        pattern=MODEL,
+        max_length=MODEL_LENGTH,
+        description="An open_clip model, digits-clip, config:NAME for your own configuration, or the number of a "
+        "training run.",
+    )
     checkpoint: Annotated[Pretrained, Field(validation_alias=AliasChoices("pretrained", "checkpoint"))] = ""
     more_models: Annotated[MODELS, NoDecode] = Field(
         (),
