@@ -33,10 +33,13 @@ def _towers(stem: str, label: str, unit: str, help: str) -> dict[str, Quantity]:
     }
 
 
+APART = "Medians of the parts of a call need not add up to its latency."
+
+
 def _pass(name: str) -> dict[str, Quantity]:
     label, of = name.capitalize(), f"of the {name} pass"
     return {
-        f"{name}_ms": Quantity(label, "ms", f"Median {of}."),
+        f"{name}_ms": Quantity(label, "ms", f"Median {of}. {APART}"),
         f"{name}_mean_ms": Quantity(f"{label} mean", "ms", f"Mean time {of}, with outliers."),
         f"{name}_std_ms": Quantity(f"{label} deviation", "ms", f"Standard deviation {of}'s samples."),
         f"{name}_p90_ms": Quantity(f"{label} p90", "ms", f"90 % {of}'s samples are faster."),
@@ -101,7 +104,8 @@ QUANTITIES: dict[str, Quantity] = {
     "steps_per_s": Quantity(
         "Time steps",
         "1/s",
-        "Time steps of the whole mini-batch per second, forward and backward. For a ResNet: calls per second.",
+        "Time steps of the whole mini-batch per second, from the median of both passes together. For a ResNet: calls "
+        "per second.",
     ),
     "gflops_per_step": Quantity(
         "FLOPs per time step",
@@ -124,7 +128,7 @@ QUANTITIES: dict[str, Quantity] = {
         "Largest allowed error: 1e-3 in float32, 3 times the eager layer's error in lower precisions. "
         "A runner with a larger error is not timed.",
     ),
-    "optimizer_ms": Quantity("Optimizer", "ms", "Median time of the optimizer's update in a training step."),
+    "optimizer_ms": Quantity("Optimizer", "ms", f"Median time of the optimizer's update in a training step. {APART}"),
     "first_call_ms": Quantity(
         "First call",
         "ms",
