@@ -102,6 +102,10 @@ def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Setti
     assert isinstance(spec, EvaluateSpec)
     assert (spec.model, spec.val_fraction, spec.seed) == ("digits-clip", 0.3, 7)
     assert spec.checkpoint.endswith("/1/checkpoints/best.pt")
+    app = open_page(PAGE, evaluate_model=str(trained), evaluate_samples="20")
+    assert not app.exception
+    assert "run 1 was trained with all samples, which decides the pairs that it held out" in plainly(app)
+    assert app.button(key="evaluate_go").disabled
 
 
 @pytest.mark.slow
