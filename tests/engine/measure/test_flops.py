@@ -100,7 +100,7 @@ def test_attention_is_counted_where_torch_has_no_formula(
 def test_an_activation_in_place_is_no_unknown_work_where_torch_has_no_tag(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """As in torch 2.11, where a MobileNetV2, with its relu6, was called incomplete."""
+    """A MobileNetV2, with its relu6, was called incomplete: torch 2.11 gives these operators no tag."""
     operator = getattr(torch.ops.aten, f"{name}_").default
     monkeypatch.setattr(type(operator), "tags", property(lambda _: []))
     assert describe.__wrapped__(operator).work == "free"  # type: ignore[attr-defined]

@@ -82,7 +82,7 @@ def test_the_accelerators_own_account(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_peak_of_a_compiled_graph_is_that_of_its_recording(
     monkeypatch: pytest.MonkeyPatch, records_graphs: bool, found: int
 ) -> None:
-    """As torch.compile's: its first call compiles with 900 MB for a while, its second records, the others replay."""
+    """Calls like torch.compile's: the first compiles with 900 MB for a while, the second records, the others replay."""
     peaks, costs = [0], iter([900, 400, 100, 100, 100, 100])
 
     def call() -> None:
