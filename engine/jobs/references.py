@@ -82,13 +82,13 @@ def _evaluation(store: Store, settings: Settings, spec: EvaluateSpec) -> Evaluat
 def _fitting(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the fields of the split, which are equal in all trainings if held-out pairs are asked for.
 
-    Without held-out pairs, a field that the request sets stays as it is. Errors: Refused when held-out pairs are asked
-    for and the request sets a field that the training had otherwise.
+    A field that the request sets stays as it is. Errors: Refused when held-out pairs are asked for, and that field had
+    another value in the training.
     """
     what, split = next(iter(splits.items()), ("", {}))
     given = {name: value for name in split if (value := getattr(spec, name)) not in (spec.default(name), split[name])}
-    if spec.held_out:
-        for name, value in given.items():
+    for name, value in given.items():
+        if spec.held_out and split[name] != "auto":  # the training found out by itself what the request now names
             had = f"all {name}" if split[name] is None else f"{name} {split[name]}"
             raise Refused(
                 f"{what} was trained with {had}, which decides the pairs that it held out: leave out {name} {value}, "

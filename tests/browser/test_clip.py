@@ -264,7 +264,7 @@ def test_a_preset_stays_in_a_browser_that_hears_late(
     def later(message: str | bytes, send: Callable[[], None]) -> None:
         """Holds the answer, however soon it comes, and all that follows it."""
         nonlocal holds
-        holds = holds or (not heard and b"gradients and optimizer" in message)  # type: ignore[operator]
+        holds = holds or (not heard and b"gradients and optimizer" in message)
         kept.append(send) if holds else send()
 
     form = f"{server.url}/train?train_batch_size={batch_size}"

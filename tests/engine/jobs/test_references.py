@@ -64,6 +64,11 @@ def test_the_same_folder_is_known_however_it_is_written(store: Store, settings: 
     run_id = trained(store, settings, data=str(tmp_path / "photos"), data_kind="folder", seed=7, val_fraction=0.4)
     spec = evaluate(store, settings, model=str(run_id), data=f"{tmp_path}/./photos/")
     assert (spec.seed, spec.val_fraction, spec.data_kind) == (7, 0.4, "folder")
+    with pytest.raises(Refused, match="was trained with data_kind folder"):
+        evaluate(store, settings, model=str(run_id), data=str(tmp_path / "photos"), data_kind="csv")
+    run_id = trained(store, settings, data=str(tmp_path / "photos"))
+    spec = evaluate(store, settings, model=str(run_id), data=str(tmp_path / "photos"), data_kind="folder")
+    assert (spec.data_kind, spec.held_out_data) == ("folder", (str(tmp_path / "photos"),))
 
 
 def test_classes_that_a_training_did_not_know_are_refused_for_its_held_out_pairs(
