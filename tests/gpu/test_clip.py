@@ -13,13 +13,14 @@ from tests.support.training import losses, rows, tiny, train
 pytestmark = pytest.mark.gpu
 
 PRECISIONS = ("fp32", "bf16", "fp16", "amp", "amp_bf16")
-ONCE = {"overfit": True, "epochs": None, "steps": 60, "lr": 3e-3, "val_frequency": 0, "zeroshot_frequency": 0}
+ONCE = {"overfit": True, "epochs": None, "steps": 120, "lr": 1e-3, "val_frequency": 0, "zeroshot_frequency": 0}
 
 
 @pytest.mark.parametrize("chosen", PRECISIONS)
 def test_one_batch_is_learned_in_every_precision(tmp_path: Path, chosen: str) -> None:
+    """With `amp` the loss scaler skips the first step or two, and the loss stays near ln 8 for longer."""
     curve = losses(train(tiny(device="cuda:0", precision=chosen, **ONCE), tmp_path))
-    assert len(curve) == 60
+    assert len(curve) == ONCE["steps"]
     assert curve[-1][1] < curve[0][1] / 2
 
 
