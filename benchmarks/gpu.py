@@ -14,8 +14,8 @@ off keeps what it has. --append goes on with such a file. --quick takes small mo
 `--device cpu` it runs every step on a machine without a GPU.
 
 The time limit (--minutes) is looked at before each model and mode of `models`, which are sorted by importance. On an
-H200, `rates` took 75 s and ViT-B-32's inference 153 s, so all of it takes some 30 minutes. `recurrent` gives its lines
-at its end only, after more than 70 s.
+H200, `rates` took 75 s and ViT-B-32's inference 153 s, and `recurrent`, which gives its lines at its end only, more
+than 70 s. All of it may take over 30 minutes, which is an estimate.
 """
 
 import argparse

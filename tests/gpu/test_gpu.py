@@ -133,7 +133,7 @@ def test_every_way_to_run_computes_what_eager_does(cuda: str, mode: str, tmp_pat
 
 
 def test_cold_samples_are_longer_where_the_cache_would_hold_the_data(cuda: str) -> None:
-    """Both kinds of samples are one call each; 16 MB fit into the L2 of any data-centre GPU since the A100."""
+    """One call per sample on both sides, of 16 MB, which fit into the L2 of an A100, H100 or H200."""
     here, there = (torch.zeros(8 * MB // 4, device=cuda) for _ in range(2))
     found = {}
     for cache, flush in (("hot", lambda: torch.cuda.synchronize(cuda)), ("cold", flusher(cuda))):
