@@ -71,6 +71,8 @@ def record(database: Database, attempt: Attempt, events: Sequence[Event]) -> Non
             if isinstance(event, Progress):
                 values |= {"done": event.done, "total": event.total, "note": storable(event.note)}
                 values["seconds_left"] = event.seconds_left
+                moved = runs.c.done != event.done
+                values["progressed_at"] = case((moved, time.time()), else_=runs.c.progressed_at)
             elif isinstance(event, Environment):
                 values["environment"] = event.model_dump_json()
         _change(connection, attempt, **values)

@@ -113,7 +113,9 @@ class Run:
     """E-mail of the user who submitted it; empty without sign-in and from the command line."""
     tags: tuple[str, ...] = ()
     estimated_s_left: float | None = None
-    """Seconds left as the task estimates them; None if it does not."""
+    """Seconds left at the last progress as the task estimates them; None if it does not."""
+    progressed_at: datetime | None = None
+    """When `done` last changed."""
     earlier_s: float = 0.0
     """Seconds of earlier attempts."""
     results: Results = Results()
@@ -147,16 +149,21 @@ class Run:
         return max(seconds, 0.0) + earlier  # the clock may have been set back meanwhile
 
     def seconds_left(self, now: datetime | None = None) -> float | None:
-        """Return the task's estimate of the seconds left, else one at the pace so far.
+        """Return the seconds left by the task's estimate, else at the pace so far.
 
-        None without progress or total, and after the end.
+        They are counted down since the last progress. None before progress, after the first of more than ten units,
+        which is often the slowest, and after the end.
         """
-        if self.estimated_s_left is not None and not self.state.ended:
-            return self.estimated_s_left
-        elapsed = self.seconds(now)
+        elapsed = self.seconds(self.progressed_at or now)
         if self.state.ended or elapsed is None or not self.total or not self.done:
             return None
-        return elapsed / self.done * max(self.total - self.done, 0)
+        if self.done == 1 and self.total > 10:
+            return None
+        at_progress = self.estimated_s_left
+        if at_progress is None:
+            at_progress = elapsed / self.done * (self.total - self.done)
+        now = now or datetime.now(UTC)
+        return max(at_progress - (now - (self.progressed_at or now)).total_seconds(), 0.0)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,10 @@ LONGEST_NAME = 200
 UNREADABLE = (LookupError, ValueError, TypeError, OverflowError)
 """Exceptions that damaged values, or values of another version of this program, can raise."""
 
-UNSTARTED: dict[str, Any] = {"started_at": None, "done": 0, "total": None, "note": "", "seconds_left": None}
+UNSTARTED: dict[str, Any] = {
+    **{"started_at": None, "done": 0, "total": None, "note": ""},
+    **{"seconds_left": None, "progressed_at": None},
+}
 """The progress columns of a run while no attempt has begun."""
 
 TAGS = select(func.aggregate_strings(run_tags.c.tag, "\n")).where(run_tags.c.run_id == runs.c.id).scalar_subquery()
@@ -73,7 +76,7 @@ def to_run(row: Row[Any]) -> Run:
     values["spec"] = specs.load(row.kind, row.spec)
     values["environment"] = Environment.model_validate_json(row.environment) if row.environment else None
     values["tags"] = tuple(sorted(row.tags.split("\n"))) if row.tags else ()
-    for name in ("created_at", "started_at", "ended_at"):
+    for name in ("created_at", "started_at", "progressed_at", "ended_at"):
         if values[name] is not None:
             values[name] = datetime.fromtimestamp(values[name], UTC)
     return Run(**values, results=_results(row))

@@ -2,7 +2,7 @@
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
 
-HEAD = "0005"
+HEAD = "0006"
 """The newest migration. Kept here so that opening an up-to-date store does not import Alembic."""
 
 metadata = MetaData()
@@ -37,6 +37,7 @@ runs = Table(
     Column("total", Integer),
     Column("note", Text, nullable=False, default=""),
     Column("seconds_left", Float),  # as the task itself estimates it
+    Column("progressed_at", Float),  # when `done` last changed
     Column("environment", Text),
     Column("notes", Text, nullable=False, server_default=""),
     Column("owner", String(320), nullable=False, server_default=""),  # an e-mail; empty: submitted without sign-in

@@ -171,7 +171,7 @@ def sentence(run: Run, store: Store) -> str:
             return "loading PyTorch, about 10 s the first time"
         case State.RUNNING:
             remaining = run.seconds_left()
-            left = f", about {duration(remaining)} left" if remaining is not None else ""
+            left = f", about {duration(remaining)} left" if remaining else ""
             return f"{done}, {run.note} now{left}" if run.note else f"{done}{left}"
         case State.STOPPING:
             return f"stopping; {done}"

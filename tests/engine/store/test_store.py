@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -18,6 +21,7 @@ from engine.store import (
     Damaged,
     Exit,
     QueueFull,
+    Run,
     StaleAttempt,
     State,
     Store,
@@ -80,13 +84,31 @@ def test_a_run_goes_its_way(store: Store) -> None:
     assert (run.state, run.done, run.total, run.note) == (State.RUNNING, 1, 4, "a")
     assert run.environment == environment
     assert run.started_at is not None
-    left = run.seconds_left(run.started_at.replace(year=run.started_at.year + 1))
-    assert left == pytest.approx(3 * 365 * 86_400, rel=0.01)
+    assert run.progressed_at is not None
+    assert run.started_at <= run.progressed_at
     attempts.finish(store.database, attempt, State.FINISHED)
     attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")
     run = store.run(run_id)
     assert (run.state, run.cause, run.error, run.name) == (State.FINISHED, None, "", "first")
     assert store.rows(run_id) == [row("a")]
+
+
+def test_the_estimated_end_is_counted_down_between_two_reports_of_progress(store: Store) -> None:
+    attempt = started(store)
+
+    def report(**progress: Any) -> Run:
+        attempts.record(store.database, attempt, [Progress(**progress)])
+        return store.run(attempt.run_id)
+
+    assert report(done=0, total=4).seconds_left() is None
+    run = report(done=1, total=4, note="a")
+    since = replace(run, started_at=run.progressed_at - timedelta(seconds=10))
+    assert [since.seconds_left(run.progressed_at + timedelta(seconds=later)) for later in (0, 12, 31)] == [30, 18, 0]
+    assert report(done=1, total=4, note="b").progressed_at == run.progressed_at, "only its note has changed"
+    assert report(done=2, total=4).progressed_at > run.progressed_at
+    estimated = report(done=3, total=4, seconds_left=5.0)
+    assert estimated.seconds_left(estimated.progressed_at + timedelta(seconds=2)) == 3
+    assert report(done=1, total=11).seconds_left() is None, "the first of many is often the slowest"
 
 
 def test_a_cluster_takes_runs_for_its_devices_and_no_others(store: Store) -> None:
