@@ -28,7 +28,7 @@ from engine.cli.processes import Answer, Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import Resume, Runs
 from engine.cli.speed import Benchmark, Device, Recurrent, SubmitBenchmark, SubmitDevice, SubmitRecurrent, SuiteBuild
 from engine.cli.store import Health, Store
-from engine.specs import Refused
+from engine.specs import Refused, describe_error
 
 
 class Submit(BaseModel):
@@ -93,7 +93,7 @@ def _sentence(problem: Any) -> str:
     """Return a sentence on one of the problems of a `ValidationError`."""
     whole = isinstance(problem["input"], dict)  # two flags that exclude each other
     given = "" if whole else f" (given: {problem['input']!r})"
-    return f"{flag(Engine, problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}{given}"
+    return f"{flag(Engine, problem['loc'])}: {describe_error(problem)}{given}"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ from engine.specs.base import (
     Precision,
     Refused,
     Spec,
+    describe_error,
     find_expression,
     format_image_size,
     parse_image_size,

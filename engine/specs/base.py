@@ -29,6 +29,41 @@ CLUSTER = "cluster:"
 CLUSTER_DEVICE = re.compile(rf"{CLUSTER}(cpu|gpu(:[A-Za-z0-9][\w.-]{{0,39}})?)")
 
 
+INVALID_VALUES = {
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_parsing_size": "has too many digits",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_parsing": "must be true or false",
+    "greater_than": "must be greater than {gt:,}",
+    "greater_than_equal": "must be at least {ge:,}",
+    "less_than": "must be less than {lt:,}",
+    "less_than_equal": "must be at most {le:,}",
+    "literal_error": "must be {expected}",
+    "too_short": "has too few values, at least {min_length:,}",
+    "too_long": "has too many values, at most {max_length:,}",
+    "string_too_short": "has too few characters, at least {min_length:,}",
+    "string_too_long": "has too many characters, at most {max_length:,}",
+    "string_pattern_mismatch": "must match {pattern}",
+    "missing": "is required",
+}
+"""By pydantic's type of error: what an invalid value must be instead."""
+
+
+def describe_error(error: Any) -> str:
+    """Return what one of the `errors()` of a ValidationError says is wrong with a value, in plain words."""
+    template = INVALID_VALUES.get(error["type"])
+    if template is None:
+        return str(error["msg"]).removeprefix("Value error, ")
+    limits = error.get("ctx", {})
+    return template.format(
+        **{name: int(one) if isinstance(one, float) and one.is_integer() else one for name, one in limits.items()}
+    )
+
+
 class Refused(ValueError):
     """Raised for a request that cannot be served. The message names the given value and what is allowed instead."""
 

@@ -6,7 +6,7 @@ from itertools import product
 
 from pydantic import ValidationError
 
-from engine.specs.base import Refused
+from engine.specs.base import Refused, describe_error
 from engine.specs.train import TrainSpec
 
 FIELDS = ("lr", "wd", "seed")
@@ -47,6 +47,6 @@ def specs(spec: TrainSpec, values: Mapping[str, Sequence[str]]) -> dict[str, Tra
             first = error.errors()[0]
             field = first["loc"][0] if first["loc"] else "spec"
             value = f" (given: {first['input']!r})" if field in combination else ""
-            raise Refused(f"sweep, {field}: {first['msg']}{value}") from error
+            raise Refused(f"sweep, {field}: {describe_error(first)}{value}") from error
         made[" ".join(f"{name}={getattr(one, name):g}" for name in combination)] = one
     return made

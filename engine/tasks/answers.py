@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from engine.process import own_stdout
-from engine.specs import Refused, questions
+from engine.specs import Refused, describe_error, questions
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def answered(line: bytes) -> dict[str, Any]:
     except Refused as error:
         reason = str(error)
     except ValidationError as error:
-        reason = f"{request['ask']}: {error.errors()[0]['msg']}"
+        reason = f"{request['ask']}: {describe_error(error.errors()[0])}"
     except Exception as error:
         log.exception("a question could not be answered")
         first_line = next(iter(str(error).strip().splitlines()), "")

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from engine.report.style import digits
 from engine.report.timings.needs import Span
+from engine.specs import describe_error
 
 LONGEST_QUOTED = 60
 """A message repeats at most this many characters of a text from a link."""
@@ -22,7 +23,7 @@ def plain(text: str) -> str:
 
 def show_error(problem: object, **more: Any) -> None:
     """Draw a problem, such as a refusal, as an error message. more: arguments of st.error."""
-    text = problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else str(problem)
+    text = describe_error(problem.errors()[0]) if isinstance(problem, ValidationError) else str(problem)
     st.error(plain(text), icon=":material/error:", **more)
 
 

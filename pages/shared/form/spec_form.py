@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from streamlit.delta_generator import DeltaGenerator
 from typing_extensions import TypeAliasType
 
-from engine.specs import Spec, format_image_size
+from engine.specs import Spec, describe_error, format_image_size
 from pages.shared import rerun
 from pages.shared.form.labels import default_hint, heading, name_in_sentence
 from pages.shared.text import quoted
@@ -217,7 +217,7 @@ def _sentence(spec: type[Spec], error: Any) -> str:
 
 
 def _message(error: Any) -> str:
-    message: str = error["msg"].removeprefix("Value error, ")
+    message = describe_error(error)
     if len(message) <= LONGEST_MESSAGE:
         return message
     # Keep the end, which states the allowed values.

@@ -68,7 +68,7 @@ def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixtu
         (["profile"], "the following arguments are required: --models"),
         (
             ["profile", "--models", "resnet18", "--batch-size", "0"],
-            "--batch-size: Input should be greater than or",
+            "--batch-size: must be at least 1",
         ),
         (
             ["profile", "--models", "resnet18", "--image-size", "big"],
@@ -85,7 +85,7 @@ def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixtu
         (["submit", "profile", "--models", "resnet50"], "write timm:resnet50 or torchvision:resnet50"),
         (["catalog", "--sort", "beauty"], "no column 'beauty' to sort by; there are name, library, model"),
         (["runs", "show", "77"], "there is no run 77"),
-        (["runs", "show", "9" * 30], "less than 9223372036854775808"),
+        (["runs", "show", "9" * 30], "must be less than 9,223,372,036,854,775,808"),
         (["runs", "export", "1", "--output", "/no/such/folder/run.zip"], "there is no folder /no/such/folder"),
         (["catalog", "--output", "tests.csv/x.csv"], "there is no folder"),
         (["catalog", "--match", "{*,*}" * 20], "mean more than 1,000 patterns"),
@@ -103,7 +103,7 @@ def test_bad_usage_is_named_and_leaves_with_2(
 def test_one_size_for_both_sides_has_one_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--models", "resnet18", "--image-size", "0"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: --image-size: Input should be greater than or equal to 1")
+    assert line.startswith("error: --image-size: must be at least 1")
 
 
 def test_what_others_wrote_cannot_steer_the_terminal(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

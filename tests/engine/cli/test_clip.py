@@ -47,10 +47,10 @@ def test_help_lists_every_field(
         (["train", "--epochs", "2", "--steps", "5"], "give epochs or steps, not both"),
         (["train", "--data", "/nowhere/pairs.csv"], "nothing can be read at '/nowhere/pairs.csv'"),
         (["evaluate", "--model", "99"], "there is no run 99"),
-        (["evaluate", "--tasks", "guessing"], "tasks: Input should be 'retrieval'"),
+        (["evaluate", "--tasks", "guessing"], "tasks: must be 'retrieval'"),
         (["resume", "/nowhere"], "neither a checkpoint with its manifest"),
         (["search", "99", "a seven"], "there is no run 99"),
-        (["search", "1", "a seven", "--top", "0"], "top: Input should be greater than or equal to 1"),
+        (["search", "1", "a seven", "--top", "0"], "top: must be at least 1"),
     ],
 )
 def test_bad_usage_is_named_and_leaves_with_2(

@@ -33,11 +33,11 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["--groups", "rnn"], "groups: Input should be 'rnns', 'cnns'"),
-        (["--sweep", "hidden_size", "--sweep-values", "8,x"], "--sweep-values: Input should be a valid integer"),
+        (["--groups", "rnn"], "groups: must be 'rnns', 'cnns'"),
+        (["--sweep", "hidden_size", "--sweep-values", "8,x"], "--sweep-values: must be a whole number"),
         (["--sweep", "hidden_size", "--format", "oss"], "oss holds one size per runner, and hidden_size is swept"),
         (["--sweep", "mini_batch", "--output", "table.txt"], "table holds one size per runner"),
-        (["--format", "excel"], "format: Input should be"),
+        (["--format", "excel"], "format: must be"),
         (["--format", "parquet"], "parquet is not for a terminal: give --output FILE too"),
         (["--output", "/nowhere/rows.csv"], "there is no folder"),
     ],

@@ -28,7 +28,7 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
         ([], "the following arguments are required: --models"),
         (["--models", "timm:resnet18", "--variants", "eager,fast"], "a variant begins with one of eager, compile"),
         (["--models", "timm:resnet18", "--output", "rows.xlsx"], "neither a .csv nor a .json nor a .parquet file"),
-        (["--models", "timm:resnet18", "--format", "excel"], "format: Input should be"),
+        (["--models", "timm:resnet18", "--format", "excel"], "format: must be"),
         (["--models", "suite", "--filter", "^nothing$"], "filter, exclude and partition leave no model"),
         (["--models", "timm:resnet18", "--batch-size-file", "none.txt"], "no file of batch sizes at none.txt"),
         (["--models", "timm:resnet18", "--variants", "cudagraphs"], "cudagraphs needs CUDA graphs"),

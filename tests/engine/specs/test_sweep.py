@@ -30,8 +30,8 @@ def test_without_values_there_is_no_sweep_and_equal_values_are_one() -> None:
         ("momentum=0.9", "'momentum=0.9' is no sweep: write FIELD=VALUE,VALUE,... once for each of lr, wd, seed"),
         ("lr", "'lr' is no sweep"),
         ("lr=1 lr=2", "'lr=2' is no sweep"),
-        ("lr=-1", "sweep, lr: Input should be greater than 0"),
-        ("seed=x", "sweep, seed: Input should be a valid integer"),
+        ("lr=-1", "sweep, lr: must be greater than 0"),
+        ("seed=x", "sweep, seed: must be a whole number"),
         (f"seed={','.join(map(str, range(17)))}", "17 combinations, at most 16"),
     ],
 )
