@@ -92,7 +92,7 @@ def _best(
 def _products(device: str, dtype: torch.dtype, notes: list[str]) -> dict[int, Callable[[], object]]:
     """Return a product for every size that fits in memory and is quick enough. Each was called once.
 
-    notes: gets a note when a size does not fit. Errors: torch's own when even the smallest size fails.
+    notes: gets a note when a size does not fit or would take too long. Errors: torch's own when even the smallest size fails.
     """
     stopwatch = stopwatch_for(device)
     products: dict[int, Callable[[], object]] = {}
@@ -106,7 +106,9 @@ def _products(device: str, dtype: torch.dtype, notes: list[str]) -> dict[int, Ca
             notes.append(f"matrices of {size} do not fit in memory")
             break
         products[size] = product
-        if 8 * _quickest(product, stopwatch) > LONGEST_MS:  # twice the side is eight times the work
+        next_ms = 8 * _quickest(product, stopwatch)  # twice the side is eight times the work
+        if next_ms > LONGEST_MS and size < SIZES[-1]:
+            notes.append(f"matrices above {size} were not tried: one product would take about {next_ms:.0f} ms")
             break
     return products
 

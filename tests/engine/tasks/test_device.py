@@ -60,6 +60,14 @@ def test_sizes_end_where_memory_does_and_the_rate_says_so(monkeypatch: pytest.Mo
     assert rate.notes == ("matrices of 512 do not fit in memory",)
 
 
+def test_sizes_end_where_a_product_takes_long_and_the_rate_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "LONGEST_MS", 0.0)
+    rate = rates.matmul("cpu", "float32", BRIEF)
+    assert list(rate.by_size) == [256]
+    (note,) = rate.notes
+    assert note.startswith("matrices above 256 were not tried: one product would take about ")
+
+
 @pytest.mark.slow
 def test_a_copy_moves_its_bytes_twice_and_is_larger_than_the_caches() -> None:
     rate = rates.copy("cpu", BRIEF)
