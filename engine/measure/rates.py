@@ -92,7 +92,8 @@ def _best(
 def _products(device: str, dtype: torch.dtype, notes: list[str]) -> dict[int, Callable[[], object]]:
     """Return a product for every size that fits in memory and is quick enough. Each was called once.
 
-    notes: gets a note when a size does not fit or would take too long. Errors: torch's own when even the smallest size fails.
+    notes: gets a note when a size does not fit or would take too long. Errors: torch's own when even the smallest size
+    fails.
     """
     stopwatch = stopwatch_for(device)
     products: dict[int, Callable[[], object]] = {}
