@@ -14,7 +14,7 @@ PROBLEM = "run_notes_problem"
 def draw(run_id: int) -> None:
     """Draw the fields for tags and notes."""
     store = backend.store()
-    run = store.run(run_id)
+    run = backend.current_run(run_id)
     fixed = not backend.may_change(run)
     left, right = st.columns(2)
     left.multiselect(

@@ -55,7 +55,7 @@ def draw_environment(run: Run) -> None:
 
 def draw_details(run_id: int) -> None:
     """Draw the tabs with log, request and environment."""
-    run = backend.store().run(run_id)
+    run = backend.current_run(run_id)
     contents = {
         "Log": lambda: draw_log(run),
         "Request": lambda: draw_request(run),

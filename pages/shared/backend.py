@@ -93,6 +93,14 @@ def linked_run() -> Run | None:
     return find_run(st.query_params.get("run", ""))
 
 
+def current_run(run_id: int) -> Run:
+    """Return a run for a part of a page that updates itself. If it was deleted meanwhile, redraw the page."""
+    try:
+        return store().run(run_id)
+    except LookupError:
+        st.rerun()
+
+
 def folder(run: Run) -> Path:
     """Return the folder that holds the files of a run, after fetching those that another machine has made."""
     fetch_problem(run)

@@ -37,7 +37,7 @@ def follow(run: Run, *, beside_form: bool = False) -> None:
 
 def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
     store = backend.store()
-    run = store.run(run_id)
+    run = backend.current_run(run_id)
     if ticking and run.state.ended:
         rerun.page()  # the run has ended: redraw once without the timer
     with st.container(horizontal=True, vertical_alignment="center"):
