@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 expect.set_options(timeout=PATIENCE_S * 1000)
 
 LINKS = {
-    "/profile?profile_batch_size=1e400&profile_models=timm:resnet18": "Batch sizes: must be a number",
+    "/profile?profile_batch_size=1e400&profile_models=timm:resnet18": "Batch sizes: must be a whole number",
     "/vision?benchmark_models=timm:*&benchmark_filter=a%7B1000000000%7D": "a count in braces is at most 1,000",
     "/vision?benchmark_models=" + "%7Ba,b," * 20 + "c" + "%7D" * 20: "mean more than 1,000 patterns",
     "/recurrent?recurrent_loops=-1e400&recurrent_hidden_size=" + "9" * 5000: "Samples '-1e400': must be a whole number",
