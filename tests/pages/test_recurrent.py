@@ -107,7 +107,7 @@ def test_what_the_engine_refuses_stands_beside_the_form_and_nothing_is_lost() ->
     query = {"recurrent_sweep": "mini_batch", "recurrent_sweep_values": "many"}
     app = open_page(PAGE, **query)
     assert not app.exception
-    assert "unable to parse string as an integer" in plainly(app)
+    assert "Sweep values: must be a whole number (given: 'many')" in plainly(app)
     assert app.button(key="recurrent_go").disabled
     for name, value in query.items():
         assert value in str(app.session_state[name])

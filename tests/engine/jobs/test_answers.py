@@ -186,7 +186,7 @@ def test_nonsense_is_refused_and_only_answers_are_printed(settings: Settings, fo
     messages = [json.loads(line) for line in done.stdout.splitlines()]
     assert all(answer["refused"] for answer in messages[:5])
     assert "no question is called 'the way'" in messages[3]["refused"]
-    assert messages[4]["refused"] == "search: Field required"
+    assert messages[4]["refused"] == "search: is required"
     assert messages[5]["hits"][0]["source"] == "two.png"
     assert "printed by Python" in done.stderr
     assert "printed past it" in done.stderr

@@ -332,6 +332,7 @@ def test_a_store_of_the_version_before_gets_held_out_losses_and_loses_latencies_
     finish(store, single, [benchmark_row("a", latency_ms=3.0)])
     with store.database.write() as connection:
         connection.execute(text("ALTER TABLE run_results DROP COLUMN held_out_loss"))
+        connection.execute(text("ALTER TABLE runs DROP COLUMN progressed_at"))
         connection.execute(text("UPDATE run_results SET latency_ms = 2.0 WHERE run_id = :run"), {"run": several})
         connection.execute(text("UPDATE alembic_version SET version_num = '0004'"))
     migrations.upgrade(store.database)
