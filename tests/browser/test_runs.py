@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from engine.settings import Settings
 from engine.store import open_store
-from tests.support.browser import PATIENCE_S, select_rows, serve
+from tests.support.browser import DRAWN, PATIENCE_S, select_rows, serve
 from tests.support.page import finish, profile_row, queue
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -61,4 +61,30 @@ def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_pa
         expect(page.get_by_text("2 runs deleted")).to_be_visible()
         expect(page.get_by_text("1 to 1 of 1 run")).to_be_visible()
         assert [run.id for run in store.runs()] == [2]
+    store.close()
+
+
+def test_notes_are_saved_when_a_link_is_clicked_at_once_and_a_run_deleted_elsewhere_is_told(
+    page: Page, tmp_path: Path
+) -> None:
+    store = open_store(Settings(runs_dir=tmp_path / "runs"))
+    finish(store, run_id := queue(store, "resnet18"), [profile_row("resnet18")])
+    with serve(tmp_path, preload="", min_free_gb="1000000") as server:
+        page.goto(f"{server.url}/run?run={run_id}")
+        notes = page.get_by_label("Notes")
+        entries = page.evaluate("history.length")
+        notes.press_sequentially("kept")
+        page.get_by_role("link", name="All runs").click()  # without a moment between press and release, as a tap
+        expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+        page.wait_for_function(DRAWN)
+        expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
+        assert store.run(run_id).notes == "kept"
+        assert page.evaluate("history.length") == entries + 1
+        page.go_back()
+        expect(notes).to_have_value("kept")
+
+        store.delete(run_id)
+        notes.press_sequentially(" or not")
+        notes.blur()
+        expect(page.get_by_role("heading", name="No such run")).to_be_visible()
     store.close()
