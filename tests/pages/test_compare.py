@@ -82,7 +82,7 @@ def test_two_benchmarks_have_a_ratio_with_an_interval(store: Store, settings: Se
     assert (line["verdict"], line["run"]) == ("needs 3 runs", second)
     assert charts(app)
     assert "needs 3 runs: Different runs differ by more than their processes do" in page_text(app).replace("*", "")
-    assert f"Threads: not set (run {first}), 1 (run {second})." in page_text(app)
+    assert f"Threads: 2 (run {first}), 1 (run {second})." in page_text(app)
     differing = table(app, "where")
     assert list(differing["what"]) == ["threads"]
     app.get_by_key("compare_baseline").set_value(f"run {second}").run()

@@ -20,8 +20,8 @@ MARKED = 40
 PER_ROW = 3
 FEW_STEPS = 10
 """An axis of up to this many steps has a tick at each. With more, plotly's own ticks, at most 10, are whole steps."""
-BESIDE = ("top right", "bottom right", "middle right")
-"""Positions of the lines' last values, used in turn, because those of two curves are often close."""
+FULL = 1.02
+"""Axes of shares end here: a line at 100 % is drawn in its full width."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 NAMES = {
     "train/loss": "training",
@@ -135,16 +135,24 @@ def curves(
     faint. best: step of each run's best model.
     """
     figure = go.Figure()
-    several = points["run"].nunique() > 1
-    for place, line in enumerate(_lines(points, panel, several)):
+    several, middle = points["run"].nunique() > 1, points["step"].max() / 2
+    lines = _lines(points, panel, several)
+    for line in lines:
         for trace in _traces(line, smooth, panel, source):
             figure.add_scatter(**trace)
-        if not several or line.name == panel.names[0]:  # the values of several runs would hide each other
-            _say_last(figure, line, panel, BESIDE[place % len(BESIDE)])
-    for run, step in (best or {}).items():
+    # The values of all metrics of several runs would hide each other.
+    ends = [line for line in lines if not several or line.name == panel.names[0]]
+    ends.sort(key=lambda line: line.last, reverse=True)
+    for place, line in enumerate(ends):
+        where = "top" if place == 0 else "bottom" if place == len(ends) - 1 else "middle"
+        _say_last(figure, line, panel, f"{where} right")
+    for place, (run, step) in enumerate((best or {}).items()):
         figure.add_vline(x=step, line={"color": GREY, "width": 1, "dash": "dot"})
-        label = f"best of {text(run)}" if several else "best"
-        figure.add_annotation(x=step, y=1, yref="paper", yanchor="bottom", text=label, showarrow=False, font_size=11)
+        label = {"text": f"best of {text(run)}" if several else "best", "showarrow": False, "font_size": 11}
+        at = {"x": step, "y": 1, "xanchor": "right" if step > middle else "left", "yanchor": "bottom"}
+        if several:  # below each other inside the plot, where curves rarely end: the best steps are often close
+            at |= {"y": 0, "yshift": 14 * place} if panel.share else {"yanchor": "top", "yshift": -14 * place}
+        figure.add_annotation(yref="paper", **label, **at)
     figure.update_layout(height=340, margin=MARGIN | {"t": 24, "r": 56}, legend=LEGEND | {"y": 1.06})
     figure.update_layout(showlegend=True, uirevision=panel.title)
     figure.update_xaxes(title_text="Optimizer step", tickformat=",~g", automargin=True, **_step_axis(panel, points))
@@ -162,7 +170,7 @@ def overview(points: pd.DataFrame, panels: Sequence[Panel], *, smooth: int = 1, 
     for place, panel in enumerate(panels):
         at = {"row": place // PER_ROW + 1, "col": place % PER_ROW + 1}
         lines = _lines(points, panel, several)
-        highest = max(lines, key=lambda line: line.points["value"].iloc[-1], default=None)
+        highest = max(lines, key=lambda line: line.last, default=None)
         for line in lines:
             for trace in _traces(line, smooth, panel, source):
                 figure.add_scatter(**(trace | {"showlegend": False}), **at)
@@ -184,6 +192,11 @@ class _Line:
     points: pd.DataFrame
     colour: str
     dash: str
+
+    @property
+    def last(self) -> float:
+        """Return the value of the last point."""
+        return float(self.points["value"].iloc[-1])
 
 
 def _lines(points: pd.DataFrame, panel: Panel, several: bool) -> list[_Line]:
@@ -230,14 +243,13 @@ def _traces(line: _Line, smooth: int, panel: Panel, source: str) -> list[dict[st
 
 def _say_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, named: bool = False, **at: int) -> None:
     """Write the last value beside the end of a line. where: text position; named: include the curve's name."""
-    last = line.points.iloc[-1]
-    value = float(last["value"])
+    value = line.last
     if value != value or (panel.log and value <= 0):
         return
     value_text = f"{100 * value:.1f} %" if panel.share else digits(value)
     value_text = f"{text(line.called)} {value_text}" if named else value_text
     figure.add_scatter(
-        x=[last["step"]],
+        x=[line.points["step"].iloc[-1]],
         y=[value],
         mode="markers+text",
         text=[value_text],
@@ -264,4 +276,4 @@ def _axis(panel: Panel, points: pd.DataFrame) -> dict[str, Any]:
     if panel.log and len(values):
         return {"automargin": True, **log("", values)}
     axis: dict[str, Any] = {"automargin": True, "tickformat": ",.3~%" if panel.share else ",~g"}
-    return axis | ({"rangemode": "tozero", "maxallowed": 1} if panel.share else {})
+    return axis | ({"rangemode": "tozero", "maxallowed": FULL} if panel.share else {})

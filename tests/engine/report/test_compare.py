@@ -366,13 +366,16 @@ def test_what_matters_is_warned_of_and_what_is_compared_is_not() -> None:
     spec = BenchmarkSpec(models=("a",))
     others = {"models": ("b",), "variants": ("compile",), "batch_size": 4, "image_size": (192, 192), "seed": 1}
     assert settings.warnings([run(1, spec), run(2, spec.model_copy(update=others), date="later")]) == []
+    assert settings.warnings([run(1, spec), run(2, spec.model_copy(update={"threads": 2}))]) == [], "both used 2"
+    trainings = [run(1, TrainSpec(), settings={"threads": 2}), run(2, TrainSpec(threads=4), settings={"threads": 4})]
+    assert settings.warnings(trainings) == ["Threads: 2 (run 1), 4 (run 2)."]
     versions = {"versions": {"torch": "2.16.0"}}
     messages = settings.warnings(
         [run(1, spec), run(2, spec.model_copy(update={"cache": "cold"}), threads=4, **versions), run(3, spec)]
     )
     assert messages == [
-        "Cache: hot (runs 1, 3), cold (run 2).",
         "Threads: 2 (runs 1, 3), 4 (run 2).",
+        "Cache: hot (runs 1, 3), cold (run 2).",
         "Version of torch: 2.15.0 (runs 1, 3), 2.16.0 (run 2).",
     ]
     assert settings.warnings([run(1, spec), run(2, spec, none=True)]) == ["The environment of run 2 is not recorded."]

@@ -78,7 +78,8 @@ def test_a_curve_has_its_points_and_says_its_last_figure_and_the_best() -> None:
     assert drawn(figure, "training") == [(1, 3.0), (2, 2.0), (3, 1.0)]
     assert drawn(figure, "held out (CLIP loss)") == [(3, 2.5)]
     written = [trace.text[0] for trace in figure.data if trace.text is not None]
-    assert written == ["1", "2.5"]
+    assert written == ["2.5", "1"]
+    assert [trace.textposition for trace in figure.data if trace.text is not None] == ["top right", "bottom right"]
     assert [note.text for note in figure.layout.annotations] == ["best"]
     assert figure.layout.shapes[0].x0 == 2
     accuracy = figures.curves(frame, right)
