@@ -76,7 +76,7 @@ def contended(found: Contention) -> list[str]:
     if found.cpu_share is not None and found.cpu_share < LEAST_CPU_SHARE:
         reasons.append(
             f"the threads ran {found.cpu_share:.1%} of the time (at least {LEAST_CPU_SHARE:.0%}): other "
-            "processes took the CPUs, or the model is too small for so many threads"
+            "processes took the CPUs, there are more threads than CPUs, or the model is too small for so many threads"
         )
     if found.neighbour_share is not None and found.neighbour_share > MOST_NEIGHBOUR_SHARE:
         reasons.append(f"others used {found.neighbour_share:.1%} of the CPUs (at most {MOST_NEIGHBOUR_SHARE:.0%})")

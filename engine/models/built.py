@@ -81,13 +81,14 @@ def refuse_cut_images(model: torch.nn.Module, size: tuple[int, int], native: tup
     pads = any(getattr(module, "dynamic_img_pad", False) for module in model.modules())
     if size == native or first is None or first.kernel_size != first.stride or any(first.padding) or pads:
         return
-    for side, patch in zip(size, first.stride, strict=True):
-        if below := side % patch:
-            near = [number for number in (side - below, side - below + patch) if number]
-            raise Refused(
-                f"Image size {format_image_size(size)} does not divide by the patch size {patch}. "
-                f"Use {' or '.join(map(str, near))}."
-            )
+    patch = first.stride[0], first.stride[1]
+    below = (size[0] // patch[0] * patch[0], size[1] // patch[1] * patch[1])
+    if size != below:
+        above = (-(-size[0] // patch[0]) * patch[0], -(-size[1] // patch[1]) * patch[1])
+        raise Refused(
+            f"Image size {format_image_size(size)} does not divide by the patch size {format_image_size(patch)}. "
+            f"Use {' or '.join(format_image_size(near) for near in (below, above) if all(near))}."
+        )
 
 
 def out_of_memory(error: BaseException) -> bool:

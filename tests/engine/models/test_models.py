@@ -130,6 +130,7 @@ OWN_SIZE = r"fails at images of .* pixels .*; its own size is 224"
         ("timm:levit_128s", (100, 100), OWN_SIZE),
         ("open_clip:RN50", (224, 320), OWN_SIZE),
         ("timm:vit_tiny_patch16_224", (8, 8), r"Image size 8 does not divide by the patch size 16\. Use 16\."),
+        ("timm:vit_tiny_patch16_224", (225, 320), r"Image size 225x320 .* patch size 16\. Use 224x320 or 240x320\."),
         ("timm:nest_tiny", (100, 100), OWN_SIZE),
         ("open_clip:ViT-B-32", (8, 8), r"Image size 8 does not divide by the patch size 32\. Use 32\."),
     ],
