@@ -187,7 +187,7 @@ class Runs(BaseModel):
 
 
 class Resume(BaseModel):
-    """Queue a failed or cancelled run again. A training continues from its newest checkpoint, others start again."""
+    """Queue a failed or cancelled run again. A training resumes, a timing keeps finished models, others start again."""
 
     what: CliPositionalArg[str] = Field(
         description="The id of a run; or a checkpoint or a training's folder, from which a new run continues."

@@ -4,6 +4,8 @@ This process takes no measurements. It starts a fresh one per repetition, waits,
 
 On several nodes of a cluster, a process on each of them does that for one model after the other. All repetitions and
 variants of a model are on one node, so that they compare.
+
+A later attempt at the same run keeps the rows of models that are finished, and times the others.
 """
 
 import json
@@ -35,7 +37,7 @@ from engine.tasks.shards import spread_on_nodes
 from engine.words import plural
 
 FINISHED = "finished.jsonl"
-"""File in the folder of a run on several nodes: the rows of each finished model, for the next attempt."""
+"""File in the folder of a run: the rows of each finished model, for the next attempt."""
 
 
 def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
@@ -51,15 +53,25 @@ def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
     here = environment.current(spec.device, spec.seed)
     yield here
     processes = {model: spec.processes * len(spec.modes) * len(sizes) for model, sizes in batch_sizes.items()}
-    if nodes := nodes_to_use():
-        yield from _on_nodes(spec, processes, nodes, here, run_dir)
+    nodes = nodes_to_use()
+    finished = _finished(run_dir, _conditions(here, nodes))
+    for rows_before in finished.values():
+        yield from rows_before
+    done = sum(processes[model] for model in finished)
+    progress = Progress(done=done, total=sum(processes.values()))
+    todo = {model: count for model, count in processes.items() if model not in finished}
+    if nodes:
+        yield from _on_nodes(spec, todo, nodes, here, run_dir, progress)
         return
-    progress = Progress(done=0, total=sum(processes.values()))
-    for model, sizes in batch_sizes.items():
+    for model, count in todo.items():
         progress = progress.model_copy(update={"note": model})
         yield progress
-        yield from _model(spec, model, sizes, run_dir, progress, here.device_name)
-        progress = progress.model_copy(update={"done": progress.done + processes[model]})
+        timed: list[BenchmarkRow] = []
+        for event in _model(spec, model, batch_sizes[model], run_dir, progress, here.device_name):
+            timed += [event] if isinstance(event, BenchmarkRow) else []
+            yield event
+        _keep(run_dir, here, nodes, timed)
+        progress = progress.model_copy(update={"done": progress.done + count})
     yield progress.model_copy(update={"note": ""})
 
 
@@ -133,18 +145,11 @@ def _on_nodes(
     nodes: Mapping[str, Share],
     here: Environment,
     run_dir: Path,
+    progress: Progress,
 ) -> Iterator[Event]:
-    """Yield what `run` does for models that several nodes share. Rows of an earlier attempt stay.
-
-    processes: how many each model takes.
-    """
-    finished = _finished(run_dir, here)
-    for rows_before in finished.values():
-        yield from rows_before
-    todo = [model for model in processes if model not in finished]
-    note = f"on {plural(len(nodes), 'node')}"
-    done = sum(count for model, count in processes.items() if model in finished)
-    yield (progress := Progress(done=done, total=sum(processes.values()), note=note))
+    """Yield what `run` does for models that several nodes share. processes: how many each model takes."""
+    todo, note = list(processes), f"on {plural(len(nodes), 'node')}"
+    yield (progress := progress.model_copy(update={"note": note}))
     with closing(spread_on_nodes(partial(_alone, spec, note), todo, nodes)) as found:
         for one in found:
             if one:
@@ -155,7 +160,7 @@ def _on_nodes(
                     (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
                     (run_dir / name).write_bytes(content)
                 yield from timed.events
-                _keep(run_dir, here, timed.events)
+                _keep(run_dir, here, nodes, [event for event in timed.events if isinstance(event, BenchmarkRow)])
                 progress = progress.model_copy(update={"done": progress.done + processes[model]})
             yield progress
 
@@ -184,17 +189,26 @@ def _lost(spec: BenchmarkSpec, model: ModelName, device_name: str, end: Ended) -
         yield from rows.rows(spec, _common(spec, model, mode, device_name), rows.Outcome(mode, size, (failed,)))
 
 
-def _keep(run_dir: Path, here: Environment, events: Sequence[Event]) -> None:
+def _conditions(here: Environment, nodes: Mapping[str, Share]) -> dict[str, Any]:
+    """Return the facts that must be the same for rows to stand beside each other. With nodes, a row names its host."""
+    return here.model_dump(mode="json", include={"versions"} if nodes else None, exclude={"date", "settings"})
+
+
+def _keep(run_dir: Path, here: Environment, nodes: Mapping[str, Share], timed: Sequence[BenchmarkRow]) -> None:
     """Keep the rows of a model, unless one has failed: the next attempt tries that again."""
-    found = [event for event in events if isinstance(event, BenchmarkRow)]
-    if all(row.status == "ok" for row in found):
-        line = {"versions": here.versions, "rows": [row.model_dump(mode="json") for row in found]}
+    if all(row.status == "ok" for row in timed):
+        note = f"timed by an earlier attempt at this run, which began {here.date}"
+        again = [row.model_copy(update={"notes": (*row.notes, note)}) for row in timed]
+        kept = {"conditions": _conditions(here, nodes), "rows": [row.model_dump(mode="json") for row in again]}
         with (run_dir / FINISHED).open("a") as file:
-            file.write(f"{json.dumps(line)}\n")
+            file.write(f"{json.dumps(kept)}\n")
 
 
-def _finished(run_dir: Path, here: Environment) -> dict[ModelName, list[BenchmarkRow]]:
-    """Return the rows, by model, that earlier attempts have kept with the same versions, if their samples are here."""
+def _finished(run_dir: Path, conditions: dict[str, Any]) -> dict[ModelName, list[BenchmarkRow]]:
+    """Return the rows, by model, that earlier attempts have kept under the same conditions, if their samples are here.
+
+    A note on each row says which attempt timed it.
+    """
     found: dict[ModelName, list[BenchmarkRow]] = {}
     for line in (run_dir / FINISHED).read_text().splitlines() if (run_dir / FINISHED).is_file() else ():
         try:
@@ -202,6 +216,6 @@ def _finished(run_dir: Path, here: Environment) -> dict[ModelName, list[Benchmar
         except ValueError:
             continue  # the disk was full, or the machine lost its power
         before = [BenchmarkRow.model_validate(row) for row in kept["rows"]]
-        if kept["versions"] == here.versions and all((run_dir / row.samples_file).exists() for row in before):
+        if kept["conditions"] == conditions and all((run_dir / row.samples_file).exists() for row in before):
             found[before[0].name] = before
     return found

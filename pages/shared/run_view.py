@@ -22,6 +22,7 @@ TIMING_TICK_S = 3
 """Seconds between updates of a timing run: longer, because updates use the CPU and disturb the timing."""
 COPY_HELP = "Open the form with this run's settings."
 RESTART = "Restart", ":material/replay:", "Queue this run again under the same number. Its rows are replaced."
+REST = "Run the rest", ":material/playlist_play:", "Time the models without finished rows. Finished rows stay."
 RESUME = "Resume", ":material/play_arrow:", "Continue from the newest complete checkpoint."
 
 
@@ -98,7 +99,8 @@ def _retries(run: Run) -> None:
         half = run.spec.half_batch
         if st.button(f"Run again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
             submit_and_open(type(run.spec).model_validate(run.spec.model_dump() | {run.spec.batch_field: half}))
-    label, icon, help = RESUME if run.kind == "train" else RESTART
+    rest = REST if run.kind == "benchmark" and run.results.rows > run.results.failed else RESTART
+    label, icon, help = RESUME if run.kind == "train" else rest
     if st.button(label, key=f"retry_{run.id}", icon=icon, help=help):
         run_actions.retry([run.id])
 

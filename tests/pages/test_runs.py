@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
+from engine.results import Row
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
@@ -411,6 +412,19 @@ def test_a_run_is_tried_again_in_its_place(store: Store) -> None:
     assert not app.exception
     assert store.run(run_id).state is State.QUEUED
     assert len(store.runs()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "label"), [([], "Restart"), ([benchmark_row("a")], "Run the rest")])
+def test_a_cancelled_timing_offers_to_run_the_rest(store: Store, rows: list[Row], label: str) -> None:
+    run_id = store.enqueue(BenchmarkSpec(models="a,b"))
+    attempt = start(store, run_id)
+    attempts.record(store.database, attempt, events(rows, 2))
+    attempts.finish(store.database, attempt, State.CANCELLED)
+    attempts.close(store.database, attempt, Exit(code=0), None, "")
+    app = open_page(ONE, run=str(run_id))
+    assert not app.exception
+    assert app.button(key=f"retry_{run_id}").label == label
 
 
 @pytest.mark.slow

@@ -129,6 +129,7 @@ def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: 
     shares = {node: {"processes": 1, "num_cpus": 4, "num_gpus": 0} for node in "ab"}
     monkeypatch.setenv(NODES, json.dumps(shares))
     found = list(run(request, tmp_path))
+    assert isinstance(found[0], Environment)
     lost, timed = (event for event in found if isinstance(event, BenchmarkRow))
     assert (lost.name, lost.status, lost.error) == ("timm:test_vit", "error", "killed everywhere")
     host = socket.gethostname()
@@ -139,10 +140,11 @@ def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: 
 
     begun.clear()
     with (tmp_path / benchmark.FINISHED).open("a") as file:
-        file.write('{"versions": {"torch": "1.0')  # the power was cut
+        file.write('{"conditions": {"versions": {"torch": "1.0')  # the power was cut
+    note = f"timed by an earlier attempt at this run, which began {found[0].date}"
     assert {event.name: event for event in run(request, tmp_path) if isinstance(event, BenchmarkRow)} == {
         "timm:test_vit": lost,
-        "timm:test_resnet": timed,
+        "timm:test_resnet": timed.model_copy(update={"notes": (*timed.notes, note)}),
     }
     assert begun == ["timm:test_vit"], "only what is missing"
     begun.clear()
@@ -150,6 +152,30 @@ def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: 
     (tmp_path / timed.samples_file).unlink()
     list(run(request, tmp_path))
     assert begun == ["timm:test_vit", "timm:test_resnet"], "its samples are on a lost machine"
+
+
+@pytest.mark.slow
+def test_a_later_attempt_times_only_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = BenchmarkSpec(**REAL | {"models": "timm:test_resnet,timm:test_vit"})
+    with closing(run(request, tmp_path)) as first:
+        here = next(first)
+        assert isinstance(here, Environment)
+        timed = next(event for event in first if isinstance(event, BenchmarkRow))
+        second_model = next(event for event in first if isinstance(event, Progress))  # cancelled before it begins
+        assert (timed.name, second_model.done, second_model.note) == ("timm:test_resnet", 1, "timm:test_vit")
+
+    begun: list[str] = []
+    monkeypatch.setattr(benchmark, "_model", lambda spec, model, *rest: begun.append(model) or iter(()))
+    _, kept, *others = run(request, tmp_path)
+    note = f"timed by an earlier attempt at this run, which began {here.date}"
+    assert kept == timed.model_copy(update={"notes": (*timed.notes, note)})
+    assert others[0] == Progress(done=1, total=2, note="timm:test_vit")
+    assert begun == ["timm:test_vit"]
+
+    elsewhere = here.model_copy(update={"host": "elsewhere"})
+    monkeypatch.setattr(benchmark.environment, "current", lambda device, seed: elsewhere)
+    assert not [event for event in run(request, tmp_path) if isinstance(event, BenchmarkRow)]
+    assert begun[1:] == ["timm:test_resnet", "timm:test_vit"], "times of two hosts are not mixed"
 
 
 @pytest.mark.slow
