@@ -222,8 +222,8 @@ def _parent(path: str, known: set[str]) -> str | None:
 
 
 RUN_COLUMNS = (
-    *("id", "state", "zeroshot_top1", "clip_val_loss", "train_loss", "latency_ms"),  # visible on a phone
-    *("kind", "what", "flags", "tags", "created", "duration_s", "owner", "device", "error", "cause", "progress"),
+    *("id", "state", "kind", "what", "latency_ms", "flags", "zeroshot_top1", "clip_val_loss", "train_loss"),
+    *("tags", "created", "duration_s", "owner", "device", "error", "cause", "progress"),
 )
 
 

@@ -160,7 +160,7 @@ def _config() -> dict[str, Any]:
     owner = {"owner": column.TextColumn("Owner", width="small")} if sign_in.configured() else {}
     return owner | {
         "kind": column.TextColumn("Kind", width="small"),
-        "what": column.TextColumn("Request", width=325),
+        "what": column.TextColumn("Request", width=220),
         "state": column.TextColumn("State", width=110),
         "train_loss": column.NumberColumn(
             "Training loss", format="%.4g", width=95, help="Mean training loss of the last epoch."
@@ -185,9 +185,7 @@ def _config() -> dict[str, Any]:
             help="Median latency of a run with one timed row. A run of several models or variants has no common "
             "latency: open it to see each.",
         ),
-        "flags": column.TextColumn(
-            "Flags", width="medium", help="Conditions that limit what a timing of the run shows."
-        ),
+        "flags": column.TextColumn("Flags", width=95, help="Conditions that limit what a timing of the run shows."),
         "tags": column.ListColumn("Tags", width="small"),
         "progress": column.ProgressColumn("Done", format="percent", width="small"),
         "created": column.DatetimeColumn("Submitted", format="YYYY-MM-DD HH:mm"),

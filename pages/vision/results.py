@@ -25,7 +25,7 @@ from pages.vision import compilation, samples
 COLUMNS = (
     *("model", "library", "mode", "variant", "status", "accuracy", "latency_ms"),
     *("back_to_back_ms", "samples_per_s", "speedup", "verdict", "host"),
-    *("batch_size", "p90_ms", "spread_percent", "flags", "error", "speedup_low", "speedup_high", "differs_in"),
+    *("flags", "batch_size", "p90_ms", "spread_percent", "error", "speedup_low", "speedup_high", "differs_in"),
     *("gradient_deviation", "max_deviation", "mean_deviation", "std_deviation"),
     *("forward_ms", "backward_ms", "optimizer_ms"),
     *("p95_ms", "p99_ms", "mean_ms", "std_ms", "first_call_ms", "compile_cold_ms", "compile_warm_ms"),

@@ -496,16 +496,16 @@ def test_the_list_shows_the_columns_that_a_run_on_the_page_has_a_value_for(store
     finish(store, two, [benchmark_row("a"), benchmark_row("b")])
     store.set_tags(trained, ["paper"])
     app = open_page(LIST)
-    results = ["clip_val_loss", "train_loss", "latency_ms"]  # at the left, where a phone shows them
-    assert columns(app) == ["state", *results, *request, "flags", "tags", *always]
+    results = ["latency_ms", "flags", "clip_val_loss", "train_loss"]
+    assert columns(app) == ["state", *request, *results, "tags", *always]
     (table,) = [table for table in app.dataframe if table.key == "runs_table"]
     shown = table.value.set_index("id")
     assert list(shown.loc[str(trained), ["train_loss", "clip_val_loss"]]) == [1.5, 1.75]
     assert shown.loc[str(timed), "latency_ms"] == 20.0
     assert shown["latency_ms"].notna().sum() == 1, "a run of two models has no latency"
-    assert columns(open_page(LIST, runs_kinds="benchmark")) == ["state", "latency_ms", *request, "flags", *always]
+    assert columns(open_page(LIST, runs_kinds="benchmark")) == ["state", *request, "latency_ms", "flags", *always]
     chosen = ["Request", "Held-out loss", "Top-1", "Done"]
-    assert columns(open_page(LIST, runs_columns=chosen)) == ["clip_val_loss", "what", "progress"]
+    assert columns(open_page(LIST, runs_columns=chosen)) == ["what", "clip_val_loss", "progress"]
     assert listed(open_page(LIST, runs_order="lowest held-out loss"))[0] == trained
 
 
