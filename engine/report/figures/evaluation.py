@@ -103,7 +103,7 @@ def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
     )
     ticks = {"tickvals": places, "ticktext": names, "showgrid": False, "zeroline": False, "automargin": True}
     figure.update_layout(height=min(900, 150 + 28 * len(names)), margin=MARGIN, uirevision="confusion")
-    figure.update_xaxes(**ticks, title_text="Predicted", tickangle=-45 if len(names) > 12 else 0)
+    figure.update_xaxes(**ticks, title_text="Predicted", autotickangles=[0, -45, -90])
     figure.update_yaxes(**ticks, title_text="True", autorange="reversed")
     return figure
 
