@@ -213,9 +213,9 @@ def _finished(run_dir: Path, conditions: dict[str, Any]) -> dict[ModelName, list
     for line in (run_dir / FINISHED).read_text().splitlines() if (run_dir / FINISHED).is_file() else ():
         try:
             kept = json.loads(line)
-        except ValueError:
-            continue  # the disk was full, or the machine lost its power
-        before = [BenchmarkRow.model_validate(row) for row in kept["rows"]]
-        if kept["conditions"] == conditions and all((run_dir / row.samples_file).exists() for row in before):
+            same, before = kept["conditions"] == conditions, [BenchmarkRow.model_validate(row) for row in kept["rows"]]
+        except (ValueError, KeyError):
+            continue  # the disk was full, the machine lost its power, or an older version of this program wrote it
+        if same and all((run_dir / row.samples_file).exists() for row in before):
             found[before[0].name] = before
     return found
