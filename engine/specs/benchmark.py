@@ -76,6 +76,7 @@ class BenchmarkSpec(Floors, Spec):
 
     kind: ClassVar[str] = "benchmark"
     attempts: ClassVar[int] = 2
+    continues: ClassVar[bool] = True
     paced_by: ClassVar[tuple[str, ...]] = (
         *("mode", "purpose", "device", "nodes", "variants", "precision", "processes", "floor_seconds", "floor_samples"),
         *("batch_size", "batch_size_list", "max_batch_size", "image_size", "context_length", "tower", "optimizer"),

@@ -140,7 +140,7 @@ class Run:
     def seconds(self, now: datetime | None = None) -> float | None:
         """Return the seconds since its start, or its duration once it has ended; None before its start.
 
-        A training continues where its earlier attempts stopped, so their seconds are included, without the pauses.
+        If the run continues the work of its earlier attempts, their seconds are included, without the pauses.
         """
         if self.started_at is None:
             return None

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from engine.results import Device, Environment, Event, Machine, Metric, ProfileRow, Progress
 from engine.settings import ROOT, Settings
-from engine.specs import BenchmarkSpec, ProfileSpec, Refused, TrainSpec
+from engine.specs import BenchmarkSpec, ProfileSpec, Refused, Spec, TrainSpec
 from engine.store import (
     Attempt,
     Busy,
@@ -379,6 +379,28 @@ def test_a_run_tried_again_starts_from_nothing_but_keeps_its_rows_until_then(sto
     assert again is not None
     attempts.begin(store.database, again)
     assert store.rows(attempt.run_id) == []
+
+
+@pytest.mark.parametrize(
+    ("submitted", "counted"), [(BenchmarkSpec(models="a"), 100), (TrainSpec(), 100), (ProfileSpec(models="a"), 0)]
+)
+def test_seconds_of_earlier_attempts_count_where_their_work_is_kept(
+    store: Store, submitted: Spec, counted: int
+) -> None:
+    run_id = store.enqueue(submitted)
+    first = queue.claim(store.database, HOST)
+    assert first
+    attempts.begin(store.database, first)
+    close(store, first)
+    with store.database.write() as connection:
+        connection.execute(text("UPDATE attempts SET begun_at = closed_at - 100"))
+    if store.run(run_id).state.ended:  # a count has a single try
+        store.retry(run_id)
+    second = queue.claim(store.database, HOST)
+    assert second
+    attempts.begin(store.database, second)
+    run = store.run(run_id)
+    assert run.seconds(run.started_at) == pytest.approx(counted, abs=1)
 
 
 @pytest.mark.parametrize("changed", ["kind = 'of another version'", "spec = '{}'", "created_at = 1e20"])
