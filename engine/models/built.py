@@ -1,5 +1,6 @@
 """Define built models and the request for building one."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -84,7 +85,7 @@ def refuse_cut_images(model: torch.nn.Module, size: tuple[int, int], native: tup
     patch = first.stride[0], first.stride[1]
     below = (size[0] // patch[0] * patch[0], size[1] // patch[1] * patch[1])
     if size != below:
-        above = (-(-size[0] // patch[0]) * patch[0], -(-size[1] // patch[1]) * patch[1])
+        above = (math.ceil(size[0] / patch[0]) * patch[0], math.ceil(size[1] / patch[1]) * patch[1])
         raise Refused(
             f"Image size {format_image_size(size)} does not divide by the patch size {format_image_size(patch)}. "
             f"Use {' or '.join(format_image_size(near) for near in (below, above) if all(near))}."

@@ -122,8 +122,8 @@ def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
     """Add a run's environment to each of its rows, so that a saved file is complete without the run."""
     here = run.environment
     facts = {name: getattr(here, name) if here else None for name in ENVIRONMENT}
-    if here and "host" in frame:  # rows of a timing on several nodes have their own
-        facts["host"] = frame["host"].where(frame["host"] != "", here.host)
+    for name in frame.columns.intersection(["host", "date"]):  # rows of other nodes and attempts have their own
+        facts[name] = frame[name].where(frame[name] != "", facts[name])
     nested = {name: json.dumps(getattr(here, name)) if here else "" for name in ("versions", "gpu")}
     return frame.assign(**facts, **nested)
 

@@ -28,6 +28,8 @@ class BenchmarkRow(TimedRow):
         *OPTIONS,
     )
 
+    date: str = ""
+    """When the attempt that timed it began, if a later attempt has kept it; empty: the run's date."""
     family: str = ""
     tower: str = "whole"
     purpose: Literal["performance", "accuracy", "tolerance"] = "performance"

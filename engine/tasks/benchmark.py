@@ -66,11 +66,11 @@ def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
     for model, count in todo.items():
         progress = progress.model_copy(update={"note": model})
         yield progress
-        timed: list[BenchmarkRow] = []
+        events: list[Event] = []
         for event in _model(spec, model, batch_sizes[model], run_dir, progress, here.device_name):
-            timed += [event] if isinstance(event, BenchmarkRow) else []
+            events.append(event)
             yield event
-        _keep(run_dir, here, nodes, timed)
+        _keep(run_dir, here, nodes, events)
         progress = progress.model_copy(update={"done": progress.done + count})
     yield progress.model_copy(update={"note": ""})
 
@@ -160,7 +160,7 @@ def _on_nodes(
                     (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
                     (run_dir / name).write_bytes(content)
                 yield from timed.events
-                _keep(run_dir, here, nodes, [event for event in timed.events if isinstance(event, BenchmarkRow)])
+                _keep(run_dir, here, nodes, timed.events)
                 progress = progress.model_copy(update={"done": progress.done + processes[model]})
             yield progress
 
@@ -190,15 +190,16 @@ def _lost(spec: BenchmarkSpec, model: ModelName, device_name: str, end: Ended) -
 
 
 def _conditions(here: Environment, nodes: Mapping[str, Share]) -> dict[str, Any]:
-    """Return the facts that must be the same for rows to stand beside each other. With nodes, a row names its host."""
+    """Return the facts that must be equal for an earlier row to stay. Rows of several nodes name their hosts."""
     return here.model_dump(mode="json", include={"versions"} if nodes else None, exclude={"date", "settings"})
 
 
-def _keep(run_dir: Path, here: Environment, nodes: Mapping[str, Share], timed: Sequence[BenchmarkRow]) -> None:
+def _keep(run_dir: Path, here: Environment, nodes: Mapping[str, Share], events: Sequence[Event]) -> None:
     """Keep the rows of a model, unless one has failed: the next attempt tries that again."""
-    if all(row.status == "ok" for row in timed):
+    timed = [event for event in events if isinstance(event, BenchmarkRow)]
+    if timed and all(row.status == "ok" for row in timed):
         note = f"timed by an earlier attempt at this run, which began {here.date}"
-        again = [row.model_copy(update={"notes": (*row.notes, note)}) for row in timed]
+        again = [row.model_copy(update={"date": here.date, "notes": (*row.notes, note)}) for row in timed]
         kept = {"conditions": _conditions(here, nodes), "rows": [row.model_dump(mode="json") for row in again]}
         with (run_dir / FINISHED).open("a") as file:
             file.write(f"{json.dumps(kept)}\n")
@@ -207,7 +208,7 @@ def _keep(run_dir: Path, here: Environment, nodes: Mapping[str, Share], timed: S
 def _finished(run_dir: Path, conditions: dict[str, Any]) -> dict[ModelName, list[BenchmarkRow]]:
     """Return the rows, by model, that earlier attempts have kept under the same conditions, if their samples are here.
 
-    A note on each row says which attempt timed it.
+    Date and note of a row say which attempt timed it.
     """
     found: dict[ModelName, list[BenchmarkRow]] = {}
     for line in (run_dir / FINISHED).read_text().splitlines() if (run_dir / FINISHED).is_file() else ():

@@ -1,17 +1,17 @@
 // Makes each link and each finished change of a field one entry of the browser's history, so that Back and Forward walk
 // through views. Streamlit makes none for a changed field, and two for a link: the old page without its fields, then the
 // new page. So the first address after an action of the reader is a new entry; others replace the newest one.
-// Also delays a link that is tapped right after typing, because Streamlit sends the page change before the typed text. The
-// text then arrives for a page that is gone: it is lost, and the new page is empty.
+// Also delays a link that is tapped right after typing. Streamlit would send the page change before the typed text. The
+// text would arrive for a page that is gone: it would be lost, and the new page would stay empty.
 
 if (!window.entriesMerged) {
   window.entriesMerged = true;
   const push = history.pushState.bind(history);
   const replace = history.replaceState.bind(history);
   const TYPED = "textarea, input:not([type=checkbox], [type=radio])";
+  const SENT_MS = 200; // a field sends its text 10 to 70 ms after it has lost the focus
   let acted = false;
-  const COMMIT_MS = 200; // a field sends its text 10 to 70 ms after it has lost the focus
-  let left = -Infinity; // the time at which a text field lost the focus
+  let lostFocus = -Infinity; // the time at which a text field last lost the focus
   let field = null; // the text field in which the reader types: one entry, not one per key
   const listen = (type, action) => window.addEventListener(type, action, { capture: true });
 
@@ -22,17 +22,17 @@ if (!window.entriesMerged) {
     acted ||= !typed || typed !== field;
     field = typed;
   });
-  listen("focusout", ({ target }) => target.matches?.(TYPED) && (left = performance.now()));
+  listen("focusout", ({ target }) => target.matches?.(TYPED) && (lostFocus = performance.now()));
   listen("click", (event) => {
     const link = event.target.closest?.("a[href]");
     const opensElsewhere = event.ctrlKey || event.metaKey || event.shiftKey;
-    if (!link || !event.isTrusted || opensElsewhere || performance.now() - left > COMMIT_MS) return;
+    if (!link || !event.isTrusted || opensElsewhere || performance.now() - lostFocus > SENT_MS) return;
     event.preventDefault();
     event.stopImmediatePropagation();
     setTimeout(() => {
       acted = true;
       link.click();
-    }, COMMIT_MS);
+    }, SENT_MS);
   });
   listen("popstate", () => ([acted, field] = [false, null]));
 

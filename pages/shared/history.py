@@ -1,4 +1,7 @@
-"""Make each link one entry of the browser's history, so that Back returns to the page as it was."""
+"""Make each link one entry of the browser's history, so that Back returns to the page as it was.
+
+The script also lets a link wait until the text that was just typed has been sent.
+"""
 
 from pathlib import Path
 

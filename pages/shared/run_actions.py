@@ -198,8 +198,8 @@ def draw_actions(runs: Sequence[Run]) -> None:
             key="runs_retry",
             icon=":material/replay:",
             disabled=not (stopped and may_change),
-            help="Queue the failed and cancelled runs of the selection again. Trainings resume, timings of models keep "
-            "their finished models, and the rows of others are replaced.",
+            help="Queue the failed and cancelled runs of the selection again. Trainings resume. Timings of models run "
+            "the rest. The rows of other runs are replaced.",
         ):
             retry(stopped)
         if st.button("Delete", key="runs_delete", icon=":material/delete:", disabled=not (runs and may_change)):

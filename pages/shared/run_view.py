@@ -22,7 +22,10 @@ TIMING_TICK_S = 3
 """Seconds between updates of a timing run: longer, because updates use the CPU and disturb the timing."""
 COPY_HELP = "Open the form with this run's settings."
 RESTART = "Restart", ":material/replay:", "Queue this run again under the same number. Its rows are replaced."
-REST = "Run the rest", ":material/playlist_play:", "Time the models without finished rows. Finished rows stay."
+REST = (
+    *("Run the rest", ":material/playlist_play:"),
+    "Run the models that are not finished. Finished models keep their rows if host, device and versions are the same.",
+)
 RESUME = "Resume", ":material/play_arrow:", "Continue from the newest complete checkpoint."
 
 
@@ -99,8 +102,9 @@ def _retries(run: Run) -> None:
         half = run.spec.half_batch
         if st.button(f"Run again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
             submit_and_open(type(run.spec).model_validate(run.spec.model_dump() | {run.spec.batch_field: half}))
-    rest = REST if run.kind == "benchmark" and run.results.rows > run.results.failed else RESTART
-    label, icon, help = RESUME if run.kind == "train" else rest
+    has_results = run.results.rows > run.results.failed
+    action = RESUME if run.kind == "train" else REST if run.kind == "benchmark" and has_results else RESTART
+    label, icon, help = action
     if st.button(label, key=f"retry_{run.id}", icon=icon, help=help):
         run_actions.retry([run.id])
 

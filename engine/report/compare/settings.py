@@ -46,18 +46,18 @@ def facts(run: Run) -> dict[tuple[str, str], str]:
     """
     used = run.spec.resolved | (run.environment.settings if run.environment else {})
     request = run.spec.model_dump(mode="json")
-    if run.kind in TIMED and run.environment is not None:
+    timed = run.kind in TIMED  # such a run uses all threads unless the request says how many
+    if timed and run.environment is not None:
         used = {"threads": run.environment.threads} | used
-    elif run.kind in TIMED and request["threads"] is None:
-        del request["threads"]  # a timing uses all threads, and their number is not recorded
+    elif timed and request["threads"] is None:
+        del request["threads"]  # the number of threads is not recorded
     texts = {
         (REQUEST, name): _text(used.get(name, value) if value in (*OPEN, "auto") else value)
         for name, value in request.items()
     }
     if run.environment is not None:
-        ran = environment_facts(run.environment)
-        for name in request.keys() & {"seed", *(["threads"] if run.kind in TIMED else [])}:
-            del ran[name]
+        repeated = request.keys() & ({"seed", "threads"} if timed else {"seed"})
+        ran = {name: value for name, value in environment_facts(run.environment).items() if name not in repeated}
         ran |= {name: value for name, value in used.items() if name not in request}
         texts |= {(ENVIRONMENT, name): _text(value) for name, value in ran.items()}
     return texts
@@ -111,7 +111,7 @@ def warnings(runs: Sequence[Run]) -> list[str]:
 
 def _matters(spec: Spec, where: str, name: str) -> bool:
     if where == REQUEST:
-        return name in spec.meaning or (name == "threads" and spec.kind in TIMED)
+        return name in spec.meaning
     if spec.kind in TIMED:
         return name in ELSEWHERE or name.startswith((VERSION, GPU))
     return name.startswith(VERSION) and name.removeprefix(VERSION) not in BUILT_WITH

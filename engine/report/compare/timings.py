@@ -213,7 +213,7 @@ def _line(baseline: Timed, other: Timed, metric: str, read: samples.Reader, seed
         return line | {"note": "; ".join(notes)}
     if _one_way(row) != _one_way(baseline.row) and metric in (samples.TOTAL, PER_SAMPLE):
         return line | {"note": "one goes forward only: compare the pass forward"}
-    across = baseline.run != other.run
+    across = (baseline.run, _date(baseline.row)) != (other.run, _date(other.row))
     ratio, note = _ratio_of_runs(baseline, other, metric) if across else (None, "")
     verdict = "undecided"
     if ratio is None:
@@ -225,6 +225,11 @@ def _line(baseline: Timed, other: Timed, metric: str, read: samples.Reader, seed
         line |= {"speedup": ratio.value, "verdict": verdict if verdict == "needs 3 runs" else ratio.verdict}
         line |= {"speedup_low": ratio.low, "speedup_high": ratio.high} if has_interval else {}
     return line | {"note": note} | ({"verdict": "not comparable"} if differs else {})
+
+
+def _date(row: TimedRow) -> str:
+    """Return when an earlier attempt began that timed a row; empty for rows of a run's last attempt."""
+    return row.date if isinstance(row, BenchmarkRow) else ""
 
 
 def _ratio_of_runs(baseline: Timed, other: Timed, metric: str) -> tuple[statistics.Ratio | None, str]:

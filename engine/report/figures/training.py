@@ -20,8 +20,8 @@ MARKED = 40
 PER_ROW = 3
 FEW_STEPS = 10
 """An axis of up to this many steps has a tick at each. With more, plotly's own ticks, at most 10, are whole steps."""
-FULL = 1.02
-"""Axes of shares end here: a line at 100 % is drawn in its full width."""
+SHARES_END = 1.02
+"""Upper end of an axis of shares: beyond 1, so that a line at 100 % is not cut."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 NAMES = {
     "train/loss": "training",
@@ -150,7 +150,8 @@ def curves(
         figure.add_vline(x=step, line={"color": GREY, "width": 1, "dash": "dot"})
         label = {"text": f"best of {text(run)}" if several else "best", "showarrow": False, "font_size": 11}
         at = {"x": step, "y": 1, "xanchor": "right" if step > middle else "left", "yanchor": "bottom"}
-        if several:  # below each other inside the plot, where curves rarely end: the best steps are often close
+        # The best steps of several runs are often close: their labels are below each other, away from the curves' ends.
+        if several:
             at |= {"y": 0, "yshift": 14 * place} if panel.share else {"yanchor": "top", "yshift": -14 * place}
         figure.add_annotation(yref="paper", **label, **at)
     figure.update_layout(height=340, margin=MARGIN | {"t": 24, "r": 56}, legend=LEGEND | {"y": 1.06})
@@ -276,4 +277,4 @@ def _axis(panel: Panel, points: pd.DataFrame) -> dict[str, Any]:
     if panel.log and len(values):
         return {"automargin": True, **log("", values)}
     axis: dict[str, Any] = {"automargin": True, "tickformat": ",.3~%" if panel.share else ",~g"}
-    return axis | ({"rangemode": "tozero", "maxallowed": FULL} if panel.share else {})
+    return axis | ({"rangemode": "tozero", "maxallowed": SHARES_END} if panel.share else {})

@@ -1,6 +1,7 @@
 """Runs side by side: rows that belong together, ratios against samples by hand, what differs and what of it matters."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,13 @@ def test_rows_of_one_run_get_a_verdict(tmp_path: Path, times: float, verdict: st
     pair = tuple(Timed(1, tmp_path, row, publishable=True) for row in (eager, other))
     line = one(timings.ratios([pair], "ms", seed=1337))  # type: ignore[list-item]
     assert (line["verdict"], line["note"]) == (verdict, "")
+
+
+def test_rows_of_two_attempts_at_a_run_are_compared_like_two_runs(tmp_path: Path) -> None:
+    slow, fast = (kept(tmp_path, 1, benchmark_row(name), around(ms, 5)) for name, ms in (("a", 20.0), ("b", 10.0)))
+    assert one(timings.ratios([(slow, fast)], "ms", seed=1))["verdict"] == "faster"
+    earlier = replace(slow, row=slow.row.model_copy(update={"date": "2026-01-01T00:00:00+00:00"}))
+    assert one(timings.ratios([(earlier, fast)], "ms", seed=1))["verdict"] == "needs 3 runs"
 
 
 def test_runs_that_were_repeated_are_compared_as_runs(tmp_path: Path) -> None:

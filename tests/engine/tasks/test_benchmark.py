@@ -145,7 +145,7 @@ def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: 
     note = f"timed by an earlier attempt at this run, which began {found[0].date}"
     assert {event.name: event for event in run(request, tmp_path) if isinstance(event, BenchmarkRow)} == {
         "timm:test_vit": lost,
-        "timm:test_resnet": timed.model_copy(update={"notes": (*timed.notes, note)}),
+        "timm:test_resnet": timed.model_copy(update={"date": found[0].date, "notes": (*timed.notes, note)}),
     }
     assert begun == ["timm:test_vit"], "only what is missing"
     begun.clear()
@@ -169,7 +169,7 @@ def test_a_later_attempt_times_only_what_is_missing(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(benchmark, "_model", lambda spec, model, *rest: begun.append(model) or iter(()))
     _, kept, *others = run(request, tmp_path)
     note = f"timed by an earlier attempt at this run, which began {here.date}"
-    assert kept == timed.model_copy(update={"notes": (*timed.notes, note)})
+    assert kept == timed.model_copy(update={"date": here.date, "notes": (*timed.notes, note)})
     assert others[0] == Progress(done=1, total=2, note="timm:test_vit")
     assert begun == ["timm:test_vit"]
 
