@@ -7,6 +7,7 @@ import streamlit as st
 
 from engine.report.compare import settings
 from engine.store import Run
+from pages.shared.form.labels import default_hint
 from pages.shared.rerun import fold
 from pages.shared.table import download_table, results_table
 from pages.shared.text import plain
@@ -20,7 +21,7 @@ def draw(runs: Sequence[Run]) -> None:
             title="These runs differ in settings that change what their values mean",
             icon=":material/warning:",
         )
-    frame = settings.table(runs)
+    frame = _name_defaults(settings.table(runs), runs[0])
     differing, equal = frame[~frame["same"]], frame[frame["same"]]
     st.header("Settings that differ", anchor=False)
     if differing.empty:
@@ -38,6 +39,14 @@ def draw(runs: Sequence[Run]) -> None:
             )
     with st.container(horizontal=True):
         download_table(lambda: frame, "compare-settings", key="compare_settings", label="all settings")
+
+
+def _name_defaults(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
+    """Replace `not set` by the default of the setting, in the words of its form field. run: gives the kind."""
+    spec = type(run.spec)
+    hints = {name.replace("_", " "): hint for name in spec.model_fields if (hint := default_hint(spec, name))}
+    default = frame["what"].map(hints).where(frame["where"] == settings.REQUEST).fillna(settings.NOT_SET)
+    return frame.apply(lambda column: column.where(column != settings.NOT_SET, default))
 
 
 def _table(frame: pd.DataFrame, key: str, alt: str) -> None:

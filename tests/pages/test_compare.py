@@ -90,6 +90,15 @@ def test_two_benchmarks_have_a_ratio_with_an_interval(store: Store, settings: Se
     assert {"compare_speed_csv", "compare_settings_csv"} <= {button.key for button in app.get("download_button")}
 
 
+def test_a_setting_that_was_left_open_shows_its_default(store: Store, settings: Settings) -> None:
+    first, second = benchmark(store, settings, 20.0), benchmark(store, settings, 10.0, image_size=224)
+    app = open_page(PAGE, compare_runs=f"{first},{second}")
+    assert not app.exception
+    (line,) = table(app, "where").to_dict("records")
+    shown = (line["what"], line[f"run {first}"], line[f"run {second}"])
+    assert shown == ("image size", "default: the model's own", "224")
+
+
 def test_flags_of_both_sides_are_named_with_their_meaning(store: Store, settings: Settings) -> None:
     first = benchmark(store, settings, 20.0, flags=("contended", "below_floor"))
     second = benchmark(store, settings, 10.0, flags=("below_floor",))

@@ -37,6 +37,7 @@ BUILT_WITH = ("cuda", "hip", "cudnn", "triton")
 """Versions that affect times, but neither counts nor accuracies."""
 COLUMNS = ["where", "what"]
 OPEN: tuple[Any, ...] = (None, "", [], {})
+NOT_SET = "not set"
 
 
 def facts(run: Run) -> dict[tuple[str, str], str]:
@@ -119,7 +120,7 @@ def _matters(spec: Spec, where: str, name: str) -> bool:
 
 def _text(value: Any) -> str:
     if value in OPEN:
-        return "not set"
+        return NOT_SET
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
