@@ -21,7 +21,7 @@ def draw(runs: Sequence[Run]) -> None:
             title="These runs differ in settings that change what their values mean",
             icon=":material/warning:",
         )
-    frame = _name_defaults(settings.table(runs), runs[0])
+    frame = _name_defaults(settings.table(runs), runs)
     differing, equal = frame[~frame["same"]], frame[frame["same"]]
     st.header("Settings that differ", anchor=False)
     if differing.empty:
@@ -41,12 +41,13 @@ def draw(runs: Sequence[Run]) -> None:
         download_table(lambda: frame, "compare-settings", key="compare_settings", label="all settings")
 
 
-def _name_defaults(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Replace `not set` by the default of the setting, in the words of its form field. run: gives the kind."""
-    spec = type(run.spec)
+def _name_defaults(frame: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+    """Replace `not set` by the default of the setting, in the words of its form field."""
+    spec = type(runs[0].spec)
     hints = {name.replace("_", " "): hint for name in spec.model_fields if (hint := default_hint(spec, name))}
     default = frame["what"].map(hints).where(frame["where"] == settings.REQUEST).fillna(settings.NOT_SET)
-    return frame.apply(lambda column: column.where(column != settings.NOT_SET, default))
+    columns = [frame[f"run {run.id}"] for run in runs]
+    return frame.assign(**{str(column.name): column.where(column != settings.NOT_SET, default) for column in columns})
 
 
 def _table(frame: pd.DataFrame, key: str, alt: str) -> None:
