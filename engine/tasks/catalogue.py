@@ -34,11 +34,10 @@ complete uncounted notes status error
 OPERATOR_COLUMNS = ["library", "model", "image_size", *OperatorCount.model_fields]
 Wanted = tuple[ModelName, str]
 """A model and an image size; empty for its own."""
-Table = dict[tuple[str, str], dict[str, str]]
+CatalogueRow = dict[str, str]
+"""The cells of a row by column, as in the CSV."""
 SIZES = "sizes"
 """Folder below the catalogue's for other image sizes, so that the catalogue's own files keep one row per model."""
-Key = tuple[str, str, str]
-"""Library, model, image size."""
 
 
 class VersionsDiffer(Refused):
@@ -55,11 +54,16 @@ def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progre
     out_dir.mkdir(parents=True, exist_ok=True)
     rows, operators = _kept(out_dir, set(families) - set(wanted))
     yield Progress(done=0, total=len(wanted))
-    for done, (_, row) in enumerate(counted([(name, "") for name in wanted], workers), start=1):
-        rows[row.library, row.model] = catalogue_row(row)
-        operators[row.library, row.model] = [_operator_row(row, operator) for operator in row.operators]
+    for done, row in enumerate(counted([(name, "") for name in wanted], workers), start=1):
+        rows.append(catalogue_row(row))
+        operators += [_operator_row(row, operator) for operator in row.operators]
         yield Progress(done=done, total=len(wanted), note=row.name)
-    _write(out_dir, rows, operators)
+    _write_rows(out_dir, rows)
+    operators.sort(key=lambda row: (row["library"], row["model"]))
+    atomic.write(out_dir / "operators.csv.gz", gzip.compress(table(OPERATOR_COLUMNS, operators).encode(), mtime=0))
+    atomic.write(out_dir / shipped.WEIGHTS, json.dumps(weights(), indent=1) + "\n")
+    versions = environment.versions() | {"counted_on": datetime.now(UTC).date().isoformat()}
+    atomic.write(out_dir / "versions.json", json.dumps(versions, indent=2) + "\n")
 
 
 def build_sizes(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers: int) -> Iterator[Progress]:
@@ -71,46 +75,31 @@ def build_sizes(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers
     """
     check_versions(catalog_dir)
     folder, installed = catalog_dir / SIZES, library.families()
-    rows = {key: row for key, row in _still_right(folder).items() if ModelName.of(key[0], key[1]) in installed}
-    own = _by_size(catalog_dir)
-    models = {ModelName.of(origin, model) for origin, model, _ in own} & set(installed)
-    published_sizes = {(name.library, name.model, size) for name in models for size in sizes.get(name, ())}
-    wanted = [(ModelName.of(origin, model), size) for origin, model, size in sorted(published_sizes - {*rows, *own})]
+    rows = [] if _changed(folder) else [row for row in read(folder) if _model(row) in installed]
+    own = list(read(catalog_dir))
+    models = {_model(row) for row in own} & set(installed)
+    there = {(_model(row), row["image_size"]) for row in [*own, *rows]}
+    wanted = sorted({(model, size) for model in models for size in sizes.get(model, ())} - there)
     yield Progress(done=0, total=len(wanted))
-    for done, ((model, size), row) in enumerate(counted(wanted, workers), start=1):
-        rows[model.library, model.model, size] = catalogue_row(row)
-        yield Progress(done=done, total=len(wanted), note=f"{row.name} at {size}")
+    for done, row in enumerate(counted(wanted, workers), start=1):
+        rows.append(catalogue_row(row))
+        yield Progress(done=done, total=len(wanted), note=f"{row.name} at {row.image_size}")
     folder.mkdir(exist_ok=True)
-    for name in names.LIBRARIES:
-        if mine := [rows[key] for key in sorted(rows, key=_order) if key[0] == name]:
-            atomic.write(folder / f"{name}.csv", table(COLUMNS, mine))
+    _write_rows(folder, rows)
     atomic.write(folder / "versions.json", (catalog_dir / "versions.json").read_bytes())
 
 
-def _still_right(folder: Path) -> dict[Key, dict[str, str]]:
-    """Return the rows that were counted with the installed library versions."""
-    try:
-        check_versions(folder)
-    except (FileNotFoundError, VersionsDiffer):
-        return {}
-    return _by_size(folder)
+def _model(row: CatalogueRow) -> ModelName:
+    return ModelName.of(row["library"], row["model"])
 
 
-def _by_size(folder: Path) -> dict[Key, dict[str, str]]:
-    return {(row["library"], row["model"], row["image_size"]): row for row in read(folder)}
-
-
-def _order(key: Key) -> tuple[str, str, list[int]]:
-    return *key[:2], [int(side) for side in key[2].split("x")]
-
-
-def counted(wanted: Sequence[Wanted], workers: int) -> Iterator[tuple[Wanted, ProfileRow]]:
-    """Count models in worker processes, and yield each with its row as soon as it is counted."""
+def counted(wanted: Sequence[Wanted], workers: int) -> Iterator[ProfileRow]:
+    """Count models in worker processes, and yield each row as soon as it is counted."""
     for found in spread(_count, wanted, workers):
         if found:
             place, row = found
             name, image_size = wanted[place]
-            yield wanted[place], lost(ModelName(name), _spec(name, image_size), row) if isinstance(row, Ended) else row
+            yield lost(ModelName(name), _spec(name, image_size), row) if isinstance(row, Ended) else row
 
 
 def count(name: str, image_size: str = "") -> ProfileRow:
@@ -127,7 +116,7 @@ def _spec(name: str, image_size: str) -> ProfileSpec:
     return ProfileSpec.model_validate({"models": (name,), "image_size": image_size or None})
 
 
-def catalogue_row(row: ProfileRow) -> dict[str, str]:
+def catalogue_row(row: ProfileRow) -> CatalogueRow:
     """Return a row's cells as in the CSV: numbers with up to six decimals, missing values empty."""
     return {column: _cell(getattr(row, column)) for column in COLUMNS}
 
@@ -147,47 +136,46 @@ def _operator_row(row: ProfileRow, operator: OperatorCount) -> dict[str, str]:
     return {"library": row.library, "model": row.model, "image_size": row.image_size, **figures}
 
 
-def _kept(out_dir: Path, models: set[ModelName]) -> tuple[Table, dict[tuple[str, str], list[dict[str, str]]]]:
+def _kept(out_dir: Path, models: set[ModelName]) -> tuple[list[CatalogueRow], list[dict[str, str]]]:
     """Return the existing rows and operators of these models, which are not recounted."""
-    rows = {
-        (row["library"], row["model"]): row
-        for row in read(out_dir)
-        if ModelName.of(row["library"], row["model"]) in models
-    }
+    rows = [row for row in read(out_dir) if _model(row) in models]
     if not rows:
-        return {}, {}
+        return [], []
     check_versions(out_dir)
-    operators: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for row in csv.DictReader(io.StringIO(gzip.decompress((out_dir / "operators.csv.gz").read_bytes()).decode())):
-        if (key := (row["library"], row["model"])) in rows:
-            operators.setdefault(key, []).append(row)
-    return rows, operators
+    kept = {_model(row) for row in rows}
+    operators = csv.DictReader(io.StringIO(gzip.decompress((out_dir / "operators.csv.gz").read_bytes()).decode()))
+    return rows, [row for row in operators if _model(row) in kept]
 
 
-def read(folder: Path) -> Iterator[dict[str, str]]:
+def read(folder: Path) -> Iterator[CatalogueRow]:
     """Yield the rows of a folder's CSV files."""
     for path in sorted(folder.glob("*.csv")):
         yield from csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
 
 
+def _write_rows(folder: Path, rows: Iterable[CatalogueRow]) -> None:
+    """Write a CSV file per library, sorted by model and image size."""
+    by_library: dict[str, list[CatalogueRow]] = {name: [] for name in names.LIBRARIES}
+    for row in sorted(
+        rows, key=lambda row: (row["model"], [int(side) for side in row["image_size"].split("x") if side])
+    ):
+        by_library[row["library"]].append(row)
+    for name, rows_of_library in by_library.items():
+        if rows_of_library or (folder / f"{name}.csv").exists():
+            atomic.write(folder / f"{name}.csv", table(COLUMNS, rows_of_library))
+
+
 def check_versions(out_dir: Path) -> None:
     """Refuse a folder that was counted with other library versions than are installed. Errors: VersionsDiffer."""
-    before = json.loads((out_dir / "versions.json").read_text())
-    if changed := [name for name, version in environment.versions().items() if before.get(name, version) != version]:
+    if changed := _changed(out_dir):
         raise VersionsDiffer(
             f"the catalogue was counted with other versions of {', '.join(changed)}: recount all of it"
         )
 
 
-def _write(out_dir: Path, rows: Table, operators: dict[tuple[str, str], list[dict[str, str]]]) -> None:
-    for name in names.LIBRARIES:
-        mine = [rows[key] for key in sorted(rows) if key[0] == name]
-        atomic.write(out_dir / f"{name}.csv", table(COLUMNS, mine))
-    every = (row for key in sorted(operators) for row in operators[key])
-    atomic.write(out_dir / "operators.csv.gz", gzip.compress(table(OPERATOR_COLUMNS, every).encode(), mtime=0))
-    atomic.write(out_dir / shipped.WEIGHTS, json.dumps(weights(), indent=1) + "\n")
-    versions = environment.versions() | {"counted_on": datetime.now(UTC).date().isoformat()}
-    atomic.write(out_dir / "versions.json", json.dumps(versions, indent=2) + "\n")
+def _changed(folder: Path) -> Collection[str]:
+    """Return the libraries whose version differs from the one that a folder was counted with."""
+    return shipped.mismatches(shipped.versions(folder))
 
 
 def weights() -> dict[str, list[str]]:
