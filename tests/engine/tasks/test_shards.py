@@ -1,7 +1,5 @@
 """Work spread over real processes, some of which are killed."""
 
-import os
-import signal
 from functools import partial
 from pathlib import Path
 
@@ -17,16 +15,9 @@ from engine.specs import ProfileSpec
 from engine.store import State, Store
 from engine.tasks.profile import MODELS_EACH, profile
 from engine.tasks.shards import spread
+from tests.support.pieces import square
 
 MODELS = tuple(f"timm:{name}" for name in ("test_resnet", "test_vit", "test_convnext", "test_efficientnet"))
-
-
-def square(folder: Path, number: int) -> int:
-    """Die at 3 in the first process that comes to it, and at 5 in every process."""
-    if number == 5 or (number == 3 and not (folder / "seen").exists()):
-        (folder / "seen").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number**2
 
 
 @pytest.mark.slow
