@@ -103,6 +103,17 @@ def test_plot_and_table_select_the_same_rows_and_the_wheel_scrolls_the_page(serv
     page.wait_for_function(f"span => ({SPAN})(document.querySelector('.chart')).join() !== span.join()", arg=span)
 
 
+def test_a_selected_row_without_a_point_fades_no_points(server: Server, page: Page) -> None:
+    opacities = "chart => [...chart.querySelectorAll('.scatterlayer .point')].map(point => point.style.opacity)"
+    view = f"{server.url}/?catalog_search=open_clip:ViT*32*&catalog_y=ImageNet+top-1+%28%25%29"
+    page.goto(view)
+    usual = drawn(page).evaluate(opacities)
+    assert usual
+    page.goto(f"{view}&catalog_rows=open_clip:ViT-S-32-alt+224")  # no accuracy is published for it
+    expect(page.get_by_role("button", name="Download 1 selected")).to_be_visible()
+    assert drawn(page).evaluate(opacities) == usual
+
+
 def test_it_is_drawn_in_the_theme_of_the_page_and_follows_it(server: Server, page: Page) -> None:
     look = "chart => [chart, chart.querySelector('.xtitle')].map(each => getComputedStyle(each))"
     of_page_and_title = f"chart => {{ const [page, title] = ({look})(chart); return [page.color, title.fill]; }}"

@@ -71,7 +71,7 @@ class Chart {
     const isFirst = !element.layout;
     this.drawing = true; // plotly also reports selections that it clears itself
     try {
-      await this.plotly.react(element, figure.data.map((trace) => this.marked(trace)), layout, config);
+      await this.plotly.react(element, this.marked(figure.data), layout, config);
     } finally {
       this.drawing = false;
     }
@@ -81,12 +81,13 @@ class Chart {
     }
   }
 
-  // Selections are stored as labels, so they keep their points when other points are added or removed.
-  marked(trace) {
-    if (!this.labels.length || !trace.customdata) return trace;
+  // Selections are stored as labels, so they keep their points when other points are added or removed. If none of them
+  // has a point, no trace is marked, because plotly would fade all points.
+  marked(traces) {
     const chosen = new Set(this.labels);
-    const selectedpoints = [...trace.customdata.keys()].filter((place) => chosen.has(trace.customdata[place][0]));
-    return { ...trace, selectedpoints };
+    const places = traces.map(({ customdata = [] }) => [...customdata.keys()].filter((place) => chosen.has(customdata[place][0])));
+    if (!places.flat().length) return traces;
+    return traces.map((trace, at) => (trace.customdata ? { ...trace, selectedpoints: places[at] } : trace));
   }
 
   select(points) {
