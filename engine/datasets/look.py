@@ -43,6 +43,11 @@ class Look:
     largest: tuple[int, int] | None
     notes: tuple[str, ...]
 
+    @property
+    def none_readable(self) -> bool:
+        """Whether images were opened and none of them could be read."""
+        return 0 < self.looked_at == len(self.unreadable)
+
 
 def count_distinct(pairs: Pairs) -> int:
     """Return the number of distinct captions."""

@@ -63,6 +63,8 @@ class Data:
 
 def checks(spec: TrainSpec, data: Data) -> list[Check]:
     """Return checks of the request and its data, most important first."""
+    if data.looked_at and len(data.unreadable) == data.looked_at:
+        return _images(data)  # there is nothing to count or to plan
     plan = schedule(spec, data.train)
     results = [*_pairs(data), *_captions(spec, data, plan), *_images(data)]
     if plan.steps_per_epoch < 1:

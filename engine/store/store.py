@@ -151,17 +151,25 @@ class Store:
                 current = connection.scalars(select(run_tags.c.tag).where(run_tags.c.run_id == run_id))
                 _replace_tags(connection, run_id, [name for name in (*current, *added) if name not in removed])
 
-    def set_notes(self, run_id: int, text: str) -> None:
-        """Replace the notes of a run. Errors: LookupError, Refused."""
+    def set_notes(self, run_id: int, text: str, *, before: str | None = None) -> bool:
+        """Replace the notes of a run.
+
+        before: the notes that `text` was written from. If they were changed since, both texts are kept.
+        Returns whether both were kept. Errors: LookupError, Refused.
+        """
         self.check_owner(run_id)
-        if len(text) > LONGEST_NOTES:
-            raise Refused(f"notes have at most {LONGEST_NOTES:,} characters, these {len(text):,}")
-        stored = storable(text)
         with self.database.write() as connection:
+            current = connection.scalar(select(runs.c.notes).where(runs.c.id == run_id))
+            if merged := before is not None and current not in (None, before, text):
+                text = f"{current}\n\n{text}"
+            if len(text) > LONGEST_NOTES:
+                raise Refused(f"notes have at most {LONGEST_NOTES:,} characters, these {len(text):,}")
+            stored = storable(text)
             _change(connection, run_id, notes=stored)
             row = connection.execute(select(runs.c.name, runs.c.summary).where(runs.c.id == run_id)).one()
             found = update(run_texts).where(run_texts.c.run_id == run_id)
             connection.execute(found.values(text=searchable(row.name, row.summary, stored)))
+        return merged
 
     def position(self, run_id: int) -> int | None:
         """Return a run's position in the queue, 1 for the next one; None if it does not wait."""

@@ -133,8 +133,9 @@ class Part:
         yield Artifact(name=file, kind="embeddings")
         encoded = self._encoded
         common = common | {"images": len(encoded.pairs), "captions": len(encoded.texts), "embeddings_file": file}
-        for done, task in enumerate(self.spec.tasks, 1):
-            yield self.progress.model_copy(update={"done": self.progress.done + done, "note": task})
+        for task in self.spec.tasks:
+            self.progress = self.progress.model_copy(update={"done": self.progress.done + 1, "note": task})
+            yield self.progress
             try:
                 found = yield from self._result(task)
             except Refused as refused:

@@ -23,6 +23,7 @@ from engine.training.validation import Stopped, best_metric, best_score, params,
 
 log = logging.getLogger("engine.training")
 LATEST, BEST = "latest.pt", "best.pt"
+PROGRESS_S = 5  # the number of steps of a cancelled run is at most this old
 
 
 class Training:
@@ -43,7 +44,7 @@ class Training:
         self._folder = checkpoints_folder(run_dir)
         self._meter = Meter(setup)
         self._files: logs.Files | None = None
-        self._progress = Progress(done=0, total=setup.plan.steps, note="beginning")
+        self._progress, self._moved_at = Progress(done=0, total=setup.plan.steps, note="beginning"), -math.inf
         self._notes = [*notes, *setup.made.notes]
         if setup.spec.precision == "fp32" and precision.tf32(setup.spec.device):
             self._notes.append(
@@ -84,8 +85,7 @@ class Training:
             yield from self._final_events()
 
     def _resume(self) -> Iterator[Event]:
-        """Load this run's newest checkpoint, or the one that the request names, and yield the rows and points before
-        it."""
+        """Load this run's newest checkpoint, or the one that the request names, and yield its rows and points."""
         found, origin, notes = start(self._run_dir, self.setup.spec.resume, self.setup.roots)
         self._notes += notes
         if found is None:
@@ -136,7 +136,7 @@ class Training:
             if logging_now:
                 yield from self._log_step(result)
             if setup.place.first:
-                yield self._progress
+                yield self._current_progress()
             if saving:
                 self._save(LATEST)
             if validating:
@@ -230,6 +230,15 @@ class Training:
         left = (plan.steps - done.step) * done.seconds / done.step  # includes validations
         note = f"epoch {done.epoch + 1} of {plan.epochs}, loss {losses['loss']:.3f}, {rate:.0f} "
         self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s", seconds_left=left)
+
+    def _current_progress(self) -> Progress:
+        """Return the progress, which between two lines of the log moves at most every PROGRESS_S."""
+        last, step, steps = self._progress, self.done.step, self.setup.plan.steps
+        if last.done < step and time.monotonic() - self._moved_at > PROGRESS_S:
+            left = last.seconds_left and last.seconds_left * (steps - step) / (steps - last.done)
+            self._progress = last.model_copy(update={"done": step, "seconds_left": left})
+            self._moved_at = time.monotonic()
+        return self._progress
 
     def _metrics(self, values: Mapping[str, float]) -> list[Metric]:
         """Return the points of the curves at this step, after writing them to TensorBoard and the history."""
@@ -325,12 +334,8 @@ class Training:
         }
         if setup.scaler is not None:
             state["scaler"] = setup.scaler.state_dict()
-        checkpoints.save(
-            self._folder,
-            name,
-            state,
-            about={"epoch": done.epoch, "step": done.step, "spec": setup.spec.model_dump(mode="json")},
-        )
+        about = {"epoch": done.epoch, "step": done.step, "spec": setup.spec.model_dump(mode="json")}
+        checkpoints.save(self._folder, name, state, about=about)
         self._saved_at = done.step
 
     def _final_events(self) -> Iterator[Event]:

@@ -1,6 +1,6 @@
 """The data section of a form: the field for the data, and a preview of its images, captions and classes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -19,6 +19,7 @@ from engine.datasets import (
     columns_of,
     look,
     open_pairs,
+    readable,
     split,
     tables,
     with_classes_split,
@@ -197,13 +198,14 @@ def grid(pictures: Iterable[tuple[bytes | None, str, str]], *, width: int) -> No
 
 def count_pairs(arguments: Mapping[str, Any], preview: Look, *, val_data: str, val_fraction: float) -> Data:
     """Return the numbers of training and held-out pairs with the facts of the preview. Errors: DataProblem."""
-    train = preview.count - len(preview.unreadable)
+    if preview.none_readable:
+        train = held_out = 0
+    else:
+        unreadable = tuple(source for source, _ in preview.unreadable)
+        train, held_out = _split(arguments, unreadable, 0.0 if val_data else val_fraction)
     if val_data:
         val_source = {"data": val_data, "modified_ns": stamp(val_data), "samples": None}
         held_out = len(pairs({**arguments, **val_source}))
-    else:
-        held_out = _held_out(arguments, val_fraction) if val_fraction else 0
-        train -= held_out
     return Data(
         train=train,
         held=held_out,
@@ -216,8 +218,12 @@ def count_pairs(arguments: Mapping[str, Any], preview: Look, *, val_data: str, v
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
-def _held_out(arguments: Mapping[str, Any], fraction: float) -> int:
-    return len(split(pairs(arguments), fraction, 0)[1])
+def _split(arguments: Mapping[str, Any], unreadable: Sequence[str], fraction: float) -> tuple[int, int]:
+    """Return how many pairs a training keeps and holds out. Like it, leave out unreadable images before the split."""
+    opened, left_out = pairs(arguments), set(unreadable)
+    usable, _ = readable(opened, [index for index in range(len(opened)) if opened.source(index) not in left_out])
+    train, held_out = split(usable, fraction, 0)
+    return len(train), len(held_out)
 
 
 def draw(preview: Preview) -> None:

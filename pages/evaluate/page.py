@@ -98,7 +98,10 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
     """Return one sentence per problem that prevents the evaluation."""
     if preview.look is None:
         return []  # the data section shows the problem
-    data_classes, problems = preview.look.classes, []
+    look, problems = preview.look, []
+    data_classes = look.classes
+    if look.none_readable:
+        problems.append(f"None of the {plural(look.looked_at, 'image')} opened can be read.")
     try:
         names = datasets.class_names(spec.classes, data_classes)
         by_class = json_object(spec.class_prompts)

@@ -1,4 +1,4 @@
-"""Tags and notes of a run. A change is saved at once."""
+"""Tags and notes of a run. A change is saved at once, and changes made elsewhere in the meantime are kept."""
 
 import streamlit as st
 
@@ -16,6 +16,9 @@ def draw(run_id: int) -> None:
     store = backend.store()
     run = backend.current_run(run_id)
     fixed = not backend.may_change(run)
+    for field, value in (("tags", list(run.tags)), ("notes", run.notes)):
+        if f"run_{field}_{run.id}" not in st.session_state:  # the field is drawn for the first time
+            st.session_state[_before(field, run.id)] = value
     left, right = st.columns(2)
     left.multiselect(
         "Tags",
@@ -44,9 +47,27 @@ def draw(run_id: int) -> None:
         show_error(problem)
 
 
+def _before(field: str, run_id: int) -> str:
+    """Return the key of the stored value that this session's changes of a field begin from."""
+    return f"run_stored_{field}_{run_id}"
+
+
 def _save(field: str, run_id: int) -> None:
-    save = backend.store().set_tags if field == "tags" else backend.store().set_notes
+    """Save a field and show what is stored then, with changes of other sessions."""
+    store, key = backend.store(), f"run_{field}_{run_id}"
+    value, before = st.session_state[key], st.session_state[_before(field, run_id)]
+    merged = False
     try:
-        save(run_id, st.session_state[f"run_{field}_{run_id}"])
+        if field == "tags":
+            added, removed = set(value) - set(before), set(before) - set(value)
+            store.change_tags([run_id], add=[tag for tag in value if tag in added], remove=removed)
+        else:
+            merged = store.set_notes(run_id, value, before=before)
+        run = store.run(run_id)
     except (Refused, LookupError) as refusal:
         st.session_state[PROBLEM] = str(refusal)
+        return
+    stored: list[str] | str = list(run.tags) if field == "tags" else run.notes
+    st.session_state[key] = st.session_state[_before(field, run_id)] = stored
+    if merged:
+        st.session_state[PROBLEM] = "These notes were also changed elsewhere. Both texts were kept."

@@ -95,7 +95,8 @@ def start_of(run: Run) -> str:
     for other in ahead:
         left = other.seconds_left() if other.state is not State.QUEUED else None
         part = needs.similar_s([left]) if left is not None else expected_s(other.spec)
-        if part is None or len(found) == MOST_AHEAD:
+        overdue = left == 0  # the run takes longer than was estimated
+        if part is None or overdue or len(found) == MOST_AHEAD:
             return f"starts after run {ahead[-1].id}"
         total += part
     return f"starts in {span(total)}"

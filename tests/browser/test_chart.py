@@ -105,7 +105,7 @@ def test_plot_and_table_select_the_same_rows_and_the_wheel_scrolls_the_page(serv
 
 def test_a_selected_row_without_a_point_fades_no_points(server: Server, page: Page) -> None:
     opacities = "chart => [...chart.querySelectorAll('.scatterlayer .point')].map(point => point.style.opacity)"
-    view = f"{server.url}/?catalog_search=open_clip:ViT*32*&catalog_y=ImageNet+top-1+%28%25%29"
+    view = f"{server.url}/?catalog_search=timm:resnet18,ViT-S-32-alt&catalog_y=ImageNet+top-1+%28%25%29"
     page.goto(view)
     usual = drawn(page).evaluate(opacities)
     assert usual

@@ -90,6 +90,16 @@ def test_two_benchmarks_have_a_ratio_with_an_interval(store: Store, settings: Se
     assert {"compare_speed_csv", "compare_settings_csv"} <= {button.key for button in app.get("download_button")}
 
 
+@pytest.mark.parametrize(("model", "said"), [("resnet34", True), ("resnet18", False)])
+def test_runs_without_a_common_row_say_so(model: str, said: bool, store: Store) -> None:
+    for models in (("resnet18", "resnet50"), (model, "resnet101")):
+        run_id = queue(store, *models)
+        finish(store, run_id, [profile_row(name) for name in models])
+    app = open_page(PAGE, compare_runs="1,2")
+    assert not app.exception
+    assert ("No row is in more than one of these" in page_text(app)) is said
+
+
 def test_a_setting_that_was_left_open_shows_its_default(store: Store, settings: Settings) -> None:
     first, second = benchmark(store, settings, 20.0), benchmark(store, settings, 10.0, image_size=224)
     app = open_page(PAGE, compare_runs=f"{first},{second}")

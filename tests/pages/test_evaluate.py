@@ -124,6 +124,19 @@ def test_what_cannot_work_is_said_before_the_start(query: dict[str, str], messag
     assert app.button(key="evaluate_go").disabled
 
 
+@pytest.mark.slow
+def test_data_without_a_readable_image_are_refused_before_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
+    lines = [["filepath", "title"], *([name, f"a picture of {name}"] for name in "abc")]
+    data = write_csv(tmp_path / "none.csv", lines)
+    app = open_page(PAGE, evaluate_data=str(data), evaluate_tasks="retrieval")
+    assert not app.exception
+    assert "None of the 3 images opened can be read" in plainly(app)
+    assert app.button(key="evaluate_go").disabled
+
+
 def test_zero_shot_is_turned_off_where_images_have_no_classes(store: Store) -> None:
     app = open_page(PAGE, evaluate_data="synthetic")
     app.button(key="evaluate_turn_off").click().run()

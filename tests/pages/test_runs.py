@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
-from engine.results import Row
+from engine.results import Progress, Row
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
@@ -147,10 +147,17 @@ def test_an_empty_list_says_what_to_do_next() -> None:
     assert app.page_link
 
 
+def estimate(store: Store, seconds_left: float) -> None:
+    """Of the one run that is running."""
+    (attempt,) = attempts.open_attempts(store.database)
+    attempts.record(store.database, attempt, [Progress(done=1, total=2, seconds_left=seconds_left)])
+
+
 @pytest.mark.slow
 def test_what_runs_and_what_waits_is_on_top_with_positions(store: Store) -> None:
     ended = bring_to(store, State.FINISHED)
     running = bring_to(store, State.RUNNING)
+    estimate(store, 60.0)
     first, second = queue(store, "resnet18"), queue(store, "resnet50")
     app = open_page(LIST)
     assert not app.exception
@@ -162,6 +169,36 @@ def test_what_runs_and_what_waits_is_on_top_with_positions(store: Store) -> None
     app.button(key=f"runs_cancel_{first}").click().run()
     assert store.run(first).state is State.CANCELLED
     assert "– cancelled" in set(app.dataframe[0].value["state"])
+
+
+@pytest.mark.slow
+def test_behind_a_run_that_takes_longer_than_estimated_no_time_is_promised(store: Store) -> None:
+    running = bring_to(store, State.RUNNING)
+    estimate(store, 0.0)
+    queue(store, "resnet18")
+    assert f"next in the queue, starts after run {running}" in texts(open_page(LIST))
+
+
+@pytest.mark.slow
+def test_two_windows_keep_each_others_tags_and_notes(store: Store) -> None:
+    run_id = bring_to(store, State.FINISHED)
+    one, other = open_page(ONE, run=str(run_id)), open_page(ONE, run=str(run_id))
+    tags, notes = f"run_tags_{run_id}", f"run_notes_{run_id}"
+    one.multiselect(key=tags).set_value(["alpha"]).run()
+    other.multiselect(key=tags).set_value(["beta"]).run()
+    assert other.multiselect(key=tags).value == ["alpha", "beta"]
+    one.multiselect(key=tags).set_value([]).run()
+    assert store.run(run_id).tags == ("beta",)
+    one.text_area(key=notes).set_value("by one").run()
+    one.text_area(key=notes).set_value("by one, again").run()
+    assert store.run(run_id).notes == "by one, again"
+    assert "changed elsewhere" not in texts(one)
+    other.text_area(key=notes).set_value("by the other").run()
+    assert not other.exception
+    assert "These notes were also changed elsewhere" in texts(other)
+    assert store.run(run_id).notes == other.text_area(key=notes).value == "by one, again\n\nby the other"
+    other.text_area(key=notes).set_value("merged").run()
+    assert store.run(run_id).notes == "merged"
 
 
 @pytest.mark.slow

@@ -139,6 +139,22 @@ def test_a_model_too_large_for_the_memory_is_said_before_the_start(store: Store)
     assert app.button(key="train_go").disabled
 
 
+def test_unreadable_images_are_left_out_before_pairs_are_held_out(roots: Path) -> None:
+    names = [f"image_{n}.png" for n in range(24)]
+    write_images(roots, *names)
+    captions = [["filepath", "title"], *([name, f"a picture of {name}"] for name in [*names, *"abcdefghijkl"])]
+    app = open_page(PAGE, train_data=str(write_csv(roots / "pairs.csv", captions)), train_batch_size="3")
+    assert not app.exception
+    assert "12 of 36 images opened cannot be read" in plainly(app)
+    assert "19 pairs to train on, 5 held out" in plainly(app), "a fifth of 24"
+    captions = [["filepath", "title"], *([name, f"a picture of {name}"] for name in "abcdefghijkl")]
+    app = open_page(PAGE, train_data=str(write_csv(roots / "none.csv", captions)))
+    assert not app.exception
+    assert "12 of 12 images opened cannot be read" in plainly(app)
+    assert "pairs to train on" not in plainly(app)
+    assert app.button(key="train_go").disabled
+
+
 def test_data_of_ones_own_are_looked_at_and_broken_images_named(store: Store, roots: Path) -> None:
     names = [f"image_{n}.png" for n in range(39)]
     write_images(roots, *names, "broken.png")

@@ -21,14 +21,18 @@ def bars(
     described: Mapping[str, str] | None = None,
     ratio: bool = True,
 ) -> go.Figure:
-    """Return one bar per subject and part, labelled with its value and its ratio to the baseline.
+    """Return one bar per value, labelled with it and with its ratio to the baseline's, if the baseline has one.
 
     frame: rows of one metric, from compare.values.beside. described: text per subject, for hovers.
     """
     figure, beside = go.Figure(), []
-    whats = list(frame["what"])
-    one = len(whats) == 1
-    names = {(what, to): text(to) if one else f"{text(what)} · {text(to)}" for what in whats for to in subjects}
+    one = len(frame) == 1
+    names = {
+        (line["what"], subject): text(subject) if one else f"{text(line['what'])} · {text(subject)}"
+        for line in frame.to_dict("records")
+        for subject in subjects
+        if pd.notna(line[subject])
+    }
     for place, subject in enumerate(subjects):
         drawn = frame.dropna(subset=[subject])
         labels = [names[what, subject] for what in drawn["what"]]
@@ -45,7 +49,7 @@ def bars(
         )
         for label, value, base in zip(labels, drawn[subject], drawn[baseline], strict=True):
             value_text = digits(value)
-            value_text += f"  <i>{times(value / base)}</i>" if ratio and subject != baseline and base else ""
+            value_text += f"  <i>{times(value / base)}</i>" if ratio and subject != baseline and base > 0 else ""
             beside.append((max(value, 0), label, value_text))
     widest = write_beside(figure, beside)
     horizontal(figure, list(names.values()), text(title), row_px=EACH)

@@ -317,6 +317,14 @@ def test_bars_say_values_and_ratios() -> None:
     assert list(figure.data[0].y) == ["&lt;b&gt;x&lt;/b&gt; · run 1", "y · run 1"]
 
 
+def test_values_that_only_one_run_has_are_bars_without_a_ratio() -> None:
+    values = compare_values.of_runs({1: [profile_row("a"), profile_row("b")], 2: [profile_row("b"), profile_row("c")]})
+    frame = compare_values.beside(values, ["run 1", "run 2"], "run 1")
+    figure = compare.bars(frame[frame["metric"] == "gmacs"], ["run 1", "run 2"], "run 1", "MACs (G)")
+    assert len(figure.layout.yaxis.categoryarray) == 4, "a and b of run 1, b and c of run 2"
+    assert ["×" in note.text for note in figure.layout.annotations] == [False, False, True, False]
+
+
 def test_models_have_the_costs_of_their_own_size() -> None:
     catalogue = pd.DataFrame(
         {"name": ["t:a", "t:b", "t:a"], "gmacs": [2.0, 4.0, 9.0], "mparams": [1.0, None, 1.0], "status": "ok"}

@@ -14,6 +14,7 @@ from PIL import Image
 from engine.models import clip_weights
 from engine.report import frames
 from engine.report.figures import evaluation
+from engine.results import Progress
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import read_embeddings
 from engine.settings import Settings
@@ -39,6 +40,15 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
         return [event for event in evaluate.run(spec, folder) if isinstance(event, EvaluateRow)]
 
     return run
+
+
+@pytest.mark.slow
+def test_progress_never_goes_back(tmp_path: Path) -> None:
+    tasks = ("retrieval", "zeroshot", "linear-probe")
+    spec = EvaluateSpec(model="config:tiny", configs={"tiny": TINY}, samples=60, tasks=tasks)
+    done = [event.done for event in evaluate.run(spec, tmp_path) if isinstance(event, Progress)]
+    assert done == sorted(done)
+    assert done[-1] == 1 + len(tasks)
 
 
 def folder_of_classes(folder: Path, *names: str) -> Path:

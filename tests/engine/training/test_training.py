@@ -386,6 +386,15 @@ def test_two_processes_train_as_one_with_the_whole_batch_also_when_they_are_stop
 
 
 @pytest.mark.slow
+def test_progress_moves_between_two_lines_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "PROGRESS_S", 0)
+    progress = [event for event in train(tiny(log_every_n_steps=10), tmp_path) if isinstance(event, Progress)]
+    assert list(dict.fromkeys(event.done for event in progress)) == list(range(1, 9))
+    estimates = {event.done: event.seconds_left for event in progress}
+    assert estimates[5] == pytest.approx(3 * estimates[7]), "three steps are left after step 5, one after step 7"
+
+
+@pytest.mark.slow
 def test_accumulated_batches_train_as_the_whole_batch(tmp_path: Path) -> None:
     whole = losses(train(tiny(), tmp_path / "whole"))
     parts = losses(train(tiny(batch_size=4, accum_freq=2), tmp_path / "parts"))
