@@ -7,7 +7,7 @@ from engine.store.model import LONGEST_NOTES, MOST_TAGS
 from pages.shared import backend
 from pages.shared.text import show_error
 
-PROBLEM = "run_notes_problem"
+PROBLEM, MERGED = "run_notes_problem", "run_notes_merged"
 
 
 @st.fragment
@@ -45,6 +45,8 @@ def draw(run_id: int) -> None:
     )
     if problem := st.session_state.pop(PROBLEM, ""):
         show_error(problem)
+    if st.session_state.pop(MERGED, False):
+        st.info("These notes were also changed elsewhere. Both texts were kept.", icon=":material/merge:")
 
 
 def _before(field: str, run_id: int) -> str:
@@ -56,18 +58,15 @@ def _save(field: str, run_id: int) -> None:
     """Save a field and show what is stored then, with changes of other sessions."""
     store, key = backend.store(), f"run_{field}_{run_id}"
     value, before = st.session_state[key], st.session_state[_before(field, run_id)]
-    merged = False
     try:
         if field == "tags":
             added, removed = set(value) - set(before), set(before) - set(value)
             store.change_tags([run_id], add=[tag for tag in value if tag in added], remove=removed)
         else:
-            merged = store.set_notes(run_id, value, before=before)
+            st.session_state[MERGED] = store.set_notes(run_id, value, before=before)
         run = store.run(run_id)
     except (Refused, LookupError) as refusal:
         st.session_state[PROBLEM] = str(refusal)
         return
     stored: list[str] | str = list(run.tags) if field == "tags" else run.notes
     st.session_state[key] = st.session_state[_before(field, run_id)] = stored
-    if merged:
-        st.session_state[PROBLEM] = "These notes were also changed elsewhere. Both texts were kept."
