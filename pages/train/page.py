@@ -9,7 +9,6 @@ import streamlit as st
 
 from engine.datasets import DataProblem
 from engine.jobs import references
-from engine.names import parse_config
 from engine.report import checks as report_checks
 from engine.report.checks import Data
 from engine.results.answers import Augmented
@@ -23,7 +22,7 @@ from engine.words import plural
 from pages.clip import data
 from pages.clip import form as clip_form
 from pages.shared import backend, durations, launch, rerun
-from pages.shared.form import groups, presets, spec_form
+from pages.shared.form import files, groups, presets, spec_form
 from pages.shared.form import link as form_link
 from pages.shared.question import draw_answer
 from pages.shared.rerun import fold
@@ -88,24 +87,6 @@ FURTHER = {
     "Weights & Biases": ("wandb", "wandb_project_name", "wandb_name", "wandb_notes"),
     "Execution": ("nproc", "use_bn_sync", "workers", "threads", "channels_last", "compile", "seed"),
 }
-
-
-def read_configurations() -> dict[str, Any]:
-    """Draw the upload of open_clip configurations. Return the uploaded ones and those of the copied run."""
-    configs: dict[str, Any] = dict(st.session_state.get(spec_form.key(PREFIX, "configs"), {}))
-    files = f"{PREFIX}_files"
-    if not (section := fold("Your own model", key=f"{PREFIX}_own", filled=bool(st.session_state.get(files)))):
-        return configs
-    options: dict[str, Any] = {"type": "json", "accept_multiple_files": True, "key": files}
-    help = "Each file appears in the list of models as config:NAME."
-    with section:
-        for file in st.file_uploader("open_clip configurations (.json)", help=help, **options):
-            text = file.getvalue().decode("utf-8-sig", errors="replace")
-            try:
-                configs[file.name.rsplit(".", 1)[0]] = parse_config(text, file.name)
-            except Refused as refusal:
-                show_error(refusal)
-    return configs
 
 
 def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
@@ -235,7 +216,7 @@ def form() -> None:
     model = st.container()
     values |= groups.draw(TrainSpec, FURTHER)
     strip = st.container()
-    values["configs"] = read_configurations()
+    values["configs"] = files.draw_configurations(PREFIX)
     with model:  # drawn after the uploads, whose configurations are in its list of models
         values |= settings(values["configs"], counts.train if counts else 0)
     presets.draw(place, PREFIX, PRESETS, values)

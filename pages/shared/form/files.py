@@ -10,37 +10,44 @@ from pages.shared.form import spec_form
 from pages.shared.rerun import fold
 from pages.shared.text import show_error
 
+NAMES_OR_CONFIGS: dict[str, Any] = {
+    "label": "Names (.txt, .csv) or open_clip configurations (.json)",
+    "type": ["txt", "csv", "json"],
+    "help": "A text file has one name or pattern per line. A CSV has a column `model`. A JSON file is an open_clip "
+    "configuration.",
+}
+CONFIGS: dict[str, Any] = {
+    "label": "open_clip configurations (.json)",
+    "type": "json",
+    "help": "Each file appears in the list of models as config:NAME.",
+}
+
 
 def draw_files(prefix: str) -> tuple[list[str], dict[str, Any]]:
     """Draw the file upload. Return the names and configurations of the files and of the copied run."""
-    names: list[str] = []
-    configs: dict[str, Any] = dict(st.session_state.get(spec_form.key(prefix, "configs"), {}))
-    files = f"{prefix}_files"
-    if section := fold("Models from files", key=f"{prefix}_fold_files", filled=bool(st.session_state.get(files))):
-        with section:
-            names, own_configs = read_files(files)
-        configs |= own_configs
+    names, configs = _read_files(prefix, "Models from files", NAMES_OR_CONFIGS)
     return [*names, *(f"config:{name}" for name in configs)], configs
 
 
-def read_files(key: str) -> tuple[list[str], dict[str, Any]]:
-    """Draw the upload field and return the names and configurations in its files."""
+def draw_configurations(prefix: str) -> dict[str, Any]:
+    """Draw the upload of open_clip configurations. Return the uploaded ones and those of the copied run."""
+    return _read_files(prefix, "Your own model", CONFIGS)[1]
+
+
+def _read_files(prefix: str, title: str, uploader: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     names: list[str] = []
-    configs: dict[str, Any] = {}
-    for file in st.file_uploader(
-        "Names (.txt, .csv) or open_clip configurations (.json)",
-        type=["txt", "csv", "json"],
-        accept_multiple_files=True,
-        key=key,
-        help="A text file has one name or pattern per line. A CSV has a column `model`. A JSON file is an open_clip "
-        "configuration.",
-    ):
-        text = file.getvalue().decode("utf-8-sig", errors="replace")
-        try:
-            if file.name.endswith(".json"):
-                configs[file.name.rsplit(".", 1)[0]] = parse_config(text, file.name)
-            else:
-                names += parse_names(text, file.name)
-        except Refused as refusal:
-            show_error(refusal)
+    configs: dict[str, Any] = dict(st.session_state.get(spec_form.key(prefix, "configs"), {}))
+    key = f"{prefix}_files"
+    if not (section := fold(title, key=f"{prefix}_fold_files", filled=bool(st.session_state.get(key)))):
+        return names, configs
+    with section:
+        for file in st.file_uploader(**uploader, accept_multiple_files=True, key=key):
+            text = file.getvalue().decode("utf-8-sig", errors="replace")
+            try:
+                if file.name.endswith(".json"):
+                    configs[file.name.rsplit(".", 1)[0]] = parse_config(text, file.name)
+                else:
+                    names += parse_names(text, file.name)
+            except Refused as refusal:
+                show_error(refusal)
     return names, configs
