@@ -161,7 +161,7 @@ class Store:
         with self.database.write() as connection:
             current = connection.scalar(select(runs.c.notes).where(runs.c.id == run_id))
             if merged := before is not None and current not in (None, before, text):
-                text = f"{current}\n\n{text}"
+                text = "\n\n".join(filter(None, (current, text)))
             if len(text) > LONGEST_NOTES:
                 raise Refused(f"notes have at most {LONGEST_NOTES:,} characters, these {len(text):,}")
             stored = storable(text)

@@ -220,8 +220,9 @@ def count_pairs(arguments: Mapping[str, Any], preview: Look, *, val_data: str, v
 @st.cache_data(max_entries=16, show_spinner=False)
 def _split(arguments: Mapping[str, Any], unreadable: Sequence[str], fraction: float) -> tuple[int, int]:
     """Return how many pairs a training keeps and holds out. Like it, leave out unreadable images before the split."""
-    opened, left_out = pairs(arguments), set(unreadable)
-    usable, _ = readable(opened, [index for index in range(len(opened)) if opened.source(index) not in left_out])
+    usable, left_out = pairs(arguments), set(unreadable)
+    if left_out:
+        usable, _ = readable(usable, [index for index in range(len(usable)) if usable.source(index) not in left_out])
     train, held_out = split(usable, fraction, 0)
     return len(train), len(held_out)
 

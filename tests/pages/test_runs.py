@@ -197,6 +197,8 @@ def test_two_windows_keep_each_others_tags_and_notes(store: Store) -> None:
     assert not other.exception
     assert "These notes were also changed elsewhere" in texts(other)
     assert store.run(run_id).notes == other.text_area(key=notes).value == "by one, again\n\nby the other"
+    one.text_area(key=notes).set_value("").run()
+    assert store.run(run_id).notes == "by one, again\n\nby the other"
     other.text_area(key=notes).set_value("merged").run()
     assert store.run(run_id).notes == "merged"
 
