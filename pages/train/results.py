@@ -113,7 +113,7 @@ def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: p
             st.metric("Pairs/s", digits(last.samples_per_s), width="content", help=waiting or None)
         if last is not None and last.seconds is not None:
             help = "Time of steps and validations, without loading PyTorch and the data."
-            label = "Training time" if last.step == run.done else f"Training time to step {last.step:,}"
+            label = "Training time" if last.step >= run.done else f"Training time to step {last.step:,}"
             st.metric(label, duration(last.seconds), width="content", help=help)
 
 

@@ -273,6 +273,7 @@ def test_a_run_goes_on_in_sight(store: Store) -> None:
     assert best.endswith("This metric chooses the best model; the held-out loss decides between equal values.")
     assert "A contrastive loss grows with its batch size: training 64 pairs, held out 64." in page_text
     assert figures["Pairs/s"] == "900"
+    assert figures["Training time"] == "6.0 s"
     delta = {metric.label: metric.delta for metric in app.metric}
     assert delta["Zero-shot top-1"] == "+43.4 points"
     assert len(charts(app)) == 2, "loss and accuracy; the rest is folded"
@@ -284,9 +285,10 @@ def test_the_gain_over_the_initial_weights_is_shown(store: Store) -> None:
     run_id = queue_train(store)
     figures = {"epoch": 0, "step": 0, "zeroshot_top1": 0.1, "clip_val_loss": 4.0, "best": False}
     initial = train_row(1).model_copy(update=figures)
-    record(store, run_id, [initial, train_row(1), train_row(2)])
+    record(store, run_id, [initial, train_row(1), train_row(2), Progress(done=50, total=330)])
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
+    assert "Training time to step 44" in [metric.label for metric in app.metric], "a row has the time until its step"
     delta = {metric.label: metric.delta for metric in app.metric}
     assert delta["Zero-shot top-1"] == delta["Best zero-shot top-1 (epoch 2)"] == "+83.4 points"
     assert delta["Held-out loss"] == "-2.25"
