@@ -13,11 +13,10 @@ from engine.report.catalog import catalog
 from engine.settings import Settings
 from engine.specs import ProfileSpec
 from engine.store import State, open_store
-from tests.support.browser import DRAWN, PATIENCE_S, ROW, Server, downloaded, select_rows, serve
+from tests.support.browser import DRAWN, ROW, Server, downloaded, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 NUMBER = 68  # where the number of a run is that opens it, from the left of the list
-expect.set_options(timeout=PATIENCE_S * 1000)
 
 
 @pytest.fixture(scope="module")

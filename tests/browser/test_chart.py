@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.support.browser import DRAWN, PATIENCE_S, Server, select_rows, serve
+from tests.support.browser import DRAWN, Server, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
-expect.set_options(timeout=PATIENCE_S * 1000)
 POINTS = "chart => chart.querySelectorAll('.scatterlayer .point').length"
 SPAN = "chart => chart._fullLayout.xaxis.range"
 

@@ -9,10 +9,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from engine.results import BenchmarkRow
 from engine.store import State, open_store
-from tests.support.browser import PATIENCE_S, Server, select_rows, serve
+from tests.support.browser import Server, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
-expect.set_options(timeout=PATIENCE_S * 1000)
 SHORTLIST = {"timm:test_convnext2", "timm:test_convnext3"}
 """Of timm's test models, those with at most 0.055 GMACs and at least 50 % on ImageNet, by the tables in data/."""
 TIMED_S = 600

@@ -22,7 +22,6 @@ from tests.support.browser import DRAWN, PATIENCE_S, Server, downloaded, serve
 from tests.support.clip import write_csv, write_images
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
-expect.set_options(timeout=5 * PATIENCE_S * 1000)
 
 LONG_S = 900
 

@@ -13,7 +13,6 @@ from tests.support.browser import PATIENCE_S, serve
 from tests.support.page import benchmark_row, finish, queue_benchmark, write_samples
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
-expect.set_options(timeout=PATIENCE_S * 1000)
 
 
 def main(page: Page) -> str:

@@ -12,11 +12,10 @@ from engine.report.timings import estimates
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec
 from engine.store import State, Store, open_store
-from tests.support.browser import PATIENCE_S, Server, select_rows, serve
+from tests.support.browser import Server, select_rows, serve
 from tests.support.page import calibrated_by_hand
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
-expect.set_options(timeout=PATIENCE_S * 1000)
 SYMBOLS = """charts => charts.flatMap(chart => chart._fullData).flatMap(trace => [trace.marker?.symbol].flat())"""
 
 

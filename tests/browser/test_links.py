@@ -12,7 +12,6 @@ from engine.store import open_store
 from tests.support.browser import DRAWN, PATIENCE_S, TOLD_MS, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
-expect.set_options(timeout=PATIENCE_S * 1000)
 
 LINKS = {
     "/profile?profile_batch_size=1e400&profile_models=timm:resnet18": "Batch sizes: must be a whole number",

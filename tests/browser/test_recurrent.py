@@ -9,10 +9,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from engine.store import State, open_store
-from tests.support.browser import PATIENCE_S, downloaded, serve
+from tests.support.browser import downloaded, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
-expect.set_options(timeout=PATIENCE_S * 1000)
 
 RUNNERS = ["aten", "py"]
 SMALL = (

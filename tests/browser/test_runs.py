@@ -7,11 +7,10 @@ from playwright.sync_api import Page, expect
 
 from engine.settings import Settings
 from engine.store import open_store
-from tests.support.browser import DRAWN, PATIENCE_S, select_rows, serve
+from tests.support.browser import DRAWN, select_rows, serve
 from tests.support.page import finish, profile_row, queue
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
-expect.set_options(timeout=PATIENCE_S * 1000)
 
 
 def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_path: Path) -> None:

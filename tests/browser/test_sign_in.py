@@ -13,7 +13,6 @@ from tests.support.browser import PATIENCE_S, Server, serve
 from tests.support.oidc import provide
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
-expect.set_options(timeout=PATIENCE_S * 1000)
 
 CANARIES = ["canary-of-the-client-8d1f", "canary-of-the-cookies-27c4-5b0e9d"]
 

@@ -9,10 +9,9 @@ from playwright.sync_api import Page, expect
 
 from engine.results import BenchmarkRow
 from engine.store import State, open_store
-from tests.support.browser import DRAWN, PATIENCE_S, Server, downloaded, serve
+from tests.support.browser import DRAWN, Server, downloaded, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
-expect.set_options(timeout=PATIENCE_S * 1000)
 
 MODELS = ("test_vit", "test_resnet")
 LONG_S = 1500

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from playwright.sync_api import Browser, Error, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Locator, Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as TookTooLong
 
 from engine.jobs import stop_scheduler
@@ -26,6 +26,7 @@ from engine.store import open_store
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 PATIENCE_S = 60
+expect.set_options(timeout=5 * PATIENCE_S * 1000)  # for all tests: it is one value per process
 DRAWN = (
     "() => document.querySelector('[data-testid=stApp]')?.dataset.testScriptState === 'notRunning'"
     " && document.querySelector('[data-testid=stMainBlockContainer] h1')"
