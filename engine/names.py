@@ -5,7 +5,6 @@ Light: it gets the known names as a mapping and never imports the libraries.
 """
 
 import csv
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
@@ -14,6 +13,8 @@ from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import from_json
 
 from engine import suite
 from engine.roots import open_within
@@ -29,7 +30,6 @@ MOST_EXPANSIONS = 1000
 MOST_PATTERNS = 3000
 """Most patterns after braces are expanded: a spec has at most 2,000, and `suite` stands for about a hundred."""
 MOST_BRACES = 20
-DEEPEST_CONFIG = 10
 LARGEST_FILE = 1_000_000
 WILDCARD = re.compile(r"[*?\[]")
 FACTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -222,19 +222,6 @@ def parse_names(text: str, source: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _depth(value: Any) -> int:
-    depth, level = 0, [value]
-    while level := [inner for outer in level for inner in _inside(outer)]:
-        depth += 1
-    return depth
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
-
-
 def expand_files(patterns: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
     """Read the files that patterns name: `@FILE` contains names, `FILE.json` is an open_clip configuration.
 
@@ -259,11 +246,9 @@ def expand_files(patterns: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
 def parse_config(text: str, source: str) -> Any:
     """Return the open_clip model configuration in a text. source: names the text in errors. Errors: Refused."""
     try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        config = from_json(text)  # raises ValueError for deep nesting, too
+    except ValueError as error:
         raise Refused(f"{source} is not JSON: {error}") from error
-    if _depth(config) > DEEPEST_CONFIG:
-        raise Refused(f"{source} is nested more than {DEEPEST_CONFIG} levels deep: no configuration is")
     needed = ("embed_dim", "vision_cfg", "text_cfg")
     if not isinstance(config, dict) or not all(key in config for key in needed):
         raise Refused(f"{source} is not an open_clip configuration: it needs {', '.join(needed)}")
