@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
             note(f"error: {line}")
         return 2
     except (SettingsError, Refused, LookupError) as error:
-        note(f"error: {printable(str(error))}")
+        note(f"error: {printable(str(error).removeprefix('error parsing CLI: '))}")
         return 2
     except EndedBadly as outcome:
         note(str(outcome))

@@ -55,7 +55,7 @@ class List(BaseModel):
                 from engine.report.export import bulk, tables  # imports pandas
 
                 tables.save(bulk.runs(store, wanted), self.output)
-                note(f"{store.count(wanted):,} runs written to {self.output}")
+                note(f"{plural(store.count(wanted), 'run')} written to {self.output}")
                 return
             runs = store.find(wanted, limit=self.limit, offset=(self.page - 1) * self.limit)
             total = store.count(wanted)
@@ -66,7 +66,7 @@ class List(BaseModel):
             created = f"{run.created_at:%Y-%m-%d %H:%M}"
             print(f"{run.id:>5}  {run.kind:10} {run.outcome:20} {done:>9}  {created:17} {what}")
         if total > len(runs):
-            note(f"{len(runs)} of {total:,} runs; --page and --limit show others, --output writes all of them")
+            note(f"{len(runs)} of {plural(total, 'run')}; --page and --limit show others, --output writes all of them")
 
 
 def run_filter(kind: tuple[str, ...], state: tuple[str, ...], **others: Any) -> "Filter":
@@ -186,7 +186,7 @@ def _delete(store: "Store", ids: list[int], *, yes: bool) -> None:
             note(str(refusal))
             failures += 1
     if failures:
-        raise EndedBadly(f"{failures} of {len(ids)} runs could not be deleted")
+        raise EndedBadly(f"{failures} of {plural(len(ids), 'run')} could not be deleted")
 
 
 class Upload(Several):
@@ -237,7 +237,7 @@ class Storage(BaseModel):
         for name, taken in (("database", used.database), ("free", used.free)):
             print(f"{name:10} {taken / 1e6:>12,.1f} MB")
         for name, size in (("artifacts", used.artifacts), ("folders", mine), ("other", others)):
-            print(f"{name:10} {size.bytes / 1e6:>12,.1f} MB in {size.files:,} files")
+            print(f"{name:10} {size.bytes / 1e6:>12,.1f} MB in {plural(size.files, 'file')}")
         if largest:
             note("largest by their artifacts:")
         for run in largest:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, Field, model_validator
 from pydantic_settings import CliPositionalArg
 
+from engine import shipped
 from engine.cli.here import Flags, Queued, RunHere, run_here, show_rows, store_here, tell_failures
 from engine.cli.output import TableFile, note, print_detail, show_table
+from engine.names import resolve
 from engine.results import Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, split_patterns
@@ -26,7 +28,7 @@ class Catalog(BaseModel):
 
     source: Literal["open_clip", "timm", "torchvision"] | None = Field(None, description="Only this library.")
     match: str = Field("", description="Only names that contain this text or match this wildcard.")
-    family: str = Field("", description="Only these families, comma-separated.")
+    family: str = Field("", description="Only these families, comma-separated; wildcards are allowed.")
     image_size: int | None = Field(None, ge=1, description="Only models counted at this image height, in pixels.")
     min_mparams: float | None = Field(None, ge=0, description="At least this many million parameters.")
     max_mparams: float | None = Field(None, ge=0, description="At most this many million parameters.")
@@ -63,14 +65,19 @@ class Catalog(BaseModel):
         limits: dict[str, Any] = self.model_dump(include=costs) | {"max_inference_peak_mb": self.max_peak_mb}
         limits |= {f"min_{self.accuracy}": self.min_accuracy} if self.accuracy else {}
         limits |= {"max_latency_ms": self.max_latency_ms} if self.device else {}
+        known = shipped.families(Settings().catalog_dir)
+        named = resolve([f"family:{pattern}" for pattern in split_patterns(self.family)], known)
+        table = self._table()
         frame = catalog.select(
-            self._table(),
+            table,
             library=self.source,
             search=self.match,
-            families=tuple(split_patterns(self.family)),
+            families={known[name] for name in named},
             image_size=self.image_size,
             **limits,
         )
+        if frame.empty and (near := catalog.closest(table, self.match)):
+            note(f"no model matches {self.match!r}; closest: {', '.join(near)}")
         if self.front:
             frame = self._front(frame)
         if self.sort not in frame.columns:

@@ -23,6 +23,7 @@ from engine.names import expand_files
 from engine.results import Event, Row
 from engine.settings import Settings
 from engine.specs import Refused, Spec
+from engine.words import plural
 
 if TYPE_CHECKING:
     from engine.store import Run, Store
@@ -66,13 +67,17 @@ def run_here(
 ) -> tuple["Run", list[Any]]:
     """Do a run in this process, print its progress, and return the ended run and its rows.
 
-    on_event: prints an event as soon as it comes.
+    on_event: prints an event as soon as it comes. Errors: Refused when the run was refused before its first row.
     """
     from engine.jobs import foreground
+    from engine.store import Cause
 
     run_id = foreground.run_here(store, Settings(), spec, on_event=on_event, name=name)
     clear_progress()
-    return store.run(run_id), store.rows(run_id)
+    run, rows = store.run(run_id), store.rows(run_id)
+    if run.cause == Cause.REFUSED and not rows:
+        raise Refused(run.error)
+    return run, rows
 
 
 def show_rows(run: "Run", rows: Sequence[Row], output: Path | None) -> None:
@@ -84,18 +89,14 @@ def show_rows(run: "Run", rows: Sequence[Row], output: Path | None) -> None:
 
 
 def tell_failures(run: "Run", rows: Sequence[Row]) -> None:
-    """Print the failed rows with their errors. Errors: Refused when the run was refused; EndedBadly when anything
-    failed.
-    """
-    from engine.store import Cause, State
+    """Print the failed rows with their errors. Errors: EndedBadly when anything failed."""
+    from engine.store import State
 
-    if run.cause == Cause.REFUSED:
-        raise Refused(run.error)
     failed = [row for row in rows if row.status != "ok"]
     for row in failed:
         note(f"{described(row)} failed ({row.status}): {printable(row.error)}")
     if failed or run.state != State.FINISHED:
-        ending = f": {len(failed)} of {len(rows)} rows failed" if rows else ", without any row"
+        ending = f": {len(failed)} of {plural(len(rows), 'row')} failed" if rows else ", without any row"
         raise EndedBadly(f"run {run.id} {run.state}{ending}. {run.error}".strip())
 
 

@@ -25,7 +25,7 @@ from engine.results import (
     TrainRow,
 )
 from engine.specs.building import OPTIONS
-from engine.words import in_words
+from engine.words import in_words, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -224,7 +224,7 @@ def show_table(full: "pd.DataFrame", short: "pd.DataFrame", output: Path | None)
     from engine.report.export import tables
 
     tables.save(full, output)
-    note(f"{len(full)} rows written to {output}")
+    note(f"{plural(len(full), 'row')} written to {output}")
 
 
 def show_text(text: str, output: Path | None) -> None:

@@ -12,8 +12,9 @@ from engine.cli.output import SHOWN, OutputFile, brief, clear_progress, note, pr
 from engine.names import read_text
 from engine.results import Event, Progress, RecurrentRow
 from engine.settings import Settings
-from engine.specs import BenchmarkSpec, DeviceSpec, RecurrentSpec, Spec
+from engine.specs import BenchmarkSpec, DeviceSpec, RecurrentSpec, Refused, Spec
 from engine.specs.runners import RUNNERS
+from engine.words import plural
 
 
 class BenchmarkFlags(Flags, BenchmarkSpec):
@@ -45,6 +46,11 @@ class Benchmark(RunHere, BenchmarkFlags):
         from engine.report.export import timm_dynamo
         from engine.report.timings import rates, readable
 
+        if self.format == "dynamo" and len(self.plan) == 1:
+            raise Refused(
+                f"--format dynamo has a row per variant after the first one, and {self.plan[0].label} is the only one: "
+                "give several, such as --variants eager,compile"
+            )
         with store_here() as store:
             run, rows = run_here(store, self.spec())
             utilisation = rates.utilisation(rows, rates.rates(store), run.host)
@@ -66,7 +72,7 @@ class SuiteBuild(BaseModel):
 
     def cli_cmd(self) -> None:
         entries = import_module("engine.tasks.suite").build()
-        note(f"{len(entries)} models")
+        note(f"{plural(len(entries), 'model')}")
 
 
 class DeviceFlags(Flags, DeviceSpec):
@@ -171,7 +177,7 @@ class Recurrent(RecurrentFlags):
             show_table(frame, brief(frame, SHOWN[run.kind]), None)
         elif self.output and self._form in export.FORMATS:
             export.save(frame, self.output, self._form)
-            note(f"{len(frame)} rows written to {self.output}")
+            note(f"{plural(len(frame), 'row')} written to {self.output}")
         elif not streamed:
             texts: dict[str, Callable[[], str]] = {
                 "table": lambda: fastrnns.table(rows, self.separator),

@@ -11,6 +11,7 @@ from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 from engine.cli.here import EndedBadly, command, refuse_open
 from engine.cli.output import note
 from engine.settings import Settings
+from engine.words import plural
 
 
 class Copy(BaseModel):
@@ -50,7 +51,7 @@ class Backup(BaseModel):
         files = mine + others
         note(
             f"{self.file} holds the database only. Back up {settings.runs_dir} too: logs, checkpoints and uploads, "
-            f"{files.files:,} files with {files.bytes / 1e6:,.1f} MB"
+            f"{plural(files.files, 'file')} with {files.bytes / 1e6:,.1f} MB"
         )
 
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from engine.datasets.base import DataProblem, Pairs, distinct
 from engine.datasets.members import Listed
+from engine.words import plural
 
 
 class Subset:
@@ -85,8 +86,8 @@ def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ..
         return pairs, ()
     names = ", ".join(dict.fromkeys(pairs.source(index) for index in others[:3]))
     if len(others) == len(pairs):
-        raise DataProblem(f"none of the {len(pairs)} images can be read, such as {names}")
-    message = f"{len(others)} of {len(pairs)} images cannot be read and are left out: {names}"
+        raise DataProblem(f"none of the {plural(len(pairs), 'image')} can be read, such as {names}")
+    message = f"{len(others)} of {plural(len(pairs), 'image')} cannot be read and are left out: {names}"
     return Subset(pairs, np.asarray(sorted(indices), dtype=np.int64)), (message,)
 
 

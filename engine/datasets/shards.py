@@ -13,7 +13,7 @@ from engine.datasets.folders import TEMPLATES
 from engine.datasets.members import Listed, Member, Sample
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs.clip import check_templates
-from engine.words import shortened
+from engine.words import plural, shortened
 
 MOST_SHARDS = 100_000
 BRACES = re.compile(r"\{([^{}]*)\}")
@@ -103,8 +103,8 @@ def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Ro
     unnamed = sum(sample is not None for sample in found) - len(usable)
     if not usable and unnamed:
         raise DataProblem(
-            f"{name} has {unnamed:,} images with a class (.cls or .npy) but no {CLASS_NAMES}: write a line with the "
-            "name of each class, from 0 on, into this file beside the data or one folder above"
+            f"{name} has {plural(unnamed, 'image')} with a class (.cls or .npy) but no {CLASS_NAMES}: write a line "
+            "with the name of each class, from 0 on, into this file beside the data or one folder above"
         )
     if not usable:
         raise DataProblem(
@@ -120,7 +120,7 @@ def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Ro
         or tuple(t.replace("{}", ", ".join(classes[n] for n in several) or "thing") for t in templates or TEMPLATES)
         for sample, several in zip(usable, numbers, strict=True)
     ]
-    left_out = f"{len(found) - len(usable):,} images without a caption are left out"
+    left_out = f"{plural(len(found) - len(usable), 'image')} without a caption left out"
     if unnamed:
         left_out += f", {unnamed:,} of them with a class, because there is no {CLASS_NAMES}"
     notes = (left_out,) if len(usable) < len(found) else ()

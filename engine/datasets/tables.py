@@ -12,7 +12,7 @@ from engine.datasets.base import DataProblem, reading
 from engine.datasets.folders import TEMPLATES
 from engine.datasets.members import Listed, Member
 from engine.roots import Roots, open_within
-from engine.words import shortened
+from engine.words import plural, shortened
 
 SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";", "bar": "|"}
 LONGEST_HEADER = 100_000
@@ -104,7 +104,7 @@ def assemble(
     if incomplete:
         missing = ("an image", "a caption", *(["a class"] if class_column else []))
         raise DataProblem(
-            f"{path.name} has {len(incomplete)} rows without {' or '.join(missing)}, on lines "
+            f"{path.name} has {plural(len(incomplete), 'row')} without {' or '.join(missing)}, on lines "
             f"{shortened(tuple(incomplete))}: fill them in or take them out"
         )
     if not captions:

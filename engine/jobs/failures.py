@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 from engine.results.base import tells_of_memory
-from engine.specs import Refused, Spec
+from engine.specs import Refused, Spec, error_message
 from engine.store import Busy, Cause, Exit, Unavailable
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -56,7 +56,7 @@ def message(error: BaseException, cause: Cause, spec: Spec | None) -> str:
         return f"the store did not answer for minutes; {AFTER_OUTAGE}. {error}"
     if cause == Cause.STORE_UNAVAILABLE:
         return str(error)
-    text = str(error) if cause == Cause.REFUSED else f"{type(error).__name__}: {error}".rstrip(": ")
+    text = str(error) if cause == Cause.REFUSED else error_message(error)
     return text + _advice(cause, spec)
 
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from engine.results import Contention, Status
 from engine.results.benchmark import AccuracyStatus
-from engine.specs import BenchmarkSpec, RecurrentSpec
+from engine.specs import BenchmarkSpec, RecurrentSpec, error_message
 
 TimedSpec = BenchmarkSpec | RecurrentSpec
 """Requests that are timed in fresh processes."""
@@ -127,6 +127,6 @@ class Report(_Message):
 
 
 def described(error: BaseException) -> str:
-    """Return the type and message of an error, shortened to LONGEST_ERROR characters."""
-    text = f"{type(error).__name__}: {error}".strip()
+    """Return the message of an error, shortened to LONGEST_ERROR characters."""
+    text = error_message(error).strip()
     return text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + " ..."

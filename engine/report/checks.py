@@ -99,7 +99,7 @@ def _images(data: Data) -> list[Check]:
         return [Check("ok", f"{data.looked_at:,} images were opened, and all of them can be read.")]
     names = ", ".join(f"{source} ({reason})" for source, reason in data.unreadable[:NAMED])
     more = f" and {broken - NAMED} more" if broken > NAMED else ""
-    text = f"{broken:,} of {data.looked_at:,} images opened cannot be read: {names}{more}."
+    text = f"{broken:,} of {plural(data.looked_at, 'image')} opened cannot be read: {names}{more}."
     return [Check("error", text) if broken == data.looked_at else Check("warning", f"{text} They are left out.")]
 
 

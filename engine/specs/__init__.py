@@ -8,6 +8,7 @@ from engine.specs.base import (
     Refused,
     Spec,
     describe_error,
+    error_message,
     find_expression,
     format_image_size,
     parse_image_size,

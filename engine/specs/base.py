@@ -68,6 +68,11 @@ class Refused(ValueError):
     """Raised for a request that cannot be served. The message names the given value and what is allowed instead."""
 
 
+def error_message(error: BaseException) -> str:
+    """Return the message of an error, after the name of its type unless it is Refused."""
+    return str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
 def split_patterns(text: str) -> list[str]:
     """Split text at commas and line breaks, but not inside braces: `a,{b,c}-32` gives `a` and `{b,c}-32`.
 

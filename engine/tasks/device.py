@@ -14,7 +14,7 @@ from engine.measure.rates import Rate
 from engine.models.built import out_of_memory
 from engine.results import DeviceRow, Event, Progress
 from engine.results.flags import Flag
-from engine.specs import DeviceSpec
+from engine.specs import DeviceSpec, error_message
 from engine.statistics import drifting
 
 ENOUGH_S = 2.0
@@ -57,7 +57,7 @@ def measure(operation: str, dtype: str, spec: DeviceSpec, threads: int) -> Devic
         figures = _figures(rate, operation) | _caveats(rate, spec)
     except Exception as error:  # noqa: BLE001 - any error of a device or driver becomes the row's status
         status = "out_of_memory" if out_of_memory(error) else "error"
-        figures = {"status": status, "error": f"{type(error).__name__}: {error}"}
+        figures = {"status": status, "error": error_message(error)}
     return DeviceRow(**fields | figures, seconds=round(time.perf_counter() - started, 3))
 
 

@@ -21,7 +21,7 @@ from engine.results.clip import EvaluateRow
 from engine.results.embeddings import write_embeddings
 from engine.roots import expand_home, file_within
 from engine.settings import Settings
-from engine.specs import Refused
+from engine.specs import Refused, error_message
 from engine.specs.base import json_object
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import EMBEDDINGS
@@ -40,6 +40,7 @@ from engine.training.evaluation.encode import (
 )
 from engine.training.setup import named, opener, readable
 from engine.training.validation import metric_fields
+from engine.words import plural
 
 log = logging.getLogger("engine.training")
 
@@ -91,7 +92,7 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
             if len(parts) == 1:
                 raise
             status = "out_of_memory" if out_of_memory(error) else "error"
-            text = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+            text = error_message(error)
             log.warning("%s on %s failed: %s", part.model, part.data, text, exc_info=not isinstance(error, Refused))
             for task in tasks:
                 yield EvaluateRow.model_validate(common | {"task": task, "status": status, "error": text})
@@ -179,7 +180,7 @@ class Part:
             found = yield from followed(
                 features(part, self.loaded.reader, captions=captions),
                 lambda done: self.progress.model_copy(
-                    update={"note": f"encoding {what}: {done} of {len(part)} images"}
+                    update={"note": f"encoding {what}: {done} of {plural(len(part), 'image')}"}
                 ),
             )
             try:

@@ -19,7 +19,7 @@ from engine.models import library
 from engine.models.built import Built, Wanted, out_of_memory
 from engine.replicates.child import Ended
 from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
-from engine.specs import ModelName, ProfileSpec, format_image_size
+from engine.specs import ModelName, ProfileSpec, error_message, format_image_size
 from engine.specs.base import CLUSTER, device_there, json_object
 from engine.specs.building import OPTIONS
 from engine.specs.profile import DETAILED
@@ -127,7 +127,7 @@ def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) ->
             figures |= step
     except Exception as error:  # noqa: BLE001 - any error of a model becomes its row's status
         figures["status"] = "out_of_memory" if out_of_memory(error) else "error"
-        figures["error"] = f"{type(error).__name__}: {error}"
+        figures["error"] = error_message(error)
     modules = figures.pop("modules", ())
     fields = known | figures
     if modules:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from engine.process import HostLost, Share, die_with_parent, joined_cluster, oom_kills
 from engine.replicates.child import TICK_S, Ended, ended
+from engine.specs import error_message
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -160,7 +161,7 @@ class _Worker:
 def _ended(ray: Any, error: Exception) -> Ended:
     """Return the failure of a process of Ray's. ray: the module."""
     memory = isinstance(error, ray.exceptions.OutOfMemoryError)
-    return Ended("out_of_memory" if memory else "error", f"{type(error).__name__}: {error}")
+    return Ended("out_of_memory" if memory else "error", error_message(error))
 
 
 def _call(work: Callable[[Piece], Result], piece: Piece) -> Result:

@@ -12,6 +12,7 @@ from engine.specs.clip import same_sources
 from engine.specs.train import TrainSpec
 from engine.training import checkpoints, logs
 from engine.training.setup import Setup
+from engine.words import plural
 
 
 def checkpoints_folder(run_dir: Path) -> Path:
@@ -173,8 +174,8 @@ def check_left(done: Done, steps: int, patience: int, path: Path) -> None:
         )
     if done.step > steps or (done.step == steps and not done.batch):
         raise Refused(
-            f"{path.name} has {done.step} steps behind it and {steps} are asked for, so nothing is left to train: "
-            "ask for more epochs or steps"
+            f"{path.name} has {plural(done.step, 'step')} behind it and {steps} are asked for, so nothing is left to "
+            "train: ask for more epochs or steps"
         )
 
 

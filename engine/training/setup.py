@@ -28,6 +28,7 @@ from engine.training.batches import Batches, Order
 from engine.training.distributed import Place
 from engine.training.evaluation.encode import Reader
 from engine.training.objectives import Objective
+from engine.words import plural
 
 UNREADABLE = "unreadable_{}.json"
 VERIFY_S = 60
@@ -143,7 +144,7 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
         classes_in = datasets.class_column_of(spec.zeroshot_data, spec.csv_class_key, **options)
         found = opened(spec.zeroshot_data, kind="auto", class_column=classes_in)
         zeroshot, zeroshot_notes = readable(found, run_dir, "zeroshot_data", spec.resume, roots)
-        note = f"zero-shot accuracy is measured on {len(zeroshot):,} images of {spec.zeroshot_data}"
+        note = f"zero-shot accuracy is measured on {plural(len(zeroshot), 'image')} of {spec.zeroshot_data}"
         notes = (*notes, note, *zeroshot.notes, *zeroshot_notes)
     labelled = zeroshot or val or pairs
     classes, templates = named(spec, labelled)  # labels are indices into its classes
@@ -193,7 +194,7 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
     held = hold(spec, run_dir, roots)
     plan = schedule(spec, len(held.train))
     if plan.problem:
-        raise Refused(f"{len(held.train)} pairs to train on: {plan.problem}")
+        raise Refused(f"{plural(len(held.train), 'pair')} to train on: {plan.problem}")
     precision.check(spec.precision, place.device)
     torch.manual_seed(spec.seed)
     made = clip_weights.create(spec, weights=spec.pretrained, roots=roots)

@@ -72,11 +72,6 @@ def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:
     return choose.ordered(kept, filters.sort) if filters.sort else kept
 
 
-def closest(frame: pd.DataFrame, filters: Filters) -> list[str]:
-    """Return similar names if the search finds nothing even without the other filters."""
-    return [] if catalog.matches(frame, filters.search).any() else catalog.closest(frame, filters.search)
-
-
 def rows(axes: Axes, filters: Filters, chosen: Sequence[str]) -> pd.DataFrame:
     """Return the rows of the page's table for the download, or only the chosen ones, if any. Errors: Refused."""
     shown = selected(table(axes, filters), axes, filters).drop(columns="tags")

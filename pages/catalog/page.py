@@ -71,7 +71,7 @@ except Refused as refusal:
     raise PageEnd from refusal
 if selected.empty:
     st.info("No rows match these filters.", icon=":material/filter_alt:")
-    if near := data.closest(frame, filters):
+    if near := catalog.closest(frame, filters.search):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption("Similar names:", width="content")
             for name in near:

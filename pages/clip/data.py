@@ -279,7 +279,7 @@ def _classes(facts: Look) -> None:
 
 
 def _unreadable(facts: Look) -> None:
-    label = f"{len(facts.unreadable):,} of {facts.looked_at:,} images opened cannot be read"
+    label = f"{len(facts.unreadable):,} of {plural(facts.looked_at, 'image')} opened cannot be read"
     if section := fold(label, icon=":material/broken_image:", key="clip_data_unreadable"):
         table = {"image": [name for name, _ in facts.unreadable], "reason": [reason for _, reason in facts.unreadable]}
         section.dataframe(table, hide_index=True, alt="Images that cannot be read")

@@ -149,7 +149,7 @@ def _metrics(row: EvaluateRow) -> None:
             parts.append(f"guessing gives a text → image R@{largest} of {chance:.3g} %")
         parts.append(f"{row.device}, {row.precision}")
         if row.probe_images is not None and row.probe_c is not None:
-            parts.append(f"probe trained on {row.probe_images:,} images with C = {row.probe_c:g}")
+            parts.append(f"probe trained on {plural(row.probe_images, 'image')} with C = {row.probe_c:g}")
         if row.clip_val_loss is not None and row.val_batch_size:
             parts.append(f"the loss depends on the batch size, here {row.val_batch_size}")
         st.caption(plain("; ".join(part for part in parts if part)))

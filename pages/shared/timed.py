@@ -101,7 +101,7 @@ def _sampling(row: TimedRow) -> list[str]:
     parts = []
     if row.samples:
         calls, processes = plural(row.calls_per_sample or 1, "call"), plural(row.processes, "process", "es")
-        parts.append(f"{row.samples:,} samples of {calls} in {processes}")
+        parts.append(f"{plural(row.samples, 'sample')} of {calls} in {processes}")
     if row.loop_ms is not None:
         parts.append(f"the timing loop itself takes {digits(row.loop_ms)} ms per call")
     if load := row.contention:
@@ -136,7 +136,7 @@ def utilisation(run: Run, rows: Sequence[BenchmarkRow | RecurrentRow]) -> list[f
 def failures(rows: Sequence[TimedRow]) -> None:
     """Draw the number of failed rows, if there are any."""
     if failed := sum(row.status != "ok" for row in rows):
-        st.caption(f":material/error: {failed} of {len(rows)} rows failed. See the columns status and error.")
+        st.caption(f":material/error: {failed} of {plural(len(rows), 'row')} failed. See the columns status and error.")
 
 
 def verdicts(frame: pd.DataFrame) -> None:

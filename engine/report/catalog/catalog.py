@@ -122,7 +122,9 @@ def _letters(text: str) -> str:
 
 
 def closest(frame: pd.DataFrame, search: str) -> list[str]:
-    """Return up to three names of models that are similar to the alternatives of a search, closest first."""
+    """Return up to three names of models similar to a search that matches none, closest first."""
+    if matches(frame, search).any():
+        return []
     names = {_letters(model.lower()): model for model in frame["model"]}
     near = [get_close_matches(_letters(term.rpartition(":")[2]), names, 3, 0.5) for term in _terms(search)]
     return [names[name] for name in dict.fromkeys(chain.from_iterable(near))][:3]

@@ -65,7 +65,7 @@ def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["profile"], "the following arguments are required: --models"),
+        (["profile"], "error: the following arguments are required: --models"),
         (
             ["profile", "--models", "resnet18", "--batch-size", "0"],
             "--batch-size: must be at least 1",
@@ -88,6 +88,7 @@ def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixtu
         (["runs", "show", "9" * 30], "must be less than 9,223,372,036,854,775,808"),
         (["runs", "export", "1", "--output", "/no/such/folder/run.zip"], "there is no folder /no/such/folder"),
         (["catalog", "--output", "tests.csv/x.csv"], "there is no folder"),
+        (["catalog", "--family", "resnet,resnt"], "no model matches 'family:resnt'; closest families: resnet"),
         (["catalog", "--match", "{*,*}" * 20], "mean more than 1,000 patterns"),
         (["runs", "import", "absent.zip"], "no bundle at absent.zip"),
         (["dance"], "invalid choice: 'dance'"),
@@ -134,6 +135,16 @@ def test_catalog_filters_sorts_and_exports(capsys: pytest.CaptureFixture[str], t
     gmacs = [float(row["gmacs"]) for row in found]
     assert gmacs == sorted(gmacs, reverse=True)
     assert gmacs[0] <= 60
+
+
+def test_catalog_takes_wildcards_for_families_and_names_similar_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["catalog", "--family", "resnet*,tre?net", "--max-mparams", "40"]) == 0
+    shown = set(capsys.readouterr().out.split())
+    assert shown & {"resnet18", "tresnet_m", "densenet121"} == {"resnet18", "tresnet_m"}
+    assert main(["catalog", "--match", "resnet500"]) == 0
+    assert "no model matches 'resnet500'; closest: resnet50, " in capsys.readouterr().err
+    assert main(["catalog", "--match", "resnet18", "--max-gmacs", "0.01"]) == 0
+    assert capsys.readouterr().err == "no rows\n"
 
 
 def test_catalog_sorts_image_sizes_as_numbers(tmp_path: Path) -> None:

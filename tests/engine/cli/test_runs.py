@@ -151,7 +151,7 @@ def test_rows_and_storage(
     path.write_bytes(b"0" * 2_500_000)
     lines = engine(capsys, "runs", "storage").splitlines()
     assert lines[0].split() == ["runs", "3"]
-    assert "2.5 MB in 1 files" in next(line for line in lines if line.startswith("folders"))
+    assert "2.5 MB in 1 file" in next(line for line in lines if line.startswith("folders"))
 
 
 @pytest.mark.slow

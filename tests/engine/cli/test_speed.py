@@ -56,6 +56,21 @@ def test_a_file_of_batch_sizes_is_part_of_the_request(
     assert run.spec == BenchmarkSpec(models=("timm:resnet18",), batch_size_list="resnet18 8, resnet50 4")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        ("--format dynamo", "--format dynamo has a row per variant after the first one, and eager is the only one"),
+        ("--device cuda:77", "this machine has no device 'cuda:77'"),
+    ],
+)
+def test_a_refused_timing_prints_only_the_reason(
+    store: Store, capsys: pytest.CaptureFixture[str], arguments: str, answer: str
+) -> None:
+    assert main(["benchmark", "--models", "timm:test_vit", *arguments.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {answer}")
+
+
 @pytest.mark.slow  # half a minute when busy: the compiler is loaded before it looks for the backend
 def test_a_variant_that_fails_is_a_row_and_exit_code_1(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]

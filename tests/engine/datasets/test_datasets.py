@@ -101,7 +101,7 @@ def test_images_with_captions_beside_them(tmp_path: Path) -> None:
     assert [pairs.captions(index)[0] for index in range(len(pairs))] == ["picture a", "picture a.k", "picture b"]
     assert pairs.captions(0) == ("picture a", "one more")
     assert colours(pairs) == [(97, 0, 0), (107, 0, 0), (98, 0, 0)]
-    assert pairs.notes == ("1 images without a caption are left out",)
+    assert pairs.notes == ("1 image without a caption left out",)
 
 
 @pytest.mark.parametrize(

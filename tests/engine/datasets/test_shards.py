@@ -73,7 +73,7 @@ def test_captions_of_every_kind(tmp_path: Path) -> None:
     pairs = open_pairs(str(path))
     expected = [("one", "two"), ("from json",), ("a", "b"), ("rather this",)]
     assert [pairs.captions(index) for index in range(len(pairs))] == expected
-    note = "4 images without a caption are left out, 1 of them with a class, because there is no classnames.txt"
+    note = "4 images without a caption left out, 1 of them with a class, because there is no classnames.txt"
     assert pairs.notes == (note,)
 
 
@@ -93,7 +93,7 @@ def test_classes_are_named_beside_the_shards(tmp_path: Path) -> None:
     pairs = open_pairs(str(path))
     assert [pairs.captions(index) for index in range(len(pairs))] == [("Tom",)]
     assert "1 of them with a class, because there is no classnames.txt" in pairs.notes[0]
-    with pytest.raises(DataProblem, match=r"has 1 images with a class \(.cls or .npy\) but no classnames.txt: write"):
+    with pytest.raises(DataProblem, match=r"has 1 image with a class \(.cls or .npy\) but no classnames.txt: write"):
         open_pairs(str(shard(tmp_path / "test" / "1.tar", sample("a", 1, cls="1"))))
 
 

@@ -133,8 +133,8 @@ def test_captions_are_made_of_classes_only_where_no_column_has_them(tmp_path: Pa
     ("content", "reason"),
     [
         ("filepath,title\na.png,one\n", "needs one column called 'kind', but has 0"),
-        ("filepath,title,kind\na.png,one,\n", "1 rows without an image or a caption or a class, on lines 2"),
-        ("filepath,title,kind\na.png,,cat\n", "1 rows without an image or a caption or a class, on lines 2"),
+        ("filepath,title,kind\na.png,one,\n", "1 row without an image or a caption or a class, on lines 2"),
+        ("filepath,title,kind\na.png,,cat\n", "1 row without an image or a caption or a class, on lines 2"),
         ("filepath,title,kind\na.png,one,cat\na.png,two,dog\n", r"more than one class: a.png \(cat, dog\)"),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_keyword_that_does_not_fit_is_an_error_row(fields: dict[str, Any], ans
 @pytest.mark.parametrize("model", ["torchvision:resnet18", "open_clip:ViT-B-32"])
 def test_other_libraries_take_no_options(model: str, fields: dict[str, Any]) -> None:
     (option,) = fields
-    assert count(model, **fields).error == f"Refused: {model} does not take {option}: only timm's models do"
+    assert count(model, **fields).error == f"{model} does not take {option}: only timm's models do"
     spec = ProfileSpec(models=(model,), **fields)
     with pytest.raises(Refused, match=f"^{model} does not take {option}: only timm's models do"):
         names.select(spec, {ModelName(model): ""})

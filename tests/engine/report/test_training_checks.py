@@ -69,7 +69,7 @@ def test_pairs_that_fill_no_batch_are_counted(fields: dict[str, Any], left_out: 
             "1 of 1,250 images opened cannot be read: a.png (cut off)",
             "warning",
         ),
-        ({}, {"looked_at": 1, "unreadable": [("a.png", "x")]}, "1 of 1 images opened cannot be read", "error"),
+        ({}, {"looked_at": 1, "unreadable": [("a.png", "x")]}, "1 of 1 image opened cannot be read", "error"),
         ({}, {"classes": ("n01440764", "n01443537")}, "'a photo of a n01440764'", "warning"),
         (
             {"zeroshot_data": "/photos"},
