@@ -135,18 +135,12 @@ class Rows(Several):
 class Delete(Several):
     """Delete ended runs with all their files."""
 
-    yes: bool = Field(False, description="Confirm. Without this, several runs are only counted, not deleted.")
+    yes: bool = Field(False, description="Confirm the deletion of several runs, or of a run from which others began.")
 
     def cli_cmd(self) -> None:
         ids = list(dict.fromkeys(self.run_ids))
         with store_here() as store:
-            if len(ids) == 1:
-                from engine import jobs
-
-                jobs.delete_run(store, Settings(), ids[0])
-                print(f"run {ids[0]} is deleted")
-            else:
-                _delete(store, ids, yes=self.yes)
+            _delete(store, ids, yes=self.yes, alone=len(ids) == 1)
 
 
 class Prune(BaseModel):
@@ -167,22 +161,29 @@ class Prune(BaseModel):
                 print("no run is that old")
 
 
-def _delete(store: "Store", ids: list[int], *, yes: bool) -> None:
-    """Delete runs. Errors: Refused without `yes`; EndedBadly when some could not be deleted."""
+def _delete(store: "Store", ids: list[int], *, yes: bool, alone: bool = False) -> None:
+    """Delete runs. Errors: Refused without `yes`; EndedBadly when some could not be deleted.
+
+    alone: a single run that the user named, which needs no `yes` unless others began from it.
+    """
     from engine import jobs
+    from engine.jobs import references
     from engine.store import storage
 
     settings = Settings()
-    if not yes:
+    warning = references.deletion_warning(store, settings, ids)
+    if not yes and (warning or not alone):
         size = storage.of_runs(settings, ids)
         what = f"{plural(len(ids), 'run')} with {plural(size.files, 'file')} of {size.bytes / 1e6:,.1f} MB"
-        raise Refused(f"This deletes {what} permanently. Add --yes to confirm.")
+        raise Refused(f"This deletes {what} permanently. {warning}{' ' * bool(warning)}Add --yes to confirm.")
     failures = 0
     for run_id in ids:
         try:
             jobs.delete_run(store, settings, run_id)
             print(f"run {run_id} is deleted")
         except (Refused, LookupError) as refusal:
+            if alone:
+                raise
             note(str(refusal))
             failures += 1
     if failures:

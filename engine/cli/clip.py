@@ -14,11 +14,11 @@ from engine.cli.here import (
     Queued,
     RunHere,
     RunName,
+    conclude,
     run_here,
     show_rows,
     store_here,
     submit,
-    tell_failures,
 )
 from engine.cli.output import TableFile, brief, print_progress, show_table
 from engine.results import Event, Progress
@@ -87,7 +87,7 @@ class Train(RunHere, TrainFlags):
         with store_here() as store:
             run, rows = run_here(store, self.spec(), name=self.name, on_event=_print_training)
         show_rows(run, rows, self.output)
-        tell_failures(run, rows)
+        conclude(run, rows)
 
 
 def _print_training(event: Event) -> None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from engine import shipped
-from engine.cli.here import Flags, Queued, RunHere, run_here, show_rows, store_here, tell_failures
+from engine.cli.here import Flags, Queued, RunHere, conclude, run_here, show_rows, store_here
 from engine.cli.output import TableFile, note, print_detail, show_table
 from engine.names import resolve
 from engine.results import Progress
@@ -227,7 +227,7 @@ class Profile(RunHere, ProfileFlags):
             show_rows(run, rows, self.output)
         if self.detail:
             print_detail(rows)
-        tell_failures(run, rows)
+        conclude(run, rows)
 
 
 class SubmitProfile(Queued, ProfileFlags):

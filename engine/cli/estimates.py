@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
-from engine.cli.here import run_here, store_here, tell_failures
+from engine.cli.here import conclude, run_here, store_here
 from engine.cli.output import TableFile, note, show_table
 from engine.estimate import BUDGET_S
 from engine.names import resolve
@@ -146,4 +146,4 @@ class Calibrate(BaseModel):
             note(error_of(found.fitted))
         if contended := sum("contended" in row.flags for row in rows):
             note(f"{contended} of {len(rows)} timings were contended: calibrate again on a quiet machine")
-        tell_failures(run, rows)
+        conclude(run, rows)

@@ -88,9 +88,10 @@ def show_rows(run: "Run", rows: Sequence[Row], output: Path | None) -> None:
     show_table(frame, brief(frame, SHOWN[run.kind]), output)
 
 
-def tell_failures(run: "Run", rows: Sequence[Row]) -> None:
-    """Print the failed rows with their errors. Errors: EndedBadly when anything failed."""
+def conclude(run: "Run", rows: Sequence[Row]) -> None:
+    """Print the failed rows with their errors, or the folder of the run. Errors: EndedBadly when anything failed."""
     from engine.store import State
+    from engine.store.files import RunFiles
 
     failed = [row for row in rows if row.status != "ok"]
     for row in failed:
@@ -98,6 +99,7 @@ def tell_failures(run: "Run", rows: Sequence[Row]) -> None:
     if failed or run.state != State.FINISHED:
         ending = f": {len(failed)} of {plural(len(rows), 'row')} failed" if rows else ", without any row"
         raise EndedBadly(f"run {run.id} {run.state}{ending}. {run.error}".strip())
+    note(f"run {run.id} finished; its files are in {RunFiles(Settings().runs_dir, run.id).dir}")
 
 
 def submit(spec: Spec, name: str) -> None:
@@ -140,7 +142,7 @@ class RunHere(Flags):
         with store_here() as store:
             run, rows = run_here(store, self.spec())
         show_rows(run, rows, self.output)
-        tell_failures(run, rows)
+        conclude(run, rows)
 
 
 class Queued(Flags):

@@ -145,7 +145,7 @@ def described(row: Row) -> str:
         case BenchmarkRow():
             return f"{row.name} ({row.variant}, {row.mode}, batch {row.batch_size})"
         case RecurrentRow():
-            sizes = [f"{row.seq_length} steps", f"hidden {row.hidden_size}"] if row.seq_length else []
+            sizes = [plural(row.seq_length, "time step"), f"hidden {row.hidden_size}"] if row.seq_length else []
             return ", ".join([row.model, *sizes, f"batch {row.mini_batch}"])
         case TrainRow():
             return f"epoch {row.epoch}, step {row.step:,}"
@@ -202,8 +202,8 @@ def _latency(row: TimedRow) -> str:
 
 
 def two_decimals(value: float) -> str:
-    """Return a number with two decimals; below 0.1, with three significant digits."""
-    return f"{value:,.2f}" if value == 0 or abs(value) >= 0.1 else f"{value:.3g}"
+    """Return a number with two decimals; below 1, with three significant digits."""
+    return f"{value:,.2f}" if value == 0 or abs(value) >= 1 else f"{value:#.3g}"
 
 
 def brief(frame: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":

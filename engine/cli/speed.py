@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from engine.cli.here import Flags, Queued, RunHere, run_here, store_here, tell_failures
+from engine.cli.here import Flags, Queued, RunHere, conclude, run_here, store_here
 from engine.cli.output import SHOWN, OutputFile, brief, clear_progress, note, print_progress, show_table, show_text
 from engine.names import read_text
 from engine.results import Event, Progress, RecurrentRow
@@ -60,7 +60,7 @@ class Benchmark(RunHere, BenchmarkFlags):
         show_table(frame, brief(frame, SHOWN[run.kind]) if self.format == "full" else frame, self.output)
         for line in readable.summary_lines(rows):
             note(line)
-        tell_failures(run, rows)
+        conclude(run, rows)
 
 
 class SubmitBenchmark(Queued, BenchmarkFlags):
@@ -187,7 +187,7 @@ class Recurrent(RecurrentFlags):
                 "json": lambda: export.to_json(frame) + "\n",
             }
             show_text(texts[self._form](), self.output)
-        tell_failures(run, rows)
+        conclude(run, rows)
 
 
 class SubmitRecurrent(Queued, RecurrentFlags):

@@ -20,7 +20,9 @@ from engine.specs.questions import EMBEDDINGS, Match, Search
 from engine.specs.train import TrainSpec
 from engine.store import Filter, Run, Store, mirror, uploads
 from engine.store.files import RunFiles
+from engine.words import plural, shortened
 
+MOST_NAMED = 5
 MOST_USES = 500
 """Numbers in one query. SQLite takes 1,000 conditions."""
 RUN_FOLDER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
@@ -230,7 +232,19 @@ def _in_folder(settings: Settings, text: str) -> tuple[int, str]:
     return (int(number), name) if RUN_FOLDER.fullmatch(number) else (0, "")
 
 
-def users(store: Store, settings: Settings, run_ids: Sequence[int]) -> list[Run]:
+def deletion_warning(store: Store, settings: Settings, run_ids: Sequence[int]) -> str:
+    """Return a text that names the other runs that began from these runs; empty if there are none."""
+    if not (users := _users(store, settings, run_ids)):
+        return ""
+    names = shortened([f"{run.kind} {run.id}" for run in users], MOST_NAMED)
+    return (
+        f"{plural(len(users), 'other run')} began from {'this run' if len(run_ids) == 1 else 'these runs'}: {names}. "
+        "They keep their results and checkpoints, but cannot be run again, and an evaluation can no longer try texts "
+        "or search its images."
+    )
+
+
+def _users(store: Store, settings: Settings, run_ids: Sequence[int]) -> list[Run]:
     """Return the other runs whose requests name files of these runs: trained on, resumed or evaluated from them."""
     named, found = set(run_ids), dict[int, Run]()
     for place in range(0, len(run_ids), MOST_USES):

@@ -126,13 +126,8 @@ def _dialog(run_ids: Sequence[int]) -> None:
         st.text(f"and {len(runs) - NAMED} more")
     files = storage.of_runs(backend.settings(), list(run_ids))
     subject = "this run" if len(runs) == 1 else f"these {len(runs)} runs"
-    if users := references.users(backend.store(), backend.settings(), run_ids):
-        names = shortened([f"{run.kind} {run.id}" for run in users], NAMED)
-        st.warning(
-            f"{plural(len(users), 'other run')} began from {subject}: {names}. They keep their results and "
-            "checkpoints, but cannot be run again, and an evaluation can no longer try texts or search its images.",
-            icon=":material/warning:",
-        )
+    if warning := references.deletion_warning(backend.store(), backend.settings(), run_ids):
+        st.warning(warning, icon=":material/warning:")
     content = f"rows, log and {plural(files.files, 'file')} ({size(files.bytes / 1e9)})"
     st.text(f"This deletes {subject} with {content}.")
     number = run_ids[0] if len(run_ids) == 1 else len(run_ids)

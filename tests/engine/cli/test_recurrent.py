@@ -56,11 +56,11 @@ def test_a_line_per_row_tells_how_it_goes(capsys: pytest.CaptureFixture[str]) ->
     print_progress(recurrent_row("resnet18", baseline="", speedup=None))
     print_progress(recurrent_row("cudnn", status="error", error="needs cuDNN"))
     assert capsys.readouterr().err.splitlines() == [
-        "        py, 20 steps, hidden 64, batch 8: forward 10 ms, backward 20 ms; "
+        "        py, 20 time steps, hidden 64, batch 8: forward 10 ms, backward 20 ms; "
         "1.25 times as fast as aten (faster); single process",
-        "        aten_layernorm, 20 steps, hidden 64, batch 8: forward 10 ms",
+        "        aten_layernorm, 20 time steps, hidden 64, batch 8: forward 10 ms",
         "        resnet18, batch 8: forward 10 ms, backward 20 ms",
-        "        cudnn, 20 steps, hidden 64, batch 8: error: needs cuDNN",
+        "        cudnn, 20 time steps, hidden 64, batch 8: error: needs cuDNN",
     ]
 
 
@@ -79,7 +79,7 @@ def test_what_cannot_run_is_told_and_the_rest_is_printed_as_fastrnns_does(
         row = rows[line[0].strip()]
         assert line[1].strip() == f"{row.forward_mean_ms:.4g}"
         assert line[4].strip() == f"{row.backward_mean_ms:.4g}"
-    assert "cudnn, 5 steps, hidden 8, batch 2 failed (error)" in shown.err
+    assert "cudnn, 5 time steps, hidden 8, batch 2 failed (error)" in shown.err
     assert "cuDNN" in rows["cudnn"].error
     assert store.runs()[0].state == State.FINISHED
 

@@ -12,6 +12,7 @@ from sqlalchemy import update
 
 from engine.__main__ import main
 from engine.settings import Settings
+from engine.specs import EvaluateSpec
 from engine.store import State, Store, attempts, tables
 from engine.store import queue as queueing
 from engine.store.files import RunFiles
@@ -109,6 +110,13 @@ def test_several_runs_are_deleted_when_that_is_said_twice(
     assert "1 of 3 runs could not be deleted" in output
     assert [run.id for run in store.runs()] == [waiting, ended[2]]
     assert not path.exists()
+    best = RunFiles(settings.runs_dir, ended[2]).dir / "checkpoints" / "best.pt"
+    other = store.enqueue(EvaluateSpec(model="ViT-B-32", checkpoint=str(best)))
+    output = engine(capsys, "runs", "delete", ended[2], code=2)
+    assert f"permanently. 1 other run began from this run: evaluate {other}. They keep" in output
+    assert output.strip().endswith("search its images. Add --yes to confirm.")
+    store.request_cancel(other)
+    engine(capsys, "runs", "delete", other)
     engine(capsys, "runs", "delete", ended[2])
     assert [run.id for run in store.runs()] == [waiting]
 

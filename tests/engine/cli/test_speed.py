@@ -96,7 +96,14 @@ def test_a_variant_that_fails_is_a_row_and_exit_code_1(
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0.0, "0.00"), (0.00334, "0.00334"), (-0.0038667, "-0.00387"), (0.1, "0.10"), (1234.567, "1,234.57")],
+    [
+        (0.0, "0.00"),
+        (0.00334, "0.00334"),
+        (-0.0038667, "-0.00387"),
+        (0.1714, "0.171"),
+        (0.5, "0.500"),
+        (1234.567, "1,234.57"),
+    ],
 )
 def test_small_figures_do_not_vanish_on_a_terminal(value: float, shown: str) -> None:
     assert two_decimals(value) == shown
