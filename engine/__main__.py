@@ -103,7 +103,8 @@ def main(arguments: Sequence[str]) -> int:
         CliApp.run(Engine, list(arguments) or ["--help"], cli_settings_source=source)
         sys.stdout.flush()
     except ValidationError as error:
-        for line in dict.fromkeys(map(_sentence, error.errors())):  # once for both sides of an image
+        problems = [problem for problem in error.errors() if problem["type"] != "default_factory_not_called"]
+        for line in dict.fromkeys(map(_sentence, problems)):  # once for both sides of an image
             note(f"error: {line}")
         return 2
     except (SettingsError, Refused, LookupError) as error:

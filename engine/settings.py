@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 class Settings(BaseSettings):
     """All settings. An entry point reads them once and passes them on; no other module reads the environment."""
 
-    model_config = SettingsConfigDict(env_prefix="VITALS_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="VITALS_", env_ignore_empty=True, frozen=True)
 
     catalog_dir: Path = Field(ROOT / "data" / "catalog", description="The shipped catalogue of counted models.")
     runs_dir: Path = Field(ROOT / "data" / "runs", description="One folder per run: log, exit record, artifacts.")

@@ -71,12 +71,12 @@ class List(BaseModel):
 
 def run_filter(kind: tuple[str, ...], state: tuple[str, ...], **others: Any) -> "Filter":
     """Return a filter of the store. others: its other fields. Errors: Refused for an unknown kind or state."""
-    from engine.store import Filter, State
+    from engine.store.find import OUTCOMES, Filter
 
-    for name, given, known in (("kind", kind, sorted(kinds())), ("state", state, [state.value for state in State])):
+    for name, given, known in (("kind", kind, sorted(kinds())), ("state", state, OUTCOMES)):
         if unknown := [word for word in given if word not in known]:
             raise Refused(f"{name} {unknown[0]!r} is not one of {', '.join(known)}")
-    return Filter(kinds=kind, states=tuple(map(State, state)), **others)
+    return Filter(kinds=kind, outcomes=state, **others)
 
 
 class Several(BaseModel):
@@ -116,19 +116,23 @@ class Rows(Several):
     output: OutputFile | None = Field(
         None, description="The file to write. Default: rows.csv, rows.json, rows.parquet or rows.zip."
     )
-    format: Literal["csv", "json", "parquet"] = Field("csv", description="File format of the tables.")
+    format: Literal["csv", "json", "parquet"] | None = Field(
+        None, description="File format of the tables. Default: that of --output, or csv."
+    )
 
     def cli_cmd(self) -> None:
         from engine.report.export import bulk
         from engine.report.export import tables as export_tables
 
-        ending = self.output.suffix.removeprefix(".") if self.output else self.format
-        if ending in export_tables.FORMATS and ending != self.format:
-            raise Refused(f"--output ends in .{ending}, but --format is {self.format}. Use the same format for both.")
+        ending = self.output.suffix.removeprefix(".") if self.output else ""
+        of_output = ending if ending in export_tables.FORMATS else None
+        format = self.format or of_output or "csv"
+        if of_output not in (None, format):
+            raise Refused(f"--output ends in .{ending}, but --format is {format}. Use the same format for both.")
         with store_here() as store:
             tables = bulk.rows(store, self.run_ids)
-        path = self.output or Path(f"rows.{self.format}" if len(tables) == 1 else "rows.zip")
-        path.write_bytes(bulk.written(tables, self.format))
+        path = self.output or Path(f"rows.{format}" if len(tables) == 1 else "rows.zip")
+        path.write_bytes(bulk.written(tables, format))
         print(path)
 
 

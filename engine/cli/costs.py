@@ -85,7 +85,7 @@ class Catalog(BaseModel):
         frame = choose.ordered(frame, [f"{'-' if self.descending else ''}{self.sort}"])
         shown = ["library", "model", *(["pretrained", self.accuracy] if self.accuracy else []), "image_size"]
         shown += ["mparams", "gmacs", "macts", "inference_peak_mb"]
-        latency = ["latency_ms", "latency_ms_low", "latency_ms_high", "source", "in_range"]
+        latency = ["batch_size", "latency_ms", "latency_ms_low", "latency_ms_high", "source", "in_range"]
         show_table(frame, frame[[*shown, *(latency if self.device else ["remark"])]], self.output)
 
     def _front(self, frame: "pd.DataFrame") -> "pd.DataFrame":

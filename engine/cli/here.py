@@ -1,5 +1,6 @@
 """Shared by commands: the store of these settings, requests from flags, foreground runs, run ids as arguments."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -28,6 +29,8 @@ from engine.words import plural
 if TYPE_CHECKING:
     from engine.store import Run, Store
 
+MOST_NOTES = 5
+"""Print at most this many different notes of rows."""
 RunId = Annotated[int, Field(ge=1, lt=2**63)]
 RunName = Annotated[str, Field(description="A name that lists of runs show.")]
 
@@ -89,16 +92,27 @@ def show_rows(run: "Run", rows: Sequence[Row], output: Path | None) -> None:
 
 
 def conclude(run: "Run", rows: Sequence[Row]) -> None:
-    """Print the failed rows with their errors, or the folder of the run. Errors: EndedBadly when anything failed."""
-    from engine.store import State
+    """Print what the rows note, and the failed rows with their errors, or the folder of the run.
+
+    Errors: EndedBadly when anything failed.
+    """
+    from engine.store import RETRYABLE, State
     from engine.store.files import RunFiles
 
+    notes = Counter(text for row in rows for text in getattr(row, "notes", ()))
+    for text, count in notes.most_common(MOST_NOTES):
+        note(f"note on {plural(count, 'row')}: {printable(text)}")
+    if len(notes) > MOST_NOTES:
+        note(f"{plural(len(notes) - MOST_NOTES, 'other note')}: see the column notes of `runs rows {run.id}`")
     failed = [row for row in rows if row.status != "ok"]
     for row in failed:
         note(f"{described(row)} failed ({row.status}): {printable(row.error)}")
     if failed or run.state != State.FINISHED:
-        ending = f": {len(failed)} of {plural(len(rows), 'row')} failed" if rows else ", without any row"
-        raise EndedBadly(f"run {run.id} {run.state}{ending}. {run.error}".strip())
+        ending = (
+            f": {len(failed)} of {plural(len(rows), 'row')} failed" if failed else "" if rows else ", without a row"
+        )
+        again = f"`python -m engine resume {run.id}` queues it again." if run.state in RETRYABLE else ""
+        raise EndedBadly(" ".join(filter(None, [f"run {run.id} {run.state}{ending}.", run.error, again])))
     note(f"run {run.id} finished; its files are in {RunFiles(Settings().runs_dir, run.id).dir}")
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import fnmatch
 import os
 import shutil
 import sys
@@ -53,11 +54,11 @@ SHOWN = {
     ],
     "evaluate": [
         *("model", "checkpoint", "data", "task", "acc1", "acc5", "mean_per_class_recall", "mean_average_precision"),
-        *("image_to_text_r1", "image_to_text_r5", "text_to_image_r1", "text_to_image_r5", "clip_val_loss"),
+        *("image_to_text_r[0-9]*", "text_to_image_r[0-9]*", "clip_val_loss"),
         *("images", "classes", "status"),
     ],
 }
-"""Columns printed on a terminal, by kind of run; a file has all columns."""
+"""Columns printed on a terminal, by kind of run; a file has all columns. A pattern stands for all ranks of recall."""
 
 
 def writable_table(path: Path) -> Path:
@@ -181,7 +182,9 @@ def _values(row: Row) -> str:
         case EvaluateRow():
             values = {"top-1": row.acc1, "top-5": row.acc5, "mean per class": row.mean_per_class_recall}
             values |= {"mAP": row.mean_average_precision, "image to text R@1": row.image_to_text_r1}
-            parts = [_named(values | {"text to image R@1": row.text_to_image_r1})]
+            values |= {"text to image R@1": row.text_to_image_r1}
+            others = {name.replace("_r", " R@").replace("_", " "): value for name, value in row.recalls.items()}
+            parts = [_named(values | others)]
         case _:
             parts = []
     if isinstance(row, TimedRow) and row.speedup is not None:
@@ -207,8 +210,9 @@ def two_decimals(value: float) -> str:
 
 
 def brief(frame: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":
-    """Return the given columns, without those that are empty."""
-    return frame[[name for name in columns if frame[name].replace("", None).notna().any()]]
+    """Return the columns with these names or patterns, without those that are empty."""
+    names = [name for pattern in columns for name in fnmatch.filter(frame.columns, pattern)]
+    return frame[[name for name in names if frame[name].replace("", None).notna().any()]]
 
 
 def show_table(full: "pd.DataFrame", short: "pd.DataFrame", output: Path | None) -> None:

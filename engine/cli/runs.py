@@ -66,8 +66,11 @@ class Log(OneRun):
             mirror.fetch(Settings(), run, lambda name: name.startswith("log"))
         except mirror.Unreachable as problem:
             note(str(problem))
-        for line in RunFiles(Settings().runs_dir, self.run_id).log_tail(self.lines).splitlines():
+        lines = RunFiles(Settings().runs_dir, self.run_id).log_tail(self.lines).splitlines()
+        for line in lines:
             print(printable(line))
+        if not lines:
+            note(f"run {self.run_id} has no log: only queued runs write one")
 
 
 class Cancel(OneRun):

@@ -157,12 +157,18 @@ def arrange(model: Any, spec: TrainSpec) -> list[str]:
     Errors: Refused.
     """
     notes = []
+    trained = _count_trained(model)
     if spec.lock_image:
         lock_image(model, spec.lock_image_unlocked_groups, freeze_bn_stats=spec.lock_image_freeze_bn_stats)
+        if _count_trained(model) == trained:
+            raise Refused(f"{spec.lock_image_unlocked_groups} unlocked groups are the whole image tower: give fewer")
+        trained = _count_trained(model)
     if spec.lock_text:
         lock_text(model, spec.lock_text_unlocked_layers, freeze_norms=spec.lock_text_freeze_layer_norm)
+        if _count_trained(model) == trained:
+            raise Refused(f"{spec.lock_text_unlocked_layers} unlocked layers are the whole text tower: give fewer")
+        trained = _count_trained(model)
     if spec.lock_image or spec.lock_text:
-        trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
         every = sum(weight.numel() for weight in model.parameters())
         notes.append(f"{trained:,} of {every:,} parameters are trained, the others are locked")
     if spec.grad_checkpointing:
@@ -174,6 +180,10 @@ def arrange(model: Any, spec: TrainSpec) -> list[str]:
     if spec.channels_last:
         model.to(memory_format=torch.channels_last)
     return notes
+
+
+def _count_trained(model: nn.Module) -> int:
+    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
 
 
 def lock_image(model: Any, unlocked_groups: int, *, freeze_bn_stats: bool) -> None:

@@ -84,9 +84,7 @@ def restore_backup(settings: Settings, path: Path) -> Counts:
         try:
             source = _existing(opened, f"sqlite:///{hidden}")
         except Unavailable as error:
-            raise Refused(
-                f"{path} cannot be restored: the store {error.cause}. Name a file that `store backup` wrote"
-            ) from error
+            raise Refused(f"{path} cannot be restored: {error.cause}. Name a file that `store backup` wrote") from error
         target = opened.enter_context(closing(Database(settings.store_url)))
         with source.read() as reading:
             return _copy(source, reading, target)

@@ -107,6 +107,12 @@ def test_one_size_for_both_sides_has_one_error(capsys: pytest.CaptureFixture[str
     assert line.startswith("error: --image-size: must be at least 1")
 
 
+def test_a_default_that_follows_from_a_wrong_value_is_no_second_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["benchmark", "--models", "resnet18", "--device", "gpu"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: --device: ")
+
+
 def test_what_others_wrote_cannot_steer_the_terminal(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.enqueue(ProfileSpec(models=("resnet18",)), name="x\n    9  profile    finished \x1b[2K\x1b]0;title\x07")
     assert main(["runs"]) == 0

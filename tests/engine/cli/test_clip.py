@@ -113,6 +113,20 @@ def test_train_then_evaluate_it_by_its_number(
 
 
 @pytest.mark.slow
+def test_other_ranks_and_untrained_weights_show_on_the_terminal(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = "evaluate --data synthetic --samples 16 --no-held-out --tasks retrieval --recall-k 3"
+    assert main(asked.split()) == 0
+    shown = capsys.readouterr()
+    (row,) = (row for row in store.rows(store.runs()[0].id) if isinstance(row, EvaluateRow))
+    assert row.recalls["image_to_text_r3"] > 0
+    assert f"image to text R@3 {row.recalls['image_to_text_r3']:.4g}" in shown.err
+    assert "untrained" in shown.err
+    assert {"image_to_text_r3", "text_to_image_r3"} <= set(shown.out.split())
+
+
+@pytest.mark.slow
 def test_search_the_images_of_an_evaluation(
     store: Store, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

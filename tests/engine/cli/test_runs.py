@@ -58,6 +58,9 @@ def test_runs_are_listed_by_what_they_are_about(
     out = tmp_path / "runs.csv"
     assert "3 runs written" in engine(capsys, "runs", "list", "--state", "finished", "--limit", 1, "--output", out)
     assert [line["run"] for line in csv.DictReader(out.read_text().splitlines())] == [str(run) for run in ended[::-1]]
+    finish(store, waiting, [profile_row("resnet18", status="error", error="no")])
+    assert listed("--state", "all failed") == [waiting]
+    assert listed("--state", "finished") == ended[::-1]
 
 
 @pytest.mark.slow
@@ -150,9 +153,9 @@ def test_rows_and_storage(
     assert [line["run"] for line in csv.DictReader(out.read_text().splitlines())] == list(map(str, ended))
     out = tmp_path / "rows.parquet"
     assert "--output ends in .parquet, but --format is csv. Use the same format for both." in engine(
-        capsys, "runs", "rows", *ended, "--output", out, code=2
+        capsys, "runs", "rows", *ended, "--output", out, "--format", "csv", code=2
     )
-    engine(capsys, "runs", "rows", *ended, "--output", out, "--format", "parquet")
+    engine(capsys, "runs", "rows", *ended, "--output", out)
     assert list(pd.read_parquet(out)["run"]) == ended
     path = RunFiles(settings.runs_dir, ended[0]).log
     path.parent.mkdir(parents=True)

@@ -56,6 +56,19 @@ def test_the_text_tower_is_locked_but_for_its_last_layers_and_norms(name: str) -
     assert not any(key.startswith(("transformer.resblocks.0", "transformer.resblocks.1", "token")) for key in last)
 
 
+@pytest.mark.parametrize("name", ["vit", "own-text"])
+@pytest.mark.parametrize(
+    ("fields", "refusal"),
+    [
+        ({"lock_image": True, "lock_image_unlocked_groups": 99}, "99 unlocked groups are the whole image tower"),
+        ({"lock_text": True, "lock_text_unlocked_layers": 99}, "99 unlocked layers are the whole text tower"),
+    ],
+)
+def test_a_lock_that_locks_nothing_is_refused(name: str, fields: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(Refused, match=refusal):
+        arrange(make(name).model, train_spec(name, **fields))
+
+
 @pytest.mark.parametrize("name", ["vit", "own-text", "timm", "coca"])
 def test_checkpointed_activations_give_the_same_gradients(name: str) -> None:
     gradients = []
