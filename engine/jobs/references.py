@@ -22,7 +22,6 @@ from engine.store import Filter, Run, Store, mirror, uploads
 from engine.store.files import RunFiles
 from engine.words import plural, shortened
 
-MOST_NAMED = 5
 MOST_USES = 500
 """Numbers in one query. SQLite takes 1,000 conditions."""
 RUN_FOLDER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
@@ -236,12 +235,10 @@ def deletion_warning(store: Store, settings: Settings, run_ids: Sequence[int]) -
     """Return a text that names the other runs that began from these runs; empty if there are none."""
     if not (users := _users(store, settings, run_ids)):
         return ""
-    names = shortened([f"{run.kind} {run.id}" for run in users], MOST_NAMED)
-    return (
-        f"{plural(len(users), 'other run')} began from {'this run' if len(run_ids) == 1 else 'these runs'}: {names}. "
-        "They keep their results and checkpoints, but cannot be run again, and an evaluation can no longer try texts "
-        "or search its images."
-    )
+    names = shortened([f"{run.kind} {run.id}" for run in users], 5)
+    began = f"{plural(len(users), 'other run')} began from {'this run' if len(run_ids) == 1 else 'these runs'}: {names}."
+    kept = "They keep their results and checkpoints, but cannot be run again"
+    return f"{began} {kept}, and an evaluation can no longer try texts or search its images."
 
 
 def _users(store: Store, settings: Settings, run_ids: Sequence[int]) -> list[Run]:
