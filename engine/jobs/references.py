@@ -236,7 +236,7 @@ def deletion_warning(store: Store, settings: Settings, run_ids: Sequence[int]) -
     if not (users := _users(store, settings, run_ids)):
         return ""
     names = shortened([f"{run.kind} {run.id}" for run in users], 5)
-    began = f"{plural(len(users), 'other run')} began from {'this run' if len(run_ids) == 1 else 'these runs'}: {names}."
+    began = f"{plural(len(users), 'other run')} began from {'these' if len(run_ids) > 1 else 'it'}: {names}."
     kept = "They keep their results and checkpoints, but cannot be run again"
     return f"{began} {kept}, and an evaluation can no longer try texts or search its images."
 

@@ -395,7 +395,7 @@ def test_the_dialog_names_the_runs_that_began_from_a_deleted_one(store: Store, s
     more = store.enqueue(EvaluateSpec(model="ViT-B-32", more_models=(f"ViT-B-16,{best}",)))
     app = open_page(ONE, run=str(run_id))
     app.button(key="run_delete").click().run()
-    assert f"2 other runs began from this run: evaluate {more}, train {used}. They keep" in texts(app)
+    assert f"2 other runs began from it: evaluate {more}, train {used}. They keep" in texts(app)
 
 
 @pytest.mark.slow

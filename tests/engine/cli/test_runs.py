@@ -116,7 +116,7 @@ def test_several_runs_are_deleted_when_that_is_said_twice(
     best = RunFiles(settings.runs_dir, ended[2]).dir / "checkpoints" / "best.pt"
     other = store.enqueue(EvaluateSpec(model="ViT-B-32", checkpoint=str(best)))
     output = engine(capsys, "runs", "delete", ended[2], code=2)
-    assert f"permanently. 1 other run began from this run: evaluate {other}. They keep" in output
+    assert f"permanently. 1 other run began from it: evaluate {other}. They keep" in output
     assert output.strip().endswith("search its images. Add --yes to confirm.")
     store.request_cancel(other)
     engine(capsys, "runs", "delete", other)
