@@ -142,8 +142,8 @@ class Delete(Several):
     yes: bool = Field(False, description="Confirm the deletion of several runs, or of a run from which others began.")
 
     def cli_cmd(self) -> None:
-        ids = list(dict.fromkeys(self.run_ids))
         with store_here() as store:
+            ids = [store.run(run_id).id for run_id in dict.fromkeys(self.run_ids)]
             _delete(store, ids, yes=self.yes, alone=len(ids) == 1)
 
 

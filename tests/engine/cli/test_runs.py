@@ -107,6 +107,7 @@ def test_several_runs_are_deleted_when_that_is_said_twice(
     path.write_bytes(b"0" * 1_500_000)
     output = engine(capsys, "runs", "delete", *ended[:2], waiting, code=2)
     assert "This deletes 3 runs with 1 file of 1.5 MB permanently. Add --yes to confirm." in output
+    assert "there is no run 99" in engine(capsys, "runs", "delete", ended[0], 99, "--yes", code=2)
     assert len(store.runs()) == 4
     output = engine(capsys, "runs", "delete", *ended[:2], waiting, "--yes", code=1)
     assert f"run {waiting} is queued: cancel it first" in output
