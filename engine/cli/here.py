@@ -140,8 +140,15 @@ class Flags(BaseModel):
         return fields
 
     def spec(self) -> Spec:
-        """Return the spec without the command's other flags. Errors: those of `given`."""
-        return self._kind().model_validate(self.given())
+        """Return the spec without the command's other flags, and say which given flags have no effect.
+
+        Errors: those of `given`.
+        """
+        spec = self._kind().model_validate(self.given())
+        for name, reason in spec.unused.items():
+            if name in self.model_fields_set:
+                note(f"--{name.replace('_', '-')} has no effect: {reason}")
+        return spec
 
     def _kind(self) -> type[Spec]:
         return next(base for base in type(self).__mro__ if issubclass(base, Spec) and "kind" in vars(base))

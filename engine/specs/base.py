@@ -288,6 +288,11 @@ class Spec(BaseModel):
         return {}
 
     @property
+    def unused(self) -> dict[str, str]:
+        """Return the reason why a field has no effect beside the other fields, by field name."""
+        return {}
+
+    @property
     def half_batch(self) -> int | None:
         """Return half the batch size, to try after out-of-memory; None if the batch is not a number or is 1."""
         batch = getattr(self, self.batch_field, None)

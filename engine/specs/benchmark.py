@@ -253,6 +253,15 @@ class BenchmarkSpec(Floors, Spec):
         return self
 
     @property
+    def unused(self) -> dict[str, str]:
+        reasons = {"optimizer": "inference takes no step"} if self.mode == "inference" else {}
+        if self.batch_size not in ("sweep", "max"):
+            reasons["max_batch_size"] = "the batch size is neither sweep nor max"
+        if self.device == "cpu":
+            reasons["cudnn_benchmark"] = "a CPU does not use cuDNN"
+        return reasons
+
+    @property
     def plan(self) -> tuple[Variant, ...]:
         """Return every variant at every precision, without duplicates, baseline first."""
         variants: dict[Variant, None] = {}

@@ -189,6 +189,12 @@ class EvaluateSpec(ClipFields, Spec):
         return registered(*(model for model, _ in self.subjects))
 
     @property
+    def unused(self) -> dict[str, str]:
+        fields = {"retrieval": ("recall_k",), "linear-probe": ("probe_data", "shots", "probe_c")}
+        absent = {task: names for task, names in fields.items() if task not in self.tasks}
+        return {name: f"the tasks do not include {task}" for task, names in absent.items() for name in names}
+
+    @property
     def pace(self) -> tuple[object, ...]:
         return tuple(self.model_dump(exclude={"seed", "classes", "templates", "class_prompts", "checkpoint"}).values())
 

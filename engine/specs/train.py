@@ -254,6 +254,16 @@ class TrainSpec(ClipFields, Spec):
             raise ValueError("timm's optimizers take both betas or none")
 
     @property
+    def unused(self) -> dict[str, str]:
+        reasons = {"momentum": "adamw has beta1 and beta2 instead"} if self.opt == "adamw" else {}
+        if self.lr_scheduler != "const-cooldown":
+            cooldown = ("epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end")
+            reasons |= dict.fromkeys(cooldown, f"the scheduler is {self.lr_scheduler}, not const-cooldown")
+        if not self.wandb:
+            reasons |= dict.fromkeys(("wandb_project_name", "wandb_name", "wandb_notes"), "wandb is off")
+        return reasons
+
+    @property
     def models(self) -> tuple[str, ...]:
         """Return the models that the catalogue must have."""
         return registered(self.model, self.distill_model)

@@ -113,6 +113,24 @@ def test_a_default_that_follows_from_a_wrong_value_is_no_second_error(capsys: py
     assert line.startswith("error: --device: ")
 
 
+@pytest.mark.parametrize(
+    ("command", "note"),
+    [
+        ("benchmark --models timm:test_vit --optimizer adamw", "--optimizer has no effect: inference takes no step"),
+        ("benchmark --models timm:test_vit --mode training --optimizer adamw", ""),
+        ("train --epochs-cooldown 3", "--epochs-cooldown has no effect: the scheduler is cosine, not const-cooldown"),
+        ("train --opt timm/lamb --momentum 0.9", ""),
+        ("evaluate --tasks zeroshot --recall-k 3", "--recall-k has no effect: the tasks do not include retrieval"),
+        ("evaluate --tasks linear-probe --shots 3", ""),
+    ],
+)
+def test_a_flag_without_effect_is_named(
+    store: Store, capsys: pytest.CaptureFixture[str], command: str, note: str
+) -> None:
+    assert main(["submit", *command.split()]) == 0
+    assert capsys.readouterr().err == (f"{note}\n" if note else "")
+
+
 def test_what_others_wrote_cannot_steer_the_terminal(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.enqueue(ProfileSpec(models=("resnet18",)), name="x\n    9  profile    finished \x1b[2K\x1b]0;title\x07")
     assert main(["runs"]) == 0
