@@ -5,8 +5,9 @@ import re
 import shlex
 import stat
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -15,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 class Settings(BaseSettings):
     """All settings. An entry point reads them once and passes them on; no other module reads the environment."""
 
-    model_config = SettingsConfigDict(env_prefix="VITALS_", env_ignore_empty=True, frozen=True)
+    model_config = SettingsConfigDict(env_prefix="VITALS_", frozen=True)
 
     catalog_dir: Path = Field(ROOT / "data" / "catalog", description="The shipped catalogue of counted models.")
     runs_dir: Path = Field(ROOT / "data" / "runs", description="One folder per run: log, exit record, artifacts.")
@@ -55,6 +56,12 @@ class Settings(BaseSettings):
     admins: str = Field("", description="Who may change the runs of all users: e-mails and @domains, comma-separated.")
     runners: str = Field("", description="Who may start runs and change their own: e-mails and @domains.")
     viewers: str = Field("", description="Who may only look: e-mails and @domains.")
+
+    @field_validator("catalog_dir", "runs_dir", mode="before")
+    @classmethod
+    def _fill_folder(cls, folder: str | Path, info: ValidationInfo) -> Any:
+        """Return the default for an empty folder, which would otherwise be the current one."""
+        return folder or cls.model_fields[info.field_name or ""].default
 
     @field_validator("admins", "runners", "viewers")
     @classmethod

@@ -142,8 +142,13 @@ class Delete(Several):
     yes: bool = Field(False, description="Confirm the deletion of several runs, or of a run from which others began.")
 
     def cli_cmd(self) -> None:
+        from engine.store import Filter
+
         with store_here() as store:
-            ids = [store.run(run_id).id for run_id in dict.fromkeys(self.run_ids)]
+            ids = list(dict.fromkeys(self.run_ids))
+            existing = set(store.ids(Filter()))  # also damaged runs, which can only be deleted
+            if missing := [run_id for run_id in ids if run_id not in existing]:
+                raise LookupError(f"there is no run {missing[0]}")
             _delete(store, ids, yes=self.yes, alone=len(ids) == 1)
 
 

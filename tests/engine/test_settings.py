@@ -19,6 +19,15 @@ def test_the_documents_list_every_setting_with_its_default() -> None:
     assert table.splitlines() == lines
 
 
+def test_an_empty_folder_is_the_default_and_an_empty_preload_stays_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RUNS_DIR", "CATALOG_DIR", "PRELOAD"):
+        monkeypatch.setenv(f"VITALS_{name}", "")
+    settings = Settings()
+    assert settings.runs_dir == ROOT / "data" / "runs"
+    assert settings.catalog_dir == ROOT / "data" / "catalog"
+    assert settings.preload == ""
+
+
 def test_sqlite_is_refused_with_a_cluster(tmp_path: Path) -> None:
     settings = Settings(runs_dir=tmp_path, ray_address="http://127.0.0.1:8265")
     with pytest.raises(Refused, match=r"the store is SQLite.*Set VITALS_DATABASE_URL to a PostgreSQL database"):

@@ -16,7 +16,7 @@ from engine.store import Role, State, Store, User
 from engine.store.files import RunFiles
 from pages.shared import backend, run_actions, sign_in
 from tests.support.clip import queue_train, record, train_row, write_checkpoints
-from tests.support.page import finish, open_page, profile_row, texts
+from tests.support.page import PATIENCE_S, finish, open_page, profile_row, texts
 
 ANN = User("ann@x.org", Role.RUNNER)
 ONE = "run/page.py"
@@ -31,7 +31,7 @@ def signed_in(monkeypatch: pytest.MonkeyPatch, own_world: None) -> None:
 
 def page_of(email: str, path: str, **query: str) -> AppTest:
     """The page as somebody sees it who has signed in."""
-    app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=30)
+    app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=PATIENCE_S)
     app.user = {"is_logged_in": True, "email": email, "email_verified": True}
     app.run()
     app.switch_page(path)
@@ -55,7 +55,7 @@ def test_whoever_has_no_role_sees_nothing(monkeypatch: pytest.MonkeyPatch, store
     monkeypatch.setattr(sign_in, "_providers", lambda: ["default"])
     run_id = finish_one(store)
     for user in ({}, {"is_logged_in": False, "email": "root@x.org", "email_verified": True}):
-        app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=30)
+        app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=PATIENCE_S)
         app.user, app.query_params["run"] = user, str(run_id)
         assert (texts(app.run()), buttons(app), len(app.dataframe)) == ("Model Vitals", {"Sign in"}, 0)
     app.user = {"is_logged_in": True, "email": "mallory@x.org", "email_verified": True}

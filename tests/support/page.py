@@ -33,6 +33,9 @@ from engine.store import Exit, State, Store, attempts
 from engine.store import queue as queueing
 from pages.shared import history
 
+PATIENCE_S = 120
+"""Wait at most so long for a page: a loaded machine draws the largest one within it."""
+
 CATALOGUE = """library,model,family,image_size,context_length,mparams,gmacs,gflops,macts,weights_mb,\
 inference_peak_mb,complete,uncounted,notes,status,error
 open_clip,ViT-B-32,clip_vit,224,77,151.28,7.39,14.78,10.3,605,608,True,{},[],ok,
@@ -102,7 +105,7 @@ def _sent(app: AppTest, component: str) -> list[bytes]:
 
 def open_page(path: str = "", **query: str | list[str]) -> AppTest:
     """The app at one of its pages, such as `profile/page.py`; the default page without a path."""
-    app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=30)
+    app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=PATIENCE_S)
     if path:  # AppTest.switch_page needs the default page drawn first
         folder = path.partition("/")[0]
         app._page_hash = calc_hash({"catalog": "", "history": "runs"}.get(folder, folder))
