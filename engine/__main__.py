@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import CliApp, CliSettingsSource, CliSubCommand, SettingsConfigDict, SettingsError
 
 from engine.cli.clip import Evaluate, Search, SubmitEvaluate, SubmitTrain, Train
-from engine.cli.completion import Completion, flag
+from engine.cli.completion import Completion, close_flags, flag
 from engine.cli.costs import Catalog, CatalogBuild, Profile, Published, PublishedImport, SubmitProfile
 from engine.cli.estimates import Calibrate, Estimate
 from engine.cli.here import EndedBadly, command
@@ -108,7 +108,10 @@ def main(arguments: Sequence[str]) -> int:
             note(f"error: {line}")
         return 2
     except (SettingsError, Refused, LookupError) as error:
-        note(f"error: {printable(str(error).removeprefix('error parsing CLI: '))}")
+        message = printable(str(error).removeprefix("error parsing CLI: "))
+        note(f"error: {message}")
+        if "unrecognized arguments: --" in message and (near := close_flags(Engine, arguments)):
+            note(f"closest: {', '.join(near)}")
         return 2
     except EndedBadly as outcome:
         note(str(outcome))

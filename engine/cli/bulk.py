@@ -59,6 +59,9 @@ class List(BaseModel):
                 return
             runs = store.find(wanted, limit=self.limit, offset=(self.page - 1) * self.limit)
             total = store.count(wanted)
+        if not total:
+            note("no run matches")
+            return
         print(f"{'id':>5}  {'kind':10} {'state':20} {'done':>9}  {'created (UTC)':17} what")
         for run in runs:
             done = f"{run.done}/{run.total}" if run.total else ""

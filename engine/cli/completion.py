@@ -1,6 +1,7 @@
 """The command `completion`: print a script that lets a shell complete commands and flags."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from pydantic import AliasChoices, BaseModel, Field
@@ -64,6 +65,17 @@ def flag(model: type[BaseModel], path: tuple[Any, ...]) -> str:
             return typed.upper() if positional else f"--{typed}"
         model = command
     return typed
+
+
+def close_flags(model: type[BaseModel], arguments: Sequence[str]) -> list[str]:
+    """Return up to three flags similar to the first one of the arguments that their command does not have."""
+    words, chain = dict(_words(model)), ""
+    for argument in arguments:
+        chain = f"{chain} {argument}" if f"{chain} {argument}" in words else chain
+    flags = words[chain]
+    typed = (argument.partition("=")[0] for argument in arguments if argument.startswith("--"))
+    unknown = next((flag for flag in typed if flag not in flags), "")
+    return get_close_matches(unknown, flags)
 
 
 def _names(key: str, field: FieldInfo) -> list[str]:

@@ -14,7 +14,7 @@ from engine.estimate import BUDGET_S
 from engine.names import resolve
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.specs.base import PATTERNS, RealDevice
+from engine.specs.base import PATTERNS, RealDevice, matching
 from engine.specs.timed import Threads
 from engine.specs.variant import RunPrecision
 
@@ -102,7 +102,9 @@ class Calibrate(BaseModel):
     from_: Path | None = Field(
         None, alias="from", description="A CSV file of timm's benchmark.py with timings made elsewhere."
     )
-    name: str = Field("", max_length=80, pattern=r"^[\w .+-]*$", description="Name of the device in that file.")
+    name: Annotated[str, matching(r"[\w .+-]*", "the name of a device: letters, digits, spaces and . + -")] = Field(
+        "", max_length=80, description="Name of the device in that file."
+    )
 
     @model_validator(mode="after")
     def _named(self) -> "Calibrate":

@@ -271,9 +271,9 @@ def check_paths(settings: Settings, spec: Spec) -> None:
     """
     for name, path in named_paths(spec):
         if not _readable(settings, path):
-            roots = ", ".join(str(root) for root in settings.roots)
+            allowed = f"Readable folders (VITALS_DATA_ROOTS): {', '.join(map(str, settings.roots))}"
             why = " The run that made it may have been deleted." if _in_folder(settings, path)[0] else ""
-            raise Refused(f"{name}: nothing can be read at {path!r}.{why} Readable folders: {roots}")
+            raise Refused(f"{name}: nothing can be read at {path!r}.{why} {allowed}")
 
 
 def check_again(store: Store, settings: Settings, run: Run) -> None:

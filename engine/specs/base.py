@@ -47,7 +47,6 @@ INVALID_VALUES = {
     "too_long": "has too many values, at most {max_length:,}",
     "string_too_short": "has too few characters, at least {min_length:,}",
     "string_too_long": "has too many characters, at most {max_length:,}",
-    "string_pattern_mismatch": "must match {pattern}",
     "missing": "is required",
 }
 """By pydantic's type of error: what an invalid value must be instead."""
@@ -71,6 +70,17 @@ class Refused(ValueError):
 def error_message(error: BaseException) -> str:
     """Return the message of an error, after the name of its type unless it is Refused."""
     return str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def matching(pattern: str, meaning: str) -> AfterValidator:
+    """Return a validator of texts that match a whole pattern. meaning: what such a text is, for the message."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"must be {meaning}")
+        return text
+
+    return AfterValidator(check)
 
 
 def split_patterns(text: str) -> list[str]:

@@ -8,7 +8,18 @@ from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
 from engine import suite
-from engine.specs.base import CLUSTER, MAX_CONTEXT, PATTERNS, SIZE, Pattern, RealDevice, Refused, Spec, find_expression
+from engine.specs.base import (
+    CLUSTER,
+    MAX_CONTEXT,
+    PATTERNS,
+    SIZE,
+    Pattern,
+    RealDevice,
+    Refused,
+    Spec,
+    find_expression,
+    matching,
+)
 from engine.specs.building import OPTIONS, InChans, ModelKwargs, NumClasses, changes
 from engine.specs.model_name import ModelName
 from engine.specs.profile import Configs
@@ -61,10 +72,8 @@ VARIANTS = TypeAliasType(
 )
 Optimizer = Annotated[
     str,
-    Field(
-        pattern=r"^(sgd|adamw|timm/[a-z0-9_]{1,40})$",
-        description="Optimizer of a training step: sgd or adamw of torch, or timm/NAME.",
-    ),
+    matching(r"sgd|adamw|timm/[a-z0-9_]{1,40}", "sgd, adamw, or an optimizer of timm such as timm/lion"),
+    Field(description="Optimizer of a training step: sgd or adamw of torch, or timm/NAME."),
 ]
 PRECISIONS = TypeAliasType(
     "PRECISIONS", Annotated[tuple[RunPrecision, ...], split_words, Field(min_length=1, max_length=7)]

@@ -15,6 +15,7 @@ from engine.specs.clip import (
     SAME_PAIRS,
     ClassPrompts,
     ClipFields,
+    ClipModel,
     ClipPrecision,
     Line,
     Pretrained,
@@ -93,9 +94,8 @@ class EvaluateSpec(ClipFields, Spec):
         *("model", "configs", "checkpoint", "image_size", "context_length", "device", "precision"),
     )
 
-    model: str = Field(
+    model: ClipModel = Field(
         DIGITS_MODEL,
-        pattern=MODEL,
         max_length=MODEL_LENGTH,
         description="An open_clip model, digits-clip, config:NAME for your own configuration, or the number of a "
         "training run.",

@@ -6,6 +6,7 @@ from pydantic import Field
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
+from engine.specs.base import matching
 from engine.specs.timed import split_words
 
 if TYPE_CHECKING:
@@ -49,9 +50,12 @@ UseTimm = Annotated[bool, Field(description="Augment with timm, which has more m
 CropRatio = Annotated[Numbers, Field(description="Smallest and largest aspect ratio (width / height) of timm's crops.")]
 AutoAugment = Annotated[
     str,
+    matching(
+        r"|(rand|augmix|original|originalr|v0|v0r|3a)(-[a-z]+[0-9.]+)*",
+        "a policy of timm, such as rand-m9-mstd0.5-inc1, augmix-m5-w4, original-mstd0.5 or 3a",
+    ),
     Field(
         max_length=100,
-        pattern=r"^(|(rand|augmix)(-[a-z]+[0-9.]+)*|(original|originalr|v0|v0r|3a)(-[a-z]+[0-9.]+)*)$",
         description="timm's RandAugment, AugMix or AutoAugment, such as rand-m9-mstd0.5-inc1.",
     ),
 ]

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import NoDecode
 
 from engine.specs import images
-from engine.specs.base import CLUSTER, RealDevice, Spec, numbered
+from engine.specs.base import CLUSTER, RealDevice, Spec, matching, numbered
 from engine.specs.clip import (
     SAME_PAIRS,
     WARMUP,
@@ -25,7 +25,11 @@ from engine.words import plural
 SCRATCH_LR, FINE_TUNE_LR = 1e-3, 1e-5
 EPOCHS = 15
 
-Optimizer = Annotated[str, Field(pattern=r"^(adamw|timm/[a-z0-9_]{1,40})$", description="adamw, or timm/NAME.")]
+Optimizer = Annotated[
+    str,
+    matching(r"adamw|timm/[a-z0-9_]{1,40}", "adamw or an optimizer of timm such as timm/lion"),
+    Field(description="adamw, or timm/NAME."),
+]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 TowerRate = Annotated[float | None, Field(gt=0, le=100, allow_inf_nan=False)]

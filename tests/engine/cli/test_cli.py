@@ -80,6 +80,7 @@ def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixtu
             "there is no folder /no/such/folder",
         ),
         (["profile", "--models", "resnet18", "--speed", "9"], "unrecognized arguments: --speed 9"),
+        (["submit", "train", "--steps", "5", "--optimizer=lion"], "--optimizer=lion\nclosest: --opt"),
         (["profile", "--models", "@absent.txt"], "no file of names at absent.txt"),
         (["submit", "profile", "--models", "ViT-B-23"], "no model matches 'ViT-B-23'; closest: open_clip:ViT-B-32"),
         (["submit", "profile", "--models", "resnet50"], "write timm:resnet50 or torchvision:resnet50"),
@@ -91,6 +92,7 @@ def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixtu
         (["catalog", "--family", "resnet,resnt"], "no model matches 'family:resnt'; closest families: resnet"),
         (["catalog", "--match", "{*,*}" * 20], "mean more than 1,000 patterns"),
         (["runs", "import", "absent.zip"], "no bundle at absent.zip"),
+        (["train", "--model", "a b"], "--model: must be the name of a model: letters, digits and"),
         (["dance"], "invalid choice: 'dance'"),
     ],
 )

@@ -185,7 +185,7 @@ def test_a_killed_training_goes_on_from_its_checkpoint(store: Store, tmp_path: P
     assert main(["stop"]) == 0
 
 
-def wait(until: object, seconds: float = 120) -> None:
+def wait(until: object, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not until():  # type: ignore[operator]
         assert time.monotonic() < deadline

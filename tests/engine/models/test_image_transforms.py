@@ -146,7 +146,7 @@ def test_a_resnet_takes_squares_only() -> None:
         ({"aug_scale": "0.9,0.5"}, "aug_scale is .*: give 2 numbers"),
         ({"aug_ratio": "0.5,2"}, "aug_ratio: only timm has this"),
         ({"aug_auto_augment": "rand-m9"}, "aug_auto_augment: only timm has this"),
-        ({"aug_auto_augment": "strong", "aug_use_timm": True}, "should match pattern"),
+        ({"aug_auto_augment": "strong", "aug_use_timm": True}, "must be a policy of timm, such as rand-m9"),
         ({"aug_color_jitter": "0.4,0.4,0.4,0.1"}, "aug_color_jitter_prob above 0"),
         ({"aug_color_jitter_prob": 0.5}, "needs 4 numbers"),
         ({"aug_color_jitter": "0.1,0.1,0.1,0.9", "aug_color_jitter_prob": 1}, "the fourth one at most 0.5"),

@@ -26,7 +26,7 @@ from engine.specs.train import TrainSpec
         ({"loss": "distill"}, "distillation needs a teacher"),
         ({"loss": "coca", "accum_freq": 2}, "accum_freq must be 1"),
         ({"local_loss": True, "gather_with_grad": False}, "local_loss without gather_with_grad"),
-        ({"opt": "sgd"}, "opt\n  String should match pattern"),
+        ({"opt": "sgd"}, "must be adamw or an optimizer of timm such as timm/lion"),
         ({"opt": "timm/lamb", "beta1": 0.9}, "timm's optimizers take both betas or none"),
         ({"templates": "a digit"}, "a template has {} where the class name goes, unlike 'a digit'"),
         ({"device": "cuda:1", "nproc": 2}, "2 processes take cuda:0 to cuda:1, so the device is cuda:0, not cuda:1"),

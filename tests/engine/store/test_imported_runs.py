@@ -118,7 +118,7 @@ def test_a_link_that_was_turned_since_the_submission_is_found_by_the_worker(stor
     path.symlink_to(outside / "secret.pt")
     assert worked(store, settings, run_id)[1:] == (
         Cause.REFUSED,
-        f"data: nothing can be read at {str(path)!r}. Readable folders: "
+        f"data: nothing can be read at {str(path)!r}. Readable folders (VITALS_DATA_ROOTS): "
         + ", ".join(str(root) for root in settings.roots),
     )
 
