@@ -61,7 +61,7 @@ def sweep(rounds: int) -> Report:
 
     torch.set_num_threads(1)
     spec = ProfileSpec(models=MODELS)
-    models = names.select(spec, library.families(), runs_code=True)
+    models = names.select(spec, library.families(), allow_code=True)
     work = partial(profile, spec=spec)
     for model in models[:WARM_UP]:
         work(model)

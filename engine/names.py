@@ -108,14 +108,14 @@ def refuse_code(spec: Spec) -> None:
         )
 
 
-def select(spec: Spec, families: Mapping[ModelName, str], *, runs_code: bool = False) -> list[ModelName]:
+def select(spec: Spec, families: Mapping[ModelName, str], *, allow_code: bool = False) -> list[ModelName]:
     """Return the models that a spec requests, after its filters. The spec's own configurations count as known models.
 
-    families: as in resolve. runs_code: accept modules of the user's own, in the foreground.
+    families: as in resolve. allow_code: accept modules of the user's own, in the foreground.
     Errors: ModelNotFound; Refused when no model passes the filters, when one has no text tower or does not take an
     option that is asked for, and as in refuse_code.
     """
-    if not runs_code:
+    if not allow_code:
         refuse_code(spec)
     own = {ModelName.of(OWN, name): OWN for name in getattr(spec, "configs", {})}
     own |= dict.fromkeys(own_modules(spec), PYTHON)

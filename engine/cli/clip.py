@@ -76,7 +76,7 @@ class TrainFlags(Flags, TrainSpec):
 
 
 class Train(RunHere, TrainFlags):
-    """Train or fine-tune CLIP here and now. --classes and --templates take files with one entry per line."""
+    """Train or fine-tune CLIP in this process. --classes and --templates take files with one entry per line."""
 
     name: RunName = ""
 
@@ -127,7 +127,7 @@ class EvaluateFlags(Flags, EvaluateSpec):
 
 
 class Evaluate(RunHere, EvaluateFlags):
-    """Evaluate models, or trainings by run number, here and now: retrieval, zero-shot, linear probe.
+    """Evaluate models, or trainings by run number, in this process: retrieval, zero-shot, linear probe.
 
     --classes, --templates, --more-models and --class-prompts also accept files.
     """

@@ -203,7 +203,7 @@ class ProfileFlags(Flags, ProfileSpec):
 
 
 class Profile(RunHere, ProfileFlags):
-    """Count parameters, FLOPs, activations and memory of models, here and now.
+    """Count parameters, FLOPs, activations and memory of models in this process, without queueing.
 
     @FILE reads names from a text or CSV file; FILE.json is an open_clip configuration of your own;
     python:package.module:factory is a module of your own, which is built by calling the factory and gets images of 224

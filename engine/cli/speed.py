@@ -30,7 +30,7 @@ class BenchmarkFlags(Flags, BenchmarkSpec):
 
 
 class Benchmark(RunHere, BenchmarkFlags):
-    """Time models here and now: inference or training, with several variants side by side.
+    """Time models in this process, without queueing: inference or training, with several variants side by side.
 
     @FILE reads names from a text or CSV file; FILE.json is an open_clip configuration of your own;
     python:package.module:factory is a module of your own, which is built by calling the factory and gets images of 224
@@ -48,8 +48,8 @@ class Benchmark(RunHere, BenchmarkFlags):
 
         if self.format == "dynamo" and len(self.plan) == 1:
             raise Refused(
-                f"--format dynamo has a row per variant after the first one, and {self.plan[0].label} is the only one: "
-                "give several, such as --variants eager,compile"
+                f"--format dynamo has one row per variant after the first, and {self.plan[0].label} is the only "
+                "variant. Give several, such as --variants eager,compile."
             )
         with store_here() as store:
             run, rows = run_here(store, self.spec())
@@ -72,7 +72,7 @@ class SuiteBuild(BaseModel):
 
     def cli_cmd(self) -> None:
         entries = import_module("engine.tasks.suite").build()
-        note(f"{plural(len(entries), 'model')}")
+        note(f"the suite now lists {plural(len(entries), 'model')}")
 
 
 class DeviceFlags(Flags, DeviceSpec):
@@ -80,7 +80,7 @@ class DeviceFlags(Flags, DeviceSpec):
 
 
 class Device(RunHere, DeviceFlags):
-    """Measure a device here and now: matrix products per data type, and memory copies."""
+    """Measure a device in this process, without queueing: matrix products per data type, and memory copies."""
 
 
 class SubmitDevice(Queued, DeviceFlags):
@@ -95,7 +95,7 @@ class RecurrentFlags(Flags, RecurrentSpec):
         if self.left_out:
             note(f"left out, because {self.device} has no cuDNN: {', '.join(self.left_out)}")
         if slow := [name for name in self.chosen if RUNNERS[name].one_by_one]:
-            note(f"warning: sequences go one after the other in {' and '.join(slow)}, which takes very long")
+            note(f"warning: {' and '.join(slow)} compute one sequence after the other, which takes very long")
         return super().spec()
 
 
@@ -127,7 +127,7 @@ class Blocks:
 
 
 class Recurrent(RecurrentFlags):
-    """Time recurrent layers here and now, forward and backward: cuDNN, ATen, scripted, compiled, plain Python.
+    """Time recurrent layers in this process, forward and backward: cuDNN, ATen, scripted, compiled, plain Python.
 
     Prints the table of PyTorch's fastrnns benchmark, in milliseconds, each family as soon as it is timed. A sweep has a
     table with one row per size.
@@ -135,27 +135,29 @@ class Recurrent(RecurrentFlags):
 
     format: Literal["table", "oss", "pep", "csv", "json", "parquet"] | None = Field(
         None,
-        description="table, oss, pep: as fastrnns prints them, with one size per runner. csv, json, parquet: every "
-        "value. Default: by the ending of --output, else table. Deviations in the table are those of samples; "
-        "if a sample is the mean of K calls, info says blocks_of_K.",
+        description="table, oss and pep have the layouts of fastrnns with one size per runner; csv, json and parquet "
+        "have every value (default: by the ending of --output, else table). Standard deviations are over timing "
+        "samples; if a sample is the mean of K calls, info says blocks_of_K.",
     )
     separator: str = Field(" ", max_length=20, description="Separator of the table's columns.")
     output: OutputFile | None = Field(None, description="Write to this file.")
 
     @model_validator(mode="after")
     def _printable(self) -> "Recurrent":
-        if self._form == "parquet" and self.output is None:
+        if self._layout == "parquet" and self.output is None:
             raise ValueError("parquet is not for a terminal: give --output FILE too")
         return self
 
     @model_validator(mode="after")
     def _one_size(self) -> "Recurrent":
-        if self.swept and (self.output or self.format) and self._form in ("table", "oss", "pep"):
-            raise ValueError(f"{self._form} holds one size per runner, and {self.sweep} is swept: take csv or json")
+        if self.swept and (self.output or self.format) and self._layout in ("table", "oss", "pep"):
+            raise ValueError(
+                f"--format {self._layout} has one size per runner, and {self.sweep} is swept. Use --format csv or json."
+            )
         return self
 
     @property
-    def _form(self) -> str:
+    def _layout(self) -> str:
         ending = self.output.suffix if self.output else ""
         return self.format or {".csv": "csv", ".json": "json", ".parquet": "parquet"}.get(ending, "table")
 
@@ -166,17 +168,17 @@ class Recurrent(RecurrentFlags):
         from engine.report.timings import rates
         from engine.store.files import RunFiles
 
-        streamed = self._form == "table" and not self.swept and self.output is None
+        streamed = self._layout == "table" and not self.swept and self.output is None
         blocks = Blocks(self.separator)
         with store_here() as store:
             run, rows = run_here(store, self.spec(), on_event=blocks.on_event if streamed else print_progress)
             blocks.flush()
             utilisation = rates.utilisation(rows, rates.rates(store), run.host)
         frame = frames.with_environment(timm_dynamo.full(frames.recurrent(rows), utilisation), run)
-        if self._form == "table" and self.swept:
+        if self._layout == "table" and self.swept:
             show_table(frame, brief(frame, SHOWN[run.kind]), None)
-        elif self.output and self._form in export.FORMATS:
-            export.save(frame, self.output, self._form)
+        elif self.output and self._layout in export.FORMATS:
+            export.save(frame, self.output, self._layout)
             note(f"{plural(len(frame), 'row')} written to {self.output}")
         elif not streamed:
             texts: dict[str, Callable[[], str]] = {
@@ -186,7 +188,7 @@ class Recurrent(RecurrentFlags):
                 "csv": lambda: export.to_csv(frame),
                 "json": lambda: export.to_json(frame) + "\n",
             }
-            show_text(texts[self._form](), self.output)
+            show_text(texts[self._layout](), self.output)
         conclude(run, rows)
 
 

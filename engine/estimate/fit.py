@@ -13,12 +13,15 @@ import numpy.typing as npt
 from engine.estimate.work import FEATURES, Floats
 
 FOLDS = 8
+"""Folds of the cross-validation that chooses the strength."""
 ROUNDS = 8
 """Rounds of reweighting. More change the errors by less than 0.1 %."""
 SMALLEST = 0.03
 """Relative errors below this weigh equally, so that the weights stay finite."""
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Strengths with which the costs of a device are pulled together: from next to none to as strongly as 30 models."""
+ABSOLUTE_WEIGHT = 0.2
+"""Weight of the absolute errors against the squared pull."""
 TOLERANCE = 1.05
 """Factor by which the error of a stronger pull may exceed the smallest error."""
 
@@ -27,17 +30,20 @@ def fit(work: Floats, seconds: Floats, families: npt.ArrayLike, strengths: Seque
     """Return the non-negative cost of each feature with the least absolute relative error.
 
     work: (samples, features). seconds: per sample. Costs are pulled (see `scale_costs`) towards one cost per group of
-    COARSE, so that a kind of operator that few families use does not follow those alone. The strength is the largest
-    whose median error, in folds of these families, is at most TOLERANCE times the smallest: smoother costs are steadier
-    and serve other devices better as a prior. A family that the costs are then tested on takes no part in the choice.
+    COARSE: otherwise a kind of operator that few families use would be fitted to those families alone. The strength is
+    the largest whose median error, in folds of these families, is at most TOLERANCE times the smallest: smoother costs
+    are steadier and serve other devices better as a prior. Leave out families that the costs will be tested on: they
+    would influence the choice.
     """
-    errors = []
-    for strength in strengths if len(strengths) > 1 else ():
+    if len(strengths) == 1:
+        return _fit_at(work, seconds, strengths[0])
+    errors: dict[float, float] = {}
+    for strength in strengths:
         predicted = np.zeros(len(seconds))
         for train, test in splits(families):
             predicted[test] = work[test] @ _fit_at(work[train], seconds[train], strength)
-        errors.append(float(np.median(np.abs(predicted / seconds - 1))))
-    near = [strength for strength, error in zip(strengths, errors, strict=False) if error <= TOLERANCE * min(errors)]
+        errors[strength] = float(np.median(np.abs(predicted / seconds - 1)))
+    near = [strength for strength, error in errors.items() if error <= TOLERANCE * min(errors.values())]
     return _fit_at(work, seconds, max(near, default=strengths[0]))
 
 
@@ -66,15 +72,18 @@ def scale_costs(prior: Floats, work: Floats, seconds: Floats, groups: Sequence[i
 
 
 def _least_absolute(relative: Floats, ridge: Floats, target: Floats) -> Floats:
-    """Return x >= 0 that minimises |relative x - 1| + |ridge x - target|^2, by reweighted least squares."""
+    """Return x >= 0 that minimises ABSOLUTE_WEIGHT * sum |relative x - 1| + |ridge x - target|^2.
+
+    Iteratively reweighted least squares: the square of an error, times half the weight over its last absolute value.
+    """
     from scipy.optimize import nnls  # takes 0.2 s to import, and prediction does without it
 
     weight = np.ones(len(relative))
     for _ in range(ROUNDS):
         rows, goal = np.vstack([relative * weight[:, None], ridge]), np.concatenate([weight, target])
-        costs: Floats = nnls(rows, goal, maxiter=100 * rows.shape[1])[0]
-        weight = np.sqrt(0.1 / np.maximum(np.abs(relative @ costs - 1), SMALLEST))
-    return costs
+        factors: Floats = nnls(rows, goal, maxiter=100 * rows.shape[1])[0]
+        weight = np.sqrt(ABSOLUTE_WEIGHT / 2 / np.maximum(np.abs(relative @ factors - 1), SMALLEST))
+    return factors
 
 
 def _coarse(feature: str) -> int:
@@ -90,7 +99,7 @@ EACH = tuple(range(len(FEATURES)))
 
 
 def adapt_costs(prior: Floats, work: Floats, seconds: Floats) -> Floats:
-    """Return the costs of a device with few timings: a known device's, scaled in groups, then feature by feature.
+    """Return the costs of a device with few timings: `prior`, a known device's, scaled by group, then by feature.
 
     The strengths were chosen between published devices (benchmarks/estimate_error.py).
     """

@@ -9,7 +9,7 @@ import pandas as pd
 Floats = npt.NDArray[np.float64]
 
 FLOPS = tuple("addmm mm bmm scaled_dot_product_attention convolution grouped_convolution depthwise_convolution".split())
-"""Kinds of operators with FLOPs of their own rate."""
+"""Kinds of operators with their own cost per FLOP."""
 CALLS = (*FLOPS, "native_batch_norm", "native_layer_norm")
 """Kinds with a cost per call; all others share one."""
 BYTES = tuple(
@@ -19,10 +19,10 @@ BYTES = tuple(
     constant_pad_nd grouped_convolution div index stack pow _to_copy arange sub linalg_vector_norm cos sin neg
     clamp_min hardsigmoid native_group_norm""".split()
 )
-"""Kinds with bytes of their own rate: the 36 that most models have. All others share one."""
+"""Kinds with their own cost per byte: the 36 that occur in most models. All others share one."""
 OTHER = "other"
 WEIGHTED = tuple(kind for kind in FLOPS if kind != "scaled_dot_product_attention")
-"""Kinds that read weights. A batch reads them once, and the rest of its bytes once per image."""
+"""Kinds with weights. A batch reads the weights once, and all other bytes once per image."""
 FEATURES = (
     *(f"{kind}:gflop" for kind in FLOPS),
     *(f"{kind}:gb" for kind in (*BYTES, OTHER)),
@@ -53,22 +53,22 @@ def read(catalog_dir: Path) -> pd.DataFrame:
     flops, calls = _sums(operators, "flops", FLOPS) / 1e9, _sums(operators, "calls", CALLS)
     reads, writes = _sums(operators, "read_bytes", BYTES) / 1e9, _sums(operators, "written_bytes", BYTES) / 1e9
 
-    own = models.join(operators.groupby("name")["image_size"].first().rename("own_size"))
-    own = own[own["image_size"] == own["own_size"]]
-    models = models[models.index.isin(own.index)]
+    counted = models.join(operators.groupby("name")["image_size"].first().rename("own_size"))
+    counted = counted[counted["image_size"] == counted["own_size"]]
+    models = models[models.index.isin(counted.index)]
     # The catalogue has the weights of a model, not of a kind: divide them in proportion to what the kinds read.
-    weighted = reads.loc[own.index, list(WEIGHTED)]
+    weighted = reads.loc[counted.index, list(WEIGHTED)]
     total = weighted.sum(axis=1)
-    weights = weighted.mul((np.minimum(own["weights_mb"] / 1e3, total) / total).fillna(0), axis=0)
-    images = (reads + writes).loc[own.index].sub(weights, fill_value=0)
+    weights = weighted.mul((np.minimum(counted["weights_mb"] / 1e3, total) / total).fillna(0), axis=0)
+    images = (reads + writes).loc[counted.index].sub(weights, fill_value=0)
 
     names = models.index
-    at_size = {column: (models[column] / own.loc[names, column]).fillna(1) for column in ("gflops", "macts")}
+    ratios = {column: (models[column] / counted.loc[names, column]).fillna(1) for column in ("gflops", "macts")}
     table = pd.concat(
         [
             models[["image_size", "family"]],
-            flops.loc[names, list(FLOPS)].mul(at_size["gflops"], axis=0).add_prefix("flop:"),
-            images.loc[names].mul(at_size["macts"], axis=0).add_prefix("byte:"),
+            flops.loc[names, list(FLOPS)].mul(ratios["gflops"], axis=0).add_prefix("flop:"),
+            images.loc[names].mul(ratios["macts"], axis=0).add_prefix("byte:"),
             weights.loc[names].add_prefix("weight:"),
             calls.loc[names].add_prefix("call:"),
         ],
@@ -85,7 +85,10 @@ def _sums(operators: pd.DataFrame, column: str, kinds: tuple[str, ...]) -> pd.Da
 
 
 def features(work: pd.DataFrame, batch_sizes: Floats | int) -> Floats:
-    """Return FEATURES of a sample of each model, (models, features), when this many are computed in one call."""
+    """Return FEATURES of one sample of each model, shape (models, features).
+
+    batch_sizes: samples per call, one number for all models or one per model.
+    """
     batch = np.broadcast_to(np.asarray(batch_sizes, dtype=float), len(work))[:, None]
     moved = work[[f"byte:{kind}" for kind in (*BYTES, OTHER)]].to_numpy(copy=True)
     moved[:, [BYTES.index(kind) for kind in WEIGHTED]] += work[[f"weight:{kind}" for kind in WEIGHTED]] / batch

@@ -1,4 +1,4 @@
-"""Put questions that need the heavy libraries to one long-lived process: pages and commands never import them."""
+"""Send questions that need the heavy libraries to one long-lived process, so that nothing else imports these."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
-from engine.jobs.lifecycle import start_engine, trim
+from engine.jobs.lifecycle import rotate, start_engine
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.questions import Question
@@ -27,16 +27,17 @@ IDLE_S = 600.0
 LONGEST_S = 300.0
 """Kill the process when one answer takes longer than this many seconds: later questions would wait forever."""
 FRESH_S, REFUSED_S = 60.0, 3.0
-"""Seconds for which an answer or a refusal is reused for the same question. Later, its subject may have changed."""
+"""Seconds for which an answer or a refusal is reused for the same question. Later, what it describes may differ."""
 MOST_KEPT, MOST_WAITING = 64, 32
+"""Keep at most this many answers, and refuse a question while this many wait."""
 END_S = 10.0
 """Wait at most this many seconds for a process to exit after it has closed its output."""
 TRIES = 2
-"""Ask at most this often: an idle process may exit at the very moment a question is sent."""
+"""Send a question at most this many times: an idle process may exit at the very moment a question is sent."""
 CLOSED = "the server is shutting down: ask again after its restart"
 
 
-class _Known:
+class _CachedAnswer:
     """A pending or completed answer, the time of its completion, and the last successful answer before it."""
 
     def __init__(self, answer: Answer, before: Answer | None) -> None:
@@ -66,7 +67,7 @@ class Answers:
         self._settings, self._idle_s = settings, idle_s
         self._log = settings.runs_dir / "answers.log"
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[str, _CachedAnswer] = OrderedDict()
         self._waiting: queue.SimpleQueue[tuple[Question | None, Answer]] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
@@ -94,7 +95,7 @@ class Answers:
         with self._lock:
             entry = self._known.pop(key, None)
             if entry is None or entry.old:
-                entry = _Known(self._new(question), entry.latest if entry else None)
+                entry = _CachedAnswer(self._new(question), entry.latest if entry else None)
             self._known[key] = entry
             if len(self._known) > MOST_KEPT:
                 self._known.popitem(last=False)
@@ -137,7 +138,7 @@ class Answers:
             except Refused as refused:
                 answer.set_exception(refused)
             except Exception as error:
-                log.exception("a question could not be put")
+                log.exception("a question could not be sent")
                 answer.set_exception(Refused(f"the answer process could not be started or read: {error}"))
         self._end()
 
@@ -147,7 +148,7 @@ class Answers:
         Errors: Refused when no answer came; OSError when the process cannot be started.
         """
         for _ in range(TRIES):
-            process = self._started()
+            process = self._running_process()
             if question is None:
                 return {}
             request = {"ask": question.name, "question": question.model_dump(mode="json")}
@@ -166,19 +167,19 @@ class Answers:
                 raise Refused(f"the answer process died with exit code {code}: see {self._log}")
         raise Refused(f"the answer process exited {TRIES} times before it replied: see {self._log}")
 
-    def _started(self) -> "subprocess.Popen[bytes]":
+    def _running_process(self) -> "subprocess.Popen[bytes]":
         """Return the process, started if needed. Errors: Refused after `close`; OSError when it cannot be started."""
         if self.pid is None:
             self._end()
             self._settings.make_runs_dir()
-            trim(self._log)
+            rotate(self._log)
         with self._lock:
             if self._closed:
                 raise Refused(CLOSED)
             if self._process is None:
-                own = ("answer", "--idle-s", str(self._idle_s))
+                arguments = ("answer", "--idle-s", str(self._idle_s))
                 pipe = subprocess.PIPE
-                self._process = start_engine(self._settings, *own, log=self._log, stdin=pipe, stdout=pipe)
+                self._process = start_engine(self._settings, *arguments, log=self._log, stdin=pipe, stdout=pipe)
             return self._process
 
     def _end(self, patience_s: float = 0) -> int:

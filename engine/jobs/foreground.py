@@ -14,7 +14,7 @@ from engine.jobs.references import resolve
 from engine.jobs.submit import check
 from engine.jobs.supervisor import Copies
 from engine.jobs.wake import nudge
-from engine.jobs.worker import OnEvent, Stop, execute, patiently
+from engine.jobs.worker import OnEvent, Stop, execute, retry_while_unreachable
 from engine.results import Progress
 from engine.settings import Settings
 from engine.specs import Refused, Spec
@@ -35,7 +35,7 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
     if any(device.startswith(CLUSTER) for device in spec.devices):
         raise Refused(f"runs on the cluster are queued: python -m engine submit {spec.kind}")
     spec = resolve(store, settings, spec)
-    check(store, settings, spec, runs_code=True)
+    check(store, settings, spec, allow_code=True)
     attempt = _claim(store, settings, spec, name, on_event)
     files = RunFiles(settings.runs_dir, attempt.run_id)
     files.prepare()
@@ -45,12 +45,12 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
     code: int | None = None
     try:
         with _interrupts(stop):
-            code = execute(store, settings, attempt, stop, on_event, runs_code=True)
+            code = execute(store, settings, attempt, stop, on_event, allow_code=True)
     finally:
         end = Exit(code=-stop.signal if code is None and stop.signal else code)
         write_json(files.exit(attempt.number), asdict(end))
         cause, error = failures.of_exit(end, spec)
-        patiently(lambda: attempts.close(store.database, attempt, end, cause, error), stop)
+        retry_while_unreachable(lambda: attempts.close(store.database, attempt, end, cause, error), stop)
         nudge(settings.runs_dir)
         if settings.artifacts_url:
             copies = Copies(settings, store.run(attempt.run_id), attempt)

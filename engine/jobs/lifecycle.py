@@ -28,6 +28,7 @@ STOP_S = 20.0
 HEALTH_BUSY_S = 1.0
 """Wait at most this many seconds for a locked store in a health check. Monitors expect an answer in a few seconds."""
 LOG_BYTES = 1_000_000
+"""Rotate a log that is larger than this."""
 
 
 def lease_name(settings: Settings) -> str:
@@ -49,9 +50,14 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def at_work(lease: Lease | None, code: str) -> bool:
+def runs_this_code(lease: Lease | None, code: str) -> bool:
     """Return whether a live scheduler with this code fingerprint holds the lease."""
-    return bool(lease and not lease.expired and lease.fingerprint == code and _holder(lease))
+    return lease is not None and lease.fingerprint == code and _held(lease)
+
+
+def _held(lease: Lease | None) -> bool:
+    """Return whether the lease has not expired and its holder lives."""
+    return bool(lease and not lease.expired and _holder(lease))
 
 
 def _holder(lease: Lease) -> Identity | None:
@@ -71,7 +77,7 @@ def ensure_scheduler(settings: Settings, store: Store | None = None) -> None:
     code = fingerprint()
     with nullcontext(store) if store else closing(open_store(settings)) as opened:
         lease = leases.read(opened.database, lease_name(settings))
-        if at_work(lease, code):
+        if runs_this_code(lease, code):
             nudge(settings.runs_dir)
         else:
             start_scheduler(settings, opened, code, lease)
@@ -80,20 +86,20 @@ def ensure_scheduler(settings: Settings, store: Store | None = None) -> None:
 def start_scheduler(settings: Settings, store: Store, code: str, seen: Lease | None) -> None:
     """Start a scheduler, and take the lease for it, so that nobody starts another one while it loads.
 
-    The scheduler takes the lease itself if that fails, and from a live holder with other code.
+    If that fails, or a live scheduler with other code holds the lease, the new scheduler takes it itself.
     """
     log = settings.runs_dir / "scheduler.log"
-    trim(log)
+    rotate(log)
     process = start_engine(settings, "scheduler", log=log)
     # on Windows, the process of a virtual environment's Python is only the parent of the scheduler
-    if sys.platform != "win32" and (not seen or seen.expired or not _holder(seen)):
+    if sys.platform != "win32" and not _held(seen):
         with suppress(Unavailable, ProcessLookupError):
             holder = str(Identity.of(process.pid))
             leases.take(store.database, lease_name(settings), holder, code, settings.lease_s, seen)
     detach(process)
 
 
-def trim(log: Path) -> None:
+def rotate(log: Path) -> None:
     """Rename a log larger than LOG_BYTES to `.older.log`, which replaces the previous one."""
     if log.is_file() and log.stat().st_size > LOG_BYTES:
         log.replace(log.with_suffix(".older.log"))
@@ -153,13 +159,19 @@ def look_at_health(settings: Settings) -> Health:
         queued, oldest_wait_s = queue.waiting(database)
         store = Store(database, settings.queue_limit)
         active, machine = store.count(Filter(states=ACTIVE)), store.machine()
-        here = [attempt for attempt in attempts.open_attempts(database) if attempt.host == this_host()]
+        local_attempts = [attempt for attempt in attempts.open_attempts(database) if attempt.host == this_host()]
     except Unavailable as error:
         return Health(well=False, store=error.cause, scheduler="unknown")
     finally:
         database.close()
-    working = bool(lease and not lease.expired and _holder(lease))
-    scheduler = "working" if working else "there are open runs, and no scheduler is alive" if queued or here else "idle"
+    working = _held(lease)
+    scheduler = (
+        "working"
+        if working
+        else "there are open runs, and no scheduler is alive"
+        if queued or local_attempts
+        else "idle"
+    )
     free_gb = shutil.disk_usage(settings.runs_dir).free / 1e9 if settings.runs_dir.is_dir() else None
     full = free_gb is not None and free_gb < settings.min_free_gb
     return Health(
@@ -187,8 +199,8 @@ def _schedulers(settings: Settings) -> list[Identity]:
     # attributes are None for processes that we may not inspect
     for process in psutil.process_iter(["cmdline", "environ"]):
         command, variables = process.info["cmdline"] or [], process.info["environ"] or {}
-        same = variables.get("VITALS_RUNS_DIR") == str(settings.runs_dir)
-        if same and command[-3:] == ["-m", "engine", "scheduler"]:
+        same_store = variables.get("VITALS_RUNS_DIR") == str(settings.runs_dir)
+        if same_store and command[-3:] == ["-m", "engine", "scheduler"]:
             with suppress(ProcessLookupError):  # it has ended since
                 schedulers.append(Identity.of(process.pid))
     return schedulers

@@ -32,10 +32,10 @@ class BoundedLog:
         try:
             if not os.path.samestat(self._files.log.stat(), self._opened):
                 self.close()
-                self._open()  # the worker has fetched what an earlier attempt has written elsewhere
+                self._open()  # the worker fetched an earlier attempt's log from elsewhere, which replaced this one
             while data:
                 if self._size >= self._half:
-                    self._turn()
+                    self._rotate()
                 piece = data[: self._half - self._size]
                 if not (written := self._file.write(piece)):
                     return  # the disk takes no more
@@ -44,7 +44,7 @@ class BoundedLog:
         except OSError:
             pass
 
-    def _turn(self) -> None:
+    def _rotate(self) -> None:
         self._file.close()
         self._files.log.replace(self._files.older_log)
         self._open()

@@ -13,7 +13,7 @@ import psutil
 from engine.jobs import failures
 from engine.jobs.executors.local import Executor
 from engine.jobs.hosts import GIVE_UP_LEASES, NODE, close_lost, host_name, this_host
-from engine.jobs.lifecycle import at_work, detach, fingerprint, lease_name, start_engine
+from engine.jobs.lifecycle import detach, fingerprint, lease_name, runs_this_code, start_engine
 from engine.jobs.log import FailureLog
 from engine.jobs.processes import Identity
 from engine.jobs.wake import Wake, nudge
@@ -58,7 +58,7 @@ def _take_lease(store: Store, settings: Settings, name: str, mine: str, code: st
     """Take the lease, which the process that started this one may have taken for it. Return False if another has it."""
     for _ in range(2):  # again, because that process may take it between our read and our write
         seen = leases.read(store.database, name)
-        if at_work(seen, code) and seen and seen.holder != mine:
+        if runs_this_code(seen, code) and seen and seen.holder != mine:
             return False
         if leases.take(store.database, name, mine, code, settings.lease_s, seen):
             return True

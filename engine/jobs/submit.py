@@ -79,21 +79,21 @@ def why_not_again(store: Store, settings: Settings, run_id: int) -> str:
     return ""
 
 
-def check(store: Store, settings: Settings, spec: Spec, *, runs_code: bool = False) -> None:
+def check(store: Store, settings: Settings, spec: Spec, *, allow_code: bool = False) -> None:
     """Check a request at once and without torch.
 
-    runs_code: accept modules of the user's own, in the foreground.
+    allow_code: accept modules of the user's own, in the foreground.
     Errors: ModelNotFound; Refused for absent devices, unreadable files and modules of the user's own.
     """
-    _check_machine(store, settings, spec, runs_code=runs_code)
+    _check_machine(store, settings, spec, allow_code=allow_code)
     references.check_paths(settings, spec)
 
 
-def _check_machine(store: Store, settings: Settings, spec: Spec, *, runs_code: bool = False) -> None:
+def _check_machine(store: Store, settings: Settings, spec: Spec, *, allow_code: bool = False) -> None:
     """Check models and devices. Errors: ModelNotFound for an unknown model; Refused for an absent device."""
     if spec.device_refusal:
         raise Refused(spec.device_refusal)
-    _check_models(settings, spec, runs_code=runs_code)
+    _check_models(settings, spec, allow_code=allow_code)
     if spec.devices[0].startswith(CLUSTER):
         _check_cluster(store, settings, spec)
         return
@@ -134,9 +134,9 @@ def _check_cluster(store: Store, settings: Settings, spec: Spec) -> None:
         )
 
 
-def _check_models(settings: Settings, spec: Spec, *, runs_code: bool) -> None:
+def _check_models(settings: Settings, spec: Spec, *, allow_code: bool) -> None:
     try:
-        models = select(spec, shipped.families(settings.catalog_dir), runs_code=runs_code)
+        models = select(spec, shipped.families(settings.catalog_dir), allow_code=allow_code)
     except ModelNotFound:
         if not shipped.mismatches(shipped.versions(settings.catalog_dir)):
             raise

@@ -75,25 +75,28 @@ def main(settings: Settings, run_id: int) -> None:
     """Run `python -m engine work RUN_ID`: do the run's current attempt. Errors: Refused when it has none."""
     store = open_store(settings)
     attempt = attempts.current(store.database, run_id)
-    copied = store.run(run_id) if settings.artifacts_url else None
+    mirrored = store.run(run_id) if settings.artifacts_url else None
     store.close()  # before the fork, because processes must not share connections
     if attempt is None:
         raise Refused(f"run {run_id} has no attempt under way; the scheduler makes one when its turn comes")
     files = RunFiles(settings.runs_dir, run_id)
-    if copied and NODE in attempt.host:  # a runs folder of the node's own
-        files.prepare() if attempt.number == 1 else files.dir.mkdir(parents=True, exist_ok=True)
-    copies = Copies(settings, copied, attempt) if copied else None
+    if mirrored and NODE in attempt.host:  # this node has its own runs folder, so the run's folder is made here
+        if attempt.number == 1:
+            files.prepare()
+        else:
+            files.dir.mkdir(parents=True, exist_ok=True)
+    copies = Copies(settings, mirrored, attempt) if mirrored else None
     supervise(files, attempt, settings, lambda: work(settings, attempt), copies)
 
 
 def work(settings: Settings, attempt: Attempt) -> int:
-    """Do one attempt in this process, which is its own, and return the exit code."""
+    """Do one attempt in this process, which does nothing else, and return the exit code."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, force=True)
     logging.getLogger("engine").setLevel(logging.INFO)  # libraries log only warnings
     stop = Stop()
     signal.signal(signal.SIGTERM, stop.on_signal)
     signal.signal(signal.SIGINT, stop.on_signal)
-    store = patiently(lambda: open_store(settings), stop)
+    store = retry_while_unreachable(lambda: open_store(settings), stop)
     try:
         code = execute(store, settings, attempt, stop, log_event)
     finally:
@@ -122,20 +125,21 @@ def execute(
     stop: Stop,
     on_event: OnEvent = lambda event: None,
     *,
-    runs_code: bool = False,
+    allow_code: bool = False,
 ) -> int | None:
     """Do an attempt and record its end. Return an exit code; None when a signal from outside ended it.
 
-    runs_code: accept modules of the user's own, in the foreground. Queued runs that name one are refused here too.
+    allow_code: accept modules of the user's own, as only a run in the foreground may. Queued runs that name one are
+    refused here too.
     """
     run = store.run(attempt.run_id)
     files = RunFiles(settings.runs_dir, run.id)
     try:
-        patiently(lambda: attempts.begin(store.database, attempt), stop)
+        retry_while_unreachable(lambda: attempts.begin(store.database, attempt), stop)
         with _heartbeat(store, attempt, settings.lease_s / 3, stop):
-            patiently(lambda: mirror.begin(settings, run, attempt.number), stop)
-            patiently(lambda: references.check_again(store, settings, run), stop)
-            if not runs_code:
+            retry_while_unreachable(lambda: mirror.begin(settings, run, attempt.number), stop)
+            retry_while_unreachable(lambda: references.check_again(store, settings, run), stop)
+            if not allow_code:
                 refuse_code(run.spec)
             _refuse_full_disk(settings)
             latest: Event | None = None
@@ -143,7 +147,7 @@ def execute(
             with closing(_events(run, files, settings, stop)) as events:
                 for event in events:
                     if event == latest:
-                        continue  # a repeated event only shows that the task is alive, and lets it be stopped here
+                        continue  # tasks repeat an event to show that they are alive and to be stopped in between
                     latest = event
                     _record(store, attempt, event, rows, stop)
                     rows += isinstance(event, Row)
@@ -159,10 +163,10 @@ def execute(
         return _fail(store, attempt, run, error, stop)
 
 
-def patiently(action: Callable[[], T], stop: Stop) -> T:
-    """Return action(), repeated while the store is locked or out of reach, or the copies of files are.
+def retry_while_unreachable(action: Callable[[], T], stop: Stop) -> T:
+    """Return action(). Repeat it while the store is locked, or the store or the copies of files cannot be reached.
 
-    Errors: Busy or Unreachable after STORE_WAIT_S, or at once when the run should stop; Unavailable for good.
+    Errors: Busy or Unreachable after STORE_WAIT_S, or at once when the run should stop; other Unavailable errors.
     """
     deadline = time.monotonic() + STORE_WAIT_S
     while True:
@@ -186,7 +190,7 @@ def _record(store: Store, attempt: Attempt, event: Event, rows_before: int, stop
             return  # only rows need this check: a second copy of another event replaces the first
         attempts.record(store.database, attempt, [event])
 
-    patiently(store_event, stop)
+    retry_while_unreachable(store_event, stop)
 
 
 def _events(run: Run, files: RunFiles, settings: Settings, stop: Stop) -> Generator[Event]:
@@ -197,7 +201,7 @@ def _events(run: Run, files: RunFiles, settings: Settings, stop: Stop) -> Genera
     task = import_module(f"engine.tasks.{run.spec.kind}")
     spec = run.spec
     device = getattr(spec, "device", "")
-    if device.startswith(CLUSTER) and device != f"{CLUSTER}meta":  # which the task spreads over the cluster
+    if device.startswith(CLUSTER) and device != f"{CLUSTER}meta":  # a profile spreads cluster:meta itself
         spec = spec.model_copy(update={"device": device_there(device)})
     if torch := sys.modules.get("torch"):  # a fork of the warm process may have other CPUs, and torch does not notice
         torch.set_num_threads(import_module("engine.measure.environment").threads())
@@ -207,13 +211,14 @@ def _events(run: Run, files: RunFiles, settings: Settings, stop: Stop) -> Genera
             if isinstance(event, Environment):
                 used = _used_settings(settings, spec) if used is None else used
                 event = event.model_copy(update={"settings": used | event.settings})
-            yield _stored(event, files.dir) if isinstance(event, Artifact) else event
+            yield _with_hash(event, files.dir) if isinstance(event, Artifact) else event
             if stop:
                 return
 
 
 def _used_settings(settings: Settings, spec: Spec) -> dict[str, Any]:
-    """Return the values of empty settings, as far as the spec and its data determine them, and the hashes of its files.
+    """Return the values used for fields left empty, as far as they follow from the spec and its data, and the SHA-256
+    of each file that the spec names.
 
     Folders and shards are not hashed, because that would read all of their images.
     """
@@ -222,15 +227,15 @@ def _used_settings(settings: Settings, spec: Spec) -> dict[str, Any]:
         with suppress(DataProblem):  # the task reports it
             values |= columns_used(spec, settings.roots)
     for name, path in references.named_paths(spec):
-        what = f"SHA-256 of {name.replace('_', ' ')}"
+        label = f"SHA-256 of {name.replace('_', ' ')}"
         if file_within(expand_home(path), settings.roots):
             with open_within(expand_home(path), settings.roots) as file:
                 digest = file_digest(file, "sha256").hexdigest()
-            values[what] = f"{values[what]}, {digest}" if what in values else digest
+            values[label] = f"{values[label]}, {digest}" if label in values else digest
     return values
 
 
-def _stored(artifact: Artifact, run_dir: Path) -> StoredArtifact:
+def _with_hash(artifact: Artifact, run_dir: Path) -> StoredArtifact:
     path = run_dir / artifact.name
     if not path.resolve().is_relative_to(run_dir.resolve()):
         raise ValueError(f"artifact {artifact.name!r} lies outside its run's folder")
@@ -240,11 +245,11 @@ def _stored(artifact: Artifact, run_dir: Path) -> StoredArtifact:
 
 
 def _end(store: Store, attempt: Attempt, stop: Stop) -> int | None:
-    cancelled = stop.cancelled or patiently(lambda: attempts.heartbeat(store.database, attempt), stop)
+    cancelled = stop.cancelled or retry_while_unreachable(lambda: attempts.heartbeat(store.database, attempt), stop)
     if stop and not cancelled:
         return None
     state = State.CANCELLED if stop else State.FINISHED
-    patiently(lambda: attempts.finish(store.database, attempt, state), stop)
+    retry_while_unreachable(lambda: attempts.finish(store.database, attempt, state), stop)
     return 0
 
 
@@ -258,7 +263,7 @@ def _fail(store: Store, attempt: Attempt, run: Run, error: BaseException, stop: 
     try:
         text = failures.message(error, cause, run.spec)
         reason = () if state == State.CANCELLED else (cause, text)
-        patiently(lambda: attempts.finish(store.database, attempt, state, *reason), stop)
+        retry_while_unreachable(lambda: attempts.finish(store.database, attempt, state, *reason), stop)
     except Exception:  # no memory, no disk, no database, stale: the exit code still names the cause
         log.exception("run %s could not record its end", run.id)
     return failures.EXIT_CODES[cause]
@@ -268,8 +273,8 @@ def _refuse_full_disk(settings: Settings) -> None:
     free_gb = shutil.disk_usage(settings.runs_dir).free / 1e9
     if free_gb < settings.min_free_gb:
         raise DiskFull(
-            f"no space left on device: {free_gb:.2f} GB are free in {settings.runs_dir} and "
-            f"{settings.min_free_gb:g} GB are needed (VITALS_MIN_FREE_GB)"
+            f"no space left on device: {free_gb:.2f} GB are free in {settings.runs_dir}, and VITALS_MIN_FREE_GB asks "
+            f"for {settings.min_free_gb:g} GB. Delete runs, or lower it."
         )
 
 

@@ -55,7 +55,7 @@ class Data:
     """Class names of the data for zero-shot."""
     zeroshot: int = 0
     """Number of images in zeroshot_data; 0 without it."""
-    looked_at: int = 0
+    opened: int = 0
     """Number of images opened."""
     unreadable: Sequence[tuple[str, str]] = ()
     """(source, reason)"""
@@ -63,7 +63,7 @@ class Data:
 
 def checks(spec: TrainSpec, data: Data) -> list[Check]:
     """Return checks of the request and its data, most important first."""
-    if data.looked_at and len(data.unreadable) == data.looked_at:
+    if data.opened and len(data.unreadable) == data.opened:
         return _images(data)  # there is nothing to count or to plan
     plan = schedule(spec, data.train)
     results = [*_pairs(data), *_captions(spec, data, plan), *_images(data)]
@@ -96,11 +96,11 @@ def _captions(spec: TrainSpec, data: Data, plan: Schedule) -> list[Check]:
 def _images(data: Data) -> list[Check]:
     broken = len(data.unreadable)
     if not broken:
-        return [Check("ok", f"{data.looked_at:,} images were opened, and all of them can be read.")]
+        return [Check("ok", f"{data.opened:,} images were opened, and all of them can be read.")]
     names = ", ".join(f"{source} ({reason})" for source, reason in data.unreadable[:NAMED])
     more = f" and {broken - NAMED} more" if broken > NAMED else ""
-    text = f"{broken:,} of {plural(data.looked_at, 'image')} opened cannot be read: {names}{more}."
-    return [Check("error", text) if broken == data.looked_at else Check("warning", f"{text} They are left out.")]
+    text = f"{broken:,} of {plural(data.opened, 'image')} opened cannot be read: {names}{more}."
+    return [Check("error", text) if broken == data.opened else Check("warning", f"{text} They are left out.")]
 
 
 def _steps(spec: TrainSpec, plan: Schedule, available: int) -> Check:

@@ -116,7 +116,7 @@ def readable(
         with open_within(*known_record) as file:
             left_out = json.load(file)
     else:
-        left_out = dict(datasets.look(pairs, samples=0, deadline_s=VERIFY_S).unreadable)
+        left_out = dict(datasets.summarise(pairs, examples=0, deadline_s=VERIFY_S).unreadable)
         run_dir.mkdir(parents=True, exist_ok=True)
         atomic.write(record, json.dumps(left_out))
     return datasets.readable(pairs, [index for index in range(len(pairs)) if pairs.source(index) not in left_out])

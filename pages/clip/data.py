@@ -12,15 +12,15 @@ import streamlit as st
 
 from engine.datasets import (
     DataProblem,
-    Look,
+    DataSummary,
     Pairs,
     Unreadable,
     class_column_of,
     columns_of,
-    look,
     open_pairs,
     readable,
     split,
+    summarise,
     tables,
     with_classes_split,
 )
@@ -50,7 +50,7 @@ MOST_STAMPED = 1000
 class Preview:
     """A preview of the data with thumbnails, or the problem that prevents it."""
 
-    look: Look | None = None
+    summary: DataSummary | None = None
     thumbnails: tuple[bytes | None, ...] = ()
     templates: tuple[str, ...] = ()
     """Prompt templates that belong to the data."""
@@ -170,10 +170,10 @@ def preview(arguments: Mapping[str, Any]) -> Preview:
     """Return a preview of the data. arguments: from `source`."""
     try:
         opened = pairs(arguments)
-        result = look(opened, deadline_s=LOOK_S)
+        result = summarise(opened, deadline_s=LOOK_S)
     except DataProblem as problem:
         return Preview(problem=str(problem))
-    return Preview(result, tuple(thumbnail(opened, pair.index) for pair in result.samples), opened.templates)
+    return Preview(result, tuple(thumbnail(opened, pair.index) for pair in result.examples), opened.templates)
 
 
 def thumbnail(pairs: Pairs, index: int) -> bytes | None:
@@ -196,7 +196,7 @@ def grid(pictures: Iterable[tuple[bytes | None, str, str]], *, width: int) -> No
                 st.image(image, caption=caption, width=width, alt=alt)
 
 
-def count_pairs(arguments: Mapping[str, Any], preview: Look, *, val_data: str, val_fraction: float) -> Data:
+def count_pairs(arguments: Mapping[str, Any], preview: DataSummary, *, val_data: str, val_fraction: float) -> Data:
     """Return the numbers of training and held-out pairs with the facts of the preview. Errors: DataProblem."""
     if preview.none_readable:
         train = held_out = 0
@@ -212,7 +212,7 @@ def count_pairs(arguments: Mapping[str, Any], preview: Look, *, val_data: str, v
         captions=preview.captions,
         distinct_captions=preview.distinct_captions,
         classes=preview.classes,
-        looked_at=preview.looked_at,
+        opened=preview.opened,
         unreadable=preview.unreadable,
     )
 
@@ -229,12 +229,12 @@ def _split(arguments: Mapping[str, Any], unreadable: Sequence[str], fraction: fl
 
 def draw(preview: Preview) -> None:
     """Draw counts, ten example images, and the images that cannot be read."""
-    if preview.look is None:
+    if preview.summary is None:
         show_error(preview.problem)
         return
-    facts = preview.look
+    facts = preview.summary
     st.text(_counts(facts))
-    _samples(preview, facts)
+    _examples(preview, facts)
     _classes(facts)
     for note in facts.notes:
         st.caption(plain(note))
@@ -242,9 +242,9 @@ def draw(preview: Preview) -> None:
         _unreadable(facts)
 
 
-def _samples(preview: Preview, facts: Look) -> None:
+def _examples(preview: Preview, facts: DataSummary) -> None:
     """Draw the example images. A group of five stays side by side, so ten images fill one row or two."""
-    examples = [(image, pair) for image, pair in zip(preview.thumbnails, facts.samples, strict=True) if image]
+    examples = [(image, pair) for image, pair in zip(preview.thumbnails, facts.examples, strict=True) if image]
     with st.container(horizontal=True, gap=GAP):
         for place in range(0, len(examples), GROUP):
             # at most as wide as the images; five columns of at least 40 px fit on a phone
@@ -253,7 +253,7 @@ def _samples(preview: Preview, facts: Look) -> None:
                     st.image(image, caption=plain(pair.caption[:60]), width="stretch", alt=pair.caption)
 
 
-def _counts(facts: Look) -> str:
+def _counts(facts: DataSummary) -> str:
     """Return one line with the counts and the image sizes."""
     parts = [plural(facts.count, "pair"), count_captions(facts.captions, facts.distinct_captions)]
     parts += [plural(len(facts.classes), "class", "es") if facts.classes else "no classes"]
@@ -263,11 +263,11 @@ def _counts(facts: Look) -> str:
         )
         same = facts.smallest == facts.largest
         parts.append(f"images {median} px" if same else f"median image {median} px ({smallest} to {largest})")
-    parts.append(f"{plural(facts.looked_at, 'image')} opened")
+    parts.append(f"{plural(facts.opened, 'image')} opened")
     return "; ".join(parts)
 
 
-def _classes(facts: Look) -> None:
+def _classes(facts: DataSummary) -> None:
     counts = list(zip(facts.classes, facts.per_class, strict=True))
     if 0 < len(counts) <= FEW_CLASSES:
         st.caption(plain("Pairs per class: " + ", ".join(f"{name} {count:,}" for name, count in counts)))
@@ -278,8 +278,8 @@ def _classes(facts: Look) -> None:
             section.dataframe(table, hide_index=True, height=240, alt="Pairs per class")
 
 
-def _unreadable(facts: Look) -> None:
-    label = f"{len(facts.unreadable):,} of {plural(facts.looked_at, 'image')} opened cannot be read"
+def _unreadable(facts: DataSummary) -> None:
+    label = f"{len(facts.unreadable):,} of {plural(facts.opened, 'image')} opened cannot be read"
     if section := fold(label, icon=":material/broken_image:", key="clip_data_unreadable"):
         table = {"image": [name for name, _ in facts.unreadable], "reason": [reason for _, reason in facts.unreadable]}
         section.dataframe(table, hide_index=True, alt="Images that cannot be read")

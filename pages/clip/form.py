@@ -18,7 +18,7 @@ from engine.specs.clip import DIGITS_MODEL
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
-from engine.store import Run
+from engine.store import Filter, Run
 from pages.clip import data as clip_data
 from pages.shared import backend, launch, rerun
 from pages.shared.form import groups as form_groups
@@ -32,8 +32,8 @@ ICONS = {
     "waiting": ":gray[:material/hourglass_top:]",
 }
 MOST_RUNS = 50
-"""Offer at most this many trainings, and as many checkpoints that are not the best of their training."""
-SPOKEN = ("warning", "error")
+"""Offer at most this many trainings of a model, newest first, and this many checkpoints besides their best ones."""
+WORDED_MARKS = ("warning", "error")
 """Marks that are also written as words, for readers who cannot see colours or icons."""
 
 
@@ -44,8 +44,8 @@ def models(own: Iterable[str] = ()) -> list[str]:
 
 
 def trainings(model: str = "") -> dict[str, Run]:
-    """Return the trainings with complete checkpoints by number, newest first. With `model`, only its own."""
-    runs = backend.store().runs(kind=TrainSpec.kind, limit=MOST_RUNS)
+    """Return trainings with complete checkpoints by run number, newest first. model: only its own; empty for all."""
+    runs = backend.store().find(Filter(kinds=(TrainSpec.kind,), only_model=model), limit=MOST_RUNS)
     runs = [run for run in runs if not model or getattr(run.spec, "model", "") == model]
     return {str(run.id): run for run in runs if backend.checkpoints(run)}
 
@@ -79,10 +79,12 @@ def draw_checks(checks: Sequence[Check]) -> bool:
 
 
 def _line(check: Check) -> str:
-    return f"{ICONS[check.mark]} {f'**{check.mark}**: ' if check.mark in SPOKEN else ''}{plain(check.text)}"
+    word = f"**{check.mark}**: " if check.mark in WORDED_MARKS else ""
+    return f"{ICONS[check.mark]} {word}{plain(check.text)}"
 
 
 TICK_S = 0.5
+"""Seconds between two looks whether the answer has arrived."""
 WAITING = Check("waiting", "Checking weights, tokenizer and memory.")
 
 
@@ -93,11 +95,11 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
     forward pass, after defaults from the data are applied.
     """
     try:
-        definite = references.resolve(backend.store(), backend.settings(), spec)
-        assert isinstance(definite, TrainSpec | EvaluateSpec)
-        parts = definite.subject_parts if isinstance(definite, EvaluateSpec) else (definite,)
+        resolved = references.resolve(backend.store(), backend.settings(), spec)
+        assert isinstance(resolved, TrainSpec | EvaluateSpec)
+        parts = resolved.subject_parts if isinstance(resolved, EvaluateSpec) else (resolved,)
         questions = [Outlook.of(part, batch_size) for part in parts]
-        references.check_paths(backend.settings(), definite)
+        references.check_paths(backend.settings(), resolved)
     except (Refused, LookupError) as error:
         return [Check("error", str(error))], False
     answers = backend.answers()

@@ -59,7 +59,7 @@ def draw_model() -> dict[str, Any]:
 def draw_classes(preview: data.Preview) -> dict[str, Any]:
     """Draw class names and templates with a preview of the prompts. Return the values of the fields."""
     st.header("Classes and prompts", anchor=False)
-    data_classes = preview.look.classes if preview.look else ()
+    data_classes = preview.summary.classes if preview.summary else ()
     left, middle, right = st.columns(3)
     hint = f"one per line; default: {shortened(data_classes)}" if data_classes else "one per line"
     values = {"classes": spec_form.field(EvaluateSpec, "classes", hint=hint, place=left)}
@@ -96,12 +96,12 @@ def _class_names(spec: EvaluateSpec, data_classes: tuple[str, ...]) -> tuple[str
 
 def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
     """Return one sentence per problem that prevents the evaluation."""
-    if preview.look is None:
+    if preview.summary is None:
         return []  # the data section shows the problem
-    look, problems = preview.look, []
-    data_classes = look.classes
-    if look.none_readable:
-        problems.append(f"None of the {plural(look.looked_at, 'image')} opened can be read.")
+    summary, problems = preview.summary, []
+    data_classes = summary.classes
+    if summary.none_readable:
+        problems.append(f"None of the {plural(summary.opened, 'image')} opened can be read.")
     try:
         names = datasets.class_names(spec.classes, data_classes)
         by_class = json_object(spec.class_prompts)
@@ -144,9 +144,9 @@ def form() -> None:
     values |= groups.draw(EvaluateSpec, FURTHER, device=launch.devices())
     spec, problems = spec_form.build(EvaluateSpec, values)
     sentence, ready = "Fix the errors above to continue.", False
-    if isinstance(spec, EvaluateSpec) and preview.look:
+    if isinstance(spec, EvaluateSpec) and preview.summary:
         problems += find_problems(spec, preview)
-        if not preview.look.classes and set(spec.tasks) & set(TASK_NAMES):
+        if not preview.summary.classes and set(spec.tasks) & set(TASK_NAMES):
             names = " and ".join(TASK_NAMES[task] for task in spec.tasks if task in TASK_NAMES)
             st.button(f"Turn off {names}", icon=":material/toggle_off:", on_click=_turn_off, key="evaluate_turn_off")
         needs, _ = clip_form.checks(spec, spec.batch_size)

@@ -188,14 +188,14 @@ def describe(spec: TrainSpec, counts: Data) -> str:
 
 def count_pairs(values: dict[str, Any], preview: data.Preview) -> tuple[Data | None, str]:
     """Return the numbers of training and held-out pairs, or None and an error message."""
-    if preview.look is None:
+    if preview.summary is None:
         return None, ""  # the data section shows the problem
     valid = spec_form.valid(TrainSpec, values)
     fraction = valid.get("val_fraction")
     fraction = TrainSpec().val_fraction if fraction is None else fraction
     try:
         arguments, val_data = data.source(valid), valid.get("val_data") or ""
-        counts = data.count_pairs(arguments, preview.look, val_data=val_data, val_fraction=fraction)
+        counts = data.count_pairs(arguments, preview.summary, val_data=val_data, val_fraction=fraction)
     except DataProblem as problem:
         return None, f"Held-out data: {problem}"
     if not valid.get("zeroshot_data"):
@@ -224,7 +224,11 @@ def form() -> None:
         swept = sweep_fields()
     spec, problems = spec_form.build(TrainSpec, values)
     problems += [problem] if problem else []
-    if isinstance(spec, TrainSpec) and preview.look and images.augmentation(spec) != images.augmentation(TrainSpec()):
+    if (
+        isinstance(spec, TrainSpec)
+        and preview.summary
+        and images.augmentation(spec) != images.augmentation(TrainSpec())
+    ):
         with strip:
             draw_augmented(spec)
     specs: dict[str, Spec] = {}

@@ -201,7 +201,7 @@ def test_nothing_starts_on_a_full_disk(house: House) -> None:
     house = House(settings, house.store, house.kinds)
     run = house.end(house.submit())
     assert (run.state, run.cause) == (State.FAILED, Cause.DISK_FULL)
-    assert "1e+09 GB are needed (VITALS_MIN_FREE_GB)" in run.error
+    assert "VITALS_MIN_FREE_GB asks for 1e+09 GB. Delete runs, or lower it." in run.error
     assert house.store.rows(run.id) == []
 
 

@@ -11,7 +11,7 @@ import logging
 import shlex
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -49,7 +49,7 @@ MOST_NODES = 1000
 WORKER_SETTINGS = "ray_address artifacts_url runs_dir catalog_dir lease_s min_free_gb data_roots log_limit_mb".split()
 """Settings that a worker gets as environment variables."""
 LONGEST_REASON = 300
-"""Show this many last characters of Ray's message: the error is at its end, after up to 20,000 of a log."""
+"""Show at most this many characters from the end of Ray's message: up to 20,000 characters of log precede the error."""
 LOG_LINES = 20
 """Lines of Ray's log that explain why a job failed before its worker began."""
 
@@ -77,7 +77,8 @@ class Node:
     def offers(self) -> dict[str, tuple[str, ...]]:
         """Return the slots that serve each device.
 
-        Counts are spread over the cluster by a process on the head, because without its head the cluster ends anyway.
+        A profile on cluster:meta runs on the head, which spreads its models over the cluster: without its head, the
+        cluster ends anyway.
         """
         kinds = [*(["meta"] if self.head else []), *(["cpu"] if self.cpus else [])]
         served: dict[str, tuple[str, ...]] = {f"{CLUSTER}{kind}": (f"{CLUSTER}{kind}",) for kind in kinds}
@@ -92,8 +93,8 @@ class Node:
     def reserved(self, spec: Spec, processes: int) -> dict[str, int]:
         """Return the resources that `processes` of a run reserve with Ray: the whole node for a timing.
 
-        A run on the CPU leaves a core for each GPU. A count reserves cores for its shards only, which may be elsewhere:
-        its own process waits for them.
+        A run on the CPU leaves a core for each GPU. A profile on cluster:meta reserves nothing here: its shards reserve
+        their own cores, perhaps on other nodes.
         """
         if spec.exclusive:
             return {"num_cpus": self.cpus, "num_gpus": self.gpus}
@@ -126,7 +127,7 @@ class Executor:
         """The nodes by host, dead ones too; None while the cluster cannot be reached."""
         self._next_look = 0.0
         self._known: tuple[Device, ...] | None = None
-        """The devices that the store has last been told of."""
+        """The devices last saved to the store."""
 
     @property
     def offers(self) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -135,7 +136,10 @@ class Executor:
         return {node.host: node.offers for node in sorted(living, key=lambda node: (not node.head, node.host))}
 
     def tend(self) -> None:
-        """Look at the nodes now and then. Errors: any of Ray's, which the scheduler logs before it tries again."""
+        """Read the nodes every LOOK_S (RETRY_S after a failure), and save their devices to the store when they change.
+
+        Errors: Refused for a cluster without a token; any of Ray's. The scheduler logs them and tries again.
+        """
         if time.monotonic() < self._next_look:
             return
         self._nodes, self._next_look = None, time.monotonic() + RETRY_S
@@ -162,9 +166,10 @@ class Executor:
             return
         spec = self._store.run(attempt.run_id).spec
         reserved = {host: node.reserved(spec, places[host]) for host, node in nodes.items()}
-        own = reserved[attempt.host]
+        job_resources = reserved[attempt.host]
         if spec.exclusive and len(nodes) > 1:
-            own = dict.fromkeys(own, 0)  # the worker waits for processes that have the nodes, its own node too
+            # the worker only waits for its processes, which reserve all nodes, its own too
+            job_resources = dict.fromkeys(job_resources, 0)
         else:
             del reserved[attempt.host]
         others = {nodes[host].id: {"processes": places[host], **amounts} for host, amounts in sorted(reserved.items())}
@@ -175,7 +180,7 @@ class Executor:
                 submission_id=self._job_id(attempt),
                 runtime_env={"env_vars": variables(self._settings) | ({NODES: json.dumps(others)} if others else {})},
                 entrypoint_label_selector={"ray.io/node-id": nodes[attempt.host].id},
-                **{f"entrypoint_{resource}": amount for resource, amount in own.items()},
+                **{f"entrypoint_{resource}": amount for resource, amount in job_resources.items()},
             )
         except (OSError, RuntimeError):
             log.exception("run %d, attempt %d could not be submitted", attempt.run_id, attempt.number)
@@ -200,8 +205,8 @@ class Executor:
         except (OSError, RuntimeError):
             return None
         if job is None:
-            lost = "the cluster was restarted and no longer knows its job"
-            return Exit(note=lost, host_lost=True) if attempt.begun_at else None
+            note = "the cluster was restarted and no longer knows its job"
+            return Exit(note=note, host_lost=True) if attempt.begun_at else None
         if not job.status.is_terminal():
             return None
         if record := read_json(self._files(attempt).exit(attempt.number)):  # it may have ended since the first look
@@ -217,9 +222,10 @@ class Executor:
         return Exit(note=f"its job on the cluster ended: {self._reason(attempt, job)}")
 
     def _is_over(self, job: JobDetails) -> bool:
-        """Return whether a job ended at least one lease ago, because a shared folder may show its exit record late."""
-        late = job.status != JobStatus.STOPPED and time.time() - (job.end_time or 0) / 1000 < self._settings.lease_s
-        return job.status.is_terminal() and not late
+        """Return whether a job was stopped, or ended a lease ago: a shared folder may show its exit record late."""
+        if job.status == JobStatus.STOPPED:
+            return True
+        return job.status.is_terminal() and time.time() - (job.end_time or 0) / 1000 >= self._settings.lease_s
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:
         """Stop the job with force, or if its worker has not begun. A worker that has begun reads the request itself."""
@@ -253,7 +259,9 @@ class Executor:
             assert self._client
             lines = self._client.get_job_logs(self._job_id(attempt)).splitlines()[-LOG_LINES:]
             files, tail = self._files(attempt), "".join(f"{line}\n" for line in lines)
-            if files.log_tail(len(lines)) != tail:  # else the attempt could not be closed when this was last called
+            if (
+                files.log_tail(len(lines)) != tail
+            ):  # equal if an earlier call appended it, but could not close the attempt
                 with files.log.open("a", encoding="utf-8") as file:
                     file.write(tail)
         except (OSError, RuntimeError) as error:
@@ -263,8 +271,8 @@ class Executor:
 
     def _job_id(self, attempt: Attempt) -> str:
         """Return the job's id. Several stores may use one cluster: each has a runs folder of its own."""
-        store = sha256(str(self._settings.runs_dir.resolve()).encode()).hexdigest()[:12]
-        return f"vitals-{store}-{attempt.run_id}-{attempt.number}"
+        store_hash = sha256(str(self._settings.runs_dir.resolve()).encode()).hexdigest()[:12]
+        return f"vitals-{store_hash}-{attempt.run_id}-{attempt.number}"
 
     def _files(self, attempt: Attempt) -> RunFiles:
         return RunFiles(self._settings.runs_dir, attempt.run_id)
@@ -319,14 +327,13 @@ def _node(state: Any) -> Node:
 
 def devices_of(nodes: Iterable[Node]) -> tuple[Device, ...]:
     """Return the devices that any node offers, with the number of slots and of nodes that have each."""
-    offers = [(device, len(slots)) for node in nodes for device, slots in node.offers.items()]
-    slots = Counter[str]()
-    for device, count in offers:
-        slots[device] += count
-    found = Counter(device for device, _ in offers)
+    slot_counts: dict[str, list[int]] = defaultdict(list)
+    for node in nodes:
+        for device, slots in node.offers.items():
+            slot_counts[device].append(len(slots))
     return tuple(
-        Device(name=name, model=f"on {plural(count, 'node')}", count=slots[name], nodes=count)
-        for name, count in sorted(found.items())
+        Device(name=name, model=f"on {plural(len(counts), 'node')}", count=sum(counts), nodes=len(counts))
+        for name, counts in sorted(slot_counts.items())
     )
 
 

@@ -1,17 +1,18 @@
 """Write the command line that does the same as a form."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from engine.specs import Spec
 from pages.shared.form.spec_form import LISTS
 
 
-def command(spec: Spec, sweep: Iterable[str] = ()) -> str:
-    """Return the command of a spec, `python -m engine profile --models ...`, with all flags that are not at default.
+def command(spec: Spec, sweep: Collection[str] = ()) -> str:
+    """Return the command of a spec, `python -m engine profile --models ...`.
 
-    sweep: labels of the runs of a sweep, as `engine.specs.sweep.specs` makes them. An uploaded configuration is written
-    as its file name. Class names and templates are written one per line.
+    It has a flag for each field that differs from its default. An uploaded configuration is written as its file name,
+    the fields in LISTS one item per line. sweep: labels of the runs of a sweep, as `engine.specs.sweep.specs` makes
+    them.
     """
     written = spec.model_dump()
     words = ["python", "-m", "engine", *(["submit"] if sweep else []), spec.kind]
@@ -37,13 +38,13 @@ def command(spec: Spec, sweep: Iterable[str] = ()) -> str:
     return shlex.join(words)
 
 
-def _swept(labels: Iterable[str]) -> str:
+def _swept(labels: Collection[str]) -> str:
     """Return the sweep whose runs have these labels: `lr=0.1,0.01 seed=0,1` for `lr=0.1 seed=0`, ..."""
     values: dict[str, dict[str, None]] = {}
     for word in " ".join(labels).split():
         name, _, value = word.partition("=")
         values.setdefault(name, {})[value] = None
-    return " ".join(f"{name}={','.join(given)}" for name, given in values.items())
+    return " ".join(f"{name}={','.join(values_of_name)}" for name, values_of_name in values.items())
 
 
 def _model(name: str) -> str:

@@ -35,8 +35,8 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
     [
         (["--groups", "rnn"], "groups: must be 'rnns', 'cnns'"),
         (["--sweep", "hidden_size", "--sweep-values", "8,x"], "--sweep-values: must be a whole number"),
-        (["--sweep", "hidden_size", "--format", "oss"], "oss holds one size per runner, and hidden_size is swept"),
-        (["--sweep", "mini_batch", "--output", "table.txt"], "table holds one size per runner"),
+        (["--sweep", "hidden_size", "--format", "oss"], "oss has one size per runner, and hidden_size is swept"),
+        (["--sweep", "mini_batch", "--output", "table.txt"], "table has one size per runner"),
         (["--format", "excel"], "format: must be"),
         (["--format", "parquet"], "parquet is not for a terminal: give --output FILE too"),
         (["--output", "/nowhere/rows.csv"], "there is no folder"),
@@ -113,7 +113,7 @@ def test_sequences_of_different_lengths_are_told_to_be_slow(
     store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", "recurrent", "--groups", "vl", "--name", "mine"]) == 0
-    assert "one after the other in vl_jit and vl_py, which takes very long" in capsys.readouterr().err
+    assert "vl_jit and vl_py compute one sequence after the other, which takes very long" in capsys.readouterr().err
     (run,) = store.runs()
     assert (run.name, run.spec) == ("mine", RecurrentSpec(groups=("vl",)))
 

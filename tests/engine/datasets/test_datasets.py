@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from engine.datasets import DataProblem, Pairs, look, open_pairs, readable, split, weights
+from engine.datasets import DataProblem, Pairs, open_pairs, readable, split, summarise, weights
 from engine.datasets.derived import Mixed
 from engine.settings import ROOT
 from engine.specs import Refused
@@ -51,7 +51,7 @@ def test_a_digit_is_its_scan_enlarged_bilinearly(index: int) -> None:
 @pytest.mark.slow
 def test_reading_the_digits_imports_neither_sklearn_nor_torch() -> None:
     code = (
-        "import sys, engine.datasets as d; p = d.open_pairs('digits'); d.look(p, deadline_s=0);"
+        "import sys, engine.datasets as d; p = d.open_pairs('digits'); d.summarise(p, deadline_s=0);"
         "print(*{'sklearn', 'torch', 'torchvision', 'pandas', 'sqlalchemy'} & set(sys.modules))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -66,7 +66,7 @@ def test_synthetic_pictures_depend_on_seed_and_index_alone() -> None:
     assert one.image(7).tobytes() != one.image(8).tobytes()
     assert one.image(7).tobytes() != other.image(7).tobytes()
     assert len(open_pairs("synthetic", samples=100_000)) == 100_000
-    assert look(one, deadline_s=0).distinct_captions == 100
+    assert summarise(one, deadline_s=0).distinct_captions == 100
 
 
 def test_class_folders_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_only_what_lies_below_the_roots_is_there(tmp_path: Path) -> None:
             open_pairs(str(path), roots=roots)
     secret = outside / "cat" / "000.png"
     path = table(inside, "own.png,mine", f"{secret},theirs", "../outside/cat/000.png,theirs", "absent.png,nobody's")
-    found = look(open_pairs(str(path), roots=roots))
-    assert found.looked_at == 4
+    found = summarise(open_pairs(str(path), roots=roots))
+    assert found.opened == 4
     assert [reason for _, reason in found.unreadable] == ["there is no such file"] * 3
-    assert len(look(open_pairs(str(path))).unreadable) == 1
+    assert len(summarise(open_pairs(str(path))).unreadable) == 1
     shard = write_tar(outside / "x.tar", {"1.png": encoded(), "1.txt": b"a"})
     with pytest.raises(DataProblem, match="1 of 1 shards are not there"):
         open_pairs(str(shard), roots=roots)
@@ -211,12 +211,12 @@ def test_a_look(tmp_path: Path) -> None:
     for name in ("cat/003.png", "dog/004.png"):
         (tmp_path / name).write_bytes(b"<html>")
     pairs = open_pairs(str(tmp_path))
-    found = look(pairs)
+    found = summarise(pairs)
     assert (found.count, found.captions, found.distinct_captions) == (40, 40, 2)
     assert (found.classes, found.per_class) == (("cat", "dog"), (30, 10))
-    assert [sample.index for sample in found.samples] == [0, 4, 9, 13, 17, 22, 26, 30, 35, 39]
-    assert (found.samples[-1].caption, found.samples[-1].label) == ("a photo of a dog.", 1)
-    assert found.looked_at == 40
+    assert [example.index for example in found.examples] == [0, 4, 9, 13, 17, 22, 26, 30, 35, 39]
+    assert (found.examples[-1].caption, found.examples[-1].label) == ("a photo of a dog.", 1)
+    assert found.opened == 40
     assert [source for source, _ in found.unreadable] == [str(tmp_path / "cat/003.png"), str(tmp_path / "dog/004.png")]
     assert "no image of a known format" in found.unreadable[0][1]
     assert (found.smallest, found.median, found.largest) == ((1, 2), (8, 6), (40, 30))
@@ -226,6 +226,6 @@ def test_a_look(tmp_path: Path) -> None:
         f"2 of 40 images cannot be read and are left out: {tmp_path / 'cat/003.png'}, {tmp_path / 'dog/004.png'}",
     )
     assert len(rest) == 38
-    assert look(rest).unreadable == ()
-    assert look(pairs, deadline_s=0).looked_at == 1
-    assert len(look(pairs, samples=100).samples) == 40
+    assert summarise(rest).unreadable == ()
+    assert summarise(pairs, deadline_s=0).opened == 1
+    assert len(summarise(pairs, examples=100).examples) == 40

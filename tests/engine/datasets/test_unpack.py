@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from engine import archives, datasets
-from engine.datasets import DataProblem, look, open_pairs, unpacked, uploads
+from engine.datasets import DataProblem, open_pairs, summarise, unpacked, uploads
 from engine.specs.clip import DataKind
 from tests.engine.datasets.test_images import bomb
 from tests.support.data import encoded, write_tar
@@ -60,7 +60,7 @@ def test_class_folders(tmp_path: Path, name: str, write: Callable[[Path, dict[st
     assert (path, kind) == (tmp_path / "deep" / "made" / "pets", "folder")
     pairs = open_pairs(str(path), kind, roots=(tmp_path / "deep",))
     assert pairs.classes == ("cat", "dog")
-    assert look(pairs).unreadable == ()
+    assert summarise(pairs).unreadable == ()
     files = {file.relative_to(tmp_path / "deep" / "made").as_posix() for file in path.rglob("*") if file.is_file()}
     assert files == set(CLASSES)
     assert not any(file.stat().st_mode & 0o111 for file in path.rglob("*.png"))
@@ -73,7 +73,7 @@ def test_a_table_with_its_images(tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_bytes(encoded())
     path, kind = unpack(BytesIO(upload.read_bytes()), "a.zip", tmp_path / "made")
     assert (path, kind) == (tmp_path / "made" / "data" / "t.csv", "csv")
-    found = look(open_pairs(str(path), kind, roots=(tmp_path / "made",)))
+    found = summarise(open_pairs(str(path), kind, roots=(tmp_path / "made",)))
     assert [reason for _, reason in found.unreadable] == ["there is no such file"]
 
 
@@ -100,7 +100,7 @@ def test_captions_in_a_json_with_their_images(tmp_path: Path, json_name: str, co
     path, kind = unpack(zipped(tmp_path / "a.zip", files), "a.zip", tmp_path / "made")
     assert (path, kind) == (tmp_path / "made" / json_name, "coco")
     pairs = open_pairs(str(path), kind, roots=(tmp_path / "made",))
-    assert (pairs.captions(0), look(pairs).unreadable) == (("one",), ())
+    assert (pairs.captions(0), summarise(pairs).unreadable) == (("one",), ())
     two = zipped(tmp_path / "b.zip", {**files, json_name.replace(".json", "2.json"): files[json_name]})
     refused(two, "holds several files of captions: give one of", "again")
 
@@ -130,7 +130,7 @@ def test_parquet_alone_or_with_its_images(tmp_path: Path, name: str, monkeypatch
     path, kind = unpack(upload, name, tmp_path / "made")
     assert kind == "parquet"
     pairs = open_pairs(str(path), kind, roots=(tmp_path / "made", tmp_path / "runs"))
-    assert (pairs.captions(0), look(pairs).unreadable) == (("one",), ())
+    assert (pairs.captions(0), summarise(pairs).unreadable) == (("one",), ())
 
 
 @pytest.mark.parametrize("name", ["my pairs.csv", "../../evil.csv", "C:\\x\\evil.tsv", "/etc/.csv", "ü☃.csv"])

@@ -98,19 +98,19 @@ def test_an_imported_bundle_is_refused(settings: Settings, store: Store, tmp_pat
 )
 def test_a_name_without_a_factory_is_refused(name: str) -> None:
     with pytest.raises(Refused, match=r"names no factory in a module: write python:package\.module:factory"):
-        select(ProfileSpec(models=(name,)), {}, runs_code=True)
+        select(ProfileSpec(models=(name,)), {}, allow_code=True)
 
 
 def test_only_an_exact_name_means_a_module() -> None:
     assert own_modules(ProfileSpec(models=(NAME, "timm:*"))) == [NAME]
     with pytest.raises(ModelNotFound, match=r"a module of your own is python:package\.module:factory"):
-        select(ProfileSpec(models=("Python:os:system",)), {}, runs_code=True)
+        select(ProfileSpec(models=("Python:os:system",)), {}, allow_code=True)
 
 
 def test_in_the_foreground_it_is_checked_like_other_models(settings: Settings, store: Store) -> None:
-    check(store, settings, ProfileSpec(models=(NAME, "timm:resnet18")), runs_code=True)
+    check(store, settings, ProfileSpec(models=(NAME, "timm:resnet18")), allow_code=True)
     with pytest.raises(ModelNotFound):
-        check(store, settings, ProfileSpec(models=(NAME, "timm:resnet19")), runs_code=True)
+        check(store, settings, ProfileSpec(models=(NAME, "timm:resnet19")), allow_code=True)
 
 
 SMALL: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 from engine.report.checks import Data, bf16_advice, checks, memory
 from engine.specs.train import TrainSpec
 
-DATA = Data(train=1000, held=250, captions=1250, distinct_captions=1250, looked_at=1250)
+DATA = Data(train=1000, held=250, captions=1250, distinct_captions=1250, opened=1250)
 CATALOGUE = pd.DataFrame(
     [{"name": "open_clip:B", "status": "ok", "mparams": 150.0, "image_mparams": 90.0, "text_mparams": 60.0}]
 )
@@ -69,7 +69,7 @@ def test_pairs_that_fill_no_batch_are_counted(fields: dict[str, Any], left_out: 
             "1 of 1,250 images opened cannot be read: a.png (cut off)",
             "warning",
         ),
-        ({}, {"looked_at": 1, "unreadable": [("a.png", "x")]}, "1 of 1 image opened cannot be read", "error"),
+        ({}, {"opened": 1, "unreadable": [("a.png", "x")]}, "1 of 1 image opened cannot be read", "error"),
         ({}, {"classes": ("n01440764", "n01443537")}, "'a photo of a n01440764'", "warning"),
         (
             {"zeroshot_data": "/photos"},

@@ -22,8 +22,8 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Look:
-    """Facts about data. Sizes are (width, height) of the images that were opened, compared by their number of
+class DataSummary:
+    """What is in a data set. Sizes are (width, height) of the images that were opened, compared by their number of
     pixels."""
 
     count: int
@@ -32,9 +32,9 @@ class Look:
     classes: tuple[str, ...]
     per_class: tuple[int, ...]
     """Number of pairs of each class."""
-    samples: tuple[Example, ...]
+    examples: tuple[Example, ...]
     """Pairs spread evenly over the data."""
-    looked_at: int
+    opened: int
     """Number of images that were opened."""
     unreadable: tuple[tuple[str, str], ...]
     """(source, reason) of the images that could not be read, in the order of the data."""
@@ -45,8 +45,8 @@ class Look:
 
     @property
     def none_readable(self) -> bool:
-        """Whether images were opened and none of them could be read."""
-        return 0 < self.looked_at == len(self.unreadable)
+        """Return whether images were opened and none of them could be read."""
+        return 0 < self.opened == len(self.unreadable)
 
 
 def count_distinct(pairs: Pairs) -> int:
@@ -78,10 +78,10 @@ def note_on_repeats(captions: int, distinct: int | None) -> str:
     )
 
 
-def look(pairs: Pairs, *, samples: int = 10, deadline_s: float = inf) -> Look:
+def summarise(pairs: Pairs, *, examples: int = 10, deadline_s: float = inf) -> DataSummary:
     """Count all pairs and open images in random order until the deadline (seconds from now).
 
-    samples: number of examples to return. At least one image is opened.
+    examples: number of examples to return. At least one image is opened.
     """
     count = len(pairs)
     texts = [pairs.captions(index) for index in range(count)]
@@ -91,17 +91,17 @@ def look(pairs: Pairs, *, samples: int = 10, deadline_s: float = inf) -> Look:
         for label in labels_of(pairs, index) or (pairs.label(index),)
         if label is not None
     ]
-    shown = np.unique(np.linspace(0, count - 1, min(samples, count)).round().astype(int)) if count else ()
-    sizes, broken = _opened(pairs, deadline_s)
+    shown = np.unique(np.linspace(0, count - 1, min(examples, count)).round().astype(int)) if count else ()
+    sizes, broken = _open_images(pairs, deadline_s)
     sizes.sort(key=lambda size: (size[0] * size[1], size))
-    return Look(
+    return DataSummary(
         count=count,
         captions=sum(map(len, texts)),
         distinct_captions=len({caption for several in texts for caption in several}),
         classes=pairs.classes,
         per_class=tuple(int(n) for n in np.bincount(labels, minlength=len(pairs.classes))) if pairs.classes else (),
-        samples=tuple(Example(int(index), texts[index][0], pairs.label(int(index))) for index in shown),
-        looked_at=len(sizes) + len(broken),
+        examples=tuple(Example(int(index), texts[index][0], pairs.label(int(index))) for index in shown),
+        opened=len(sizes) + len(broken),
         unreadable=tuple(broken[index] for index in sorted(broken)),
         smallest=sizes[0] if sizes else None,
         median=sizes[len(sizes) // 2] if sizes else None,
@@ -110,7 +110,7 @@ def look(pairs: Pairs, *, samples: int = 10, deadline_s: float = inf) -> Look:
     )
 
 
-def _opened(pairs: Pairs, deadline_s: float) -> tuple[list[tuple[int, int]], dict[int, tuple[str, str]]]:
+def _open_images(pairs: Pairs, deadline_s: float) -> tuple[list[tuple[int, int]], dict[int, tuple[str, str]]]:
     """Return the sizes of the readable images, and (source, reason) of the others by index."""
     sizes: list[tuple[int, int]] = []
     broken: dict[int, tuple[str, str]] = {}
