@@ -17,6 +17,7 @@ from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Question, Search
 from engine.store import State, Store
 from engine.store.files import RunFiles
+from pages.clip import form
 from pages.shared import backend
 from pages.shared.form import link
 from pages.shared.form.command import command
@@ -80,6 +81,16 @@ def test_trainings_with_checkpoints_are_offered_whatever_their_progress_says(sto
     assert str(cancelled) in models
     assert str(without) not in models
     assert app.selectbox(key="evaluate_checkpoint").options == [f"best of run {cancelled}"]
+
+
+def test_newer_trainings_of_other_models_hide_no_weights(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(form, "MOST_RUNS", 1)
+    for model in ("digits-clip", "ViT-B-32"):
+        trained = queue_train(store, model=model)
+        write_checkpoints(RunFiles(settings.runs_dir, trained).dir, "best.pt")
+    assert form.weights("digits-clip") == ["best of run 1"]
 
 
 def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Settings) -> None:
