@@ -64,8 +64,7 @@ def _normalised(text: str) -> str:
 
 # Named aliases, because their names are what `--help` shows.
 BATCH = TypeAliasType(
-    "BATCH",
-    Annotated[Annotated[int, Field(ge=1, le=MAX_BATCH)] | BatchWord, BeforeValidator(_batch)],
+    "BATCH", Annotated[Annotated[int, Field(ge=1, le=MAX_BATCH)] | BatchWord, BeforeValidator(_batch)]
 )
 VARIANTS = TypeAliasType(
     "VARIANTS", Annotated[tuple[Pattern, ...], split_words, Field(min_length=1, max_length=MOST_VARIANTS)]
@@ -276,8 +275,7 @@ class BenchmarkSpec(Floors, Spec):
         variants: dict[Variant, None] = {}
         for text in self.variants:
             variant = Variant.parse(text)
-            precisions = (variant.precision,) if variant.precision else self.precision
-            for precision in precisions:
+            for precision in (variant.precision,) if variant.precision else self.precision:
                 more = {"precision": precision, "channels_last": variant.channels_last or self.channels_last}
                 variants[variant.model_copy(update=more)] = None
         return tuple(variants)
