@@ -127,7 +127,7 @@ def test_a_default_that_follows_from_a_wrong_value_is_no_second_error(capsys: py
     ],
 )
 def test_a_flag_without_effect_is_named(
-    store: Store, capsys: pytest.CaptureFixture[str], command: str, note: str
+    store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str], command: str, note: str
 ) -> None:
     assert main(["submit", *command.split()]) == 0
     assert capsys.readouterr().err == (f"{note}\n" if note else "")
