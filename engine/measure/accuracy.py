@@ -16,7 +16,7 @@ SAME_DIRECTION = 0.99
 HALF = (torch.float16, torch.bfloat16)
 FEW, LARGE_TOLERANCE = 1000, 2e-2
 """With fewer elements than FEW, or a tolerance of LARGE_TOLERANCE or more, noise dominates the root mean square error,
-so it may be three times eager's instead of twice."""
+so the result's may be three times eager's instead of twice."""
 
 
 def tolerance(name: ModelName, *, training: bool, frozen: bool = False) -> float:
@@ -84,10 +84,10 @@ def relative(reference: Any, result: Any) -> float:
     """Return norm(result - reference) / norm(reference) in float64, with all tensors taken as one vector."""
     pairs = zip(tree_leaves(reference), tree_leaves(result), strict=True)
     # on the CPU, because not every accelerator has float64
-    every = [(one.cpu().double(), other.cpu().double()) for one, other in pairs if isinstance(one, torch.Tensor)]
-    apart = math.hypot(*(float((one - other).norm()) for one, other in every))
-    size = math.hypot(*(float(one.norm()) for one, _ in every))
-    return apart / size if size else (0.0 if not apart else math.inf)
+    tensors = [(one.cpu().double(), other.cpu().double()) for one, other in pairs if isinstance(one, torch.Tensor)]
+    difference = math.hypot(*(float((one - other).norm()) for one, other in tensors))
+    size = math.hypot(*(float(one.norm()) for one, _ in tensors))
+    return difference / size if size else (0.0 if not difference else math.inf)
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ def deviation(reference: Any, result: Any) -> Deviation:
     parts = list(_deviations(reference, result))
     if not parts:
         raise ValueError("the results hold no floating point tensors to compare")
-    every = torch.cat(parts)
-    if not every.isfinite().all():
+    values = torch.cat(parts)
+    if not values.isfinite().all():
         raise ValueError("the results hold values that are no finite numbers")
-    spread = float(every.std()) if every.numel() > 1 else 0.0
-    return Deviation(float(every.max()), float(every.mean()), spread)
+    spread = float(values.std()) if values.numel() > 1 else 0.0
+    return Deviation(float(values.max()), float(values.mean()), spread)
 
 
 def _deviations(reference: Any, result: Any) -> Iterator[torch.Tensor]:

@@ -13,6 +13,7 @@ from engine.results import Contention
 LEAST_CPU_SHARE = 0.9
 MOST_NEIGHBOUR_SHARE = 0.05
 MOST_SWITCHES_PER_S = 100.0
+"""Beyond these limits, a timing counts as disturbed. They apply to the fields of `Contention`."""
 SHORTEST_S = 1.0
 """Measure shares of the CPUs only over at least this many seconds. The system counts CPU time in steps of 10 ms, so two
 steps would be 2 % or more of a shorter time."""
@@ -55,17 +56,17 @@ def _busy(times: dict[str, float]) -> float:
 def contention(before: Usage, after: Usage, threads: int | None) -> Contention:
     """Return how the CPUs were used between two snapshots.
 
-    threads: number of threads that should be busy. None with an accelerator, for which the CPU waits; there is no
-    cpu_share then. cpu_share is CPU time / (wall time x threads). It falls when other processes take the CPUs, but also
+    threads: number of threads that should be busy. None with an accelerator, for which the CPU waits: cpu_share is None
+    too then. cpu_share is CPU time / (wall time x threads). It falls when other processes take the CPUs, but also
     when a model is too small to keep its threads busy or waits for a disk or a lock. neighbour_share and switches_per_s
     show which of these it is.
     """
     wall = after.wall_s - before.wall_s
-    own = after.own_s - before.own_s
-    others = after.busy_s - before.busy_s - own
+    own_s = after.own_s - before.own_s
+    others_s = after.busy_s - before.busy_s - own_s
     return Contention(
-        cpu_share=own / (wall * threads) if threads else None,
-        neighbour_share=max(0.0, others) / (wall * after.cpus) if wall >= SHORTEST_S else None,
+        cpu_share=own_s / (wall * threads) if threads else None,
+        neighbour_share=max(0.0, others_s) / (wall * after.cpus) if wall >= SHORTEST_S else None,
         switches_per_s=(after.switches - before.switches) / wall,
     )
 
@@ -79,7 +80,9 @@ def contended(found: Contention) -> list[str]:
             "processes took the CPUs, there are more threads than CPUs, or the model is too small for so many threads"
         )
     if found.neighbour_share is not None and found.neighbour_share > MOST_NEIGHBOUR_SHARE:
-        reasons.append(f"others used {found.neighbour_share:.1%} of the CPUs (at most {MOST_NEIGHBOUR_SHARE:.0%})")
+        reasons.append(
+            f"other processes used {found.neighbour_share:.1%} of the CPUs (at most {MOST_NEIGHBOUR_SHARE:.0%})"
+        )
     if found.switches_per_s is not None and found.switches_per_s > MOST_SWITCHES_PER_S:
         reasons.append(f"{found.switches_per_s:.0f} involuntary switches/s (at most {MOST_SWITCHES_PER_S:.0f})")
     return reasons

@@ -111,7 +111,7 @@ def threads(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
 
 
 def _quotas(cgroups: Path, own: Path) -> Iterator[int]:
-    """Yield the whole CPUs each group allows. cpu.max holds quota and period in us: `150000 100000`, `max 100000`."""
+    """Yield how many whole CPUs each group allows. cpu.max has quota and period in us: `150000 100000`, `max 100000`."""
     for folder in _groups(cgroups, own):
         limit = folder / "cpu.max"
         if limit.is_file():
@@ -121,7 +121,7 @@ def _quotas(cgroups: Path, own: Path) -> Iterator[int]:
 
 
 def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
-    """Return the folders of this process's own group and of all groups above it. own holds `0::/path/of/group`."""
+    """Return the folders of this process's group and of all groups above it. own: a file with `0::/path/of/group`."""
     lines = own.read_text().splitlines() if own.is_file() else []
     path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
     group = cgroups / path.strip("/")
@@ -129,13 +129,13 @@ def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
 
 
 def available_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
-    """Return the free memory in bytes: the system's available memory, limited by our control groups (v2)."""
-    left = [int(psutil.virtual_memory().available)]
+    """Return the free memory in bytes: the system's available memory, limited by this process's control groups (v2)."""
+    limits = [int(psutil.virtual_memory().available)]
     for folder in _groups(cgroups, own):
-        limit, used = folder / "memory.max", folder / "memory.current"
-        if limit.is_file() and used.is_file() and (most := limit.read_text().strip()) != "max":
-            left.append(max(0, int(most) - int(used.read_text())))
-    return min(left)
+        limit_file, used_file = folder / "memory.max", folder / "memory.current"
+        if limit_file.is_file() and used_file.is_file() and (limit := limit_file.read_text().strip()) != "max":
+            limits.append(max(0, int(limit) - int(used_file.read_text())))
+    return min(limits)
 
 
 def cpu_name() -> str:

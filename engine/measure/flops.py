@@ -18,7 +18,7 @@ from engine.measure.operators import Operator, describe, kind_of
 from engine.results import OperatorCount, Work
 
 aten = torch.ops.aten
-ANSWERED = "a value asked of a tensor without data (attention mask code) was answered with False"
+READ_AS_FALSE = "the model read a boolean of a tensor without data (as attention masks do) and got False"
 
 
 @dataclass
@@ -105,7 +105,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         if func is aten._local_scalar_dense.default and args[0].is_meta and args[0].dtype == torch.bool:
-            self.notes.add(ANSWERED)
+            self.notes.add(READ_AS_FALSE)
             return False
         operator = describe(func)
         if operator.decomposes:
@@ -125,7 +125,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tally.calls += 1
         written = _bytes(out)
         tally.written_bytes += written
-        tally.read_bytes += written if operator.gathers else _read(operator, args, kwargs)
+        tally.read_bytes += written if operator.gathers else _read_bytes(operator, args, kwargs)
         if operator.flops:
             flops = operator.flops(args, kwargs, out)
             activations = operator.activations(args, kwargs, out) if operator.activations else 0
@@ -141,7 +141,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Count(tuple(operators), self.modules, self.live.peak, tuple(sorted(self.notes)))
 
 
-def _read(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def _read_bytes(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     sources = args[1:] if operator.overwrites else args
     return _bytes(sources) + _bytes(tuple(kwargs.values()))
 
@@ -238,18 +238,17 @@ def _fused(
     """Return the output. None when a real device would not fuse either, or when the tensors are not on meta."""
     if not (query.dim() == key.dim() == value.dim()) or key.shape[:-1] != value.shape[:-1]:
         return None
-    if query.dim() == 3 and (
-        attn_mask is None or attn_mask.dim() <= 3
-    ):  # (batch, length, width): the batch takes the place of heads
+    # for (batch, length, width), the batch takes the place of heads
+    if query.dim() == 3 and (attn_mask is None or attn_mask.dim() <= 3):
         mask = attn_mask.unsqueeze(0) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
         query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
         fused = _fused(query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         return None if fused is None else fused.squeeze(0)
     if not query.is_meta or query.dim() != 4 or query.shape[-1] != value.shape[-1]:
         return None
-    heads, shared = query.shape[1], key.shape[1]
-    alike = heads % shared == 0 if enable_gqa and shared else heads == shared
-    if not alike or query.shape[0] != key.shape[0] or (attn_mask is not None and attn_mask.requires_grad):
+    heads, key_heads = query.shape[1], key.shape[1]
+    heads_match = heads % key_heads == 0 if enable_gqa and key_heads else heads == key_heads
+    if not heads_match or query.shape[0] != key.shape[0] or (attn_mask is not None and attn_mask.requires_grad):
         return None
     # dropout_p is 0 because the CPU operator, used here for its shapes, has no dropout; shapes and counts do not change
     out, _ = aten._scaled_dot_product_flash_attention_for_cpu(

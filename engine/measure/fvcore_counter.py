@@ -1,6 +1,6 @@
-"""Count a second time with fvcore, which traces the real model and applies its own formulas.
+"""Count a model's cost a second time with fvcore, which traces the model and applies its own formulas.
 
-fvcore counts a multiply-add as one FLOP, so its numbers are MACs here. It cannot trace on meta.
+fvcore counts a multiply-add as one FLOP, so its numbers are MACs here. It cannot trace models on meta.
 """
 
 import warnings
@@ -38,6 +38,7 @@ EXPLANATIONS = {
     "pooling and resampling": "fvcore counts 1 to 4 operations per element; ours counts multiply-adds of products only",
 }
 PRODUCT_MAKERS = ("baddbmm", "addmv", "mv", "dot", "addbmm", "lstm", "gru", "rnn", "_native_multi_head_attention")
+"""Operators with matrix products for which fvcore has no formula."""
 
 
 def figures(built: Built, counted: Count | None, batch_size: int) -> dict[str, Any]:
@@ -74,8 +75,8 @@ def differences(
         if operator.flops:
             ours[_group(operator.operator)] += operator.flops // 2
     theirs: Counter[str] = Counter()
-    for traced, macs in fvcore_macs.items():
-        theirs[_group(traced)] += int(macs)
+    for name, macs in fvcore_macs.items():
+        theirs[_group(name)] += int(macs)
     return tuple(
         Difference(
             operator=group,

@@ -16,6 +16,7 @@ from engine.measure import nvml
 from engine.measure.nvml import Gpu
 
 LOOK_EVERY_S = 0.5
+"""Seconds between two readings of a GPU's state."""
 LEAST_CLOCK = 0.75
 """A working GPU below this share of its maximum SM clock counts as throttled, whatever NVML says (nvbench's limit)."""
 POWER_CAP = "software power cap"
@@ -29,6 +30,7 @@ REASONS = {
 }
 """NVML's reasons for reduced clocks, by bit. The harmless ones are left out: idle, application clocks, sync boost."""
 IDLE = 0x1
+"""NVML's reason, by bit, of an idle GPU. Its clocks are not recorded."""
 DISPLAY_SERVERS = frozenset(
     "Xorg X Xwayland gnome-shell mutter kwin_x11 kwin_wayland plasmashell cinnamon xfwm4 sway weston Hyprland".split()
 )
@@ -65,9 +67,9 @@ class Watched:
     def clocks(self) -> str:
         """Return a text with the clocks and the reasons why they were reduced."""
         low, high = self.clocks_mhz or ("?", "?")
-        most = f" of at most {self.maximum_mhz} MHz" if self.maximum_mhz else ""
-        why = f" ({', '.join(self.reasons)})" if self.reasons else ""
-        return f"SM clocks from {low} to {high} MHz{most}{why}"
+        maximum = f" of at most {self.maximum_mhz} MHz" if self.maximum_mhz else ""
+        reasons = f" ({', '.join(self.reasons)})" if self.reasons else ""
+        return f"SM clocks from {low} to {high} MHz{maximum}{reasons}"
 
 
 class Watch:
@@ -92,8 +94,8 @@ class Watch:
         if mhz is not None and not bits & IDLE:
             self._clocks.append(mhz)
         self._reasons |= {name for bit, name in REASONS.items() if bits & bit}
-        listed = gpu.read("nvmlDeviceGetComputeRunningProcesses", gpu.handle) or []
-        if pids := {process.pid for process in listed if not self._draws_the_desktop(process.pid)}:
+        processes = gpu.read("nvmlDeviceGetComputeRunningProcesses", gpu.handle) or []
+        if pids := {process.pid for process in processes if not self._draws_the_desktop(process.pid)}:
             # Subtract 1 for this process. Its id is not compared, because NVML uses other ids inside a container.
             self._others.append(len(pids) - 1)
         self._next = self._clock() + self._every_s
@@ -127,22 +129,22 @@ def foreign(seen: Watched | None) -> tuple[str, ...]:
 
 def throttling(seen: Watched | None) -> str:
     """Return a text that says how the GPU was throttled. Empty when it was not."""
-    return f"the GPU held its clocks back: {seen.clocks}" if seen and seen.throttled else ""
+    return f"the GPU reduced its clocks: {seen.clocks}" if seen and seen.throttled else ""
 
 
 def notes(device: str, seen: Watched | None) -> tuple[str, ...]:
-    """Return remarks about a watch that are no faults: what could not be watched, and a power cap."""
+    """Return the harmless remarks about a watch: what could not be watched, and a power cap."""
     if device == "cpu":
         return ()
     if seen is None:
-        return (f"not watched: clocks, throttling and other processes on {device}, of which NVML tells nothing",)
+        return (f"not watched: clocks, throttling and other processes on {device}, because NVML has no readings of it",)
     messages = []
     if seen.reasons == (POWER_CAP,) and not seen.throttled:
         messages.append(f"the GPU reached its power limit, which is normal at full load: {seen.clocks}")
     if seen.clocks_mhz is None:
-        messages.append("not watched: the GPU's clocks, because every look found it idle or NVML tells none")
+        messages.append("not watched: the GPU's clocks, because it was idle at every reading or NVML reports none")
     if seen.others is None:
-        messages.append("not watched: other processes on the GPU, because NVML lists none")
+        messages.append("not watched: other processes on the GPU, because NVML does not list any")
     return tuple(messages)
 
 

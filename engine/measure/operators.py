@@ -13,7 +13,7 @@ from torch.utils.flop_counter import flop_registry
 from engine.results import Work
 
 aten = torch.ops.aten
-Figure = Callable[[tuple[Any, ...], dict[str, Any], Any], int]
+Formula = Callable[[tuple[Any, ...], dict[str, Any], Any], int]
 """A formula: (args, kwargs, output) of one call -> FLOPs, or activations."""
 
 
@@ -29,6 +29,7 @@ MOVES = _names("""
     _unsafe_index_put index_copy lift_fresh_copy slice_scatter select_scatter diagonal_scatter repeat_interleave
     native_channel_shuffle channel_shuffle resize nonzero unfold_copy expand_copy permute_copy unsafe_split
     unsafe_split_with_sizes""")
+"""Operators that copy, rearrange or select elements without computing."""
 UNTAGGED = _names("""
     hardswish floor_divide prelu _prelu_kernel _assert_async _assert_scalar celu elu selu hardsigmoid hardtanh
     leaky_relu""")
@@ -41,6 +42,7 @@ CREATES = _names("""
     zeros ones empty full arange linspace logspace eye zeros_like ones_like empty_like full_like new_zeros new_ones
     new_empty new_full empty_strided new_empty_strided scalar_tensor rand randn randint randperm rand_like randn_like
     zero fill uniform normal bernoulli _efficientzerotensor tril_indices triu_indices _local_scalar_dense""")
+"""Operators that fill new or given memory, or read a single value."""
 MINOR = _names("""
     native_layer_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
     _native_batch_norm_legit_functional cudnn_batch_norm miopen_batch_norm _batch_norm_with_update native_group_norm
@@ -50,6 +52,7 @@ MINOR = _names("""
     upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_bicubic2d _upsample_bicubic2d_aa
     upsample_trilinear3d grid_sampler_2d grid_sampler_3d _embedding_bag _embedding_bag_forward_only
     _thnn_fused_lstm_cell _thnn_fused_gru_cell""")
+"""Operators with a few operations per element, little beside matrix products. Their work is not counted."""
 
 PRODUCTS = _names("mm addmm bmm baddbmm _scaled_mm _int_mm _grouped_mm mv addmv dot vdot addbmm _trilinear")
 CONVOLUTIONS = _names("""
@@ -144,7 +147,7 @@ def _elements(_args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> int:
     return int((out[0] if isinstance(out, tuple | list) else out).numel())
 
 
-FORMULAS: dict[str, Figure] = {
+FORMULAS: dict[str, Formula] = {
     "mv": _matrix_vector,
     "addmv": _matrix_vector,
     "dot": _matrix_vector,
@@ -167,17 +170,19 @@ class Operator:
     """One operator overload with its formulas and its use of memory."""
 
     kind: str
-    flops: Figure | None
-    activations: Figure | None
+    flops: Formula | None
+    activations: Formula | None
     work: Work
     moves_nothing: bool
     """It is a view: it reads and writes no memory."""
     gathers: bool
+    """It reads only the elements that it returns."""
     overwrites: bool
     """It writes in place, without reading the old values."""
     allocates: bool
     """It may return new memory, not only a view of an argument or an argument changed in place."""
     decomposes: bool
+    """It has no formula, and is counted as the operators that torch decomposes it into."""
 
 
 @cache
@@ -202,7 +207,7 @@ def describe(op: OpOverload) -> Operator:
     )
 
 
-def _work(op: OpOverload, base: str, view: bool, flops: Figure | None) -> Work:
+def _work(op: OpOverload, base: str, view: bool, flops: Formula | None) -> Work:
     if flops is not None:
         return "counted"
     if view or torch.Tag.pointwise in op.tags or base in MOVES | GATHERS | CREATES | UNTAGGED:
@@ -223,14 +228,14 @@ def _tensor_view(op: OpOverload) -> bool:
     return op.is_view and all(isinstance(returned.type, torch.TensorType) for returned in op._schema.returns)
 
 
-def _formula(op: OpOverload, base: str) -> Figure | None:
+def _formula(op: OpOverload, base: str) -> Formula | None:
     formula = FORMULAS.get(base)
     if formula is None and (registered := flop_registry.get(op._overloadpacket)) is not None:
         formula = lambda args, kwargs, out: int(registered(*args, **kwargs, out_val=out))  # noqa: E731
     return _of_real_numbers(formula) if formula and base in PRODUCTS else formula
 
 
-def _of_real_numbers(formula: Figure) -> Figure:
+def _of_real_numbers(formula: Formula) -> Formula:
     """Return the formula of a product in real FLOPs: a multiply-add of complex numbers counts as four."""
 
     def flops(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
@@ -239,7 +244,7 @@ def _of_real_numbers(formula: Figure) -> Figure:
     return flops
 
 
-def _activations(base: str) -> Figure | None:
+def _activations(base: str) -> Formula | None:
     """Return the formula for activations in fvcore's sense: output elements of matrix products and convolutions."""
     if base in ATTENTION:
         return _attention_activations

@@ -21,15 +21,14 @@ def peak(run: Callable[[], object], device: str, calls: int = 3) -> tuple[float 
     reported.
     """
     gc.collect()
-    counted = _reset_device_peak(device)
-    marked = _reset_process_peak()
+    device_reset = _reset_device_peak(device)
+    process_reset = _reset_process_peak()
     for _ in range(calls):
         run()
     if device != "cpu":
         torch.accelerator.synchronize(torch.device(device))
-    return (torch.accelerator.max_memory_allocated(torch.device(device)) / 1e6 if counted else None), (
-        _process_peak() if marked else None
-    )
+    allocated = torch.accelerator.max_memory_allocated(torch.device(device)) / 1e6 if device_reset else None
+    return allocated, _process_peak() if process_reset else None
 
 
 def so_far(device: str) -> float | None:
@@ -55,6 +54,7 @@ def give_back_workspaces(device: str) -> None:
 
 
 def _reset_device_peak(device: str) -> bool:
+    """Return whether torch keeps a peak for the device, and reset it."""
     if device == "cpu":
         return False
     try:
@@ -65,6 +65,7 @@ def _reset_device_peak(device: str) -> bool:
 
 
 def _reset_process_peak() -> bool:
+    """Return whether the peak of the process could be reset."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if trim:
         trim(0)  # memory that is free but still held would count as used

@@ -23,7 +23,7 @@ class Subject:
     settings: Callable[[], AbstractContextManager[object]] = nullcontext
     """Sets global switches (TF32, cuDNN, gradients). Entered around the calls, outside the timed region."""
     queued: bool = False
-    """Time its only phase back to back, each call queued behind the last, not each call on an idle device."""
+    """Queue the calls of its only phase one behind the other, instead of timing each call on an idle device."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Plan:
     """Maximum wall time in s for warm-up and sampling of all subjects. A block that would end later is not started, but
     each subject gets at least one warm-up block and one sample."""
     block_ms: float = 1.0
+    """Least ms of a block. Quick calls are repeated until a block is so long, because a clock has limited precision."""
     seed: int = 1337
     """Seed for the random order of subjects in each round."""
 

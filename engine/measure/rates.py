@@ -15,12 +15,13 @@ from engine.models.built import DTYPES, out_of_memory
 SIZES = tuple(2**power for power in range(8, 16))
 """Sides of the square matrices, ascending."""
 LONGEST_MS = 100.0
-"""Try the next size only if one call of it should take less than this many ms."""
+"""Larger matrices are not tried if one product of them is expected to take more than 100 ms."""
 TRIES, TRIES_MS = 5, 100.0
-"""Try each size with at least this many calls and this many ms before the next one."""
+"""Least calls, and least ms of all calls together, from which the time of the next size is predicted."""
 SMALLEST_COPY = 256 * 2**20
+"""Least bytes of a copied tensor, for processors with small caches or unknown ones."""
 CACHES_APART = 4
-"""Copy a tensor this many times as large as the last-level cache, as STREAM requires, so that memory is measured."""
+"""Copied tensors are 4 times as large as the last-level cache, as STREAM requires, so that memory is measured."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ def matmul(device: str, dtype: str, plan: Plan) -> Rate:
     own errors for a data type that the device cannot multiply, or matrices that do not fit in memory.
     """
     notes: list[str] = []
-    found = variants.numbers(dtype, device)
-    with variants.switches(found, training=False, cudnn_benchmark=False, deterministic=False):
-        products = _products(device, DTYPES[found.weights], notes)
+    numbers = variants.numbers(dtype, device)
+    with variants.switches(numbers, training=False, cudnn_benchmark=False, deterministic=False):
+        products = _products(device, DTYPES[numbers.weights], notes)
         return _best(products, lambda size: 2.0 * size**3, device, plan, notes)
 
 
@@ -61,7 +62,7 @@ def copy(device: str, plan: Plan) -> Rate:
     size = max(SMALLEST_COPY, CACHES_APART * environment.last_level_cache(device))
     free = environment.available_bytes()
     if device == "cpu" and 3 * size > free:
-        raise MemoryError(f"a copy beyond the caches takes {2 * size / 1e6:,.0f} MB and {free / 1e6:,.0f} MB are free")
+        raise MemoryError(f"the copy needs {3 * size / 1e6:,.0f} MB of free memory, but {free / 1e6:,.0f} MB are free")
     source = torch.ones(size // 4, device=device)  # ones: untouched pages of zeros would all be the same one
     target = torch.zeros_like(source).fill_(2)
     return _best({size: lambda: target.copy_(source)}, lambda size: 2.0 * size, device, plan, [])
@@ -116,10 +117,10 @@ def _products(device: str, dtype: torch.dtype, notes: list[str]) -> dict[int, Ca
 
 def _quickest(product: Callable[[], object], stopwatch: Stopwatch) -> float:
     """Return the ms of the quickest of several calls. Other processes can only make a call slower."""
-    took: list[float] = []
-    while len(took) < TRIES or sum(took) < TRIES_MS:
-        took += stopwatch.block([product], 1)
-    return min(took)
+    times_ms: list[float] = []
+    while len(times_ms) < TRIES or sum(times_ms) < TRIES_MS:
+        times_ms += stopwatch.block([product], 1)
+    return min(times_ms)
 
 
 def _product(size: int, device: str, dtype: torch.dtype) -> Callable[[], object]:

@@ -23,13 +23,13 @@ from engine.statistics import drifting
 LOOP_CALLS = 2_000
 """Calls of an empty phase that measure what the loop itself costs."""
 LEAST_PLATEAU, MOST_PLATEAU = 6, 300
-"""Number of blocks checked for a plateau in a warm-up: the latest half of them, within these limits."""
+"""A warm-up looks for a plateau in the latest half of its blocks, but in at least 6 and at most 300 of them."""
 LONG_TURN = 2
 """Samples per turn of a subject whose blocks are single calls. With one, the untimed first call doubles the cost."""
 LEAST_QUEUED = 2
 """Smallest number of calls in a block of queued calls. With one, the untimed call before it doubles the cost."""
 COLLECT_S = 0.1
-"""Seconds of sampled time between two garbage collections. A longer round has one at its end."""
+"""Seconds of sampled time between two garbage collections. A round that takes longer has one collection, at its end."""
 QUICK_S = 0.01
 """Blocks shorter than this are affected by what ran before: the first call is some 13 us slower after a change of
 settings, and some 40 us slower after a garbage collection."""
@@ -179,16 +179,16 @@ class _Bench:
         """Return how many samples a subject takes in one turn."""
         return 1 if self.flush or run.calls > 1 else LONG_TURN
 
-    def _due(self, run: _Run, number: int, rounds_left: float) -> int:
+    def _samples_due(self, run: _Run, number: int, rounds_left: float) -> int:
         """Return how many samples a subject takes in this round."""
-        turn, allowed = self._turn(run), run.missing_samples(self.plan)
-        if allowed > 0:
-            run.share = allowed / turn / rounds_left
+        turn, missing = self._turn(run), run.missing_samples(self.plan)
+        if missing > 0:
+            run.share = missing / turn / rounds_left
         else:
-            allowed = run.missing_samples(self.plan, times=2)
-        return min(turn, math.ceil(allowed)) if allowed > 0 and run.share > _evenly(number) else 0
+            missing = run.missing_samples(self.plan, times=2)
+        return min(turn, math.ceil(missing)) if missing > 0 and run.share > _van_der_corput(number) else 0
 
-    def _keep(self, run: _Run, number: int, seconds: float, spent: tuple[float, ...]) -> None:
+    def _keep_sample(self, run: _Run, number: int, seconds: float, spent: tuple[float, ...]) -> None:
         run.seconds += seconds
         run.rounds.append(number)
         run.sizes.append(run.calls)
@@ -226,11 +226,11 @@ def measure(
 ) -> Session:
     """Time the subjects side by side. Their names must differ.
 
-    Each is warmed up to its plateau. Then come rounds: in each, one turn of every subject, in random order, until all
-    have the requested samples and seconds. A sample is a block of calls of at least plan.block_ms. A subject whose
-    blocks are longer needs fewer samples, and its turns are spread evenly over the rounds. A turn starts with one
-    untimed call, which refills the caches, if another subject ran before, if its blocks are shorter than QUICK_S, or if
-    its calls are queued. With `flush` there is no such call: `flush` empties the caches before every sample, and a
+    Each subject is warmed up to its plateau. Then all are sampled in rounds, until each has the requested samples and
+    seconds. In a round, each has at most one turn, in random order. A sample is a block of calls that takes at least
+    plan.block_ms. A subject with longer blocks needs fewer samples, and its turns are spread evenly over the rounds. A
+    turn starts with one untimed call, which refills the caches, if another subject ran before, if the blocks are
+    shorter than QUICK_S, or if the calls are queued. With `flush` there is no such call: `flush` empties the caches before every sample, and a
     sample is one call. Automatic garbage collection is off during samples; instead, garbage is collected between
     rounds, every COLLECT_S.
 
@@ -250,10 +250,12 @@ def measure(
         return Session({}, failed, None, None, warmup_seconds=warmup_seconds)
     on_phase("sampling")
     with no_automatic_collection():
-        others, before = contention.processes_now(), usage()
+        processes_before, before = contention.processes_now(), usage()
         bench.sample(ready, failed, gpu.look if gpu else _nothing, start + plan.max_seconds)
         after = usage()
-        busiest = contention.busiest(others, contention.processes_now(), after.wall_s - before.wall_s, after.cpus)
+        busiest = contention.busiest(
+            processes_before, contention.processes_now(), after.wall_s - before.wall_s, after.cpus
+        )
     return Session(
         timed={run.subject.name: bench.timed(run) for run in ready if run.subject.name not in failed},
         failed=failed,
@@ -269,7 +271,7 @@ def _nothing() -> None:
     """Do nothing: a call that costs only the call itself."""
 
 
-def _evenly(number: int) -> float:
+def _van_der_corput(number: int) -> float:
     """Return a number in [0, 1): the first 2^k of them are the multiples of 2^-k (van der Corput's sequence).
 
     A subject takes part in a round when this number is below its share. Its rounds are then evenly spread, and include

@@ -12,15 +12,16 @@ from engine.results import SlowOperator
 CALLS = 3
 """Calls in a trace: enough to see what repeats, and a file of some MB."""
 SLOWEST = 10
+"""Number of kernels or operators to return."""
 LONGEST_NAME = 200
-"""Names of CUDA kernels made from templates have thousands of characters."""
+"""Cut names to this length. Names of CUDA kernels made from templates have thousands of characters."""
 
 
 def record(phases: Mapping[str, Callable[[], object]], device: str, path: Path) -> tuple[SlowOperator, ...]:
     """Write a Chrome trace of some calls to `path` (.json.gz), each phase marked by its name.
 
-    Returns the slowest kernels of an accelerator, or the slowest operators of a CPU, by their own time. It is empty
-    where the profiler sees none. Call it where a call has been made before, so that nothing is compiled.
+    Returns the slowest kernels of an accelerator, or the slowest operators of a CPU, by their own time. The result
+    is empty where the profiler sees none. Make one call before, so that compilation is not recorded.
     """
     activities = supported_activities() if device != "cpu" else {ProfilerActivity.CPU}  # type: ignore[no-untyped-call]
     with profile(activities=activities) as profiler:

@@ -161,7 +161,7 @@ def test_heat_hardware_and_power_brake_at_any_look_are_throttling(bits: int, rea
     assert found is not None
     assert found.throttled
     clocks = "SM clocks from 1980 to 1980 MHz of at most 1980 MHz"
-    assert throttling(found) == f"the GPU held its clocks back: {clocks} ({reason}, software power cap)"
+    assert throttling(found) == f"the GPU reduced its clocks: {clocks} ({reason}, software power cap)"
 
 
 def test_the_power_limit_is_normal_at_full_load_and_a_note() -> None:
@@ -196,7 +196,7 @@ def test_the_clocks_of_an_idle_moment_say_nothing() -> None:
     assert idle == Watched(None, (), others=0, maximum_mhz=1980), "who else was there is known all the same"
     assert not idle.throttled
     assert notes("cuda:0", idle) == (
-        "not watched: the GPU's clocks, because every look found it idle or NVML tells none",
+        "not watched: the GPU's clocks, because it was idle at every reading or NVML reports none",
     )
 
 
@@ -227,12 +227,12 @@ def test_other_processes_are_counted(compute: tuple[int, ...], graphics: tuple[i
 def test_what_a_gpu_does_not_tell_stays_unknown() -> None:
     clocks_alone = watched(Nvml(missing=("processes", "reasons")))
     assert clocks_alone == Watched((1980, 1980), (), None, 1980)
-    assert notes("cuda:0", clocks_alone) == ("not watched: other processes on the GPU, because NVML lists none",)
+    assert notes("cuda:0", clocks_alone) == ("not watched: other processes on the GPU, because NVML does not list any",)
     assert watched(Nvml(missing=("processes", "reasons", "clock"))) is None
 
 
 def test_a_device_that_cannot_be_watched_says_so() -> None:
-    note = "not watched: clocks, throttling and other processes on {}, of which NVML tells nothing"
+    note = "not watched: clocks, throttling and other processes on {}, because NVML has no readings of it"
     assert notes("cuda:0", None) == (note.format("cuda:0"),)
     assert notes("mps", None) == (note.format("mps"),)
     assert notes("cpu", None) == (), "which is watched by its counters"
@@ -380,7 +380,7 @@ def test_a_timing_beside_an_accelerator_watches_the_host_and_says_what_it_could_
 ) -> None:
     """All as on an AMD GPU, but for the work, which the CPU does."""
     monkeypatch.setattr(torch.version, "cuda", None)
-    note = "not watched: clocks, throttling and other processes on cuda:0, of which NVML tells nothing"
+    note = "not watched: clocks, throttling and other processes on cuda:0, because NVML has no readings of it"
     plan = Plan(min_samples=2, min_seconds=0.01, warmup_calls=1, warmup_seconds=0)
     if kind == "benchmark":
         spec = BenchmarkSpec(models=("timm:toy",), device="cuda")

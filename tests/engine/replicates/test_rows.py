@@ -90,7 +90,7 @@ def test_a_neighbour_of_a_gpus_host_is_contention_without_a_cpu_share() -> None:
     found = row(*[measured("eager", 1.0, contention=busy)] * 3)
     assert found.contention == busy
     assert "contended" in found.flags
-    assert "others used 20.0% of the CPUs (at most 5%)" in found.notes
+    assert "other processes used 20.0% of the CPUs (at most 5%)" in found.notes
 
 
 def test_collections_within_samples_are_told() -> None:
