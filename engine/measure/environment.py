@@ -111,7 +111,7 @@ def threads(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
 
 
 def _quotas(cgroups: Path, own: Path) -> Iterator[int]:
-    """Yield how many whole CPUs each group allows. cpu.max has quota and period in us: `150000 100000`, `max 100000`."""
+    """Yield how many whole CPUs each group allows. cpu.max: quota and period in us: `150000 100000`, `max 100000`."""
     for folder in _groups(cgroups, own):
         limit = folder / "cpu.max"
         if limit.is_file():

@@ -157,12 +157,12 @@ class _Bench:
                 if run.samples and self.would_end_late((1 + refill) * run.block_seconds, until):
                     late.add(name)
                     continue
-                if (samples := self._due(run, number, rounds_left)) == 0:
+                if (samples := self._samples_due(run, number, rounds_left)) == 0:
                     continue
                 with _guarded(name, failed), closing(self.turn(run, samples, refill=refill)) as blocks:
                     for seconds, spent in blocks:
                         since_collection += seconds
-                        self._keep(run, number, seconds, spent)
+                        self._keep_sample(run, number, seconds, spent)
                         if self.would_end_late(run.block_seconds, until):
                             break
                 last = name
@@ -230,9 +230,9 @@ def measure(
     seconds. In a round, each has at most one turn, in random order. A sample is a block of calls that takes at least
     plan.block_ms. A subject with longer blocks needs fewer samples, and its turns are spread evenly over the rounds. A
     turn starts with one untimed call, which refills the caches, if another subject ran before, if the blocks are
-    shorter than QUICK_S, or if the calls are queued. With `flush` there is no such call: `flush` empties the caches before every sample, and a
-    sample is one call. Automatic garbage collection is off during samples; instead, garbage is collected between
-    rounds, every COLLECT_S.
+    shorter than QUICK_S, or if the calls are queued. With `flush` there is no such call: `flush` empties the caches
+    before every sample, and a sample is one call. Automatic garbage collection is off during samples; instead, garbage
+    is collected between rounds, every COLLECT_S.
 
     threads: number of threads that should be busy while sampling; None with an accelerator, for which the CPU waits.
     gpu: read between rounds. clock: returns s; it times flushing and warm-up. on_phase: called with the name of each

@@ -35,13 +35,13 @@ class CpuSyncBatchNorm(_BatchNorm):
 
     def _normalised(self, input: Tensor) -> Tensor:
         values = input.to(torch.promote_types(input.dtype, torch.float32))
-        others = [dim for dim in range(values.dim()) if dim != 1]
+        summed_dims = [dim for dim in range(values.dim()) if dim != 1]
         shape = [1, -1, *[1] * (values.dim() - 2)]
         count = values.new_tensor([values.numel() / values.size(1)])
-        sums = _summed(torch.cat([values.sum(others), count]))
+        sums = _summed(torch.cat([values.sum(summed_dims), count]))
         mean, total = sums[:-1] / sums[-1], sums[-1]
         deviations = values - mean.view(shape)
-        variance = _summed(deviations.square().sum(others)) / total
+        variance = _summed(deviations.square().sum(summed_dims)) / total
         with torch.no_grad():
             self.num_batches_tracked += 1
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)

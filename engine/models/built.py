@@ -78,11 +78,11 @@ def refuse_cut_images(model: torch.nn.Module, size: tuple[int, int], native: tup
 
     The model's own size is always accepted, as its library does. Errors: Refused.
     """
-    first = next((module for module in model.modules() if isinstance(module, torch.nn.Conv2d)), None)
+    patching = next((module for module in model.modules() if isinstance(module, torch.nn.Conv2d)), None)
     pads = any(getattr(module, "dynamic_img_pad", False) for module in model.modules())
-    if size == native or first is None or first.kernel_size != first.stride or any(first.padding) or pads:
+    if size == native or patching is None or patching.kernel_size != patching.stride or any(patching.padding) or pads:
         return
-    patch = first.stride[0], first.stride[1]
+    patch = patching.stride[0], patching.stride[1]
     below = (size[0] // patch[0] * patch[0], size[1] // patch[1] * patch[1])
     if size != below:
         above = (math.ceil(size[0] / patch[0]) * patch[0], math.ceil(size[1] / patch[1]) * patch[1])
@@ -97,8 +97,8 @@ def out_of_memory(error: BaseException) -> bool:
 
     Only CUDA has its own exception for this; other devices raise RuntimeError.
     """
-    plain = isinstance(error, RuntimeError) and tells_of_memory(str(error))
-    return plain or isinstance(error, torch.OutOfMemoryError | MemoryError)
+    by_message = isinstance(error, RuntimeError) and tells_of_memory(str(error))
+    return by_message or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
 def images(wanted: Wanted, size: tuple[int, int], channels: int = 3) -> torch.Tensor:
@@ -111,12 +111,12 @@ def images(wanted: Wanted, size: tuple[int, int], channels: int = 3) -> torch.Te
 
 
 def tokens(wanted: Wanted, length: int, vocabulary: int) -> torch.Tensor:
-    """Return int64 tokens (batch, length), all the same ordinary one. With a seed, they are random, without padding."""
+    """Return int64 tokens (batch, length) without padding: all equal, or random with a seed."""
     shape = (wanted.batch_size, length)
+    ordinary = min(TOKEN, vocabulary - 1)
     if wanted.seed is None:
-        return torch.full(shape, min(TOKEN, vocabulary - 1), device=wanted.device)
-    low = min(TOKEN, vocabulary - 1)
-    return torch.randint(low, vocabulary, shape, generator=_generator(wanted.seed)).to(wanted.device)
+        return torch.full(shape, ordinary, device=wanted.device)
+    return torch.randint(ordinary, vocabulary, shape, generator=_generator(wanted.seed)).to(wanted.device)
 
 
 def _generator(seed: int) -> torch.Generator:

@@ -41,7 +41,7 @@ def own_config(name: str, cfg: Config) -> Config:
     """Return a copy of a user's configuration. Errors: Refused when a required part is missing or unknown."""
     for part, kind in (("embed_dim", int), ("vision_cfg", dict), ("text_cfg", dict)):
         if not isinstance(cfg.get(part), kind):
-            raise Refused(f"configuration {name!r} has no {part} ({kind.__name__}), as open_clip's files do")
+            raise Refused(f"configuration {name!r} has no {part} ({kind.__name__}), which every file of open_clip has")
     timm_name = cfg["vision_cfg"].get("timm_model_name")
     if timm_name is not None and not (isinstance(timm_name, str) and timm.is_model(timm_name)):
         raise Refused(f"configuration {name!r} names {timm_name!r}, which timm does not know")
@@ -54,7 +54,7 @@ def family(cfg: Config) -> str:
     if "multimodal_cfg" in cfg:
         return "coca"
     if text.get("hf_model_name"):
-        return f"clip_{hf_figures(text['hf_model_name'])['model_type'].replace('-', '_')}"
+        return f"clip_{hf_config(text['hf_model_name'])['model_type'].replace('-', '_')}"
     if timm_name := vision.get("timm_model_name"):
         return "siglip" if "siglip" in timm_name else f"clip_{timm_family(timm_name)}"
     return "clip_resnet" if isinstance(vision.get("layers"), list | tuple) else "clip_vit"
@@ -71,10 +71,10 @@ def hf_folder(name: str) -> Path:
     return HF_CONFIGS / name.replace("/", "--")
 
 
-def hf_figures(name: str) -> Config:
+def hf_config(name: str) -> Config:
     """Return the shipped configuration of a Hugging Face text model."""
-    figures: Config = json.loads((hf_folder(name) / "config.json").read_text())
-    return figures
+    cfg: Config = json.loads((hf_folder(name) / "config.json").read_text())
+    return cfg
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def explained(
 ) -> Iterator[None]:
     """Turn errors of building a model into ones that name the request. Errors: Refused.
 
-    size, native: the requested and the model's own image size. own: the configuration is the user's.
+    size, native: the requested and the model's own image size. own: whether the configuration is the user's.
     """
     try:
         yield
@@ -141,11 +141,11 @@ def create(cfg: Config, device: str, preprocess: Config | None = None, **options
     cfg = deepcopy(cfg)
     if name := cfg["text_cfg"].get("hf_model_name"):
         cfg["text_cfg"]["hf_model_name"] = str(hf_folder(name))
-    described = {"model_cfg": cfg} | ({} if preprocess is None else {"preprocess_cfg": preprocess})
+    content = {"model_cfg": cfg} | ({} if preprocess is None else {"preprocess_cfg": preprocess})
     no_weights = {"load_weights": False, "pretrained_image": False, "pretrained_text": False}
     # open_clip loads a configuration from a folder without adding it to its registry.
     with tempfile.TemporaryDirectory() as folder, torch.device(device):
-        (Path(folder) / "open_clip_config.json").write_text(json.dumps(described))
+        (Path(folder) / "open_clip_config.json").write_text(json.dumps(content))
         return open_clip.create_model(f"local-dir:{folder}", device=device, **no_weights, **options)
 
 
@@ -153,11 +153,11 @@ def _create(cfg: Config, wanted: Wanted, image_size: tuple[int, int] | None) -> 
     if image_size and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
         if image_size[0] != image_size[1]:
             raise ValueError("the attention pool of a CLIP ResNet is square")
-        force: Any = image_size[0]
+        size: Any = image_size[0]
     else:
-        force = image_size
+        size = image_size
     # force_custom_text: makes the text tower a separate module, model.text
-    return create(cfg, wanted.device, force_custom_text=True, force_image_size=force)
+    return create(cfg, wanted.device, force_custom_text=True, force_image_size=size)
 
 
 def set_context_length(name: str, cfg: Config, wanted: int | None) -> int:
@@ -166,7 +166,7 @@ def set_context_length(name: str, cfg: Config, wanted: int | None) -> int:
     decoder = cfg.get("multimodal_cfg")
     if hf_name := text.get("hf_model_name"):
         length = wanted or (decoder or {}).get("context_length", HF_TEXT_LENGTH)
-        if (limit := _positions(hf_figures(hf_name))) and length > limit:
+        if (limit := _positions(hf_config(hf_name))) and length > limit:
             raise Refused(f"{name} cannot take texts of {length} tokens: {hf_name} has {limit} positions")
     else:
         length = wanted or text.get("context_length", open_clip.CLIPTextCfg.context_length)
@@ -178,14 +178,14 @@ def set_context_length(name: str, cfg: Config, wanted: int | None) -> int:
     return int(length)
 
 
-def _positions(figures: Config) -> int | None:
+def _positions(cfg: Config) -> int | None:
     """Return the longest possible text in tokens.
 
     None if positions are computed. RoBERTa's table starts after its padding id.
     """
-    if "roberta" not in figures["model_type"]:
+    if "roberta" not in cfg["model_type"]:
         return None
-    return int(figures["max_position_embeddings"] - figures["pad_token_id"] - 1)
+    return int(cfg["max_position_embeddings"] - cfg["pad_token_id"] - 1)
 
 
 def pair(size: int | Iterable[int]) -> tuple[int, int]:

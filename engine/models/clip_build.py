@@ -34,8 +34,8 @@ def named_config(spec: TrainSpec | EvaluateSpec) -> tuple[str, Config]:
             raise Refused(f"no configuration was given for {spec.model!r}")
         return name, own_config(name, spec.configs[name])
     if name == DIGITS_MODEL:
-        own: Config = json.loads((OWN_CONFIGS / f"{name}.json").read_text())
-        return name, own
+        config: Config = json.loads((OWN_CONFIGS / f"{name}.json").read_text())
+        return name, config
     name = name.replace("/", "-")  # as open_clip does
     if library not in ("", "open_clip") or name not in open_clip.list_models():
         raise Refused(f"{spec.model!r} is neither a model of open_clip, nor {DIGITS_MODEL}, nor config:NAME")
@@ -52,8 +52,8 @@ def sized(
     device: str = "cpu",
 ) -> Any:
     """Return the model with its weights. Writes its sizes to `cfg` and adds remarks to `notes`."""
-    if trained := published or (stored.model_cfg if stored else {}):
-        _follow(name, cfg, trained, notes)
+    if trained_cfg := published or (stored.model_cfg if stored else {}):
+        _set_activation(name, cfg, trained_cfg, notes)
     _set_logits(cfg, spec, stored)
     if isinstance(spec, TrainSpec) and spec.patch_dropout:
         _set_patch_dropout(name, cfg, spec.patch_dropout)
@@ -66,6 +66,7 @@ def sized(
 
 
 def notes_on_random(spec: TrainSpec | EvaluateSpec, cfg: Config) -> list[str]:
+    """Return notes on a model that is built without weights."""
     if isinstance(spec, EvaluateSpec):
         return ["no weights were requested, so the evaluated model is untrained"]
     if cfg["text_cfg"].get("hf_model_name") and not spec.pretrained_text:
@@ -76,11 +77,11 @@ def notes_on_random(spec: TrainSpec | EvaluateSpec, cfg: Config) -> list[str]:
     return []
 
 
-def _follow(name: str, cfg: Config, trained: Config, notes: list[str]) -> None:
+def _set_activation(name: str, cfg: Config, trained: Config, notes: list[str]) -> None:
     """Use the activation with which the weights were trained. The other one gives worse results without any error."""
     if trained.get("quick_gelu") and not cfg.get("quick_gelu"):
         cfg["quick_gelu"] = True
-        notes.append(f"these weights are of {name}-quickgelu, as open_clip calls it: the model has its activations")
+        notes.append(f"the weights were trained with QuickGELU, so the model is built as open_clip's {name}-quickgelu")
 
 
 def _set_logits(cfg: Config, spec: TrainSpec | EvaluateSpec, stored: Stored | None) -> None:
@@ -114,28 +115,28 @@ def _build(
     device: str,
 ) -> Any:
     """Return the model with its weights. Adds remarks to `notes`. Errors: Refused."""
-    of_timm = bool(cfg["vision_cfg"].get("timm_model_name"))
+    is_timm = bool(cfg["vision_cfg"].get("timm_model_name"))
     native = pair(cfg["vision_cfg"].get("image_size", open_clip.CLIPVisionCfg.image_size))
-    saved = stored.image_size if stored else None
-    requested = spec.image_size and (max(spec.image_size) if len(set(spec.image_size)) == 1 else spec.image_size)
-    if requested and not isinstance(requested, int) and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
+    saved_size = stored.image_size if stored else None
+    requested_size = spec.image_size and (max(spec.image_size) if len(set(spec.image_size)) == 1 else spec.image_size)
+    if isinstance(requested_size, tuple) and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
         raise Refused(f"{name} has a ResNet image tower, whose attention pool takes square images only")
-    size = requested or saved
-    own = spec.model.startswith("config:") or (isinstance(spec, TrainSpec) and spec.patch_dropout > 0)
-    with explained(name, pair(size) if size else None, native, own=own), quiet():
-        if size and not of_timm:
+    size = requested_size or saved_size
+    customised = spec.model.startswith("config:") or (isinstance(spec, TrainSpec) and spec.patch_dropout > 0)
+    with explained(name, pair(size) if size else None, native, own=customised), quiet():
+        if size and not is_timm:
             cfg["vision_cfg"]["image_size"] = size
         model = _create(cfg, preprocess, spec, device)
-        if of_timm and saved:
-            model.visual.set_input_size(saved)
+        if is_timm and saved_size:
+            model.visual.set_input_size(saved_size)
         if stored:
             clip_files.load(model, name, stored)
         elif isinstance(spec, TrainSpec) and device != "meta":
             notes += clip_towers.load(model, clip_towers.requested_towers(spec, name, cfg))
-        if of_timm and requested:
-            model.visual.set_input_size(requested)  # adapts weights of another size
+        if is_timm and requested_size:
+            model.visual.set_input_size(requested_size)  # adapts weights of another size
         if spec.image_size and spec.precision != "fp16":  # CPUs have no convolutions in fp16
-            _try(model, spec.image_size, spec.precision, device)
+            _run_image_tower(model, spec.image_size, spec.precision, device)
         if spec.image_size:
             refuse_cut_images(model.visual, pair(spec.image_size), native)
     return model
@@ -152,7 +153,7 @@ def _create(cfg: Config, preprocess: Config, spec: TrainSpec | EvaluateSpec, dev
     return model
 
 
-def _try(model: Any, size: tuple[int, int], precision: str, device: str) -> None:
+def _run_image_tower(model: Any, size: tuple[int, int], precision: str, device: str) -> None:
     """Run the image tower once. Only then do some towers fail when their patch size does not divide the image size."""
     image = torch.zeros(1, 3, *size, dtype=open_clip.get_input_dtype(precision), device=device)
     with torch.no_grad():

@@ -55,7 +55,7 @@ class Stored:
 
 
 def find(model: str, weights: str, roots: Roots = None) -> Path | Remote:
-    """Return the file of a path, or the file of a tag in the cache or else at Hugging Face.
+    """Return the file with the weights: of a path, or of a tag, whose file is in the cache or else at Hugging Face.
 
     roots: folders below which a path must lie. Errors: Refused.
     """
@@ -69,7 +69,7 @@ def find(model: str, weights: str, roots: Roots = None) -> Path | Remote:
     try:
         return clip_hub.find(repo, _alternatives(file or HF_WEIGHTS_NAME))
     except Unreachable as error:
-        raise _not_here(model, weights, error) from error
+        raise _unreachable(model, weights, error) from error
 
 
 def published(model: str, weights: str) -> Config:
@@ -86,7 +86,7 @@ def fetch(model: str, weights: str, roots: Roots = None) -> Generator[Progress, 
     try:
         return (yield from clip_hub.fetch(location))
     except Unreachable as error:
-        raise _not_here(model, weights, error) from error
+        raise _unreachable(model, weights, error) from error
 
 
 def stored(model: str, weights: str, roots: Roots = None) -> Stored:
@@ -121,8 +121,8 @@ def peek(path: Path, roots: Roots = None) -> Stored:
             raise
         raise Refused(f"{path} holds no weights that can be read: {first_line(error)}") from error
     tensors = content.get("state_dict", content) if isinstance(content, dict) else None
-    named = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
-    if not named or not any(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
+    has_names = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
+    if not has_names or not any(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
         raise Refused(f"{path} holds no weights: neither tensors by their names, nor a `state_dict` of them")
     config = _section(content.get("vitals"), "config")
     return Stored(path, frozenset(name.removeprefix("module.") for name in tensors), config, roots)
@@ -138,7 +138,7 @@ def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
     """Load weights into a model with open_clip, which adapts position tables. On meta, only names and shapes are
     compared.
 
-    Errors: Refused names the differences.
+    Errors: Refused, which names the differences.
     """
     safe = stored.path.suffix == ".safetensors"  # safetensors cannot be read onto meta
     device = "cpu" if safe else next(model.parameters()).device.type
@@ -187,7 +187,7 @@ def _path_of(file: BufferedReader, suffix: str) -> Iterator[Path]:
         yield link
 
 
-def _not_here(model: str, tag: str, why: Unreachable) -> Unreachable:
+def _unreachable(model: str, tag: str, why: Unreachable) -> Unreachable:
     return Unreachable(f"weights {tag!r} of {model} are not in {clip_hub.cache()}, and {why}")
 
 

@@ -1,4 +1,4 @@
-"""Find files of Hugging Face in the cache, get their size, download them, or fail within seconds with a reason."""
+"""Find files of Hugging Face in the cache, get their sizes, and download them; without an answer, fail in seconds."""
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, wait
@@ -46,7 +46,7 @@ class Remote:
         """Return the address, such as `huggingface.co/org/name/file`."""
         return f"{SITE}/{self.repo}/{self.file}"
 
-    def come(self, done: int) -> Progress:
+    def progress(self, done: int) -> Progress:
         """Return the progress of a download. done: bytes so far."""
         mb = f"{done / 1e6:,.0f}" + (f" of {self.size / 1e6:,.0f}" if self.size else "")
         return Progress(done=0, note=f"fetching {self.address}: {mb} MB into {cache()}")
@@ -65,7 +65,7 @@ def find(repo: str, files: Sequence[str]) -> Path | Remote:
     for file in files:
         try:
             ask = partial(get_hf_file_metadata, hf_hub_url(repo, file), timeout=ANSWER_S)
-            return Remote(repo, file, _in_time(ask).size)
+            return Remote(repo, file, _ask_in_time(ask).size)
         except EntryNotFoundError:
             continue
         except Exception as error:  # from the hub, HTTP, sockets, a timeout or HF_HUB_OFFLINE
@@ -78,18 +78,18 @@ def fetch(remote: Remote) -> Generator[Progress, None, Path]:
 
     A stopped download leaves no file. Errors: Unreachable.
     """
-    bar = _told()
+    bar = _silent_bars()
     download = _begin(partial(hf_hub_download, remote.repo, remote.file, etag_timeout=ANSWER_S, tqdm_class=bar))
     try:
         while wait([download], TICK_S).not_done:
-            yield remote.come(bar.most)
+            yield remote.progress(bar.most)
         path = Path(download.result())
     except Exception as error:
         raise _unreachable(remote.address, error) from error
     finally:
         bar.stopped = True
         wait([download], ANSWER_S)  # let it delete the partial file
-    yield remote.come(path.stat().st_size)
+    yield remote.progress(path.stat().st_size)
     return path
 
 
@@ -99,7 +99,7 @@ def _unreachable(what: str, error: Exception) -> Unreachable:
     return Unreachable(f"{what} cannot be reached: {first_line(error).rstrip('.')}")
 
 
-def _in_time(ask: Callable[[], Any]) -> Any:
+def _ask_in_time(ask: Callable[[], Any]) -> Any:
     """Return the result of `ask`. Errors: TimeoutError after ANSWER_S; any error of `ask`."""
     answer = _begin(ask)
     if wait([answer], ANSWER_S).not_done:
@@ -121,14 +121,14 @@ def _begin(ask: Callable[[], Any]) -> Future[Any]:
     return answer
 
 
-def _told() -> Any:
+def _silent_bars() -> Any:
     """Return a class of progress bars that draw nothing.
 
     Its `most` is the largest number of bytes that any bar has reported. Setting `stopped` ends the download at its next
     bytes.
     """
 
-    class Told(tqdm):  # type: ignore[misc]
+    class SilentBar(tqdm):  # type: ignore[misc]
         most = 0
         stopped = False
 
@@ -137,13 +137,13 @@ def _told() -> Any:
             super().__init__(*arguments, **{**options, "disable": False, "leave": False})
 
         def update(self, n: float | None = 1) -> bool | None:
-            if Told.stopped:
+            if SilentBar.stopped:
                 raise _Stopped
             drawn: bool | None = super().update(n)
-            Told.most = max(Told.most, int(self.n))
+            SilentBar.most = max(SilentBar.most, int(self.n))
             return drawn
 
         def display(self, *_: Any, **__: Any) -> None:
             """Do nothing, because progress bars must not appear in the log."""
 
-    return Told
+    return SilentBar

@@ -17,6 +17,7 @@ FILES = ("tokenizer.json", "sentencepiece.bpe.model", "spiece.model", "vocab.txt
 OPTIONS = ("clean", "strip_sep_token")
 """Tokenizer options that a configuration may set. Others would be passed to loaders that can run code from files."""
 SIMPLE_VOCABULARY = 49408
+"""Tokens of open_clip's own tokenizer."""
 Config = dict[str, Any]
 Tokenizer = Callable[[list[str]], torch.Tensor]
 """Converts texts to int64 tokens (texts, context length)."""
@@ -28,7 +29,7 @@ def find(model: str, config: Config) -> Path | clip_hub.Remote | None:
     Nothing is loaded. config: laid out as in open_clip's JSON files.
     Errors: Refused.
     """
-    if not (name := _named(model, config)):
+    if not (name := _hf_name(model, config)):
         return None
     try:
         return clip_hub.find(name, FILES)
@@ -44,8 +45,8 @@ def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
     find(model, config)
     text = config["text_cfg"]
     options = text.get("tokenizer_kwargs") or {}
-    if not (name := _named(model, config)):
-        return _own(context_length, **options)
+    if not (name := _hf_name(model, config)):
+        return _simple_tokenizer(context_length, **options)
     try:
         loaded: Tokenizer = HFTokenizer(
             name,
@@ -60,7 +61,7 @@ def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
 
 
 @lru_cache(maxsize=8)
-def _own(context_length: int, **options: Any) -> Tokenizer:
+def _simple_tokenizer(context_length: int, **options: Any) -> Tokenizer:
     """Return open_clip's own tokenizer.
 
     It is cached, because reading its 49,000 words takes longer than building a small model.
@@ -69,20 +70,24 @@ def _own(context_length: int, **options: Any) -> Tokenizer:
     return tokenizer
 
 
-def _named(model: str, config: Config) -> str:
+def _hf_name(model: str, config: Config) -> str:
     """Return the tokenizer's name at Hugging Face; empty for open_clip's own. Errors: Refused."""
     text = config["text_cfg"]
     name: str = text.get("hf_tokenizer_name") or ""
-    if name and name not in (known := _known()):
-        raise Refused(f"{model} asks for tokenizer {name!r}; those of open_clip's models are {', '.join(known)}")
-    if strange := sorted(set(text.get("tokenizer_kwargs") or {}).difference(OPTIONS)):
-        raise Refused(f"{model} sets {', '.join(strange)} of its tokenizer; known are {', '.join(OPTIONS)}")
+    if name and name not in (known := _known_names()):
+        raise Refused(
+            f"{model} asks for tokenizer {name!r}; the tokenizers of open_clip's models are {', '.join(known)}"
+        )
+    if unknown := sorted(set(text.get("tokenizer_kwargs") or {}).difference(OPTIONS)):
+        raise Refused(f"{model} sets {', '.join(unknown)} for its tokenizer; allowed are {', '.join(OPTIONS)}")
     if not name and (size := text.get("vocab_size", SIMPLE_VOCABULARY)) < SIMPLE_VOCABULARY:
-        raise Refused(f"{model} has {size:,} tokens, and open_clip's own tokenizer, which it takes, has 49,408")
+        raise Refused(
+            f"{model} has {size:,} tokens, but open_clip's own tokenizer, which it uses, has {SIMPLE_VOCABULARY:,}"
+        )
     return name
 
 
-def _known() -> list[str]:
+def _known_names() -> list[str]:
     """Return the tokenizers that open_clip's own models use. No others are downloaded."""
     configs = (open_clip.get_model_config(name) for name in open_clip.list_models())
     return sorted({name for config in configs if (name := config["text_cfg"].get("hf_tokenizer_name"))})

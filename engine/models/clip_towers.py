@@ -22,7 +22,9 @@ from engine.specs import Refused
 from engine.specs.train import TrainSpec
 
 FILES = ("model.safetensors", "pytorch_model.bin")
+"""Files with weights, the preferred one first."""
 SHOWN = 4
+"""Names of tensors that a message lists at most."""
 Config = dict[str, Any]
 Tensors = dict[str, torch.Tensor]
 
@@ -44,7 +46,7 @@ class Tower:
 
 
 def requested_towers(spec: TrainSpec, name: str, cfg: Config) -> list[Tower]:
-    """Return the towers that a request initialises. Errors: Refused if a tower has no pretrained weights."""
+    """Return the towers that start from pretrained weights. Errors: Refused if there are no such weights."""
     towers = []
     if spec.pretrained_image:
         source = cfg["vision_cfg"].get("timm_model_name")
@@ -72,8 +74,8 @@ def find(tower: Tower) -> Path | Remote:
         return clip_hub.find(tower.repo, FILES)
     except Unreachable as error:
         raise Unreachable(
-            f"{tower.what} (about {_mb(tower):,.0f} MB) are not in {clip_hub.cache()}, and {error}. On a machine with "
-            f"internet, run `hf download {tower.repo} {FILES[0]}` and copy that cache folder here; or leave "
+            f"{tower.what} (about {_size_mb(tower):,.0f} MB) are not in {clip_hub.cache()}, and {error}. On a machine "
+            f"with internet, run `hf download {tower.repo} {FILES[0]}` and copy that cache folder here; or leave "
             f"pretrained_{tower.part} out"
         ) from error
 
@@ -96,17 +98,17 @@ def load(model: Any, towers: Iterable[Tower]) -> list[str]:
         for _ in fetch([tower]):
             pass
         path = find(tower)
-        assert isinstance(path, Path), "it was fetched"
+        assert isinstance(path, Path), "fetch has downloaded it"
         part = model.visual.trunk if tower.part == "image" else model.text.transformer
         try:
             with torch.random.fork_rng(devices=[]), quiet():
-                given = (_image if tower.part == "image" else _text)(model, tower, _read(path))
+                adapted = (_adapt_image if tower.part == "image" else _adapt_text)(model, tower, _read(path))
         except (RuntimeError, ValueError, KeyError, OSError, SafetensorError, pickle.UnpicklingError) as error:
             raise Refused(f"{tower.what} cannot be loaded from {path}: {error}") from error
-        own = part.state_dict()
-        taken = {name: value for name, value in given.items() if name in own and own[name].shape == value.shape}
-        part.load_state_dict(taken, strict=False)
-        notes.append(_note(tower, sorted(own.keys() - taken.keys()), len(own)))
+        state = part.state_dict()
+        loaded = {name: value for name, value in adapted.items() if name in state and state[name].shape == value.shape}
+        part.load_state_dict(loaded, strict=False)
+        notes.append(_note(tower, sorted(state.keys() - loaded.keys()), len(state)))
     return notes
 
 
@@ -116,13 +118,13 @@ def _note(tower: Tower, random: list[str], count: int) -> str:
     return f"the {tower.part} tower starts from {tower.repo} ({count - len(random)} of {count} tensors){rest}"
 
 
-def _image(_model: Any, tower: Tower, tensors: Tensors) -> Tensors:
+def _adapt_image(_model: Any, tower: Tower, tensors: Tensors) -> Tensors:
     """Return the state dict of timm's model after timm has adapted these weights to it."""
     whole = timm.create_model(tower.source, pretrained=True, pretrained_cfg_overlay={"state_dict": tensors})
     return dict(whole.state_dict())
 
 
-def _text(model: Any, _tower: Tower, tensors: Tensors) -> Tensors:
+def _adapt_text(model: Any, _tower: Tower, tensors: Tensors) -> Tensors:
     """Return the state dict of the language model with these weights, without its decoder."""
     config = model.text.config
     kind: Any = transformers.AutoModel._model_mapping[type(config)]
@@ -140,8 +142,8 @@ def _read(path: Path) -> Tensors:
     return tensors
 
 
-def _mb(tower: Tower) -> float:
-    """Return the size of a tower's weights in MB, in float32."""
+def _size_mb(tower: Tower) -> float:
+    """Return the size of a tower's weights in float32, in MB."""
     with torch.device("meta"), quiet():
         if tower.part == "image":
             model: Any = timm.create_model(tower.source)

@@ -97,8 +97,8 @@ def create(spec: TrainSpec | EvaluateSpec, *, weights: str, roots: Roots = None)
 
 def preprocessing(model: Any, spec: TrainSpec | EvaluateSpec) -> Config:
     """Return the preprocessing of images: the values of the request, else those of the model's weights."""
-    given = images.preprocessing(spec) if isinstance(spec, TrainSpec) else {}
-    return {**model.visual.preprocess_cfg, "size": pair(model.visual.image_size), **given}
+    requested_values = images.preprocessing(spec) if isinstance(spec, TrainSpec) else {}
+    return {**model.visual.preprocess_cfg, "size": pair(model.visual.image_size), **requested_values}
 
 
 def train_transform(preprocess: Config, spec: TrainSpec | EvaluateSpec) -> Transform:
@@ -169,12 +169,12 @@ def arrange(model: Any, spec: TrainSpec) -> list[str]:
             raise Refused(f"{spec.lock_text_unlocked_layers} unlocked layers are the whole text tower: give fewer")
         trained = _count_trained(model)
     if spec.lock_image or spec.lock_text:
-        every = sum(weight.numel() for weight in model.parameters())
-        notes.append(f"{trained:,} of {every:,} parameters are trained, the others are locked")
+        total = sum(weight.numel() for weight in model.parameters())
+        notes.append(f"{trained:,} of {total:,} parameters are trained, the others are locked")
     if spec.grad_checkpointing:
         model.set_grad_checkpointing(True)
         if isinstance(model.visual, ModifiedResNet):
-            notes.append("a CLIP ResNet cannot check-point its activations: those of the image tower are kept")
+            notes.append("a CLIP ResNet cannot checkpoint its activations, so the image tower keeps all of them")
     if spec.use_bn_sync and not batch_norm.synchronise(model, spec.device):
         raise Refused(f"{spec.model} has no trainable batch norm: leave use_bn_sync out")
     if spec.channels_last:
@@ -197,7 +197,7 @@ def lock_image(model: Any, unlocked_groups: int, *, freeze_bn_stats: bool) -> No
             model.visual.lock(unlocked_groups=unlocked_groups, freeze_bn_stats=freeze_bn_stats)
     except (AssertionError, AttributeError, KeyError, RuntimeError) as error:
         raise Refused(
-            f"this image tower cannot be locked but for {unlocked_groups} groups ({error}): lock it as a whole"
+            f"this image tower cannot be locked except its last {unlocked_groups} groups ({error}): lock it as a whole"
         ) from error
 
 

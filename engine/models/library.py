@@ -72,9 +72,9 @@ def run(name: str, built: Built) -> None:
         raise size_refused(name, built.image_size, built.native_size, error) from error
 
 
-def _expected(record: logging.LogRecord) -> bool:
-    """Return False for open_clip's warnings about missing weights, because all models are built without weights
-    here."""
+def _is_unexpected(record: logging.LogRecord) -> bool:
+    """Return whether to log a record: not open_clip's warnings about missing weights, because models are built
+    without weights here."""
     return not record.getMessage().startswith(
         ("No pretrained weights loaded for model", "Local config loaded, but no CLIP weights found")
     )
@@ -82,12 +82,13 @@ def _expected(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
+    """Silence open_clip's warnings about missing weights."""
     # open_clip logs through logging.warning(), which installs a handler if the root logger has no handler.
     root, placeholder = logging.getLogger(), logging.NullHandler()
-    root.addFilter(_expected)
+    root.addFilter(_is_unexpected)
     root.addHandler(placeholder)
     try:
         yield
     finally:
         root.removeHandler(placeholder)
-        root.removeFilter(_expected)
+        root.removeFilter(_is_unexpected)

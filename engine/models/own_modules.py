@@ -33,7 +33,7 @@ def search_path() -> str:
 def build(name: str, wanted: Wanted) -> Built:
     """Return the module that a factory makes, with one batch of images (batch, channels, height, width).
 
-    The factory is called with the wanted keywords and no other arguments, under its device as torch's default.
+    The factory is called with only the wanted keywords, while the wanted device is torch's default.
     Errors: ModelNotFound; Refused when a keyword does not fit; those of the factory.
     """
     factory = _find(name)

@@ -28,10 +28,10 @@ def loss(name: ModelName, output: Any) -> torch.Tensor:
     """
     leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     if not leaves:
-        raise ValueError(f"{name} gives nothing that a gradient could begin at")
+        raise ValueError(f"{name} has no output that a gradient can start from")
     features = [leaf for leaf in leaves if leaf.dim() > 1] or leaves
-    used = features if name.library == "open_clip" or name.is_own else features[:1]
-    total = torch.stack([tensor.sum() / tensor.numel() for tensor in used]).sum()
+    loss_tensors = features if name.library == "open_clip" or name.is_own else features[:1]
+    total = torch.stack([tensor.sum() / tensor.numel() for tensor in loss_tensors]).sum()
     return total / 1000 if suite.is_in(name, suite.SCALED_LOSS) else total
 
 
@@ -61,7 +61,7 @@ def timm_optimizer(kind: str, model: torch.nn.Module, **settings: Any) -> torch.
         if missing := [setting for setting in settings if not getattr(info, f"has_{setting}", True)]:
             raise Refused(f"{kind} takes no {' and no '.join(missing)}: leave it out")
         if info.second_order:
-            raise Refused(f"{kind} needs second derivatives, which a step here does not compute: take another")
+            raise Refused(f"{kind} needs second derivatives, which this program does not compute: take another")
         return create_optimizer_v2(model, name, **settings)
     except (TypeError, AssertionError, ImportError, RuntimeError, ValueError) as error:
         if isinstance(error, Refused):

@@ -16,7 +16,7 @@ IMAGENET = 1000
 """Classes of ImageNet-1k."""
 LOADING = ("checkpoint_path", "cache_dir", "feature_cfg", "model_cfg", "kwargs_filter", "pruned", "device", "dtype")
 """Keywords of timm's builder that read files, replace the architecture's own tables, or place the model elsewhere. All
-that begin with `pretrained` are refused too: weights are random, nothing is downloaded and no file is read."""
+keywords that begin with `pretrained` are refused too: weights are random, nothing is downloaded and no file is read."""
 
 
 def families() -> dict[str, str]:
@@ -49,12 +49,12 @@ def build(name: str, wanted: Wanted) -> Built:
 
     Errors: Refused if it does not support the requested image size or does not take an option.
     """
-    made_for, tested_at, channels = _input(timm.get_pretrained_cfg(name))
-    native_size = tested_at if wanted.test_size else made_for
+    train_size, test_size, channels = _input(timm.get_pretrained_cfg(name))
+    native_size = test_size if wanted.test_size else train_size
     size = wanted.image_size or native_size
     options = _options(name, wanted)
     with torch.device(wanted.device):
-        model = _create(name, options) if size == made_for else _resized(name, size, native_size, options)
+        model = _create(name, options) if size == train_size else _resized(name, size, native_size, options)
     width = getattr(model, "num_features", None)  # a list of features (features_only) has none
     return Built(
         model=model.to(wanted.dtype).eval(),
@@ -63,7 +63,7 @@ def build(name: str, wanted: Wanted) -> Built:
         family=family(name),
         image_size=size,
         native_size=native_size,
-        test_size=tested_at,
+        test_size=test_size,
         image_width=width if width is None else int(width),
     )
 
@@ -79,14 +79,14 @@ def _options(name: str, wanted: Wanted) -> dict[str, Any]:
     """Return the keywords for timm.create_model. Errors: Refused."""
     for keyword in wanted.model_kwargs:
         if keyword in FIELDS:
-            raise Refused(f"timm:{name}: {keyword} is no keyword here: give {FIELDS[keyword]} instead")
+            raise Refused(f"timm:{name}: {keyword} has a field of its own: set {FIELDS[keyword]} instead of a keyword")
         if keyword.startswith("pretrained") or keyword in LOADING:
             raise Refused(
                 f"timm:{name}: the keyword {keyword} is not taken, because models are built with random weights and "
                 "without reading files"
             )
-    own = {"num_classes": wanted.num_classes, "in_chans": wanted.in_chans}
-    return {option: value for option, value in own.items() if value is not None} | wanted.model_kwargs
+    options = {"num_classes": wanted.num_classes, "in_chans": wanted.in_chans}
+    return {option: value for option, value in options.items() if value is not None} | wanted.model_kwargs
 
 
 def _create(name: str, options: dict[str, Any]) -> Any:
@@ -100,8 +100,8 @@ def _create(name: str, options: dict[str, Any]) -> Any:
 
 
 def _option_refused(name: str, options: dict[str, Any], why: Exception) -> Refused:
-    given = ", ".join(f"{option}={value!r}" for option, value in options.items())
-    return Refused(f"timm:{name} cannot be built with {given}: {type(why).__name__}: {why}")
+    settings = ", ".join(f"{option}={value!r}" for option, value in options.items())
+    return Refused(f"timm:{name} cannot be built with {settings}: {type(why).__name__}: {why}")
 
 
 def _resized(name: str, size: tuple[int, int], native: tuple[int, int], options: dict[str, Any]) -> Any:

@@ -43,8 +43,8 @@ def numbers(precision: str, device: str) -> Numbers:
             raise Refused(f"tf32 needs an NVIDIA GPU of compute capability 8.0 or more, which {device} is not")
         return Numbers("float32", tf32=True)
     if precision.startswith("amp"):
-        own = "float16" if device.startswith("cuda") else "bfloat16"
-        return Numbers("float32", autocast=precision.removeprefix("amp").lstrip("_") or own)
+        default = "float16" if device.startswith("cuda") else "bfloat16"
+        return Numbers("float32", autocast=precision.removeprefix("amp").lstrip("_") or default)
     return Numbers(precision)
 
 
@@ -69,7 +69,7 @@ def settling_calls(variant: Variant, device: str) -> int:
 
 @contextmanager
 def switches(
-    found: Numbers,
+    types: Numbers,
     *,
     training: bool,
     cudnn_benchmark: bool,
@@ -81,15 +81,15 @@ def switches(
 
     strict: raise an error when an operation has no deterministic form, instead of logging a warning.
     freezing: inductor folds weights into constants. Both dynamo and inductor read this switch when they compile, so
-    that an option of torch.compile would not reach all of it.
+    an option of torch.compile would not be enough.
     """
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32, torch.get_deterministic_debug_mode()
     cudnn = torch.backends.cudnn.flags(
-        enabled=True, benchmark=cudnn_benchmark, deterministic=deterministic, allow_tf32=found.tf32
+        enabled=True, benchmark=cudnn_benchmark, deterministic=deterministic, allow_tf32=types.tf32
     )
     try:
-        matmul.allow_tf32 = found.tf32
+        matmul.allow_tf32 = types.tf32
         _set_determinism((1 + strict) if deterministic else 0)
         with cudnn, torch.set_grad_enabled(training), _freezing() if freezing else nullcontext():
             yield
@@ -133,7 +133,7 @@ def build(name: str, wanted: Wanted, variant: Variant, *, training: bool, build:
             raise Refused(f"{name} has no gradient checkpointing")
         model.set_grad_checkpointing(True)
     if variant.reparameterized:
-        model = _reparameterized(name, model, training)
+        model = _reparameterize(name, model, training)
     model.train(training)
     if not variant.channels_last:
         return replace(built, model=model)
@@ -158,9 +158,9 @@ def _fast_norm() -> Iterator[None]:
         set_fast_norm(before)  # type: ignore[no-untyped-call]
 
 
-def _reparameterized(name: str, model: torch.nn.Module, training: bool) -> torch.nn.Module:
+def _reparameterize(name: str, model: torch.nn.Module, training: bool) -> torch.nn.Module:
     if training:
-        raise Refused("a reparameterised model is for inference: its branches are merged")
+        raise Refused("a reparameterised model is for inference only, because its branches are merged")
     from timm.utils import reparameterize_model  # type: ignore[attr-defined]
 
     with next(model.parameters()).device:  # timm creates the merged layers on this device
@@ -170,7 +170,7 @@ def _reparameterized(name: str, model: torch.nn.Module, training: bool) -> torch
     return merged
 
 
-def runner(variant: Variant, built: Built, found: Numbers, device: str) -> Callable[[], Any]:
+def runner(variant: Variant, built: Built, types: Numbers, device: str) -> Callable[[], Any]:
     """Return a function that runs one forward pass per call.
 
     trace, export and cudagraphs are captured here; torch.compile captures at the first call. Traces and CUDA graphs
@@ -178,11 +178,13 @@ def runner(variant: Variant, built: Built, found: Numbers, device: str) -> Calla
     """
     model, inputs = built.model, built.inputs
     autocast = partial(
-        torch.autocast, device.partition(":")[0], dtype=DTYPES.get(found.autocast), enabled=bool(found.autocast)
+        torch.autocast, device.partition(":")[0], dtype=DTYPES.get(types.autocast), enabled=bool(types.autocast)
     )
     if variant.execution in ("trace", "cudagraphs"):
         with autocast(cache_enabled=False):  # a cached cast would be captured as a constant
-            return partial(traced(model, inputs), *inputs) if variant.execution == "trace" else _graphed(model, inputs)
+            if variant.execution == "trace":
+                return partial(traced(model, inputs), *inputs)
+            return _cuda_graph(model, inputs)
     run: Callable[..., Any] = model
     if variant.execution == "compile":
         run = compiled(
@@ -194,22 +196,22 @@ def runner(variant: Variant, built: Built, found: Numbers, device: str) -> Calla
         )
     elif variant.execution == "export":
         run = torch.export.export(model, inputs).module()
-    return _under(autocast, partial(run, *inputs)) if found.autocast else partial(run, *inputs)
+    return _in_context(autocast, partial(run, *inputs)) if types.autocast else partial(run, *inputs)
 
 
-def compiled(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Return a function compiled by torch.compile, with its own count of recompilations.
 
     Variants of one model share its code. Beyond torch's limit of 8 recompilations it would silently run in eager mode.
     """
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
-        how["isolate_recompiles"] = True
-    else:  # torch 2.11 counts all of them together
+        options["isolate_recompiles"] = True
+    else:  # torch 2.11 counts the recompilations of all variants together
         from torch._dynamo import config
 
         config.recompile_limit = MOST_RECOMPILATIONS
-    done: Callable[..., Any] = torch.compile(function, **how)
-    return done
+    compiled_function: Callable[..., Any] = torch.compile(function, **options)
+    return compiled_function
 
 
 @contextmanager
@@ -225,11 +227,11 @@ def torchscript_warnings_off() -> Iterator[None]:
 def traced(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
     """Return a model traced with these inputs. Tracing calls it once."""
     with torchscript_warnings_off():
-        done: Callable[..., Any] = torch.jit.trace(model, inputs, check_trace=False)  # type: ignore[no-untyped-call]
-    return done
+        traced_model: Callable[..., Any] = torch.jit.trace(model, inputs, check_trace=False)  # type: ignore[no-untyped-call]
+    return traced_model
 
 
-def _under(context: Callable[[], AbstractContextManager[Any]], run: Callable[[], Any]) -> Callable[[], Any]:
+def _in_context(context: Callable[[], AbstractContextManager[Any]], run: Callable[[], Any]) -> Callable[[], Any]:
     def call() -> Any:
         with context():
             return run()
@@ -237,18 +239,18 @@ def _under(context: Callable[[], AbstractContextManager[Any]], run: Callable[[],
     return call
 
 
-def _graphed(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], Any]:
+def _cuda_graph(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], Any]:
     """Return the forward pass as one CUDA graph; with gradients, one graph each for forward and backward."""
     if torch.is_grad_enabled():
         with steps.buffers_kept(model):  # the warm-up changes the buffers
             graphed: Callable[..., Any] = torch.cuda.make_graphed_callables(model, inputs, allow_unused_input=True)
         return partial(graphed, *inputs)
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
         for _ in range(GRAPH_WARMUP):
             model(*inputs)
-    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         output = model(*inputs)

@@ -87,8 +87,8 @@ def lstm_layernorm(x: Tensor, state: State, weights: list[Tensor]) -> State:
     from_h = torch.layer_norm(torch.mm(h, weights[1].t()), weights[4].shape, weights[4], weights[5])
     enter, forget, new, out = (from_x + from_h).chunk(4, 1)
     c = torch.sigmoid(forget) * c + torch.sigmoid(enter) * torch.tanh(new)
-    shown = torch.layer_norm(c, weights[6].shape, weights[6], weights[7])
-    return torch.sigmoid(out) * torch.tanh(shown), c
+    normalized_c = torch.layer_norm(c, weights[6].shape, weights[6], weights[7])
+    return torch.sigmoid(out) * torch.tanh(normalized_c), c
 
 
 def _normalized(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def projected(step: Step) -> Step:
     return with_projection
 
 
-def _nothing(xs: Tensor, weights: list[Tensor]) -> Tensor:
+def _unchanged(xs: Tensor, weights: list[Tensor]) -> Tensor:
     return xs
 
 
@@ -136,7 +136,7 @@ class Cell:
     step: Step
     weights: tuple[str, ...] = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     """Beginnings of the names of the weights of one layer and direction, in the order that `step` takes them."""
-    hoist: Hoist = _nothing
+    hoist: Hoist = _unchanged
 
 
 _NORMS = ("norm_ih_weight", "norm_ih_bias", "norm_hh_weight", "norm_hh_bias", "norm_cell_weight", "norm_cell_bias")

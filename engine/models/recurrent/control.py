@@ -30,7 +30,7 @@ EPSILON = {"tf32": 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Distance from 1 to the next larger number, by precision."""
 TOLERANCE = 1e-3
 """Largest error in float32, as in PyTorch's fastrnns benchmark. The limit of every precision without an EPSILON."""
-EAGERS = 3
+EAGER_FACTOR = 3
 """Allow this many times the error of the eager layer in the same precision. This is the rule of PyTorch's dynamo
 benchmark, as in engine/measure/accuracy.py."""
 LOOSEST = 0.5
@@ -100,14 +100,16 @@ class Control:
             # the CPU replaces mps, which has no float64, and other accelerators, which may have none
             device = self._spec.device if self._spec.device.startswith("cuda") else "cpu"
             with torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
-                outputs, gradients = _plainly(self._spec, name, device, torch.float64)
-            gradients_64 = {key: value.cpu() for key, value in (gradients or {}).items() if value is not None}
+                outputs, gradients = _expected_result(self._spec, name, device, torch.float64)
+            gradients_64 = {
+                parameter: value.cpu() for parameter, value in (gradients or {}).items() if value is not None
+            }
             self._truths[key] = Truth(tuple(output.cpu() for output in outputs), gradients_64)
         return self._truths[key]
 
     def tolerance(self, name: str) -> float:
-        """Return the largest allowed error of a runner: 1e-3 in float32, otherwise EAGERS times the eager layer's
-        error.
+        """Return the largest allowed error of a runner: 1e-3 in float32, otherwise EAGER_FACTOR times the
+        error of the eager layer, but at least ROUNDINGS epsilons and at most LOOSEST.
 
         The eager layer runs operator by operator. In half precision it runs on the CPU, because accelerators fuse its
         cells, and fused cells round less often than a correct runner may.
@@ -116,14 +118,14 @@ class Control:
             return TOLERANCE
         key = (*_truth_key(name), RUNNERS[name].one_by_one)
         if key not in self._tolerances:
-            cells = self._spec.precision != "tf32" and self._spec.family != "resnet"
-            around = _unfused(name) if cells else settings(variants.numbers(self._spec.precision, self._spec.device))
-            with around:
-                device = "cpu" if cells else self._spec.device
-                outputs, gradients = _plainly(self._spec, name, device, weights.dtype(self._spec))
+            is_cell = self._spec.precision != "tf32" and self._spec.family != "resnet"
+            context = _unfused(name) if is_cell else settings(variants.numbers(self._spec.precision, self._spec.device))
+            with context:
+                device = "cpu" if is_cell else self._spec.device
+                outputs, gradients = _expected_result(self._spec, name, device, weights.dtype(self._spec))
             eager = self._errors(name, outputs, gradients, LOOSEST).worst
             least = ROUNDINGS * EPSILON[self._spec.precision]
-            self._tolerances[key] = min(LOOSEST, max(least, EAGERS * eager))
+            self._tolerances[key] = min(LOOSEST, max(least, EAGER_FACTOR * eager))
         return self._tolerances[key]
 
     def _errors(
@@ -132,9 +134,9 @@ class Control:
         truth = self.truth(name)
         gradient_error = None
         if gradients is not None:
-            judge = _together if self._spec.family in WITH_RELU else _worst
-            gradient_error = judge(list(gradients.values()), [truth.gradients[parameter] for parameter in gradients])
-        return Errors(_worst(list(outputs), list(truth.outputs)), gradient_error, tolerance)
+            error_of = _joint_error if self._spec.family in WITH_RELU else _largest_error
+            gradient_error = error_of(list(gradients.values()), [truth.gradients[parameter] for parameter in gradients])
+        return Errors(_largest_error(list(outputs), list(truth.outputs)), gradient_error, tolerance)
 
 
 @contextmanager
@@ -176,14 +178,14 @@ def _clear(parameters: Mapping[str, torch.nn.Parameter]) -> None:
         parameter.grad = None
 
 
-def _worst(found: list[Tensor | None], wanted: list[Tensor]) -> float:
+def _largest_error(found: list[Tensor | None], wanted: list[Tensor]) -> float:
     """Return the largest error of any tensor. inf when one is missing, has another shape, or is not finite."""
     if len(found) != len(wanted):
         return inf
     return max(_error(one, true) for one, true in zip(found, wanted, strict=True))
 
 
-def _together(found: list[Tensor | None], wanted: list[Tensor]) -> float:
+def _joint_error(found: list[Tensor | None], wanted: list[Tensor]) -> float:
     """Return the squared norm of the difference of all tensors / that of the truth, or / 1 if the truth is zero."""
     if any(one is None or one.shape != true.shape for one, true in zip(found, wanted, strict=True)):
         return inf
@@ -196,10 +198,10 @@ def _error(found: Tensor | None, wanted: Tensor) -> float:
     """Return the norm of the difference / norm of the truth."""
     if found is None or found.shape != wanted.shape:
         return inf
-    return sqrt(_together([found], [wanted]))
+    return sqrt(_joint_error([found], [wanted]))
 
 
-def _plainly(
+def _expected_result(
     spec: RecurrentSpec, name: str, device: str, dtype: torch.dtype
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor | None] | None]:
     """Compute a runner's expected outputs and gradients, without its code."""
@@ -231,7 +233,7 @@ def _recurrent(
         parameters = {key: torch.nn.Parameter(value.to(device, dtype)) for key, value in drawn}
         return parameters, partial(by_hand, spec, network, parameters, inputs)
     layer = weights.torch_layer(spec).to(weights.dtype(spec)).to(device, dtype)
-    call = _one_by_one if RUNNERS[name].one_by_one else native.called_packed
+    call = _one_by_one if RUNNERS[name].one_by_one else native.call_packed
     return dict(layer.named_parameters()), partial(call, layer, inputs)
 
 
@@ -242,7 +244,7 @@ def _one_by_one(layer: torch.nn.RNNBase, inputs: Inputs) -> tuple[Tensor, ...]:
     for place, steps in enumerate(inputs.lengths):
         x = inputs.x.select(batch, place)[:steps].unsqueeze(batch)
         h, c = (state[:, place : place + 1].contiguous() for state in (inputs.h, inputs.c))
-        results.append(native.called_packed(layer, Inputs(x, h, c, [steps])))
+        results.append(native.call_packed(layer, Inputs(x, h, c, [steps])))
     outputs, *states = zip(*results, strict=True)
     padded = pad_sequence([output.squeeze(batch) for output in outputs], layer.batch_first)
     return (padded, *(torch.cat(states_of_one, dim=1) for states_of_one in states))

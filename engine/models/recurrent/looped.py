@@ -17,7 +17,7 @@ from engine.models.variants import Numbers, compiled
 from engine.specs import RecurrentSpec
 
 DROPPED = 0.4
-"""Share of the values between two layers that networks with dropout set to zero, as in fastrnns."""
+"""Share of the values between two layers that networks with dropout replace by zero, as in fastrnns."""
 VARIED_CELLS = {
     "jit_premul": "lstm_premul",
     "jit_premul_bias": "lstm_premul_bias",
@@ -27,23 +27,25 @@ VARIED_CELLS = {
 """Cells in CELLS, by runner, for runners that do not use the cell of their family."""
 
 
-def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
+def build(name: str, spec: RecurrentSpec, types: Numbers) -> Network:
     """Return the network of a runner with our own loop."""
     cell = VARIED_CELLS.get(name, "lstm" if spec.family == "vl_lstm" else spec.family)
     # inputs come before the weights: sizes that do not fit in memory fail here, at once
     inputs = weights.inputs(spec).to(spec.device, weights.dtype(spec))
-    own = {
+    parameters = {
         place: torch.nn.Parameter(value.to(spec.device, copy=True))
         for place, value in weights.drawn(spec, cell).items()
     }
     options = SimpleNamespace(dropout=DROPPED if name.endswith("_dropout") else 0.0)
-    layers = [[own[f"{weight}_{place}"] for weight in weights.names(spec, cell)] for place in weights.places(spec)]
+    layers = [
+        [parameters[f"{weight}_{place}"] for weight in weights.names(spec, cell)] for place in weights.places(spec)
+    ]
     return Network(
         name=name,
         capture=partial(_capture, name, spec, cell, inputs, layers, options),
-        parameters=own,
+        parameters=parameters,
         cotangent=weights.cotangent(spec, of_states=name == "jit_simple").to(spec.device),
-        settings=partial(settings, found),
+        settings=partial(settings, types),
         checked=partial(undropped, options),
     )
 
@@ -52,21 +54,21 @@ def _capture(
     name: str, spec: RecurrentSpec, cell: str, inputs: Inputs, layers: list[list[torch.nn.Parameter]], options: Any
 ) -> Run:
     loop = _loop(name, cell, spec)
-    ways = weights.directions(spec)
+    directions = weights.directions(spec)
 
     def run() -> tuple[torch.Tensor, ...]:
         xs = inputs.x.transpose(0, 1) if spec.batch_first else inputs.x
         extra = inputs.lengths if spec.family == "vl_lstm" else options.dropout
-        output, h, c = loop(xs, inputs.h, inputs.c, layers, ways, extra)
+        output, h, c = loop(xs, inputs.h, inputs.c, layers, directions, extra)
         output = output.transpose(0, 1) if spec.batch_first else output
         return (output, h, c) if c.shape[-1] else (output, h)
 
     def run_flat() -> tuple[torch.Tensor, ...]:
         xs = inputs.x.transpose(0, 1) if spec.batch_first else inputs.x
-        last: tuple[torch.Tensor, ...] = loop(
-            xs, list(inputs.h), list(inputs.c), [weight for own in layers for weight in own]
+        final_states: tuple[torch.Tensor, ...] = loop(
+            xs, list(inputs.h), list(inputs.c), [weight for layer in layers for weight in layer]
         )
-        return last
+        return final_states
 
     return run_flat if name == "jit_simple" else run
 

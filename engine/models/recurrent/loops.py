@@ -1,7 +1,8 @@
 """Define the loops around a cell: over time steps, over layers and directions, over sequences of different lengths.
 
 Each loop takes a function and returns a function. TorchScript and torch.compile accept the result as a whole; any inner
-function may be scripted or compiled separately instead. T time steps, B sequences, L layers times directions.
+function may be scripted or compiled separately instead. Shapes: T time steps, B sequences, L layers times
+directions; I, P and H as in cells.py.
 """
 
 from collections.abc import Callable
@@ -14,9 +15,9 @@ from torch.nn.utils.rnn import pad_sequence
 from engine.models.recurrent.cells import Hoist, State, Step
 
 Layer = Callable[[Tensor, State, list[Tensor], bool], tuple[Tensor, State]]
-Found = tuple[Tensor, Tensor, Tensor]
+Result = tuple[Tensor, Tensor, Tensor]
 """The output of the last layer (T, B, P x directions), and all final states: h (L, B, P), c (L, B, H)."""
-Layers = Callable[[Tensor, Tensor, Tensor, list[list[Tensor]], int, float], Found]
+Layers = Callable[[Tensor, Tensor, Tensor, list[list[Tensor]], int, float], Result]
 
 
 def over_steps(step: Step, hoist: Hoist) -> Layer:
@@ -68,18 +69,18 @@ def last_state_only(step: Step) -> Callable[[Tensor, list[Tensor], list[Tensor],
 
     def last(xs: Tensor, h: list[Tensor], c: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor]:
         per_layer = len(weights) // len(h)
-        own = [weights[per_layer * i : per_layer * (i + 1)] for i in range(len(h))]
+        layer_weights = [weights[per_layer * i : per_layer * (i + 1)] for i in range(len(h))]
         states = [(h[i], c[i]) for i in range(len(h))]
         for x in xs.unbind(0):
             for i in range(len(states)):
-                states[i] = step(x, states[i], own[i])
+                states[i] = step(x, states[i], layer_weights[i])
                 x = states[i][0]
         return torch.stack([state[0] for state in states]), torch.stack([state[1] for state in states])
 
     return last
 
 
-def over_sequences(layers: Layers) -> Callable[[Tensor, Tensor, Tensor, list[list[Tensor]], int, list[int]], Found]:
+def over_sequences(layers: Layers) -> Callable[[Tensor, Tensor, Tensor, list[list[Tensor]], int, list[int]], Result]:
     """Return a loop over sequences, each with its own length. Outputs are padded with zeros to the longest."""
 
     def sequences(
@@ -89,11 +90,11 @@ def over_sequences(layers: Layers) -> Callable[[Tensor, Tensor, Tensor, list[lis
         last_h: list[Tensor] = []
         last_c: list[Tensor] = []
         for i, length in enumerate(lengths):
-            one = xs[:length, i : i + 1]
-            output, own_h, own_c = layers(one, h[:, i : i + 1], c[:, i : i + 1], weights, directions, 0.0)
+            sequence = xs[:length, i : i + 1]
+            output, h_of_one, c_of_one = layers(sequence, h[:, i : i + 1], c[:, i : i + 1], weights, directions, 0.0)
             outputs.append(output.squeeze(1))
-            last_h.append(own_h)
-            last_c.append(own_c)
+            last_h.append(h_of_one)
+            last_c.append(c_of_one)
         return pad_sequence(outputs), torch.cat(last_h, 1), torch.cat(last_c, 1)
 
     return sequences

@@ -15,42 +15,43 @@ from engine.models.variants import Numbers, compiled
 from engine.specs import RecurrentSpec
 
 
-def build(name: str, spec: RecurrentSpec, found: Numbers, *, dropout: float, cudnn: bool) -> Network:
-    """Return the network of torch's own layers. dropout: share dropped between them. cudnn: whether it may be used."""
-    kind = weights.dtype(spec)
-    inputs = weights.inputs(spec).to(spec.device, kind)  # before the weights, to fail early, as in looped
-    layer = weights.torch_layer(spec, dropout if spec.num_layers > 1 else 0.0).to(spec.device, kind)
+def build(name: str, spec: RecurrentSpec, types: Numbers, *, dropout: float, cudnn: bool) -> Network:
+    """Return the network of torch's own layers. dropout: share zeroed between layers. cudnn: whether it may be used."""
+    dtype = weights.dtype(spec)
+    inputs = weights.inputs(spec).to(spec.device, dtype)  # before the weights, to fail early, as in looped
+    layer = weights.torch_layer(spec, dropout if spec.num_layers > 1 else 0.0).to(spec.device, dtype)
     layer.flatten_parameters()
-    bound = name.endswith("_layernorm")
+    # the norms of this runner only show the least extra time, so it has no backward pass
+    lower_bound = name.endswith("_layernorm")
     return Network(
         name=name,
         capture=partial(_capture, name, spec, layer, inputs),
         parameters=dict(layer.named_parameters()),
-        cotangent=None if bound else weights.cotangent(spec).to(spec.device),
-        settings=partial(settings, found, cudnn=cudnn),
+        cotangent=None if lower_bound else weights.cotangent(spec).to(spec.device),
+        settings=partial(settings, types, cudnn=cudnn),
         checked=partial(undropped, layer),
     )
 
 
 def _capture(name: str, spec: RecurrentSpec, layer: torch.nn.RNNBase, inputs: Inputs) -> Run:
     if name == "compile_lstm":
-        return partial(called, compiled(layer), inputs)
+        return partial(call, compiled(layer), inputs)
     if name.endswith("_layernorm"):
-        return _with_norms(partial(called, layer, inputs), spec)
-    return partial(called_packed if spec.family == "vl_lstm" else called, layer, inputs)
+        return _with_norms(partial(call, layer, inputs), spec)
+    return partial(call_packed if spec.family == "vl_lstm" else call, layer, inputs)
 
 
-def called(layer: Callable[..., Any], inputs: Inputs) -> tuple[Tensor, ...]:
+def call(layer: Callable[..., Any], inputs: Inputs) -> tuple[Tensor, ...]:
     """Return the output and the last states as one flat tuple."""
     return _flat(*layer(inputs.x, inputs.state))
 
 
-def called_packed(layer: Any, inputs: Inputs) -> tuple[Tensor, ...]:
+def call_packed(layer: Any, inputs: Inputs) -> tuple[Tensor, ...]:
     """Return the same as `called` for sequences of different lengths: packed before, padded with zeros after."""
-    first = layer.batch_first
-    packed = pack_padded_sequence(inputs.x, torch.tensor(inputs.lengths), batch_first=first, enforce_sorted=False)
+    batch_first = layer.batch_first
+    packed = pack_padded_sequence(inputs.x, torch.tensor(inputs.lengths), batch_first=batch_first, enforce_sorted=False)
     output, last = layer(packed, inputs.state)
-    return _flat(pad_packed_sequence(output, batch_first=first)[0], last)
+    return _flat(pad_packed_sequence(output, batch_first=batch_first)[0], last)
 
 
 def _flat(output: Tensor, last: Any) -> tuple[Tensor, ...]:

@@ -45,9 +45,9 @@ def undropped(layer: Any) -> Iterator[None]:
 
 
 @contextmanager
-def settings(found: Numbers, *, cudnn: bool = True) -> Iterator[None]:
+def settings(types: Numbers, *, cudnn: bool = True) -> Iterator[None]:
     """Enter the settings of `variants.switches` for training. cudnn: whether cuDNN is on."""
-    with variants.switches(found, training=True, cudnn_benchmark=False, deterministic=False):
-        # variants.switches restores it together with the rest
+    with variants.switches(types, training=True, cudnn_benchmark=False, deterministic=False):
+        # variants.switches restores this flag at its end
         torch.backends.cudnn.enabled = cudnn
         yield

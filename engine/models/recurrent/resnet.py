@@ -43,22 +43,22 @@ def cotangent(spec: RecurrentSpec) -> Tensor:
     return weights.normal(spec, weights.COTANGENT, (spec.mini_batch, 1000))
 
 
-def build(name: str, spec: RecurrentSpec, found: Numbers) -> Network:
+def build(name: str, spec: RecurrentSpec, types: Numbers) -> Network:
     """Return the network of a ResNet runner. Errors: Refused without torchvision."""
-    own = model(spec, name).to(spec.device)
+    network = model(spec, name).to(spec.device)
     return Network(
         name=name,
-        capture=partial(_capture, name, own, images(spec).to(spec.device)),
-        parameters=dict(own.named_parameters()),
+        capture=partial(_capture, name, network, images(spec).to(spec.device)),
+        parameters=dict(network.named_parameters()),
         cotangent=cotangent(spec).to(spec.device),
-        settings=partial(settings, found),
-        checked=partial(steps.buffers_kept, own),
+        settings=partial(settings, types),
+        checked=partial(steps.buffers_kept, network),
     )
 
 
-def _capture(name: str, own: torch.nn.Module, batch: Tensor) -> Run:
+def _capture(name: str, network: torch.nn.Module, batch: Tensor) -> Run:
     if not name.endswith("_jit"):
-        return lambda: (own(batch),)
-    with steps.buffers_kept(own):
-        trace = traced(own, (batch,))
+        return lambda: (network(batch),)
+    with steps.buffers_kept(network):
+        trace = traced(network, (batch,))
     return lambda: (trace(batch),)

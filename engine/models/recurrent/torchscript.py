@@ -11,14 +11,14 @@ from engine.specs import RecurrentSpec
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 EXECUTORS = {"legacy": (False, False), "simple": (True, False), "profiling": (True, True)}
-"""Whether the profiling executor is used and whether it profiles, by executor."""
-OWN = {"te": "profiling", "old": "legacy", "none": "legacy"}
+"""Two switches by executor: whether TorchScript uses its profiling executor, and whether this one profiles."""
+DEFAULT_EXECUTORS = {"te": "profiling", "old": "legacy", "none": "legacy"}
 """Default executor of each fuser."""
 
 
 def set_torchscript(spec: RecurrentSpec) -> None:
     """Set how TorchScript runs, for the whole process. Call it before anything is scripted."""
-    executor = OWN[spec.fuser] if spec.executor == "default" else spec.executor
+    executor = DEFAULT_EXECUTORS[spec.fuser] if spec.executor == "default" else spec.executor
     profiling, profiles = EXECUTORS[executor]
     torch._C._jit_set_profiling_executor(profiling)
     torch._C._jit_set_profiling_mode(profiles)
@@ -46,5 +46,5 @@ def notes(spec: RecurrentSpec) -> tuple[str, ...]:
 def scripted(function: Function) -> Function:
     """Return the scripted function. All functions that it calls are scripted too."""
     with torchscript_warnings_off():
-        done: Function = torch.jit.script(function)
-    return done
+        scripted_function: Function = torch.jit.script(function)
+    return scripted_function

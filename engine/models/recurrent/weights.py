@@ -20,7 +20,7 @@ LAYERS: dict[str, Any] = {
     "rnn_tanh": partial(torch.nn.RNN, nonlinearity="tanh"),
 }
 """torch's own layers by family. The other families use nn.LSTM."""
-BEGIN = {"norm_hh_weight": 0.25}
+INITIAL = {"norm_hh_weight": 0.25}
 """Initial values of weights that torch's own layers do not have and that are neither one for scales nor zero for
 shifts.
 
@@ -41,7 +41,7 @@ def output_size(spec: RecurrentSpec) -> int:
 
 
 def torch_layer(spec: RecurrentSpec, dropout: float = 0.0) -> torch.nn.RNNBase:
-    """Return torch's own layer on the CPU in float32, weights as torch draws them. All cells take theirs from it."""
+    """Return torch's own layer on the CPU in float32, with torch's initial weights. Cells take their weights from it."""
     kind = LAYERS.get(spec.family, torch.nn.LSTM)
     projection = {} if spec.family in LAYERS else {"proj_size": spec.proj_size}
     with torch.random.fork_rng(devices=[]):
@@ -61,21 +61,21 @@ def torch_layer(spec: RecurrentSpec, dropout: float = 0.0) -> torch.nn.RNNBase:
 def drawn(spec: RecurrentSpec, cell: str) -> dict[str, Tensor]:
     """Return the weights of all layers for a cell under nn.LSTM's names, on the CPU in the spec's precision.
 
-    Matrices and biases are torch's own. alpha, beta and scales of norms begin as ones, shifts as zeros, except in
-    BEGIN.
+    Matrices and biases are torch's own. alpha, beta and scales of norms begin as ones, shifts as zeros; INITIAL has the
+    exceptions.
     """
-    own = {name: value.detach() for name, value in torch_layer(spec).named_parameters()}
-    gates = own["weight_ih_l0"].shape[0]
+    torch_weights = {name: value.detach() for name, value in torch_layer(spec).named_parameters()}
+    gates = torch_weights["weight_ih_l0"].shape[0]
     weights = {}
     for place in places(spec):
         for name in names(spec, cell):
             if name == "bias":
-                value = own[f"bias_ih_{place}"]
-            elif f"{name}_{place}" in own:
-                value = own[f"{name}_{place}"]
+                value = torch_weights[f"bias_ih_{place}"]
+            elif f"{name}_{place}" in torch_weights:
+                value = torch_weights[f"{name}_{place}"]
             else:
                 size = spec.hidden_size if name.startswith("norm_cell") else gates
-                value = torch.full((size,), BEGIN.get(name, 0.0 if name.endswith("bias") else 1.0))
+                value = torch.full((size,), INITIAL.get(name, 0.0 if name.endswith("bias") else 1.0))
             weights[f"{name}_{place}"] = value.to(dtype(spec))
     return weights
 
@@ -147,9 +147,9 @@ def lengths(spec: RecurrentSpec) -> list[int]:
     return torch.randint(shortest, longest + 1, (spec.mini_batch,), generator=_stream(spec, LENGTHS)).tolist()
 
 
-def normal(spec: RecurrentSpec, what: int, shape: Sequence[int]) -> Tensor:
+def normal(spec: RecurrentSpec, stream: int, shape: Sequence[int]) -> Tensor:
     """Return random normal numbers of this seed and stream, on the CPU in the spec's precision."""
-    return torch.randn(tuple(shape), generator=_stream(spec, what)).to(dtype(spec))
+    return torch.randn(tuple(shape), generator=_stream(spec, stream)).to(dtype(spec))
 
 
 def dtype(spec: RecurrentSpec) -> torch.dtype:
@@ -157,6 +157,6 @@ def dtype(spec: RecurrentSpec) -> torch.dtype:
     return DTYPES.get(spec.precision, torch.float32)  # tf32 is a mode of float32
 
 
-def _stream(spec: RecurrentSpec, what: int) -> torch.Generator:
+def _stream(spec: RecurrentSpec, stream: int) -> torch.Generator:
     """Return a generator on the CPU, so that every device gets the same numbers."""
-    return torch.Generator().manual_seed(8 * spec.seed + what)
+    return torch.Generator().manual_seed(8 * spec.seed + stream)

@@ -71,7 +71,7 @@ def test_what_the_weights_were_trained_with_is_kept(
     published = {**open_clip.get_pretrained_cfg("ViT-B-32", "openai"), "mean": (0.1, 0.2, 0.3), "resize_mode": "squash"}
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED["ViT-B-32"], "openai", published)
     made = create(spec, weights="openai")
-    assert made.notes[0].startswith("these weights are of ViT-B-32-quickgelu, as open_clip calls it")
+    assert made.notes[0].endswith("the model is built as open_clip's ViT-B-32-quickgelu")
     assert {type(module).__name__ for module in made.model.modules()} >= {"QuickGELU"}
     assert made.config["preprocess_cfg"]["mean"] == [0.1, 0.2, 0.3]
     again = create(spec, weights=str(saved(made, tmp_path)))

@@ -103,7 +103,7 @@ def test_patches_are_left_out_in_training_alone() -> None:
 def test_a_resnet_says_that_it_keeps_its_activations() -> None:
     made = make("resnet")
     notes = arrange(made.model, train_spec("resnet", grad_checkpointing=True))
-    assert "cannot check-point" in notes[-1]
+    assert "cannot checkpoint" in notes[-1]
 
 
 def test_channels_last_is_how_convolutions_lie_in_memory() -> None:

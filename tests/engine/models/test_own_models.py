@@ -70,8 +70,8 @@ def test_options_hold_at_another_image_size_too() -> None:
         ),
         ({"model_kwargs": "pretrained_cfg=x"}, "the keyword pretrained_cfg is not taken"),
         ({"model_kwargs": "checkpoint_path=/etc/passwd"}, "the keyword checkpoint_path is not taken"),
-        ({"model_kwargs": "num_classes=2"}, "num_classes is no keyword here: give num_classes instead"),
-        ({"model_kwargs": "img_size=64"}, "img_size is no keyword here: give image_size instead"),
+        ({"model_kwargs": "num_classes=2"}, "num_classes has a field of its own: set num_classes instead"),
+        ({"model_kwargs": "img_size=64"}, "img_size has a field of its own: set image_size instead"),
     ],
 )
 def test_a_keyword_that_does_not_fit_is_an_error_row(fields: dict[str, Any], answer: str) -> None:

@@ -226,7 +226,7 @@ def test_the_loss_is_the_sum_over_the_number() -> None:
     scale = torch.tensor(100.0, requires_grad=True)
     for name in ("open_clip:ViT-B-32", "config:mine"):
         assert steps.loss(ModelName(name), (values, other, scale)).item() == 8
-    with pytest.raises(ValueError, match="nothing that a gradient could begin at"):
+    with pytest.raises(ValueError, match="no output that a gradient can start from"):
         steps.loss(ModelName("timm:resnet18"), values.detach())
 
 
