@@ -24,6 +24,7 @@ from engine.training.loop import Training
 from engine.training.setup import prepare
 
 WATCH_S = 1.0
+"""Seconds between two checks whether the parent processes still run."""
 
 
 def main() -> None:
@@ -35,7 +36,7 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, lambda *_: stop.set())
-    threading.Thread(target=_end_with, args=(job.parent, os.getppid()), daemon=True).start()
+    threading.Thread(target=_exit_with, args=(job.parent, os.getppid()), daemon=True).start()
     try:
         _train(job, stop)
     except Exception as error:
@@ -46,8 +47,8 @@ def main() -> None:
 def _train(job: launch.Job, stop: threading.Event) -> None:
     with joined(job.spec.device) as place:
         logging.getLogger("engine").setLevel(logging.INFO if place.first else logging.WARNING)
-        here = int(os.environ["LOCAL_WORLD_SIZE"])  # torchrun sets it
-        torch.set_num_threads(job.spec.threads or max(1, environment.threads() // here))
+        local_processes = int(os.environ["LOCAL_WORLD_SIZE"])  # torchrun sets it
+        torch.set_num_threads(job.spec.threads or max(1, environment.threads() // local_processes))
         training = Training(
             prepare(job.spec, place, job.run_dir, Settings().roots),
             job.run_dir,
@@ -62,11 +63,11 @@ def _train(job: launch.Job, stop: threading.Event) -> None:
             last = event
 
 
-def _end_with(*others: int) -> None:
-    """Exit this process as soon as one of the processes `others` (ids) has ended: nobody would read its events or stop
-    it."""
+def _exit_with(*process_ids: int) -> None:
+    """Exit this process as soon as one of the processes with these ids has ended, because nobody would read its events
+    or stop it."""
     try:
-        watched = [psutil.Process(process) for process in others]
+        watched = [psutil.Process(process) for process in process_ids]
         while all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in watched):
             time.sleep(WATCH_S)
     except psutil.NoSuchProcess:

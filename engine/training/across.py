@@ -1,6 +1,6 @@
-"""Train on several nodes of a Ray cluster: torchrun on each of them, which Ray starts on the further ones.
+"""Train on several nodes of a Ray cluster. Each runs torchrun, which Ray starts on all nodes but the first.
 
-This process is on the first node, as is the process of rank 0. So what they write and read is on one machine.
+This process is on the first node, as is the process of rank 0. So both use the files of one machine.
 """
 
 import logging
@@ -21,12 +21,13 @@ from engine.words import plural
 log = logging.getLogger(__name__)
 
 ANSWER_S = 120.0
-"""Wait at most this many seconds for the answer of a node after a failure. Ray finds a dead one in about a minute."""
+"""Wait at most this many seconds for the answer of a node after a failure. Ray finds a dead node in about a minute."""
 LOOK_S = 1.0
-"""Seconds between two looks at the nodes after a failure."""
+"""Seconds to wait for an answer, and between two checks of the nodes, after a failure."""
 SHARED = "nodes.txt"
 """File in the run's folder by which further nodes see that they share it."""
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""Environment variables that name the network interface of torch's backends."""
 
 
 def check_shared(folder: Path, token: str) -> None:
@@ -37,7 +38,7 @@ def check_shared(folder: Path, token: str) -> None:
     path = folder / SHARED
     if not path.is_file() or path.read_text() != token:
         raise Refused(
-            f"a training on several nodes needs a runs folder that they share, and {folder} is another one on "
+            f"a training on several nodes needs a runs folder that they share, and {folder} is another folder on "
             f"{socket.gethostname()}: ask for at most as many processes as one node has, or mount one folder on all"
         )
 
@@ -60,9 +61,9 @@ class Agent:
     def train(self, job: Job, processes: int, rendezvous: list[str], node_rank: int) -> int:
         """Train to the end, and return torchrun's exit code."""
         _use_interface_of(_address())
-        here = job.model_copy(update={"parent": os.getpid()})
+        local_job = job.model_copy(update={"parent": os.getpid()})
         options = (*rendezvous, "--node-rank", str(node_rank))
-        self._torchrun = Torchrun(here, processes, *options, name=f"job-{node_rank}.json")
+        self._torchrun = Torchrun(local_job, processes, *options, name=f"job-{node_rank}.json")
         return self._torchrun.wait()
 
     def stop(self) -> None:
@@ -75,7 +76,7 @@ class Across:
     """The processes of a training on this node and on further ones."""
 
     def __init__(self, ray: Any, shares: dict[str, Share], job: Job) -> None:
-        """Reserve the further nodes; `poll` starts the processes once Ray has done so. ray: the module, connected."""
+        """Reserve the further nodes; `poll` starts the processes when they are reserved. ray: the module, connected."""
         self._ray, self._shares, self._job = ray, shares, job
         on_node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         self._agents = [
@@ -92,19 +93,19 @@ class Across:
         token = uuid4().hex
         (job.run_dir / SHARED).write_text(token)
         self._addresses = [agent.check.remote(job.run_dir, token) for agent in self._agents]
-        self._here: Torchrun | None = None
+        self._local: Torchrun | None = None
         self._codes: list[Any] = []
 
     def poll(self) -> int | None:
-        """Return 0 once all have ended well, 1 once one has failed, and None before. Errors: HostLost."""
+        """Return 0 once all processes have succeeded, 1 once one has failed, and None before. Errors: HostLost."""
         codes: list[int | None]
         try:
-            if self._here is None:
+            if self._local is None:
                 addresses = [self._result(address) for address in self._addresses]
                 if None not in addresses:
-                    self._here = self._start(addresses)
+                    self._local = self._start(addresses)
                 return None
-            codes = [self._here.poll(), *(self._result(code) for code in self._codes)]
+            codes = [self._local.poll(), *(self._result(code) for code in self._codes)]
         except self._ray.exceptions.RayError as error:
             if isinstance(cause := getattr(error, "cause", None), Refused):
                 raise cause from None
@@ -117,10 +118,10 @@ class Across:
 
     def stop(self) -> None:
         """End all processes, on all nodes at the same time, because they agree on the step at which they stop."""
-        if self._here is None:
+        if self._local is None:
             return  # Ray ends the agents with this process
         stops = [agent.stop.remote() for agent in self._agents]
-        self._here.stop()
+        self._local.stop()
         self._ray.wait(stops, num_returns=len(stops), timeout=GRACE_S + GONE_S)
 
     def _result(self, reference: Any) -> Any:
@@ -128,18 +129,19 @@ class Across:
         return self._ray.get(reference) if self._ray.wait([reference], timeout=0)[0] else None
 
     def _start(self, addresses: list[str]) -> Torchrun:
-        """Start torchrun on each node. addresses: those of the further nodes."""
-        here = _address()
+        """Start torchrun on each node. addresses: of the further nodes."""
+        local_address = _address()
         counts = [share.processes for share in self._shares.values()]
         counts = [self._job.spec.nproc - sum(counts), *counts]
-        places = ", ".join(f"{count} on {address}" for count, address in zip(counts, (here, *addresses), strict=True))
+        nodes = zip(counts, (local_address, *addresses), strict=True)
+        places = ", ".join(f"{count} on {address}" for count, address in nodes)
         note = f"{self._job.spec.nproc} processes on {len(counts)} nodes, in the order of their ranks: {places}"
         job = self._job.model_copy(update={"notes": (note,)})
-        _use_interface_of(here)
+        _use_interface_of(local_address)
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
-        rendezvous = ["--nnodes", str(len(counts)), "--master-addr", here, "--master-port", str(port)]
+        rendezvous = ["--nnodes", str(len(counts)), "--master-addr", local_address, "--master-port", str(port)]
         self._codes = [
             agent.train.remote(job, count, rendezvous, rank)
             for rank, (agent, count) in enumerate(zip(self._agents, counts[1:], strict=True), 1)
@@ -159,7 +161,7 @@ class Across:
                     names = ", ".join(node["NodeManagerAddress"] for node in dead)
                     raise HostLost(f"{plural(len(dead), 'node')} left the cluster: {names}") from error
                 if isinstance(error, self._ray.exceptions.ActorDiedError) or time.monotonic() > deadline:
-                    return  # one that died while its node lives was killed
+                    return  # an agent that died on a living node was killed
             time.sleep(LOOK_S)
 
 

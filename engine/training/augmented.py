@@ -15,6 +15,7 @@ from engine.training.batches import Drawn
 from engine.training.setup import opener
 
 IMAGES, EPOCHS = 2, 4
+"""Number of images, and of augmented versions of each."""
 
 
 def answer(question: Augment) -> Augmented:

@@ -26,7 +26,8 @@ Transform = Callable[[Any], Tensor]
 Tokenize = Callable[[list[str]], Tensor]
 Draw = tuple[int, int]
 """Epoch and index of a sample."""
-REMEMBERED = 65_536  # maximum captions whose tokens are cached: few data sets have more distinct ones
+REMEMBERED = 65_536
+"""Cache the tokens of at most 65,536 captions. Few data sets have more distinct ones."""
 
 
 @dataclass
@@ -50,15 +51,16 @@ class Order:
     """Repeat the first batch in every step."""
     epoch: int = 0
     start: int = 0
+    """Number of batches to skip, because an earlier attempt has used them."""
 
     def __len__(self) -> int:
         return self.batches - self.start
 
     def __iter__(self) -> Iterator[list[Draw]]:
-        together = self.batch_size * self.world_size
+        samples_per_step = self.batch_size * self.world_size
         drawn = self.drawn(0 if self.repeat else self.epoch)
         for batch in range(self.start, self.batches):
-            begin = (0 if self.repeat else batch * together) + self.rank * self.batch_size
+            begin = (0 if self.repeat else batch * samples_per_step) + self.rank * self.batch_size
             yield [(self.epoch, int(index)) for index in drawn[begin : begin + self.batch_size]]
 
     def drawn(self, epoch: int) -> NDArray[np.int64]:
@@ -87,9 +89,9 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
             return [self._sample(*draw) for draw in draws]
 
     def _sample(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
-        for place in range(index, index + len(self._pairs)):  # an unreadable image is replaced by the next one
+        for candidate in range(index, index + len(self._pairs)):  # an unreadable image is replaced by the next one
             try:
-                return self._read(epoch, place % len(self._pairs))
+                return self._read(epoch, candidate % len(self._pairs))
             except Unreadable as unreadable:
                 log.warning("left out: %s", unreadable)
         raise Refused("no image can be read any more")
@@ -132,7 +134,7 @@ class Batches:
     def __init__(
         self, pairs: Pairs, transform: Transform, tokenize: Tokenize, order: Order, *, workers: int, pin: bool
     ) -> None:
-        """pin: load into pinned memory, which is copied to an accelerator faster."""
+        """Prepare to load batches. pin: load into pinned memory, which is copied to an accelerator faster."""
         self._order = order
         self._loader = DataLoader(
             Drawn(pairs, transform, tokenize, order.seed),
@@ -142,7 +144,7 @@ class Batches:
             multiprocessing_context="spawn" if workers else None,
             persistent_workers=workers > 0,
             pin_memory=pin,
-            generator=torch.Generator(),  # its own: else starting an epoch draws from dropout's generator
+            generator=torch.Generator(),  # not the global one, from which dropout draws
         )
 
     def of(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:

@@ -79,10 +79,10 @@ def save(folder: Path, name: str, state: State, *, about: dict[str, Any]) -> Pat
             written = {"sha256": digest, "size": size, "date": datetime.now(UTC).isoformat()}
             entry = Entry.model_validate({**about, **written})
             old = _entry_or_none(path)
-            _publish(path, Manifest(**entry.model_dump(), before=old))
+            _write_manifest(path, Manifest(**entry.model_dump(), before=old))
             atomic.rename(data, path)
             if old is not None:
-                _publish(path, Manifest(**entry.model_dump()))
+                _write_manifest(path, Manifest(**entry.model_dump()))
         except OSError as error:
             free = shutil.disk_usage(folder).free / 1e9
             raise NotSaved(
@@ -98,17 +98,17 @@ def load(path: Path, roots: Roots = None) -> State:
     A file without a manifest may be one of open_clip's own training. roots: the folders that must contain the file and
     its manifest. Errors: Corrupt.
     """
-    with _opened(path, roots) as file:
+    with _open(path, roots) as file:
         if file_within(manifest_path(path), roots):
-            _agreeing(path, file, roots)
+            _matching_entry(path, file, roots)  # raises Corrupt if there is none
         file.seek(0)
         return _read(path, file)
 
 
 def verify(path: Path, roots: Roots = None) -> Entry:
     """Compare a file with its manifest without loading it, and return the matching entry. Errors: Corrupt."""
-    with _opened(path, roots) as file:
-        return _agreeing(path, file, roots)
+    with _open(path, roots) as file:
+        return _matching_entry(path, file, roots)
 
 
 def load_latest(folder: Path, roots: Roots = None) -> tuple[State, Path, list[str]] | None:
@@ -117,12 +117,12 @@ def load_latest(folder: Path, roots: Roots = None) -> tuple[State, Path, list[st
     The notes say which checkpoints were skipped, and why. roots: the folders that must contain all files.
     """
     entries, notes = [], []
-    for path in _named(folder, roots):
+    for path in _paths(folder, roots):
         try:
             entries.append((_entry(path, roots), path))
         except Corrupt as problem:
             notes.append(str(problem))
-    for _, path in sorted(entries, key=_age, reverse=True):
+    for _, path in sorted(entries, key=_order, reverse=True):
         try:
             return load(path, roots), path, notes
         except Corrupt as problem:
@@ -145,11 +145,11 @@ def prune(folder: Path, keep_last: int, keep: set[str]) -> list[str]:
     keep: names that are never removed. Damaged checkpoints are kept, so that they can be inspected.
     Returns the names of the removed checkpoints.
     """
-    for left in atomic.leftovers(folder):
-        left.unlink(missing_ok=True)
-    numbered = [path for path in _named(folder) if NUMBERED.fullmatch(path.name)]
-    held = [(entry, path) for path in numbered if (entry := _entry_or_none(path)) is not None]
-    newest_first = [path for _, path in sorted(held, key=_age, reverse=True)]
+    for leftover in atomic.leftovers(folder):
+        leftover.unlink(missing_ok=True)
+    numbered = [path for path in _paths(folder) if NUMBERED.fullmatch(path.name)]
+    entries = [(entry, path) for path in numbered if (entry := _entry_or_none(path)) is not None]
+    newest_first = [path for _, path in sorted(entries, key=_order, reverse=True)]
     removed = [path for path in newest_first[keep_last:] if path.name not in keep] if keep_last else []
     for path in removed:
         path.unlink(missing_ok=True)
@@ -162,11 +162,12 @@ def manifest_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def _age(held: tuple[Entry, Path]) -> tuple[int, str]:
-    return held[0].step, held[0].date
+def _order(item: tuple[Entry, Path]) -> tuple[int, str]:
+    """Return what checkpoints are sorted by: step, then date."""
+    return item[0].step, item[0].date
 
 
-def _named(folder: Path, roots: Roots = None) -> list[Path]:
+def _paths(folder: Path, roots: Roots = None) -> list[Path]:
     """Return the paths of all checkpoints that have a file or a manifest, sorted by name."""
     try:
         names = [entry.path.name for entry in scan_within(folder, roots)]
@@ -181,9 +182,9 @@ def _entry(path: Path, roots: Roots = None) -> Entry:
 
     The file is read only if its manifest describes two files. Errors: Corrupt.
     """
-    with _opened(path, roots) as file:
+    with _open(path, roots) as file:
         manifest = _manifest(path, roots)
-        return manifest if manifest.before is None else _agreeing(path, file, roots)
+        return manifest if manifest.before is None else _matching_entry(path, file, roots)
 
 
 def _entry_or_none(path: Path) -> Entry | None:
@@ -193,7 +194,7 @@ def _entry_or_none(path: Path) -> Entry | None:
         return None
 
 
-def _agreeing(path: Path, file: BufferedReader, roots: Roots) -> Entry:
+def _matching_entry(path: Path, file: BufferedReader, roots: Roots) -> Entry:
     """Return the entry of the manifest that matches the file's size and SHA-256. Errors: Corrupt."""
     manifest = _manifest(path, roots)
     claims = [claim for claim in (manifest, manifest.before) if claim is not None]
@@ -218,7 +219,7 @@ def _manifest(path: Path, roots: Roots) -> Manifest:
 
 
 @contextmanager
-def _opened(path: Path, roots: Roots) -> Iterator[BufferedReader]:
+def _open(path: Path, roots: Roots) -> Iterator[BufferedReader]:
     try:
         file = open_within(path, roots)
     except OSError as error:
@@ -266,5 +267,5 @@ def _write(path: Path, state: State) -> tuple[str, int]:
     return hashed.sha256.hexdigest(), hashed.size
 
 
-def _publish(path: Path, manifest: Manifest) -> None:
+def _write_manifest(path: Path, manifest: Manifest) -> None:
     atomic.write(manifest_path(path), manifest.model_dump_json(exclude_none=True))

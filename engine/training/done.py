@@ -79,16 +79,16 @@ def start(run_dir: Path, resume: str, roots: Roots) -> tuple[tuple[checkpoints.S
     and path; None at step 0. The notes say which checkpoints were skipped or lost. roots: the folders that must contain
     `resume`. Errors: Refused if `resume` has no checkpoint that can be loaded.
     """
-    own = checkpoints_folder(run_dir)
-    if found := checkpoints.load_latest(own):
+    own_folder = checkpoints_folder(run_dir)
+    if found := checkpoints.load_latest(own_folder):
         state, path, notes = found
         return (state, path), run_dir, notes
-    lost = _lost(run_dir, own)
+    lost_notes = _notes_on_lost(run_dir, own_folder)
     if not resume:
-        return None, run_dir, [f"{note}: training starts again at step 0" for note in lost]
+        return None, run_dir, [f"{note}: training starts again at step 0" for note in lost_notes]
     source = expand_home(resume)
     if file_within(source, roots):
-        return (checkpoints.load(source, roots), source), source.parent.parent, lost
+        return (checkpoints.load(source, roots), source), source.parent.parent, lost_notes
     folder = checkpoints_folder(source)
     if (found := checkpoints.load_latest(folder if stat_within(folder, roots) else source, roots)) is None:
         raise Refused(
@@ -96,18 +96,19 @@ def start(run_dir: Path, resume: str, roots: Roots) -> tuple[tuple[checkpoints.S
             "to start at step 0"
         )
     state, path, notes = found
-    return (state, path), source, [*lost, *notes]
+    return (state, path), source, [*lost_notes, *notes]
 
 
-def _lost(run_dir: Path, own: Path) -> list[str]:
+def _notes_on_lost(run_dir: Path, folder: Path) -> list[str]:
     """Return a note if an earlier attempt has left curves or checkpoints, but none that can be loaded."""
-    damaged = ", ".join(sorted(path.name for path in own.glob("*.pt")))
+    damaged = ", ".join(sorted(path.name for path in folder.glob("*.pt")))
     if not damaged and next(logs.history(run_dir), None) is None:
         return []
     return ["no checkpoint of the earlier attempt can be loaded" + (f" ({damaged})" if damaged else "")]
 
 
 PATHS = ("data", "val_data", "zeroshot_data", "pretrained", "distill_pretrained")
+"""Fields that name files or folders. Different spellings of the same path are no change."""
 NOTED = (
     *("epochs", "steps", "lr", "warmup", "lr_scheduler", "epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end"),
     *("patience", "grad_clip_norm", "device", "precision", "compile", "grad_checkpointing", "channels_last"),
@@ -131,16 +132,18 @@ def changes(spec: TrainSpec, path: Path, before: Mapping[str, Any]) -> list[str]
     Errors: Refused if a field has changed that would make it a different training.
     """
     request = spec.model_dump(mode="json")
-    other = [name for name, value in before.items() if name in request and not _same(name, request[name], value)]
-    if refused := [name for name in other if name not in NOTED and name not in FREE]:
-        details = ", ".join(f"{name} was {_shown(before[name])} and is now {_shown(request[name])}" for name in refused)
+    changed = [name for name, value in before.items() if name in request and not _unchanged(name, request[name], value)]
+    if refused := [name for name in changed if name not in NOTED and name not in FREE]:
+        details = ", ".join(
+            f"{name} was {_short_text(before[name])} and is now {_short_text(request[name])}" for name in refused
+        )
         raise Refused(
             f"{path.name} cannot be continued exactly: {details}. Ask for the same, or begin a new training with "
             "its weights (--pretrained)"
         )
     return [
-        f"continued with {name} {_shown(request[name])} instead of {_shown(before[name])}"
-        for name in other
+        f"continued with {name} {_short_text(request[name])} instead of {_short_text(before[name])}"
+        for name in changed
         if name in NOTED
     ]
 
@@ -158,7 +161,8 @@ def restore(setup: Setup, state: checkpoints.State) -> tuple[Done, list[str]]:
     if setup.scaler is not None and "scaler" in state:
         setup.scaler.load_state_dict(state["scaler"])
     if "vitals" in state:
-        fields = {name: value for name, value in state["vitals"]["done"].items() if name != "best"}  # of older versions
+        # older versions stored `best`
+        fields = {name: value for name, value in state["vitals"]["done"].items() if name != "best"}
         return Done(**fields), []
     epoch = int(state["epoch"])  # written by open_clip's own training, which saves at the end of an epoch
     note = "the checkpoint is from open_clip's own training: dropout and crops differ from an uninterrupted training"
@@ -179,13 +183,13 @@ def check_left(done: Done, steps: int, patience: int, path: Path) -> None:
         )
 
 
-def _same(name: str, one: Any, other: Any) -> bool:
+def _unchanged(name: str, one: Any, other: Any) -> bool:
     if name == "image_size":  # older checkpoints have one number
         return str(one) == str(other)
     return same_sources(one, other) if name in PATHS else bool(one == other)
 
 
-def _shown(value: Any) -> str:
+def _short_text(value: Any) -> str:
     """Return a value as text of at most 100 characters: configurations have many lines."""
     text = "the default" if value is None else str(value) or "empty"
     return text if len(text) <= 100 else f"{text[:97]}..."

@@ -18,7 +18,7 @@ CARD = "README.md"
 
 
 def answer(question: Export) -> Exported:
-    """Write weights, configuration and model card of a checkpoint of ours. The folder appears when all is written.
+    """Write weights, configuration and model card of a checkpoint of ours. The folder appears only when it is complete.
 
     Errors: Refused when the folder holds something, or when the checkpoint has no configuration; checkpoints.Corrupt.
     """
@@ -32,14 +32,14 @@ def answer(question: Export) -> Exported:
             f"{question.checkpoint.name} has no configuration of its model: it was not written by this program"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as place:
-        new = Path(place) / "new"
-        new.mkdir()
-        save_file(_separate(state["state_dict"]), new / HF_SAFE_WEIGHTS_NAME, {"format": "pt"})
-        (new / HF_CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        (new / CARD).write_text(question.card, encoding="utf-8")
-        files = {path.name: path.stat().st_size for path in sorted(new.iterdir())}
-        new.rename(folder)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary:
+        export_folder = Path(temporary) / "new"
+        export_folder.mkdir()
+        save_file(_separate(state["state_dict"]), export_folder / HF_SAFE_WEIGHTS_NAME, {"format": "pt"})
+        (export_folder / HF_CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (export_folder / CARD).write_text(question.card, encoding="utf-8")
+        files = {path.name: path.stat().st_size for path in sorted(export_folder.iterdir())}
+        export_folder.rename(folder)
     return Exported(folder=str(folder), files=files)
 
 

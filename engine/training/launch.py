@@ -27,6 +27,7 @@ EVENTS = "events.jsonl"
 JOB = "job.json"
 FAILURE = "failure.json"
 TICK_S = 0.1
+"""Seconds between two readings of the events."""
 GRACE_S, GONE_S = 30, 5
 """Seconds that the processes get to save a checkpoint after a stop, and seconds to wait until killed ones have
 ended."""
@@ -42,7 +43,7 @@ class Job(BaseModel):
     run_dir: Path
     device_name: str
     parent: int
-    """Id of the process that waits for them on their machine. When it ends, they end too."""
+    """Id of the process that waits for the training processes, on the same machine. They end when it ends."""
     notes: tuple[str, ...] = ()
     """Messages for the log and the rows."""
 
@@ -55,17 +56,17 @@ class Processes(Protocol):
     """The processes of a training."""
 
     def poll(self) -> int | None:
-        """Return 0 once all have ended well, another number once one has failed, and None before."""
+        """Return 0 once all processes have succeeded, another number once one has failed, and None before."""
 
     def stop(self) -> None:
-        """End those that still run: gracefully, then by force. Return when they have ended."""
+        """End the processes that still run, if needed by force. Return when they have ended."""
 
 
 class Torchrun:
     """The processes of a training on this machine, started by torchrun."""
 
     def __init__(self, job: Job, processes: int, *rendezvous: str, name: str = JOB) -> None:
-        """Start them. rendezvous: torchrun's options, if other machines train too. name: the file for the job."""
+        """Start the processes. rendezvous: torchrun's options, if other machines train too. name: of the job's file."""
         path = job.run_dir / name
         # fmt: off
         command = [
@@ -78,7 +79,7 @@ class Torchrun:
         self.poll, self.wait = self._process.poll, self._process.wait
 
     def stop(self) -> None:
-        """Ask them to stop, wait up to GRACE_S for their checkpoint, and kill what is left."""
+        """Ask the processes to stop, wait up to GRACE_S for their checkpoint, and kill those that are left."""
         if self.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -93,7 +94,7 @@ def train_in_processes(
     device_name: str,
     start: Callable[[Job], Processes] = lambda job: Torchrun(job, job.spec.nproc),
 ) -> Iterator[Event]:
-    """Start the processes, by default all here, and yield the events of the first one.
+    """Start the processes, by default all on this machine, and yield the events of the first one.
 
     While there are no events, its progress is yielded again, so that the caller can close this generator. Closing it
     asks all processes to stop, and waits up to GRACE_S for their checkpoint.
@@ -109,7 +110,7 @@ def train_in_processes(
         yield progress
         while True:
             code = processes.poll()  # before reading, so that the last events are read
-            events, read = _since(events_file, read)
+            events, read = _read_events(events_file, read)
             for event in events:
                 progress = event if isinstance(event, Progress) else progress
                 yield event
@@ -127,17 +128,17 @@ def train_in_processes(
 
 def _kill(launcher: subprocess.Popen[bytes]) -> None:
     """Kill the launcher and its process tree: torchrun gives each process its own session."""
-    below = psutil.Process(launcher.pid).children(recursive=True)
+    children = psutil.Process(launcher.pid).children(recursive=True)
     launcher.kill()  # first, so that it cannot start or report on others
-    for process in below:
+    for process in children:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(below, timeout=GONE_S)
+    psutil.wait_procs(children, timeout=GONE_S)
     launcher.wait()
 
 
 def write_failure(error: Exception, run_dir: Path) -> None:
-    """Write down why a process has failed, for the process that waits. Only the first failure is kept."""
+    """Record why a process has failed, for the process that waits for it. Only the first failure is kept."""
     with contextlib.suppress(FileExistsError), (run_dir / FAILURE).open("x") as file:
         json.dump({"refused": isinstance(error, Refused), "error": f"{error}", "type": type(error).__name__}, file)
 
@@ -156,7 +157,7 @@ def write(event: Event, run_dir: Path) -> None:
         file.write(f"{type(event).__name__} {event.model_dump_json()}\n")
 
 
-def _since(path: Path, read: int) -> tuple[list[Event], int]:
+def _read_events(path: Path, read: int) -> tuple[list[Event], int]:
     """Return the events after the first `read` bytes, and how many bytes are read now.
 
     A line that is not complete yet is left for the next call.
@@ -165,7 +166,8 @@ def _since(path: Path, read: int) -> tuple[list[Event], int]:
         return [], read
     with path.open("rb") as file:
         file.seek(read)
-        whole = file.read()
-    whole = whole[: whole.rfind(b"\n") + 1]
-    named = (line.partition(b" ") for line in whole.splitlines())
-    return [EVENT_TYPES[name.decode()].model_validate_json(payload) for name, _, payload in named], read + len(whole)
+        complete = file.read()
+    complete = complete[: complete.rfind(b"\n") + 1]
+    entries = (line.partition(b" ") for line in complete.splitlines())
+    events = [EVENT_TYPES[name.decode()].model_validate_json(payload) for name, _, payload in entries]
+    return events, read + len(complete)

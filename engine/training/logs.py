@@ -32,16 +32,16 @@ class Files:
             self._board = SummaryWriter(str(folder / TENSORBOARD))
         self._wandb = _wandb(folder, spec, params) if spec.wandb else None
 
-    def metrics(self, found: Iterable[Metric]) -> None:
+    def metrics(self, points: Iterable[Metric]) -> None:
         """Append points to the curves."""
-        found = list(found)
+        points = list(points)
         with (self._folder / HISTORY).open("a") as file:
-            file.writelines(f"{point.model_dump_json()}\n" for point in found)
-        for point in found:
+            file.writelines(f"{point.model_dump_json()}\n" for point in points)
+        for point in points:
             if self._board:
                 self._board.add_scalar(point.name, point.value, point.step)
-        if self._wandb and found:
-            self._wandb.log({point.name: point.value for point in found}, step=found[0].step)
+        if self._wandb and points:
+            self._wandb.log({point.name: point.value for point in points}, step=points[0].step)
 
     def results(self, found: Mapping[str, Any]) -> None:
         """Append a line to results.jsonl, with open_clip's names of metrics."""

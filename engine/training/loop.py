@@ -23,7 +23,8 @@ from engine.training.validation import Stopped, best_metric, best_score, params,
 
 log = logging.getLogger("engine.training")
 LATEST, BEST = "latest.pt", "best.pt"
-PROGRESS_S = 5  # the number of steps of a cancelled run is at most this old
+PROGRESS_S = 5
+"""Seconds between two updates of the progress within an epoch. A cancelled run shows the last one."""
 
 
 class Training:
@@ -44,7 +45,7 @@ class Training:
         self._folder = checkpoints_folder(run_dir)
         self._meter = Meter(setup)
         self._files: logs.Files | None = None
-        self._progress, self._moved_at = Progress(done=0, total=setup.plan.steps, note="beginning"), -math.inf
+        self._progress, self._updated_at = Progress(done=0, total=setup.plan.steps, note="beginning"), -math.inf
         self._notes = [*notes, *setup.made.notes]
         if setup.spec.precision == "fp32" and precision.tf32(setup.spec.device):
             self._notes.append(
@@ -54,7 +55,7 @@ class Training:
     def run(self) -> Iterator[Event]:
         """Train from where the last attempt stopped, and yield events.
 
-        If the generator is closed or `stopped` returns true, it saves a checkpoint to continue from before it ends.
+        If the generator is closed or `stopped` returns true, the training saves a checkpoint to resume from, and ends.
         """
         spec, plan = self.setup.spec, self.setup.plan
         self._run_dir.mkdir(parents=True, exist_ok=True)
@@ -69,7 +70,7 @@ class Training:
                 yield from self._validate(self.done)
             # All processes call `_stopping` in every iteration, because it is collective. Processes that do not
             # validate wait in it for the first one. A training that was stopped at its last step must still end the
-            # last epoch
+            # last epoch.
             while not self._stopping() and (self.done.step < plan.steps or self.done.batch):
                 yield from self._epoch()
             self._save_unless_saved()
@@ -123,9 +124,9 @@ class Training:
         while done.batch < plan.batches and done.step < plan.steps:
             begun = time.perf_counter()
             step.seed(setup.spec.seed, done.step, setup.place.rank)
-            taken = [self._to_device(next(batches)) for _ in range(accumulate)]
+            inputs = [self._to_device(next(batches)) for _ in range(accumulate)]
             loaded = time.perf_counter()
-            result = self._step(taken)
+            result = self._step(inputs)
             done.step, done.batch = done.step + 1, done.batch + accumulate
             done.samples += plan.batch_size * setup.place.world_size * accumulate
             self._meter.add(done, result, data_s=loaded - begun, seconds=time.perf_counter() - begun)
@@ -142,21 +143,21 @@ class Training:
             if validating:
                 yield from self._validate_within()
                 done = self.done
-            if (logging_now or validating or not self._asking_waits) and self._stopping():
+            if (logging_now or validating or not self._agreement_waits) and self._stopping():
                 self._meter.read(self.done)
                 return
         yield from self._end_of_epoch()
 
     @property
-    def _asking_waits(self) -> bool:
+    def _agreement_waits(self) -> bool:
         """Return whether agreeing on a stop waits for the accelerator and so empties its queue of work."""
         return self.setup.place.world_size > 1 and self.setup.place.device != "cpu"
 
     def _logs_now(self) -> bool:
         """Return whether the current step gets a line in the log. All processes of a training return the same."""
         plan, done, every = self.setup.plan, self.done, self.setup.spec.log_every_n_steps
-        of_epoch = done.batch // self.setup.spec.accum_freq
-        return (of_epoch - 1) % every == 0 or done.batch == plan.batches or done.step == plan.steps
+        epoch_step = done.batch // self.setup.spec.accum_freq
+        return (epoch_step - 1) % every == 0 or done.batch == plan.batches or done.step == plan.steps
 
     def _validates_now(self) -> bool:
         """Return whether to validate now, within an epoch. All processes return the same."""
@@ -174,12 +175,12 @@ class Training:
         images, tokens = batch
         return self.setup.reader.images(images), tokens.to(self.setup.place.device, non_blocking=True)
 
-    def _step(self, taken: list[tuple[torch.Tensor, torch.Tensor]]) -> StepResult:
+    def _step(self, inputs: list[tuple[torch.Tensor, torch.Tensor]]) -> StepResult:
         setup = self.setup
         assign(setup.optimizer, setup.lr(self.done.step), setup.spec.lr_scales)
         return train_step(
             setup.network,
-            taken,
+            inputs,
             setup.objective,
             setup.optimizer,
             autocast=setup.reader.autocast,
@@ -191,28 +192,28 @@ class Training:
     def _log_step(self, result: StepResult) -> Iterator[Event]:
         """Yield a point of every curve and write a line to the log. Times are means since the last line."""
         setup, plan, done = self.setup, self.setup.plan, self.done
-        together = distributed.averaged(
+        mean_losses = distributed.averaged(
             torch.stack([loss.detach().float() for loss in result.losses.values()]), setup.place
         )
         window = self._meter.window()
         if not setup.place.first:
             return
-        losses = dict(zip(result.losses, together.tolist(), strict=True))
+        losses = dict(zip(result.losses, mean_losses.tolist(), strict=True))
         logit_scale = float(result.logit_scale)
         data_s, step_s = window.data_s / window.steps, window.step_s / window.steps
-        of_epoch = done.batch // setup.spec.accum_freq
+        epoch_step = done.batch // setup.spec.accum_freq
         per_step = plan.batch_size * setup.place.world_size * setup.spec.accum_freq
         lr = setup.lr(done.step - 1)
         pairs, rate = len(setup.pairs.train), per_step / step_s
-        shown = " ".join(
-            f"{name.capitalize()}: {value:#.5g} ({done.mean_loss(of_epoch, name):#.5g})"
+        losses_text = " ".join(
+            f"{name.capitalize()}: {value:#.5g} ({done.mean_loss(epoch_step, name):#.5g})"
             for name, value in losses.items()
         )
         log.info(  # the format of open_clip_train, so that scripts that read its logs can read ours
-            f"Train Epoch: {done.epoch} [{of_epoch * per_step:>{len(str(pairs))}}/{pairs} "
-            f"({100 * of_epoch / plan.steps_per_epoch:.0f}%)] Data (t): {data_s:.3f} "
+            f"Train Epoch: {done.epoch} [{epoch_step * per_step:>{len(str(pairs))}}/{pairs} "
+            f"({100 * epoch_step / plan.steps_per_epoch:.0f}%)] Data (t): {data_s:.3f} "
             f"Batch (t): {step_s:.3f}, {rate:#g}/s, {rate / setup.place.world_size:#g}/s/gpu LR: {lr:5f} "
-            f"Logit Scale: {logit_scale:.3f} {shown}"
+            f"Logit Scale: {logit_scale:.3f} {losses_text}"
         )
         values = {
             **{f"train/{name}": value for name, value in losses.items()},
@@ -232,12 +233,12 @@ class Training:
         self._progress = Progress(done=done.step, total=plan.steps, note=f"{note}pairs/s", seconds_left=left)
 
     def _current_progress(self) -> Progress:
-        """Return the progress, which between two lines of the log moves at most every PROGRESS_S."""
+        """Return the progress. Between two lines of the log, it is updated at most every PROGRESS_S."""
         last, step, steps = self._progress, self.done.step, self.setup.plan.steps
-        if last.done < step and time.monotonic() - self._moved_at > PROGRESS_S:
+        if last.done < step and time.monotonic() - self._updated_at > PROGRESS_S:
             left = last.seconds_left and last.seconds_left * (steps - step) / (steps - last.done)
             self._progress = last.model_copy(update={"done": step, "seconds_left": left})
-            self._moved_at = time.monotonic()
+            self._updated_at = time.monotonic()
         return self._progress
 
     def _metrics(self, values: Mapping[str, float]) -> list[Metric]:

@@ -80,8 +80,8 @@ class Meter:
         self._window.step_s += seconds
 
     def _check(self, step: int, loss: float, grad_norm: float) -> None:
-        """Raise Diverged for a step that is not finite. With a loss scaler, some in a row are allowed, because it skips
-        them and lowers its scale."""
+        """Raise Diverged for a step that is not finite. With a loss scaler, fewer than MOST_OVERFLOWED in a row are
+        allowed, because it skips them and lowers its scale."""
         if math.isfinite(loss) and math.isfinite(grad_norm):
             self._overflowed = 0
             return

@@ -17,8 +17,10 @@ Outputs = dict[str, Tensor]
 """Outputs of an open_clip model by name: `image_features` and `text_features` (N, D), normalised; `logit_scale`, the
 factor that multiplies cosines; `logit_bias` if the model has one; CoCa's `logits` (N, L, V) and `labels` (N, L).
 """
-TEACHERS = "dist_"
+TEACHER_PREFIX = "dist_"
+"""Prefix of the names of a teacher's outputs, as in open_clip."""
 SHOWN = 3
+"""Models that an error message names at most."""
 
 
 class Objective:
@@ -35,7 +37,7 @@ class Objective:
         if self._teacher is None:
             return {}
         with torch.no_grad():
-            return {f"{TEACHERS}{name}": value.detach() for name, value in self._teacher(images, tokens).items()}
+            return {f"{TEACHER_PREFIX}{name}": value.detach() for name, value in self._teacher(images, tokens).items()}
 
     def __call__(self, outputs: Outputs) -> Outputs:
         """Return the losses by name, and their sum, which is minimised, as `loss`. All are scalars."""
@@ -51,7 +53,7 @@ def create(
     teacher: the model to distil, in evaluation mode on the same device. Errors: Refused if loss and model do not fit.
     """
     _check(spec, model)
-    gathered = {"local_loss": spec.local_loss, "gather_with_grad": spec.gather_with_grad, "cache_labels": True}
+    gathering = {"local_loss": spec.local_loss, "gather_with_grad": spec.gather_with_grad, "cache_labels": True}
     place = {"rank": rank, "world_size": world_size}
     needs: tuple[str, ...] = ("image_features", "text_features", "logit_scale")
     if _biased(model):
@@ -64,14 +66,14 @@ def create(
                 "caption_loss_weight": spec.coca_caption_weight,
                 "clip_loss_weight": spec.coca_contrastive_weight,
             }
-            loss = CoCaLoss(**weights, pad_id=model.pad_id, **gathered, **place)
+            loss = CoCaLoss(**weights, pad_id=model.pad_id, **gathering, **place)
             return Objective(loss, (*needs, "logits", "labels"), None)
         case "distill":
             assert teacher is not None, "distillation needs a teacher"
-            theirs = tuple(f"{TEACHERS}{name}" for name in needs)
-            return Objective(DistillClipLoss(**gathered, **place), needs + theirs, teacher)
+            teacher_needs = tuple(f"{TEACHER_PREFIX}{name}" for name in needs)
+            return Objective(DistillClipLoss(**gathering, **place), needs + teacher_needs, teacher)
         case _:
-            return Objective(ClipLoss(**gathered, **place), needs, None)
+            return Objective(ClipLoss(**gathering, **place), needs, None)
 
 
 def caption_loss(logits: Tensor, labels: Tensor, pad_id: int = 0) -> tuple[float, int]:
@@ -98,7 +100,7 @@ def _check(spec: TrainSpec, model: nn.Module) -> None:
     if spec.loss == "siglip" and not _biased(model):
         names = [name for name in open_clip.list_models() if "init_logit_bias" in open_clip.get_model_config(name)]
         raise Refused(
-            f"SigLIP's loss needs a logit bias, which {spec.model} has none of: take {', '.join(names[:SHOWN])} or "
+            f"SigLIP's loss needs a logit bias, which {spec.model} does not have: take {', '.join(names[:SHOWN])} or "
             f"one of {len(names) - SHOWN} more, or a configuration with init_logit_bias, such as -10"
         )
     if spec.loss in ("coca", "distill") and _biased(model):

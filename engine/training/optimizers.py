@@ -15,6 +15,7 @@ from engine.specs import Refused
 from engine.specs.train import TrainSpec
 
 TRANSFORMERS = (VisionTransformer, TimmVisionTransformer, Eva, NaFlexVit)
+"""Image towers that get the settings of a ViT."""
 LOGITS = ("logit_scale", "logit_bias")
 """Parameters that belong to no tower."""
 FUSED = ("cpu", "cuda")
@@ -96,8 +97,8 @@ def _adamw(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
 def _settings(spec: TrainSpec) -> Mapping[str, Any]:
     """Return the given settings under timm's names. timm has its own defaults for the others."""
     betas = None if spec.beta1 is None or spec.beta2 is None else (spec.beta1, spec.beta2)
-    given = {"betas": betas, "eps": spec.eps, "momentum": spec.momentum}
-    return {name: value for name, value in given.items() if value is not None}
+    settings = {"betas": betas, "eps": spec.eps, "momentum": spec.momentum}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def learning_rate(
@@ -111,8 +112,8 @@ def learning_rate(
     """
 
     def cosine(step: int) -> float:
-        falling = max(1, steps - warmup)
-        return 0.5 * (1 + math.cos(math.pi * min(step - warmup, falling) / falling)) * base
+        decay_steps = max(1, steps - warmup)
+        return 0.5 * (1 + math.cos(math.pi * min(step - warmup, decay_steps) / decay_steps)) * base
 
     def cooled(step: int) -> float:
         start = steps - cooldown
@@ -121,9 +122,9 @@ def learning_rate(
         progress = min(1.0, (step - start) / cooldown)
         return float((1 - progress) ** power * (base - end) + end)
 
-    after = {"cosine": cosine, "const": lambda step: base, "const-cooldown": cooled}[kind]
+    after_warmup = {"cosine": cosine, "const": lambda step: base, "const-cooldown": cooled}[kind]
 
     def rate(step: int) -> float:
-        return base * (step + 1) / warmup if step < warmup else after(step)
+        return base * (step + 1) / warmup if step < warmup else after_warmup(step)
 
     return rate

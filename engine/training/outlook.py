@@ -31,19 +31,20 @@ log = logging.getLogger(__name__)
 
 Spec = TrainSpec | EvaluateSpec
 MIXED = ("amp", "amp_bf16")
+"""Precisions with float32 weights and operators in half precision."""
 
 
 def answer(question: Outlook) -> Prospect:
     """Return the files that are present or must be downloaded, the memory needed if it can be predicted, and
     problems."""
-    spec, found, problems = question.spec, list[Needed](), list[str]()
+    spec, files, problems = question.spec, list[Needed](), list[str]()
     if isinstance(spec, TrainSpec):
         spec = precision.resolved(spec)
     roots = Settings().roots
     for part, weights in _models(spec):
-        for look in (_tokenizer, _weights):
+        for find_files in (_tokenizer, _weights):
             try:
-                found += look(part, weights, roots)
+                files += find_files(part, weights, roots)
             except Refused as refused:
                 problems.append(str(refused))
     needs: tuple[int, int] | None = None
@@ -54,12 +55,12 @@ def answer(question: Outlook) -> Prospect:
     except Exception as error:
         if out_of_memory(error):
             raise
-        log.exception("no memory can be told of %s", spec.summary)
+        log.exception("the memory of %s cannot be predicted", spec.summary)
     return Prospect(
-        needed=tuple(found),
+        needed=tuple(files),
         problems=tuple(dict.fromkeys(problems)),
         cache=str(clip_hub.cache()),
-        free_mb=_free(clip_hub.cache()) / 1e6,
+        free_mb=_free_bytes(clip_hub.cache()) / 1e6,
         unused_mb=psutil.virtual_memory().available / 1e6 if spec.device == "cpu" else None,
         peak_mb=needs and needs[0] / 1e6,
         state_mb=needs and needs[1] / 1e6,
@@ -100,7 +101,7 @@ def _needed(what: str, place: Path | Remote) -> Needed:
     return Needed(what=what, address=place.address, mb=place.size and place.size / 1e6)
 
 
-def _free(folder: Path) -> int:
+def _free_bytes(folder: Path) -> int:
     """Return the free bytes on the disk of a folder that may not exist yet."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free
@@ -109,7 +110,8 @@ def _free(folder: Path) -> int:
 def _training(spec: TrainSpec, roots: Roots) -> tuple[int, int]:
     """Return the peak bytes of a step with its real loss, and the bytes that are allocated all the time.
 
-    Mixed precision halves activations and casts weights. Errors: Refused if this training is not possible.
+    Mixed precision keeps activations and a copy of the weights in half precision. Errors: Refused if this training is
+    not possible.
     """
     model, peak = _step(spec, roots)
     trained = tensor_bytes(memory.trained(model))
@@ -138,16 +140,14 @@ def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
 
 def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int]:
     """Return the model on meta, and the peak bytes of a step."""
-    assert spec.batch_size is not None, "the data decide about it, which are not looked at here"
+    assert spec.batch_size is not None, "the batch size depends on the data, which are not read here"
     model, inputs = clip_weights.sketch(spec, weights=spec.pretrained, batch_size=spec.batch_size, roots=roots)
     clip_weights.arrange(model, spec)
     teacher = None
     if spec.loss == "distill":
-        seen = {
-            "image_size": tuple(inputs[0].shape[-2:]),
-            "context_length": inputs[1].shape[-1],
-        }  # as the student's inputs
-        wanted = spec.teacher.model_copy(update=seen)
+        # as the student's inputs
+        sizes = {"image_size": tuple(inputs[0].shape[-2:]), "context_length": inputs[1].shape[-1]}
+        wanted = spec.teacher.model_copy(update=sizes)
         weights, size = spec.distill_pretrained, spec.batch_size
         teacher, _ = clip_weights.sketch(wanted, weights=weights, batch_size=size, roots=roots)
         teacher.eval().requires_grad_(requires_grad=False)
@@ -156,14 +156,14 @@ def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int]:
 
     def step() -> None:
         outputs = {**model(*inputs), **objective.beside(*inputs)}
-        losses = objective({name: _with_others(name, value, others) for name, value in outputs.items()})
+        losses = objective({name: _with_other_features(name, value, others) for name, value in outputs.items()})
         losses["loss"].backward()  # type: ignore[no-untyped-call]
 
     held = (*inputs, *(state(teacher) if teacher is not None else ()))
     return model, memory.training_peak_bytes(model, held, step)
 
 
-def _with_others(name: str, value: Tensor, others: int) -> Tensor:
+def _with_other_features(name: str, value: Tensor, others: int) -> Tensor:
     """Return features with room for those of other batches and processes, which the loss compares them with."""
     if not name.endswith(FEATURES) or not others:
         return value

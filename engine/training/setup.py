@@ -31,6 +31,7 @@ from engine.training.objectives import Objective
 from engine.words import plural
 
 UNREADABLE = "unreadable_{}.json"
+"""Name of the record of unreadable images in a run's folder; {} is data, val_data or zeroshot_data."""
 VERIFY_S = 60
 """Open images for at most 60 s to see whether they can be read."""
 
@@ -70,7 +71,7 @@ class Setup:
 
     @property
     def model(self) -> nn.Module:
-        """The model itself, whose weights a checkpoint holds."""
+        """Return the model itself, whose weights a checkpoint holds."""
         return self.made.model
 
 
@@ -103,8 +104,8 @@ def readable(
 
     Images are opened once per run, for at most VERIFY_S, and the unreadable ones are recorded. Later attempts, other
     processes and trainings that continue from a checkpoint of this run leave out the same ones; otherwise order and
-    split would differ. before: that checkpoint or its run's folder. roots: the folders that must contain the records
-    beside it. Errors: DataProblem if no image can be read.
+    split would differ. before: the path of that checkpoint or of its run; empty without one. roots: the folders that
+    must contain the records of that run. Errors: DataProblem if no image can be read.
     """
     record = run_dir / UNREADABLE.format(what)
     path = expand_home(before)
@@ -124,14 +125,14 @@ def readable(
 
 def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     """Open and split the data. Errors: DataProblem; Refused if all captions are equal or class names do not fit."""
-    opened = opener(spec, roots)
-    pairs, notes = readable(opened(spec.data, samples=spec.samples), run_dir, "data", spec.resume, roots)
+    open_pairs = opener(spec, roots)
+    pairs, notes = readable(open_pairs(spec.data, samples=spec.samples), run_dir, "data", spec.resume, roots)
     notes = (*pairs.notes, *notes)
     if len(pairs) > 1 and datasets.count_distinct(pairs) == 1:
         raise Refused("all captions are equal, so pairs cannot be told apart: give data with different captions")
     val: Pairs | None
     if spec.val_data:
-        val, val_notes = readable(opened(spec.val_data), run_dir, "val_data", spec.resume, roots)
+        val, val_notes = readable(open_pairs(spec.val_data), run_dir, "val_data", spec.resume, roots)
         train, notes = datasets.own_parts(pairs)[0], (*notes, *val.notes, *val_notes)
         val = datasets.own_parts(val)[1]
     elif spec.val_fraction:
@@ -141,8 +142,8 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     zeroshot: Pairs | None = None
     if spec.zeroshot_data:
         options: Any = {"separator": spec.csv_separator, "roots": roots}
-        classes_in = datasets.class_column_of(spec.zeroshot_data, spec.csv_class_key, **options)
-        found = opened(spec.zeroshot_data, kind="auto", class_column=classes_in)
+        class_column = datasets.class_column_of(spec.zeroshot_data, spec.csv_class_key, **options)
+        found = open_pairs(spec.zeroshot_data, kind="auto", class_column=class_column)
         zeroshot, zeroshot_notes = readable(found, run_dir, "zeroshot_data", spec.resume, roots)
         note = f"zero-shot accuracy is measured on {plural(len(zeroshot), 'image')} of {spec.zeroshot_data}"
         notes = (*notes, note, *zeroshot.notes, *zeroshot_notes)
@@ -175,7 +176,7 @@ def _check_labels(pairs: Pairs, classes: tuple[str, ...], data: str) -> None:
 def resolved(spec: TrainSpec, processes: int | None = None) -> TrainSpec:
     """Return the request with defaults of this machine filled in: the precision and the number of loading processes.
 
-    processes: those that train on this machine. Default: all.
+    processes: number of processes that train on this machine. Default: all of the request.
     """
     workers = spec.workers
     if workers is None:

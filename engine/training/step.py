@@ -29,7 +29,7 @@ Context = Callable[[], AbstractContextManager[object]]
 LARGEST_SCALE = 100.0
 """Maximum of the logit scale, as in CLIP's paper. The minimum is 1."""
 FEATURES = "_features"
-"""Suffix of the outputs that are joined over batches. The other outputs belong to the model."""
+"""Suffix of the outputs that are joined over batches. The others, scale and bias, are parameters of the model."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ def _accumulate(
         with nullcontext() if last else no_sync():
             with autocast():
                 outputs = {**cached[turn], **model(*batch)}
-                losses = objective(_together(outputs, cached, turn, last))
+                losses = objective(_join_batches(outputs, cached, turn, last))
             _backward(losses, scaler)
     return losses, outputs
 
 
-def _together(outputs: Outputs, cached: Sequence[Outputs], turn: int, last: bool) -> Outputs:
+def _join_batches(outputs: Outputs, cached: Sequence[Outputs], turn: int, last: bool) -> Outputs:
     """Return the outputs of all batches, with this batch's new features in place of its cached ones.
 
     Each pass computes the whole loss, and so the whole gradient of scale and bias: only the last pass may add it.
@@ -177,14 +177,14 @@ def device_state(device: torch.device) -> list[torch.Tensor]:
     """Return the random state of this accelerator; an empty list for a CPU, whose state is torch's default."""
     if device.type == "cpu":
         return []
-    return [torch.get_device_module(device).get_rng_state(*_place(device)).cpu()]
+    return [torch.get_device_module(device).get_rng_state(*_device_argument(device)).cpu()]
 
 
 def set_device_state(device: torch.device, states: Sequence[torch.Tensor]) -> None:
     """Restore the random state that `device_state` returned."""
     for state in states:
-        torch.get_device_module(device).set_rng_state(state, *_place(device))
+        torch.get_device_module(device).set_rng_state(state, *_device_argument(device))
 
 
-def _place(device: torch.device) -> tuple[torch.device, ...]:
+def _device_argument(device: torch.device) -> tuple[torch.device, ...]:
     return () if device.type == "mps" else (device,)  # functions of mps take no device: there is only one

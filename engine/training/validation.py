@@ -21,6 +21,7 @@ from engine.training.setup import Setup, used_settings
 
 log = logging.getLogger("engine.training")
 LOWER_IS_BETTER = ("loss", "rank")
+"""Words in the names of metrics whose smaller values are better."""
 RETRIEVAL = [name for name in Retrieval.model_fields if "_to_" in name] + ["clip_val_loss"]
 GENERATIVE = "val_generative_loss"
 
@@ -56,8 +57,7 @@ def validate(
     if retrieval and encoded is not None:
         found |= retrieved(encoded, setup.plan.batch_size)
         if spec.loss == "coca":
-            writing = generative_loss(encoded.pairs, setup.reader)
-            found[GENERATIVE] = yield from followed(writing, unless_stopped)
+            found[GENERATIVE] = yield from followed(generative_loss(encoded.pairs, setup.reader), unless_stopped)
     if zeroshot and held.zeroshot is not None:
         work = encode(held.zeroshot, setup.reader, captions=False)
         encoded = yield from followed(work, unless_stopped)
@@ -72,8 +72,8 @@ def validate(
             found[f"{name}-top5"] = result.acc5
     if not found:
         return {}
-    shown = "\t".join(f"{name}: {value:.4f}" for name, value in found.items())
-    log.info("Eval Epoch: %d %s", epoch, shown)
+    metrics_text = "\t".join(f"{name}: {value:.4f}" for name, value in found.items())
+    log.info("Eval Epoch: %d %s", epoch, metrics_text)
     return found
 
 
@@ -92,7 +92,7 @@ def score(metric: str, row: TrainRow) -> tuple[float, float] | None:
 def best_score(metric: str, rows: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
     """Return the score of the best row so far; None if no row is the best or it lacks the metric.
 
-    An earlier attempt may have chosen it by another metric. rows: the training's rows as JSON.
+    An earlier attempt may have chosen that row by another metric. rows: the training's rows as JSON.
     """
     best = next((row for row in reversed(rows) if row["best"]), None)
     return None if best is None else score(metric, TrainRow.model_validate(best))
@@ -106,23 +106,23 @@ def best_metric(setup: Setup) -> str:
     Errors: Refused if this training does not measure the requested one.
     """
     spec, held = setup.spec, setup.pairs
-    can = ["train_loss"]
+    measured = ["train_loss"]
     if held.val is not None and spec.val_frequency:
-        written = [GENERATIVE] if spec.loss == "coca" else []
+        generative = [GENERATIVE] if spec.loss == "coca" else []
         first = "clip_val_loss" if captions_repeat(held.notes) else "image_to_text_r1"
-        can = [first, *RETRIEVAL, *written, *can]
+        measured = [first, *RETRIEVAL, *generative, *measured]
     labelled = held.zeroshot or held.val
     if labelled is not None and spec.zeroshot_frequency and held.classes and labelled.label(0) is not None:
-        can = ["zeroshot_top1", *(["zeroshot_top5"] if len(held.classes) > classification.TOP else []), *can]
-    if spec.best_metric and spec.best_metric not in can:
-        choices = ", ".join(dict.fromkeys(can))
+        measured = ["zeroshot_top1", *(["zeroshot_top5"] if len(held.classes) > classification.TOP else []), *measured]
+    if spec.best_metric and spec.best_metric not in measured:
+        choices = ", ".join(dict.fromkeys(measured))
         raise Refused(f"best_metric {spec.best_metric!r} is not measured by this training. Use one of {choices}")
-    if spec.val_every_steps and len(can) == 1:
+    if spec.val_every_steps and len(measured) == 1:
         raise Refused(
             "val_every_steps has nothing to measure: give held-out pairs (val_data or val_fraction) and leave "
             "val_frequency or zeroshot_frequency above 0"
         )
-    return spec.best_metric or can[0]
+    return spec.best_metric or measured[0]
 
 
 def row_fields(setup: Setup, done: Done, now: Done, found: Mapping[str, float]) -> dict[str, Any]:

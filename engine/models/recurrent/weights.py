@@ -41,7 +41,7 @@ def output_size(spec: RecurrentSpec) -> int:
 
 
 def torch_layer(spec: RecurrentSpec, dropout: float = 0.0) -> torch.nn.RNNBase:
-    """Return torch's own layer on the CPU in float32, with torch's initial weights. Cells take their weights from it."""
+    """Return torch's own layer on the CPU in float32, with torch's initial weights. Cells copy its weights."""
     kind = LAYERS.get(spec.family, torch.nn.LSTM)
     projection = {} if spec.family in LAYERS else {"proj_size": spec.proj_size}
     with torch.random.fork_rng(devices=[]):

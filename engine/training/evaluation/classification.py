@@ -47,17 +47,17 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
     labels = labels.to(probabilities.device)
     if len(labels) == 0:
         raise Refused("There are no labels.")
-    if wrong := [str(label) for label in sorted(set(labels.tolist())) if not 0 <= label < count]:
-        raise Refused(f"Labels must be 0 to {count - 1}, but these are not: {shortened(wrong)}.")
+    if invalid := [str(label) for label in sorted(set(labels.tolist())) if not 0 <= label < count]:
+        raise Refused(f"Labels must be 0 to {count - 1}, but these are not: {shortened(invalid)}.")
     likeliest = probabilities.topk(min(TOP, count), dim=1).indices
-    right = likeliest == labels[:, None]
+    hits = likeliest == labels[:, None]
     predictions = likeliest[:, 0]
     confusion = torch.bincount(labels * count + predictions, minlength=count**2).reshape(count, count)
-    occur = confusion.sum(dim=1) > 0
-    recall = confusion.diagonal()[occur] / confusion.sum(dim=1)[occur]
+    occurring = confusion.sum(dim=1) > 0
+    recall = confusion.diagonal()[occurring] / confusion.sum(dim=1)[occurring]
     return Classification(
-        acc1=right[:, 0].double().mean().item(),
-        acc5=right.any(dim=1).double().mean().item() if count > TOP else None,
+        acc1=hits[:, 0].double().mean().item(),
+        acc5=hits.any(dim=1).double().mean().item() if count > TOP else None,
         mean_per_class_recall=recall.double().mean().item(),
         confusion=confusion.cpu().numpy(),
         predictions=predictions.cpu().numpy(),
@@ -72,10 +72,10 @@ def average_precisions(image_features: Tensor, targets: Tensor, classifier: Tens
     """
     from sklearn.metrics import average_precision_score
 
-    similar, wanted = _array(image_features.float() @ classifier.to(image_features.device)), targets.cpu().numpy()
+    similarities, wanted = _array(image_features.float() @ classifier.to(image_features.device)), targets.cpu().numpy()
     precisions = np.full(wanted.shape[1], np.nan)
-    for place in np.flatnonzero(wanted.any(axis=0)):
-        precisions[place] = average_precision_score(wanted[:, place], similar[:, place])
+    for index in np.flatnonzero(wanted.any(axis=0)):
+        precisions[index] = average_precision_score(wanted[:, index], similarities[:, index])
     return precisions
 
 
@@ -96,6 +96,7 @@ def results(image_features: Tensor, labels: Tensor, classifier: Tensor) -> Class
 CHOOSING = 0.2
 """Share of the training pairs that is held out to choose the strength."""
 ITERATIONS = 1000
+"""Most iterations of a fit. More would change little."""
 
 
 def probe(
@@ -119,7 +120,7 @@ def probe(
     if len(np.unique(wanted)) < 2:
         raise Refused("a linear probe needs at least two classes in its training data")
     chosen = strength(inputs, wanted, seed, strengths)
-    model = _fitted(inputs, wanted, chosen)
+    model = _fit(inputs, wanted, chosen)
     probabilities = torch.zeros(len(features), count, dtype=torch.float64)
     probabilities[:, torch.from_numpy(model.classes_)] = torch.from_numpy(model.predict_proba(_array(features)))
     return replace(judged(probabilities, labels.cpu()), c=chosen)
@@ -159,27 +160,26 @@ def strength(features: Array, labels: NDArray[np.int64], seed: int, strengths: S
     """
     if len(strengths) == 1:
         return strengths[0]
-    least = np.unique(labels, return_counts=True)[1].min()
-    enough = least >= 2 and CHOOSING * len(labels) >= len(np.unique(labels))
+    smallest_class = np.unique(labels, return_counts=True)[1].min()
+    can_stratify = smallest_class >= 2 and CHOOSING * len(labels) >= len(np.unique(labels))
     from sklearn.model_selection import train_test_split
 
     fit, choose, fit_labels, choose_labels = train_test_split(
-        features, labels, test_size=CHOOSING, random_state=seed, stratify=labels if enough else None
+        features, labels, test_size=CHOOSING, random_state=seed, stratify=labels if can_stratify else None
     )
     if len(np.unique(fit_labels)) < 2:
         return strengths[len(strengths) // 2]
-    scores = [_fitted(fit, fit_labels, value).score(choose, choose_labels) for value in strengths]
+    scores = [_fit(fit, fit_labels, value).score(choose, choose_labels) for value in strengths]
     return strengths[int(np.argmax(scores))]
 
 
-def _fitted(features: Array, labels: NDArray[np.int64], strength: float) -> Any:
+def _fit(features: Array, labels: NDArray[np.int64], strength: float) -> Any:
     """Return a scikit-learn LogisticRegression. It is imported here, because the warm process must not load it."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     with warnings.catch_warnings():
-        # more iterations than ITERATIONS would change little
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)  # after ITERATIONS
         return LogisticRegression(C=strength, max_iter=ITERATIONS).fit(features, labels)
 
 

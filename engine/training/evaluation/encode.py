@@ -23,6 +23,7 @@ from engine.training.objectives import caption_loss
 from engine.words import shortened
 
 Ticks = Generator[int, None, "Encoded"]
+"""Yields the number of images done, and returns the features."""
 Found = TypeVar("Found")
 Loaded = tuple[Tensor, list[int]]
 """Images (B, 3, H, W), and the indices of their pairs."""
@@ -55,7 +56,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Normalised features of pairs, on the CPU in float32."""
+    """Pairs with their features: normalised, on the CPU in float32."""
 
     pairs: Pairs
     """The encoded pairs: all requested ones whose images could be read."""
@@ -77,7 +78,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Features:
-    """Normalised features of pairs, on the CPU in float32."""
+    """The output of a model for pairs, as the feature cache stores it: normalised, on the CPU in float32."""
 
     images: Tensor
     """(N, D), one row per image that could be read."""
@@ -141,7 +142,7 @@ def features(pairs: Pairs, reader: Reader, *, captions: bool = True) -> Generato
             yield 0
         images: list[Tensor] = []
         read: list[int] = []
-        for batch, indices in _loaded(pairs, reader):
+        for batch, indices in _load_batches(pairs, reader):
             images.append(encode_images(batch, reader))
             read += indices
             yield len(read)
@@ -157,7 +158,7 @@ def features(pairs: Pairs, reader: Reader, *, captions: bool = True) -> Generato
 
 def assemble(pairs: Pairs, found: Features) -> Encoded:
     """Return pairs with their features. found: their `features`. Errors: DataProblem if no image could be read."""
-    place = {text: index for index, text in enumerate(dict.fromkeys(_captions(pairs)[0]))}
+    row_of = {text: index for index, text in enumerate(dict.fromkeys(_captions(pairs)[0]))}
     pairs, notes = datasets.readable(pairs, found.read.tolist())
     texts, owner = _captions(pairs) if len(found.texts) else ([], [])
     labels = [pairs.label(index) for index in range(len(pairs))]
@@ -165,7 +166,7 @@ def assemble(pairs: Pairs, found: Features) -> Encoded:
         pairs=pairs,
         notes=notes,
         images=found.images,
-        texts=found.texts[torch.tensor([place[text] for text in texts], dtype=torch.long)],
+        texts=found.texts[torch.tensor([row_of[text] for text in texts], dtype=torch.long)],
         owner=torch.tensor(owner, dtype=torch.long),
         labels=None if any(label is None for label in labels) else torch.tensor(labels),
         targets=_targets(pairs),
@@ -174,6 +175,7 @@ def assemble(pairs: Pairs, found: Features) -> Encoded:
 
 
 def _targets(pairs: Pairs) -> Tensor | None:
+    """Return the classes of each image (N, C) bool; None if images have only one class."""
     targets = torch.zeros(len(pairs), len(pairs.classes), dtype=torch.bool)
     for index in range(len(pairs)):
         if (several := datasets.labels_of(pairs, index)) is None:
@@ -186,8 +188,8 @@ def subset(found: Encoded, part: Subset) -> Encoded:
     """Return the part of encoded pairs, without its texts."""
     indices = torch.from_numpy(part.indices)
     labels = None if found.labels is None else found.labels[indices]
-    none = found.texts[:0], found.owner[:0]
-    return Encoded(part, (), found.images[indices], *none, labels, None, found.scale)
+    no_texts = found.texts[:0], found.owner[:0]
+    return Encoded(part, (), found.images[indices], *no_texts, labels, None, found.scale)
 
 
 @torch.no_grad()
@@ -220,8 +222,8 @@ def generative_loss(pairs: Pairs, reader: Reader) -> Generator[int, None, float]
     model.eval()
     total, tokens, done = 0.0, 0, 0
     try:
-        for images, some in _loaded(pairs, reader):
-            texts = reader.made.tokenizer([pairs.captions(index)[0] for index in some]).to(reader.device)
+        for images, indices in _load_batches(pairs, reader):
+            texts = reader.made.tokenizer([pairs.captions(index)[0] for index in indices]).to(reader.device)
             with torch.no_grad(), reader.autocast():
                 outputs = model(reader.images(images), texts)
             loss, counted = caption_loss(outputs["logits"], outputs["labels"], model.pad_id)
@@ -232,7 +234,7 @@ def generative_loss(pairs: Pairs, reader: Reader) -> Generator[int, None, float]
     return total / max(1, tokens)
 
 
-def _loaded(pairs: Pairs, reader: Reader) -> Iterator[Loaded]:
+def _load_batches(pairs: Pairs, reader: Reader) -> Iterator[Loaded]:
     """Yield batches of the images that can be read."""
     context = "spawn" if reader.workers else None  # forking a process that has run operators in parallel hangs
     loader = DataLoader(
@@ -240,13 +242,14 @@ def _loaded(pairs: Pairs, reader: Reader) -> Iterator[Loaded]:
         batch_size=reader.batch_size,
         num_workers=reader.workers,
         multiprocessing_context=context,
-        generator=torch.Generator(),  # its own: leaves the training's generator unchanged
+        generator=torch.Generator(),  # not the global one, which a training uses
         collate_fn=default_convert,
     )
     yield from (batch for batch in loader if batch[1])
 
 
 def _captions(pairs: Pairs) -> tuple[list[str], list[int]]:
+    """Return all captions, and the index of the image of each."""
     texts, owner = [], []
     for index in range(len(pairs)):
         for caption in pairs.captions(index):
@@ -282,10 +285,10 @@ def directions(
         class_prompts[name] if class_prompts else [template.replace("{}", name) for template in templates]
         for name in classes
     ]
-    together = max(1, reader.batch_size // max(map(len, prompts)))  # classes per forward pass
+    classes_per_batch = max(1, reader.batch_size // max(map(len, prompts)))
     means: list[Tensor] = []
-    for start in range(0, len(prompts), together):
-        some = prompts[start : start + together]
-        features = encode_texts([text for several in some for text in several], reader)
-        means += [part.mean(dim=0) for part in torch.split(features, [len(several) for several in some])]
+    for start in range(0, len(prompts), classes_per_batch):
+        batch = prompts[start : start + classes_per_batch]
+        features = encode_texts([text for of_class in batch for text in of_class], reader)
+        means += [part.mean(dim=0) for part in torch.split(features, [len(of_class) for of_class in batch])]
     return nn.functional.normalize(torch.stack(means, dim=1), dim=0)

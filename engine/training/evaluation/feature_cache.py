@@ -31,30 +31,30 @@ def key(model: nn.Module, pairs: Pairs, settings: Any, roots: Roots) -> str:
     Files are identified by path, size and modification time, so that they need not be read. Images without a file are
     hashed by content.
     """
-    found = hashlib.sha256(json.dumps([settings, torch.__version__, open_clip.__version__]).encode())
+    digest = hashlib.sha256(json.dumps([settings, torch.__version__, open_clip.__version__]).encode())
     for name, tensor in model.state_dict().items():
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    known: dict[Path, os.stat_result | None] = {}
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    statuses: dict[Path, os.stat_result | None] = {}
     for index in range(len(pairs)):
         source = pairs.source(index)
-        found.update(json.dumps([source, *pairs.captions(index)]).encode())
-        if status := _status(Path(source), known, roots):
-            found.update(f"{status.st_size} {status.st_mtime_ns}\n".encode())
+        digest.update(json.dumps([source, *pairs.captions(index)]).encode())
+        if status := _status(Path(source), statuses, roots):
+            digest.update(f"{status.st_size} {status.st_mtime_ns}\n".encode())
             continue
         try:
-            found.update(pairs.image(index).tobytes())
+            digest.update(pairs.image(index).tobytes())
         except Unreadable as error:
-            found.update(str(error).encode())
-    return found.hexdigest()
+            digest.update(str(error).encode())
+    return digest.hexdigest()
 
 
-def _status(path: Path, known: dict[Path, os.stat_result | None], roots: Roots) -> os.stat_result | None:
+def _status(path: Path, statuses: dict[Path, os.stat_result | None], roots: Roots) -> os.stat_result | None:
     """Return the status of an image's file, or of the tar that contains it; None if there is no file."""
-    for place in (path, *path.parents) if path.is_absolute() else ():
-        if place not in known:
-            known[place] = stat_within(place, roots)
-        if (status := known[place]) and stat.S_ISREG(status.st_mode):
+    for candidate in (path, *path.parents) if path.is_absolute() else ():
+        if candidate not in statuses:
+            statuses[candidate] = stat_within(candidate, roots)
+        if (status := statuses[candidate]) and stat.S_ISREG(status.st_mode):
             return status
     return None
 
@@ -82,8 +82,8 @@ def save(folder: Path, name: str, found: Features, *, spare_bytes: float) -> Non
     folder.mkdir(parents=True, exist_ok=True)
     if size > MOST_BYTES or shutil.disk_usage(folder).free - size < spare_bytes:
         return
-    with atomic.temporary(folder / f"{name}.npz") as hidden:
-        with hidden.open("wb") as file:
+    with atomic.temporary(folder / f"{name}.npz") as temporary:
+        with temporary.open("wb") as file:
             np.savez(
                 file,
                 images=found.images.numpy(),
@@ -92,7 +92,7 @@ def save(folder: Path, name: str, found: Features, *, spare_bytes: float) -> Non
                 scale=np.float64(found.scale),
                 encoded=np.array(time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
             )
-        hidden.replace(folder / f"{name}.npz")
+        temporary.replace(folder / f"{name}.npz")
     total = 0
     for path, status in sorted(_files(folder), key=lambda entry: -entry[1].st_mtime_ns):
         total += status.st_size

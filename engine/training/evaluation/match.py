@@ -39,7 +39,7 @@ def answer(question: Match) -> Matches:
     order = torch.argsort(cosines, descending=True, stable=True).tolist()
     return Matches(
         texts=tuple(
-            MatchedText(text=question.texts[at], similarity=float(cosines[at]), probability=float(shares[at]))
-            for at in order
+            MatchedText(text=question.texts[index], similarity=float(cosines[index]), probability=float(shares[index]))
+            for index in order
         )
     )

@@ -22,8 +22,6 @@ COMPARED, ALIKE = 8, 0.98
 """Number of captions that are encoded again, and the minimum cosine with their stored features. Below it, the model is
 taken for a different one. Half precision alone leaves more than 0.99.
 """
-
-
 BATCH = 64
 """Texts per forward pass."""
 
@@ -37,16 +35,16 @@ def answer(question: Search) -> Hits:
     embeddings = _embeddings(question.folder, question.file)
     made = kept_model(question.spec, Settings().roots, texts_only=True)
     _check(embeddings, made, question)
-    similarities = (embeddings.images @ _encoded(made, [question.text])[0]).astype(np.float64)
+    similarities = (embeddings.images @ _encode(made, [question.text])[0]).astype(np.float64)
     nearest = np.argsort(-similarities, kind="stable")[: question.top]
     hits = [
         Hit(
-            index=at,
-            source=_whole(embeddings.sources[at]),
-            label=embeddings.labels[at],
-            similarity=float(similarities[at]),
+            index=index,
+            source=_escape(embeddings.sources[index]),
+            label=embeddings.labels[index],
+            similarity=float(similarities[index]),
         )
-        for at in nearest.tolist()
+        for index in nearest.tolist()
     ]
     return Hits(hits=tuple(hits), images=len(embeddings.images))
 
@@ -65,13 +63,13 @@ def kept_model(spec: EvaluateSpec, roots: Roots, *, texts_only: bool = False) ->
 
     The last model is cached. texts_only: without the image tower. Errors: those of building it.
     """
-    here = spec.model_copy(update={"device": "cpu", "precision": "fp32"})
+    cpu_spec = spec.model_copy(update={"device": "cpu", "precision": "fp32"})
     state = stat_within(expand_home(spec.checkpoint), roots) if spec.checkpoint else None
-    key = f"{texts_only} {here.model_dump_json()} {state and (state.st_mtime_ns, state.st_size, state.st_ino)}"
-    cache = _kept()
+    key = f"{texts_only} {cpu_spec.model_dump_json()} {state and (state.st_mtime_ns, state.st_size, state.st_ino)}"
+    cache = _model_cache()
     if key not in cache:
         cache.clear()  # first: two models may not fit into memory
-        made = clip_weights.create(here, weights=spec.checkpoint, roots=roots)
+        made = clip_weights.create(cpu_spec, weights=spec.checkpoint, roots=roots)
         if texts_only:
             made.model.visual = nn.Identity()
         made.model.eval()
@@ -80,12 +78,12 @@ def kept_model(spec: EvaluateSpec, roots: Roots, *, texts_only: bool = False) ->
 
 
 @cache
-def _kept() -> dict[str, Made]:
+def _model_cache() -> dict[str, Made]:
     """Return the cache that holds the model of the last question."""
     return {}
 
 
-def _encoded(made: Made, texts: list[str]) -> NDArray[np.float32]:
+def _encode(made: Made, texts: list[str]) -> NDArray[np.float32]:
     features: NDArray[np.float32] = encode_texts(texts, Reader(made, "fp32", "cpu", BATCH)).numpy()
     return features
 
@@ -94,17 +92,17 @@ def _check(found: Embeddings, made: Made, question: Search) -> None:
     """Check that the model encodes the stored captions as before. Errors: Refused if the evaluated model was another
     one."""
     captions = list(found.captions[:COMPARED])
-    features, named = _encoded(made, captions), question.spec.checkpoint or question.spec.model
-    again = "evaluate again to search its images"
+    features, model_name = _encode(made, captions), question.spec.checkpoint or question.spec.model
+    advice = "evaluate again to search its images"
     if features.shape[1] != found.texts.shape[1]:
         sizes = f"{features.shape[1]} numbers for a text, and the embeddings have {found.texts.shape[1]}"
-        raise Refused(f"{named} is not what was evaluated: it gives {sizes}; {again}")
-    alike = float((features * found.texts[: len(captions)]).sum(axis=1).min(initial=1.0))
-    if not alike >= ALIKE:
-        reason = f"it encodes the captions differently now (cosine {alike:.2f})"
-        raise Refused(f"{named} has changed since it was evaluated: {reason}; {again}")
+        raise Refused(f"{model_name} is not what was evaluated: it gives {sizes}; {advice}")
+    similarity = float((features * found.texts[: len(captions)]).sum(axis=1).min(initial=1.0))
+    if not similarity >= ALIKE:
+        reason = f"it encodes the captions differently now (cosine {similarity:.2f})"
+        raise Refused(f"{model_name} has changed since it was evaluated: {reason}; {advice}")
 
 
-def _whole(text: str) -> str:
-    """Return the text with undecodable bytes escaped: file names may contain any bytes."""
+def _escape(text: str) -> str:
+    """Escape undecodable bytes of a text: file names may contain any bytes."""
     return text.encode(errors="backslashreplace").decode()
