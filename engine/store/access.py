@@ -14,7 +14,7 @@ EMAIL = re.compile(r"[!-+\--?A-~]{1,64}@[A-Za-z0-9.-]{1,255}")
 
 
 class Role(IntEnum):
-    """Weakest first. Each role may do all that weaker ones may."""
+    """Roles of users, weakest first. Each role may do all that weaker ones may."""
 
     NONE = 0
     """See nothing."""
@@ -39,12 +39,12 @@ class User:
     role: Role = Role.ADMIN
 
     def require(self, role: Role) -> None:
-        """Check the role. Errors: Refused when it is a lesser one."""
+        """Check the role. Errors: Refused when the user's role is weaker."""
         if self.role < role:
             raise Refused(f"your role is {self.role.word}, and this needs the role {role.word}: ask an administrator")
 
     def may_change(self, owner: str) -> bool:
-        """Return whether this user may change what belongs to an owner. Things without an owner are the admins'."""
+        """Return whether this user may change what belongs to an owner. Only admins may change things without one."""
         return self.role is Role.ADMIN or (self.role is Role.RUNNER and owner == self.email != "")
 
     def check_owner(self, owner: str, what: str) -> None:

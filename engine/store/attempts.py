@@ -1,4 +1,4 @@
-"""Write attempts, which is allowed only to a run's latest one, and update the run when its attempt ends.
+"""Store what attempts report, and update a run when its attempt ends. Only the latest attempt of a run may write.
 
 Every write names the attempt and the states that it expects. A stale attempt changes nothing and raises `StaleAttempt`.
 """
@@ -19,7 +19,10 @@ from engine.store.records import ATTEMPTS, UNSTARTED, change_run, storable
 from engine.store.tables import artifacts, attempts, metrics, rows, runs, slots
 
 MOST_STARTS = 10
-"""Most attempts of a run whose process died before it began, or whose host was lost. These do not use up a try."""
+"""After this many attempts, a run is not queued again because its process died before it began or its host was lost.
+
+The number of tries does not limit such attempts.
+"""
 
 
 def open_attempts(database: Database) -> list[Attempt]:
@@ -30,8 +33,8 @@ def open_attempts(database: Database) -> list[Attempt]:
 
 def current(database: Database, run_id: int) -> Attempt | None:
     """Return the latest attempt of a run; None when it is closed or there is none."""
-    mine = (attempts.c.run_id == run_id, attempts.c.id == runs.c.attempt_id, attempts.c.closed_at.is_(None))
-    return next((Attempt(**row._mapping) for row in database.rows(ATTEMPTS.where(*mine))), None)
+    is_open = (attempts.c.run_id == run_id, attempts.c.id == runs.c.attempt_id, attempts.c.closed_at.is_(None))
+    return next((Attempt(**row._mapping) for row in database.rows(ATTEMPTS.where(*is_open))), None)
 
 
 def begin(database: Database, attempt: Attempt) -> None:
@@ -51,12 +54,12 @@ def begin(database: Database, attempt: Attempt) -> None:
 
 def heartbeat(database: Database, attempt: Attempt) -> bool:
     """Record that the worker is alive; return whether to stop. A vanished run runs again. Errors: StaleAttempt."""
-    mine = (runs.c.id == attempt.run_id, runs.c.attempt_id == attempt.token)
     with database.write() as connection:
         alive = update(attempts).where(attempts.c.id == attempt.token, attempts.c.closed_at.is_(None))
         connection.execute(alive.values(heartbeat_at=time.time()))
-        change_run(connection, *mine, runs.c.state == State.VANISHED, state=State.RUNNING)
-        run = connection.execute(select(runs.c.cancel_requested).where(*mine, runs.c.state.in_(ACTIVE))).first()
+        change_run(connection, *_latest(attempt), runs.c.state == State.VANISHED, state=State.RUNNING)
+        active = (*_latest(attempt), runs.c.state.in_(ACTIVE))
+        run = connection.execute(select(runs.c.cancel_requested).where(*active)).first()
         if run is None:
             raise _stale(attempt)
         return bool(run.cancel_requested)
@@ -65,8 +68,8 @@ def heartbeat(database: Database, attempt: Attempt) -> bool:
 def record(database: Database, attempt: Attempt, events: Sequence[Event]) -> None:
     """Store events in order, all or none. The first call sets the run to `running`. Errors: StaleAttempt."""
     with database.write() as connection:
-        silent = runs.c.state.in_((State.STARTING, State.VANISHED))
-        values: dict[str, Any] = {"state": case((silent, State.RUNNING), else_=runs.c.state)}
+        not_running = runs.c.state.in_((State.STARTING, State.VANISHED))
+        values: dict[str, Any] = {"state": case((not_running, State.RUNNING), else_=runs.c.state)}
         for event in events:
             if isinstance(event, Progress):
                 values |= {"done": event.done, "total": event.total, "note": storable(event.note)}
@@ -82,12 +85,12 @@ def record(database: Database, attempt: Attempt, events: Sequence[Event]) -> Non
 
 def count_rows(database: Database, attempt: Attempt) -> int:
     """Return how many rows an attempt has stored."""
-    mine = (rows.c.run_id == attempt.run_id, rows.c.attempt_id == attempt.token)
-    return int(database.rows(select(func.count()).select_from(rows).where(*mine))[0][0])
+    of_attempt = (rows.c.run_id == attempt.run_id, rows.c.attempt_id == attempt.token)
+    return int(database.rows(select(func.count()).select_from(rows).where(*of_attempt))[0][0])
 
 
 def finish(database: Database, attempt: Attempt, state: State, cause: Cause | None = None, error: str = "") -> None:
-    """Store the worker's final state. Its slots stay occupied until its process has ended. Errors: StaleAttempt."""
+    """Store a run's final state. Its slots stay occupied until its process has ended. Errors: StaleAttempt."""
     assert state.ended
     assert (cause is None) == (state != State.FAILED)
     with database.write() as connection:
@@ -100,14 +103,16 @@ def mark_stopping(database: Database, attempt: Attempt) -> None:
     with database.write() as connection:
         unasked = (attempts.c.id == attempt.token, attempts.c.stop_at.is_(None))
         connection.execute(update(attempts).where(*unasked).values(stop_at=time.time()))
-        going = (runs.c.state.in_(ACTIVE), runs.c.state != State.STOPPING, runs.c.cancel_requested)
-        change_run(connection, *_mine(attempt), *going, state=State.STOPPING)
+        cancelled = (runs.c.state.in_(ACTIVE), runs.c.state != State.STOPPING, runs.c.cancel_requested)
+        change_run(connection, *_latest(attempt), *cancelled, state=State.STOPPING)
 
 
 def mark_vanished(database: Database, attempt: Attempt) -> None:
     """Mark a run whose heartbeat is overdue for an unknown reason."""
     with database.write() as connection:
-        change_run(connection, *_mine(attempt), runs.c.state.in_((State.STARTING, State.RUNNING)), state=State.VANISHED)
+        change_run(
+            connection, *_latest(attempt), runs.c.state.in_((State.STARTING, State.RUNNING)), state=State.VANISHED
+        )
 
 
 def close(database: Database, attempt: Attempt, exit: Exit, cause: Cause, error: str) -> None:
@@ -123,15 +128,15 @@ def close(database: Database, attempt: Attempt, exit: Exit, cause: Cause, error:
         if connection.execute(closing).rowcount != 1:
             return
         connection.execute(delete(slots).where(slots.c.attempt_id == attempt.token))
-        active = (*_mine(attempt), runs.c.state.in_(ACTIVE))
+        active = (*_latest(attempt), runs.c.state.in_(ACTIVE))
         never_begun = exists().where(attempts.c.id == attempt.token, attempts.c.begun_at.is_(None))
         has_tries = (runs.c.tries_left > 0) | literal(exit.host_lost)
-        again = has_tries & (~(never_begun | literal(exit.host_lost)) | (runs.c.attempt < MOST_STARTS))
+        may_retry = has_tries & (~(never_begun | literal(exit.host_lost)) | (runs.c.attempt < MOST_STARTS))
         if change_run(connection, *active, runs.c.cancel_requested, state=State.CANCELLED, ended_at=now):
             set_results(connection, attempt.run_id)
             return
         queued = UNSTARTED | {"state": State.QUEUED, "attempt_id": None}
-        if cause == Cause.KILLED and change_run(connection, *active, again, **queued):
+        if cause == Cause.KILLED and change_run(connection, *active, may_retry, **queued):
             return
         failed = {"state": State.FAILED, "cause": cause, "error": storable(error), "ended_at": now}
         if change_run(connection, *active, **failed):
@@ -139,18 +144,19 @@ def close(database: Database, attempt: Attempt, exit: Exit, cause: Cause, error:
 
 
 def warn(database: Database, attempt: Attempt, text: str) -> None:
-    """Add a warning to a run, unless a later attempt has begun."""
+    """Append a warning to the error of a run, if this is still its latest attempt."""
     with database.write() as connection:
         error = case((runs.c.error == "", storable(text)), else_=runs.c.error + f"; {storable(text)}")
-        change_run(connection, *_mine(attempt), error=error)
+        change_run(connection, *_latest(attempt), error=error)
 
 
-def _mine(attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
+def _latest(attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
+    """Return conditions that select an attempt's run if the attempt is its latest one."""
     return runs.c.id == attempt.run_id, runs.c.attempt_id == attempt.token
 
 
 def _change(connection: Connection, attempt: Attempt, **values: Any) -> None:
-    if not change_run(connection, *_mine(attempt), runs.c.state.in_(ACTIVE), **values):
+    if not change_run(connection, *_latest(attempt), runs.c.state.in_(ACTIVE), **values):
         raise _stale(attempt)
 
 

@@ -93,7 +93,7 @@ def import_bundle(store: Store, settings: Settings, path: Path) -> int:
     except archives.DAMAGED as error:
         raise Refused(f"{path.name} is not a run bundle: {error}") from error
     try:
-        run_id = _take_in(store, settings, _checked(members))
+        run_id = _store_run(store, settings, _check_manifest(members))
         mirror.upload(settings, store.run(run_id))
         return run_id
     except (Refused, Unavailable):
@@ -146,10 +146,10 @@ def _manifest(members: dict[str, bytes]) -> Manifest:
     return Manifest(format=FORMAT, version=VERSION, files=files)
 
 
-def _read(file: BinaryIO, packed: int) -> dict[str, bytes]:
+def _read(file: BinaryIO, packed_size: int) -> dict[str, bytes]:
     """Return all members, after checks of everything that is visible without unpacking them."""
     names: set[str] = set()
-    for entry in archives.entries(file, "zip", packed, LIMITS):
+    for entry in archives.entries(file, "zip", packed_size, LIMITS):
         if not is_plain(entry.name):
             raise Refused(f"the bundle holds {entry.name[:100]!r}, which is not a plain file of a run")
         if entry.name in names:
@@ -157,20 +157,20 @@ def _read(file: BinaryIO, packed: int) -> dict[str, bytes]:
         if "/" not in entry.name and entry.size > TEXT_BYTES:
             raise Refused(f"{entry.name} has {entry.size:,} bytes, at most {TEXT_BYTES:,} are taken")
         names.add(entry.name)
-    return {entry.name: entry.read() for entry in archives.entries(file, "zip", packed, LIMITS)}
+    return {entry.name: entry.read() for entry in archives.entries(file, "zip", packed_size, LIMITS)}
 
 
-def _checked(members: dict[str, bytes]) -> dict[str, bytes]:
+def _check_manifest(members: dict[str, bytes]) -> dict[str, bytes]:
     """Return the members without their manifest. Errors: Refused when they differ from the manifest."""
     manifest = Manifest.model_validate_json(members.pop("manifest.json"))
     if (manifest.format, manifest.version) != (FORMAT, VERSION):
-        raise Refused(f"the bundle is {manifest.format} {manifest.version}, and {FORMAT} {VERSION} is known here")
+        raise Refused(f"the bundle is {manifest.format} {manifest.version}, and this version reads {FORMAT} {VERSION}")
     if manifest != _manifest(members):
         raise Refused("the bundle's contents are not those of its manifest: it is damaged")
     return members
 
 
-def _lines_of(members: dict[str, bytes], name: str, most: int) -> list[bytes]:
+def _split_lines(members: dict[str, bytes], name: str, most: int) -> list[bytes]:
     lines = members[name].splitlines()
     if len(lines) > most:
         raise Refused(f"{name} has {len(lines):,} lines, at most {most:,} are taken")
@@ -193,13 +193,14 @@ def _row(kind: str, line: bytes) -> Row:
     return row
 
 
-def _take_in(store: Store, settings: Settings, members: dict[str, bytes]) -> int:
+def _store_run(store: Store, settings: Settings, members: dict[str, bytes]) -> int:
+    """Store the run and the files of a bundle; return its id, or that of the run from an earlier import."""
     record = RunRecord.model_validate_json(members["run.json"])
     spec = specs.load(record.kind, json.dumps(record.spec))
     refuse_code(spec)
     contents = {name.removeprefix("artifacts/"): data for name, data in members.items() if "/" in name}
-    rows = [_row(record.kind, line) for line in _lines_of(members, "rows.jsonl", MOST_ROWS)]
-    metrics = [BundledMetric.model_validate_json(line) for line in _lines_of(members, "metrics.jsonl", MOST_METRICS)]
+    rows = [_row(record.kind, line) for line in _split_lines(members, "rows.jsonl", MOST_ROWS)]
+    metrics = [BundledMetric.model_validate_json(line) for line in _split_lines(members, "metrics.jsonl", MOST_METRICS)]
     artifacts = TypeAdapter(list[BundledArtifact]).validate_json(members["artifacts.json"])
     if not set(contents) <= {artifact.name for artifact in artifacts}:
         raise Refused("the bundle holds files that its run does not name")

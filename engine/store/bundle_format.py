@@ -65,8 +65,9 @@ Moment = Annotated[float, Field(ge=0, le=4e9, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 """A number that fits an integer column."""
 LongText = Annotated[str, Field(max_length=LONGEST_TEXT)]
-"""An error or a note. The store cuts those of its own runs to this length."""
+"""An error or a note. The store cuts the texts of its own runs to the same length."""
 Label = Annotated[str, Field(min_length=1), AfterValidator(_check_printable)]
+"""A text in one line, which is not empty."""
 
 
 class RunRecord(BaseModel):

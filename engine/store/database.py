@@ -26,6 +26,7 @@ ONE_WRITER = 0x7669_7461_6C73
 CLAIMS = 0x7669_7461
 """First key of the advisory lock that makes claims for one host wait for each other."""
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+"""SQLite's primary error codes for a lock that another connection holds."""
 
 
 class Unavailable(OSError):
@@ -53,7 +54,7 @@ RESTORE = (
     "or put a backup in its place"
 )
 MAY_WRITE = "Let this user write to the file, to the files with -wal and -shm beside it, and to their folder"
-URLS = "Give `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, or leave it empty for SQLite in the runs folder"
+USE_VALID_URL = "Give `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, or leave it empty for SQLite in the runs folder"
 FREE_SPACE = "Free space on its disk, then try again"
 NOT_OURS: Fault = Damaged, "does not have the tables of this program", RESTORE
 SQLITE_FAULTS: dict[int, Fault] = {
@@ -101,7 +102,7 @@ class Database:
     def __init__(
         self, url: str, *, busy_s: float = BUSY_S, on_failure: Callable[[Unavailable], object] | None = None
     ) -> None:
-        self.url = _parsed(url)
+        self.url = _parse_url(url)
         self.sqlite = self.url.get_backend_name() == "sqlite"
         self._busy_s = busy_s
         self._on_failure = on_failure
@@ -183,9 +184,8 @@ class Database:
         if not self.sqlite:
             state = str(getattr(error.orig, "sqlstate", None) or "")
             # a failed connection attempt has neither SQLSTATE nor statement
-            failed = not state and (error.statement is None or isinstance(error, OperationalError))
-            lost = failed or error.connection_invalidated
-            if not lost and not state.startswith(OUT_OF_REACH):
+            never_connected = not state and (error.statement is None or isinstance(error, OperationalError))
+            if not (never_connected or error.connection_invalidated or state.startswith(OUT_OF_REACH)):
                 return POSTGRES_FAULTS.get(state)
             kind, cause, remedy = NO_ANSWER
             return kind, cause, f"{remedy}. The driver says: {str(error.orig).partition(chr(10))[0]}"
@@ -258,18 +258,18 @@ class Database:
         return status.st_dev, status.st_ino
 
 
-def _parsed(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     """Return a URL with its driver. Errors: Unavailable, without any part of the URL that may belong to a password."""
     place = "of VITALS_DATABASE_URL"
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise Unavailable(place, "has no URL that can be read", URLS) from None
+        raise Unavailable(place, "has no URL that can be read", USE_VALID_URL) from None
     if "@" in (parsed.host or ""):
         raise Unavailable(place, "has a URL with more than one @", "Write an @ of the password as %40")
     backend = parsed.get_backend_name()
     if backend not in ("sqlite", "postgresql", "postgres"):
-        raise Unavailable(place, f"is of the kind {backend!r}, and only PostgreSQL and SQLite are known", URLS)
+        raise Unavailable(place, f"is of the kind {backend!r}, and only PostgreSQL and SQLite are known", USE_VALID_URL)
     if backend != "sqlite" and "+" not in parsed.drivername:
         parsed = parsed.set(drivername="postgresql+psycopg")
     return parsed

@@ -94,7 +94,7 @@ class Filter:
         return int(match[1]) if match else None
 
     def __post_init__(self) -> None:
-        """Errors: Refused when a text is too long or contains a NUL character."""
+        """Check the texts. Errors: Refused when one is too long or contains a NUL character."""
         for searched in (self.model, self.only_model, self.text):
             if len(searched) > LONGEST_SEARCH:
                 raise Refused(
@@ -112,7 +112,7 @@ def ids(wanted: Filter) -> Select[Any]:
 
 
 def order(wanted: Filter) -> tuple[ColumnElement[Any], ...]:
-    """Return the order of the matching runs, in which a run that the text numbers is first."""
+    """Return the order of the matching runs. The run whose number is the search text comes first."""
     first = () if wanted.number is None else ((runs.c.id == wanted.number).desc(),)
     return first + ORDERS[wanted.order]
 
@@ -154,10 +154,10 @@ def _of_model(pattern: str) -> Select[Any]:
     Distinct names are few, so a recursive query jumps from name to name along the index instead of reading every run.
     """
     first = select(func.min(run_models.c.model).label("model")).cte("names", recursive=True)
-    following = select(func.min(run_models.c.model)).where(run_models.c.model > first.c.model).scalar_subquery()
-    names = first.union_all(select(following).where(first.c.model.is_not(None)))
+    next_name = select(func.min(run_models.c.model)).where(run_models.c.model > first.c.model).scalar_subquery()
+    names = first.union_all(select(next_name).where(first.c.model.is_not(None)))
     matching = select(names.c.model).where(names.c.model.like(literal(_like(_folded(pattern))), escape="/"))
-    if ":" not in pattern:  # then names with a library, which begin with a colon, are not compared
+    if ":" not in pattern:  # leave out the names with a library, which begin with a colon
         matching = matching.where(names.c.model.not_like(":%"))
     return select(run_models.c.run_id).where(run_models.c.model.in_(matching))
 

@@ -1,4 +1,4 @@
-"""Leases, which decide who schedules: one process at a time holds a name, with the fingerprint of its code."""
+"""Leases, which decide who schedules: one process at a time holds the lease of a name, with a hash of its code."""
 
 import time
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from engine.store.model import State
 from engine.store.tables import attempts, leases, runs
 
 KEPT_S = 7 * 86_400.0
-"""Delete expired leases after this many seconds (7 days). A host uses a new lease name after each start."""
+"""Delete expired leases after this many seconds (7 days). A host uses a new lease name after each boot."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ def take(database: Database, name: str, holder: str, fingerprint: str, seconds: 
 
 def renew(database: Database, name: str, holder: str, seconds: float) -> bool:
     """Extend the lease; return False when another process holds it. The former holder must then claim no more runs."""
-    mine = (leases.c.name == name, leases.c.holder == holder)
+    held = (leases.c.name == name, leases.c.holder == holder)
     with database.write() as connection:
-        extended = update(leases).where(*mine).values(expires_at=time.time() + seconds)
-        return connection.execute(extended).rowcount == 1
+        extension = update(leases).where(*held).values(expires_at=time.time() + seconds)
+        return connection.execute(extension).rowcount == 1
 
 
 def release(database: Database, name: str, holder: str, *, host: str = "", only_idle: bool = False) -> bool:
@@ -64,11 +64,11 @@ def release(database: Database, name: str, holder: str, *, host: str = "", only_
     only_idle: keep the lease while a run waits or an attempt on `host` is open. One statement checks and deletes, so
     that a run queued at this moment finds either a live scheduler or no lease.
     """
-    mine = [leases.c.name == name, leases.c.holder == holder]
+    conditions = [leases.c.name == name, leases.c.holder == holder]
     if only_idle:
-        mine += [
+        conditions += [
             ~exists().where(runs.c.state == State.QUEUED),
             ~exists().where(attempts.c.host == host, attempts.c.closed_at.is_(None)),
         ]
     with database.write() as connection:
-        return connection.execute(delete(leases).where(*mine)).rowcount == 1
+        return connection.execute(delete(leases).where(*conditions)).rowcount == 1

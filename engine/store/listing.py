@@ -14,12 +14,13 @@ from engine.store.records import UNREADABLE, storable
 from engine.store.tables import rows, run_models, run_results, run_texts
 
 LONGEST_MODEL = 300
+"""Characters of a model's name, as many as its column takes. Longer names are cut."""
 
 
 def insert_listing(connection: Connection, run_id: int, spec: Spec, name: str, notes: str = "") -> None:
     """Add the search data of a new run."""
     connection.execute(insert(run_texts).values(run_id=run_id, text=searchable(name, spec.summary, notes)))
-    names = [{"run_id": run_id, "model": model} for model in asked_for(spec)]
+    names = [{"run_id": run_id, "model": model} for model in requested_models(spec)]
     if names:
         connection.execute(insert(run_models), names)
 
@@ -37,7 +38,7 @@ def searchable(name: str, summary: str, notes: str) -> str:
     return storable("\n".join(part for part in (name, summary, notes) if part).casefold())
 
 
-def asked_for(spec: Spec) -> list[str]:
+def requested_models(spec: Spec) -> list[str]:
     """Return the names of the models or recurrent-layer runners that a spec requests, folded and without duplicates."""
     several = getattr(spec, "models", None) or getattr(spec, "chosen", None)
     names = several or [getattr(spec, "model", "")]
@@ -56,7 +57,6 @@ def folded_names(name: str) -> list[str]:
 def set_results(connection: Connection, run_id: int) -> None:
     """Summarise the rows of a run that has ended, in place of an earlier summary."""
     delete_results(connection, run_id)
-    # payloads of profiles are large and hold none of these values
     payload = case((rows.c.kind.in_(WITH_RESULTS), rows.c.payload), else_="{}")
     found = connection.execute(select(rows.c.status, payload).where(rows.c.run_id == run_id).order_by(rows.c.id))
     if lines := [(status, text) for status, text in found]:
@@ -69,6 +69,7 @@ def delete_results(connection: Connection, run_id: int) -> None:
 
 
 WITH_RESULTS = ("benchmark", "recurrent", "device", "train", "evaluate")
+"""Kinds of rows whose payloads are summarised. Those of profiles are large and hold no value of the summary."""
 
 
 def results_of(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "file": {"auto_mkdir": True},
 }
 """Options of file systems, by protocol."""
-PUSHED = ".push-"
+PUSH_PREFIX = ".push-"
 INDEX = ".index.json"
 """File in the run's folder with the last snapshot that it has in common with the URL. Hidden files are not copied."""
 
@@ -55,8 +55,8 @@ class Unreachable(Refused):
 
 def _check_name(name: str) -> str:
     parts = PurePosixPath(name).parts
-    of_host = len(parts) == 1 and is_own_file(name) and not name.startswith("log")
-    if of_host or name != "/".join(parts) or any(part.startswith((".", "/")) for part in parts):
+    host_record = len(parts) == 1 and is_own_file(name) and not name.startswith("log")
+    if host_record or name != "/".join(parts) or any(part.startswith((".", "/")) for part in parts):
         raise ValueError(f"{name!r} is not the name of a file that is copied")
     return name
 
@@ -80,7 +80,7 @@ class Index(BaseModel):
 
 
 def is_light(name: str) -> bool:
-    """Return whether a file is no checkpoint: those are fetched one by one."""
+    """Return whether a file is not a checkpoint. Checkpoints are large, so they are fetched one by one."""
     return not name.endswith(".pt")
 
 
@@ -104,16 +104,16 @@ def begin(settings: Settings, run: Run, number: int) -> None:
     if not settings.artifacts_url:
         return
     place = _Place(settings, run)
-    for left in place.files.dir.glob(f"{PUSHED}*"):  # left by a process that died; its links keep deleted checkpoints
-        shutil.rmtree(left)
+    for folder in place.files.dir.glob(f"{PUSH_PREFIX}*"):  # of a process that died: its links keep deleted checkpoints
+        shutil.rmtree(folder)
     known = place.read()
-    if elsewhere := number > 1 and not (known and known.attempt == number - 1 and place.made_here(known.attempt)):
+    if made_elsewhere := number > 1 and not (known and known.attempt == number - 1 and place.made_here(known.attempt)):
         _looks.pop(place.url, None)
         log.info("fetching the files of attempt %d from %s", number - 1, place.url)
         place.fetch(number - 1, lambda name: True)
         known = place.read()
     index = Index(attempt=number, files=known.files if known else {})
-    if elsewhere:  # an earlier attempt that is still alive then stops copying, before it deletes files named here
+    if made_elsewhere:  # a live earlier attempt then stops copying, before it deletes files that the index names
         place.publish(index)
     place.write(index)
 
@@ -126,11 +126,11 @@ def push(settings: Settings, run: Run, number: int, exit: dict[str, Any] | None 
     place = _Place(settings, run)
     if (known := place.read()) is None or known.attempt != number:
         return
-    with TemporaryDirectory(dir=place.files.dir, prefix=PUSHED) as folder:
-        held = Path(folder)
-        new = Index(attempt=number, exit=exit, files=_snapshot(place.files.dir, known.files, held))
+    with TemporaryDirectory(dir=place.files.dir, prefix=PUSH_PREFIX) as folder:
+        links = Path(folder)
+        new = Index(attempt=number, exit=exit, files=_snapshot(place.files.dir, known.files, links))
         if new != known:
-            place.upload(new, known, held)
+            place.upload(new, known, links)
 
 
 def upload(settings: Settings, run: Run) -> None:
@@ -152,23 +152,23 @@ def delete(settings: Settings, run: Run) -> None:
     """Delete the copies of a run's files. Errors: Unreachable."""
     if settings.artifacts_url:
         place = _Place(settings, run)
-        with reaching(*place.at) as (remote, root), suppress(FileNotFoundError):
+        with reaching(*place.base) as (remote, root), suppress(FileNotFoundError):
             remote.invalidate_cache()
             remote.rm(root, recursive=True)
 
 
-def _snapshot(folder: Path, before: dict[str, Version], held: Path) -> dict[str, Version]:
-    """Return the files of a folder at one moment, and link those that are not in `before` into the folder `held`.
+def _snapshot(folder: Path, before: dict[str, Version], links: Path) -> dict[str, Version]:
+    """Return the files of a folder at one moment, and link those that are not in `before` into the folder `links`.
 
     Checkpoints are replaced by renaming, so the links keep what was there at that moment. Errors: OSError.
     """
     last: dict[str, int] | None = None
     for _ in range(MOST_SCANS):
-        shutil.rmtree(held)
-        held.mkdir()
+        shutil.rmtree(links)
+        links.mkdir()
         found, nodes = dict[str, Version](), dict[str, int]()
         for name in _names(folder):
-            path, link = folder / name, held / name
+            path, link = folder / name, links / name
             with suppress(FileNotFoundError):  # removed meanwhile
                 status = path.stat()
                 if version(status) != before.get(name):
@@ -198,9 +198,9 @@ class _Place:
 
     def __init__(self, settings: Settings, run: Run) -> None:
         self.files = RunFiles(settings.runs_dir, run.id)
-        # another store below the same URL has other times
-        self.at = settings.artifacts_url, f"{run.id}-{run.created_at:%Y%m%dT%H%M%S%f}"
-        self.url = "/".join(self.at)
+        # the time tells this run from those of other stores below the same URL
+        self.base = settings.artifacts_url, f"{run.id}-{run.created_at:%Y%m%dT%H%M%S%f}"
+        self.url = "/".join(self.base)
         self.lock = _locks[self.url]
 
     def made_here(self, attempt: int) -> bool:
@@ -219,9 +219,9 @@ class _Place:
         atomic.write(self.files.dir / INDEX, index.model_dump_json())
 
     def look(self, latest: int) -> Index | None:
-        """Return the latest snapshot, unless the files here are the originals. Remove checkpoints that it replaced.
+        """Return the latest snapshot, unless the files here are the originals.
 
-        latest: number of the latest attempt.
+        Checkpoints here that it replaces and files that it lacks are deleted. latest: number of the latest attempt.
         """
         known = self.read()
         if not latest or (known and known.attempt == latest and known.exit is not None):
@@ -237,9 +237,9 @@ class _Place:
             found = None
         if failure:
             raise Unreachable(failure)
-        here = known is not None and self.made_here(known.attempt)
-        if found is None or (here and known and found.attempt <= known.attempt):
-            return None if here else known
+        original = known is not None and self.made_here(known.attempt)
+        if found is None or (original and known and found.attempt <= known.attempt):
+            return None if original else known
         if found != known:
             for name, version in (known.files if known else {}).items():
                 replaced = name not in found.files or (found.files[name] != version and not is_light(name))
@@ -262,7 +262,7 @@ class _Place:
 
     def remote(self) -> Index | None:
         """Return the snapshot at the URL, if there is one. Errors: Unreachable."""
-        with reaching(*self.at) as (remote, root):
+        with reaching(*self.base) as (remote, root):
             try:
                 return Index.model_validate_json(remote.cat_file(f"{root}/index.json"))
             except FileNotFoundError:
@@ -278,7 +278,7 @@ class _Place:
         names = [name for name in index.files if wanted(name) and not self._has(name, index.files[name])]
         if not names:
             return
-        with TemporaryDirectory(dir=self.files.dir, prefix=".fetch-") as folder, reaching(*self.at) as (remote, root):
+        with TemporaryDirectory(dir=self.files.dir, prefix=".fetch-") as folder, reaching(*self.base) as (remote, root):
             parts = [Path(folder, str(number)) for number, _ in enumerate(names)]
             remote.get([_object(root, name, index.files[name]) for name in names], [str(part) for part in parts])
             for name, part in zip(names, parts, strict=True):
@@ -289,24 +289,24 @@ class _Place:
 
     def publish(self, index: Index) -> None:
         """Write the index that all machines read. Errors: Unreachable."""
-        with reaching(*self.at) as (remote, root):
+        with reaching(*self.base) as (remote, root):
             remote.pipe_file(f"{root}/index.json", index.model_dump_json().encode())
 
-    def upload(self, new: Index, old: Index, held: Path) -> None:
-        """Write the files in the folder `held`, then the index, and delete the objects that it no longer names."""
-        names = [name for name in new.files if (held / name).is_file()]
-        with reaching(*self.at) as (remote, root):
-            remote.put([str(held / name) for name in names], [_object(root, name, new.files[name]) for name in names])
+    def upload(self, new: Index, old: Index, links: Path) -> None:
+        """Write the files in the folder `links`, then the index, and delete the objects that it no longer names."""
+        names = [name for name in new.files if (links / name).is_file()]
+        with reaching(*self.base) as (remote, root):
+            remote.put([str(links / name) for name in names], [_object(root, name, new.files[name]) for name in names])
             latest = self.remote()
             if latest and latest.attempt > new.attempt:
-                log.warning("attempt %d writes to %s now: later files of this one stay here", latest.attempt, self.url)
-                self.write(Index(attempt=0, files=old.files))  # a copy from now on
+                log.warning("attempt %d writes to %s now: this attempt's files stay here", latest.attempt, self.url)
+                self.write(Index(attempt=0, files=old.files))  # the folder is only a copy from now on
                 return
             self.publish(new)
             self.write(new)
             try:
-                if gone := {_object(root, *file) for file in old.files.items() - new.files.items()}:
-                    remote.rm(list(gone))
+                if obsolete := {_object(root, *file) for file in old.files.items() - new.files.items()}:
+                    remote.rm(list(obsolete))
             except Exception as error:  # noqa: BLE001  what is no longer needed may stay
                 log.warning("old files in %s cannot be deleted: %s", self.url, error)
 
@@ -317,7 +317,7 @@ def version(status: os.stat_result) -> Version:
 
 
 _looks: dict[str, tuple[float, str]] = {}
-"""When each run's snapshot was last looked up, and why that failed."""
+"""When each run's snapshot was last looked up, and why that failed; "" if it did not."""
 _locks: defaultdict[str, Lock] = defaultdict(Lock)
 
 
@@ -325,7 +325,7 @@ _locks: defaultdict[str, Lock] = defaultdict(Lock)
 def reaching(url: str, name: str) -> Iterator[tuple[Any, str]]:
     """Yield the file system of a URL and the path of a folder there. Raise Unreachable for all of its many errors."""
     try:
-        remote, root = _opened(url, os.getpid())
+        remote, root = _connect(url, os.getpid())
         yield remote, f"{root.rstrip('/')}/{name}"
     except Unreachable:
         raise
@@ -335,8 +335,8 @@ def reaching(url: str, name: str) -> Iterator[tuple[Any, str]]:
 
 
 @lru_cache(maxsize=4)
-def _opened(url: str, pid: int) -> tuple[Any, str]:
-    """Return the file system of a URL and the path there, once per process: to connect takes a tenth of a second."""
+def _connect(url: str, pid: int) -> tuple[Any, str]:
+    """Return the file system of a URL and the path there, once per process, because connecting takes 0.1 s."""
     from fsspec.core import url_to_fs
 
     protocol = url.partition("://")[0] if "://" in url else "file"

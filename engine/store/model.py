@@ -151,8 +151,8 @@ class Run:
     def seconds_left(self, now: datetime | None = None) -> float | None:
         """Return the seconds left by the task's estimate, else at the pace so far.
 
-        They are counted down since the last progress. None before progress, after the first of more than ten units,
-        which is often the slowest, and after the end.
+        They are counted down since the last progress. None before the first progress and after the end; also after
+        one unit of more than ten, because the first unit is often the slowest.
         """
         elapsed = self.seconds(self.progressed_at or now)
         if self.state.ended or elapsed is None or not self.total or not self.done:
@@ -168,7 +168,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try of a run."""
+    """One execution of a run by a worker."""
 
     token: int
     """Fencing token: a later attempt has a greater one, and only the latest attempt may write."""

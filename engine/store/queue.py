@@ -21,11 +21,14 @@ Place = tuple[str, str]
 DAMAGED = "the store no longer holds which devices this run needs: its file is damaged"
 
 
-_OWN = runs.alias("own")
+_OWNED = runs.alias("own")
 _TURN = func.row_number().over(partition_by=runs.c.owner, order_by=runs.c.id)
-_LAST_START = select(func.max(_OWN.c.attempt_id)).where(_OWN.c.owner == runs.c.owner).scalar_subquery()
+_LAST_START = select(func.max(_OWNED.c.attempt_id)).where(_OWNED.c.owner == runs.c.owner).scalar_subquery()
 TURNS = (_TURN, func.coalesce(_LAST_START, 0), runs.c.id)
-"""The order of queued runs: owners take turns, who started a run longest ago first; each owner's oldest run first."""
+"""The order of queued runs: the oldest run of every owner, then the second oldest of every owner, and so on.
+
+Among these, the owner whose latest start is longest ago comes first.
+"""
 
 
 def enqueue(
@@ -45,7 +48,7 @@ def enqueue(
             raise QueueFull(
                 f"{plural(waiting, 'run')} in the queue, at most {limit:,} may wait: cancel some or try later"
             )
-        _check_own(connection, owner, owner_limit)
+        _check_owner_limit(connection, owner, owner_limit)
         return insert_run(connection, spec, name, key=key, owner=owner)
 
 
@@ -60,7 +63,7 @@ def claim(
 
     A waiting run reserves its slots against those behind it, so that no run waits for ever.
     nodes: the slots that serve each device, by node, if `host` is the cluster. A run that names a device several times
-    takes as many slots, on as few nodes as are free; its attempt is on the first one. Another host serves its own
+    takes as many slots, on as few nodes as possible; its attempt is on the first one. Another host serves its own
     devices.
     """
     queued = runs.c.state == State.QUEUED
@@ -69,39 +72,39 @@ def claim(
         if connection.execute(select(runs.c.id).where(queued).limit(1)).first() is None:
             return None
     with database.claiming(host) as connection:
-        taken, alone = _taken(connection, [host] if nodes is None else list(nodes))
+        occupied, exclusive = _occupied(connection, [host] if nodes is None else list(nodes))
         for run in connection.execute(waiting).all():
             devices = devices_of(run.devices)
             if not devices:  # every spec names at least one device
                 damaged = {"state": State.FAILED, "cause": Cause.ERROR, "error": DAMAGED, "ended_at": _now()}
                 change_run(connection, runs.c.id == run.id, queued, **damaged)
                 continue
-            places = _places(devices, host, nodes, alone=run.exclusive)
+            places = _places(devices, host, nodes, exclusive=run.exclusive)
             if len(places) < len(devices):
                 continue  # another host has these devices
-            full = alone | ({name for name, _ in taken} if run.exclusive else set())
-            free = [place for place in places if place not in taken and place[0] not in full]
-            held = _near(free, len(devices))
-            if len(held) == len(devices) and run_id in (None, run.id):
+            full = exclusive | ({name for name, _ in occupied} if run.exclusive else set())
+            free = [place for place in places if place not in occupied and place[0] not in full]
+            chosen = _choose(free, len(devices))
+            if len(chosen) == len(devices) and run_id in (None, run.id):
                 # on PostgreSQL, another host may be claiming it at this moment, or has claimed it since
-                this = select(runs.c.id).where(runs.c.id == run.id, queued).with_for_update(skip_locked=True)
-                if connection.execute(this).first() is None:
+                still_queued = select(runs.c.id).where(runs.c.id == run.id, queued).with_for_update(skip_locked=True)
+                if connection.execute(still_queued).first() is None:
                     continue
-                return _occupy(connection, run.id, held)
-            taken.update(held)
+                return _occupy(connection, run.id, chosen)
+            occupied.update(chosen)
             if run.exclusive:
-                alone.update(name for name, _ in places)
+                exclusive.update(name for name, _ in places)
         return None
 
 
 def claim_new(database: Database, host: str, spec: Spec, *, name: str) -> Attempt | None:
     """Record a run and start its only attempt at once, ahead of the queue; None when a slot it needs is occupied."""
     with database.write() as connection:
-        taken, alone = _taken(connection, [host])
-        held = [(host, device) for device in spec.devices]
-        if alone or taken & set(held) or (spec.exclusive and taken):
+        occupied, exclusive = _occupied(connection, [host])
+        needed = [(host, device) for device in spec.devices]
+        if exclusive or occupied & set(needed) or (spec.exclusive and occupied):
             return None
-        return _occupy(connection, insert_run(connection, spec, name, tries_left=1), held)
+        return _occupy(connection, insert_run(connection, spec, name, tries_left=1), needed)
 
 
 def holders(database: Database, host: str) -> dict[str, int]:
@@ -115,9 +118,9 @@ def holders(database: Database, host: str) -> dict[str, int]:
 
 def places_of(database: Database, attempt: Attempt) -> Counter[str]:
     """Return how many slots an attempt holds on each host."""
-    mine = select(slots.c.host, func.count()).where(slots.c.attempt_id == attempt.token).group_by(slots.c.host)
+    held = select(slots.c.host, func.count()).where(slots.c.attempt_id == attempt.token).group_by(slots.c.host)
     with database.read() as connection:
-        return Counter({host: count for host, count in connection.execute(mine)})
+        return Counter({host: count for host, count in connection.execute(held)})
 
 
 def waiting(database: Database) -> tuple[int, float | None]:
@@ -141,10 +144,10 @@ def order(database: Database) -> list[int]:
 def request_cancel(database: Database, run_id: int) -> None:
     """Cancel a queued run at once; request the end of an active one; leave an ended one unchanged."""
     with database.write() as connection:
-        this = runs.c.id == run_id
+        is_run = runs.c.id == run_id
         ended = {"state": State.CANCELLED, "cancel_requested": True, "ended_at": _now()}
-        if not change_run(connection, this, runs.c.state == State.QUEUED, **ended):
-            change_run(connection, this, runs.c.state.in_(ACTIVE), cancel_requested=True)
+        if not change_run(connection, is_run, runs.c.state == State.QUEUED, **ended):
+            change_run(connection, is_run, runs.c.state.in_(ACTIVE), cancel_requested=True)
 
 
 def retry(database: Database, run: Run, owner_limit: int) -> bool:
@@ -153,14 +156,14 @@ def retry(database: Database, run: Run, owner_limit: int) -> bool:
     Its rows stay until the next attempt begins. Errors: QueueFull when owner_limit runs of its owner wait.
     """
     with database.write() as connection:
-        _check_own(connection, run.owner, owner_limit)
-        anew = {"state": State.QUEUED, "cause": None, "error": "", "ended_at": None, "cancel_requested": False}
-        tries = {"tries_left": run.spec.attempts}
-        return change_run(connection, runs.c.id == run.id, runs.c.state.in_(RETRYABLE), **UNSTARTED, **anew, **tries)
+        _check_owner_limit(connection, run.owner, owner_limit)
+        values = UNSTARTED | {"state": State.QUEUED, "cause": None, "error": "", "ended_at": None}
+        values |= {"cancel_requested": False, "tries_left": run.spec.attempts}
+        return change_run(connection, runs.c.id == run.id, runs.c.state.in_(RETRYABLE), **values)
 
 
 def insert_run(connection: Connection, spec: Spec, name: str, **columns: Any) -> int:
-    """Insert a run with its search data and return its id. columns: those that differ from a new run in the queue."""
+    """Insert a run with its search data and return its id. columns: values other than a new run has in the queue."""
     values = run_values(spec, name, _now()) | {"state": State.QUEUED} | columns
     run_id = int(connection.execute(insert(runs).values(values).returning(runs.c.id)).scalar_one())
     insert_listing(connection, run_id, spec, name, columns.get("notes", ""))
@@ -168,35 +171,35 @@ def insert_run(connection: Connection, spec: Spec, name: str, **columns: Any) ->
     return run_id
 
 
-def _check_own(connection: Connection, owner: str, limit: int) -> None:
+def _check_owner_limit(connection: Connection, owner: str, limit: int) -> None:
     """Check that one more run of an owner may wait. Errors: QueueFull."""
-    own = select(func.count()).where(runs.c.state == State.QUEUED, runs.c.owner == owner)
-    if owner and (waiting := connection.scalar(own) or 0) >= limit:
+    queued = select(func.count()).where(runs.c.state == State.QUEUED, runs.c.owner == owner)
+    if owner and (waiting := connection.scalar(queued) or 0) >= limit:
         raise QueueFull(
             f"{plural(waiting, 'run')} of {owner} in the queue, at most {limit:,} may wait: cancel some or try later"
         )
 
 
-def _taken(connection: Connection, hosts: list[str]) -> tuple[set[Place], set[str]]:
+def _occupied(connection: Connection, hosts: list[str]) -> tuple[set[Place], set[str]]:
     """Return the occupied slots of these hosts, and the hosts that a holder needs exclusively."""
     held = connection.execute(select(slots).where(slots.c.host.in_(hosts))).all()
     return {(slot.host, slot.device) for slot in held}, {slot.host for slot in held if slot.exclusive}
 
 
 def _places(
-    devices: list[str], host: str, nodes: Mapping[str, Mapping[str, Sequence[str]]] | None, *, alone: bool
+    devices: list[str], host: str, nodes: Mapping[str, Mapping[str, Sequence[str]]] | None, *, exclusive: bool
 ) -> list[Place]:
-    """Return the slots of which a run with these devices takes as many as it names devices.
+    """Return the slots that can serve a run, which takes one per device; none if another host has its devices.
 
-    alone: only one slot of each node.
+    exclusive: return one slot per node, because the run takes the whole node.
     """
     if nodes is not None:
-        most = 1 if alone else None
+        most = 1 if exclusive else None
         return [(node, slot) for node, offers in nodes.items() for slot in offers.get(devices[0], ())[:most]]
     return [] if any(device.startswith(CLUSTER) for device in devices) else [(host, device) for device in devices]
 
 
-def _near(free: list[Place], count: int) -> list[Place]:
+def _choose(free: list[Place], count: int) -> list[Place]:
     """Return up to `count` free slots. Several are on as few hosts as possible: those with most free slots."""
     by_host = Counter(host for host, _ in free)
     return (free if count == 1 else sorted(free, key=lambda place: -by_host[place[0]]))[:count]
@@ -211,8 +214,8 @@ def _occupy(connection: Connection, run_id: int, held: list[Place]) -> Attempt:
     values = {"run_id": run_id, "number": run.attempt + 1, "host": host, "created_at": _now(), "heartbeat_at": _now()}
     token = connection.execute(insert(attempts).values(values).returning(attempts.c.id)).scalar_one()
     waiting = (runs.c.id == run_id, runs.c.state == State.QUEUED)
-    taken = change_run(connection, *waiting, state=State.STARTING, attempt_id=token, attempt=run.attempt + 1)
-    assert taken, f"run {run_id} was not queued"
+    was_queued = change_run(connection, *waiting, state=State.STARTING, attempt_id=token, attempt=run.attempt + 1)
+    assert was_queued, f"run {run_id} was not queued"
     holder = {"attempt_id": token, "run_id": run_id, "exclusive": run.exclusive}
     connection.execute(insert(slots), [holder | {"host": host, "device": device} for host, device in sorted(held)])
     return Attempt(**connection.execute(ATTEMPTS.where(attempts.c.id == token)).one()._mapping)

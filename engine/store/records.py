@@ -17,6 +17,7 @@ from engine.store.tables import attempts, changes, run_results, run_tags, runs
 log = logging.getLogger(__name__)
 
 LONGEST_TEXT = 20_000
+"""Characters of an error, a note or another text of a run; `storable` cuts longer ones."""
 LONGEST_NAME = 200
 """Characters of a run's name, which is shown in one line of a list."""
 UNREADABLE = (LookupError, ValueError, TypeError, OverflowError)
@@ -56,10 +57,10 @@ ATTEMPTS: Select[Any] = select(
 def change_run(connection: Connection, *where: ColumnElement[bool], **values: Any) -> bool:
     """Change the run that meets all conditions of `where`, in one statement; return whether there was one.
 
-    The revisions increase only then.
+    The revisions of the run and of the store increase only if there was one.
     """
-    following = select(changes.c.revision + 1).scalar_subquery()
-    done = connection.execute(update(runs).where(*where).values(revision=following, **values)).rowcount == 1
+    next_revision = select(changes.c.revision + 1).scalar_subquery()
+    done = connection.execute(update(runs).where(*where).values(revision=next_revision, **values)).rowcount == 1
     if done:
         mark_change(connection)
     return done

@@ -145,9 +145,9 @@ def _columns(old: sqlite3.Connection, table: str) -> list[str]:
 
 def _count_damaged(old: sqlite3.Connection, table: str) -> int | None:
     """Return the number of rows of a table, from an intact index or from the table; None if neither can be read."""
-    for how in ("", "NOT INDEXED"):
+    for hint in ("", "NOT INDEXED"):
         try:
-            return int(old.execute(f"SELECT count(*) FROM {table} {how}").fetchone()[0])  # noqa: S608
+            return int(old.execute(f"SELECT count(*) FROM {table} {hint}").fetchone()[0])  # noqa: S608
         except sqlite3.DatabaseError:
             continue
     return None
@@ -179,17 +179,18 @@ def _derive(connection: Connection) -> None:
     for run_id, library, model in connection.execute(named).all():
         if isinstance(library, str) and isinstance(model, str):
             insert_model(connection, run_id, library, model)
-    open_ = (attempts.c.id == runs.c.attempt_id, attempts.c.closed_at.is_(None))
-    lost = {"state": State.FAILED, "cause": Cause.ERROR, "ended_at": time.time()}
-    lost["error"] = "the store was damaged, and what it held of this attempt is lost"
-    connection.execute(update(runs).where(runs.c.state.in_(ACTIVE), ~exists().where(*open_)).values(**lost))
+    is_open = (attempts.c.id == runs.c.attempt_id, attempts.c.closed_at.is_(None))
+    failure = {"state": State.FAILED, "cause": Cause.ERROR, "ended_at": time.time()}
+    failure["error"] = "the store was damaged, and what it held of this attempt is lost"
+    connection.execute(update(runs).where(runs.c.state.in_(ACTIVE), ~exists().where(*is_open)).values(**failure))
     for run_id in connection.scalars(select(runs.c.id).where(runs.c.state.in_(ENDED))).all():
         set_results(connection, run_id)
     columns = (attempts.c.host, attempts.c.id, runs.c.id.label("run_id"), runs.c.devices, runs.c.exclusive)
-    for held in connection.execute(select(*columns).join(runs, attempts.c.run_id == runs.c.id).where(*open_)).all():
-        for device in devices_of(held.devices):
-            slot = {"host": held.host, "device": device, "attempt_id": held.id, "run_id": held.run_id}
-            connection.execute(insert(slots).prefix_with("OR IGNORE").values(**slot, exclusive=held.exclusive))
+    open_attempts = select(*columns).join(runs, attempts.c.run_id == runs.c.id).where(*is_open)
+    for attempt in connection.execute(open_attempts).all():
+        for device in devices_of(attempt.devices):
+            slot = {"host": attempt.host, "device": device, "attempt_id": attempt.id, "run_id": attempt.run_id}
+            connection.execute(insert(slots).prefix_with("OR IGNORE").values(**slot, exclusive=attempt.exclusive))
 
 
 def _count(connection: Connection, table: Table) -> int:

@@ -55,7 +55,7 @@ def usage(database: Database, settings: Settings) -> Usage:
         stored = connection.execute(select(func.count(), func.coalesce(func.sum(artifacts.c.size), 0))).one()
         return Usage(
             runs=connection.scalar(select(func.count()).select_from(runs)) or 0,
-            database=_file_size(database) if database.sqlite else int(connection.scalar(SERVER_SIZE)),
+            database=_database_size(database) if database.sqlite else int(connection.scalar(SERVER_SIZE)),
             artifacts=Size(int(stored[0]), int(stored[1])),
             free=shutil.disk_usage(settings.runs_dir).free,
         )
@@ -75,27 +75,27 @@ def largest(database: Database, limit: int = 10) -> list[Largest]:
 
 def of_runs(settings: Settings, run_ids: list[int]) -> Size:
     """Return the size of all files in the folders of these runs, including logs and unrecorded files."""
-    return sum((_folder(RunFiles(settings.runs_dir, run_id).dir) for run_id in run_ids), Size())
+    return sum((_folder_size(RunFiles(settings.runs_dir, run_id).dir) for run_id in run_ids), Size())
 
 
 def folders(settings: Settings) -> tuple[Size, Size]:
-    """Return the size of all runs' folders, and of everything else in runs_dir (uploads, logs). Reads every folder."""
-    of_runs, others = Size(), Size()
+    """Return the size of all runs' folders, and of all else in runs_dir but the database. Reads every folder."""
+    run_folders, others = Size(), Size()
     for path in settings.runs_dir.iterdir():
         if path.name.isdecimal():
-            of_runs += _folder(path)
+            run_folders += _folder_size(path)
         elif not path.name.startswith("vitals.sqlite"):
-            others += _file(path) + _folder(path)
-    return of_runs, others
+            others += _file_size(path) + _folder_size(path)
+    return run_folders, others
 
 
-def _folder(folder: Path) -> Size:
+def _folder_size(folder: Path) -> Size:
     """Return the size of a folder; 0 if it does not exist or disappears meanwhile. Links in it are not followed."""
-    tree = os.walk(folder)
-    return sum((_file(Path(parent, name)) for parent, *inside in tree for names in inside for name in names), Size())
+    paths = (Path(parent, name) for parent, folders, files in os.walk(folder) for name in (*folders, *files))
+    return sum(map(_file_size, paths), Size())
 
 
-def _file(path: Path) -> Size:
+def _file_size(path: Path) -> Size:
     """Return the size of a file; 0 for a folder."""
     try:
         status = path.lstat()
@@ -104,7 +104,7 @@ def _file(path: Path) -> Size:
     return Size() if stat.S_ISDIR(status.st_mode) else Size(1, status.st_size)
 
 
-def _file_size(database: Database) -> int:
+def _database_size(database: Database) -> int:
     """Return the size of the SQLite file and of its write-ahead log."""
     name = database.url.database or ""
     return sum(path.stat().st_size for path in (Path(name), Path(f"{name}-wal")) if path.is_file())

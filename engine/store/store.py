@@ -120,8 +120,8 @@ class Store:
     def lines(self, wanted: Filter) -> Iterator[list[dict[str, Any]]]:
         """Yield the columns LINES of all runs that match a filter, in batches of BATCH. No spec is read."""
         found = self.ids(wanted)
-        for place in range(0, len(found), BATCH):
-            batch = LINES.where(runs.c.id.in_(found[place : place + BATCH])).order_by(*find.order(wanted))
+        for start in range(0, len(found), BATCH):
+            batch = LINES.where(runs.c.id.in_(found[start : start + BATCH])).order_by(*find.order(wanted))
             yield [dict(row._mapping) for row in self.database.rows(batch)]
 
     def devices(self) -> list[str]:
@@ -167,8 +167,8 @@ class Store:
             stored = storable(text)
             _change(connection, run_id, notes=stored)
             row = connection.execute(select(runs.c.name, runs.c.summary).where(runs.c.id == run_id)).one()
-            found = update(run_texts).where(run_texts.c.run_id == run_id)
-            connection.execute(found.values(text=searchable(row.name, row.summary, stored)))
+            search_text = update(run_texts).where(run_texts.c.run_id == run_id)
+            connection.execute(search_text.values(text=searchable(row.name, row.summary, stored)))
         return merged
 
     def position(self, run_id: int) -> int | None:
@@ -206,7 +206,7 @@ class Store:
             if not State(state).ended:
                 raise Refused(f"run {run_id} is {state}: cancel it first")
             if connection.execute(unclosed).first():
-                raise Refused(f"run {run_id} has {state}, but its process is still ending: try again in a moment")
+                raise Refused(f"run {run_id} is {state}, but its process is still ending: try again in a moment")
             connection.execute(delete(runs).where(runs.c.id == run_id))
             mark_change(connection)
 
@@ -236,13 +236,13 @@ class Store:
             return [StoredArtifact(**row._mapping) for row in table_rows]
 
     def machine(self) -> Machine | None:
-        """Return the last probe of this host, else the latest of any (the scheduler may be elsewhere), if any."""
+        """Return the last probe of this host, else of any (the scheduler may be elsewhere); None without a probe."""
         own_first = (machines.c.host == socket.gethostname()).desc()
         known = select(machines.c.payload).where(machines.c.host != CLUSTER)
         return self._machine(known.order_by(own_first, machines.c.probed_at.desc()))
 
     def cluster(self) -> Machine | None:
-        """Return the devices of the Ray cluster as the scheduler has last seen them, if ever."""
+        """Return the devices of the Ray cluster as the scheduler last saw them; None if it never did."""
         return self._machine(select(machines.c.payload).where(machines.c.host == CLUSTER))
 
     def _machine(self, query: Select[Any]) -> Machine | None:
@@ -263,9 +263,9 @@ class Store:
 
     def machine_age(self, host: str, fingerprint: str) -> float | None:
         """Return the seconds since a host was probed by code with this fingerprint; None if it never was."""
-        same = (machines.c.host == host, machines.c.fingerprint == fingerprint)
+        probe = (machines.c.host == host, machines.c.fingerprint == fingerprint)
         with self.database.read() as connection:
-            probed_at = connection.scalar(select(machines.c.probed_at).where(*same))
+            probed_at = connection.scalar(select(machines.c.probed_at).where(*probe))
         return None if probed_at is None else time.time() - probed_at
 
     def revision(self) -> int:

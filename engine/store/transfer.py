@@ -36,7 +36,7 @@ def move(settings: Settings, url: str) -> Counts:
     Errors: Refused when the store is in use, when the target is not empty, or when the copy differs; Unavailable.
     """
     with ExitStack() as opened:
-        source = _existing(opened, settings.store_url)
+        source = _open_existing(opened, settings.store_url)
         target = opened.enter_context(closing(Database(url)))
         if target.place == source.place:
             raise Refused(f"the store is in {source.place} already: name another database")
@@ -56,17 +56,17 @@ def back_up(settings: Settings, path: Path) -> Counts:
     if not path.parent.is_dir():
         raise Refused(f"there is no folder {path.parent}: create it first")
     with ExitStack() as opened:
-        source = _existing(opened, settings.store_url)
-        hidden = opened.enter_context(temporary(path))
-        hidden.unlink(missing_ok=True)  # what a backup that was killed left behind
-        _create(hidden)
-        target = opened.enter_context(closing(Database(f"sqlite:///{hidden}")))
+        source = _open_existing(opened, settings.store_url)
+        copy_file = opened.enter_context(temporary(path))
+        copy_file.unlink(missing_ok=True)  # what a backup that was killed left behind
+        _create(copy_file)
+        target = opened.enter_context(closing(Database(f"sqlite:///{copy_file}")))
         with source.read() as reading:
             counts = _copy(source, reading, target)
         target.close()  # merges the write-ahead log into the file
-        with hidden.open("rb") as file:
+        with copy_file.open("rb") as file:
             os.fsync(file.fileno())
-        rename(hidden, path)
+        rename(copy_file, path)
     return counts
 
 
@@ -79,10 +79,10 @@ def restore_backup(settings: Settings, path: Path) -> Counts:
         raise Refused(f"there is no backup {path}: name a file that `store backup` wrote")
     settings.make_runs_dir()
     with ExitStack() as opened:
-        hidden = opened.enter_context(temporary(settings.runs_dir / path.name))
-        shutil.copyfile(path, hidden)  # opening a store may migrate it, and a backup must stay as it is
+        copy_file = opened.enter_context(temporary(settings.runs_dir / path.name))
+        shutil.copyfile(path, copy_file)  # opening a store may migrate it, and a backup must stay as it is
         try:
-            source = _existing(opened, f"sqlite:///{hidden}")
+            source = _open_existing(opened, f"sqlite:///{copy_file}")
         except Unavailable as error:
             raise Refused(f"{path} cannot be restored: {error.cause}. Name a file that `store backup` wrote") from error
         target = opened.enter_context(closing(Database(settings.store_url)))
@@ -95,7 +95,7 @@ def _create(path: Path) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
-def _existing(opened: ExitStack, url: str) -> Database:
+def _open_existing(opened: ExitStack, url: str) -> Database:
     """Open a database that holds a store, and migrate it. Errors: Unavailable, also when there is none."""
     database = opened.enter_context(closing(Database(url)))
     exists = not database.sqlite or Path(database.place).is_file()  # opening would create the file
@@ -112,16 +112,16 @@ def _existing(opened: ExitStack, url: str) -> Database:
 
 def _refuse_in_use(source: Database, connection: Connection) -> None:
     """Refuse to move a store that a scheduler or a worker may still write to. Errors: Refused."""
-    held = connection.scalars(select(leases.c.name).where(leases.c.expires_at > time.time())).first()
-    if held:
+    scheduler = connection.scalars(select(leases.c.name).where(leases.c.expires_at > time.time())).first()
+    if scheduler:
         raise Refused(
-            f"the scheduler {held} uses the store {source.place}: stop the app, then run `python -m engine stop`"
+            f"the scheduler {scheduler} uses the store {source.place}: stop the app, then run `python -m engine stop`"
         )
-    going = connection.scalars(select(attempts.c.run_id).where(attempts.c.closed_at.is_(None)).distinct()).all()
-    if going:
+    open_runs = connection.scalars(select(attempts.c.run_id).where(attempts.c.closed_at.is_(None)).distinct()).all()
+    if open_runs:
         raise Refused(
-            f"runs {', '.join(map(str, sorted(going)))} of the store {source.place} have not ended. Wait for them or "
-            "cancel them, then run `python -m engine stop`"
+            f"runs {', '.join(map(str, sorted(open_runs)))} of the store {source.place} have not ended. Wait for them "
+            "or cancel them, then run `python -m engine stop`"
         )
 
 
@@ -135,20 +135,20 @@ def _copy(source: Database, reading: Connection, target: Database) -> Counts:
     with target.write() as writing:
         _refuse_filled(target, writing)
         writing.execute(delete(changes))
-        sent = {}
+        checksums = {}
         for table in TABLES:
-            sent[table.name] = _send(_batches(source, reading, table), writing, table)
+            checksums[table.name] = _send(_batches(source, reading, table), writing, table)
             with source.explained():
                 last = _last_id(reading, table)
             _set_last_id(writing, table, last)
         for table in TABLES:
-            arrived = _contents(_batches(target, writing, table))
-            if arrived != sent[table.name]:
+            copied = _checksum(_batches(target, writing, table))
+            if copied != checksums[table.name]:
                 raise Refused(
-                    f"the copy differs from the source in table {table.name} ({sent[table.name][0]:,} rows there, "
-                    f"{arrived[0]:,} in the copy). Nothing was kept in {target.place}"
+                    f"the copy differs from the source in table {table.name} ({checksums[table.name][0]:,} rows there, "
+                    f"{copied[0]:,} in the copy). Nothing was kept in {target.place}"
                 )
-    return {name: count for name, (count, _) in sent.items()}
+    return {name: count for name, (count, _) in checksums.items()}
 
 
 def _refuse_filled(target: Database, connection: Connection) -> None:
@@ -176,12 +176,12 @@ def _send(batches: Iterator[Sequence[Row[Any]]], writing: Connection, table: Tab
         except (DataError, IntegrityError) as error:
             reason = str(error.orig).partition("\n")[0]
             raise Refused(f"a row of table {table.name} is not accepted: {reason}. Nothing was copied") from error
-        more, hashes = _contents([batch])
+        more, hashes = _checksum([batch])
         count, total = count + more, total + hashes
     return count, total
 
 
-def _contents(batches: Iterable[Sequence[Row[Any]]]) -> tuple[int, int]:
+def _checksum(batches: Iterable[Sequence[Row[Any]]]) -> tuple[int, int]:
     """Return the number of rows and the sum of their hashes, which does not depend on their order."""
     count, total = 0, 0
     for batch in batches:
@@ -196,11 +196,11 @@ def _last_id(connection: Connection, table: Table) -> int | None:
     if "id" not in table.c:
         return None
     if connection.dialect.name == "sqlite":
-        given = connection.scalar(text("SELECT seq FROM sqlite_sequence WHERE name = :name"), {"name": table.name})
+        last = connection.scalar(text("SELECT seq FROM sqlite_sequence WHERE name = :name"), {"name": table.name})
     else:
         sequence = text(f"{table.name}_id_seq")
-        given = connection.scalar(select(literal_column("last_value")).select_from(sequence).where(text("is_called")))
-    return max(given or 0, connection.scalar(select(func.max(table.c.id))) or 0)
+        last = connection.scalar(select(literal_column("last_value")).select_from(sequence).where(text("is_called")))
+    return max(last or 0, connection.scalar(select(func.max(table.c.id))) or 0)
 
 
 def _set_last_id(connection: Connection, table: Table, last: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Copies of uploads below VITALS_ARTIFACTS_URL: URL/uploads/NAME.tar. An upload never changes, so one is enough."""
+"""Copies of uploads below VITALS_ARTIFACTS_URL: URL/uploads/NAME.tar. Uploads never change: one copy is enough."""
 
 import tarfile
 from contextlib import suppress
@@ -23,12 +23,12 @@ def push(settings: Settings, folder: Path) -> None:
     """Copy an upload for other machines, unless that was done before. Errors: Unreachable."""
     with (
         reaching(settings.artifacts_url, UPLOADS) as (remote, root),
-        TemporaryDirectory(dir=folder.parent, prefix=".") as made,
+        TemporaryDirectory(dir=folder.parent, prefix=".") as scratch,
     ):
         copy = f"{root}/{folder.name}.tar"
         if remote.exists(copy):
             return
-        packed = Path(made, "packed.tar")
+        packed = Path(scratch, "packed.tar")
         with tarfile.open(packed, "w") as tar:
             tar.add(folder, arcname=".")
         remote.put_file(str(packed), f"{copy}.part")
@@ -36,15 +36,15 @@ def push(settings: Settings, folder: Path) -> None:
 
 
 def fetch(settings: Settings, folder: Path) -> None:
-    """Bring an upload that another machine has copied. Do nothing if it is here, or nowhere. Errors: Unreachable."""
+    """Bring a copied upload of another machine, unless it is here already or has no copy. Errors: Unreachable."""
     if folder.exists():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         reaching(settings.artifacts_url, UPLOADS) as (remote, root),
-        TemporaryDirectory(dir=folder.parent, prefix=".") as made,
+        TemporaryDirectory(dir=folder.parent, prefix=".") as scratch,
     ):
-        packed, unpacked = Path(made, "packed.tar"), Path(made, "unpacked")
+        packed, unpacked = Path(scratch, "packed.tar"), Path(scratch, "unpacked")
         with suppress(FileNotFoundError):
             remote.get_file(f"{root}/{folder.name}.tar", str(packed))
             with tarfile.open(packed) as tar:

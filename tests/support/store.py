@@ -15,7 +15,7 @@ from engine.results import DeviceRow, EvaluateRow, Row, TrainRow
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Cause, State, Store
-from engine.store.listing import asked_for, folded_names, results_of, searchable
+from engine.store.listing import folded_names, requested_models, results_of, searchable
 from engine.store.records import mark_change, run_values
 from engine.store.tables import artifacts, attempts, metrics, rows, run_models, run_results, run_tags, run_texts, runs
 from tests.support.page import ENVIRONMENT, benchmark_row, profile_row, recurrent_row
@@ -42,7 +42,7 @@ def fill(store: Store, count: int, rows_each: int, seed: int = 0) -> float:
     """
     begin, rng, templates = time.perf_counter(), random.Random(seed), _templates()
     requests = [_spec(rng) for _ in range(min(count, SPECS))]
-    prepared = [(spec, run_values(spec, "", NOW), asked_for(spec)) for spec in requests]
+    prepared = [(spec, run_values(spec, "", NOW), requested_models(spec)) for spec in requests]
     with store.database.read() as connection:
         last = connection.scalar(select(runs.c.id).order_by(runs.c.id.desc()).limit(1)) or 0
     for first in range(last + 1, last + 1 + count, BATCH):

@@ -28,14 +28,14 @@ def _version(connection: Connection) -> str | None:
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
-def _run(database: Database, connection: Connection, found: str | None) -> None:
+def _run(database: Database, connection: Connection, version: str | None) -> None:
     from alembic import command  # imported late: slow to import and seldom needed
     from alembic.script import ScriptDirectory
 
     config = alembic_config()
     revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if found is not None and found not in revisions:
-        cause = f"is at schema {found}, which this version of the program (schema {HEAD}) does not know"
+    if version is not None and version not in revisions:
+        cause = f"is at schema {version}, which this version of the program (schema {HEAD}) does not know"
         other = "folder in VITALS_RUNS_DIR" if database.sqlite else "database in VITALS_DATABASE_URL"
         raise Unavailable(database.place, cause, f"Upgrade the program, or name another {other}")
     config.attributes["connection"] = connection

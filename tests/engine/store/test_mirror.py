@@ -60,7 +60,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Bucket.down = False
     yield
     Bucket.store.clear()
-    mirror._opened.cache_clear()
+    mirror._connect.cache_clear()
 
 
 URL = "bucket://runs/of/all"
@@ -205,7 +205,7 @@ def test_a_checkpoint_that_is_replaced_meanwhile_is_copied_whole(
     run, _, files = start(here, store, training(store))
     save(files, "latest.pt", b"0")
     mirror.push(here, run, 1)
-    remote = mirror._opened(here.artifacts_url, os.getpid())[0]
+    remote = mirror._connect(here.artifacts_url, os.getpid())[0]
     put = remote.put
 
     def replaced(*arguments: Any) -> None:

@@ -7,6 +7,7 @@ revision = "0002"
 down_revision = "0001"
 
 BATCH = 1000
+"""Runs read at once, which limits memory use."""
 
 
 def upgrade() -> None:
@@ -16,15 +17,15 @@ def upgrade() -> None:
     op.drop_index("runs_by_state", "runs")
     op.create_index("runs_by_state", "runs", ["state", "id", "kind", "devices"])
     op.create_index("runs_by_kind", "runs", ["kind", "id", "state", "devices"])
-    _of_runs("run_tags", sa.Column("tag", sa.String(40), primary_key=True))
-    _of_runs("run_models", sa.Column("model", sa.String(300), primary_key=True))
-    _of_runs("run_texts", sa.Column("text", sa.Text, nullable=False))
+    _create_table("run_tags", sa.Column("tag", sa.String(40), primary_key=True))
+    _create_table("run_models", sa.Column("model", sa.String(300), primary_key=True))
+    _create_table("run_texts", sa.Column("text", sa.Text, nullable=False))
     _fill(op.get_bind())
     op.create_index("runs_by_tag", "run_tags", ["tag", "run_id"])
     op.create_index("runs_by_model", "run_models", ["model", "run_id"])
 
 
-def _of_runs(name: str, column: "sa.Column[str]") -> None:
+def _create_table(name: str, column: "sa.Column[str]") -> None:
     run_id = sa.ForeignKey("runs.id", ondelete="CASCADE")
     op.create_table(name, sa.Column("run_id", sa.Integer, run_id, nullable=False, primary_key=True), column)
 
@@ -42,13 +43,13 @@ def _fill(connection: sa.Connection) -> None:
     change = sa.update(runs).where(runs.c.id == sa.bindparam("run")).values(summary=sa.bindparam("new"))
     last = 0
     while found := connection.execute(sa.select(runs).where(runs.c.id > last).order_by(runs.c.id).limit(BATCH)).all():
-        described = {}
+        summaries = {}
         for run in found:
             try:
-                described[run] = specs.load(run.kind, run.spec).summary
+                summaries[run] = specs.load(run.kind, run.spec).summary
             except (LookupError, ValueError):
-                described[run] = ""
-        connection.execute(change, [{"run": run.id, "new": summary} for run, summary in described.items()])
-        lines = [{"run_id": run.id, "text": searchable(run.name, new, "")} for run, new in described.items()]
+                summaries[run] = ""
+        connection.execute(change, [{"run": run.id, "new": summary} for run, summary in summaries.items()])
+        lines = [{"run_id": run.id, "text": searchable(run.name, summary, "")} for run, summary in summaries.items()]
         connection.execute(sa.insert(texts), lines)
         last = found[-1].id

@@ -7,6 +7,7 @@ revision = "0003"
 down_revision = "0002"
 
 BATCH = 1000
+"""Runs read at once, which limits memory use."""
 ENDED = ("finished", "failed", "cancelled")
 
 
@@ -31,7 +32,7 @@ def _fill(connection: sa.Connection) -> None:
     """Summarise the rows of stored runs, and add the models' names, with and without their library."""
     from engine import specs
     from engine.specs import ModelName
-    from engine.store.listing import WITH_RESULTS, asked_for, folded_names, results_of
+    from engine.store.listing import WITH_RESULTS, folded_names, requested_models, results_of
 
     runs = sa.table("runs", *map(sa.column, ("id", "kind", "spec", "state")))
     rows = sa.table("rows", *map(sa.column, ("id", "run_id", "kind", "library", "model", "status", "payload")))
@@ -45,7 +46,7 @@ def _fill(connection: sa.Connection) -> None:
         names = set()
         for run in found:
             try:
-                names |= {(run.id, name) for name in asked_for(specs.load(run.kind, run.spec))}
+                names |= {(run.id, name) for name in requested_models(specs.load(run.kind, run.spec))}
             except (LookupError, ValueError):
                 continue  # a run that this version cannot read
         stored: dict[int, list[tuple[str, str]]] = {}
@@ -61,7 +62,7 @@ def _fill(connection: sa.Connection) -> None:
             connection.execute(sa.insert(models), [{"run_id": run, "model": name} for run, name in sorted(names)])
         ended = [run.id for run in found if run.state in ENDED and run.id in stored]
         if ended:
-            found_results = {run: results_of(stored[run]) for run in ended}
-            lines = [{"run_id": run, **{name: of[name] for name in columns}} for run, of in found_results.items()]
+            summaries = {run: results_of(stored[run]) for run in ended}
+            lines = [{"run_id": run, **{name: values[name] for name in columns}} for run, values in summaries.items()]
             connection.execute(sa.insert(results), lines)
         last = found[-1].id
