@@ -29,7 +29,7 @@ class BenchmarkRow(TimedRow):
     )
 
     date: str = ""
-    """When the attempt that timed it began, if a later attempt has kept it; empty: the run's date."""
+    """Start of the attempt that timed this row, if a later attempt kept the row; empty: the run's date."""
     family: str = ""
     tower: str = "whole"
     purpose: Literal["performance", "accuracy", "tolerance"] = "performance"
@@ -70,8 +70,7 @@ class BenchmarkRow(TimedRow):
     """Deviation of all gradients after the last step, taken as one vector: norm(result - reference) / norm(reference).
 
     The reference is computed in float64, or is eager's result where the model does not run in float64. Only for
-    training
-    with purpose accuracy.
+    training with purpose accuracy.
     """
     max_deviation: float | None = None
     """Largest abs(result - reference) / (1 + abs(reference)); only for purpose tolerance."""

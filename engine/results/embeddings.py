@@ -23,19 +23,19 @@ def pack_texts(texts: Sequence[str]) -> NDArray[np.uint8]:
     return np.frombuffer(json.dumps(list(texts)).encode(), np.uint8)
 
 
-def unpack_texts(held: NDArray[Any]) -> tuple[str, ...]:
+def unpack_texts(array: NDArray[Any]) -> tuple[str, ...]:
     """Return the texts of an array made by pack_texts, or of the fixed-width arrays in older files.
 
     Errors: ValueError for any other array.
     """
-    if held.dtype.kind == "U" and held.ndim == 1:
-        return tuple(map(str, held))
+    if array.dtype.kind == "U" and array.ndim == 1:
+        return tuple(map(str, array))
     try:
-        texts = json.loads(held.tobytes().decode()) if held.dtype == np.uint8 else None
+        texts = json.loads(array.tobytes().decode()) if array.dtype == np.uint8 else None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"texts are a JSON list in UTF-8, and this is none: {error}") from error
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"texts are a JSON list in bytes, and this is an array of {held.dtype} {held.shape}")
+        raise ValueError(f"texts are a JSON list in bytes, and this is an array of {array.dtype} {array.shape}")
     return tuple(texts)
 
 
@@ -68,8 +68,8 @@ def write_embeddings(
     captions: Sequence[str],
     classes: Sequence[str],
 ) -> None:
-    """Write images (N, D), texts (M, D), owner (M,), labels (N,; -1 without labels), and packed texts: sources (N,),
-    captions (M,), classes. The folder is created if it is missing.
+    """Write images (N, D), texts (M, D), owner (M,; index of each text's image), labels (N,; -1 without labels), and
+    packed texts: sources (N,), captions (M,), classes. The folder is created if it is missing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(

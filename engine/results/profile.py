@@ -149,5 +149,5 @@ def detail_name(library: str, model: str, image_size: str = "", batch_size: int 
 
     In older runs, the path has no image size and no batch size: leave both out.
     """
-    place = f"@{image_size}@{batch_size}" if batch_size else ""
-    return f"detail/{re.sub(r'[^A-Za-z0-9._-]', '_', f'{library}__{model}')}{place}.json"
+    suffix = f"@{image_size}@{batch_size}" if batch_size else ""
+    return f"detail/{re.sub(r'[^A-Za-z0-9._-]', '_', f'{library}__{model}')}{suffix}.json"

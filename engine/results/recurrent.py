@@ -75,8 +75,7 @@ class RecurrentRow(TimedRow):
     """Largest error allowed; a runner that exceeds it is not timed.
 
     1e-3 in float32. Otherwise 3 times the error of the eager layer in the same precision, but at least 4 times the
-    distance
-    from 1 to the next number.
+    distance from 1 to the next number.
     """
 
     @model_validator(mode="before")

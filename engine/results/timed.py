@@ -116,8 +116,7 @@ class TimedRow(Row):
     contention: Contention | None = None
     neighbours: dict[str, float] = Field(default_factory=dict)
     """The busiest other processes while samples were taken, by name. The value is their share of the CPUs, the maximum
-    over
-    our processes.
+    over our processes.
     """
 
     speedup: float | None = None
