@@ -21,6 +21,9 @@ NAMED = 3
 MB_PER_M = 16
 """MB of memory for a million trained float32 weights: the weights, their gradients, AdamW's two moments."""
 MB_PER_M_HALF = 8
+"""The same for weights in bf16 or fp16."""
+MB_PER_M_LOCKED = 4
+"""MB of memory for a million locked float32 weights, which have neither gradients nor moments."""
 LEAST_BF16_LR = 1e-4
 """Warn below this learning rate. AdamW's steps are then smaller than half the distance between neighbouring bfloat16
 values of a typical weight, and round to zero. In 60 steps, 94 % of the values in digits-clip's matrices stayed
@@ -30,7 +33,6 @@ MOST_ADAMW_LR = 2.048e-3
 65,536 pairs."""
 BF16_PAYS = 1.3
 """Propose mixed precision if measured bfloat16 products are at least this many times as fast as float32 products."""
-MB_PER_M_LOCKED = 4
 
 
 @dataclass(frozen=True)
@@ -121,9 +123,9 @@ def _steps(spec: TrainSpec, plan: Schedule, available: int) -> Check:
 def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
     if plan.problem:
         return Check("error", f"Learning rate: {plan.problem}.")
-    then = {"cosine": "then falls to 0", "const": "then stays", "const-cooldown": "then stays until the cooldown"}
+    courses = {"cosine": "then falls to 0", "const": "then stays", "const-cooldown": "then stays until the cooldown"}
     steps = plural(plan.warmup_steps, "step")
-    text = f"The learning rate rises to {spec.peak_lr:g} within {steps}, {then[spec.lr_scheduler]}."
+    text = f"The learning rate rises to {spec.peak_lr:g} within {steps}, {courses[spec.lr_scheduler]}."
     if spec.opt == "adamw" and spec.peak_lr > MOST_ADAMW_LR:
         text += f" open_clip's image scripts use at most {MOST_ADAMW_LR:g} with AdamW: the loss may diverge."
         return Check("warning", text)
@@ -141,8 +143,8 @@ def _validation(spec: TrainSpec, data: Data) -> list[Check]:
     if not (data.held or data.zeroshot):
         return []
     if (data.classes or data.zeroshot) and spec.zeroshot_frequency:
-        of = plural(len(classes), "class", "es")
-        where = f"{plural(data.zeroshot, 'image')} of {of}" if data.zeroshot else of
+        class_count = plural(len(classes), "class", "es")
+        where = f"{plural(data.zeroshot, 'image')} of {class_count}" if data.zeroshot else class_count
         doubt = note_on_ids(classes)
         return [
             Check("ok", f"Zero-shot accuracy on {where} is measured during training."),
@@ -187,14 +189,18 @@ def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) ->
     rows = catalogue[(catalogue["name"] == ModelName.of("open_clip", spec.model)) & (catalogue["status"] == "ok")]
     if rows.empty:
         return None
-    sharing = spec.nproc if spec.device == "cpu" else 1  # on accelerators, each process has its own memory
-    need = sharing * _least_mb(spec, rows.iloc[0].to_dict()) / 1e3
+    need = _processes_sharing(spec) * _least_mb(spec, rows.iloc[0].to_dict()) / 1e3
     text = f"Memory: at least {digits(need)} GB for weights, gradients and optimizer, without activations."
     if device_gb is None:
         return Check("ok", text)
     if need > device_gb:
         return Check("error", f"{text} The device has {digits(device_gb)} GB.")
     return Check("warning" if need > device_gb / 2 else "ok", f"{text} The device has {digits(device_gb)} GB.")
+
+
+def _processes_sharing(spec: TrainSpec | EvaluateSpec) -> int:
+    """Return how many processes share the device's memory. On accelerators, each process has its own."""
+    return spec.nproc if isinstance(spec, TrainSpec) and spec.device == "cpu" else 1
 
 
 def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:
@@ -256,18 +262,17 @@ def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: float
     assert prospect.peak_mb is not None
     assert prospect.state_mb is not None
     training = isinstance(spec, TrainSpec)
-    # processes on a CPU share its memory; on accelerators each has its own
-    sharing = spec.nproc if isinstance(spec, TrainSpec) and spec.device == "cpu" else 1
-    peak, held = (sharing * mb / 1e3 for mb in (prospect.peak_mb, prospect.state_mb))
+    sharing = _processes_sharing(spec)
+    peak, state = (sharing * mb / 1e3 for mb in (prospect.peak_mb, prospect.state_mb))
     what = "weights, gradients and optimizer" if training else "weights"
     processes = f" in {sharing} processes" if sharing > 1 else ""
-    text = f"Memory: about {digits(peak)} GB{processes}: {digits(held)} GB for {what}, the rest for a batch."
+    text = f"Memory: about {digits(peak)} GB{processes}: {digits(state)} GB for {what}, the rest for a batch."
     if device_gb is None:
         return Check("ok", text)
     free_gb = device_gb if prospect.unused_mb is None else prospect.unused_mb / 1e3
     text += f" The device has {digits(device_gb)} GB"
     text += "." if prospect.unused_mb is None else f", and {digits(free_gb)} GB are free now."
-    if held > device_gb:
+    if state > device_gb:
         return Check("error", text)
     if peak > free_gb:
         less = "a smaller batch, or checkpoint activations" if training else "a smaller batch"

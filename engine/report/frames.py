@@ -120,11 +120,11 @@ def of_run(run: Run, rows: Iterable[Any]) -> pd.DataFrame:
 
 def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
     """Add a run's environment to each of its rows, so that a saved file is complete without the run."""
-    here = run.environment
-    facts = {name: getattr(here, name) if here else None for name in ENVIRONMENT}
+    environment = run.environment
+    facts = {name: getattr(environment, name) if environment else None for name in ENVIRONMENT}
     for name in frame.columns.intersection(["host", "date"]):  # rows of other nodes and attempts have their own
         facts[name] = frame[name].where(frame[name] != "", facts[name])
-    nested = {name: json.dumps(getattr(here, name)) if here else "" for name in ("versions", "gpu")}
+    nested = {name: json.dumps(getattr(environment, name)) if environment else "" for name in ("versions", "gpu")}
     return frame.assign(**facts, **nested)
 
 
@@ -141,9 +141,9 @@ def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.Data
         contention = record.pop("contention", None) or {}
         records.append({name: _cell(value) for name, value in record.items()} | contention)
     frame = pd.DataFrame(records, columns=[*columns, *contended])
-    figures = [name for name, field in kind.model_fields.items() if field.annotation == float | None]
+    real = [name for name, field in kind.model_fields.items() if field.annotation == float | None]
     whole = [name for name, field in kind.model_fields.items() if field.annotation == int | None]
-    return frame.astype(dict.fromkeys([*figures, *contended], float) | dict.fromkeys(whole, "Int64"))
+    return frame.astype(dict.fromkeys([*real, *contended], float) | dict.fromkeys(whole, "Int64"))
 
 
 def _cell(value: Any) -> Any:
@@ -166,10 +166,10 @@ def towers(costs: Mapping[Any, Any]) -> pd.DataFrame:
 
     costs: the fields of a ProfileRow, or a row of the catalogue. A tower without costs has no line.
     """
-    figures = ["mparams", "gmacs", "macts"]
+    quantities = ["mparams", "gmacs", "macts"]
     prefixes = {"image": "image_", "text": "text_", "other": "other_", "total": ""}
-    lines = [[costs.get(f"{prefix}{figure}") for figure in figures] for prefix in prefixes.values()]
-    frame = pd.DataFrame(lines, index=list(prefixes), columns=figures, dtype=float)
+    lines = [[costs.get(f"{prefix}{quantity}") for quantity in quantities] for prefix in prefixes.values()]
+    frame = pd.DataFrame(lines, index=list(prefixes), columns=quantities, dtype=float)
     return frame[frame.gt(0).any(axis=1)].reset_index(names="tower")
 
 

@@ -37,12 +37,12 @@ APART = "Medians of the parts of a call need not add up to its latency."
 
 
 def _pass(name: str) -> dict[str, Quantity]:
-    label, of = name.capitalize(), f"of the {name} pass"
+    label, of_pass = name.capitalize(), f"of the {name} pass"
     return {
-        f"{name}_ms": Quantity(label, "ms", f"Median {of}. {APART}"),
-        f"{name}_mean_ms": Quantity(f"{label} mean", "ms", f"Mean time {of}, with outliers."),
-        f"{name}_std_ms": Quantity(f"{label} deviation", "ms", f"Standard deviation {of}'s samples."),
-        f"{name}_p90_ms": Quantity(f"{label} p90", "ms", f"90 % {of}'s samples are faster."),
+        f"{name}_ms": Quantity(label, "ms", f"Median {of_pass}. {APART}"),
+        f"{name}_mean_ms": Quantity(f"{label} mean", "ms", f"Mean time {of_pass}, with outliers."),
+        f"{name}_std_ms": Quantity(f"{label} deviation", "ms", f"Standard deviation {of_pass}'s samples."),
+        f"{name}_p90_ms": Quantity(f"{label} p90", "ms", f"90 % {of_pass}'s samples are faster."),
         f"{name}_spread_percent": Quantity(
             f"{label} spread", "%", f"(largest - smallest) / median of the processes' medians, {name} pass."
         ),

@@ -86,7 +86,7 @@ def log(name: str, values: "pd.Series[Any] | NDArray[Any]") -> dict[str, Any]:
 
 
 def log_ticks(values: "pd.Series[Any] | NDArray[Any]") -> dict[str, Any]:
-    """Return a logarithmic axis, with labels at 1, 2, 5 if it has few decades. One value is in the middle of one."""
+    """Return a logarithmic axis, with labels at 1, 2, 5 if it has few decades. A single value is in its middle."""
     decades = np.log10(values.max() / values.min()) if len(values) else 0
     if len(values) and not decades:  # plotly would draw two decades with few labels
         middle = float(np.log10(values.max()))

@@ -25,8 +25,8 @@ COLUMNS = (*TEXT[:4], "mparams", "gmacs", "macts", "complete", *TEXT[4:])
 def read(catalog_dir: Path) -> pd.DataFrame:
     """Return every row of the catalogue, with `name` (library:model) as the first column and `remark` as the last.
 
-    Models come at their own image size first, then at sizes with published accuracies, if those were counted with the
-    same versions. Empty if no catalogue was built yet.
+    Models come at their own image size first, then at other sizes with published accuracies, if both tables were
+    counted with the same versions. Empty if no catalogue was built yet.
     """
     files, sizes = sorted(catalog_dir.glob("*.csv")), catalog_dir / SIZES
     if shipped.versions(sizes) == shipped.versions(catalog_dir):
@@ -98,16 +98,17 @@ def _terms(search: str) -> list[str]:
 
 
 def _alternative(frame: pd.DataFrame, term: str) -> "pd.Series[bool]":
+    """Return which rows match one alternative of a search."""
     families = frame["family"].str.lower()
     if term.startswith("family:"):
         return families.map(fits(term.removeprefix("family:"))).astype(bool)
     names = (frame["name"] if ":" in term or not WILDCARD.search(term) else frame["model"]).str.lower()
     tags = frame["tags"].str.lower().str.split() if "tags" in frame else [()] * len(frame)
-    named = [[name, *(f"{name}.{tag}" for tag in own)] for name, own in zip(names, tags, strict=True)]
+    spellings = [[name, *(f"{name}.{tag}" for tag in row_tags)] for name, row_tags in zip(names, tags, strict=True)]
     if WILDCARD.search(term):
-        whole = fits(term)
-        return pd.Series([any(map(whole, texts)) for texts in named], index=frame.index, dtype=bool)
-    lines = [f"{' '.join(texts)} {family}" for texts, family in zip(named, families, strict=True)]
+        fits_term = fits(term)
+        return pd.Series([any(map(fits_term, texts)) for texts in spellings], index=frame.index, dtype=bool)
+    lines = [f"{' '.join(texts)} {family}" for texts, family in zip(spellings, families, strict=True)]
     words = term.split()
     keep = [all(word in line for word in words) for line in lines]
     if not any(keep) and all(words := list(map(_letters, words))):
@@ -126,8 +127,8 @@ def closest(frame: pd.DataFrame, search: str) -> list[str]:
     if matches(frame, search).any():
         return []
     names = {_letters(model.lower()): model for model in frame["model"]}
-    near = [get_close_matches(_letters(term.rpartition(":")[2]), names, 3, 0.5) for term in _terms(search)]
-    return [names[name] for name in dict.fromkeys(chain.from_iterable(near))][:3]
+    similar = [get_close_matches(_letters(term.rpartition(":")[2]), names, 3, 0.5) for term in _terms(search)]
+    return [names[name] for name in dict.fromkeys(chain.from_iterable(similar))][:3]
 
 
 def image_sizes(frame: pd.DataFrame) -> list[str]:

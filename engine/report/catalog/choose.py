@@ -65,12 +65,12 @@ def _provenance(counted: str, setting: str, pretrained: str, published: str, mea
 
 
 def to_measure(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """Return the rows on the Pareto front, with MACs in place of latency. Measuring these rows first is most useful."""
+    """Return the rows on the Pareto front, with MACs in place of measured values: the rows to measure first."""
     if x in MEASURED or y in MEASURED:
         x, y = (("gmacs" if column in MEASURED else column) for column in (x, y))
     counted = frame[frame["status"] == "ok"]
-    first = ranked(counted, x, y)
-    return first[first["front"]]
+    rows = ranked(counted, x, y)
+    return rows[rows["front"]]
 
 
 def flagged(frame: pd.DataFrame) -> "pd.Series[bool]":
@@ -81,7 +81,7 @@ def flagged(frame: pd.DataFrame) -> "pd.Series[bool]":
 def spoiled(frame: pd.DataFrame) -> "pd.Series[bool]":
     """Return which rows have a timing with a flag of SPOILING, or an estimate outside the fitted range.
 
-    A timing in a single process is a value all the same.
+    A timing in a single process counts as a valid value.
     """
     return frame["flags"].str.contains("|".join([*SPOILING, OUT_OF_RANGE]))
 
@@ -131,10 +131,10 @@ def front(frame: pd.DataFrame, x: str, y: str) -> "pd.Series[bool]":
     """
     goodness = pd.DataFrame({"x": _goodness(frame, x), "y": _goodness(frame, y)}, index=frame.index).dropna()
     best = goodness.groupby("x")["y"].max().sort_index(ascending=False)  # the best x comes first
-    before = best.cummax().shift(fill_value=-np.inf)
-    leading = best[best > before]
-    on = goodness["y"] == goodness["x"].map(leading)
-    return on.reindex(frame.index, fill_value=False)
+    best_so_far = best.cummax().shift(fill_value=-np.inf)
+    leading = best[best > best_so_far]
+    on_front = goodness["y"] == goodness["x"].map(leading)
+    return on_front.reindex(frame.index, fill_value=False)
 
 
 def ranked(frame: pd.DataFrame, x: str, y: str, *, with_spoiled: bool = True) -> pd.DataFrame:
@@ -143,11 +143,12 @@ def ranked(frame: pd.DataFrame, x: str, y: str, *, with_spoiled: bool = True) ->
     Rows on the front come first, sorted by x, then all others by y and x, both best first. Rows without a value come
     last. with_spoiled: allow rows with spoiled timings on the front.
     """
-    considered = frame if with_spoiled else frame[~spoiled(frame)]
-    on = front(considered, x, y).reindex(frame.index, fill_value=False)
+    candidates = frame if with_spoiled else frame[~spoiled(frame)]
+    on_front = front(candidates, x, y).reindex(frame.index, fill_value=False)
     by_x, by_y = -_goodness(frame, x), -_goodness(frame, y)
-    keys = {"rest": ~on, "lacking": by_x.isna() | by_y.isna(), "1": by_x.where(on, by_y), "2": by_y.where(on, by_x)}
-    return frame.assign(front=on).loc[pd.DataFrame(keys).sort_values(list(keys), kind="stable").index]
+    keys = {"rest": ~on_front, "lacking": by_x.isna() | by_y.isna()}
+    keys |= {"1": by_x.where(on_front, by_y), "2": by_y.where(on_front, by_x)}
+    return frame.assign(front=on_front).loc[pd.DataFrame(keys).sort_values(list(keys), kind="stable").index]
 
 
 def ordered(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

@@ -44,8 +44,8 @@ def sizes(catalogue: pd.DataFrame, name: str) -> pd.DataFrame:
 def published(accuracies: pd.DataFrame, name: ModelName, families: Mapping[ModelName, str]) -> pd.DataFrame:
     """Return all accuracies published for a model, one per line: their columns, and `label`, the accuracy's label.
 
-    accuracies: from published.match.read. A publisher's name for the same model with another activation counts as the
-    model if it is not in the catalogue.
+    accuracies: from published.match.read. Those of the same architecture with the activation QuickGELU are included if
+    the catalogue does not have it as a model of its own.
     """
     quick = ModelName(f"{name}{QUICKGELU}")
     names = [name.model, *([quick.model] if name.library == TRAINABLE and quick not in families else [])]
@@ -103,7 +103,7 @@ def of_runs(runs: Iterable[tuple[Run, Sequence[Row]]], name: ModelName) -> pd.Da
     """Return a line per training or evaluation of a model: COLUMNS, newest first. runs: with their rows.
 
     A training has the values of its best epoch, or else of its last; if the model was only the teacher, it has none,
-    because they are those of its student. An evaluation has the values of its tasks.
+    because the values are the student's. An evaluation has the values of its tasks.
     """
     lines = [line for run, rows in runs if (line := _line(run, rows, name.model))]
     frame = pd.DataFrame(lines, columns=COLUMNS)
@@ -117,32 +117,32 @@ def _line(run: Run, rows: Sequence[Row], model: str) -> dict[str, object]:
     shared = {"run": run.id, "date": run.created_at, "state": run.state.value}
     if isinstance(spec, TrainSpec) and model in (spec.model, spec.distill_model):
         what = "fine-tune" if spec.pretrained or spec.resume else "from scratch"
-        begins, values = spec.pretrained or spec.resume, _trained(rows)
+        weights, values = spec.pretrained or spec.resume, _train_values(rows)
         if spec.model != model:
-            what, begins = f"taught {spec.model}", spec.distill_pretrained
+            what, weights = f"taught {spec.model}", spec.distill_pretrained
             values = {name: values[name] for name in ("epochs", "seconds") if name in values}
-        return shared | {"what": what, "data": spec.data, "begins_with": begins} | values
+        return shared | {"what": what, "data": spec.data, "begins_with": weights} | values
     if isinstance(spec, EvaluateSpec):
-        own = next((subject for subject in spec.subjects if subject[0] == model), None)
-        if own:  # of several checkpoints or data sets, the first is shown
-            first = (*own, spec.data)
+        subject = next((names for names in spec.subjects if names[0] == model), None)
+        if subject:  # only the first of several checkpoints or data sets is shown
+            part = (*subject, spec.data)
             if len(spec.parts) > 1:
-                rows = [row for row in rows if isinstance(row, EvaluateRow) and row.part == first]
-            return shared | {"what": "evaluation", "data": spec.data, "begins_with": own[1]} | _evaluated(rows)
+                rows = [row for row in rows if isinstance(row, EvaluateRow) and row.part == part]
+            return shared | {"what": "evaluation", "data": spec.data, "begins_with": subject[1]} | _task_values(rows)
     return {}
 
 
-def _trained(rows: Sequence[Row]) -> dict[str, object]:
+def _train_values(rows: Sequence[Row]) -> dict[str, object]:
     epochs = [row for row in rows if isinstance(row, TrainRow)]
     if not epochs:
         return {}
     best = best_epoch(epochs) or epochs[-1]
     names = [name for name in (*SHARES, "clip_val_loss") if name in TrainRow.model_fields]
-    ended = {"epochs": epochs[-1].epoch, "seconds": epochs[-1].seconds}
-    return {name: getattr(best, name) for name in names} | ended
+    last_values = {"epochs": epochs[-1].epoch, "seconds": epochs[-1].seconds}
+    return {name: getattr(best, name) for name in names} | last_values
 
 
-def _evaluated(rows: Sequence[Row]) -> dict[str, object]:
+def _task_values(rows: Sequence[Row]) -> dict[str, object]:
     values: dict[str, object] = {}
     for row in rows:
         if not isinstance(row, EvaluateRow) or row.status != "ok":
@@ -151,5 +151,5 @@ def _evaluated(rows: Sequence[Row]) -> dict[str, object]:
             values |= {name: getattr(row, name) for name in (*SHARES[2:], "clip_val_loss")}
         else:
             values[{"zeroshot": SHARES[0], "linear-probe": SHARES[1]}[row.task]] = row.acc1
-    took = [row.seconds for row in rows if isinstance(row, EvaluateRow) and row.seconds is not None]
-    return values | ({"seconds": sum(took)} if took else {})
+    seconds = [row.seconds for row in rows if isinstance(row, EvaluateRow) and row.seconds is not None]
+    return values | ({"seconds": sum(seconds)} if seconds else {})

@@ -18,7 +18,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "evaluate": ("library", "model", "checkpoint", "data", "task"),
 }
 """Fields that identify a row within its run, by kind."""
-WRITTEN = {
+FORMATS = {
     "batch_size": "batch {}",
     "mini_batch": "batch {}",
     "seq_length": "{} time steps",
@@ -69,19 +69,19 @@ def differing_labels(rows: Sequence[Row], without: Sequence[str] = ()) -> list[s
     """
     names = [name for name in key_fields(rows) if name not in without]
     differing = [name for name in names if len({getattr(row, name) for row in rows}) > 1]
-    return [_written(row, differing) for row in rows]
+    return [_label(row, differing) for row in rows]
 
 
 def full_label(row: Row) -> str:
     """Return a row's full label, such as `timm:resnet18 · inference · eager · batch 8 · 224 px`."""
     names = [name for name in key_fields([row]) if name != "library"]
-    return _written(row, ["library", *names] if row.kind in ("benchmark", "profile") else names)
+    return _label(row, ["library", *names] if row.kind in ("benchmark", "profile") else names)
 
 
-def _written(row: Row, names: Sequence[str]) -> str:
+def _label(row: Row, names: Sequence[str]) -> str:
     values = {name: getattr(row, name) for name in names}
     if "library" in values and "model" in values:
         values = {"model": ModelName.of(values.pop("library"), values.pop("model")), **values}
     return " · ".join(
-        WRITTEN.get(name, "{}").format(value) for name, value in values.items() if value not in (None, "", "whole")
+        FORMATS.get(name, "{}").format(value) for name, value in values.items() if value not in (None, "", "whole")
     )

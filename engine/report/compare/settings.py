@@ -12,11 +12,11 @@ from engine.store import Run
 from engine.words import numbered_runs
 
 REQUEST, ENVIRONMENT = "setting", "run"
-ELSEWHERE = ("host", "platform", "cpu", "memory_gb", "device", "device_name", "driver", "tf32", "python")
+TIME_FACTS = ("host", "platform", "cpu", "memory_gb", "device", "device_name", "driver", "tf32", "python")
 """Facts about an environment that affect times."""
 TIMED = ("benchmark", "recurrent", "device", "train")
 """Kinds of runs whose values include times."""
-WHY = {
+REASONS = {
     **dict.fromkeys(
         ("samples", "data", "val_data", "val_fraction", "held_out", "held_out_data", "more_data"),
         "values come from different pairs",
@@ -33,10 +33,12 @@ WHY = {
 }
 """Why a setting of a training or evaluation matters. Shown after the setting's values."""
 VERSION, GPU = "version of ", "GPU "
+"""Beginnings of the names of facts: the version of a library, a setting of the GPU."""
 BUILT_WITH = ("cuda", "hip", "cudnn", "triton")
 """Versions that affect times, but neither counts nor accuracies."""
 COLUMNS = ["where", "what"]
-OPEN: tuple[Any, ...] = (None, "", [], {})
+EMPTY: tuple[Any, ...] = (None, "", [], {})
+"""Values of settings that a request leaves empty."""
 NOT_SET = "not set"
 
 
@@ -53,14 +55,14 @@ def facts(run: Run) -> dict[tuple[str, str], str]:
     elif timed and request["threads"] is None:
         del request["threads"]  # the number of threads is not recorded
     texts = {
-        (REQUEST, name): _text(used.get(name, value) if value in (*OPEN, "auto") else value)
+        (REQUEST, name): _text(used.get(name, value) if value in (*EMPTY, "auto") else value)
         for name, value in request.items()
     }
     if run.environment is not None:
         repeated = request.keys() & ({"seed", "threads"} if timed else {"seed"})
-        ran = {name: value for name, value in environment_facts(run.environment).items() if name not in repeated}
-        ran |= {name: value for name, value in used.items() if name not in request}
-        texts |= {(ENVIRONMENT, name): _text(value) for name, value in ran.items()}
+        run_facts = {name: value for name, value in environment_facts(run.environment).items() if name not in repeated}
+        run_facts |= {name: value for name, value in used.items() if name not in request}
+        texts |= {(ENVIRONMENT, name): _text(value) for name, value in run_facts.items()}
     return texts
 
 
@@ -101,8 +103,9 @@ def warnings(runs: Sequence[Run]) -> list[str]:
                 runs_by_value.setdefault(value, []).append(run)
         if len(runs_by_value) > 1:
             parts = ", ".join(f"{value} ({numbered_runs(run_ids)})" for value, run_ids in runs_by_value.items())
-            why = f"; {WHY[name]}" if kind in ("train", "evaluate") and where == REQUEST and name in WHY else ""
-            sentences.append(f"{name[0].upper()}{name[1:].replace('_', ' ')}: {parts}{why}.")
+            has_reason = kind in ("train", "evaluate") and where == REQUEST and name in REASONS
+            reason = f"; {REASONS[name]}" if has_reason else ""
+            sentences.append(f"{name[0].upper()}{name[1:].replace('_', ' ')}: {parts}{reason}.")
     for tuned in runs:
         weights = short_name(getattr(tuned.spec, "pretrained", "")).partition(":")[0]
         sources = [source for source in runs if weights == f"run {source.id}"]
@@ -114,12 +117,12 @@ def _matters(spec: Spec, where: str, name: str) -> bool:
     if where == REQUEST:
         return name in spec.meaning
     if spec.kind in TIMED:
-        return name in ELSEWHERE or name.startswith((VERSION, GPU))
+        return name in TIME_FACTS or name.startswith((VERSION, GPU))
     return name.startswith(VERSION) and name.removeprefix(VERSION) not in BUILT_WITH
 
 
 def _text(value: Any) -> str:
-    if value in OPEN:
+    if value in EMPTY:
         return NOT_SET
     if isinstance(value, list):
         return ", ".join(map(str, value))

@@ -25,6 +25,7 @@ METRICS = {
 }
 """Times that can be compared, with their labels."""
 SHOWN = ("tower", "mode", "variant", "batch_size", "image_size", "seq_length", "hidden_size", "mini_batch")
+"""Fields of the second row of a pair that are shown in the pair's line."""
 COLUMNS = [
     *("model", "library", *SHOWN, "run", "ms", "baseline", "baseline_ms"),
     *("speedup", "speedup_low", "speedup_high", "verdict", "differs_in", "flags", "baseline_flags", "note"),
@@ -47,7 +48,7 @@ class Timed:
     folder: Path
     row: TimedRow
     publishable: bool = False
-    """Whether its run was requested as publishable."""
+    """True if its run was requested as publishable."""
     repeats: tuple[TimedRow, ...] = ()
     """The same row of other runs with the same request, host and versions."""
 
@@ -103,10 +104,10 @@ def _with_repeats(store: Store, runs: Mapping[int, Run], rows: Sequence[Timed]) 
             timed,
             publishable=bool(getattr(runs[timed.run].spec, "publishable", False)),
             repeats=tuple(
-                again
+                row
                 for repeat in repeats[timed.run]
-                if isinstance(again := repeat.get(compare_rows.key_of(timed.row)), TimedRow)
-                and again.host == timed.row.host
+                if isinstance(row := repeat.get(compare_rows.key_of(timed.row)), TimedRow)
+                and row.host == timed.row.host
             ),
         )
         for timed in rows
@@ -117,14 +118,14 @@ def _repeats(store: Store, run: Run) -> list[Run]:
     """Return other finished runs of the same request on the same host with the same versions."""
     if run.environment is None:
         return []
-    here = run.environment.host, run.environment.versions
+    conditions = run.environment.host, run.environment.versions
     return [
         other
         for other in store.find(Filter(kinds=(run.kind,), states=(State.FINISHED,)), limit=MOST_REPEATS)
         if other.id != run.id
         and other.spec == run.spec
         and other.environment is not None
-        and (other.environment.host, other.environment.versions) == here
+        and (other.environment.host, other.environment.versions) == conditions
     ]
 
 
@@ -139,8 +140,8 @@ def groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
     rows_by_label: dict[str, list[RecurrentRow]] = {}
     for row in rows:
         value = getattr(row, size) if size else None
-        at = "" if value is None else f", {size.replace('_', ' ')} {value:,}"
-        rows_by_label.setdefault(row.family + at, []).append(row)
+        suffix = "" if value is None else f", {size.replace('_', ' ')} {value:,}"
+        rows_by_label.setdefault(row.family + suffix, []).append(row)
     return rows_by_label
 
 
@@ -153,12 +154,12 @@ def metrics(rows: Iterable[Row]) -> list[str]:
 def milliseconds(row: TimedRow, metric: str) -> float | None:
     """Return a row's median in ms for one of METRICS. None if the row has none."""
     if metric in (samples.TOTAL, PER_SAMPLE):
-        return None if row.latency_ms is None else row.latency_ms / _share(row, metric)
+        return None if row.latency_ms is None else row.latency_ms / _divisor(row, metric)
     value: float | None = getattr(row, metric, None)
     return value
 
 
-def _share(row: TimedRow, metric: str) -> int:
+def _divisor(row: TimedRow, metric: str) -> int:
     """Return the number by which a time is divided: the batch size for a time per sample, else 1."""
     if metric != PER_SAMPLE:
         return 1
@@ -189,11 +190,11 @@ def ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int) -> p
     Otherwise their processes are paired in order, extra processes are left out, and the interval does not include the
     differences between runs. Without samples, the ratio is that of the medians, without an interval.
     """
-    read = samples.Reader()
-    return pd.DataFrame([_line(baseline, other, metric, read, seed) for baseline, other in pairs], columns=COLUMNS)
+    reader = samples.Reader()
+    return pd.DataFrame([_line(baseline, other, metric, reader, seed) for baseline, other in pairs], columns=COLUMNS)
 
 
-def _line(baseline: Timed, other: Timed, metric: str, read: samples.Reader, seed: int) -> dict[str, Any]:
+def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, seed: int) -> dict[str, Any]:
     row, differs = other.row, _differences(baseline.row, other.row, metric)
     line = {name: getattr(row, name, None) for name in ("model", "library", *SHOWN)}
     line |= {
@@ -211,14 +212,14 @@ def _line(baseline: Timed, other: Timed, metric: str, read: samples.Reader, seed
             for timed in untimed
         ]
         return line | {"note": "; ".join(notes)}
-    if _one_way(row) != _one_way(baseline.row) and metric in (samples.TOTAL, PER_SAMPLE):
-        return line | {"note": "one goes forward only: compare the pass forward"}
-    across = (baseline.run, _date(baseline.row)) != (other.run, _date(other.row))
-    ratio, note = _ratio_of_runs(baseline, other, metric) if across else (None, "")
+    if _forward_only(row) != _forward_only(baseline.row) and metric in (samples.TOTAL, PER_SAMPLE):
+        return line | {"note": "one of the two has no backward pass: compare their forward passes"}
+    separate = (baseline.run, _date(baseline.row)) != (other.run, _date(other.row))
+    ratio, note = _ratio_of_runs(baseline, other, metric) if separate else (None, "")
     verdict = "undecided"
     if ratio is None:
-        ratio, note = _ratio(baseline, other, metric, read, seed)
-        verdict = "needs 3 runs" if across else verdict
+        ratio, note = _ratio(baseline, other, metric, reader, seed)
+        verdict = "needs 3 runs" if separate else verdict
     line |= {"speedup": line["baseline_ms"] / line["ms"], "verdict": verdict}
     if ratio is not None:
         has_interval = np.isfinite(ratio.high)
@@ -228,7 +229,7 @@ def _line(baseline: Timed, other: Timed, metric: str, read: samples.Reader, seed
 
 
 def _date(row: TimedRow) -> str:
-    """Return when an earlier attempt began that timed a row; empty for rows of a run's last attempt."""
+    """Return the start of the earlier attempt that timed a row; empty if the run's last attempt timed it."""
     return row.date if isinstance(row, BenchmarkRow) else ""
 
 
@@ -241,32 +242,32 @@ def _ratio_of_runs(baseline: Timed, other: Timed, metric: str) -> tuple[statisti
     return statistics.ratio_of_runs(*sides), f"of {len(sides[0])} and {len(sides[1])} runs"
 
 
-def _phases(timed: Timed, metric: str, read: samples.Reader) -> list[list[float]]:
+def _times(timed: Timed, metric: str, reader: samples.Reader) -> list[list[float]]:
     """Return a row's times in ms, one list per process; empty without kept samples. Errors: ValueError, OSError."""
-    share = _share(timed.row, metric)
+    divisor = _divisor(timed.row, metric)
     name = samples.TOTAL if metric == PER_SAMPLE else metric
-    return [[ms / share for ms in process] for process in read.phase(timed.folder, timed.row, name) or ()]
+    return [[ms / divisor for ms in process] for process in reader.phase(timed.folder, timed.row, name) or ()]
 
 
 def _ratio(
-    baseline: Timed, other: Timed, metric: str, read: samples.Reader, seed: int
+    baseline: Timed, other: Timed, metric: str, reader: samples.Reader, seed: int
 ) -> tuple[statistics.Ratio | None, str]:
     """Return the ratio of two timings with its interval and verdict, and a note."""
     try:
-        baseline_ms, other_ms = (_phases(timed, metric, read) for timed in (baseline, other))
+        baseline_ms, other_ms = (_times(timed, metric, reader) for timed in (baseline, other))
     except (ValueError, OSError) as error:
         return None, f"no interval: {error}"
-    without = [timed.run for timed, times in ((baseline, baseline_ms), (other, other_ms)) if not times]
-    if without:
-        runs = " and ".join(f"run {run}" for run in dict.fromkeys(without))
-        return None, f"no interval: {runs} kept no samples of it"
-    both = min(len(baseline_ms), len(other_ms))
+    lacking = [timed.run for timed, times in ((baseline, baseline_ms), (other, other_ms)) if not times]
+    if lacking:
+        runs = " and ".join(f"run {run}" for run in dict.fromkeys(lacking))
+        return None, f"no interval: {runs} kept no samples of this time"
+    count = min(len(baseline_ms), len(other_ms))
     publishable = baseline.publishable and other.publishable
-    ratio = statistics.ratio(baseline_ms[:both], other_ms[:both], seed=seed, publishable=publishable)
+    ratio = statistics.ratio(baseline_ms[:count], other_ms[:count], seed=seed, publishable=publishable)
     if not np.isfinite(ratio.high):
         return ratio, "too few samples for an interval"
     if len(baseline_ms) != len(other_ms):
-        return ratio, f"{len(baseline_ms)} and {len(other_ms)} processes: the first {both} of each are compared"
+        return ratio, f"{len(baseline_ms)} and {len(other_ms)} processes: the first {count} of each are compared"
     return ratio, ""
 
 
@@ -278,5 +279,5 @@ def _differences(baseline: TimedRow, row: TimedRow, metric: str) -> list[str]:
     ]
 
 
-def _one_way(row: TimedRow) -> bool:
+def _forward_only(row: TimedRow) -> bool:
     return isinstance(row, RecurrentRow) and row.backward_ms is None

@@ -15,8 +15,10 @@ SIGN: dict[How, str] = {"ratio": "/", "difference": "−"}
 HOW: dict[str, How] = {"train": "difference", "evaluate": "difference"}
 """Kinds whose values are compared by their difference, such as accuracies. All others are compared by their ratio."""
 LONG = ["what", "metric", "subject", "value"]
+"""Columns of a table with one value per line."""
 _NO_METRICS = {"seconds"}  # a run's duration is not one of its results
 _WHOLE = ("epoch", "step", "samples_seen", "images")
+"""Fields with whole numbers that are compared."""
 _SHARES = re.compile(r"acc\d|mean_per_class_recall|zeroshot_top\d|.*_r\d+|data_share")
 PERCENT = "_percent"
 """Ending of the names of shares. Shares are compared in per cent, and their differences are in percentage points."""
@@ -35,33 +37,33 @@ def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
     runs: rows of one kind by run. Fields in which whole runs differ, such as the model, are compared and not in `what`.
     """
     rows = [(run, row) for run, rows_of_run in runs.items() for row in rows_of_run if row.status == "ok"]
-    whats = compare_rows.differing_labels([row for _, row in rows], without=compare_rows.axes(runs))
+    labels = compare_rows.differing_labels([row for _, row in rows], without=compare_rows.axes(runs))
     lines = [
         (what, metric_name(metric), _percent(metric, getattr(row, metric)), f"run {run}")
-        for (run, row), what in zip(rows, whats, strict=True)
+        for (run, row), what in zip(rows, labels, strict=True)
         for metric in metrics(type(row))
     ]
     return pd.DataFrame(lines, columns=["what", "metric", "value", "subject"])[LONG].astype({"value": float}).dropna()
 
 
 def metric_name(metric: str) -> str:
-    """Return the name of a row's field among the compared values: that of a share says that it is in per cent."""
+    """Return the name of a row's field among the compared values: with PERCENT for a share."""
     return metric + PERCENT if _SHARES.fullmatch(metric) else metric
 
 
 def _percent(metric: str, value: float | None) -> float | None:
-    """Return the value of a row's field, that of a share in per cent."""
+    """Return the value of a row's field; a share is converted to per cent."""
     return None if value is None else 100 * value if _SHARES.fullmatch(metric) else value
 
 
 def of_catalogue(catalogue: pd.DataFrame, names: Sequence[str], wanted: Sequence[str]) -> pd.DataFrame:
     """Return the wanted columns of models (qualified names) in the catalogue as LONG, at their own image size."""
-    own = frames.own_sizes(catalogue[catalogue["name"].isin(list(names))])
+    costs = frames.own_sizes(catalogue[catalogue["name"].isin(list(names))])
     lines = [
-        ("", metric, name, own.at[name, metric])
+        ("", metric, name, costs.at[name, metric])
         for name in names
         for metric in wanted
-        if metric in own and name in own.index
+        if metric in costs and name in costs.index
     ]
     return pd.DataFrame(lines, columns=LONG).astype({"value": float}).dropna(subset="value")
 

@@ -69,20 +69,20 @@ def pep(rows: Sequence[RecurrentRow], run_dir: Path) -> str:
 
     Errors: Refused; LookupError when a row's samples were not kept; ValueError and OSError as samples.read.
     """
-    read = samples.Reader()
+    reader = samples.Reader()
     lines = []
     for group, members in _groups(rows).items():
         for metric, phase in ((group, "forward_ms"), (f"{group}-backward", "backward_ms")):
             for row in members:
-                drawn = read.phase(run_dir, row, phase)
-                if drawn is None:
+                processes = reader.phase(run_dir, row, phase)
+                if processes is None:
                     raise LookupError(
                         f"the samples of {row.model} are not here: {row.samples_file!r} was not kept with its run"
                     )
-                observed = {"type": "NET", "metric": f"{metric}-{row.model}", "unit": "ms"}
+                fields = {"type": "NET", "metric": f"{metric}-{row.model}", "unit": "ms"}
                 lines += [
-                    f"Caffe2Observer {json.dumps(observed | {'value': str(ms)})}\n"
-                    for process in drawn
+                    f"Caffe2Observer {json.dumps(fields | {'value': str(ms)})}\n"
+                    for process in processes
                     for ms in process
                 ]
     return "".join(lines)

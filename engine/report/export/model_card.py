@@ -45,17 +45,17 @@ def export(run: Run, rows: Sequence[Row], checkpoint: Path, step: int, folder: P
 
 
 def markdown(run: Run, row: TrainRow | None) -> str:
-    """Return the card. row: the epoch that the exported checkpoint ends, None when it lies within an epoch."""
+    """Return the card. row: of the epoch that ends at the exported checkpoint; None if none ends there."""
     spec = run.spec
     assert isinstance(spec, TrainSpec)
     title = run.name or f"{spec.model} trained on {_names(spec.data)}"
     start = f"from the weights {_names(spec.pretrained)}" if spec.pretrained else "from random weights"
-    held = _names(spec.val_data) if spec.val_data else f"{100 * spec.val_fraction:g} % of it"
+    held_out = _names(spec.val_data) if spec.val_data else f"{100 * spec.val_fraction:g} % of it"
     parts = [
         f"{HEADER}\n# {title}\n",
         f"{spec.model}, trained {start} with Model Vitals (run {run.id}).\n",
         f"## Use\n{LOADING}",
-        f"## Data\n\nTrained on {_names(spec.data)}. Held out: {held}.\n",
+        f"## Data\n\nTrained on {_names(spec.data)}. Held out: {held_out}.\n",
         f"## Results\n\n{_results(row)}\n",
         f"## Settings\n\n{_settings(spec)}\n",
     ]

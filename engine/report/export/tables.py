@@ -47,9 +47,9 @@ def _is_number(text: str) -> bool:
 
 def to_csv(frame: pd.DataFrame) -> str:
     """Return the whole table without its index: units in headers, times as ISO 8601, texts and headers guarded."""
-    frame = _headed(frame)
+    frame = _with_units(frame)
     texts = {str(name): column for name, column in frame.items() if not pd.api.types.is_numeric_dtype(column)}
-    columns = {name: [guard(_written(cell)) for cell in column] for name, column in texts.items()}
+    columns = {name: [guard(_format_cell(cell)) for cell in column] for name, column in texts.items()}
     guarded = frame.assign(**columns).rename(columns=guard)
     return str(guarded.to_csv(index=False, lineterminator="\n"))
 
@@ -63,13 +63,13 @@ def guarded(lines: Iterable[Sequence[str]]) -> str:
 
 def to_json(frame: pd.DataFrame) -> str:
     """Return a list of objects, one per row: numbers with all digits, times as ISO 8601, missing values as null."""
-    records = _headed(frame).to_dict("records")  # pandas would write ten decimals, and so write small values as 0
-    return orjson.dumps(records, default=_plain, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode()
+    records = _with_units(frame).to_dict("records")  # pandas would write ten decimals, and so write small values as 0
+    return orjson.dumps(records, default=_json_value, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode()
 
 
 def to_parquet(frame: pd.DataFrame) -> bytes:
     """Return the table as Parquet, each column with one type. Missing values are null."""
-    frame = _headed(frame)
+    frame = _with_units(frame)
     mixed = {str(name): column.map(_text) for name, column in frame.items() if _of_several_types(column)}
     return bytes(frame.assign(**mixed).to_parquet(index=False))
 
@@ -84,21 +84,21 @@ def save(frame: pd.DataFrame, path: Path, format: str | None = None) -> None:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def _headed(frame: pd.DataFrame) -> pd.DataFrame:
+def _with_units(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with units in its column names: `share` becomes `share_percent`."""
     units = {name: IN_WORDS.get(QUANTITIES[name].unit, "") for name in frame.columns if name in QUANTITIES}
     return frame.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit and unit not in name})
 
 
-def _written(cell: Any) -> Any:
+def _format_cell(cell: Any) -> Any:
     if isinstance(cell, datetime):
         return "" if pd.isna(cell) else cell.isoformat(timespec="seconds")
     return "; ".join(map(str, cell)) if isinstance(cell, list | tuple) else cell
 
 
-def _plain(cell: Any) -> Any:
+def _json_value(cell: Any) -> Any:
     """Return a JSON value for a cell of a type that JSON does not have."""
-    return None if cell is pd.NA or cell is pd.NaT else _written(cell)
+    return None if cell is pd.NA or cell is pd.NaT else _format_cell(cell)
 
 
 def _of_several_types(column: "pd.Series[Any]") -> bool:

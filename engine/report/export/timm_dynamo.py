@@ -78,17 +78,17 @@ def _timm_part(row: BenchmarkRow) -> dict[str, Any]:
     per_s = row.samples_per_s
     if row.back_to_back_ms and row.latency_ms:
         per_s = row.batch_size / row.latency_ms * 1e3
-    figures = {
+    values = {
         "samples_per_sec": _rounded(per_s, 2),
         "step_time": _rounded(row.latency_ms, 3),
         "batch_size": row.batch_size,
         "img_size": int(row.image_size.rpartition("x")[2]) if row.image_size else None,
     }
     if row.mode == "training":
-        figures |= {name: _rounded(getattr(row, field), 3) for name, field in _DETAIL.items()}
-        return {f"train_{name}": value for name, value in figures.items()}
-    figures |= {"gmacs": _rounded(row.gmacs, 2), "macts": _rounded(row.macts, 2)}
-    return {f"infer_{name}": value for name, value in figures.items()}
+        values |= {name: _rounded(getattr(row, field), 3) for name, field in _DETAIL.items()}
+        return {f"train_{name}": value for name, value in values.items()}
+    values |= {"gmacs": _rounded(row.gmacs, 2), "macts": _rounded(row.macts, 2)}
+    return {f"infer_{name}": value for name, value in values.items()}
 
 
 def dynamo(rows: Sequence[BenchmarkRow]) -> pd.DataFrame:
@@ -98,7 +98,7 @@ def dynamo(rows: Sequence[BenchmarkRow]) -> pd.DataFrame:
     brackets.
     """
     compared = [row for row in rows if row.baseline]
-    baselines = {_place(row, row.variant): row for row in rows}
+    baselines = {_key(row, row.variant): row for row in rows}
     several = len({(row.mode, row.variant) for row in compared}) > 1
     lines = []
     for row in compared:
@@ -107,7 +107,7 @@ def dynamo(rows: Sequence[BenchmarkRow]) -> pd.DataFrame:
         line |= {column: getattr(row, column) for column in GRAPHS}
         line |= {"accuracy": row.accuracy or NO_RESULT.get(row.status, "fail_to_run" if row.status != "ok" else None)}
         line |= {"max": row.max_deviation, "mean": row.mean_deviation, "std": row.std_deviation}
-        lines.append(line | _dynamo_speed(row, baselines.get(_place(row, row.baseline))))
+        lines.append(line | _dynamo_speed(row, baselines.get(_key(row, row.baseline))))
     columns = DYNAMO[compared[0].purpose if compared else "performance"]
     frame = pd.DataFrame(lines, columns=columns)
     whole = {name: "Int64" for name in GRAPHS if name in columns}
@@ -133,7 +133,7 @@ def _peak_gb(row: BenchmarkRow) -> float | None:
     return None if peak is None else peak / 1000
 
 
-def _place(row: BenchmarkRow, variant: str) -> tuple[Any, ...]:
+def _key(row: BenchmarkRow, variant: str) -> tuple[Any, ...]:
     return row.library, row.model, row.tower, row.mode, row.batch_size, variant
 
 

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from engine.report.figures.speed import times
 from engine.report.style import COLOURS, digits, horizontal, text, write_beside
 
-EACH = 26
+ROW_PX = 26
 """Height of a bar in pixels."""
 
 
@@ -26,9 +26,9 @@ def bars(
     frame: rows of one metric, from compare.values.beside. described: text per subject, for hovers.
     """
     figure, beside = go.Figure(), []
-    one = len(frame) == 1
+    single = len(frame) == 1
     names = {
-        (line["what"], subject): text(subject) if one else f"{text(line['what'])} · {text(subject)}"
+        (line["what"], subject): text(subject) if single else f"{text(line['what'])} · {text(subject)}"
         for line in frame.to_dict("records")
         for subject in subjects
         if pd.notna(line[subject])
@@ -52,7 +52,7 @@ def bars(
             value_text += f"  <i>{times(value / base)}</i>" if ratio and subject != baseline and base > 0 else ""
             beside.append((max(value, 0), label, value_text))
     widest = write_beside(figure, beside)
-    horizontal(figure, list(names.values()), text(title), row_px=EACH)
-    figure.update_layout(barmode="overlay", showlegend=not one)
+    horizontal(figure, list(names.values()), text(title), row_px=ROW_PX)
+    figure.update_layout(barmode="overlay", showlegend=not single)
     figure.update_xaxes(range=[min(0.0, float(frame[list(subjects)].min().min())), widest])
     return figure

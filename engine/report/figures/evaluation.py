@@ -75,7 +75,7 @@ def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
     """
     values, totals, names = _most_mistaken(counts)
     shares = np.divide(values, totals[:, None], out=np.zeros(values.shape), where=totals[:, None] > 0)
-    places, written = list(range(len(names))), len(names) <= WRITTEN_OUT
+    places, with_counts = list(range(len(names))), len(names) <= WRITTEN_OUT
     hovers = [
         [
             f"true <b>{true}</b>, taken for <b>{guess}</b><br>{values[row, column]:,} of {totals[row]:,}"
@@ -88,8 +88,8 @@ def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
             z=shares,
             x=places,  # positions, because two classes may have the same name
             y=places,
-            text=np.where(values > 0, values.astype(str), "") if written else None,
-            texttemplate="%{text}" if written else None,
+            text=np.where(values > 0, values.astype(str), "") if with_counts else None,
+            texttemplate="%{text}" if with_counts else None,
             textfont={"color": "#0d1117"},  # readable on the whole colour scale in both themes
             hovertext=hovers,
             hovertemplate=f"%{{hovertext}} (%{{z:.1%}})<br>{text(source)}<extra></extra>",
@@ -167,15 +167,16 @@ def place(found: Embeddings, *, aligned: bool = True) -> tuple[pd.DataFrame, NDA
     """Return the places of images and captions on a map, one per line, and the axes' shares of variance.
 
     Columns: x, y, what, label, name. aligned: centre images and captions each on their own mean. Otherwise the map
-    shows only the gap between them, because CLIP keeps the two apart. Of many, evenly spaced ones are drawn.
+    shows only the gap between them, because CLIP keeps the two apart. At most MOST_DRAWN of each, evenly spaced, are
+    drawn.
     """
     chosen, chosen_texts = _some(len(found.images)), _some(len(found.texts))
     images, texts = (part.astype(np.float64) for part in (found.images[chosen], found.texts[chosen_texts]))
     if aligned:
         images, texts = images - images.mean(axis=0), texts - texts.mean(axis=0)
     coordinates, shares = pca(np.concatenate([images, texts]))
-    names = [*(found.sources[at] for at in chosen), *(found.captions[at] for at in chosen_texts)]
-    labels = [*(found.labels[at] for at in chosen), *(found.text_labels[at] for at in chosen_texts)]
+    names = [*(found.sources[index] for index in chosen), *(found.captions[index] for index in chosen_texts)]
+    labels = [*(found.labels[index] for index in chosen), *(found.text_labels[index] for index in chosen_texts)]
     what = ["image"] * len(chosen) + ["caption"] * len(chosen_texts)
     axes = dict(zip("xy", [*coordinates.T, np.zeros(len(names))], strict=False))
     return pd.DataFrame({**axes, "what": what, "label": labels, "name": names}), np.append(shares, 0.0)[:2]
@@ -198,9 +199,9 @@ def embeddings(places: pd.DataFrame, shares: Sequence[float], *, source: str = "
     for (what, label), rows in places.groupby(["what", "label"], sort=False):
         colour, symbol = styles[str(label)]
         place = labels.index(str(label))
-        sign = {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.75}
+        marker = {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.75}
         if what == "caption":
-            sign |= {"size": 12, "opacity": 1, "line": {"width": 1.5, "color": GREY}}
+            marker |= {"size": 12, "opacity": 1, "line": {"width": 1.5, "color": GREY}}
         figure.add_scatter(
             x=rows["x"],
             y=rows["y"],
@@ -209,7 +210,7 @@ def embeddings(places: pd.DataFrame, shares: Sequence[float], *, source: str = "
             legendgroup=str(label),
             legendrank=1000 + place,
             showlegend=what == "image" or not label,
-            marker=sign,
+            marker=marker,
             customdata=np.stack([rows["name"].map(_short)], axis=-1),
             hovertemplate=f"{what} <b>%{{customdata[0]}}</b><br>{text(label)}<br>{text(source)}<extra></extra>",
         )

@@ -15,12 +15,13 @@ WAYS: dict[str, dict[str, str]] = {
     "training, SGD": {"mode": "training", "optimizer": "sgd"},
     "training, AdamW": {"mode": "training", "optimizer": "adamw"},
 }
+"""Fields of the request for each way to use a model."""
 OPTIMIZERS = {"": "SGD", "sgd": "SGD", "adamw": "AdamW"}
 """Optimizers as WAYS writes them. Rows without an optimizer are older than the choice, when all used SGD."""
 BATCHES = tuple(2**power for power in range(13))
 PRECISIONS = ("float32", "amp", "bfloat16", "float16")
 MEASURED = ["run", "date", "way", "image_size", "batch_size", "variant", "precision", "where", "what", "peak_gb"]
-WHAT = {"device_peak_mb": "allocated on the device", "process_peak_mb": "whole process, with PyTorch itself"}
+PEAKS = {"device_peak_mb": "allocated on the device", "process_peak_mb": "whole process, with PyTorch itself"}
 
 
 def estimate(row: pd.DataFrame, way: str) -> pd.DataFrame:
@@ -65,7 +66,7 @@ def peaks(timed: pd.DataFrame) -> pd.DataFrame:
     peak = whole["device_peak_mb"].fillna(whole["process_peak_mb"]) / 1e3
     trained = "training, " + whole["optimizer"].replace(OPTIMIZERS)
     way = whole["mode"].where(whole["mode"] == "inference", trained)
-    with_peaks = whole.assign(peak_gb=peak, what=column.map(WHAT), way=way)
+    with_peaks = whole.assign(peak_gb=peak, what=column.map(PEAKS), way=way)
     return with_peaks.loc[with_peaks["peak_gb"].notna(), MEASURED].reset_index(drop=True)
 
 
@@ -75,7 +76,7 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, limits: dict[str, fl
     measured: from peaks, for the same way and image size. limits: GB by device.
     """
     drawn = go.Figure()
-    for place, (names, values) in enumerate(_alike(estimated).items()):
+    for place, (names, values) in enumerate(_distinct(estimated).items()):
         drawn.add_scatter(
             x=estimated["batch_size"],
             y=values,
@@ -101,16 +102,22 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, limits: dict[str, fl
     for device, gb in limits.items():
         drawn.add_hline(y=gb, line={"color": GREY, "dash": "dash", "width": 1.2})
         label = f"{text(device)} has {digits(gb)} GB"
-        at = {"x": 0, "xref": "x domain", "xanchor": "left", "y": np.log10(gb), "yanchor": "bottom"}  # on a log axis
-        drawn.add_annotation(text=label, showarrow=False, font={"size": 11}, **at)
+        position = {
+            "x": 0,
+            "xref": "x domain",
+            "xanchor": "left",
+            "y": np.log10(gb),
+            "yanchor": "bottom",
+        }  # on a log axis
+        drawn.add_annotation(text=label, showarrow=False, font={"size": 11}, **position)
     drawn.update_layout(height=380, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="memory")
     drawn.update_xaxes(title_text="Batch size", type="log", tickvals=list(BATCHES))
-    shown = pd.concat([*_alike(estimated).values(), measured["peak_gb"], pd.Series(limits, dtype=float)])
+    shown = pd.concat([*_distinct(estimated).values(), measured["peak_gb"], pd.Series(limits, dtype=float)])
     drawn.update_yaxes(log("Memory (GB)", shown))
     return drawn
 
 
-def _alike(estimated: pd.DataFrame) -> "dict[str, pd.Series[float]]":
+def _distinct(estimated: pd.DataFrame) -> "dict[str, pd.Series[float]]":
     """Return the different estimates, each under the names of all precisions that share it."""
     precisions_by_values: dict[tuple[float, ...], list[str]] = {}
     for precision in PRECISIONS:

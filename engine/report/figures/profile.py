@@ -1,4 +1,4 @@
-"""Draw the results of a run: every axis has its unit, every hover has model, quantity, unit and source."""
+"""Draw the results of a profile run: every axis has its unit, every hover has model, quantity, unit and source."""
 
 import numpy as np
 import pandas as pd
@@ -49,10 +49,10 @@ def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.F
     if not several:  # MACs and activations of an image do not depend on the batch
         drawn = drawn.drop_duplicates(["model", "x"])
         drawn[other] = ""
-    written = {"image_size": " @ {}", "batch_size": ", batch {}"}
+    formats = {"image_size": " @ {}", "batch_size": ", batch {}"}
     figure = go.Figure()
-    for place, ((model, at), rows) in enumerate(drawn.sort_values("x").groupby(["model", other], sort=False)):
-        name = text(model) + (written[other].format(at) if several else "")
+    for place, ((model, value), rows) in enumerate(drawn.sort_values("x").groupby(["model", other], sort=False)):
+        name = text(model) + (formats[other].format(value) if several else "")
         figure.add_scatter(
             x=rows["x"],
             y=rows[column],
@@ -78,11 +78,11 @@ def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.F
 def towers(frame: pd.DataFrame) -> go.Figure:
     """Return the towers' labelled shares of parameters, MACs and activations. frame: from frames.towers."""
     figure = go.Figure()
-    figures = ["macts", "gmacs", "mparams"]
+    quantities = ["macts", "gmacs", "mparams"]
     totals = frame[frame["tower"] == "total"].iloc[0]
-    labels = [f"{QUANTITIES[c].label}, {digits(totals[c])} {QUANTITIES[c].unit}" for c in figures]
+    labels = [f"{QUANTITIES[c].label}, {digits(totals[c])} {QUANTITIES[c].unit}" for c in quantities]
     for _, part in frame[frame["tower"] != "total"].iterrows():
-        shares = [100 * part[c] / totals[c] if totals[c] else 0.0 for c in figures]
+        shares = [100 * part[c] / totals[c] if totals[c] else 0.0 for c in quantities]
         figure.add_bar(
             x=shares,
             y=labels,
@@ -107,8 +107,8 @@ def treemap(modules: pd.DataFrame, column: str) -> go.Figure:
     A module's own area is its value minus those of its listed children, so shared or repeated modules keep the sum
     right.
     """
-    inside = modules.groupby("parent")[column].sum()
-    own = (modules[column] - modules["path"].map(inside).fillna(0)).clip(lower=0)
+    children = modules.groupby("parent")[column].sum()
+    areas = (modules[column] - modules["path"].map(children).fillna(0)).clip(lower=0)
     unit = QUANTITIES[column].unit
     figure = go.Figure(
         go.Treemap(
@@ -117,7 +117,7 @@ def treemap(modules: pd.DataFrame, column: str) -> go.Figure:
                 "" if pd.isna(parent) else "model" + (f".{parent}" if parent else "") for parent in modules["parent"]
             ],
             labels=[text(name) for name in modules["name"]],
-            values=own,
+            values=areas,
             customdata=np.stack(
                 [modules["type"].map(text), modules[column].map(digits), modules["calls"], modules["path"].map(text)],
                 axis=-1,

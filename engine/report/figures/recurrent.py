@@ -54,7 +54,7 @@ def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
 
 
 def _ends(row: Mapping[Any, Any], part: str) -> tuple[float, float]:
-    """Return the medians of the fastest and the slowest process in ms; without such a list, the overall median."""
+    """Return the medians of the fastest and the slowest process in ms. Both are the overall median without them."""
     medians = process_medians(row[f"{part}_process_medians_ms"]) or [row[f"{part}_ms"]]
     return min(medians), max(medians)
 
@@ -95,8 +95,8 @@ def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
     figure.update_xaxes(
         {"type": "log", "title_text": SIZES[size], "tickvals": values, "ticktext": list(map(str, values))}
     )
-    both = pd.concat([drawn["forward_ms"], drawn["backward_ms"]]).dropna()
-    figure.update_yaxes(log("", both))
+    times = pd.concat([drawn["forward_ms"], drawn["backward_ms"]]).dropna()
+    figure.update_yaxes(log("", times))
     figure.update_yaxes(title_text="Median time per call (ms)", col=1)
     figure.update_annotations(font_size=12)
     return figure

@@ -17,8 +17,8 @@ from engine.words import in_words
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 MARKER = {"size": 8, "line": {"width": 1, "color": "rgba(128,128,128,0.6)"}}
-FUSED = "intensity of eager: what a compiler fuses moves less memory, so the true point lies further right"
-WIDE, HIGH = 0.6, 0.12
+FUSED = "intensity of eager mode: fused operators move less memory, so the true point lies further right"
+LABEL_WIDTH, LABEL_HEIGHT = 0.6, 0.12
 """Width and height of a label, in decades. Labels closer than this would overlap."""
 
 
@@ -99,19 +99,19 @@ def _points(models: pd.DataFrame, styles: Mapping[str, Style]) -> list[dict[str,
 def _symbols(models: pd.DataFrame, shape: str) -> list[str]:
     """Return the shape of each point. It is hollow if the traffic was counted on the eager model instead."""
     hollow = f"{shape.removesuffix('-open')}-open"
-    return [hollow if borrowed else shape.removesuffix("-open") for borrowed in models["intensity_of"] == "eager"]
+    return [hollow if of_eager else shape.removesuffix("-open") for of_eager in models["intensity_of"] == "eager"]
 
 
 def _hover(row: Mapping[Any, Any]) -> str:
-    part, took = row["mode"], row["latency_ms"]
+    part, ms = row["mode"], row["latency_ms"]
     if part == "training":
-        part, took = "training, its forward pass", row["forward_ms"]
+        part, ms = "training, its forward pass", row["forward_ms"]
     lines = [
         f"<b>{text(row['name'])}</b>",
         f"{text(row['variant'])}, {part}, batch {row['batch_size']}, {text(row['image_size'])} px, {row['dtype']}",
         *([f"the {row['tower']} tower alone"] if row["tower"] != "whole" else []),
         *([f"{row['cache']} cache"] if row["cache"] != "hot" else []),
-        f"{compute(row['gflop_per_s'])} at {digits(row['intensity'])} FLOP/B, {digits(took)} ms",
+        f"{compute(row['gflop_per_s'])} at {digits(row['intensity'])} FLOP/B, {digits(ms)} ms",
         *([FUSED] if row["intensity_of"] == "eager" else []),
         *([in_words(row["flags"])] if row["flags"] else []),
         f"{row['date']}, run {row['run']}",
@@ -139,7 +139,10 @@ def _model_labels(models: pd.DataFrame) -> list[dict[str, Any]]:
         row = models.loc[index]
         name = text(row["model"]) + (", training" if row["mode"] == "training" else "")
         label = _label(row["intensity"], row["gflop_per_s"], name, xanchor="left", xshift=8)
-        if all(abs(label["x"] - other["x"]) > WIDE or abs(label["y"] - other["y"]) > HIGH for other in labels):
+        if all(
+            abs(label["x"] - other["x"]) > LABEL_WIDTH or abs(label["y"] - other["y"]) > LABEL_HEIGHT
+            for other in labels
+        ):
             labels.append(label)
     return labels
 

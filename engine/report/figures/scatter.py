@@ -14,6 +14,7 @@ from engine.report.style import GREY, Style, log_ticks, text
 Floats = np.ndarray[Any, Any]
 
 SHOWN_FAMILIES = 9
+"""Families with a colour and an entry in the legend. All others share one in grey."""
 MOST_NAMES = 8
 """Name about this many rows of a Pareto front."""
 FAINT = {"color": GREY, "symbol": "circle", "opacity": 0.45}
@@ -97,10 +98,10 @@ def groups(
     frame: pd.DataFrame, colour: str | None, styles: Mapping[str, Style]
 ) -> list[tuple[str, Floats, dict[str, Any]]]:
     """Return traces as (label, row positions, marker): by family, small families together, or by colour scale."""
-    everything = np.arange(len(frame))
+    positions = np.arange(len(frame))
     if colour:
         values = frame[colour].to_numpy(float)
-        coloured, lacking = everything[~np.isnan(values)], everything[np.isnan(values)]
+        coloured, lacking = positions[~np.isnan(values)], positions[np.isnan(values)]
         traces = [(title(colour), coloured, _colour_scale(values[coloured], colour))] if len(coloured) else []
         return [*([(f"no {title(colour)}", lacking, FAINT)] if len(lacking) else []), *traces]
     families = frame["family"].to_numpy(object)
@@ -108,12 +109,12 @@ def groups(
     leading = list(counts.index[:SHOWN_FAMILIES])
     groups = []
     if len(counts) > len(leading):
-        rest = everything[~np.isin(families, leading)]
+        rest = positions[~np.isin(families, leading)]
         label = f"{len(counts) - len(leading)} other families"
         groups.append((label, rest, FAINT))
     for family in leading:
         hue, shape = styles.get(family, (GREY, "circle-open"))
-        groups.append((family, everything[families == family], {"color": hue, "symbol": shape, "opacity": 0.85}))
+        groups.append((family, positions[families == family], {"color": hue, "symbol": shape, "opacity": 0.85}))
     return groups
 
 
@@ -198,11 +199,11 @@ def front_names(line: pd.DataFrame, x: str, y: str) -> list[Any]:
     """Return labels of rows on a front that can be named without overlap, its two ends first."""
     across, up = (line[column].rank(pct=True).to_numpy(float) for column in (x, y))
     order = [0, len(line) - 1, *range(1, len(line) - 1)]
-    taken: list[int] = []
+    chosen: list[int] = []
     for place in order:
-        if all(abs(across[place] - across[other]) + abs(up[place] - up[other]) >= 2 / MOST_NAMES for other in taken):
-            taken.append(place)
-    return [line.index[place] for place in taken]
+        if all(abs(across[place] - across[other]) + abs(up[place] - up[other]) >= 2 / MOST_NAMES for other in chosen):
+            chosen.append(place)
+    return [line.index[place] for place in chosen]
 
 
 def _labels(

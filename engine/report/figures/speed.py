@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine import statistics
-from engine.report.compare.rows import WRITTEN
+from engine.report.compare.rows import FORMATS
 from engine.report.quantities import title
 from engine.report.style import (
     COLOURS,
@@ -56,7 +56,7 @@ def labels(frame: pd.DataFrame) -> "pd.Series[str]":
         shared = frame.groupby("model")["library"].transform("nunique") > 1
         parts = parts.mask(shared, frame["library"].map(text) + ":" + parts)
     for column in APART:
-        form = WRITTEN.get(column, "{}")
+        form = FORMATS.get(column, "{}")
         if column in frame and frame[column].nunique() > 1:
             more = frame[column].map(
                 lambda value, form=form: "" if pd.isna(value) else " · " + text(form.format(value))
@@ -180,8 +180,8 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
         x0=1 - statistics.MARGIN, x1=1 + statistics.MARGIN, fillcolor=GREY, opacity=0.25, line_width=0, layer="below"
     )
     figure.add_vline(x=1, line={"color": GREY, "width": 1})
-    two_figures = "back_to_back_ms" in drawn and drawn["back_to_back_ms"].notna().any()
-    what = "Speed-up in latency" if two_figures else "Speed-up"
+    two_times = "back_to_back_ms" in drawn and drawn["back_to_back_ms"].notna().any()
+    what = "Speed-up in latency" if two_times else "Speed-up"
     horizontal(figure, list(drawn["label"]), f"{what} over the baseline (×)<br>99 % interval; grey: 2 % margin")
     ends = [1.05, *drawn["end"]]
     begins = [0.95, *drawn["speedup"], *drawn["speedup_low"].dropna()]
@@ -291,4 +291,5 @@ def times(ratio: float) -> str:
 
 
 def process_medians(cell: str) -> list[float]:
+    """Return the medians in a cell of a frame, such as `12.3; 12.5`, in ms."""
     return [float(value) for value in cell.split("; ") if value]

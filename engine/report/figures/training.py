@@ -50,7 +50,7 @@ class Panel:
     """The title, with its unit."""
     names: tuple[str, ...]
     share: bool = False
-    """Whether values are shares from 0 to 1, which are shown in per cent."""
+    """True if values are shares from 0 to 1. They are shown in per cent."""
     log: bool = False
 
 
@@ -63,18 +63,18 @@ def frame(metrics: Mapping[str, Sequence[Metric]]) -> pd.DataFrame:
 def large(points: pd.DataFrame, *, recall: bool = True, clip_loss: bool = True) -> list[Panel]:
     """Return the panels of loss and accuracy, which show whether a training works.
 
-    Accuracy is that of zero-shot. Without it, it is recall at 1. recall: False where captions repeat, which limits it.
-    clip_loss: whether all runs train with CLIP's loss. The held-out loss is always CLIP's, so it has a panel of its own
-    beside another training loss.
+    Accuracy is zero-shot accuracy, or recall at 1 without it. recall: False leaves it out, because repeated captions
+    limit it. clip_loss: True if all runs train with CLIP's loss. The held-out loss is always CLIP's, so it has a panel
+    of its own beside another training loss.
     """
     names = _names(points)
     losses = tuple(name for name in names if name in ("train/loss", "val/clip_val_loss"))
     held_out = tuple(name for name in losses if not clip_loss and name == "val/clip_val_loss")
     losses = tuple(name for name in losses if name not in held_out)
-    right = tuple(name for name in names if name.endswith(("-top1", "-top5")))
-    title = "Zero-shot accuracy (%)" if right else "Recall at 1 (%)"
-    right = right or tuple(name for name in names if recall and name.endswith("_R@1"))
-    panels = (Panel("Loss", losses), Panel("Held-out CLIP loss", held_out), Panel(title, right, share=True))
+    accuracies = tuple(name for name in names if name.endswith(("-top1", "-top5")))
+    title = "Zero-shot accuracy (%)" if accuracies else "Recall at 1 (%)"
+    accuracies = accuracies or tuple(name for name in names if recall and name.endswith("_R@1"))
+    panels = (Panel("Loss", losses), Panel("Held-out CLIP loss", held_out), Panel(title, accuracies, share=True))
     return [panel for panel in panels if panel.names]
 
 
@@ -100,7 +100,7 @@ def small(points: pd.DataFrame, *, recall: bool = True) -> list[Panel]:
         *(Panel(f"{what} rank", rank, log=True) for what, rank in ranks.items()),
     )
     named = {name for panel in panels for name in panel.names}
-    others = [Panel(_called(name).capitalize(), (name,)) for name in names if name not in named]
+    others = [Panel(_metric_label(name).capitalize(), (name,)) for name in names if name not in named]
     present = [replace(panel, names=tuple(filter(names.__contains__, panel.names))) for panel in panels]
     return [panel for panel in [*present, *others] if panel.names]
 
@@ -109,7 +109,7 @@ def _names(points: pd.DataFrame) -> list[str]:
     return list(points["name"].drop_duplicates())
 
 
-def _called(name: str) -> str:
+def _metric_label(name: str) -> str:
     """Return a metric's name in words, such as `zero-shot top-1` for `val/digits-zeroshot-val-top1`."""
     if name in NAMES:
         return NAMES[name]
@@ -145,15 +145,15 @@ def curves(
     ends.sort(key=lambda line: line.last, reverse=True)
     for place, line in enumerate(ends):
         where = "top" if place == 0 else "bottom" if place == len(ends) - 1 else "middle"
-        _say_last(figure, line, panel, f"{where} right")
+        _write_last(figure, line, panel, f"{where} right")
     for place, (run, step) in enumerate((best or {}).items()):
         figure.add_vline(x=step, line={"color": GREY, "width": 1, "dash": "dot"})
         label = {"text": f"best of {text(run)}" if several else "best", "showarrow": False, "font_size": 11}
-        at = {"x": step, "y": 1, "xanchor": "right" if step > middle else "left", "yanchor": "bottom"}
+        position = {"x": step, "y": 1, "xanchor": "right" if step > middle else "left", "yanchor": "bottom"}
         # The best steps of several runs are often close: their labels are below each other, away from the curves' ends.
         if several:
-            at |= {"y": 0, "yshift": 14 * place} if panel.share else {"yanchor": "top", "yshift": -14 * place}
-        figure.add_annotation(yref="paper", **label, **at)
+            position |= {"y": 0, "yshift": 14 * place} if panel.share else {"yanchor": "top", "yshift": -14 * place}
+        figure.add_annotation(yref="paper", **label, **position)
     figure.update_layout(height=340, margin=MARGIN | {"t": 24, "r": 56}, legend=LEGEND | {"y": 1.06})
     figure.update_layout(showlegend=True, uirevision=panel.title)
     figure.update_xaxes(title_text="Optimizer step", tickformat=",~g", automargin=True, **_step_axis(panel, points))
@@ -169,17 +169,17 @@ def overview(points: pd.DataFrame, panels: Sequence[Panel], *, smooth: int = 1, 
     figure = make_subplots(rows, PER_ROW, subplot_titles=titles, **spacing)
     several = points["run"].nunique() > 1
     for place, panel in enumerate(panels):
-        at = {"row": place // PER_ROW + 1, "col": place % PER_ROW + 1}
+        cell = {"row": place // PER_ROW + 1, "col": place % PER_ROW + 1}
         lines = _lines(points, panel, several)
         highest = max(lines, key=lambda line: line.last, default=None)
         for line in lines:
             for trace in _traces(line, smooth, panel, source):
-                figure.add_scatter(**(trace | {"showlegend": False}), **at)
+                figure.add_scatter(**(trace | {"showlegend": False}), **cell)
             where = "top left" if line is highest else "bottom left"
             named = len(panel.names) > 1 and not several
-            _say_last(figure, line, panel, where, named=named, **at)
-        figure.update_xaxes(tickformat=",~s", nticks=4, **_step_axis(panel, points), **at)
-        figure.update_yaxes(**_axis(panel, points), **at)
+            _write_last(figure, line, panel, where, named=named, **cell)
+        figure.update_xaxes(tickformat=",~s", nticks=4, **_step_axis(panel, points), **cell)
+        figure.update_yaxes(**_axis(panel, points), **cell)
     figure.update_layout(height=40 + 190 * rows, margin=MARGIN | {"t": 28}, uirevision="overview")
     figure.update_annotations(font_size=11, yshift=8)
     return figure
@@ -189,7 +189,7 @@ def overview(points: pd.DataFrame, panels: Sequence[Panel], *, smooth: int = 1, 
 class _Line:
     run: str
     name: str
-    called: str
+    label: str
     points: pd.DataFrame
     colour: str
     dash: str
@@ -207,12 +207,12 @@ def _lines(points: pd.DataFrame, panel: Panel, several: bool) -> list[_Line]:
     for place, run in enumerate(points["run"].drop_duplicates()):
         for number, name in enumerate(panel.names):
             rows = _thinned(points[(points["run"] == run) & (points["name"] == name)])
-            called = _called(name)
+            label = _metric_label(name)
             style = (COLOURS[place % len(COLOURS)], DASHES[number % len(DASHES)])
             if not several:
                 style = (COLOURS[number % len(COLOURS)], "solid")
             if len(rows):
-                lines.append(_Line(run, name, f"{run}: {called}" if several else called, rows, *style))
+                lines.append(_Line(run, name, f"{run}: {label}" if several else label, rows, *style))
     return lines
 
 
@@ -223,17 +223,17 @@ def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _traces(line: _Line, smooth: int, panel: Panel, source: str) -> list[dict[str, Any]]:
-    figure = ".2%" if panel.share else ",.4~g"
+    number_format = ".2%" if panel.share else ",.4~g"
     main: dict[str, Any] = {
         "x": line.points["step"],
         "y": line.points["value"],
-        "name": text(line.called),
-        "legendgroup": line.called,
+        "name": text(line.label),
+        "legendgroup": line.label,
         "mode": "lines" if len(line.points) > MARKED else "lines+markers",
         "marker": {"size": 5},
         "line": {"color": line.colour, "dash": line.dash, "width": 1.8},
         "hovertemplate": (
-            f"<b>{text(line.called)}</b><br>step %{{x:,}}: %{{y:{figure}}}<br>{text(source)}<extra></extra>"
+            f"<b>{text(line.label)}</b><br>step %{{x:,}}: %{{y:{number_format}}}<br>{text(source)}<extra></extra>"
         ),
     }
     if smooth <= 1 or not line.name.startswith("train/"):
@@ -242,13 +242,13 @@ def _traces(line: _Line, smooth: int, panel: Panel, source: str) -> list[dict[st
     return [faint, main | {"y": line.points["value"].ewm(span=smooth).mean(), "mode": "lines"}]
 
 
-def _say_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, named: bool = False, **at: int) -> None:
-    """Write the last value beside the end of a line. where: text position; named: include the curve's name."""
+def _write_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, named: bool = False, **cell: int) -> None:
+    """Write the last value beside the end of a line. where: position of the text. named: include the curve's name."""
     value = line.last
     if value != value or (panel.log and value <= 0):
         return
     value_text = f"{100 * value:.1f} %" if panel.share else digits(value)
-    value_text = f"{text(line.called)} {value_text}" if named else value_text
+    value_text = f"{text(line.label)} {value_text}" if named else value_text
     figure.add_scatter(
         x=[line.points["step"].iloc[-1]],
         y=[value],
@@ -257,11 +257,11 @@ def _say_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, named
         textposition=where,
         textfont={"size": 11},  # the colours of lines are too light for text
         marker={"size": 6, "color": line.colour},
-        legendgroup=line.called,
+        legendgroup=line.label,
         showlegend=False,
         hoverinfo="skip",
         cliponaxis=False,
-        **at,
+        **cell,
     )
 
 

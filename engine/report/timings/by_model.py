@@ -15,17 +15,18 @@ from engine.store import Filter, Run, Store
 from engine.words import in_words
 
 LATEST = 200
-"""Search at most this many benchmarks of a model, newest first."""
+"""Read at most this many benchmarks of a model, newest first."""
 ADDED = ("run", "date", "where", "low_ms", "high_ms", "spread_percent", "torch")
 """Columns that are added to those of frames.benchmark."""
-APART = {
+SETTING_FORMATS = {
     **{"mode": "{}", "tower": "{} tower", "variant": "{}", "batch_size": "batch {:g}", "image_size": "{} px"},
     **{"num_classes": "{:g} classes", "in_chans": "{:g} channels", "model_kwargs": "{}"},
     **{"context_length": "{:g} tokens", "dtype": "{}", "cache": "{} cache", "cudnn_benchmark": "cuDNN benchmark {}"},
     **{"deterministic": "deterministic {}", "optimizer": "{}", "where": "{}"},
 }
 """Columns that make up a setting, with their format in labels."""
-ALIKE = ("mode", "variant", "batch_size", "dtype")
+MAIN = ("mode", "variant", "batch_size", "dtype")
+"""Columns in the label if all lines have the same setting."""
 
 
 def runs(store: Store, name: str, kind: str = "benchmark", limit: int = LATEST) -> list[Run]:
@@ -39,21 +40,21 @@ def of_run(run: Run, rows: Iterable[Row], name: str) -> pd.DataFrame:
     `low_ms` and `high_ms` are the medians of the fastest and the slowest process if there were several. `where` is the
     device on its host, `dtype` that of matrix products, `torch` its version.
     """
-    own = [row for row in rows if isinstance(row, BenchmarkRow) and row.name == name]
-    medians = [row.process_medians_ms if len(row.process_medians_ms) > 1 else (np.nan,) for row in own]
-    frame, here = frames.benchmark(own), run.environment
-    hosts = [(row.host or here.host) if here else "" for row in own]
+    timed = [row for row in rows if isinstance(row, BenchmarkRow) and row.name == name]
+    medians = [row.process_medians_ms if len(row.process_medians_ms) > 1 else (np.nan,) for row in timed]
+    frame, environment = frames.benchmark(timed), run.environment
+    hosts = [(row.host or environment.host) if environment else "" for row in timed]
     return frame.assign(
         run=run.id,
-        date=pd.to_datetime(here.date if here else run.created_at, utc=True),
+        date=pd.to_datetime(environment.date if environment else run.created_at, utc=True),
         host=hosts,
-        where=[where(at, row.device, row.device_name, row.threads) for at, row in zip(hosts, own, strict=True)],
-        dtype=[computes_in(row) for row in own],
+        where=[where(host, row.device, row.device_name, row.threads) for host, row in zip(hosts, timed, strict=True)],
+        dtype=[computes_in(row) for row in timed],
         low_ms=[min(ms) for ms in medians],
         high_ms=[max(ms) for ms in medians],
         spread_percent=100 * frame["spread"],
-        flags=[in_words(row.flags) for row in own],
-        torch=here.versions.get("torch", "") if here else "",
+        flags=[in_words(row.flags) for row in timed],
+        torch=environment.versions.get("torch", "") if environment else "",
     )
 
 
@@ -65,11 +66,13 @@ def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def settings(frame: pd.DataFrame) -> "pd.Series[str]":
-    """Return a label for the setting of each line: the columns in which lines differ, or ALIKE if none differ."""
-    differing = [column for column in APART if frame[column].nunique(dropna=False) > 1]
+    """Return a label for the setting of each line: the columns in which lines differ, or MAIN if none differ."""
+    differing = [column for column in SETTING_FORMATS if frame[column].nunique(dropna=False) > 1]
     labels = pd.Series("", index=frame.index)
-    for column in differing or ALIKE:
-        texts = ["" if pd.isna(value) or value == "" else APART[column].format(value) for value in frame[column]]
+    for column in differing or MAIN:
+        texts = [
+            "" if pd.isna(value) or value == "" else SETTING_FORMATS[column].format(value) for value in frame[column]
+        ]
         word = pd.Series(texts, index=frame.index, dtype=str)
         labels = labels + np.where((labels != "") & (word != ""), ", ", "") + word
     return labels
@@ -111,9 +114,9 @@ def over_time(frame: pd.DataFrame) -> go.Figure:
             ),
         )
     # more than two settings are listed below one another, because they do not fit side by side
-    several = {"orientation": "v", "x": 0, "xanchor": "left", "y": -0.3, "yanchor": "top"}
+    vertical = {"orientation": "v", "x": 0, "xanchor": "left", "y": -0.3, "yanchor": "top"}
     count = drawn["setting"].nunique()
-    legend = LEGEND | (several if count > 2 else {})
+    legend = LEGEND | (vertical if count > 2 else {})
     figure.update_layout(height=420 + 20 * count, margin=MARGIN, legend=legend, showlegend=True, uirevision="over time")
     figure.update_xaxes(title_text="Timed on (UTC)", automargin=True)
     if drawn["date"].nunique() == 1:  # plotly would show a millisecond

@@ -92,10 +92,10 @@ def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Dev
     timed: from stored.latest. Settings with too few timed models of the catalogue are left out.
     """
     published = devices.shipped()
-    here = [device_of_setting(timed, setting, work, published) for setting in stored.settings(timed)]
+    timed_here = [device_of_setting(timed, setting, work, published) for setting in stored.settings(timed)]
     measured = speeds.read()
     return [
-        *(device for device in here if device),
+        *(device for device in timed_here if device),
         *(_read_imported(path) for path in sorted(folder.glob("*.json"))),
         *(
             Device(fitted, _published(fitted, measured), "published")
@@ -111,8 +111,8 @@ def _read_imported(path: Path) -> Device:
     Files of earlier versions have no timings.
     """
     table = path.with_suffix(".csv")
-    kept = pd.DataFrame(columns=[*KEY, "batch_size", "seconds"])
-    timed = pd.read_csv(table, dtype={"image_size": str}) if table.is_file() else kept
+    empty = pd.DataFrame(columns=[*KEY, "batch_size", "seconds"])
+    timed = pd.read_csv(table, dtype={"image_size": str}) if table.is_file() else empty
     timed = timed.assign(samples_per_s=1 / timed["seconds"], latency_ms=1000 * timed["batch_size"] * timed["seconds"])
     return Device(FittedDevice.model_validate_json(path.read_bytes()), timed[[*KEY, "batch_size", *SPEEDS]], "measured")
 
@@ -128,8 +128,8 @@ def device_of_setting(
     counted = work.index.intersection(pd.MultiIndex.from_frame(found[KEY]))
     if len(counted) < devices.FEWEST or work.loc[counted, "family"].nunique() < 2:
         return None
-    what = {"device": setting.device_name or setting.device, "precision": setting.dtype, "name": setting.label}
-    fitted = calibrate.calibrate_device(found, work, published_alike(published, setting.device), **what)
+    labels = {"device": setting.device_name or setting.device, "precision": setting.dtype, "name": setting.label}
+    fitted = calibrate.calibrate_device(found, work, published_alike(published, setting.device), **labels)
     return Device(fitted, found[[*KEY, "batch_size", *SPEEDS, "measured", "flags"]], "measured")
 
 
@@ -150,7 +150,7 @@ def _published(fitted: FittedDevice, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def find(available: Sequence[Device], name: str) -> Device:
-    """Return the first device whose label has all these words. Errors: Refused, with the labels."""
+    """Return the first device whose label has all words of `name`. Errors: Refused, with all labels."""
     fitted = devices.find([device.fitted for device in available], name)
     return next(device for device in available if device.fitted is fitted)
 
@@ -217,8 +217,8 @@ def _intervals(frame: pd.DataFrame) -> "pd.Series[str]":
 def with_speeds(frame: pd.DataFrame, device: Device, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
     """Return rows of the catalogue with the speeds of a device: COLUMNS; empty where a model has no complete count.
 
-    frame: has KEY. Its own latency_ms and samples_per_s are replaced. batch_size: the device's typical one if None; all
-    rows have the same, so that their latencies compare.
+    frame: has KEY. Its columns latency_ms and samples_per_s are replaced. batch_size: the device's typical one if
+    None; all rows have the same, so that their latencies compare.
     """
     frame = frame.drop(columns=[name for name in COLUMNS if name in frame])
     return frame.join(device.speeds(work, batch_size or device.fitted.typical_batch), on=KEY)
@@ -232,13 +232,13 @@ def replace_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) -> 
     """
     filled = with_speeds(frame, device, work)
     estimated = filled["source"] == "estimated"
-    here = device.measured.reindex(columns=[*KEY, "batch_size", "measured", "flags"]).drop_duplicates(KEY)
-    here = here[here["batch_size"] == device.fitted.typical_batch].set_index(KEY).astype(object)
-    here = filled[KEY].join(here, on=KEY).fillna("")
+    timings = device.measured.reindex(columns=[*KEY, "batch_size", "measured", "flags"]).drop_duplicates(KEY)
+    timings = timings[timings["batch_size"] == device.fitted.typical_batch].set_index(KEY).astype(object)
+    timings = filled[KEY].join(timings, on=KEY).fillna("")
     interval = "estimated, 90 % interval " + _intervals(filled) + " ms"
     source = filled["source"].fillna("")
-    measured = source.where(here["measured"] == "", source + ", " + here["measured"]).mask(estimated, interval)
-    flags = here["flags"].mask(estimated & ~filled["in_range"].fillna(False).astype(bool), OUT_OF_RANGE)
+    measured = source.where(timings["measured"] == "", source + ", " + timings["measured"]).mask(estimated, interval)
+    flags = timings["flags"].mask(estimated & ~filled["in_range"].fillna(False).astype(bool), OUT_OF_RANGE)
     sources = filled["provenance"] + "\nlatency of " + device.fitted.label + ": " + measured
     return filled.assign(measured=measured, flags=flags, provenance=sources.where(measured != "", filled["provenance"]))
 

@@ -43,10 +43,10 @@ class Span:
 
 START_S = Span(3, 15)
 """Seconds to start and end a process, if no earlier run has measured it."""
-AGAIN = Span(0.7, 1.5)
+VARIATION = Span(0.7, 1.5)
 """Factor by which times differ from one run to the next."""
 READY_S = Span(0.1, 3)
-"""Seconds to build, check and first call something, in each process."""
+"""Seconds to build, check and first call a model or layer, in each process."""
 COMPILE_S, COMPILE_AGAIN_S = Span(5, 60), Span(2, 20)
 """Seconds to compile one graph with an empty cache folder, and in each later process."""
 COST = Span(1.25, 2.0)
@@ -63,7 +63,7 @@ KEPT = 2
 the backward pass, and the layers between them (normalisations, activations) keep about as much again."""
 STATES = {"sgd": 0, "adamw": 2}
 MOST_STATES = 2
-"""Values that an optimizer keeps per weight; of timm's, at most as many as AdamW."""
+"""Values that an optimizer keeps per weight. Those of timm keep at most as many as AdamW."""
 KEPT_PER_STEP: dict[Family, int] = {"lstm": 6, "vl_lstm": 6, "milstm": 6, "gru": 4, "rnn_relu": 1, "rnn_tanh": 1}
 """Values per hidden unit and time step that every backward pass needs: gates, cell and state."""
 
@@ -104,13 +104,13 @@ def memory(spec: BenchmarkSpec, models: Sequence[ModelName], catalogue: pd.DataF
 
 def _bytes(spec: BenchmarkSpec, row: Mapping[Any, Any], batch: int) -> float:
     area = _area_factor(spec, row)
-    wide = max(_bytes_each(variant.precision) for variant in spec.plan) / 4
+    width = max(_bytes_each(variant.precision) for variant in spec.plan) / 4
     weights = row["weights_mb"] * sum(_bytes_each(variant.precision) for variant in spec.plan) / 4
     if "training" in spec.modes:
         kept = max(_kept_bytes(variant.precision) for variant in spec.plan)
         activations = KEPT * row["macts"] * kept * batch * area
         return 1e6 * float(weights * (2 + STATES.get(spec.optimizer, MOST_STATES)) + activations)
-    return 1e6 * float(weights + (row["inference_peak_mb"] - row["weights_mb"]) * batch * area * wide)
+    return 1e6 * float(weights + (row["inference_peak_mb"] - row["weights_mb"]) * batch * area * width)
 
 
 def _bytes_each(precision: str | None) -> int:
@@ -131,8 +131,8 @@ def _area_factor(spec: BenchmarkSpec, row: Mapping[Any, Any]) -> float:
     """Return the pixels of a timed image / those of a counted one. Inference uses the publisher's test size."""
     if not row["image_size"]:
         return 1.0
-    tested = "" if "training" in spec.modes else row.get("test_size")
-    timed: tuple[int, int] = spec.image_size or parse_image_size(tested or row["image_size"])
+    test_size = "" if "training" in spec.modes else row.get("test_size")
+    timed: tuple[int, int] = spec.image_size or parse_image_size(test_size or row["image_size"])
     return float(prod(timed)) / float(prod(parse_image_size(row["image_size"])))
 
 
@@ -165,33 +165,37 @@ def benchmark_s(
 def recurrent_s(spec: RecurrentSpec, start: Span = START_S) -> Span:
     """Return the seconds that all comparisons of recurrent layers should take. start: as for `benchmark_s`."""
     total = Span(0, 0)
-    for one in spec.comparisons:
-        compiled = sum(RUNNERS[name].execution == "compile" for name in one.chosen)
-        if one.family == "resnet":
-            gflops, steps = RESNET_GFLOPS * one.mini_batch * prod(one.image_size) / 224**2, 0
+    for case in spec.comparisons:
+        compiled = sum(RUNNERS[name].execution == "compile" for name in case.chosen)
+        if case.family == "resnet":
+            gflops, steps = RESNET_GFLOPS * case.mini_batch * prod(case.image_size) / 224**2, 0
         else:
-            gflops = 3 * 2 * macs_per_step(one) * one.mini_batch * one.seq_length / 1e9
-            steps = one.seq_length * one.num_layers * (1 + one.bidirectional)
-        requested = _requested_span(one.device, one.threads, gflops, one.floor_seconds, one.loops, STEP_S.times(steps))
-        total += _side_by_side(one.processes, len(one.chosen), compiled, requested, start)
+            gflops = 3 * 2 * macs_per_step(case) * case.mini_batch * case.seq_length / 1e9
+            steps = case.seq_length * case.num_layers * (1 + case.bidirectional)
+        overhead = STEP_S.times(steps)
+        requested = _requested_span(case.device, case.threads, gflops, case.floor_seconds, case.loops, overhead)
+        total += _side_by_side(case.processes, len(case.chosen), compiled, requested, start)
     return total
 
 
 def _requested_span(
-    device: str, threads: int | None, gflops: float, seconds: float, samples: int, besides: Span = Span(0, 0)
+    device: str, threads: int | None, gflops: float, seconds: float, samples: int, extra: Span = Span(0, 0)
 ) -> Span:
-    """Return the sampled seconds per variant and process. gflops: of a call. besides: further seconds of a call."""
+    """Return the sampled seconds per variant and process. gflops: of a call. extra: further seconds of a call."""
     rate = THREAD_GFLOPS.times(threads or os.cpu_count() or 1) if device == "cpu" else DEVICE_GFLOPS
-    call = Span(gflops / rate.high, gflops / rate.low) + besides
+    call = Span(gflops / rate.high, gflops / rate.low) + extra
     requested = Span(max(seconds, samples * call.low), max(seconds, samples * call.high))
-    return (
-        requested if device == "cpu" else requested.times(2)
-    )  # an accelerator is timed twice: latency and back to back
+    # an accelerator is timed twice: latency and back to back
+    return requested if device == "cpu" else requested.times(2)
 
 
 def _side_by_side(
     processes: int, timed: int, compiled: int, requested: Span, start: Span, most: float | None = None
 ) -> Span:
+    """Return the seconds to time variants side by side: `timed` in all, `compiled` with a compiler.
+
+    most: longest sampling per process in s.
+    """
     sampling = Span(COST.low * requested.low, COST.high * requested.high).times(timed)
     if most is not None:
         sampling = Span(min(most, sampling.low), min(most, sampling.high))
@@ -204,12 +208,12 @@ def start_s(rows: Iterable[Row]) -> Span:
     seconds = [
         row.parts.starts_s / row.processes for row in rows if isinstance(row, TimedRow) and row.parts and row.processes
     ]
-    return AGAIN.times(median(seconds)) if seconds else START_S
+    return VARIATION.times(median(seconds)) if seconds else START_S
 
 
 def similar_s(seconds: Sequence[float]) -> Span:
     """Return the expected duration of a run in s. seconds: durations of similar runs."""
-    return Span(AGAIN.low * min(seconds), AGAIN.high * max(seconds))
+    return Span(VARIATION.low * min(seconds), VARIATION.high * max(seconds))
 
 
 def work(rows: Iterable[Row]) -> tuple[float, int]:
@@ -217,16 +221,16 @@ def work(rows: Iterable[Row]) -> tuple[float, int]:
 
     Both are 0 if the rows lack them.
     """
-    took: dict[tuple[object, ...], float] = {}
+    seconds: dict[tuple[object, ...], float] = {}
     trained = (0.0, 0)
     for row in rows:
         if isinstance(row, TrainRow):
             trained = (row.seconds or 0.0, row.step) if row.step else trained
         elif isinstance(row, ProfileRow):
-            took[(row.name, row.image_size, row.batch_size),] = row.seconds or 0.0
+            seconds[(row.name, row.image_size, row.batch_size),] = row.seconds or 0.0
         elif isinstance(row, BenchmarkRow):
-            took[row.name, row.batch_size, row.mode] = row.seconds or 0.0
-    return (sum(took.values()), len({key[0] for key in took})) if took else trained
+            seconds[row.name, row.batch_size, row.mode] = row.seconds or 0.0
+    return (sum(seconds.values()), len({key[0] for key in seconds})) if seconds else trained
 
 
 def rescaled_s(took: float, work_s: float, amount: int, wanted: int | None) -> float:
@@ -252,7 +256,7 @@ def _least_bytes(spec: RecurrentSpec) -> float:
     size = _bytes_each(spec.precision)
     if spec.family == "resnet":
         return float(size * spec.mini_batch * 3 * prod(spec.image_size))
-    ways, hidden = 1 + spec.bidirectional, spec.hidden_size
-    out = (spec.proj_size or hidden) * ways
-    state = ways * spec.num_layers * KEPT_PER_STEP[spec.family] * hidden
+    directions, hidden = 1 + spec.bidirectional, spec.hidden_size
+    out = (spec.proj_size or hidden) * directions
+    state = directions * spec.num_layers * KEPT_PER_STEP[spec.family] * hidden
     return float(size * (2 * macs_per_step(spec) + spec.seq_length * spec.mini_batch * (spec.input_size + out + state)))

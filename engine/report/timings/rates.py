@@ -56,8 +56,8 @@ def models(store: Store) -> pd.DataFrame:
 
     Models of the latest LATEST benchmarks are included, as their library defines them: without other classes, channels
     or keywords. Columns: those of POINTS. `gflop_per_s` is the rate achieved, of a training in `forward_ms`.
-    `intensity` is in FLOPs per byte.
-    `intensity_of` is `itself`, or `eager` if a compiler may have fused operators: the true intensity is then higher.
+    `intensity` is in FLOPs per byte. `intensity_of` is `itself`, or `eager` if a compiler may have fused operators: the
+    true intensity is then higher.
     """
     points = []
     for run in store.runs(kind="benchmark", limit=LATEST):
@@ -66,12 +66,12 @@ def models(store: Store) -> pd.DataFrame:
                 continue
             if changes(row):
                 continue  # a point is labelled with the model's name alone
-            figures = {name: getattr(row, name) for name in POINTS if name in BenchmarkRow.model_fields}
-            figures |= {"name": row.name, "dtype": computes_in(row), "gflop_per_s": achieved(row)}
-            figures["intensity_of"] = "eager" if row.variant.startswith(FUSING) else "itself"
+            values = {name: getattr(row, name) for name in POINTS if name in BenchmarkRow.model_fields}
+            values |= {"name": row.name, "dtype": computes_in(row), "gflop_per_s": achieved(row)}
+            values["intensity_of"] = "eager" if row.variant.startswith(FUSING) else "itself"
             date = run.environment.date if run.environment else ""
             place = where(row.host or run.host, row.device, row.device_name, row.threads)
-            points.append(figures | {"where": place, "run": run.id, "date": date[:10]})
+            points.append(values | {"where": place, "run": run.id, "date": date[:10]})
     frame = pd.DataFrame(points, columns=POINTS)
     result = {"latency_ms", "forward_ms", "intensity", "intensity_of", "gflop_per_s", "flags", "run", "date"}
     return frame.drop_duplicates([name for name in POINTS if name not in result], ignore_index=True)
@@ -83,11 +83,11 @@ def achieved(row: Counted) -> float | None:
     None if nothing was counted or timed.
     """
     if isinstance(row, RecurrentRow):
-        work, took = row.gflops, row.forward_ms
+        work, ms = row.gflops, row.forward_ms
     else:
         work = row.gflops * row.batch_size if row.gflops else None
-        took = row.forward_ms if row.mode == "training" else row.latency_ms
-    return work / took * 1e3 if work and took else None
+        ms = row.forward_ms if row.mode == "training" else row.latency_ms
+    return work / ms * 1e3 if work and ms else None
 
 
 def computes_in(row: Counted) -> str:
@@ -106,15 +106,15 @@ def utilisation(rows: Iterable[Counted], rates: pd.DataFrame, host: str) -> list
     """
     matmuls = rates[rates["operation"] == "matmul"]
     peak_rates: dict[tuple[object, ...], float] = {}
-    for at, device, name, threads, dtype, rate in matmuls[["host", *KEY, "gflop_per_s"]].itertuples(index=False):
+    for rate_host, device, name, threads, dtype, rate in matmuls[["host", *KEY, "gflop_per_s"]].itertuples(index=False):
         key = _key(device, name, None if pd.isna(threads) else int(threads), dtype)
-        peak_rates.setdefault((at, *key), float(rate))
+        peak_rates.setdefault((rate_host, *key), float(rate))
     shares = []
     for row in rows:
         key = _key(row.device, row.device_name, row.threads, computes_in(row))
         rate = peak_rates.get((row.host or host, *key))
-        got = achieved(row)
-        shares.append(got / rate if got is not None and rate else None)
+        gflop_per_s = achieved(row)
+        shares.append(gflop_per_s / rate if gflop_per_s is not None and rate else None)
     return shares
 
 

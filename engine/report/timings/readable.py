@@ -12,6 +12,7 @@ from engine.statistics import NEEDED
 from engine.words import in_words
 
 LONG = ("p90", "p95", "p99")
+"""Percentiles that need many samples."""
 
 
 def percentile(row: TimedRow, q: int) -> str:
@@ -24,14 +25,14 @@ def percentile(row: TimedRow, q: int) -> str:
 
 def spent(parts: Parts) -> str:
     """Return the parts of a time, such as `starts 12 s, compilation 0 s, warm-up 11 s, samples 42 s, rest 6.1 s`."""
-    figures = {
+    seconds_by_part = {
         "starts": parts.starts_s,
         "compilation": parts.compilation_s,
         "warm-up": parts.warmup_s,
         "samples": parts.sampled_s,
         "rest": parts.rest_s,
     }
-    return ", ".join(f"{name} {digits(seconds)} s" for name, seconds in figures.items())
+    return ", ".join(f"{name} {digits(seconds)} s" for name, seconds in seconds_by_part.items())
 
 
 def table(frame: pd.DataFrame, rows: Sequence[TimedRow], utilisation: Sequence[float | None]) -> pd.DataFrame:
@@ -61,26 +62,26 @@ def summary(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
     lines = []
     for (mode, variant), part in frame.groupby(["mode", "variant"], sort=False):
         ratios = [float(value) for value in part["speedup"].dropna()]
-        judged = part["accuracy"].dropna()
+        accuracies = part["accuracy"].dropna()
         line = {"mode": mode, "variant": variant, "rows": len(part), "failed": int((part["status"] != "ok").sum())}
         line["geometric_mean"] = geometric_mean(ratios) if ratios else None
         line |= {verdict: int((part["verdict"] == verdict).sum()) for verdict in VERDICTS}
-        passed = int(judged.str.startswith("pass").sum())
-        lines.append(line | {"passed": f"{passed} of {len(judged)}" if len(judged) else ""})
+        passed = int(accuracies.str.startswith("pass").sum())
+        lines.append(line | {"passed": f"{passed} of {len(accuracies)}" if len(accuracies) else ""})
     columns = ["mode", "variant", "rows", "failed", "geometric_mean", *VERDICTS, "passed"]
     return pd.DataFrame(lines, columns=columns).astype({"geometric_mean": float})
 
 
 def summary_lines(rows: Iterable[BenchmarkRow]) -> list[str]:
-    """Return `summary` as text: `compile, inference: geometric mean of the speed-ups 1.52, 2 faster, 1 same, 1 failed`.
+    """Return `summary` as text: `compile, inference: geometric mean of the speed-ups 1.52, 2 faster, 1 failed`.
 
     Accuracy checks say `3 of 4 passed (75 %)` instead. A run whose variants have no baseline has no line.
     """
     texts = []
     for line in summary(rows).to_dict("records"):
-        mean, (passed, _, judged) = line["geometric_mean"], line["passed"].partition(" of ")
+        mean, (passed, _, checked) = line["geometric_mean"], line["passed"].partition(" of ")
         parts = [f"geometric mean of the speed-ups {mean:.3g}"] if pd.notna(mean) else []
-        parts += [f"{line['passed']} passed ({int(passed) / int(judged):.0%})"] if judged else []
+        parts += [f"{line['passed']} passed ({int(passed) / int(checked):.0%})"] if checked else []
         parts += [f"{line[word]} {word}" for word in (*VERDICTS, "failed") if line[word]]
         texts.append(f"{line['variant']}, {line['mode']}: {', '.join(parts)}")
     return texts

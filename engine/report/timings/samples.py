@@ -10,6 +10,7 @@ from engine.results import BenchmarkRow, RecurrentRow, TimedRow
 from engine.roots import open_within
 
 ALWAYS = ("process", "round", "calls")
+"""Columns of every file of samples."""
 TOTAL = "ms"
 """Column of all phases together, from which latencies are computed."""
 
@@ -39,9 +40,9 @@ def read(run_dir: Path, row: TimedRow) -> pd.DataFrame | None:
         raise ValueError(f"{row.samples_file!r} lacks the columns {', '.join(sorted(missing))}")
     phases = [column for column in frame.columns if column.endswith("_ms")]
     frame = frame.astype(dict.fromkeys(phases, float))
-    taken = frame[phases].to_numpy()
-    if (np.isinf(taken) | (taken <= 0)).any():  # missing times are NaN, which passes
-        raise ValueError(f"{row.samples_file!r} holds times that are none: zero, negative or infinite")
+    times = frame[phases].to_numpy()
+    if (np.isinf(times) | (times <= 0)).any():  # missing times are NaN, which passes
+        raise ValueError(f"{row.samples_file!r} has invalid times: zero, negative or infinite")
     return frame.assign(**{TOTAL: frame[phases].sum(axis=1)})
 
 
@@ -68,5 +69,5 @@ class Reader:
         frame = self._files[path]
         if frame is None or name not in frame:
             return None if frame is None else []
-        drawn = of(frame, place(row)).dropna(subset=[name])
-        return [[float(value) for value in part[name]] for _, part in drawn.groupby("process")]
+        samples = of(frame, place(row)).dropna(subset=[name])
+        return [[float(value) for value in part[name]] for _, part in samples.groupby("process")]

@@ -42,9 +42,9 @@ class Setting:
         """Return a label such as `eager, batch 1, float32 on AMD EPYC, 2 threads (vm)`."""
         where = self.device if self.device == "cpu" and not self.device_name else self.device_name or self.device
         where += f", {plural(self.threads, 'thread')}" if self.threads else ""
-        odd = ["cold cache"] * (self.cache == "cold") + ["cuDNN benchmark"] * self.cudnn_benchmark
-        odd += ["deterministic"] * self.deterministic
-        how = ", ".join([self.variant, f"batch {self.batch_size}", self.dtype, *odd])
+        exceptions = ["cold cache"] * (self.cache == "cold") + ["cuDNN benchmark"] * self.cudnn_benchmark
+        exceptions += ["deterministic"] * self.deterministic
+        how = ", ".join([self.variant, f"batch {self.batch_size}", self.dtype, *exceptions])
         return f"{how} on {where}" + (f" ({self.host})" if self.host else "")
 
     def spec(self, models: Iterable[str], image_size: str) -> BenchmarkSpec:
@@ -85,8 +85,8 @@ def table(lines: Iterable[Line]) -> pd.DataFrame:
 
 def setting_of(run: Run, row: BenchmarkRow) -> Setting | None:
     """Return the setting of a row that `of_run` accepts; None for all other rows."""
-    latency = row.status == "ok" and row.latency_ms is not None and row.mode == "inference"
-    if not latency or row.tower != "whole" or changes(row):
+    is_latency = row.status == "ok" and row.latency_ms is not None and row.mode == "inference"
+    if not is_latency or row.tower != "whole" or changes(row):
         return None
     return Setting(
         device=row.device,
