@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """Seconds between checks for a connected browser. A check reads one variable."""
 HEALTH_S = 4.0
-"""/health answers within this many seconds, even if the store hangs. Monitors commonly wait 5 s."""
+"""Maximum seconds until /health answers, even if the store hangs. Monitors commonly wait 5 s."""
 SILENT = Health(well=False, store=f"the store does not answer within {HEALTH_S:g} s", scheduler="unknown")
 health_lock = Lock()
 health_threads = anyio.CapacityLimiter(8)
@@ -73,8 +73,8 @@ def failed(_request: Request, _error: Exception) -> PlainTextResponse:
 async def lifespan(_app: st.App) -> AsyncIterator[None]:
     """Start a scheduler with the server, and replace it if it dies while runs or browsers need one.
 
-    Without both, the scheduler exits when idle; `submit` or the next browser starts a new one. Runs and scheduler
-    outlive the server.
+    Without runs and browsers, the scheduler exits when idle; `submit` or the next browser starts a new one. Runs and
+    scheduler outlive the server.
     """
     settings = Settings()
     sign_in.check(settings)
@@ -119,7 +119,7 @@ def browser_connected() -> bool:
 
 
 async def _pause(seconds: float) -> None:
-    """Wait for some seconds, or until the first browser connects."""
+    """Wait for `seconds`, or until the first browser connects."""
     alone = not browser_connected()
     with anyio.move_on_after(seconds):
         while not (alone and browser_connected()):
@@ -139,7 +139,7 @@ async def _keep_scheduler(settings: Settings) -> None:
                 ensure_scheduler(settings, store)
 
     failures = FailureLog(log, "keeping the scheduler alive")
-    checked = False  # at the start and after a failure, runs may be waiting although the store could not be checked
+    checked = False  # at the start and after a failed check, start a scheduler without looking for runs first
     while True:
         always, checked = not checked, False
         with failures.catching():

@@ -57,18 +57,18 @@ PAGES = {
 st.set_page_config(page_icon=Path(__file__).parent / "static" / "icon.svg", layout="wide")
 page = st.navigation(PAGES, position="sidebar" if backend.user().role > Role.NONE else "hidden")
 st.set_page_config(page_title=f"{page.title} – Model Vitals")
-# Streamlit writes white on the primary colour: 3.7:1 in the dark theme. Dark text has 5.1:1.
+# Streamlit's white text has a contrast of only 3.7:1 to the primary colour of the dark theme. Dark text has 5.1:1.
 on_primary = ".stApp :is([data-testid=stBaseButton-primary]:enabled, [data-tag])"
 st.html(f"<style>{on_primary} {{ color: light-dark(#ffffff, #0d1117) }}</style>")
 sign_in.draw(backend.settings())
 if (warning := backend.settings().public_warning) and not sign_in.configured():
     st.sidebar.warning(plain(warning), icon=":material/public:")
-waits = link.fill_from_run(page.url_path)
+must_wait = link.fill_from_run(page.url_path)
 parameters, top = links.parameters(), st.container()
 with suppress(PageEnd):
-    if not waits:
+    if not must_wait:
         page.run()
 with top:
     links.report(parameters, page.url_path)
 rerun.show_waiting()
-history.merge_entries(report=waits)
+history.merge_entries(report=must_wait)

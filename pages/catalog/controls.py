@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -16,8 +16,8 @@ from engine.report.timings.stored import Setting
 from engine.results.flags import SPOILING
 from pages.shared import calibrate
 from pages.shared.form import presets
+from pages.shared.form.spec_form import BIND
 
-BIND: Final = "query-params"
 SORTABLE = ("model", "library", "family", "image_size", "pretrained")
 COSTS = ("mparams", "gmacs", "macts", "inference_peak_mb")
 
@@ -41,7 +41,7 @@ class Filters:
     bounds: dict[str, float | None] = field(default_factory=dict)
     """Limits by `min_` or `max_` and the column's name, such as `max_gmacs`."""
 
-    def kept(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def select(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the rows that match all filters. Errors: Refused for too many alternatives in the search."""
         choices: dict[str, Any] = {"library": self.library, "families": self.families, "image_sizes": self.image_sizes}
         return catalog.select(frame, search=self.search, **choices | dict(self.bounds))
@@ -67,7 +67,7 @@ def search_for(text: str) -> None:
     st.session_state["catalog_search"] = text
 
 
-def limit(column: str) -> tuple[str, float | None]:
+def _draw_limit(column: str) -> tuple[str, float | None]:
     """Draw the field for a column's limit and return the limit's name and value.
 
     The limit is a minimum if larger values are better, else a maximum.
@@ -83,14 +83,14 @@ def limit(column: str) -> tuple[str, float | None]:
     return f"{side}_{column}", value
 
 
-def unit() -> bool:
+def _draw_unit() -> bool:
     """Draw the choice between MACs and FLOPs and return True for FLOPs. Changing the choice converts the limit."""
     chosen = st.selectbox(
         "Unit",
         ["MACs", "FLOPs"],
         key="catalog_unit",
         bind=BIND,
-        on_change=_convert,
+        on_change=_convert_limit,
         help="Unit of work. 1 MAC, a multiply-add, is 2 FLOPs.",
     )
     # Streamlit writes a converted limit into the address only if the state already knew its field.
@@ -98,7 +98,7 @@ def unit() -> bool:
     return chosen == "FLOPs"
 
 
-def _convert() -> None:
+def _convert_limit() -> None:
     macs, flops = "catalog_max_gmacs", "catalog_max_gflops"
     if st.session_state["catalog_unit"] == "FLOPs":
         before = st.session_state.get(macs)
@@ -136,7 +136,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
         library = st.pills("Library", sorted(everything["library"].unique()), key="catalog_library", bind=BIND)
         families = st.multiselect("Family", catalog.families(everything), key="catalog_families", bind=BIND)
         sizes = st.multiselect("Image size (px)", catalog.image_sizes(everything), key="catalog_sizes", bind=BIND)
-        bounds = _limits([in_unit(column, flops) for column in COSTS])
+        bounds = _draw_limits([in_unit(column, flops) for column in COSTS])
         accuracy = st.selectbox(
             "Published accuracy",
             list(ACCURACIES),
@@ -148,7 +148,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
             help="Show this accuracy in the table, with one row per pretrained tag. You can then set a limit on it.",
         )
         if accuracy:
-            bounds |= _limits([accuracy])
+            bounds |= _draw_limits([accuracy])
         labels = {setting.label: setting for setting in settings}
         label = st.selectbox(
             "Timing setting",
@@ -173,16 +173,16 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
             )
         )
         calibrate.draw("catalog_calibrate")
-        bounds |= _limits(MEASURED)
+        bounds |= _draw_limits(MEASURED)
         st.button(
             "Reset filters", key="catalog_reset", on_click=reset, icon=":material/filter_alt_off:", type="tertiary"
         )
     return Filters(search or "", library, families, sizes, accuracy, labels[label], device or "", sort, bounds)
 
 
-def _limits(columns: Sequence[str]) -> dict[str, float | None]:
+def _draw_limits(columns: Sequence[str]) -> dict[str, float | None]:
     with st.grid(2, min_column_width=90, vertical_alignment="bottom"):
-        return dict(limit(column) for column in columns)
+        return dict(_draw_limit(column) for column in columns)
 
 
 PREFIX = "catalog"
@@ -245,11 +245,11 @@ class Axes:
 def draw_presets(place: Any, filters: Filters, devices: Sequence[str]) -> None:
     """Draw the presets in `place`, after all fields, whose values they compare. devices: as for `draw_filters`.
 
-    If this machine is calibrated, the preset of its latency estimates it.
+    If this machine is calibrated, the preset LATENCY_HERE also shows estimated latencies.
     """
-    here, latency = filters.setting.label, PRESETS[LATENCY_HERE]
-    # a device of this machine has the label of the setting in which it was timed
-    latency = replace(latency, fields={**latency.fields, "device": here if here in devices else None})
+    # A device of this machine has the label of the setting in which it was timed.
+    device = filters.setting.label if filters.setting.label in devices else None
+    latency = replace(PRESETS[LATENCY_HERE], fields={**PRESETS[LATENCY_HERE].fields, "device": device})
     values = {name: st.session_state[f"{PREFIX}_{name}"] for name in ("x", "y", "log_x", "log_y", "figure")}
     values["device"] = filters.device or None
     presets.draw(place, PREFIX, {**PRESETS, LATENCY_HERE: latency}, values)
@@ -259,21 +259,21 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
     """Draw the settings of the plot and return them."""
     row = st.container(horizontal=True, vertical_alignment="bottom")
     options = catalog_choose.offered(everything)
-    axes, more = row.container(horizontal=True, width=450), row.popover("Plot options", icon=":material/tune:")
-    with more:
-        flops = unit()
+    axes, menu = row.container(horizontal=True, width=450), row.popover("Plot options", icon=":material/tune:")
+    with menu:
+        flops = _draw_unit()
 
     def label_of(column: str) -> str:
         fixed = {"family": "Family", "equal": "Same size"}
         return fixed.get(column) or title(catalog_choose.in_unit(column, flops))
 
-    def choose(label: str, key: str, first: str, *more: str) -> str:
-        columns = [*more, *options]
+    def choose(label: str, key: str, first: str, *extra: str) -> str:
+        columns = [*extra, *options]
         return str(
             st.selectbox(label, columns, columns.index(first), format_func=label_of, key=f"{PREFIX}_{key}", bind=BIND)
         )
 
-    with more:
+    with menu:
         colour, size = choose("Colour", "colour", "family", "family"), choose("Size", "size", "equal", "equal")
         log_x = st.toggle("Log X", value=True, key=f"{PREFIX}_log_x", bind=BIND)
         log_y = st.toggle("Log Y", value=True, key=f"{PREFIX}_log_y", bind=BIND)
@@ -283,13 +283,13 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
         has_front = any(column in MEASURED or QUANTITIES[column].better == "larger" for column in (x, y)) and x != y
         front_help = (
             "Draw the Pareto front: the models for which no other model is at least as good on both axes and better on "
-            "one. Between two costs there is none."
+            "one. A plot of two costs has no front."
         )
         front = has_front & st.toggle(
             "Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help, disabled=not has_front
         )
-    with more:
-        spoiled = not (front and {x, y} & set(MEASURED)) or _spoiled()
+    with menu:
+        spoiled = not (front and {x, y} & set(MEASURED)) or _draw_spoiled_toggle()
     colour_by, size_by = [
         None if column in ("family", "equal") else catalog_choose.in_unit(column, flops) for column in (colour, size)
     ]
@@ -297,7 +297,7 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
     return Axes(x, y, colour_by, size_by, log_x=log_x, log_y=log_y, flops=flops, front=front, spoiled=spoiled)
 
 
-def _spoiled() -> bool:
+def _draw_spoiled_toggle() -> bool:
     """Draw the switch that allows spoiled timings on the front."""
     help = f"Allow timings on the front that are {', '.join(SPOILING[:-1])} or {SPOILING[-1]}."
     return st.toggle("Flagged", key=f"{PREFIX}_flagged", bind=BIND, help=help)

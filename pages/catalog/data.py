@@ -15,8 +15,9 @@ from engine.report.timings import estimates, stored
 from engine.report.timings.stored import Setting
 from engine.specs import Refused
 from engine.store import Role
-from pages.catalog.controls import BIND, Axes, Filters
+from pages.catalog.controls import Axes, Filters
 from pages.shared import backend, speeds
+from pages.shared.form.spec_form import BIND
 from pages.shared.rerun import fold
 from pages.shared.table import results_table
 from pages.shared.text import plain, show_error
@@ -32,7 +33,7 @@ def published() -> Matched:
 
 
 @st.cache_resource(max_entries=2, show_spinner="Joining published accuracies")
-def _matched(catalog_dir: Path, imports: Path, counted: Stamp, imported: Stamp) -> Matched:
+def _matched(catalog_dir: Path, imports: Path, catalog_stamp: Stamp, imports_stamp: Stamp) -> Matched:
     return match.match(match.read(imports), backend.catalogue(), shipped.versions(catalog_dir))
 
 
@@ -49,7 +50,7 @@ def table(axes: Axes, filters: Filters) -> pd.DataFrame:
     With a device, its speeds take the place of the timings: see estimates.replace_timings.
     """
     work, timed = speeds.work(), speeds.timed()
-    device = next((one for one in speeds.devices(timed) if one.fitted.label == filters.device), None)
+    device = next((device for device in speeds.devices(timed) if device.fitted.label == filters.device), None)
     frame = choose.table(
         backend.catalogue(),
         published(),
@@ -66,7 +67,7 @@ def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:
 
     Without a chosen order, the rows of a Pareto front come first.
     """
-    kept = filters.kept(frame)
+    kept = filters.select(frame)
     if axes.front:
         kept = choose.ranked(kept, axes.x, axes.y, with_spoiled=axes.spoiled)
     return choose.ordered(kept, filters.sort) if filters.sort else kept
@@ -79,8 +80,8 @@ def rows(axes: Axes, filters: Filters, chosen: Sequence[str]) -> pd.DataFrame:
 
 
 CHOSEN, MANY = "catalog_rows", "catalog_many_rows"
-LINKED = 20
-"""The address holds a selection of up to this many rows; larger ones are only in the session."""
+MOST_LINKED = 20
+"""Maximum number of selected rows in the address. Larger selections are only in the session."""
 
 
 def draw_chosen(frame: pd.DataFrame) -> frozenset[str]:
@@ -98,7 +99,7 @@ def draw_chosen(frame: pd.DataFrame) -> frozenset[str]:
 
 def choose_rows(labels: Sequence[str]) -> None:
     """Select these rows in the plot and in the table. The selection is kept while other pages are open."""
-    few = len(labels) <= LINKED
+    few = len(labels) <= MOST_LINKED
     st.session_state[CHOSEN], st.session_state[MANY] = (labels, []) if few else ([], labels)
 
 

@@ -20,7 +20,7 @@ from pages.shared.text import show_error, span
 
 SENT = "catalog_sent"
 MOST = 20
-"""Models that the button times when none is selected and a device has estimates."""
+"""Maximum number of models that the button times if none is selected and speeds are estimated."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Plan:
 def plan(
     shown: pd.DataFrame, chosen: pd.DataFrame, axes: Axes, setting: Setting, promising: Sequence[str] | None = None
 ) -> Plan:
-    """Return the runs that time the chosen rows. If none is chosen: the first of the promising ones, or the front.
+    """Return the runs that time the chosen rows. If none is chosen, time the promising rows or else the Pareto front.
 
-    promising: labels of rows that could enter the front by a timing, most promising first; None without estimates, and
-    if the plot has no speed. Rows that are already timed in this setting, or queued, are left out.
+    promising: labels of rows that a timing could move to the front, most promising first; None if no speeds are
+    estimated or plotted. Rows that are already timed in this setting, or queued, are left out.
     """
     machine = backend.store().machine()
     if machine and setting.host not in ("", machine.host):
@@ -50,7 +50,7 @@ def plan(
         return Plan((), f"{message}. Choose a timing setting of this machine to time more models.")
     waiting = stored.waiting(backend.store(), setting)
     flagged = chosen if len(chosen) or not axes.timings else shown
-    repetitions = _specs(_without(flagged[choose.flagged(flagged)], waiting), setting)
+    repetitions = _specs(_without_waiting(flagged[choose.flagged(flagged)], waiting), setting)
     if chosen.empty and not axes.front:
         return Plan((), "", repetitions=repetitions)
     if len(chosen):
@@ -65,7 +65,7 @@ def plan(
         )
     rows = rows[rows["status"] == "ok"].drop_duplicates(["name", "image_size"])
     untimed = rows[rows["latency_ms"].isna()]
-    to_time = _without(untimed, waiting)
+    to_time = _without_waiting(untimed, waiting)
     specs = _specs(to_time, setting)
     sentence = f"{subject}: {_progress(len(rows), len(untimed), len(untimed) - len(to_time))}"
     sentence += f", {count:,} flagged." if (count := int(choose.flagged(rows).sum())) else "."
@@ -77,8 +77,8 @@ def plan(
     return Plan(specs, f"{sentence} Setting: {setting.label}.", estimate, repetitions)
 
 
-def _without(rows: pd.DataFrame, waiting: Collection[tuple[str, str]]) -> pd.DataFrame:
-    """Return one row per model and image size, without those that are waiting to be timed."""
+def _without_waiting(rows: pd.DataFrame, waiting: Collection[tuple[str, str]]) -> pd.DataFrame:
+    """Return one row per model and image size, without rows that are waiting to be timed."""
     rows = rows.drop_duplicates(["name", "image_size"])
     keys = zip(rows["name"], rows["image_size"], strict=True)
     return rows[pd.Series([key not in waiting for key in keys], index=rows.index, dtype=bool)]
@@ -130,26 +130,26 @@ def buttons(plan: Plan) -> None:
 
 
 def draw_submitted() -> None:
-    """Draw links to the runs that the buttons have submitted. Redraw the page when one stores a row or ends."""
+    """Draw links to the runs that the buttons have submitted. Redraw the page when a run stores a row or ends."""
     runs = _submitted()
     if runs:
         tick = None if all(run.state.ended for run in runs) else run_view.TIMING_TICK_S
-        st.fragment(rerun.in_turn(_draw_submitted), run_every=tick, key="catalog_submitted")(_stored(runs))
+        st.fragment(rerun.in_turn(_draw_submitted), run_every=tick, key="catalog_submitted")(_states(runs))
 
 
 def _submitted() -> list[Run]:
     return [run for run in map(backend.find_run, st.session_state.get(SENT, ())) if run]
 
 
-def _stored(runs: Sequence[Run]) -> list[tuple[int, bool, int]]:
-    """Return number, whether it has ended, and stored rows of each run."""
+def _states(runs: Sequence[Run]) -> list[tuple[int, bool, int]]:
+    """Return the number of each run, True if it has ended, and the number of its stored rows."""
     return [(run.id, run.state.ended, run.results.rows) for run in runs]
 
 
 def _draw_submitted(drawn: list[tuple[int, bool, int]]) -> None:
-    """Draw the links. drawn: what `_stored` returned when the page was drawn."""
+    """Draw the links. drawn: what `_states` returned when the page was drawn."""
     runs = _submitted()
-    if _stored(runs) != drawn:
+    if _states(runs) != drawn:
         rerun.page()
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption("Submitted. Timings appear here as they arrive:", width="content")

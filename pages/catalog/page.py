@@ -32,7 +32,7 @@ COSTS = (
 OPEN_HELP = "Open the page of this model: modules, memory, published accuracies, timings and commands."
 FLAGS_HELP = "  \n".join(f"**{in_words([flag])}**: {meaning}" for flag, meaning in FLAGS.items())
 
-# What hollow points are, without and with a device whose speed is estimated.
+# Meaning of hollow points without a device whose speed is estimated, and with one.
 HOLLOW = ("flagged timings", "estimates, and those outside the fitted range are left off the front")
 
 with st.container(horizontal=True, vertical_alignment="center"):
@@ -44,10 +44,10 @@ if everything.empty:
     st.info("The catalogue is empty. Run this command to count all models:", icon=":material/table_view:")
     verbatim("python -m engine catalog-build", key="catalog_build")
     raise PageEnd
-if different := shipped.mismatches(counted_with):
+if mismatches := shipped.mismatches(counted_with):
     st.warning(
         "The catalogue was counted with other library versions than those installed: "
-        + plain("; ".join(f"{name} {used}, installed {installed}" for name, (used, installed) in different.items()))
+        + plain("; ".join(f"{name} {used}, installed {installed}" for name, (used, installed) in mismatches.items()))
         + ". A model may have changed. Profile it, or recount all models with `python -m engine catalog-build`.",
         icon=":material/warning:",
     )
@@ -57,13 +57,13 @@ if not backend.store().runs(limit=1):
 
 timed = speeds.timed()
 settings, devices = data.settings(timed), [device.fitted.label for device in speeds.devices(timed)]
-above = st.container()
+presets_place = st.container()
 axes = controls.draw_axes(everything)
 filters = controls.draw_filters(everything, settings, devices, axes.flops)
-controls.draw_presets(above, filters, devices)
+controls.draw_presets(presets_place, filters, devices)
 accuracies = data.accuracies(axes, filters)
 frame = data.table(axes, filters)
-kept = data.draw_chosen(frame)
+chosen_labels = data.draw_chosen(frame)
 try:
     selected = data.selected(frame, axes, filters)
 except Refused as refusal:
@@ -71,10 +71,10 @@ except Refused as refusal:
     raise PageEnd from refusal
 if selected.empty:
     st.info("No rows match these filters.", icon=":material/filter_alt:")
-    if near := catalog.closest(frame, filters.search):
+    if similar_names := catalog.closest(frame, filters.search):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption("Similar names:", width="content")
-            for name in near:
+            for name in similar_names:
                 st.button(name, key=f"catalog_near_{name}", on_click=controls.search_for, args=(name,))
     for limit in choose.alone(frame, filters.limits):
         st.caption(plain(limit))
@@ -83,7 +83,7 @@ if selected.empty:
 
 front = list(selected.index[selected["front"]]) if axes.front else []
 left_off = 0 if axes.spoiled else int(choose.spoiled(selected.dropna(subset=[axes.x, axes.y])).sum())
-chosen = [label for label in selected.index if label in kept]
+chosen = [label for label in selected.index if label in chosen_labels]
 chart(
     scatter.scatter(
         selected,
@@ -100,7 +100,7 @@ chart(
     alt=f"{title(axes.y)} against {title(axes.x)} of {len(selected)} rows, {len(front)} on the Pareto front",
     selected=chosen,
     on_select=data.choose_rows,
-    height="max(640px - 60vw, clamp(280px, 40vh, 520px))",  # rows of the table in view; on a phone, the legend below
+    height="max(640px - 60vw, clamp(280px, 40vh, 520px))",  # keeps rows of the table in view; on a phone, the legend
     wide=None if axes.colour else scatter.WIDE,
     scrollZoom=True,
     toImageButtonOptions={"filename": "catalogue", "scale": 2},
@@ -109,7 +109,7 @@ bar, status = st.container(horizontal=True, vertical_alignment="center"), st.con
 timings_shown = [column for column in MEASURED if selected[column].notna().any()]
 columns = [
     *("model", *(axis for axis in (axes.y, axes.x) if selected[axis].notna().any())),  # visible on a phone
-    *([*timings_shown, "batch_size", "measured"] if filters.device else []),  # no estimate without its mark
+    *([*timings_shown, "batch_size", "measured"] if filters.device else []),  # an estimate stays beside its mark
     *(["front"] if axes.front else []),
     *(*(["pretrained"] if accuracies else []), "image_size", *accuracies),
     *(*timings_shown, *(["flags"] if (selected["flags"] != "").any() else [])),  # a timing beside its flags
@@ -127,7 +127,9 @@ results_table(
     selected=chosen,
     on_select=data.choose_rows,
     config={
-        "pretrained": st.column_config.TextColumn("Pretrained", width=170),  # tags that differ in their end
+        "pretrained": st.column_config.TextColumn(
+            "Pretrained", width=170
+        ),  # shows the end of a tag, in which tags differ
         "family": st.column_config.TextColumn("Family", width=130),
         "flags": st.column_config.TextColumn("Flags", help=FLAGS_HELP, width="medium"),
         **({"measured": st.column_config.TextColumn("Source of the speed", width=270)} if filters.device else {}),
@@ -171,11 +173,11 @@ with bar:
     measure.buttons(plan)
     names = list(selected.loc[chosen, "name"].unique())
     if len(names) == 1:
-        one = {"name": names[0]}
-        st.page_link("model/page.py", label="Open", icon=":material/open_in_new:", help=OPEN_HELP, query_params=one)
+        query = {"name": names[0]}
+        st.page_link("model/page.py", label="Open", icon=":material/open_in_new:", help=OPEN_HELP, query_params=query)
     if 1 < len(names) <= comparison_link.MOST:
-        several = {comparison_link.MODELS: ",".join(names)}
-        st.page_link("compare/page.py", label="Compare", icon=":material/compare:", query_params=several)
+        query = {comparison_link.MODELS: ",".join(names)}
+        st.page_link("compare/page.py", label="Compare", icon=":material/compare:", query_params=query)
     if names:
         form_link(
             ProfileSpec(models=tuple(names)),

@@ -8,6 +8,7 @@ from engine.store import Run
 from pages.shared import backend
 
 SMOOTH = {"off": 1, "5": 5, "20": 20, "100": 100}
+"""Span of the moving average over a curve, in points, by the label of the choice."""
 FOLDED = "Learning rate, throughput, gradients, memory, ranks"
 
 

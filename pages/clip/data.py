@@ -36,14 +36,15 @@ from pages.shared.rerun import fold
 from pages.shared.text import plain, show_error
 
 LOOK_S = 3
-"""The preview opens images for at most this many seconds, so that the form stays responsive."""
+"""Maximum seconds in which the preview opens images, so that the form stays responsive."""
 THUMBNAIL, SHOWN_WIDTH = 128, 84
+"""Largest side of a thumbnail, and the width at which it is drawn, in pixels."""
 GROUP, GAP = 5, 16
 """Number of example images that stay side by side, and the pixels between them."""
 FEW_CLASSES = 12
-"""Up to this many classes are listed in a sentence, more in a table."""
+"""Maximum number of classes that are listed in a sentence. More are listed in a table."""
 MOST_STAMPED = 1000
-"""Read the modification times of at most this many files per folder, because the form reads them on every redraw."""
+"""Maximum number of files per folder whose modification times are read, because each redraw of the form reads them."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def field(spec: type[Spec]) -> str:
     """Draw the field for the data and the upload beside it. Return the field's value, empty for the default."""
     uploads.take_in(spec.kind)
     left, right = st.columns([3, 2], vertical_alignment="top")
-    choices = [*EMBEDDED, *(str(upload.data) for upload in uploads.earlier()), *_used()]
+    choices = [*EMBEDDED, *(str(upload.data) for upload in uploads.earlier()), *_data_of_runs()]
     hint = "Choose, or type the path of a CSV, a folder of class folders, or shards"
     data = spec_form.field(spec, "data", choices, free=True, hint=hint, place=left)
     with right:
@@ -69,7 +70,7 @@ def field(spec: type[Spec]) -> str:
     return data or ""
 
 
-def _used() -> list[str]:
+def _data_of_runs() -> list[str]:
     """Return the data of earlier runs, latest first, without uploads, which are listed separately."""
     runs = [run for kind in ("train", "evaluate") for run in backend.store().runs(kind=kind, limit=20)]
     names = dict.fromkeys(str(getattr(run.spec, "data", "")) for run in runs)
@@ -83,10 +84,11 @@ COLUMN_FIELDS = ("csv_img_key", "csv_caption_key", "csv_class_key")
 def columns(prefix: str, data: str) -> tuple[list[str], dict[str, str]]:
     """Return the names of a table's columns, and hints on those recognised by their names; empty for other data.
 
-    When other data are chosen, set the class column to one with a common name, and forget columns that they lack.
+    When other data are chosen, clear the fields whose column they lack. An empty class column is set to one with a
+    common name.
     """
     kind, separator = (st.session_state.get(spec_form.key(prefix, name)) for name in ("data_kind", "csv_separator"))
-    separator = separator if isinstance(separator, str) else ""  # it may be undrawn
+    separator = separator if isinstance(separator, str) else ""  # the field may not be drawn yet
     try:
         names = _columns(data, kind if isinstance(kind, str) else "auto", separator, stamp(data))
     except DataProblem:  # the preview shows the problem
@@ -112,7 +114,7 @@ def _columns(data: str, kind: Any, separator: str, stamp: int) -> list[str]:
 def source(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `open_pairs` for the values of a form or a spec, and the separator of classes.
 
-    They also have the time of the last change of the data, so that functions cached by them notice a change.
+    The time of the last change is one of them, so that functions cached by these arguments read changed data again.
     """
     data = values.get("data") or EMBEDDED[0]
     return {
@@ -219,7 +221,7 @@ def count_pairs(arguments: Mapping[str, Any], preview: DataSummary, *, val_data:
 
 @st.cache_data(max_entries=16, show_spinner=False)
 def _split(arguments: Mapping[str, Any], unreadable: Sequence[str], fraction: float) -> tuple[int, int]:
-    """Return how many pairs a training keeps and holds out. Like it, leave out unreadable images before the split."""
+    """Return the numbers of training and held-out pairs. As in a training, unreadable images are left out first."""
     usable, left_out = pairs(arguments), set(unreadable)
     if left_out:
         usable, _ = readable(usable, [index for index in range(len(usable)) if usable.source(index) not in left_out])
@@ -234,15 +236,15 @@ def draw(preview: Preview) -> None:
         return
     facts = preview.summary
     st.text(_counts(facts))
-    _examples(preview, facts)
-    _classes(facts)
+    _draw_examples(preview, facts)
+    _draw_classes(facts)
     for note in facts.notes:
         st.caption(plain(note))
     if facts.unreadable:
-        _unreadable(facts)
+        _draw_unreadable(facts)
 
 
-def _examples(preview: Preview, facts: DataSummary) -> None:
+def _draw_examples(preview: Preview, facts: DataSummary) -> None:
     """Draw the example images. A group of five stays side by side, so ten images fill one row or two."""
     examples = [(image, pair) for image, pair in zip(preview.thumbnails, facts.examples, strict=True) if image]
     with st.container(horizontal=True, gap=GAP):
@@ -261,13 +263,13 @@ def _counts(facts: DataSummary) -> str:
         smallest, median, largest = (
             " × ".join(map(str, size)) for size in (facts.smallest, facts.median, facts.largest)
         )
-        same = facts.smallest == facts.largest
-        parts.append(f"images {median} px" if same else f"median image {median} px ({smallest} to {largest})")
+        one_size = facts.smallest == facts.largest
+        parts.append(f"images {median} px" if one_size else f"median image {median} px ({smallest} to {largest})")
     parts.append(f"{plural(facts.opened, 'image')} opened")
     return "; ".join(parts)
 
 
-def _classes(facts: DataSummary) -> None:
+def _draw_classes(facts: DataSummary) -> None:
     counts = list(zip(facts.classes, facts.per_class, strict=True))
     if 0 < len(counts) <= FEW_CLASSES:
         st.caption(plain("Pairs per class: " + ", ".join(f"{name} {count:,}" for name, count in counts)))
@@ -278,7 +280,7 @@ def _classes(facts: DataSummary) -> None:
             section.dataframe(table, hide_index=True, height=240, alt="Pairs per class")
 
 
-def _unreadable(facts: DataSummary) -> None:
+def _draw_unreadable(facts: DataSummary) -> None:
     label = f"{len(facts.unreadable):,} of {plural(facts.opened, 'image')} opened cannot be read"
     if section := fold(label, icon=":material/broken_image:", key="clip_data_unreadable"):
         table = {"image": [name for name, _ in facts.unreadable], "reason": [reason for _, reason in facts.unreadable]}

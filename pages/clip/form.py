@@ -32,19 +32,19 @@ ICONS = {
     "waiting": ":gray[:material/hourglass_top:]",
 }
 MOST_RUNS = 50
-"""Offer at most this many trainings of a model, newest first, and this many checkpoints besides their best ones."""
+"""Maximum number of trainings offered, newest first, and of checkpoints offered besides the best of each training."""
 WORDED_MARKS = ("warning", "error")
 """Marks that are also written as words, for readers who cannot see colours or icons."""
 
 
-def models(own: Iterable[str] = ()) -> list[str]:
+def models(user_models: Iterable[str] = ()) -> list[str]:
     """Return the names of models: the small digits model, the user's own (configurations, runs), then open_clip's."""
     names = [name.partition(":")[2] for name in launch.families() if name.startswith("open_clip:")]
-    return [DIGITS_MODEL, *own, *names]
+    return [DIGITS_MODEL, *user_models, *names]
 
 
 def trainings(model: str = "") -> dict[str, Run]:
-    """Return trainings with complete checkpoints by run number, newest first. model: only its own; empty for all."""
+    """Return trainings with complete checkpoints by run number, newest first. model: what they train; empty for all."""
     runs = backend.store().find(Filter(kinds=(TrainSpec.kind,), only_model=model), limit=MOST_RUNS)
     runs = [run for run in runs if not model or getattr(run.spec, "model", "") == model]
     return {str(run.id): run for run in runs if backend.checkpoints(run)}
@@ -84,15 +84,15 @@ def _line(check: Check) -> str:
 
 
 TICK_S = 0.5
-"""Seconds between two looks whether the answer has arrived."""
+"""Seconds between checks for the answer."""
 WAITING = Check("waiting", "Checking weights, tokenizer and memory.")
 
 
 def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check], bool]:
     """Return checks of files, tokenizer and memory, and True if they include memory.
 
-    Until the answer arrives, return one waiting check; the page is redrawn when it arrives. batch_size: pairs per
-    forward pass, after defaults from the data are applied.
+    Until an answer arrives, end the list with a waiting check; the page is redrawn when it arrives. batch_size: pairs
+    per forward pass, after defaults from the data are applied.
     """
     try:
         resolved = references.resolve(backend.store(), backend.settings(), spec)
@@ -108,7 +108,7 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
     for question in questions:
         answer = answers.ask(question)
         if not answer.done():
-            _wait(answer)
+            _redraw_when_answered(answer)
             answer = answers.latest(question) or answer
         if not answer.done():
             return [*results, WAITING], False
@@ -124,6 +124,6 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
 
 
 @st.fragment(run_every=TICK_S)
-def _wait(answer: "Future[dict[str, Any]]") -> None:
+def _redraw_when_answered(answer: "Future[dict[str, Any]]") -> None:
     if answer.done():
         rerun.page()

@@ -56,8 +56,8 @@ def _match(run: Run, image: bytes, texts: list[str], templates: tuple[str, ...])
     try:
         images.check(image, "the picture")
         if len(image) > LARGEST_IMAGE:
-            size = f"{len(image) / 1e6:.1f} MB, at most {LARGEST_IMAGE / 1e6:.0f} MB are taken"
-            raise Refused(f"the picture has {size}: choose a smaller one")
+            allowed = f"at most {LARGEST_IMAGE / 1e6:.0f} MB are taken"
+            raise Refused(f"the picture has {len(image) / 1e6:.1f} MB, {allowed}: choose a smaller one")
         question = match_question(backend.store(), backend.settings(), run, image, texts, templates)
     except (ValidationError, Refused, Unreadable, LookupError) as problem:
         show_error(problem)

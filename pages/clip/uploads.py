@@ -19,8 +19,8 @@ from pages.shared.form import spec_form
 from pages.shared.rerun import fold
 from pages.shared.text import show_error, size
 
-RUNS = 1000
-"""Check at most this many runs per kind for the use of an upload before it is deleted."""
+MOST_CHECKED = 1000
+"""Maximum number of runs per kind that are checked for the use of an upload before it is deleted."""
 
 
 def folder() -> Path:
@@ -50,7 +50,7 @@ def take_in(prefix: str) -> None:
     identity = file and file.file_id
     if identity != st.session_state.get(f"{key}_taken"):
         st.session_state[f"{key}_taken"] = identity
-        st.session_state[f"{key}_problem"] = _unpacked(prefix, file) if file else ""
+        st.session_state[f"{key}_problem"] = _unpack_and_use(prefix, file) if file else ""
 
 
 def draw(prefix: str) -> None:
@@ -73,10 +73,10 @@ def draw(prefix: str) -> None:
         if section := fold(label, icon=":material/folder_open:", key=f"{prefix}_uploads"):
             with section:
                 for upload in stored:
-                    _line(prefix, upload)
+                    _draw_upload(prefix, upload)
 
 
-def _line(prefix: str, upload: Kept) -> None:
+def _draw_upload(prefix: str, upload: Kept) -> None:
     key = f"{prefix}_kept_{upload.folder.name}"
     with st.container(horizontal=True, vertical_alignment="center"):
         owner = f", by {upload.owner}" if upload.owner else ""
@@ -91,7 +91,7 @@ def _line(prefix: str, upload: Kept) -> None:
 def _confirm(prefix: str, upload: Kept) -> None:
     """Draw the confirmation dialog, with the runs that used the upload."""
     st.text(f"{short_name(str(upload.folder))}, {size(upload.size / 1e9)}")
-    kinds = (backend.store().runs(kind=kind, limit=RUNS) for kind in ("train", "evaluate"))
+    kinds = (backend.store().runs(kind=kind, limit=MOST_CHECKED) for kind in ("train", "evaluate"))
     runs = [run for run in chain(*kinds) if _reads(run.spec, upload)]
     if active := [run for run in runs if not run.state.ended]:
         st.warning(f"Run {active[0].id} still uses it. Wait until it ends, or cancel it.", icon=":material/lock:")
@@ -124,7 +124,7 @@ def _use(prefix: str, path: Path, kind: str) -> None:
     st.session_state[spec_form.key(prefix, "data_kind")] = kind
 
 
-def _unpacked(prefix: str, file: Any) -> str:
+def _unpack_and_use(prefix: str, file: Any) -> str:
     """Unpack a file into a folder named by content and owner, and use it as data. Return the error message, if any."""
     owner = backend.user().email
     digest = sha256(owner.encode())  # each user has a copy, so that nobody deletes another one's data

@@ -21,8 +21,8 @@ from engine.specs import BenchmarkSpec, ModelName
 from pages.compare import timings
 from pages.compare import values as values_view
 from pages.shared import backend, calibrate, launch, speeds
-from pages.shared.comparison_link import BIND
 from pages.shared.form.link import form_link
+from pages.shared.form.spec_form import BIND
 from pages.shared.rerun import fold
 from pages.shared.table import results_table
 from pages.shared.text import plain
@@ -45,15 +45,15 @@ def draw(names: Sequence[str]) -> None:
 
 
 def _devices(names: Sequence[str]) -> None:
-    """Draw the models on all known devices side by side, with images per joule and per unit of price as typed."""
+    """Draw the models on all known devices side by side. Power and price are typed by the user."""
     section = fold("Which device?", icon=":material/developer_board:", key="compare_devices")
     work = speeds.work()
     if section is None or work is None:
         return
     with section:
         devices = speeds.devices(speeds.timed())
-        own = frames.own_sizes(backend.catalogue())["image_size"]
-        keys = [(name, str(own[name])) for name in names if name in own.index]
+        sizes = frames.own_sizes(backend.catalogue())["image_size"]
+        keys = [(name, str(sizes[name])) for name in names if name in sizes.index]
         frame = estimates.side_by_side(devices, work[work.index.isin(keys)])
         if frame.empty:
             st.caption("The catalogue has no complete count of these models.")
@@ -115,15 +115,15 @@ def _costs(names: Sequence[str]) -> str:
     """Draw the costs and return the name of the baseline."""
     catalogue = backend.catalogue()
     st.header("Costs", anchor=False)
-    own = frames.own_sizes(catalogue[catalogue["name"].isin(list(names))])
-    if remarks := [f"{name}: {remark}" for name, remark in own["remark"].loc[list(names)].items() if remark]:
+    rows = frames.own_sizes(catalogue[catalogue["name"].isin(list(names))])
+    if remarks := [f"{name}: {remark}" for name, remark in rows["remark"].loc[list(names)].items() if remark]:
         st.warning("  \n".join(map(plain, remarks)), icon=":material/warning:")
-    sizes = {name: f"at {own.loc[name].to_dict()['image_size']} px" for name in names}
-    counted = catalog.describe(shipped.versions(backend.settings().catalog_dir))
+    sizes = {name: f"at {rows.loc[name].to_dict()['image_size']} px" for name in names}
+    library_versions = catalog.describe(shipped.versions(backend.settings().catalog_dir))
     parts = ", ".join(f"{name} {size}" for name, size in sizes.items())
     caption = (
         f"Costs are per image (CLIP: image and text), each model at its own image size ({parts}). "
-        f"Counted with {counted}. "
+        f"Counted with {library_versions}. "
     )
     values = compare_values.of_catalogue(catalogue, names, COMPARABLE)
     return values_view.side_by_side(values, sizes, how="ratio", caption=plain(caption + values_view.CAPTIONS["ratio"]))

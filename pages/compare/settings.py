@@ -29,11 +29,10 @@ def draw(runs: Sequence[Run]) -> None:
     else:
         _table(differing.drop(columns="same"), "compare_settings", "Settings and environment that differ")
     if section := fold(f"{len(equal)} settings are the same", icon=":material/drag_handle:", key="compare_alike"):
-        same = equal.drop(columns="same")
-        first = next(name for name in map(str, same) if name.startswith("run "))
+        run_column = next(name for name in map(str, equal) if name.startswith("run "))
         with section:
             _table(
-                same[[*settings.COLUMNS, first]].rename(columns={first: "value"}),
+                equal[[*settings.COLUMNS, run_column]].rename(columns={run_column: "value"}),
                 "compare_same",
                 "Settings and environment that are the same",
             )

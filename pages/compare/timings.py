@@ -13,7 +13,7 @@ from engine.store import Run
 from engine.words import in_words
 from pages.shared import backend, comparison_link, timed
 from pages.shared.chart.chart import chart
-from pages.shared.comparison_link import BIND
+from pages.shared.form.spec_form import BIND
 from pages.shared.table import download_table, results_table
 from pages.shared.text import plain
 
@@ -22,8 +22,8 @@ COLUMNS = (
     *("model", "run", "variant", "ms", "baseline_ms", "speedup", "speedup_low", "speedup_high", "verdict"),
     *("mode", "batch_size", "differs_in", "flags", "baseline_flags", "note"),
 )
-NAMED = 3
-"""Name at most this many timings of a flag."""
+MOST_NAMED = 3
+"""Maximum number of timings that are named beside a flag."""
 SPEEDUP = (
     "In each process, the ratio is the baseline's median / the row's median. The speed-up is the geometric mean of "
     "these ratios. It can differ from the ratio of the two times, because each time is a median over processes."
@@ -37,26 +37,26 @@ BETWEEN = (
 def draw(runs: Sequence[Run]) -> None:
     """Draw the comparison of timing runs of one kind."""
     store = backend.store()
-    timed = {run.id: _timed_rows(backend.settings().store_url, store.revision(), run.id) for run in runs}
-    all_rows = [entry for entries in timed.values() for entry in entries]
+    by_run = {run.id: _timed_rows(backend.settings().store_url, store.revision(), run.id) for run in runs}
+    all_rows = [entry for entries in by_run.values() for entry in entries]
     metrics = timings.metrics(entry.row for entry in all_rows)
     if not metrics:
         st.info("These runs have no timings to compare yet.", icon=":material/timer_off:")
         return
     st.header("Speed", anchor=False)
     with st.container(horizontal=True):
-        how = _how(len(runs))
+        how = _draw_row_choice(len(runs))
         metric = st.selectbox("Metric", metrics, format_func=METRICS.__getitem__, key="compare_figure", bind=BIND)
         if how == ALIKE:
             number = int(comparison_link.baseline([f"run {run.id}" for run in runs]).removeprefix("run "))
-            pairs = timings.matching_pairs(timed, number)
+            pairs = timings.matching_pairs(by_run, number)
         else:
             usable = {entry.name: entry for entry in all_rows if timings.milliseconds(entry.row, metric) is not None}
-            first = usable[comparison_link.baseline(list(usable), "Baseline row")]
-            number = first.run
-            pairs = [(first, entry) for entry in all_rows if entry is not first]
+            baseline = usable[comparison_link.baseline(list(usable), "Baseline row")]
+            number = baseline.run
+            pairs = [(baseline, entry) for entry in all_rows if entry is not baseline]
     if how == ALIKE:
-        _draw_unmatched(timed, pairs)
+        _draw_unmatched(by_run, pairs)
     if not pairs:
         return
     draw_ratios(pairs, metric, seed=next(getattr(run.spec, "seed", 0) for run in runs if run.id == number))
@@ -69,7 +69,7 @@ def _timed_rows(url: str, revision: int, run_id: int) -> list[Timed]:
     return timings.timed_rows(backend.store(), run, backend.folder(run))
 
 
-def _how(runs: int) -> str:
+def _draw_row_choice(runs: int) -> str:
     """Draw the choice of the rows to compare, and return it. For a single run it is always ALL."""
     if runs == 1:
         return ALL
@@ -96,9 +96,9 @@ def _draw_flags(shown: Sequence[Timed]) -> None:
     for flag, meaning in FLAGS.items():
         flagged = list(dict.fromkeys(entry.name for entry in shown if flag in entry.row.flags))
         if flagged:
-            more = [f"{len(flagged) - NAMED} more"] if len(flagged) > NAMED else []
-            which = "all timings" if len(flagged) == len(names) else ", ".join([*flagged[:NAMED], *more])
-            st.markdown(f":orange-badge[:material/flag: {in_words([flag])}] {plain(f'{which}. {meaning}')}")
+            more = [f"{len(flagged) - MOST_NAMED} more"] if len(flagged) > MOST_NAMED else []
+            subject = "all timings" if len(flagged) == len(names) else ", ".join([*flagged[:MOST_NAMED], *more])
+            st.markdown(f":orange-badge[:material/flag: {in_words([flag])}] {plain(f'{subject}. {meaning}')}")
 
 
 @st.cache_data(max_entries=32, show_spinner="Comparing samples")
@@ -114,10 +114,9 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
     timings_shown = [entry for pair in pairs[:MOST] for entry in pair]
     modified = [backend.modified_ns(entry.folder, entry.row.samples_file) for entry in timings_shown]
     ratios = _ratios(pairs[:MOST], metric, seed, modified)
-    several = ratios["run"].nunique() > 1
     drawn = ratios.dropna(subset=["speedup"])
     if len(drawn):
-        prefix = drawn["run"].map("run {}: ".format) if several else ""
+        prefix = drawn["run"].map("run {}: ".format) if ratios["run"].nunique() > 1 else ""
         figure = speed.speedups(drawn.assign(model=prefix + drawn["model"]), source=METRICS[metric])
         alt = "Speed-up of every row over its baseline, with 99 % intervals and verdicts"
         chart(figure, key="compare_speedups", alt=alt)

@@ -17,7 +17,7 @@ from engine.words import numbered_runs
 from pages.clip.curves import FOLDED, SMOOTH, curve_points
 from pages.compare import values as values_view
 from pages.shared.chart.chart import chart
-from pages.shared.comparison_link import BIND
+from pages.shared.form.spec_form import BIND
 from pages.shared.rerun import fold
 from pages.shared.table import download_table
 
@@ -68,8 +68,7 @@ def _points(runs: Sequence[Run]) -> pd.DataFrame:
 def _curves(points: pd.DataFrame, best: Mapping[str, int], *, recall: bool, clip_loss: bool) -> None:
     """Draw loss and accuracy as large charts and the other metrics as small ones, with one colour per run.
 
-    recall: whether recall at 1 is large if there is no zero-shot accuracy. clip_loss: as for
-    `training.large`.
+    recall: draw recall at 1 as a large chart if there is no zero-shot accuracy. clip_loss: as for `training.large`.
     """
     smooth = SMOOTH[
         st.segmented_control(

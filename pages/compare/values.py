@@ -16,15 +16,15 @@ from engine.store import Run
 from engine.words import plural
 from pages.shared import comparison_link
 from pages.shared.chart.chart import chart
-from pages.shared.comparison_link import BIND
+from pages.shared.form.spec_form import BIND
 from pages.shared.table import download_table, results_table
 
 FIRST = ("gmacs", "zeroshot_top1_percent", "acc1_percent", "image_to_text_r1_percent")
-"""Metrics that the chart shows first: the first one that the rows have."""
+"""The chart starts with the first of these metrics that the rows have."""
 CAPTIONS: dict[How, str] = {
     "ratio": "Ratios are relative to the baseline: 2 is twice as much. Counts are exact, so they have no interval.",
-    "difference": "A difference is the value minus the baseline's, for shares in percentage points. Each value comes "
-    "from one run with one seed.",
+    "difference": "A difference is the value minus the value of the baseline. Differences of shares are in percentage "
+    "points. Each value comes from one run with one seed.",
 }
 RATES = "Ratios are relative to the baseline: 2 is twice as much. Each rate is a median, shown without its spread."
 
@@ -55,7 +55,8 @@ def side_by_side(
 ) -> str:
     """Draw a chart of one metric and a table of all, and return the subject chosen as baseline.
 
-    values: compare_values.LONG. subjects: description of each run or model, by label. first: as FIRST.
+    values: frame with the columns compare_values.LONG. subjects: description of each run or model, by label. first: as
+    FIRST.
     """
     if values.empty:
         st.info("No values to compare yet.", icon=":material/table_view:")
@@ -67,7 +68,7 @@ def side_by_side(
         metric = st.selectbox("Metric", metrics, index, format_func=title, key="compare_figure", bind=BIND)
     frame = compare_values.beside(values, list(subjects), baseline, how)
     if (frame[list(subjects)].notna().sum(axis=1) < 2).all():
-        message = "No row is in more than one of these: models, image sizes, batch sizes or tasks differ."
+        message = "No row is in more than one of these columns: models, image sizes, batch sizes or tasks differ."
         st.info(message, icon=":material/info:")
     chart(
         compare.bars(
@@ -84,12 +85,12 @@ def side_by_side(
     shown = frame.assign(metric=frame["metric"].map(title))
     shown = shown.drop(columns="what") if (shown["what"] == "").all() else shown
     numbers = {name: st.column_config.NumberColumn(name, format="%.4g") for name in subjects}
-    against = compare_values.against(frame, list(subjects), baseline, how)
+    ratio_columns = compare_values.against(frame, list(subjects), baseline, how)
     format = "%.3g×" if how == "ratio" else "%+.3g"
     others = [name for name in subjects if name != baseline]  # a header with both names would be cut
     numbers |= {
         name: st.column_config.NumberColumn(f"{subject}, {how}", format=format, help=name)
-        for subject, name in zip(others, against, strict=True)
+        for subject, name in zip(others, ratio_columns, strict=True)
     }
     metric_column: dict[str, Any] = {"metric": st.column_config.Column("Metric", pinned=True)}
     config = metric_column | numbers

@@ -12,6 +12,7 @@ from engine.specs import DeviceSpec
 from pages.shared import backend, durations, launch
 from pages.shared.chart.chart import chart
 from pages.shared.form import spec_form
+from pages.shared.form.spec_form import BIND
 from pages.shared.table import download_table
 from pages.shared.text import plain
 
@@ -49,9 +50,9 @@ def draw_peaks(rates: pd.DataFrame) -> None:
         )
         return
     shown = timings_rates.readable(rates)
-    places = list(rates["where"].unique())
+    devices = list(rates["where"].unique())
     event = st.dataframe(
-        shown[["what", "rate", "at", "date", "flags", *(["where"] if len(places) > 1 else [])]],
+        shown[["what", "rate", "at", "date", "flags", *(["where"] if len(devices) > 1 else [])]],
         key="device_peaks",
         on_select="rerun",
         selection_mode="single-row",
@@ -106,21 +107,21 @@ def form() -> None:
 def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
     """Draw the roofline of one device."""
     st.header("Roofline", anchor=False)
-    places = list(dict.fromkeys([*rates["where"], *models["where"]]))
-    if not places:
+    devices = list(dict.fromkeys([*rates["where"], *models["where"]]))
+    if not devices:
         st.caption(
             "The roofline shows measured rates as lines and timed models as points. Measure the device and time models."
         )
         st.page_link("vision/page.py", label="Time models", icon=":material/timer:")
         return
-    where = places[0]
-    if len(places) > 1:
-        where = st.selectbox("Device", places, key="device_where", bind="query-params")
-    roofs, points = rates[rates["where"] == where], models[models["where"] == where]
+    device = devices[0]
+    if len(devices) > 1:
+        device = st.selectbox("Device", devices, key="device_where", bind=BIND)
+    roofs, points = rates[rates["where"] == device], models[models["where"] == device]
     chart(
         roofline(roofs, points, styles=backend.family_colours()),
         key="device_roofline",
-        alt=f"Roofline of {where}: {len(roofs)} measured rates and {len(points)} timed models",
+        alt=f"Roofline of {device}: {len(roofs)} measured rates and {len(points)} timed models",
     )
     if roofs.empty:
         st.caption("No rates of this device are measured yet, so the plot has no roof. Measure the device above.")

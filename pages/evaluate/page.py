@@ -34,6 +34,7 @@ FURTHER = {
     "Retrieval": ("recall_k",),
     "Execution": ("device", "precision", "batch_size", "workers", "threads", "seed", "reuse_features"),
 }
+# Maximum number of prompts in the preview.
 MOST_PROMPTS = 6
 
 
@@ -44,10 +45,10 @@ def draw_model() -> dict[str, Any]:
     models = clip_form.models(runs)
     values = {"model": spec_form.field(EvaluateSpec, "model", models, free=True, place=left)}
     run = runs.get(values["model"] or "")
-    offered = clip_form.weights(getattr(run.spec, "model", "") if run else values["model"] or "")
-    hint = "default: the best of the run" if run else "none: random weights; or choose, or type a tag"
+    weights = clip_form.weights(getattr(run.spec, "model", "") if run else values["model"] or "")
+    hint = "default: the best of the run" if run else "none: random weights; choose or type a tag"
     options: dict[str, Any] = {"free": True, "hint": hint, "place": right}
-    values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", offered, **options)
+    values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", weights, **options)
     if run:
         st.caption(plain(f"Run {run.id}: {run.name or run.spec.summary}"))
     elif runs:
@@ -117,8 +118,8 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
     return problems
 
 
-def _turn_off() -> None:
-    """Leave only the tasks that need no classes."""
+def _turn_off_class_tasks() -> None:
+    """Select only the task that needs no classes."""
     st.session_state[spec_form.key(PREFIX, "tasks")] = ["retrieval"]
 
 
@@ -127,9 +128,9 @@ def describe(spec: EvaluateSpec) -> str:
     time = f", {promise}" if (promise := durations.promise(spec)) else ""
     subject = f"run {spec.model}" if spec.model.isdecimal() else spec.model
     subject = subject if len(spec.subjects) == 1 else plural(len(spec.subjects), "model")
-    definite = references.resolve(backend.store(), backend.settings(), spec)
-    assert isinstance(definite, EvaluateSpec)
-    part = "the held-out share of " if definite.part("", "", definite.data).held_out else ""
+    resolved = references.resolve(backend.store(), backend.settings(), spec)
+    assert isinstance(resolved, EvaluateSpec)
+    part = "the held-out share of " if resolved.part("", "", resolved.data).held_out else ""
     more = f" and {plural(len(spec.sources) - 1, 'other data set')}" if len(spec.sources) > 1 else ""
     return f"Evaluates {subject} on {part}{short_name(spec.data)}{more}: {', '.join(spec.tasks)} on {spec.device}{time}"
 
@@ -148,9 +149,14 @@ def form() -> None:
         problems += find_problems(spec, preview)
         if not preview.summary.classes and set(spec.tasks) & set(TASK_NAMES):
             names = " and ".join(TASK_NAMES[task] for task in spec.tasks if task in TASK_NAMES)
-            st.button(f"Turn off {names}", icon=":material/toggle_off:", on_click=_turn_off, key="evaluate_turn_off")
-        needs, _ = clip_form.checks(spec, spec.batch_size)
-        ready = clip_form.draw_checks(needs)
+            st.button(
+                f"Turn off {names}",
+                icon=":material/toggle_off:",
+                on_click=_turn_off_class_tasks,
+                key="evaluate_turn_off",
+            )
+        checks, _ = clip_form.checks(spec, spec.batch_size)
+        ready = clip_form.draw_checks(checks)
         sentence = describe(spec) if ready else sentence
     button: dict[str, Any] = {"key": "evaluate_go", "label": "Evaluate", "icon": ":material/fact_check:"}
     launch.launch(spec if ready else None, problems, sentence=sentence, **button)

@@ -81,7 +81,7 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
             label = name.removesuffix(".csv").replace("_", " ").capitalize()
             file = f"evaluate-{run.id}-{name}"
             with menu:
-                download(label, partial(_guarded, folder / name, roots), file, icon=None, key=f"{name}_{run.id}")
+                download(label, partial(_read_guarded, folder / name, roots), file, icon=None, key=f"{name}_{run.id}")
     contents: dict[str, Any] = {}
     for row in rows:
         if row.confusion_file:
@@ -98,7 +98,7 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
 
 
 def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRow]]:
-    """Draw a table of all models and data sets. Return the run reduced to the chosen pair, and the rows of the pair."""
+    """Draw a table of all models and data sets. Return the run with only the chosen model and data, and its rows."""
     table = frames.evaluate(rows)[list(TABLE)]
     filled = [name for name in TABLE if table[name].replace("", None).notna().any()]
     config = {name: st.column_config.NumberColumn(label, format="percent") for name, label in SHARES.items()}
@@ -114,7 +114,7 @@ def _part_name(part: tuple[str, str, str]) -> str:
     return f"{model} from {checkpoint} on {data}" if checkpoint else f"{model} on {data}"
 
 
-def _guarded(path: Path, roots: Roots) -> str:
+def _read_guarded(path: Path, roots: Roots) -> str:
     """Return a table written by a run, with formulas escaped, so that a spreadsheet can open it safely."""
     with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8") as file:
         return tables.guarded(csv.reader(file))
@@ -131,8 +131,8 @@ def _metrics(row: EvaluateRow) -> None:
                 if (value := getattr(row, name)) is not None:
                     st.metric(title, f"{100 * value:.1f} %", width="content", help=HELP.get(name))
             for name, value in row.recalls.items():
-                way, _, rank = name.rpartition("_r")
-                title = f"{'Image → text' if way == 'image_to_text' else 'Text → image'} R@{rank}"
+                direction, _, rank = name.rpartition("_r")
+                title = f"{'Image → text' if direction == 'image_to_text' else 'Text → image'} R@{rank}"
                 st.metric(title, f"{100 * value:.1f} %", width="content")
             for name, title in NUMBERS.items():
                 if (value := getattr(row, name)) is not None:
@@ -227,12 +227,12 @@ def _predictions(run: Run, row: EvaluateRow) -> None:
         default = KINDS[0] if (~predictions["right"]).any() else KINDS[2]
         kind = st.segmented_control("Show", KINDS, default=default, **options)
         classes = sorted(set(predictions["true"]))
-        true = st.selectbox("True class", classes, index=None, placeholder="any", key=f"true_{run.id}")
+        true_class = st.selectbox("True class", classes, index=None, placeholder="any", key=f"true_{run.id}")
         limit = st.number_input("Images", 1, MOST_SHOWN, DEFAULT_SHOWN, key=f"many_{run.id}")
-    kept = predictions if kind == "All" else predictions[predictions["right"] == (kind == "Right")]
-    kept = kept[kept["true"] == true] if true else kept
-    st.caption(f"{len(kept):,} of {len(predictions):,} predictions, the most confident first.")
-    shown = kept.sort_values("confidence", ascending=False, kind="stable").head(limit)
+    chosen = predictions if kind == "All" else predictions[predictions["right"] == (kind == "Right")]
+    chosen = chosen[chosen["true"] == true_class] if true_class else chosen
+    st.caption(f"{len(chosen):,} of {len(predictions):,} predictions, the most confident first.")
+    shown = chosen.sort_values("confidence", ascending=False, kind="stable").head(limit)
     _grid(run, shown)
 
 

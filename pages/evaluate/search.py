@@ -25,7 +25,7 @@ SIMILARITY = (
 
 
 def draw(run: Run, file: str) -> None:
-    """Draw the search field and the images most similar to its text. file: with the embeddings of the run's spec."""
+    """Draw the search field and the images most similar to its text. file: name of the run's file of embeddings."""
     backend.answers().start()  # its imports take some seconds, so they start while the user types
     with st.container(horizontal=True, vertical_alignment="bottom"):
         text = st.text_input(

@@ -1,7 +1,7 @@
 """Filters of the list of runs, kept in the address."""
 
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 import streamlit as st
 
@@ -10,10 +10,10 @@ from engine.specs import Refused
 from engine.store import Filter, Store
 from engine.store.find import OUTCOMES, Order
 from pages.shared import backend, rerun
+from pages.shared.form.spec_form import BIND
 from pages.shared.text import show_error
 
 PREFIX = "runs"
-BIND: Final = "query-params"
 EMPTY: dict[str, Any] = {"text": "", "model": "", "device": None, "tags": [], "states": [], "kinds": [], "days": None}
 DAYS = {"today": 0, "since yesterday": 1, "last 7 days": 6, "last 30 days": 29}
 """Choices for the day of submission, with the number of days before today."""
@@ -26,6 +26,7 @@ ORDERS: dict[str, Order] = {
     "lowest latency": "latency",
 }
 LIVE = "50ms"
+"""Pause in typing after which the browser sends the text."""
 
 
 def key(name: str) -> str:
@@ -53,7 +54,7 @@ def _choices(url: str, revision: int) -> tuple[list[str], list[str]]:
 
 
 def _midnight(days: int) -> float:
-    """Return the midnight at which a day began, `days` days ago, in seconds since the epoch. Local time zone."""
+    """Return when the day `days` days ago began in the local time zone, in seconds since the epoch."""
     today = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
     return (today - timedelta(days=days)).timestamp()
 

@@ -9,8 +9,9 @@ from engine.report import frames
 from engine.report.export import bulk
 from engine.store import Filter, Run, State
 from engine.words import plural
-from pages.history.filters import BIND, clear, go_to_first_page, key
+from pages.history.filters import clear, go_to_first_page, key
 from pages.shared import backend, comparison_link, rerun, run_actions, sign_in, tour
+from pages.shared.form.spec_form import BIND
 from pages.shared.table import download_table, results_table
 
 SIZES = (25, 50, 100, 200)
@@ -49,14 +50,14 @@ def draw(filter: Filter) -> None:
 
 
 def _choose_columns() -> None:
-    """Draw the choice of the table's columns. `_table` leaves out those without a value."""
+    """Draw the choice of the table's columns. `_table` leaves out columns without values."""
     config = _config()
     with st.popover("Columns", icon=":material/view_column:"):
         st.pills(
             "Columns",
             [name for name in frames.RUN_COLUMNS if name in config],
             selection_mode="multi",
-            default=_shown(),
+            default=_default_columns(),
             key=key("columns"),
             bind=BIND,
             format_func=lambda name: config[name]["label"],
@@ -66,8 +67,8 @@ def _choose_columns() -> None:
     rerun.hold(key("columns"))
 
 
-def _shown() -> list[str]:
-    """Return the columns shown by default."""
+def _default_columns() -> list[str]:
+    """Return the columns shown by default: all but the last two, which are seldom needed."""
     return [name for name in frames.RUN_COLUMNS[:-2] if name in _config()]
 
 
@@ -116,17 +117,17 @@ def _table(runs: list[Run]) -> list[int]:
     frame = frames.runs(runs)  # not cached, because the duration of a running run changes
     frame["state"] = [f"{_mark(run)} {run.outcome}" for run in runs]
     shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
-    chosen, config = st.session_state.get(key("columns"), _shown()), _config()
-    filled = [name for name in chosen if name in config and not all(map(_is_empty, frame[name]))]
+    chosen, config = st.session_state.get(key("columns"), _default_columns()), _config()
+    columns = [name for name in chosen if name in config and not all(map(_is_empty, frame[name]))]
     if key("table") not in st.session_state or rerun.through_history():
         st.session_state[SELECTED] = comparison_link.named(SELECTED)
-    selected = st.session_state[SELECTED]  # a message that was sent before the last click has an older address
+    selected = st.session_state[SELECTED]  # not from the address, which may be older than the last click
     options: dict[str, Any] = {"help": "Open this run.", "pinned": True, "width": 60, "type": "tertiary"}
     number = st.column_config.ButtonColumn("Run", key=key("open"), **options)
     return [
         int(run)
         for run in results_table(
-            shown[["id", *(name for name in frames.RUN_COLUMNS if name in filled)]],
+            shown[["id", *(name for name in frames.RUN_COLUMNS if name in columns)]],
             key=key("table"),
             alt="Runs on this page",
             pinned="id",

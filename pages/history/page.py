@@ -18,16 +18,16 @@ from pages.shared.run_view import badge, progress, sentence
 from pages.shared.text import show_error
 
 TICK_S = 1
-# At most this many running and queued runs are shown above the list.
+# Maximum numbers of running and of queued runs shown above the list.
 MOST_ACTIVE, MOST_QUEUED = 50, 10
-OPEN = (State.QUEUED, *ACTIVE)
+UNFINISHED = (State.QUEUED, *ACTIVE)
 
 
 def _open_runs() -> tuple[list[Run], list[Run], int, int | None]:
-    """Return the running runs, the first queued ones, how many are queued, and the id of the last run that ended."""
-    opened, in_queue = backend.store(), Filter(states=(State.QUEUED,), order="oldest")
-    active = opened.runs(states=ACTIVE, limit=MOST_ACTIVE)
-    return active, opened.find(in_queue, limit=MOST_QUEUED), opened.count(in_queue), _last_ended(opened)
+    """Return the running runs, the first queued runs, the number of queued runs, and the id of the last ended run."""
+    store, in_queue = backend.store(), Filter(states=(State.QUEUED,), order="oldest")
+    active = store.runs(states=ACTIVE, limit=MOST_ACTIVE)
+    return active, store.find(in_queue, limit=MOST_QUEUED), store.count(in_queue), _last_ended(store)
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
@@ -44,7 +44,10 @@ def _last_ended(store: Store) -> int | None:
 
 
 def draw_open(ticking: bool, last_ended: int | None) -> None:
-    """Draw the running and queued runs. If runs have ended since, draw a button that refreshes the list."""
+    """Draw the running and queued runs. If other runs have ended, draw a button that refreshes the list.
+
+    ticking, last_ended: True if there were such runs, and the last run that had ended, when the page was drawn.
+    """
     shared = rerun.updates_itself()
     active, queued, count, newest_ended = (
         _shared_open_runs(backend.settings().store_url, backend.store().revision()) if shared else _open_runs()
@@ -122,7 +125,7 @@ def listing() -> None:
 run_actions.take_deleted()
 st.title("Runs", anchor=False)
 store = backend.store()
-busy = bool(store.runs(states=OPEN, limit=1))
+busy = bool(store.runs(states=UNFINISHED, limit=1))
 last_ended = _last_ended(store)
 st.fragment(rerun.in_turn(draw_open), run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
 listing()

@@ -50,20 +50,26 @@ def draw_head(name: ModelName, sizes: pd.DataFrame, accuracies: pd.DataFrame) ->
             if column in own and pd.notna(own[column]):
                 st.metric(title(column), digits(own[column]), width="content")
         if (best := model.headline(accuracies)) is not None:
-            at = ", ".join(filter(None, [best["pretrained"], f"{best['image_size']} px" * bool(best["image_size"])]))
-            help = f"Highest published value: {at}. Published by {best['source']}. The tab Published shows all values."
-            elsewhere = f" at {best['image_size']} px" if best["image_size"] not in ("", own["image_size"]) else ""
-            label = f"{best['label']} (%){elsewhere}"  # costs are those of the model's own size
+            origin = ", ".join(
+                filter(None, [best["pretrained"], f"{best['image_size']} px" * bool(best["image_size"])])
+            )
+            help = (
+                f"Highest published value: {origin}. Published by {best['source']}. The tab Published shows all values."
+            )
+            size_note = f" at {best['image_size']} px" if best["image_size"] not in ("", own["image_size"]) else ""
+            label = f"{best['label']} (%){size_note}"  # costs are those of the model's own size
             st.metric(label, f"{best['percent']:.2f}", width="content", help=plain(help))
-    counted = plain(catalog.describe(shipped.versions(backend.settings().catalog_dir)))
+    library_versions = plain(catalog.describe(shipped.versions(backend.settings().catalog_dir)))
     size = f" of {plain(own['image_size'])} px" if own["image_size"] else ""
-    tagged = [other for other in launch.families() if other.startswith(f"{name}.")]
+    tagged_names = [other for other in launch.families() if other.startswith(f"{name}.")]
     with_text = " with its text" if own["library"] == model.TRAINABLE else ""
-    st.caption(f"Costs of one image{size}{with_text}, counted by this program with {counted}. 1 MAC is 2 FLOPs.")
-    if tagged:
+    st.caption(
+        f"Costs of one image{size}{with_text}, counted by this program with {library_versions}. 1 MAC is 2 FLOPs."
+    )
+    if tagged_names:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption("Tags with ImageNet's 1,000 classes have a classifier of another size:", width="content")
-            for other in tagged:
+            for other in tagged_names:
                 st.page_link("model/page.py", label=plain(ModelName(other).model), query_params={"name": other})
 
 
@@ -112,25 +118,30 @@ def _actions(name: ModelName) -> None:
                 st.switch_page("compare/page.py", query_params={comparison_link.MODELS: ",".join([name, *others])})
 
 
-LATEST = 50
-"""Check at most this many profile runs for a table of modules, newest first."""
+MOST_RUNS = 50
+"""Maximum number of profile runs that are checked for a table of modules, newest first."""
 
 
 def draw_modules(name: ModelName) -> None:
-    """Draw the treemap and the table of modules. While a count started here is active, draw its progress instead."""
+    """Draw the treemap and the table of modules. While a count that this tab started is active, draw its progress."""
     linked = backend.linked_run()
-    if linked and linked.kind == "profile" and linked.spec == count_request(name) and _kept(linked, name) is None:
+    if (
+        linked
+        and linked.kind == "profile"
+        and linked.spec == count_request(name)
+        and _stored_modules(linked, name) is None
+    ):
         run_view.follow(linked, beside_form=True)
         if not linked.state.ended:
             return
-    result = latest(name)
+    result = latest_modules(name)
     if result is None:
         _draw_count_button(name)
         return
     run, row, frame = result
     with st.container(horizontal=True, vertical_alignment="center"):
-        at = f"at {row.image_size} px, batch {row.batch_size}"
-        st.caption(plain(f"Counted in run {run.id} on {run.created_at:%Y-%m-%d} {at}."), width="content")
+        setting = f"{row.image_size} px, batch {row.batch_size}"
+        st.caption(plain(f"Counted in run {run.id} on {run.created_at:%Y-%m-%d} at {setting}."), width="content")
         st.page_link("run/page.py", label=f"Run {run.id}", icon=":material/receipt_long:", query_params=_link(run))
         if st.button("Count again", key="model_recount", icon=":material/replay:", type="tertiary"):
             launch.start(count_request(name))
@@ -142,16 +153,16 @@ def count_request(name: ModelName) -> ProfileSpec:
     return ProfileSpec(models=(name,))
 
 
-def latest(name: ModelName) -> tuple[Run, ProfileRow, pd.DataFrame] | None:
+def latest_modules(name: ModelName) -> tuple[Run, ProfileRow, pd.DataFrame] | None:
     """Return the newest run that kept the modules of a model, with row and table; None if there is none."""
-    for run in by_model.runs(backend.store(), name, "profile", LATEST):
-        if (kept := _kept(run, name)) is not None:
-            return run, *kept
+    for run in by_model.runs(backend.store(), name, "profile", MOST_RUNS):
+        if (modules := _stored_modules(run, name)) is not None:
+            return run, *modules
     return None
 
 
-def _kept(run: Run, name: ModelName) -> tuple[ProfileRow, pd.DataFrame] | None:
-    """Return the first row of a model whose modules a run kept, with their table."""
+def _stored_modules(run: Run, name: ModelName) -> tuple[ProfileRow, pd.DataFrame] | None:
+    """Return the first row of a model with stored modules in a run, and the table of modules; None if there is none."""
     for row in backend.store().rows(run.id, name.model):
         if isinstance(row, ProfileRow) and row.name == name:
             file = row.detail_file or detail_name(row.library, row.model)

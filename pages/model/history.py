@@ -113,9 +113,20 @@ def draw_timings(name: ModelName) -> None:
 
 
 LATEST = 100
-"""Read at most this many trainings and as many evaluations, newest first."""
+"""Maximum number of trainings that are read, and of evaluations, newest first."""
 LABELS = {**CLIP_LABELS, "linear_probe_top1": "Linear probe top-1"}
-TRAINED = ("run", "date", "what", "state", *model.SHARES, "clip_val_loss", "data", "begins_with", "epochs", "seconds")
+TRAINING_COLUMNS = (
+    "run",
+    "date",
+    "what",
+    "state",
+    *model.SHARES,
+    "clip_val_loss",
+    "data",
+    "begins_with",
+    "epochs",
+    "seconds",
+)
 
 
 def draw_trainings(name: ModelName) -> None:
@@ -139,7 +150,7 @@ def draw_trainings(name: ModelName) -> None:
         shown,
         key="model_trainings",
         alt="Trainings and evaluations of this model, newest first",
-        columns=TRAINED,
+        columns=TRAINING_COLUMNS,
         config={column: options for column, options in config.items() if column in shown},
     )
     st.caption(
@@ -152,11 +163,11 @@ def draw_trainings(name: ModelName) -> None:
 
 
 def _trainings(name: ModelName) -> tuple[pd.DataFrame, bool]:
-    """Return the trainings and evaluations of a model, and whether there may be older ones."""
+    """Return the trainings and evaluations of a model, and True if there may be older ones."""
     store = backend.store()
-    found = [by_model.runs(store, name, kind, LATEST) for kind in ("train", "evaluate")]
-    frame = model.of_runs([(run, store.rows(run.id)) for runs in found for run in runs], name)
-    return frame, any(len(runs) >= LATEST for runs in found)
+    by_kind = [by_model.runs(store, name, kind, LATEST) for kind in ("train", "evaluate")]
+    frame = model.of_runs([(run, store.rows(run.id)) for runs in by_kind for run in runs], name)
+    return frame, any(len(runs) >= LATEST for runs in by_kind)
 
 
 FORMATS = {
@@ -174,14 +185,14 @@ def runs_table(
     if (click := st.session_state.get(f"{key}_open")) is not None:
         st.switch_page("run/page.py", query_params={"run": click.label})
     column = st.column_config
-    own: dict[str, Any] = {
+    run_columns: dict[str, Any] = {
         "run": column.ButtonColumn(
             "Run", help="Open this run.", pinned=True, width="small", type="tertiary", key=f"{key}_open"
         ),
     }
     for name, (heading, format) in FORMATS.items():
         make_column = column.DatetimeColumn if name == "date" else column.NumberColumn
-        own[name] = make_column(heading, format=format)
-    present = {name: own[name] for name in own if name in frame}
+        run_columns[name] = make_column(heading, format=format)
+    present = {name: entry for name, entry in run_columns.items() if name in frame}
     shown = frame.assign(run=frame["run"].astype(str))
     results_table(shown, key=key, alt=alt, pinned="run", columns=columns, config=present | dict(config or {}))

@@ -14,7 +14,9 @@ from pages.shared.chart.chart import chart
 from pages.shared.table import results_table
 from pages.shared.text import plain, size
 
-GIVEN_HELP = "Memory of another device, such as 24. The page then finds the largest batch size that should fit into it."
+OTHER_GB_HELP = (
+    "Memory of another device, such as 24. The page then finds the largest batch size that should fit into it."
+)
 
 
 def draw(name: ModelName, sizes: pd.DataFrame) -> None:
@@ -26,14 +28,20 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
     with st.container(horizontal=True):
         mode = st.segmented_control("Mode", list(memory.WAYS), default="inference", required=True, key="model_way")
         image_size = st.selectbox("Image size (px)", list(counted["image_size"]), key="model_memory_size", width=160)
-        given = st.number_input(
-            "Other device (GB)", 0.1, value=None, key="model_memory_gb", width=160, placeholder="none", help=GIVEN_HELP
+        other_gb = st.number_input(
+            "Other device (GB)",
+            0.1,
+            value=None,
+            key="model_memory_gb",
+            width=160,
+            placeholder="none",
+            help=OTHER_GB_HELP,
         )
     row = counted[counted["image_size"] == image_size].head(1)
     estimated = memory.estimate(row, mode)
     peaks = memory.peaks(history.timings(name)[0])
     peaks = peaks[(peaks["way"] == mode) & (peaks["image_size"] == image_size)]
-    available = _available_gb() | ({"other device": given} if given else {})
+    available = _available_gb() | ({"other device": other_gb} if other_gb else {})
     chart(memory.figure(estimated, peaks, available), key="model_memory", alt="Memory by batch size and data type")
     for device, gb in available.items():
         fits = memory.largest(estimated, gb)

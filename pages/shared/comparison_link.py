@@ -1,12 +1,13 @@
 """Read the compared runs or models from the page's address, and keep the address in step with the fields."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import streamlit as st
 
 from engine.store import Run
 from pages.shared import backend
+from pages.shared.form.spec_form import BIND
 from pages.shared.text import plain, quoted
 
 MOST = 8
@@ -15,7 +16,6 @@ RECENT = 200
 """The field offers this many newest runs. An older run can be typed by its number."""
 RUNS, MODELS = "compare_runs", "compare_models"
 WHAT = "compare_what"
-BIND: Final = "query-params"
 
 
 def named(parameter: str) -> list[str]:

@@ -21,6 +21,7 @@ from pages.shared.form.labels import default_hint, heading, name_in_sentence
 from pages.shared.text import quoted
 
 BIND: Final = "query-params"
+"""Value of `bind` for a field whose value is kept in the page's address."""
 Request = TypeVar("Request", bound=Spec)
 LONGEST_MESSAGE = 500
 """Maximum number of characters of an error message. A message may repeat a value from a link of any length."""
