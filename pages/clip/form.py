@@ -65,7 +65,7 @@ def data(spec: type[Spec], groups: Mapping[str, Sequence[str]]) -> tuple[dict[st
     values: dict[str, Any] = {"data": clip_data.field(spec)}
     columns, hints = clip_data.columns(spec.kind, values["data"])
     offered: dict[str, Any] = dict.fromkeys(clip_data.COLUMN_FIELDS, columns) if columns else {}
-    options: dict[str, Any] = {"opened": [clip_data.COLUMNS] if columns else [], "hints": hints}
+    options: dict[str, Any] = {"always_shown": [clip_data.COLUMNS] if columns else [], "hints": hints}
     values |= form_groups.draw(spec, groups, "Further settings of data", **options, **offered)
     preview = clip_data.preview(clip_data.source(spec_form.valid(spec, values)))
     clip_data.draw(preview)

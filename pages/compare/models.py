@@ -77,7 +77,7 @@ def _devices(names: Sequence[str]) -> None:
             devices,
             key="compare_devices_table",
             alt="Speed of each model on each device",
-            further=("per_joule", "per_price"),
+            extra_columns=("per_joule", "per_price"),
             config={
                 "per_joule": st.column_config.NumberColumn("Images/J", format="%.3g"),
                 "per_price": st.column_config.NumberColumn("Images/s per price", format="%.4g"),

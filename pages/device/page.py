@@ -148,5 +148,5 @@ with right:
     draw_peaks(rates)
 st.header("Measure again" if len(rates) else "Measure", anchor=False)
 form()
-launch.linked_run("device", "")
+launch.draw_linked_run("device", "")
 draw_roofline(rates, models)

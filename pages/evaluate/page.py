@@ -165,4 +165,4 @@ def form() -> None:
 st.title("Evaluate CLIP", anchor=False)
 st.caption("Measure how well a model or a training finds captions for images and classifies images.")
 form()
-launch.linked_run("evaluate", "Results appear here. Earlier evaluations are on the page Runs.")
+launch.draw_linked_run("evaluate", "Results appear here. Earlier evaluations are on the page Runs.")

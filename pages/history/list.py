@@ -119,8 +119,8 @@ def _table(runs: list[Run]) -> list[int]:
     shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
     chosen, config = st.session_state.get(key("columns"), _default_columns()), _config()
     columns = [name for name in chosen if name in config and not all(map(_is_empty, frame[name]))]
-    if key("table") not in st.session_state or rerun.through_history():
-        st.session_state[SELECTED] = comparison_link.named(SELECTED)
+    if key("table") not in st.session_state or rerun.is_history_navigation():
+        st.session_state[SELECTED] = comparison_link.parameter_values(SELECTED)
     selected = st.session_state[SELECTED]  # not from the address, which may be older than the last click
     options: dict[str, Any] = {"help": "Open this run.", "pinned": True, "width": 60, "type": "tertiary"}
     number = st.column_config.ButtonColumn("Run", key=key("open"), **options)

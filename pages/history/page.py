@@ -43,7 +43,7 @@ def _last_ended(store: Store) -> int | None:
     return next((run.id for run in store.runs(states=ENDED, limit=1)), None)
 
 
-def draw_open(ticking: bool, last_ended: int | None) -> None:
+def draw_open_runs(ticking: bool, last_ended: int | None) -> None:
     """Draw the running and queued runs. If other runs have ended, draw a button that refreshes the list.
 
     ticking, last_ended: True if there were such runs, and the last run that had ended, when the page was drawn.
@@ -127,7 +127,7 @@ st.title("Runs", anchor=False)
 store = backend.store()
 busy = bool(store.runs(states=UNFINISHED, limit=1))
 last_ended = _last_ended(store)
-st.fragment(rerun.in_turn(draw_open), run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
+st.fragment(rerun.in_turn(draw_open_runs), run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
 listing()
 storage()
 if backend.user().role >= Role.RUNNER:

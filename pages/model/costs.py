@@ -50,9 +50,8 @@ def draw_head(name: ModelName, sizes: pd.DataFrame, accuracies: pd.DataFrame) ->
             if column in own and pd.notna(own[column]):
                 st.metric(title(column), digits(own[column]), width="content")
         if (best := model.headline(accuracies)) is not None:
-            origin = ", ".join(
-                filter(None, [best["pretrained"], f"{best['image_size']} px" * bool(best["image_size"])])
-            )
+            size = f"{best['image_size']} px" if best["image_size"] else ""
+            origin = ", ".join(filter(None, [best["pretrained"], size]))
             help = (
                 f"Highest published value: {origin}. Published by {best['source']}. The tab Published shows all values."
             )
@@ -123,14 +122,9 @@ MOST_RUNS = 50
 
 
 def draw_modules(name: ModelName) -> None:
-    """Draw the treemap and the table of modules. While a count that this tab started is active, draw its progress."""
+    """Draw the treemap and the table of modules. While the linked run counts them, draw its progress."""
     linked = backend.linked_run()
-    if (
-        linked
-        and linked.kind == "profile"
-        and linked.spec == count_request(name)
-        and _stored_modules(linked, name) is None
-    ):
+    if linked and linked.spec == count_request(name) and _stored_modules(linked, name) is None:
         run_view.follow(linked, beside_form=True)
         if not linked.state.ended:
             return

@@ -19,7 +19,7 @@ FURTHER = {
 }
 
 
-CPU = ". fvcore traces the real model: it runs on the CPU with its weights in memory, not on meta."
+CPU_NOTE = ". fvcore traces the real model: it runs on the CPU with its weights in memory, not on meta."
 
 
 def devices(counter: str) -> list[str]:
@@ -33,11 +33,11 @@ def describe(spec: ProfileSpec) -> str:
     models = select(spec, launch.families())
     counts = len(models) * len(spec.points)
     time = f", {promise}" if (promise := durations.promise(spec, counts)) else ""
-    several = {"image size": spec.image_size, "batch size": spec.batch_size}
-    at = " and ".join(plural(len(values), name) for name, values in several.items() if len(values) > 1)
+    swept = {"image size": spec.image_size, "batch size": spec.batch_size}
+    at = " and ".join(plural(len(values), name) for name, values in swept.items() if len(values) > 1)
     return (
         f"Counts {plural(len(models), 'model')}{at and f' at {at}'} on {spec.device}{time}: {shortened(models, 3)}"
-        + CPU * (spec.counter != "torch" and spec.device == "cpu")
+        + CPU_NOTE * (spec.counter != "torch" and spec.device == "cpu")
     )
 
 
@@ -66,4 +66,4 @@ def form() -> None:
 st.title("Profile", anchor=False)
 st.caption("Count parameters, MACs, activations and memory of any open_clip, timm or torchvision model.")
 form()
-launch.linked_run("profile", "Results appear here. Earlier results are on the page Runs.")
+launch.draw_linked_run("profile", "Results appear here. Earlier results are on the page Runs.")

@@ -28,7 +28,7 @@ COLUMNS = (
     *("intensity", "weights_mb", "inference_peak_mb", "training_peak_mb", "status", "error", "notes", "seconds"),
 )
 BARS = ("gmacs", "mparams", "macts")
-SWEPT = ("gmacs", "macts", "inference_peak_mb", "training_peak_mb", "traffic_mb", "intensity", "fvcore_gmacs")
+SWEEP_METRICS = ("gmacs", "macts", "inference_peak_mb", "training_peak_mb", "traffic_mb", "intensity", "fvcore_gmacs")
 
 
 def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
@@ -51,13 +51,13 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
             st.caption(f":material/error: {failed} of {len(frame)} could not be counted. See the column error.")
     if len(frame) - failed > 1:
         _comparison(run, frame.assign(name=names))
-    places = {(row.name, row.image_size, row.batch_size): row for row in rows}
+    by_key = {(row.name, row.image_size, row.batch_size): row for row in rows}
     keys = zip(frame["library"] + ":" + frame["model"], frame["image_size"], frame["batch_size"], strict=True)
-    by_name = {name: places[key] for name, key in zip(names, keys, strict=True)}
+    by_name = {name: by_key[key] for name, key in zip(names, keys, strict=True)}
     cards = [by_name[name] for name in selected or (list(names) if len(rows) == 1 else [])]
     if not cards:
-        kept = any(row.detail_file for row in rows)
-        st.caption(f"Select rows to see {'modules, ' * kept}operators and what was not counted.")
+        has_modules = any(row.detail_file for row in rows)
+        st.caption(f"Select rows to see {'modules, ' * has_modules}operators and what was not counted.")
     for row in cards:
         card(run, row)
 
@@ -103,7 +103,7 @@ def _comparison(run: Run, frame: pd.DataFrame) -> None:
 
 
 def _sweep(run: Run, frame: pd.DataFrame, swept: Sequence[str], source: str) -> None:
-    columns = [column for column in SWEPT if frame[column].notna().any()]
+    columns = [column for column in SWEEP_METRICS if frame[column].notna().any()]
     with st.container(horizontal=True):
         x = st.selectbox("X axis", swept, format_func=title, key=f"sweep_x_{run.id}", bind=BIND, width=200)
         y = st.selectbox("Y axis", columns, format_func=title, key=f"sweep_y_{run.id}", bind=BIND, width=300)
@@ -142,8 +142,8 @@ def card(run: Run, row: ProfileRow) -> None:
     """Draw one model: its main values, and tabs with details."""
     name = f"{row.library}:{row.model}"
     with st.container(border=True):
-        at = f" at {row.image_size} px" * bool(row.image_size) + f", batch {row.batch_size}" * (row.batch_size > 1)
-        st.header(plain(name + at), anchor=False)
+        setting = f" at {row.image_size} px" * bool(row.image_size) + f", batch {row.batch_size}" * (row.batch_size > 1)
+        st.header(plain(name + setting), anchor=False)
         if row.status != "ok":
             st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
             return
@@ -193,7 +193,8 @@ def _modules(run: Run, row: ProfileRow, tag: str) -> None:
     if frame is None:
         st.caption("This run kept no table of modules. A new count of this model alone keeps it.")
         if st.button("Count this model again", key=f"detail_{tag}", icon=":material/account_tree:"):
-            _again(run, row, **({"counter": "both"} if row.counter == "fvcore" else {}))  # fvcore knows no modules
+            # fvcore does not count by module.
+            _count_again(run, row, **({"counter": "both"} if row.counter == "fvcore" else {}))
         return
     module_map.draw(frame, tag, f"{row.model}-{row.image_size}-batch{row.batch_size}-modules")
 
@@ -227,13 +228,13 @@ def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
         return
     st.caption("fvcore traces the real model on the CPU, with its weights in memory. A table explains each difference.")
     if st.button("Cross-check with fvcore", key=f"check_{tag}", icon=":material/compare_arrows:"):
-        _again(run, row, counter="both", device="cpu")
+        _count_again(run, row, counter="both", device="cpu")
 
 
-def _again(run: Run, row: ProfileRow, **changes: Any) -> None:
+def _count_again(run: Run, row: ProfileRow, **changed_fields: Any) -> None:
     """Submit a count of this one model with some fields changed, and open the run."""
     place = {"models": row.name, "image_size": row.image_size, "batch_size": row.batch_size}
     if not run.spec.model_dump()["image_size"]:
         del place["image_size"]
-    fields = run.spec.model_dump() | place | changes
+    fields = run.spec.model_dump() | place | changed_fields
     run_view.submit_and_open(ProfileSpec.model_validate(fields))

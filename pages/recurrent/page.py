@@ -42,7 +42,7 @@ FURTHER = {
     "Processes": ("replicates", "publishable", "threads", "seed"),
     "TorchScript": ("fuser", "executor", *KNOBS),
 }
-MOST_NAMED = 8  # a sentence names at most this many runners
+MOST_NAMED = 8  # maximum number of runners that the sentence beside the button names
 
 
 def describe(spec: RecurrentSpec) -> str:
@@ -51,9 +51,9 @@ def describe(spec: RecurrentSpec) -> str:
     chosen, processes = spec.chosen, plural(spec.processes, "fresh process", "es")
     if len(spec.comparisons) > 1:
         processes += " per network and size" if spec.swept else " per network"
-    swept = f", {spec.sweep.replace('_', ' ')} {', '.join(map(str, spec.swept))}" if spec.swept else ""
+    sizes = f", {spec.sweep.replace('_', ' ')} {', '.join(map(str, spec.swept))}" if spec.swept else ""
     return (
-        f"Times {plural(len(chosen), 'runner')} forward and backward{swept} on {spec.device} in "
+        f"Times {plural(len(chosen), 'runner')} forward and backward{sizes} on {spec.device} in "
         f"{processes}, {time}: {shortened(chosen, MOST_NAMED)}"
     )
 
@@ -84,13 +84,13 @@ def memory(spec: RecurrentSpec) -> tuple[str, bool]:
     return estimate + (": will not fit" if need > available else ""), need > available
 
 
-def first_visit() -> None:
+def prefill_on_first_visit() -> None:
     """Select the preset for CPUs on the first visit to a machine without CUDA, unless a link sets fields."""
     if f"{PREFIX}_seen" in st.session_state:
         return
     st.session_state[f"{PREFIX}_seen"] = True
-    linked = any(name.startswith(f"{PREFIX}_") for name in st.query_params)
-    if not linked and not any(device_there(device).startswith("cuda") for device in launch.devices()):
+    has_linked_fields = any(name.startswith(f"{PREFIX}_") for name in st.query_params)
+    if not has_linked_fields and not any(device_there(device).startswith("cuda") for device in launch.devices()):
         presets.prefill(PREFIX, PRESETS["Small, for a CPU"])
 
 
@@ -106,7 +106,7 @@ def shapes() -> dict[str, Any]:
 
 
 def baselines(values: dict[str, Any]) -> list[str]:
-    """Return the runners that can be the baseline: those chosen in the form."""
+    """Return the runners that can be the baseline: the runners chosen in the form."""
     spec, _ = spec_form.build(RecurrentSpec, {name: values[name] for name in ("groups", "runners")})
     return list(spec.chosen) if isinstance(spec, RecurrentSpec) else []
 
@@ -122,14 +122,14 @@ def form() -> None:
     values |= groups.draw(RecurrentSpec, FURTHER, baseline=baselines(values))
     presets.draw(place, PREFIX, PRESETS, values)
     spec, problems = spec_form.build(RecurrentSpec, values)
-    sentence, beside, doubtful = "", "", False
+    sentence, note, warn = "", "", False
     if isinstance(spec, RecurrentSpec):
         sentence = describe(spec)
-        beside, doubtful = memory(spec)
+        note, warn = memory(spec)
         for message in warnings(spec):
             st.warning(plain(message), icon=":material/warning:")
     options: dict[str, Any] = {"key": "recurrent_go", "label": "Time", "icon": ":material/timer:"}
-    launch.launch(spec, problems, sentence=sentence, beside=beside, doubtful=doubtful, **options)
+    launch.launch(spec, problems, sentence=sentence, note=note, warn=warn, **options)
 
 
 st.title("Recurrent layers", anchor=False)
@@ -137,6 +137,6 @@ st.caption(
     "Time LSTM, GRU and RNN layers, forward and backward, with several *runners*: ways to run the same layer. Also "
     "some ResNets."
 )
-first_visit()
+prefill_on_first_visit()
 form()
-launch.linked_run("recurrent", "Results appear here. Earlier results are on the page Runs.")
+launch.draw_linked_run("recurrent", "Results appear here. Earlier results are on the page Runs.")

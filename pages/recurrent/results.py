@@ -25,7 +25,7 @@ from pages.shared.text import plain
 
 PASSES = {"forward_ms": "forward", "backward_ms": "backward", samples.TOTAL: "both"}
 """Name of each pass that can be compared, by its column in the samples."""
-CONSTANT = (
+SHOWN_IF_DIFFERENT = (
     *("family", "seq_length", "mini_batch", "input_size", "hidden_size", "num_layers", "image_size", "precision"),
     *("fuser", "executor", "tolerance"),
 )
@@ -54,14 +54,14 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw the results of the rows so far."""
     if not rows:
         expected = not run.state.ended and not run.cancel_requested
-        later = "No timings yet. Rows appear when all runners that are timed side by side are done."
-        st.caption(later if expected else "No timings.")
+        message = "No timings yet. Rows appear when all runners that are timed side by side are done."
+        st.caption(message if expected else "No timings.")
         return
     frame = frames.recurrent(rows)
     utilisation = timed.utilisation(run, rows)
     names = [_name(run, row) for row in rows]
     table = readable.table(frame, rows, utilisation).set_axis(names)
-    shown, alt = informative_columns(table, CONSTANT), "Timings, runner by runner"
+    shown, alt = informative_columns(table, SHOWN_IF_DIFFERENT), "Timings, runner by runner"
     config = {"model": st.column_config.TextColumn("Runner", pinned=True, width=180)}
     selected = results_table(shown, key=f"rows_{run.id}", alt=alt, columns=COLUMNS, selectable=True, config=config)
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -112,8 +112,8 @@ def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
 def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw a tab per chart that has data."""
     timed_rows = [row for row in rows if row.forward_ms is not None]
-    sampled = [row for row in timed_rows if row.samples_file]
-    groups = timings.groups(sampled)
+    with_samples = [row for row in timed_rows if row.samples_file]
+    groups = timings.groups(with_samples)
     contents: dict[str, Any] = {}
     if timed_rows:
         contents["Forward and backward"] = lambda: _bars(run, timed_rows)
@@ -121,7 +121,7 @@ def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
         contents["Speed-up"] = lambda: _speedups(run, groups)
     if timings.swept(timed_rows):
         contents["Sizes"] = lambda: _curves(run, timed_rows)
-    if sampled:
+    if with_samples:
         contents["Samples"] = lambda: _samples(run, groups)
     tabs(contents, key=f"charts_{run.id}")
 
@@ -147,9 +147,9 @@ def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:
 
 def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     """Draw the speed-up of every runner over a chosen baseline, computed from the samples."""
-    several = [name for name, members in groups.items() if len(members) > 1]
+    comparable = [name for name, members in groups.items() if len(members) > 1]
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        members = groups[_choose(run, "speedup", several)]
+        members = groups[_choose(run, "speedup", comparable)]
         by_runner = {row.model: row for row in members}
         default = next((row.baseline for row in members if row.baseline in by_runner), members[0].model)
         baseline = st.selectbox(
@@ -161,8 +161,9 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
         phase = _pass("phase", run)
     if timed.read(run, members[0]) is None:
         return
-    places = [Timed(run.id, backend.folder(run), row, _spec(run).publishable) for row in members]
-    pairs = [(places[members.index(by_runner[baseline])], place) for place in places if place.row.model != baseline]
+    entries = [Timed(run.id, backend.folder(run), row, _spec(run).publishable) for row in members]
+    first = entries[members.index(by_runner[baseline])]
+    pairs = [(first, entry) for entry in entries if entry.row.model != baseline]
     speedups = _ratios(pairs, phase, _spec(run).seed, timed.stamp(run, members[0]))
     if speedups.empty:
         message = f"No other runner can be compared with {baseline}. Both must have been timed in the chosen pass."
@@ -178,6 +179,7 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
 
 @st.cache_data(max_entries=32, show_spinner="Comparing samples")
 def _ratios(pairs: list[tuple[Timed, Timed]], phase: str, seed: int, stamp: int) -> pd.DataFrame:
+    """Return the ratios of rows whose samples were kept. stamp: time of the file of samples; a key of the cache."""
     ratios = timings.ratios(pairs, phase, seed=seed)
     with_samples = ratios[~ratios["note"].str.startswith("no interval: run")]
     return with_samples.dropna(subset=["speedup"]).assign(baseline=pairs[0][0].row.model)
@@ -188,8 +190,8 @@ def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:
     families: dict[str, list[RecurrentRow]] = {}
     for row in rows:
         families.setdefault(row.family, []).append(row)
-    varied = {family: members for family, members in families.items() if timings.swept(members)}
-    members = varied[_choose(run, "curves", list(varied))]
+    swept = {family: members for family, members in families.items() if timings.swept(members)}
+    members = swept[_choose(run, "curves", list(swept))]
     chart(
         recurrent.curves(frames.recurrent(members), size, source=timed.source(run)),
         key=f"curves_{run.id}",
@@ -209,7 +211,7 @@ def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     options = {"column": "runner", "phase": phase, "source": timed.source(run)}
     alt = f"Every sample over its round, {PASSES[phase]}, one panel per process"
     chart(speed.raw(frame, runners, **options), key=f"raw_{run.id}", alt=alt)
-    st.caption(timed.SAMPLES.format(one="runner"))
+    st.caption(timed.SAMPLES.format(subject="runner"))
 
 
 def _pass(place: str, run: Run) -> str:

@@ -15,10 +15,10 @@ def draw(run_id: int) -> None:
     """Draw the fields for tags and notes."""
     store = backend.store()
     run = backend.current_run(run_id)
-    fixed = not backend.may_change(run)
+    read_only = not backend.may_change(run)
     for field, value in (("tags", list(run.tags)), ("notes", run.notes)):
         if f"run_{field}_{run.id}" not in st.session_state:  # the field is drawn for the first time
-            st.session_state[_before(field, run.id)] = value
+            st.session_state[_base_key(field, run.id)] = value
     left, right = st.columns(2)
     left.multiselect(
         "Tags",
@@ -30,7 +30,7 @@ def draw(run_id: int) -> None:
         placeholder="Type or choose",
         on_change=_save,
         args=("tags", run.id),
-        disabled=fixed,
+        disabled=read_only,
     )
     right.text_area(
         "Notes",
@@ -41,7 +41,7 @@ def draw(run_id: int) -> None:
         placeholder="Purpose and findings of this run",
         on_change=_save,
         args=("notes", run.id),
-        disabled=fixed,
+        disabled=read_only,
     )
     if problem := st.session_state.pop(PROBLEM, ""):
         show_error(problem)
@@ -49,24 +49,24 @@ def draw(run_id: int) -> None:
         st.info("These notes were also changed elsewhere. Both texts were kept.", icon=":material/merge:")
 
 
-def _before(field: str, run_id: int) -> str:
-    """Return the key of the stored value that this session's changes of a field begin from."""
+def _base_key(field: str, run_id: int) -> str:
+    """Return the key of the stored value on which this session's changes of a field are based."""
     return f"run_stored_{field}_{run_id}"
 
 
 def _save(field: str, run_id: int) -> None:
-    """Save a field and show what is stored then, with changes of other sessions."""
+    """Save a field and show the stored value, which includes changes of other sessions."""
     store, key = backend.store(), f"run_{field}_{run_id}"
-    value, before = st.session_state[key], st.session_state[_before(field, run_id)]
+    value, base = st.session_state[key], st.session_state[_base_key(field, run_id)]
     try:
         if field == "tags":
-            added, removed = set(value) - set(before), set(before) - set(value)
+            added, removed = set(value) - set(base), set(base) - set(value)
             store.change_tags([run_id], add=[tag for tag in value if tag in added], remove=removed)
         else:
-            st.session_state[MERGED] = store.set_notes(run_id, value, before=before)
+            st.session_state[MERGED] = store.set_notes(run_id, value, before=base)
         run = store.run(run_id)
     except (Refused, LookupError) as refusal:
         st.session_state[PROBLEM] = str(refusal)
         return
     stored: list[str] | str = list(run.tags) if field == "tags" else run.notes
-    st.session_state[key] = st.session_state[_before(field, run_id)] = stored
+    st.session_state[key] = st.session_state[_base_key(field, run_id)] = stored

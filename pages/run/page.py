@@ -17,7 +17,7 @@ from pages.shared.rerun import PageEnd
 from pages.shared.table import download
 from pages.shared.text import quoted
 
-# The page shows this many lines from the end of the log.
+# Number of lines that the page shows from the end of the log.
 LOG_LINES = 400
 # Seconds between updates of log and environment while the run is active.
 TICK_S = 2
@@ -96,5 +96,5 @@ with st.container(horizontal=True):
             "import.",
         )
     if run.state.ended and backend.may_change(run) and st.button("Delete", icon=":material/delete:", key="run_delete"):
-        run_actions.request([run.id])
+        run_actions.request_deletion([run.id])
 run_actions.draw_dialog()

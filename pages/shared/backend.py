@@ -36,7 +36,7 @@ def _settings(environment: tuple[tuple[str, str], ...]) -> Settings:
 
 
 def user() -> User:
-    """Return who uses this page."""
+    """Return the user of this page."""
     return sign_in.user(settings())
 
 
@@ -117,7 +117,7 @@ def fetch_problem(run: Run) -> str:
 
 
 def checkpoints(run: Run) -> dict[Path, int]:
-    """Return the complete checkpoints of a run, as `complete` does; none while they are on a machine out of reach."""
+    """Return the complete checkpoints of a run, as `complete` does; none while their machine cannot be reached."""
     try:
         return complete(settings(), run)
     except mirror.Unreachable:
@@ -151,7 +151,7 @@ def family_colours() -> dict[str, Style]:
 
 
 def stamp(*folders: Path, files: str = "*.csv") -> tuple[int, ...]:
-    """Return the modification time of each of these files below the folders, in ns. It is a key for caches."""
+    """Return the modification times of the matching files below the folders, in ns, as a key for caches."""
     return tuple(path.stat().st_mtime_ns for folder in folders for path in sorted(folder.rglob(files)))
 
 
@@ -166,17 +166,17 @@ def _styles(folder: Path, stamp: tuple[int, ...]) -> dict[str, Style]:
 
 
 def published_accuracies() -> pd.DataFrame:
-    """Return all published accuracies, shipped and imported, as `match.read` does, of the catalogue's models.
+    """Return the published accuracies of the catalogue's models, shipped and imported, as `match.read` does.
 
     Changed files are read again.
     """
-    folder, counted = update.folder(settings()), settings().catalog_dir
-    return _accuracies(folder, counted, stamp(match.SHIPPED, folder, counted))
+    imports, catalog_dir = update.folder(settings()), settings().catalog_dir
+    return _accuracies(imports, catalog_dir, stamp(match.SHIPPED, imports, catalog_dir))
 
 
 @st.cache_data(max_entries=2, show_spinner="Reading published accuracies")
-def _accuracies(folder: Path, counted: Path, stamp: tuple[int, ...]) -> pd.DataFrame:
-    return match.with_tagged_models(match.read(folder), shipped.families(counted))
+def _accuracies(imports: Path, catalog_dir: Path, stamp: tuple[int, ...]) -> pd.DataFrame:
+    return match.with_tagged_models(match.read(imports), shipped.families(catalog_dir))
 
 
 @st.cache_data(max_entries=1, show_spinner="Reading published speeds")

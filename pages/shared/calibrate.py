@@ -17,12 +17,12 @@ def draw(key: str) -> None:
     """Draw the menu that queues a calibration. While one waits or runs, draw its progress instead."""
     if speeds.work() is None:
         return
-    run = _unfinished()
+    run = _unfinished_calibration()
     tick = run_view.TIMING_TICK_S if run else None
     st.fragment(_draw, run_every=tick, key=f"{key}_part")(key, run.id if run else None)
 
 
-def _unfinished() -> Run | None:
+def _unfinished_calibration() -> Run | None:
     states = [state for state in State if not state.ended]
     runs = backend.store().runs(kind="benchmark", states=states)
     return next((run for run in runs if run.name == estimates.CALIBRATION), None)
@@ -62,8 +62,8 @@ def _form(key: str) -> None:
     )
     device = st.selectbox("Device", launch.devices(), key=f"{key}_device")
     nodes = 1
-    if (most := launch.nodes_with(device)) > 1:
-        nodes = st.number_input("Nodes that share the models", 1, most, key=f"{key}_nodes")
+    if (most_nodes := launch.nodes_with(device)) > 1:
+        nodes = st.number_input("Nodes that share the models", 1, most_nodes, key=f"{key}_nodes")
     try:
         spec = estimates.calibration(work, device, batch_size=batch, nodes=nodes)
     except Refused as refusal:
@@ -76,10 +76,11 @@ def _form(key: str) -> None:
     label = f"Calibrate ({span(durations.timing_s(spec, spec.models))})"
     if st.button(label, key=f"{key}_go", icon=":material/timer:"):
         latest = backend.store().runs(kind="benchmark", limit=1)
-        once = f"{estimates.CALIBRATION} after {latest[0].id if latest else 0}"  # two presses at once make one run
+        # Two presses at once have the same key, so they make one run.
+        submit_key = f"{estimates.CALIBRATION} after {latest[0].id if latest else 0}"
         try:
-            if _unfinished() is None:
-                submit(backend.store(), backend.settings(), spec, name=estimates.CALIBRATION, key=once)
+            if _unfinished_calibration() is None:
+                submit(backend.store(), backend.settings(), spec, name=estimates.CALIBRATION, key=submit_key)
         except Refused as refusal:
             show_error(refusal)
             return

@@ -13,12 +13,12 @@ from pages.shared.text import plain, quoted
 MOST = 8
 """Maximum number of runs or models in one comparison. More columns do not fit on a screen."""
 RECENT = 200
-"""The field offers this many newest runs. An older run can be typed by its number."""
+"""Number of newest runs that the field offers. An older run can be typed by its number."""
 RUNS, MODELS = "compare_runs", "compare_models"
 WHAT = "compare_what"
 
 
-def named(parameter: str) -> list[str]:
+def parameter_values(parameter: str) -> list[str]:
     """Return the values of an address parameter, without duplicates.
 
     The parameter is a list such as `12,15`, or occurs several times.
@@ -29,7 +29,8 @@ def named(parameter: str) -> list[str]:
 
 def subject() -> str:
     """Draw the choice between runs and models and return it. The address sets the default."""
-    choice = st.query_params.get(WHAT) or ("models" if named(MODELS) and not named(RUNS) else "runs")
+    default = "models" if parameter_values(MODELS) and not parameter_values(RUNS) else "runs"
+    choice = st.query_params.get(WHAT) or default
     if choice not in ("runs", "models"):
         st.warning(plain(f"{quoted(choice)} cannot be compared. Choose runs or models."), icon=":material/warning:")
         choice = "runs"
@@ -45,7 +46,7 @@ def _switch() -> None:
 
 
 def _field(label: str, parameter: str, options: Iterable[str], chosen: list[str], **more: Any) -> list[str]:
-    """Draw the field of runs or models and return the chosen ones, without those that are too many.
+    """Draw the field of runs or models and return the chosen ones, at most MOST.
 
     options: offered besides the chosen ones. more: arguments of st.multiselect.
     """
@@ -70,8 +71,8 @@ def _field(label: str, parameter: str, options: Iterable[str], chosen: list[str]
 
 def runs() -> list[Run]:
     """Draw the field of runs and return the chosen ones in their order. Warn about numbers without a run."""
-    found = {number: backend.find_run(number) for number in named(RUNS)}
-    linked = {str(run.id): run for run in found.values() if run}
+    by_number = {number: backend.find_run(number) for number in parameter_values(RUNS)}
+    linked = {str(run.id): run for run in by_number.values() if run}
     existing = {str(run.id): run for run in backend.store().runs(limit=RECENT)} | linked
     # The labels are text, because the session keeps everything that format_func refers to. It must not keep the runs.
     labels = {number: _label(run) for number, run in existing.items()}
@@ -79,7 +80,7 @@ def runs() -> list[Run]:
         "Runs",
         RUNS,
         existing,
-        list(dict.fromkeys(str(run.id) if run else number for number, run in found.items())),
+        list(dict.fromkeys(str(run.id) if run else number for number, run in by_number.items())),
         format_func=lambda number: labels.get(number, number),
         accept_new_options=True,
         placeholder="Choose runs, or type a run's number",
@@ -101,7 +102,7 @@ def _label(run: Run) -> str:
 def models() -> list[str]:
     """Draw the field of models and return the chosen ones in their order. Warn about names not in the catalogue."""
     existing = dict.fromkeys(backend.catalogue()["name"])
-    chosen = _field("Models", MODELS, existing, named(MODELS), placeholder="Choose models")
+    chosen = _field("Models", MODELS, existing, parameter_values(MODELS), placeholder="Choose models")
     if unknown := [name for name in chosen if name not in existing]:
         names = ", ".join(name[:100] for name in unknown)
         message = f"The catalogue has no model {names}. Write names as library:model, such as timm:resnet50."

@@ -14,13 +14,13 @@ from pages.shared import backend
 from pages.shared.text import span
 
 MOST_SIMILAR = 3
-"""Estimate from at most this many runs, the latest ones."""
+"""Maximum number of runs that an estimate uses, the latest ones."""
 MOST_SEARCHED, MOST_AHEAD = 50, 20
-"""Search at most this many finished runs, and sum up at most this many that are ahead in the queue."""
+"""Maximum number of finished runs to search, and of runs ahead in the queue whose durations are added up."""
 
 
-def _finished(spec: Spec, *, similar: bool = False) -> list[Any]:
-    """Return finished runs of the kind, newest first, without contended ones if there are others.
+def _finished_runs(spec: Spec, *, similar: bool = False) -> list[Any]:
+    """Return finished runs of the kind, newest first. Contended runs are included only if there are no others.
 
     similar: only runs with the same pace.
     """
@@ -33,7 +33,7 @@ def _finished(spec: Spec, *, similar: bool = False) -> list[Any]:
 
 @st.cache_data(max_entries=300, show_spinner=False)
 def _facts(runs_dir: str, run_id: int) -> tuple[tuple[float, int], needs.Span, list[str]]:
-    """Return the work of a finished run as `needs.work` does, the time to start one of its processes, its models."""
+    """Return the work of a finished run (see `needs.work`), the time to start one of its processes, and its models."""
     rows = backend.store().rows(run_id)
     return needs.work(rows), needs.start_s(rows), list(dict.fromkeys(row.name for row in rows))
 
@@ -44,7 +44,7 @@ def expected_s(spec: Spec, amount: int | None = None) -> needs.Span | None:
     amount: number of models, or of steps of a training. None: as many as in the earlier runs.
     """
     seconds = []
-    for run in _finished(spec, similar=True)[:MOST_SIMILAR]:
+    for run in _finished_runs(spec, similar=True)[:MOST_SIMILAR]:
         work, _, _ = _facts(str(backend.settings().runs_dir), run.id)
         seconds.append(needs.rescaled_s(run.seconds() or 0.0, *work, amount))
     return needs.similar_s(seconds) if seconds else None
@@ -62,7 +62,7 @@ def timing_s(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) ->
     models: those that a benchmark times.
     """
     folder = str(backend.settings().runs_dir)
-    earlier = [(run, *_facts(folder, run.id)) for run in _finished(spec)[:MOST_SIMILAR]]
+    earlier = [(run, *_facts(folder, run.id)) for run in _finished_runs(spec)[:MOST_SIMILAR]]
     start = earlier[0][2] if earlier else needs.START_S
 
     def predict(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str]) -> needs.Span:
@@ -84,19 +84,19 @@ def timing(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) -> s
 def start_of(run: Run) -> str:
     """Return when a queued run is likely to start: `starts in 40 s to 2 min 10 s`, or `starts after run 7`."""
     store = backend.store()
-    found = store.find(Filter(states=(State.QUEUED, *ACTIVE), order="oldest"), limit=MOST_AHEAD)
+    unfinished = store.find(Filter(states=(State.QUEUED, *ACTIVE), order="oldest"), limit=MOST_AHEAD)
     order = store.queue_order()
-    before = order[: order.index(run.id)] if run.id in order else []
-    ahead = [other for other in found if other.state is not State.QUEUED or other.id in before]
+    ids_ahead = order[: order.index(run.id)] if run.id in order else []
+    ahead = [other for other in unfinished if other.state is not State.QUEUED or other.id in ids_ahead]
     ahead = [other for other in ahead if other.id != run.id and _excludes(other, run)]
     if not ahead:
         return "starts in a moment"
     total = needs.Span(0, 0)
     for other in ahead:
-        left = other.seconds_left() if other.state is not State.QUEUED else None
-        part = needs.similar_s([left]) if left is not None else expected_s(other.spec)
-        overdue = left == 0  # the run takes longer than was estimated
-        if part is None or overdue or len(found) == MOST_AHEAD:
+        remaining_s = other.seconds_left() if other.state is not State.QUEUED else None
+        part = needs.similar_s([remaining_s]) if remaining_s is not None else expected_s(other.spec)
+        overdue = remaining_s == 0  # the run takes longer than was estimated
+        if part is None or overdue or len(unfinished) == MOST_AHEAD:
             return f"starts after run {ahead[-1].id}"
         total += part
     return f"starts in {span(total)}"

@@ -18,8 +18,8 @@ def merging() -> bool:
 
 def merge_entries(*, report: bool = False) -> None:
     """Install the script that merges the history entries of one click. report: the browser reports it in a rerun."""
-    _draw(key="history", data={"report": report}, on_merging_change=_note)
+    _draw(key="history", data={"report": report}, on_merging_change=_record_merging)
 
 
-def _note() -> None:
+def _record_merging() -> None:
     st.session_state[MERGING] = True

@@ -38,7 +38,7 @@ def families() -> dict[ModelName, str]:
 
 
 def devices() -> list[str]:
-    """Return the devices of this machine from the last probe, and those of the cluster, on which something runs."""
+    """Return the devices on which models can run: of this machine by the last probe, then of the cluster."""
     machine = backend.store().machine()
     local = [device.name for device in machine.devices] if machine else ["cpu"]
     return local + [device for device in cluster_devices() if device_there(device) != "meta"]
@@ -91,7 +91,7 @@ def models_field(spec: type[Spec], groups: Sequence[str] = ()) -> list[str]:
         "Models",
         list(dict.fromkeys([*names, *st.session_state.get(key, [])])),
         key=key,
-        bind="query-params",
+        bind=spec_form.BIND,
         accept_new_options=True,
         filter_mode="contains",
         select_all=False,
@@ -102,7 +102,7 @@ def models_field(spec: type[Spec], groups: Sequence[str] = ()) -> list[str]:
     models = [*chips, *_long_list(spec_form.key(spec.kind, spec_form.LISTED))]
     if configs := st.session_state.get(configs_key, {}):
         text = f"and {plural(len(configs), 'configuration')} of the copied run: {', '.join(configs)}"
-        _removable(text, "Remove them", st.session_state.pop, configs_key)
+        _draw_removable(text, "Remove them", st.session_state.pop, configs_key)
     return models
 
 
@@ -118,11 +118,11 @@ def _long_list(key: str) -> list[str]:
         st.warning(plain(message), icon=":material/link_off:")
         return []
     text = f"and a list of {len(models)}: {shortened(models, 4)}"
-    _removable(text, "Remove the list", st.query_params.pop, key)
+    _draw_removable(text, "Remove the list", st.query_params.pop, key)
     return models
 
 
-def _removable(text: str, label: str, remove: Callable[..., Any], key: str) -> None:
+def _draw_removable(text: str, label: str, remove: Callable[..., Any], key: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(text)
         st.button(label, type="tertiary", icon=":material/close:", on_click=remove, args=(key, None))
@@ -136,13 +136,13 @@ def launch(
     label: str,
     icon: str,
     sentence: str,
-    beside: str = "",
-    doubtful: bool = False,
+    note: str = "",
+    warn: bool = False,
     sweep: Mapping[str, Spec] | None = None,
 ) -> None:
     """Draw the submit button, a sentence on what it does, the problems that disable it, and the equivalent command.
 
-    beside: a second line beside the button. doubtful: show that line as a warning. sweep: specs to submit together
+    note: a second line beside the button. warn: show the note as a warning instead. sweep: specs to submit together
     instead of `spec`, by the values that they set.
     """
     problems = [*problems, *([spec.device_refusal] if spec and spec.device_refusal else [])]
@@ -155,9 +155,9 @@ def launch(
     with button:
         pressed = st.button(label, type="primary", icon=icon, disabled=not ready, key=key)
         if not problems:
-            st.text(f"{sentence}\n{beside}" if beside and not doubtful else sentence, width="stretch")
-    if doubtful and not problems:
-        st.warning(plain(beside), icon=":material/memory:")
+            st.text(f"{sentence}\n{note}" if note and not warn else sentence, width="stretch")
+    if warn and not problems:
+        st.warning(plain(note), icon=":material/memory:")
     if spec is not None and not problems:
         verbatim(command(spec, sweep or ()), key=f"{key}_command")
         if pressed and sweep:
@@ -170,7 +170,7 @@ def submit_once(kind: str, specs: Sequence[Spec], submit: Callable[[str], list[i
     """Submit specs and return the numbers of their runs; none, with a message, if they are refused.
 
     Two clicks on one request get the same key, so they make one run. Once its runs have ended, the same request gets a
-    new key. kind: of the request; the session keeps the last one of each kind. submit: submits the specs with a key.
+    new key. kind: of the request; the session keeps the last one per kind. submit: submits the specs with a key.
     """
     digest = sha256("".join(spec.model_dump_json() for spec in specs).encode()).hexdigest()
     last: dict[str, Any] = st.session_state.get(f"{kind}_sent", {})
@@ -201,7 +201,7 @@ def start_sweep(specs: Mapping[str, Spec]) -> None:
         st.switch_page("compare/page.py", query_params={comparison_link.RUNS: ",".join(map(str, ids))})
 
 
-def linked_run(kind: str, empty: str) -> None:
+def draw_linked_run(kind: str, empty: str) -> None:
     """Draw the run that the address names, with live updates. empty: text shown when the address names no run."""
     run = backend.linked_run()
     if run and run.kind == kind:

@@ -22,18 +22,18 @@ def parameters() -> dict[str, list[str]]:
 
 
 def report(parameters: dict[str, list[str]], page: str) -> None:
-    """Show a warning with the values that no field of the page accepted, until those fields change.
+    """Show a warning with the values that no field of the page accepted, until these fields change.
 
     parameters: from `parameters`; by now Streamlit has removed refused values from the address. page: its path.
     """
-    before: dict[tuple[str, str], tuple[Any, str]] = st.session_state.get(LEFT_OUT, {})
+    earlier_warnings: dict[tuple[str, str], tuple[Any, str]] = st.session_state.get(LEFT_OUT, {})
     warnings = {
         (path, name): (value, line)
-        for (path, name), (value, line) in before.items()
+        for (path, name), (value, line) in earlier_warnings.items()
         if path == page and name in st.session_state and st.session_state[name] == value
     }
     for name, values in parameters.items():
-        if line := _left_out(name, values):
+        if line := _describe_refused(name, values):
             warnings[page, name] = st.session_state[name], line
     st.session_state[LEFT_OUT] = warnings
     if warnings:
@@ -43,33 +43,33 @@ def report(parameters: dict[str, list[str]], page: str) -> None:
         st.warning(plain(message), icon=":material/link_off:")
 
 
-def _left_out(name: str, values: list[str]) -> str:
+def _describe_refused(name: str, values: list[str]) -> str:
     """Return a line about the values that a field did not accept; empty if it accepted all of them."""
     if name not in st.session_state:
         return ""  # not a field: the page reads and checks this parameter itself
     current = st.session_state[name]
-    several = isinstance(current, list | tuple)
-    kept = st.query_params.get_all(name)
-    if kept == values and (several or len(values) == 1):
+    is_list = isinstance(current, list | tuple)
+    accepted = st.query_params.get_all(name)
+    if accepted == values and (is_list or len(values) == 1):
         return ""
-    lost = [value for value in values if not (_holds(current, value) or (several and value in kept))]
-    if not lost:
+    refused = [value for value in values if not (_holds(current, value) or (is_list and value in accepted))]
+    if not refused:
         return ""
-    if not several and _holds(current, values[-1]):
-        return f"{name} {quoted(lost[0])}: only the last of several values is used"
-    return f"{_problem(name, lost[0])}{f' (and {len(lost) - 1} more)' if len(lost) > 1 else ''}"
+    if not is_list and _holds(current, values[-1]):
+        return f"{name} {quoted(refused[0])}: only the last of several values is used"
+    return f"{_problem(name, refused[0])}{f' (and {len(refused) - 1} more)' if len(refused) > 1 else ''}"
 
 
-def _holds(held: Any, text: str) -> bool:
-    """Return True if a field has the value that the text means. The address omits a field that has its default."""
-    if isinstance(held, list | tuple):
-        return text == "" or text in map(str, held)
-    if isinstance(held, int | float) and not isinstance(held, bool):
+def _holds(value: Any, text: str) -> bool:
+    """Return True if the value of a field is what the text means. The address omits a field that has its default."""
+    if isinstance(value, list | tuple):
+        return text == "" or text in map(str, value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
         try:
-            return float(text) == held
+            return float(text) == value
         except ValueError:
             return False
-    return text == "" or text.lower() == str(held).lower()
+    return text == "" or text.lower() == str(value).lower()
 
 
 def _problem(name: str, text: str) -> str:

@@ -44,10 +44,12 @@ def draw(frame: pd.DataFrame, tag: str, stem: str) -> None:
     text, number = st.column_config.TextColumn, st.column_config.NumberColumn
     config = {
         "module": text("Module", pinned=True, width="medium"),
-        "output": text("Output", help="Shape of the output, batch first. Of several calls: the last."),
+        "output": text("Output", help="Shape of the output of the last call, batch first."),
         "kernel": text("Kernel", width="small"),
         "stride": text("Stride", width="small"),
-        "parameters": number("Parameters", format="localized", help="With all modules inside."),
+        "parameters": number(
+            "Parameters", format="localized", help="Parameters of the module and of all modules inside it."
+        ),
         "calls": number("Calls", format="%d", width="small"),
     }
     columns = [name for name in COLUMNS if name not in ("output", "kernel", "stride") or shown[name].any()]

@@ -13,6 +13,7 @@ from pages.shared import backend, rerun
 from pages.shared.text import show_error
 
 TICK_S = 0.5
+"""Seconds between checks for the answer."""
 
 
 def draw_answer(question: Question, key: str, draw: Callable[[dict[str, Any]], None], *, waiting: str) -> None:
@@ -20,11 +21,11 @@ def draw_answer(question: Question, key: str, draw: Callable[[dict[str, Any]], N
 
     key: of the stored answer and of the widgets. draw: draws the answer, which is JSON. waiting: text until it arrives.
     """
-    stored, digest = f"{key}_answer", sha256(question.model_dump_json().encode()).hexdigest()
-    last: tuple[str, Answer] | None = st.session_state.get(stored)
+    answer_key, digest = f"{key}_answer", sha256(question.model_dump_json().encode()).hexdigest()
+    last: tuple[str, Answer] | None = st.session_state.get(answer_key)
     if last is None or last[0] != digest:
         last = digest, backend.answers().ask(question)
-        st.session_state[stored] = last
+        st.session_state[answer_key] = last
     ticking = not last[1].done()
     st.fragment(_draw, run_every=TICK_S if ticking else None, key=key)(last[1], ticking, key, draw, waiting)
 

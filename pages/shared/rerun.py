@@ -29,11 +29,11 @@ def release(field: str) -> None:
 
 
 def page() -> None:
-    """Redraw the page, unless that could undo changes of the form; a later message of the timer will redraw it.
+    """Redraw the page, unless that could undo changes of the form; then a later message of the timer redraws it.
 
-    This message may carry stale values. Or it drew the form itself: the browser cannot have received those values yet,
-    and a second drawing would replace the one that tells it about values which were set here. Returns only if the page
-    is not redrawn.
+    A field whose value differs from the last drawn one may hold a stale value of the browser. A field drawn in this run
+    may have a new value that the browser has not received; a second drawing would replace the one that sends it.
+    Returns only if the page is not redrawn.
     """
     context = get_script_run_ctx()
     assert context is not None
@@ -49,7 +49,7 @@ def updates_itself() -> bool:
     return bool(context and context.fragment_ids_this_run)
 
 
-def through_history() -> bool:
+def is_history_navigation() -> bool:
     """Return whether Back or Forward of the browser asked for this drawing, so that the address decides."""
     context = get_script_run_ctx(suppress_warning=True)
     return bool(context and context.is_history_navigation)
@@ -60,7 +60,7 @@ _TURN = RLock()
 
 
 def in_turn(draw: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """Return the function of a fragment that updates itself, so that only one session of the server updates at a time.
+    """Return a fragment's function that lets only one session of the server update itself at a time.
 
     Otherwise 50 sessions that follow runs share the interpreter with a page that somebody opens, which takes seconds.
     The first draw of a fragment, with its page, does not wait.

@@ -17,7 +17,7 @@ from pages.shared.table import download_formats
 from pages.shared.text import show_error, size
 
 MOST_SCANNED = 2000
-"""Up to this many runs, folders are scanned without asking. Scanning more takes seconds."""
+"""With more runs, folders are scanned only on request, because that takes seconds."""
 USAGE_S, FOLDERS_S = 30, 600
 """Seconds until the database's totals and the scanned folders are read again."""
 
@@ -62,7 +62,7 @@ def clear_cache() -> None:
 
 def _folders(runs: int) -> None:
     """Draw the size of all files, with logs and checkpoints. With many runs, wait until the user asks for it."""
-    help = "Scanning the folders of this many runs takes several seconds."
+    help = f"Scanning the folders of more than {MOST_SCANNED:,} runs takes several seconds."
     if runs > MOST_SCANNED and not st.toggle("Scan all folders", key="runs_walk", help=help):
         return
     folders, others = _scan(str(backend.settings().runs_dir))
@@ -83,8 +83,8 @@ def _scan(folder: str) -> tuple[storage.Size, storage.Size]:
     return storage.folders(backend.settings())
 
 
-NAMED = 5
-"""The dialog names at most this many runs."""
+MOST_NAMED = 5
+"""Maximum number of runs that the dialog names."""
 REQUESTED, DONE = "runs_delete_asked", "runs_deleted"
 
 
@@ -93,7 +93,7 @@ def take_deleted() -> bool:
     return bool(st.session_state.pop(DONE, False))
 
 
-def request(run_ids: Sequence[int]) -> None:
+def request_deletion(run_ids: Sequence[int]) -> None:
     """Open the confirmation dialog. It stays open when the page is redrawn, until it is answered or dismissed."""
     st.session_state[REQUESTED] = list(run_ids)
 
@@ -116,14 +116,14 @@ def _dialog(run_ids: Sequence[int]) -> None:
     runs = [run for run_id in run_ids if (run := backend.find_run(run_id))]
     active = [run for run in runs if not run.state.ended]
     if active:
-        numbers = shortened([str(run.id) for run in active], NAMED)
+        numbers = shortened([str(run.id) for run in active], MOST_NAMED)
         message = f"{len(active)} of these {len(runs)} runs have not ended: {numbers}. Cancel them or leave them out."
         st.error(message, icon=":material/error:")
         return
-    for run in runs[:NAMED]:
+    for run in runs[:MOST_NAMED]:
         st.text(f"{run.id}  {run.name or run.spec.summary}")
-    if len(runs) > NAMED:
-        st.text(f"and {len(runs) - NAMED} more")
+    if len(runs) > MOST_NAMED:
+        st.text(f"and {len(runs) - MOST_NAMED} more")
     files = storage.of_runs(backend.settings(), list(run_ids))
     subject = "this run" if len(runs) == 1 else f"these {len(runs)} runs"
     if warning := references.deletion_warning(backend.store(), backend.settings(), run_ids):
@@ -174,14 +174,14 @@ def draw_actions(runs: Sequence[Run]) -> None:
     if st.session_state.pop(TAGGED, False):
         st.rerun()  # the filters must offer the new tags and apply them
     ids = [run.id for run in runs]
-    mixed = len({run.kind for run in runs}) > 1
-    stopped = [run.id for run in runs if run.state in RETRYABLE]
+    several_kinds = len({run.kind for run in runs}) > 1
+    retryable = [run.id for run in runs if run.state in RETRYABLE]
     may_change = all(map(backend.may_change, runs))
     with st.container(horizontal=True, vertical_alignment="center"):
         st.text(f"{len(runs)} selected" if runs else "None selected", width=90)
         download_formats(
             lambda format: bulk.written(bulk.rows(backend.store(), ids), format),
-            "rows.zip" if mixed else "rows.{}",
+            "rows.zip" if several_kinds else "rows.{}",
             key="runs_rows",
             label="rows",
             disabled=not runs,
@@ -189,16 +189,16 @@ def draw_actions(runs: Sequence[Run]) -> None:
         )
         tags = st.popover("Tag", icon=":material/label:", disabled=not (runs and may_change))
         if st.button(
-            f"Restart {len(stopped)}" if stopped else "Restart",
+            f"Restart {len(retryable)}" if retryable else "Restart",
             key="runs_retry",
             icon=":material/replay:",
-            disabled=not (stopped and may_change),
-            help="Queue the failed and cancelled runs of the selection again. Trainings resume. Timings of models run "
-            "the rest. The rows of other runs are replaced.",
+            disabled=not (retryable and may_change),
+            help="Queue the failed and cancelled runs of the selection again. Trainings resume. Timings of models skip "
+            "finished models. The rows of other runs are replaced.",
         ):
-            retry(stopped)
+            retry(retryable)
         if st.button("Delete", key="runs_delete", icon=":material/delete:", disabled=not (runs and may_change)):
-            request(ids)
+            request_deletion(ids)
         if len(runs) == 1:
             st.page_link("run/page.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(ids[0])})
         if 1 < len(runs) <= comparison_link.MOST:

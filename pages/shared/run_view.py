@@ -71,9 +71,9 @@ def actions(run: Run, beside_form: bool) -> None:
         backend.store().request_cancel(run.id)
         st.rerun(scope="fragment")
     if may_change and run.state in RETRYABLE:
-        _retries(run)
+        _draw_retries(run)
     if runner and (run.state in RETRYABLE or run.all_failed):
-        _again(run)
+        _draw_run_again(run)
     if may_change and run.state in (State.VANISHED, State.STOPPING):
         _declare_gone(run)
     if not beside_form:
@@ -81,23 +81,23 @@ def actions(run: Run, beside_form: bool) -> None:
 
 
 def _declare_gone(run: Run) -> None:
-    """Draw the button that declares a lost host gone and closes its attempts, such as those of an old container."""
-    lost = hosts.lost_host(backend.store(), backend.settings(), run.id)
-    if lost is None:
+    """Draw the button that declares a lost host, such as an old container, gone and closes its attempts."""
+    host = hosts.lost_host(backend.store(), backend.settings(), run.id)
+    if host is None:
         return
-    label = f"Declare {plain(lost.name)} gone"
-    others = f" This closes all its {len(lost.run_ids)} open runs." if len(lost.run_ids) > 1 else ""
-    help = f"No heartbeat for {duration(abs(lost.silent_s))}. Use this if the host will not come back.{others}"
+    label = f"Declare {plain(host.name)} gone"
+    others = f" This closes all its {len(host.run_ids)} open runs." if len(host.run_ids) > 1 else ""
+    help = f"No heartbeat for {duration(abs(host.silent_s))}. Use this if the host will not come back.{others}"
     if st.button(label, key=f"gone_{run.id}", icon=":material/link_off:", help=help):
         try:
-            hosts.declare_gone(backend.store(), backend.settings(), lost.id)
+            hosts.declare_gone(backend.store(), backend.settings(), host.id)
         except Refused as refusal:  # the host has sent a heartbeat since
             rerun.show_later(str(refusal), ":material/error:")
         jobs.ensure_scheduler(backend.settings(), backend.store())
         st.rerun()
 
 
-def _retries(run: Run) -> None:
+def _draw_retries(run: Run) -> None:
     if run.cause is Cause.OUT_OF_MEMORY and run.spec.half_batch is not None:
         half = run.spec.half_batch
         if st.button(f"Run again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
@@ -109,7 +109,7 @@ def _retries(run: Run) -> None:
         run_actions.retry([run.id])
 
 
-def _again(run: Run) -> None:
+def _draw_run_again(run: Run) -> None:
     help = "Start a new run with the same settings."
     if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help=help):
         submit_and_open(run.spec)
@@ -177,8 +177,8 @@ def sentence(run: Run, store: Store) -> str:
             return "loading PyTorch, about 10 s the first time"
         case State.RUNNING:
             remaining = run.seconds_left()
-            left = f", about {duration(remaining)} left" if remaining else ""
-            return f"{done}, {run.note} now{left}" if run.note else f"{done}{left}"
+            remaining_text = f", about {duration(remaining)} left" if remaining else ""
+            return f"{done}, {run.note} now{remaining_text}" if run.note else f"{done}{remaining_text}"
         case State.STOPPING:
             return f"stopping; {done}"
         case State.FINISHED:

@@ -55,7 +55,7 @@ def check(settings: Settings) -> None:
 
 
 def user(settings: Settings) -> User:
-    """Return who uses this page: the local user if sign-in is not configured, else whoever has signed in."""
+    """Return the user of this page: the local user without sign-in, else the signed-in user or NOBODY."""
     if not configured():
         return LOCAL
     claims = st.user.to_dict() if get_script_run_ctx(suppress_warning=True) else {}
@@ -69,15 +69,15 @@ def draw(settings: Settings) -> None:
     """
     if not configured():
         return
-    me = user(settings)
-    if me.role > Role.NONE:
-        st.sidebar.text(f"{me.email} ({me.role.word})")
+    visitor = user(settings)
+    if visitor.role > Role.NONE:
+        st.sidebar.text(f"{visitor.email} ({visitor.role.word})")
         st.sidebar.button("Sign out", icon=":material/logout:", key="sign_out", on_click=st.logout, type="tertiary")
         return
     st.title("Model Vitals", anchor=False)
     if st.user.get("is_logged_in"):
         name = st.user.get("email") or "This account"
-        reason = "has no role here" if me.email else "has no verified e-mail from its provider"
+        reason = "has no role here" if visitor.email else "has no verified e-mail from its provider"
         st.error(plain(f"{name} {reason}. Ask an administrator of this server."), icon=":material/block:")
         st.button("Sign out", icon=":material/logout:", key="sign_out", on_click=st.logout)
     else:

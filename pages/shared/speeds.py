@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from engine.estimate import work as counted
+from engine.estimate import work as estimate_work
 from engine.report.timings import estimates, stored
 from engine.report.timings.estimates import Device
 from engine.report.timings.stored import MOST_RUNS, Line
@@ -21,12 +21,12 @@ Stamp = tuple[int, ...]
 def work() -> pd.DataFrame | None:
     """Return the work of every counted model; None if the catalogue has no table of operators."""
     files = backend.settings().catalog_dir
-    return _work(files, backend.stamp(files)) if (files / counted.OPERATORS).is_file() else None
+    return _work(files, backend.stamp(files)) if (files / estimate_work.OPERATORS).is_file() else None
 
 
 @st.cache_resource(max_entries=2, show_spinner="Reading the counted operators")
 def _work(files: Path, stamp: Stamp) -> pd.DataFrame:
-    return counted.read(files)
+    return estimate_work.read(files)
 
 
 def timed() -> pd.DataFrame:
@@ -52,16 +52,16 @@ def _lines(store: str, run_id: int, revision: int, _run: Run) -> list[Line]:
 
 
 def devices(timed: pd.DataFrame) -> list[Device]:
-    """Return the devices whose speed can be estimated. timed: from `timed`, they are refitted when it changes."""
+    """Return the devices whose speed can be estimated. timed: from `timed`; a change refits the devices."""
     settings = backend.settings()
     if work() is None:
         return []
-    imported = backend.stamp(settings.device_dir, files="*.json")
-    return _devices(timed, backend.stamp(settings.catalog_dir), settings.device_dir, imported)
+    device_stamp = backend.stamp(settings.device_dir, files="*.json")
+    return _devices(timed, backend.stamp(settings.catalog_dir), settings.device_dir, device_stamp)
 
 
 @st.cache_resource(max_entries=2, show_spinner="Fitting the devices timed here")
-def _devices(timed: pd.DataFrame, counted: Stamp, folder: Path, imported: Stamp) -> list[Device]:
+def _devices(timed: pd.DataFrame, catalog_stamp: Stamp, folder: Path, device_stamp: Stamp) -> list[Device]:
     table = work()
     return [] if table is None else estimates.available(timed, table, folder)
 
@@ -75,12 +75,12 @@ def table(
     *,
     key: str,
     alt: str,
-    further: Sequence[str] = (),
+    extra_columns: Sequence[str] = (),
     config: dict[str, Any] | None = None,
 ) -> None:
     """Draw speeds on devices, each with its source, and what the sources mean. frame: from estimates.side_by_side.
 
-    further: columns to add, if they have values. config: as for results_table.
+    extra_columns: columns to add, if they have values. config: as for results_table.
     """
     shown = estimates.for_readers(frame, devices)
     column = st.column_config
@@ -88,12 +88,13 @@ def table(
         shown,
         key=key,
         alt=alt,
-        columns=[name for name in (*COLUMNS, *further) if name in shown and shown[name].notna().any()],
+        columns=[name for name in (*COLUMNS, *extra_columns) if name in shown and shown[name].notna().any()],
         config={
             "device": column.TextColumn("Device", width=350),
             "interval": column.TextColumn(
                 "90 % interval (ms)",
-                help="Of an estimated latency. It holds 90 % of models like those that the device was fitted to.",
+                help="Range of an estimated latency. It contains the latency of 90 % of models like those that the "
+                "device was fitted to.",
                 width=140,
             ),
             "error_percent": column.NumberColumn(

@@ -28,20 +28,17 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
     """Return the column configuration of a frame: headers with units, number formats and help texts."""
     config: dict[str, Any] = {}
     for column in frame.columns:
-        if column in QUANTITIES and not pd.api.types.is_numeric_dtype(
-            frame[column]
-        ):  # text: a value, or why it is missing
+        if column in QUANTITIES and not pd.api.types.is_numeric_dtype(frame[column]):
+            # A text is a value, or the reason why it is missing.
             config[column] = st.column_config.TextColumn(title(column), help=QUANTITIES[column].help, alignment="right")
         elif column in QUANTITIES:
+            header_width = 18 + round(5.4 * len(title(column)))  # in px: margins and the mean width of a letter
             config[column] = st.column_config.NumberColumn(
                 title(column),
                 help=QUANTITIES[column].help,
-                format="%.2f"
-                if column in ACCURACIES
-                else "%.3g",  # publishers give accuracies with two decimals or more
+                format="%.2f" if column in ACCURACIES else "%.3g",  # publishers give at least two decimals
                 alignment="right",
-                # as wide as the header
-                width=18 + round(5.4 * len(title(column))) if column in (*ACCURACIES, *MEASURED) else None,
+                width=header_width if column in (*ACCURACIES, *MEASURED) else None,
             )
         elif column in HELP:
             config[column] = st.column_config.Column(title(column), help=HELP[column])
@@ -56,9 +53,9 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
 def informative_columns(table: pd.DataFrame, constant: Sequence[str]) -> pd.DataFrame:
     """Return a table of timings without its empty columns. constant: columns to drop if all rows have one value."""
     filled = [name for name in table if table[name].replace(["", "–"], None).notna().any()]
-    same = [name for name in constant if table[name].nunique() == 1 and len(table) > 1]
+    unchanging = [name for name in constant if table[name].nunique() == 1 and len(table) > 1]
     trivial = [name for name, value in (("status", "ok"), ("samples", 0)) if (table[name] == value).all()]
-    return table[[name for name in filled if name not in (*same, *trivial)]]
+    return table[[name for name in filled if name not in (*unchanging, *trivial)]]
 
 
 def results_table(
@@ -157,8 +154,9 @@ def download_table(frame: Callable[[], pd.DataFrame], stem: str, *, key: str, la
 
     label: name of the table, if several tables are near the menu.
     """
-    content = lambda format: tables.FORMATS[format](frame())  # noqa: E731
-    return download_formats(content, f"{stem}.{{}}", key=key, label=label, **more)
+    return download_formats(
+        lambda format: tables.FORMATS[format](frame()), f"{stem}.{{}}", key=key, label=label, **more
+    )
 
 
 def from_rows(run: Run, make: Callable[[Sequence[Any]], Any]) -> Callable[[], Any]:

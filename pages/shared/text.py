@@ -13,7 +13,7 @@ from engine.report.timings.needs import Span
 from engine.specs import describe_error
 
 LONGEST_QUOTED = 60
-"""A message repeats at most this many characters of a text from a link."""
+"""Maximum number of characters of a text from a link that a message repeats."""
 
 
 def plain(text: str) -> str:
@@ -52,10 +52,10 @@ def duration(seconds: float) -> str:
 
 def span(seconds: Span) -> str:
     """Return a range of durations, rounded outwards: `40 s to 2 min 10 s`, `14 min to 31 min`."""
-    return f"{duration(_rounded(seconds.low, math.floor))} to {duration(_rounded(seconds.high, math.ceil))}"
+    return f"{duration(_round(seconds.low, math.floor))} to {duration(_round(seconds.high, math.ceil))}"
 
 
-def _rounded(seconds: float, to_integer: Callable[[float], int]) -> float:
+def _round(seconds: float, to_integer: Callable[[float], int]) -> float:
     """Round a duration to 10 s from one minute on, and to 1 min from ten minutes on."""
     if seconds < 60:
         return seconds

@@ -26,12 +26,12 @@ def card(
     values: Sequence[str],
     utilisation: float | None,
     conditions: Iterable[str],
-    further: Mapping[str, str] | None = None,
+    extra_values: Mapping[str, str] | None = None,
 ) -> None:
     """Draw everything known about one row.
 
     values: fields to show, in order. utilisation: FLOP utilisation as a share, or None if unknown. conditions: sizes
-    and settings of this kind of timing; settings common to all timings are added. further: other values, by title.
+    and settings of this kind of timing; settings common to all timings are added. extra_values: by title.
     """
     with st.container(border=True):
         st.header(plain(name), anchor=False)
@@ -39,7 +39,7 @@ def card(
             show_error(row.error, title=row.status.replace("_", " "))
         with st.container(horizontal=True):
             _values(row, values, utilisation)
-            for label, text in (further or {}).items():
+            for label, text in (extra_values or {}).items():
                 st.metric(label, text, width="content")
         for flag in row.flags:
             st.markdown(f":orange-badge[:material/flag: {flag.replace('_', ' ')}] {plain(FLAGS[flag])}")
@@ -81,8 +81,8 @@ def _verdict(row: TimedRow) -> None:
 def _device(row: TimedRow) -> list[str]:
     device = f"{row.device} ({row.device_name})" if row.device_name else row.device
     threads = f"{row.threads} threads" if row.threads else ""
-    tf32, tuned = ("on" if on else "off" for on in (row.tf32, row.cudnn_benchmark))
-    return [device, threads, f"TF32 {tf32}", f"cuDNN benchmark {tuned}"]
+    tf32, benchmark = ("on" if enabled else "off" for enabled in (row.tf32, row.cudnn_benchmark))
+    return [device, threads, f"TF32 {tf32}", f"cuDNN benchmark {benchmark}"]
 
 
 def _durations(row: TimedRow) -> list[str]:
@@ -115,10 +115,10 @@ def _sampling(row: TimedRow) -> list[str]:
 
 
 MANY_VERDICTS = 50
-"""At 99 % confidence, this many verdicts contain 0.5 false ones on average, so the caption mentions it."""
-DECIDED = ("faster", "slower", "no difference", "undecided")
+"""From this number on, the caption mentions false verdicts: at 99 % confidence, 50 contain 0.5 on average."""
+WITH_CONFIDENCE = ("faster", "slower", "no difference", "undecided")
 SAMPLES = (
-    "Each point is a sample. In every round each {one} is timed once, in random order; no sample is dropped. "
+    "Each point is a sample. In every round each {subject} is timed once, in random order; no sample is dropped. "
     "Each panel is a fresh process; differences between panels show the spread between processes."
 )
 
@@ -129,7 +129,7 @@ def source(run: Run) -> str:
 
 
 def utilisation(run: Run, rows: Sequence[BenchmarkRow | RecurrentRow]) -> list[float | None]:
-    """Return the share of the device's measured rate that each row reaches, in per cent."""
+    """Return the share (1 is all) of the device's measured rate that each row reaches, or None if unknown."""
     return rates.utilisation(rows, rates.rates(backend.store()), run.host)
 
 
@@ -143,10 +143,10 @@ def verdicts(frame: pd.DataFrame) -> None:
     """Explain the verdicts of a table and, if there are many, how many may be false."""
     present = [verdict for verdict in VERDICTS if (frame["verdict"] == verdict).any()]
     lines = [f"**{verdict}**: {plain(VERDICTS[verdict])}" for verdict in present]
-    decided = int(frame["verdict"].isin(DECIDED).sum())
-    if decided >= MANY_VERDICTS:
-        expected = (1 - CONFIDENCE) * decided
-        lines.append(f"Each verdict has 99 % confidence, so about {expected:.0f} of {decided} verdicts may be false.")
+    count = int(frame["verdict"].isin(WITH_CONFIDENCE).sum())
+    if count >= MANY_VERDICTS:
+        expected = (1 - CONFIDENCE) * count
+        lines.append(f"Each verdict has 99 % confidence, so about {expected:.0f} of {count} verdicts may be false.")
     st.caption("  \n".join(lines))
 
 

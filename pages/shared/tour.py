@@ -53,9 +53,9 @@ def open_steps() -> list[Step]:
 
 def draw() -> None:
     """Draw the link to the filled form of each step. Done steps are ticked."""
-    open_ = open_steps()
+    remaining = open_steps()
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption("First steps", width="content")
         for step in STEPS:
-            icon = step.icon if step in open_ else ":material/check_circle:"
+            icon = step.icon if step in remaining else ":material/check_circle:"
             form_link(step.spec, step.label, icon=icon, key=f"tour_{step.spec.kind}", help=step.help)

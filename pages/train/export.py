@@ -19,7 +19,7 @@ from pages.shared.table import download
 from pages.shared.text import show_error
 
 LARGEST_ZIP = 500_000_000
-"""Offer a folder of at most this many bytes as a zip, because the server holds it in memory."""
+"""Maximum size in bytes of a folder that is offered as a zip, because the server holds the zip in memory."""
 
 
 def draw(run: Run, rows: Sequence[TrainRow], name: str) -> None:
@@ -32,7 +32,7 @@ def draw(run: Run, rows: Sequence[TrainRow], name: str) -> None:
     folder = backend.folder(run) / "export" / f"{path.stem}_step_{step}"
     key = f"export_{run.id}_{folder.name}"
     if folder.is_dir():
-        _exported(folder, key)
+        _draw_folder(folder, key)
         return
     help = "Write the weights as safetensors with an open_clip configuration and a model card."
     pressed = st.button("Export for open_clip", icon=":material/deployed_code:", key=key, help=help)
@@ -40,11 +40,11 @@ def draw(run: Run, rows: Sequence[TrainRow], name: str) -> None:
         checkpoints.fetch(backend.settings(), run, name)
     if pressed or f"{key}_asked_answer" in st.session_state:
         question = model_card.export(run, rows, path, step, folder)
-        draw_answer(question, f"{key}_asked", lambda _: _exported(folder, key), waiting="Exporting.")
+        draw_answer(question, f"{key}_asked", lambda _: _draw_folder(folder, key), waiting="Exporting.")
 
 
-def _exported(folder: Path, key: str) -> None:
-    """Draw how to load the folder, and its download."""
+def _draw_folder(folder: Path, key: str) -> None:
+    """Draw the code that loads the folder, and the download of the folder."""
     st.caption("Exported as a folder that open_clip loads:")
     verbatim(f'open_clip.create_model_and_transforms("local-dir:{folder}")', key=f"{key}_code")
     size = sum(file.stat().st_size for file in folder.iterdir())

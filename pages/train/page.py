@@ -29,7 +29,9 @@ from pages.shared.rerun import fold
 from pages.shared.text import plain, quoted, show_error
 
 PREFIX = "train"
+# Fields that a preset resets to their defaults.
 DEFAULTS = {"pretrained": None, "epochs": None, "steps": None, "batch_size": None, "lr": None, "warmup": ""}
+# Fields that the other presets change, with the values of an ordinary training.
 TRAINED_WHOLE = {"lock_image": False, "overfit": False, "val_frequency": 1, "zeroshot_frequency": 1}
 
 
@@ -61,7 +63,7 @@ DATA = {
     "Held-out data": ("val_data", "val_fraction"),
     "Zero-shot": ("zeroshot_data", "classes", "templates"),
 }
-SCRATCH = "none: train from scratch; or choose, or type a tag"
+SCRATCH = "none: train from scratch; choose or type a tag"
 SWEEP_LABELS = {"lr": "Learning rates", "wd": "Weight decays", "seed": "Seeds"}
 FURTHER = {
     "Model": ("image_size", "context_length", "patch_dropout"),
@@ -121,8 +123,8 @@ def sweep_fields() -> dict[str, list[str]]:
 
 
 def _sweep_values(place: Any, name: str, key: str) -> list[str]:
-    """Draw the values to sweep of one field, and what is wrong with them. Return them."""
-    values = sweep.split(place.text_input(SWEEP_LABELS[name], key=key, bind="query-params"))
+    """Draw the values to sweep of one field and the problems with them. Return the values."""
+    values = sweep.split(place.text_input(SWEEP_LABELS[name], key=key, bind=spec_form.BIND))
     for value in values:
         if problem := spec_form.problem(TrainSpec, name, value):
             place.error(plain(f"{quoted(value)}: {problem}"), icon=":material/error:")
@@ -134,10 +136,10 @@ def draw_checks(spec: TrainSpec, counts: Data) -> bool:
     checks, plan = report_checks.checks(spec, counts), schedule(spec, counts.train)
     checks += [report_checks.Check("ok", text)] if (text := other_rate(spec)) else []
     if plan.steps_per_epoch:
-        needs, has_memory = clip_form.checks(spec, plan.batch_size)
-        checks += needs
-        floor = report_checks.memory(spec, backend.catalogue(), launch.device_memory_gb(spec.device))
-        checks += [floor] if floor and not has_memory else []
+        more_checks, has_memory = clip_form.checks(spec, plan.batch_size)
+        checks += more_checks
+        least_memory = report_checks.memory(spec, backend.catalogue(), launch.device_memory_gb(spec.device))
+        checks += [least_memory] if least_memory and not has_memory else []
     if spec.precision in ("auto", "fp32") and (advice := launch.bf16_advice(spec.device, "Precision amp_bf16")):
         checks.append(report_checks.Check("ok", advice))
     return clip_form.draw_checks(checks)
@@ -210,17 +212,17 @@ def count_pairs(values: dict[str, Any], preview: data.Preview) -> tuple[Data | N
 @st.fragment
 def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
-    place = st.container()
+    presets_place = st.container()
     values, preview = clip_form.data(TrainSpec, DATA)
     counts, problem = count_pairs(values, preview)
-    model = st.container()
+    model_place = st.container()
     values |= groups.draw(TrainSpec, FURTHER)
-    strip = st.container()
+    images_place = st.container()
     values["configs"] = files.draw_configurations(PREFIX)
-    with model:  # drawn after the uploads, whose configurations are in its list of models
+    with model_place:  # drawn after the uploads, whose configurations are in its list of models
         values |= settings(values["configs"], counts.train if counts else 0)
-    presets.draw(place, PREFIX, PRESETS, values)
-    with model:
+    presets.draw(presets_place, PREFIX, PRESETS, values)
+    with model_place:
         swept = sweep_fields()
     spec, problems = spec_form.build(TrainSpec, values)
     problems += [problem] if problem else []
@@ -229,7 +231,7 @@ def form() -> None:
         and preview.summary
         and images.augmentation(spec) != images.augmentation(TrainSpec())
     ):
-        with strip:
+        with images_place:
             draw_augmented(spec)
     specs: dict[str, Spec] = {}
     if isinstance(spec, TrainSpec):
@@ -241,7 +243,7 @@ def form() -> None:
     if isinstance(spec, TrainSpec) and counts:
         ready = draw_checks(spec, counts)
         sentence = describe(spec, counts) if ready else sentence
-        sentence += f", once for each of {'; '.join(specs)}. Compare opens on them" if specs and ready else ""
+        sentence += f", once for each of {'; '.join(specs)}. Compare then shows these runs" if specs and ready else ""
     label = f"Train {len(specs)} runs" if specs else "Train"
     button: dict[str, Any] = {"key": "train_go", "label": label, "icon": ":material/model_training:"}
     launch.launch(spec if ready else None, problems, sentence=sentence, sweep=specs, **button)
@@ -249,7 +251,7 @@ def form() -> None:
 
 st.title("Train CLIP", anchor=False)
 st.caption("Train or fine-tune CLIP briefly on your own images and captions, or on the included handwritten digits.")
-if filled := form_link.filled_from(TrainSpec):
-    rerun.show(filled, ":material/edit_note:")
+if message := form_link.fill_message(TrainSpec):
+    rerun.show(message, ":material/edit_note:")
 form()
-launch.linked_run("train", "Curves appear here. Earlier trainings are on the page Runs.")
+launch.draw_linked_run("train", "Curves appear here. Earlier trainings are on the page Runs.")

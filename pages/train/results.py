@@ -33,12 +33,12 @@ from pages.train import export
 
 RESULTS = "results.jsonl"
 LARGEST_DOWNLOAD = 1_000_000_000
-"""Offer a checkpoint of at most this many bytes for download, because the server reads it into memory."""
-OTHERS = 50
-"""Offer at most this many other trainings for an overlay."""
+"""Maximum size in bytes of a checkpoint that is offered for download, because the server reads it into memory."""
+MOST_OTHERS = 50
+"""Maximum number of other trainings that are offered for an overlay."""
 BEST = "★ best"
 BEST_BY = ("zeroshot_top1", "image_to_text_r1", "train_loss")
-"""Metrics that chose the best model of older runs, whose rows do not name it: the first that was measured."""
+"""The first measured one of these metrics chose the best model of an older run, whose rows do not name the metric."""
 COLUMNS = (
     *("epoch", "mark", "step", "train_loss", "clip_val_loss", "val_generative_loss"),
     *("zeroshot_top1", "zeroshot_top5", "image_to_text_r1"),
@@ -77,64 +77,66 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
 
 
 def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: pd.DataFrame, *, recall: bool) -> None:
-    """Draw the latest values. Measured ones show their gain over the initial weights, or over the row before.
+    """Draw the latest values, with their change since the initial weights or, if not measured, since the previous row.
 
-    recall: whether recall at 1 is among them if there is no zero-shot accuracy.
+    recall: show recall at 1 if there is no zero-shot accuracy.
     """
     assert isinstance(run.spec, TrainSpec)
     loss = points[points["name"] == "train/loss"]["value"]
     last = rows[-1] if rows else None
-    before = None if len(rows) < 2 else rows[0] if rows[0].step == 0 else rows[-2]
+    reference = None if len(rows) < 2 else rows[0] if rows[0].step == 0 else rows[-2]
     with st.container(horizontal=True):
         if len(loss):
             help = "Training loss of the last logged step. The table below has the mean of each epoch."
             st.metric("Training loss (last step)", digits(float(loss.iloc[-1])), width="content", help=help)
         classified = last is not None and last.zeroshot_top1 is not None
         recalls = ("image_to_text_r1", "text_to_image_r1") if recall else ()
-        right = ("zeroshot_top1", "zeroshot_top5") if classified else recalls
-        for name in ("clip_val_loss", "val_generative_loss", *right):
+        accuracies = ("zeroshot_top1", "zeroshot_top5") if classified else recalls
+        for name in ("clip_val_loss", "val_generative_loss", *accuracies):
             if last is not None and getattr(last, name) is not None:
-                _metric(CLIP_LABELS[name], name, last, before)
+                _metric(CLIP_LABELS[name], name, last, reference)
         if best is not None:
             metrics = (best.best_metric, run.spec.best_metric, *BEST_BY)
             name = next((name for name in metrics if getattr(best, name, None) is not None), BEST_BY[-1])
-            where = f"step {best.step:,}" if run.spec.val_every_steps else f"epoch {best.epoch}"
+            position = f"step {best.step:,}" if run.spec.val_every_steps else f"epoch {best.epoch}"
             metric = CLIP_LABELS[name]
-            label = f"Best {metric[0].lower()}{metric[1:]} ({where})"
-            why = " This metric chooses the best model"
-            why += "; the held-out loss decides between equal values." if name != "clip_val_loss" else "."
-            _metric(label, name, best, before if before and before.step == 0 else None, why)
+            label = f"Best {metric[0].lower()}{metric[1:]} ({position})"
+            remark = " This metric chooses the best model"
+            remark += "; the held-out loss decides between equal values." if name != "clip_val_loss" else "."
+            _metric(label, name, best, reference if reference and reference.step == 0 else None, remark)
         if last is not None and last.samples_per_s is not None:
-            waiting = (
+            data_help = (
                 ""
                 if last.data_share is None
                 else f"{100 * last.data_share:.0f} % of the step time is spent waiting for data."
             )
-            st.metric("Pairs/s", digits(last.samples_per_s), width="content", help=waiting or None)
+            st.metric("Pairs/s", digits(last.samples_per_s), width="content", help=data_help or None)
         if last is not None and last.seconds is not None:
             help = "Time of steps and validations, without loading PyTorch and the data."
             label = "Training time" if last.step >= run.done else f"Training time to step {last.step:,}"
             st.metric(label, duration(last.seconds), width="content", help=help)
 
 
-def _metric(label: str, name: str, row: TrainRow, before: TrainRow | None, why: str = "") -> None:
-    """Draw a value of a row and its change since the row `before`. why: last sentence of the help text."""
-    value, earlier = getattr(row, name), getattr(before, name) if before else None
+def _metric(label: str, name: str, row: TrainRow, reference: TrainRow | None, remark: str = "") -> None:
+    """Draw a value of a row and its change since the row `reference`. remark: last sentence of the help text."""
+    value, earlier_value = getattr(row, name), getattr(reference, name) if reference else None
     if value is None:
-        st.metric(label, "–", width="content", help=f"{CLIP_LABELS[name]}.{why}")
+        st.metric(label, "–", width="content", help=f"{CLIP_LABELS[name]}.{remark}")
         return
     share = name in SHARES
-    change = None if earlier is None else value - earlier
+    change = None if earlier_value is None else value - earlier_value
     delta = None if change is None else f"{100 * change:+.1f} points" if share else f"{change:+.3g}"
     text = f"{100 * value:.1f} %" if share else digits(value)
-    since = "the initial weights" if before and before.step == 0 else "the row before"
-    change_text = "." if earlier is None else f", and its change since {since}."
-    help = f"{CLIP_LABELS[name]} at step {row.step:,}{change_text}{why}"
+    origin = "the initial weights" if reference and reference.step == 0 else "the previous row"
+    change_text = "." if earlier_value is None else f", and its change since {origin}."
+    help = f"{CLIP_LABELS[name]} at step {row.step:,}{change_text}{remark}"
     colour: Any = "normal" if share else "inverse"
     if delta is not None and not float(delta.split()[0]):
         delta = "no change"
-    same: Any = {"delta_color": "off", "delta_arrow": "off"} if delta == "no change" else {"delta_color": colour}
-    st.metric(label, text, delta, width="content", help=help, **same)
+    delta_options: Any = (
+        {"delta_color": "off", "delta_arrow": "off"} if delta == "no change" else {"delta_color": colour}
+    )
+    st.metric(label, text, delta, width="content", help=help, **delta_options)
 
 
 def _loss_batches(row: TrainRow) -> str:
@@ -159,7 +161,7 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None, note: str, *,
         )
         download_table(partial(curve_points, run), f"train-{run.id}-curves", key=f"curves_{run.id}", label="curves")
     marks = {run.id: best.step} if best else {}
-    marks |= {other.id: step for other in others if (step := _best(other.id, other.revision))}
+    marks |= {other.id: step for other in others if (step := _best_step(other.id, other.revision))}
     key = (
         backend.settings().store_url,
         tuple((shown.id, shown.revision) for shown in (run, *others)),
@@ -210,7 +212,9 @@ def _make_figures(
 
 def _others(run: Run) -> list[Run]:
     """Draw the choice of other trainings to overlay, and return the chosen ones."""
-    runs = {other.id: other for other in backend.store().runs(kind=TrainSpec.kind, limit=OTHERS) if other.id != run.id}
+    runs = {
+        other.id: other for other in backend.store().runs(kind=TrainSpec.kind, limit=MOST_OTHERS) if other.id != run.id
+    }
     if not runs:
         return []
     labels = {number: f"run {number}: {other.name or other.spec.summary}" for number, other in runs.items()}
@@ -226,7 +230,7 @@ def _others(run: Run) -> list[Run]:
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
-def _best(run_id: int, revision: int) -> int | None:
+def _best_step(run_id: int, revision: int) -> int | None:
     """Return the step of a run's best model, or None. revision: of the run; it is a key of the cache."""
     rows = backend.store().rows(run_id)
     best = best_epoch(rows)
@@ -260,14 +264,14 @@ def _frame(store: str, run_id: int, revision: int, count: int, _rows: Sequence[T
 
 
 def _checkpoints(run: Run, rows: Sequence[TrainRow], checkpoints: Mapping[Path, int]) -> None:
-    """Draw the choice of a checkpoint with its path and downloads, and the links to what can be done with the best."""
+    """Draw the choice of a checkpoint with its path and downloads, and links to evaluate or train on the best model."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen = _checkpoint(run, checkpoints)
         help = "Open the form to evaluate this training on its held-out pairs or on other data."
         form_link(_evaluation(run, rows), "Evaluate", icon=":material/fact_check:", key=f"evaluate_{run.id}", help=help)
         help = "Open the form to train the best model of this run further, on the same or other data."
-        further: dict[str, Any] = {"icon": ":material/model_training:", "key": f"further_{run.id}", "help": help}
-        form_link(_further(run), "Train on from this", source=str(run.id), **further)
+        options: dict[str, Any] = {"icon": ":material/model_training:", "key": f"further_{run.id}", "help": help}
+        form_link(_continuation(run), "Train on from this", source=str(run.id), **options)
     path = next(path for path in checkpoints if path.name == chosen)
     verbatim(str(path), key=f"checkpoint_path_{run.id}")
     if run.state.ended and backend.may_change(run):
@@ -287,11 +291,13 @@ def _evaluation(run: Run, rows: Sequence[TrainRow]) -> EvaluateSpec:
         shared["tasks"] = ("retrieval",)
     if spec.precision != "auto":  # an older or imported run may not be resolved
         shared["precision"] = spec.precision
-    held = {"data": spec.val_data, "held_out": False} if spec.val_data else {"data": spec.data, "samples": spec.samples}
-    return EvaluateSpec.model_validate({"model": str(run.id), **shared, **held})
+    pairs = (
+        {"data": spec.val_data, "held_out": False} if spec.val_data else {"data": spec.data, "samples": spec.samples}
+    )
+    return EvaluateSpec.model_validate({"model": str(run.id), **shared, **pairs})
 
 
-def _further(run: Run) -> TrainSpec:
+def _continuation(run: Run) -> TrainSpec:
     """Return the spec that trains on from the best model of a run, at the learning rate for trained weights."""
     assert isinstance(run.spec, TrainSpec)
     return run.spec.model_copy(update={"pretrained": f"best of run {run.id}", "lr": None, "resume": ""})
@@ -304,7 +310,8 @@ def _checkpoint(run: Run, checkpoints: Mapping[Path, int]) -> str:
     """
     names = [path.name for path in checkpoints]
     first = names.index("best.pt") if "best.pt" in names else 0
-    key = f"checkpoint_{run.id}" if "best.pt" in names else f"newest_of_{run.id}"  # so that the best is proposed later
+    # The key changes when the first best checkpoint appears, so that the field then selects it.
+    key = f"checkpoint_{run.id}" if "best.pt" in names else f"newest_of_{run.id}"
     chosen = st.selectbox("Checkpoint", names, first, key=key, width=160)
     path, size = list(checkpoints.items())[names.index(chosen)]
     if not backend.may_change(run):

@@ -14,17 +14,17 @@ from pages.shared.table import download
 
 SLOWEST = {
     "name": st.column_config.TextColumn("Kernel or operator", width="large"),
-    "calls": st.column_config.NumberColumn("Calls", format="%.3g", help="Per call of the model."),
+    "calls": st.column_config.NumberColumn("Calls", format="%.3g", help="Number of calls per call of the model."),
     "ms": st.column_config.NumberColumn(
         "Own time (ms)",
         format="%.3g",
-        help="Per call of the model, without operators inside it, with the profiler's overhead.",
+        help="Time per call of the model, without operators inside it, with the profiler's overhead.",
     ),
     "share": st.column_config.ProgressColumn("Share", format="percent", min_value=0, max_value=1),
 }
 
 
-def breaks(rows: Sequence[BenchmarkRow]) -> None:
+def draw_breaks(rows: Sequence[BenchmarkRow]) -> None:
     """Draw where and why torch.compile split the models, and why it compiled graphs again."""
     lines = [
         {"model": row.model, "mode": row.mode, "variant": row.variant, "what": what, "reason": reason}
@@ -36,18 +36,18 @@ def breaks(rows: Sequence[BenchmarkRow]) -> None:
     st.dataframe(pd.DataFrame(lines), hide_index=True, column_config=config, alt="Graph breaks and recompilations")
 
 
-def slowest(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+def draw_slowest(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Draw the slowest kernels or operators of one traced row, and the download of its trace."""
-    traced = {_label(row): row for row in rows if row.slowest or row.trace_file}
-    row = traced[st.selectbox("Timing", list(traced), key=f"traced_{run.id}") or next(iter(traced))]
+    by_label = {_label(row): row for row in rows if row.slowest or row.trace_file}
+    row = by_label[st.selectbox("Timing", list(by_label), key=f"traced_{run.id}") or next(iter(by_label))]
     table = pd.DataFrame([operator.model_dump() for operator in row.slowest])
     config: dict[str, Any] = SLOWEST
     st.dataframe(table, hide_index=True, column_config=config, alt="The slowest kernels or operators")
-    path, own = backend.folder(run) / row.trace_file, backend.own_files(run)
-    if row.trace_file and file_within(path, own):
+    path, roots = backend.folder(run) / row.trace_file, backend.own_files(run)
+    if row.trace_file and file_within(path, roots):
 
         def content() -> bytes:
-            with open_within(path, own) as file:
+            with open_within(path, roots) as file:
                 return file.read()
 
         help = "Open it at ui.perfetto.dev, or in Chromium at chrome://tracing."

@@ -16,6 +16,7 @@ from pages.shared.form import files, groups, presets, spec_form
 from pages.shared.text import size
 
 PREFIX = "benchmark"
+# Precisions that compute in 16 bits.
 HALF = ("bfloat16", "float16", "amp", "amp_bfloat16", "amp_float16")
 PRESETS: presets.Presets = {
     "Quick look": presets.Preset(
@@ -60,8 +61,8 @@ def describe(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     """Return a sentence on what the button will do and how long it will take."""
     time = durations.timing(spec, models)
     variants = f"{len(spec.plan)} variants interleaved" if len(spec.plan) > 1 else spec.plan[0].label
-    several = {"model": len(models) > 1, "batch size": spec.batch_size == "sweep"}
-    per = " and ".join(name for name, many in several.items() if many)
+    repeated = {"model": len(models) > 1, "batch size": spec.batch_size == "sweep"}
+    per = " and ".join(name for name, is_repeated in repeated.items() if is_repeated)
     processes = plural(spec.processes, "fresh process", "es") + (f" per {per}" if per else "")
     nodes = f", shared by {spec.nodes} nodes" if spec.nodes > 1 else ""
     modes = " and ".join(spec.modes)
@@ -96,26 +97,28 @@ def form() -> None:
     values: dict[str, Any] = {}
     for column, (name, options) in zip(columns, choices.items(), strict=True):
         values[name] = spec_form.field(BenchmarkSpec, name, options, place=column)
-    further = {group: fields for group, fields in FURTHER.items() if group != "Cluster" or launch.cluster_devices()}
-    values |= groups.draw(BenchmarkSpec, further)
+    shown_groups = {
+        group: fields for group, fields in FURTHER.items() if group != "Cluster" or launch.cluster_devices()
+    }
+    values |= groups.draw(BenchmarkSpec, shown_groups)
     presets.draw(place, PREFIX, PRESETS, values)
     names, values["configs"] = files.draw_files(PREFIX)
     values["models"] = [*models, *names]
     spec, problems = spec_form.build(BenchmarkSpec, values) if values["models"] else (None, [])
-    sentence, beside = "Choose models: search for names, type a wildcard, or choose the whole suite.", ""
+    sentence, note = "Choose models: search for names, type a wildcard, or choose the whole suite.", ""
     if spec:
         try:
             chosen = select(spec, launch.families())
-            sentence, beside = describe(spec, chosen), memory(spec, chosen)
+            sentence, note = describe(spec, chosen), memory(spec, chosen)
         except Refused as refusal:
             problems.append(str(refusal))
         if not any(variant.precision in HALF for variant in spec.plan):
-            beside = "\n".join(filter(None, [beside, launch.bf16_advice(spec.device, "Precision bfloat16")]))
+            note = "\n".join(filter(None, [note, launch.bf16_advice(spec.device, "Precision bfloat16")]))
     button: dict[str, Any] = {"key": "benchmark_go", "label": "Time", "icon": ":material/timer:"}
-    launch.launch(spec, problems, sentence=sentence, beside=beside, doubtful="will not fit" in beside, **button)
+    launch.launch(spec, problems, sentence=sentence, note=note, warn="will not fit" in note, **button)
 
 
 st.title("Vision speed", anchor=False)
 st.caption("Measure latency, throughput and memory of timm, open_clip and torchvision models on this machine.")
 form()
-launch.linked_run("benchmark", "Results appear here. Earlier results are on the page Runs.")
+launch.draw_linked_run("benchmark", "Results appear here. Earlier results are on the page Runs.")

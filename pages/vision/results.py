@@ -38,8 +38,8 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Draw the results of the rows so far."""
     if not rows:
         expected = not run.state.ended and not run.cancel_requested
-        later = "No timings yet. Rows of a model appear when all its variants are done."
-        st.caption(later if expected else "No timings.")
+        message = "No timings yet. Rows of a model appear when all its variants are done."
+        st.caption(message if expected else "No timings.")
         return
     utilisation = timed.utilisation(run, rows)
     table = readable.table(frames.benchmark(rows), rows, utilisation)
@@ -80,19 +80,19 @@ def _label(row: BenchmarkRow) -> str:
 
 
 def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
-    def exported(rows: Sequence[BenchmarkRow], format: Any) -> pd.DataFrame:
+    def export(rows: Sequence[BenchmarkRow], format: Any) -> pd.DataFrame:
         return timm_dynamo.export(rows, format, timed.utilisation(run, rows))
 
-    menu = download_rows(run, lambda rows: exported(rows, "full"))
+    menu = download_rows(run, lambda rows: export(rows, "full"))
 
-    def exported_csv(format: str, rows: Sequence[BenchmarkRow]) -> str:
-        return tables.to_csv(exported(rows, format))
+    def export_csv(format: str, rows: Sequence[BenchmarkRow]) -> str:
+        return tables.to_csv(export(rows, format))
 
     labels = {"timm": "CSV as timm's benchmark.py", "dynamo": "CSV as PyTorch's dynamo"}
-    offered = ["timm"] if _purpose(run) == "performance" else []
-    offered += ["dynamo"] if any(row.baseline for row in rows) else []
-    for format in offered:
-        content, file = from_rows(run, partial(exported_csv, format)), f"benchmark-{run.id}-{format}.csv"
+    formats = ["timm"] if _purpose(run) == "performance" else []
+    formats += ["dynamo"] if any(row.baseline for row in rows) else []
+    for format in formats:
+        content, file = from_rows(run, partial(export_csv, format)), f"benchmark-{run.id}-{format}.csv"
         with menu:
             download(labels[format], content, file, icon=None, key=f"csv_{format}_{run.id}")
 
@@ -101,7 +101,7 @@ def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Draw a tab per chart that has data."""
     frame = frames.benchmark(rows)
     has_time = frame["latency_ms"].notna()
-    swept = (
+    most_batch_sizes = (
         frame[has_time].groupby(["library", "model", "mode", "variant"])["batch_size"].nunique().max()
         if any(has_time)
         else 0
@@ -113,16 +113,16 @@ def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         contents["Speed-up"] = lambda: _speedup(run, rows, frame)
     elif frame["accuracy"].notna().any():
         contents["Passed"] = lambda: _summary(run, rows)
-    if swept > 1:
+    if most_batch_sizes > 1:
         contents["Batch sizes"] = lambda: _curves(run, frame)
     if any(row.samples_file for row in rows):
         contents["Samples"] = lambda: samples.raw(run, rows)
         if len({row.variant for row in rows if row.latency_ms}) > 1:
             contents["Compare two"] = lambda: samples.compare(run, rows)
     if any(row.graph_break_reasons or row.recompile_reasons for row in rows):
-        contents["Graph breaks"] = lambda: compilation.breaks(rows)
+        contents["Graph breaks"] = lambda: compilation.draw_breaks(rows)
     if any(row.slowest or row.trace_file for row in rows):
-        contents["Slowest"] = lambda: compilation.slowest(run, rows)
+        contents["Slowest"] = lambda: compilation.draw_slowest(run, rows)
     if any(has_time) and (frame["library"] == "timm").any():
         contents["Published"] = lambda: _published(run, rows)
     tabs(contents, key=f"charts_{run.id}")
@@ -179,15 +179,15 @@ def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         st.caption("No published speeds of these models at this image size and in this mode.")
         return
     setup = st.selectbox("Published set-up", setups, key=f"setup_{run.id}")
-    both = published_speeds.beside(rows, speeds)
-    both = both[both["setup"] == setup]
+    frame = published_speeds.beside(rows, speeds)
+    frame = frame[frame["setup"] == setup]
     chart(
-        speed.against(both, setup, backend.family_colours()),
+        speed.against(frame, setup, backend.family_colours()),
         key=f"published_{run.id}",
         alt="Throughput on this machine against published throughput",
     )
     columns = ["model", "variant", "mode", "image_size", "batch_size", "here", "theirs", "their_batch_size", "times"]
-    results_table(both, key=f"published_table_{run.id}", alt="Throughput here and published", columns=columns)
+    results_table(frame, key=f"published_table_{run.id}", alt="Throughput here and published", columns=columns)
     source = f"Published values: {published_speeds.PUBLISHER}; {setup}. Own values: {timed.source(run)}."
     st.caption(plain(f"{source} {published_speeds.SETTINGS}" if "NVIDIA" in setup else source))
 
@@ -217,7 +217,7 @@ def card(row: BenchmarkRow, utilisation: float | None) -> None:
         values=VALUES,
         utilisation=utilisation,
         conditions=_conditions(row),
-        further={"Accuracy check": row.accuracy.replace("_", " ")} if row.accuracy else None,
+        extra_values={"Accuracy check": row.accuracy.replace("_", " ")} if row.accuracy else None,
     )
 
 

@@ -29,7 +29,7 @@ def raw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         key=f"raw_{run.id}",
         alt="Every sample over its round, one panel per process",
     )
-    st.caption(timed.SAMPLES.format(one="variant"))
+    st.caption(timed.SAMPLES.format(subject="variant"))
 
 
 def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:

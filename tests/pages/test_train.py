@@ -643,7 +643,7 @@ def test_a_sweep_queues_tagged_runs_and_compares_them(store: Store) -> None:
     app = unfold(open_page(PAGE), "Sweep")
     app.text_input(key="train_sweep_lr").set_value("1e-3, 1e-4").run()
     assert app.button(key="train_go").label == "Train 2 runs"
-    assert "once for each of lr=0.001; lr=0.0001. Compare opens on them" in plainly(app)
+    assert "once for each of lr=0.001; lr=0.0001. Compare then shows these runs" in plainly(app)
     assert verbatim(app)[0] == "python -m engine submit train --sweep lr=0.001,0.0001"
     linked = open_page(PAGE, train_sweep_lr="1e-3, 1e-4")
     assert linked.button(key="train_go").label == "Train 2 runs", "the address has them"

@@ -24,12 +24,12 @@ EMPTY: dict[str, Any] = {
 }
 """Layout of a figure without data. Plotly would draw axes with numbers that mean nothing."""
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 def component(name: str) -> Callable[..., Any]:
     """Return the function that draws the component. Its styles are not isolated: plotly adds styles to the page."""
-    html, css, js = ((HERE / f"{name}.{part}").read_text(encoding="utf-8") for part in ("html", "css", "js"))
+    html, css, js = ((FOLDER / f"{name}.{part}").read_text(encoding="utf-8") for part in ("html", "css", "js"))
     return st.components.v2.component(name, html=html, css=css, js=js, isolate_styles=False)
 
 

@@ -10,11 +10,11 @@ from pages.shared.form.spec_form import LISTS
 def command(spec: Spec, sweep: Collection[str] = ()) -> str:
     """Return the command of a spec, `python -m engine profile --models ...`.
 
-    It has a flag for each field that differs from its default. An uploaded configuration is written as its file name,
-    the fields in LISTS one item per line. sweep: labels of the runs of a sweep, as `engine.specs.sweep.specs` makes
-    them.
+    It has a flag for each field that differs from its default. An uploaded configuration is written as its file name.
+    A field in LISTS is written with one item per line. sweep: labels of the runs of a sweep, as
+    `engine.specs.sweep.specs` makes them.
     """
-    written = spec.model_dump()
+    fields = spec.model_dump()
     words = ["python", "-m", "engine", *(["submit"] if sweep else []), spec.kind]
     for name in type(spec).model_fields:
         value = getattr(spec, name)
@@ -27,18 +27,18 @@ def command(spec: Spec, sweep: Collection[str] = ()) -> str:
             words += [flag, ",".join(_model(model) for model in value)]
         elif name == "model":
             words += [flag, _model(value)]
-        elif isinstance(written[name], tuple):
-            words += [flag, ("\n" if name in LISTS else ",").join(map(str, written[name]))]
+        elif isinstance(fields[name], tuple):
+            words += [flag, ("\n" if name in LISTS else ",").join(map(str, fields[name]))]
         elif isinstance(value, str) and value.startswith("-"):
             words.append(f"{flag}={value}")  # with "=", because a value that starts with "-" would be read as a flag
         else:
-            words += [flag, str(written[name])]
+            words += [flag, str(fields[name])]
     if sweep:
-        words += ["--sweep", _swept(sweep)]
+        words += ["--sweep", _sweep_flag(sweep)]
     return shlex.join(words)
 
 
-def _swept(labels: Collection[str]) -> str:
+def _sweep_flag(labels: Collection[str]) -> str:
     """Return the sweep whose runs have these labels: `lr=0.1,0.01 seed=0,1` for `lr=0.1 seed=0`, ..."""
     values: dict[str, dict[str, None]] = {}
     for word in " ".join(labels).split():

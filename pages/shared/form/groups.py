@@ -22,24 +22,24 @@ class Undrawn(Enum):
     Streamlit writes a value set by a preset into the address only if the state already knew the field.
     """
 
-    YET = "undrawn"
+    MARK = "undrawn"
 
 
 def draw(
     spec: type[Spec],
     groups: Mapping[str, Sequence[str]],
     label: str = "Further settings",
-    opened: Sequence[str] = (),
+    always_shown: Sequence[str] = (),
     hints: Mapping[str, str] | None = None,
     **choices: Sequence[str],
 ) -> dict[str, Any]:
     """Draw the choice of groups and the fields of the shown groups. Return the values of all fields.
 
-    opened: groups that are always shown. hints, choices: of fields, as for `field`.
+    always_shown: groups that cannot be hidden. hints, choices: of fields, as for `field`.
     """
     values = {name: _default(spec, name, choices.get(name)) for names in groups.values() for name in names}
     changed = {name for name, default in values.items() if _is_set(key(spec.kind, name), default)}
-    in_use = [group for group, names in groups.items() if group in opened or changed.intersection(names)]
+    in_use = [group for group, names in groups.items() if group in always_shown or changed.intersection(names)]
     widget = key(spec.kind, label)
     chosen: list[str] = st.session_state.get(widget, [])
     if not set(in_use) <= set(chosen):
@@ -49,13 +49,13 @@ def draw(
         place = st.container()  # kept even if empty: a field that changes its position would drop out of the address
         if group in shown:
             with place:
-                values |= _group(spec, group if len(shown) > 1 else "", names, choices, hints or {})
+                values |= _draw_group(spec, group if len(shown) > 1 else "", names, choices, hints or {})
         else:
             _mark_undrawn(spec, names)
     return values
 
 
-def _group(
+def _draw_group(
     spec: type[Spec],
     heading: str,
     names: Sequence[str],
@@ -72,8 +72,8 @@ def _group(
         toggles = {name for name in row if isinstance(spec.model_fields[name].default, bool)}
         for column, name in zip(st.columns(3), row, strict=False):
             if name in toggles and len(toggles) < len(row):
-                column.space("small")  # the height of the labels beside it
-            if st.session_state.get(key(spec.kind, name)) is Undrawn.YET:
+                column.space("small")  # as high as the labels of the other fields
+            if st.session_state.get(key(spec.kind, name)) is Undrawn.MARK:
                 del st.session_state[key(spec.kind, name)]
             hint = hints.get(name)
             values[name] = field(spec, name, choices.get(name), hint=hint, narrow=True, place=column)
@@ -81,9 +81,9 @@ def _group(
 
 
 def _mark_undrawn(spec: type[Spec], names: Sequence[str]) -> None:
-    """Note in the session state that these fields are not drawn."""
+    """Mark these fields as not drawn in the session state."""
     for name in names:
-        st.session_state.setdefault(key(spec.kind, name), Undrawn.YET)
+        st.session_state.setdefault(key(spec.kind, name), Undrawn.MARK)
         rerun.release(key(spec.kind, name))
 
 
@@ -98,4 +98,4 @@ def _is_set(widget: str, default: Any) -> bool:
         return True
     value = st.session_state.get(widget)
     value = tuple(value) if isinstance(value, list) else value
-    return value not in (Undrawn.YET, None, "", (), default, str(default))
+    return value not in (Undrawn.MARK, None, "", (), default, str(default))

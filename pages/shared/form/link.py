@@ -11,23 +11,23 @@ from pages.shared.form import spec_form
 from pages.shared.form.labels import heading
 from pages.shared.kinds import PAGES, form_page
 
-IN_LINK = 40
+MOST_IN_LINK = 40
 """Maximum number of models in a link. Longer links cannot be reloaded."""
-FROM = "filled_from"
+SOURCE = "filled_from"
 """Address parameter: the number of the run whose values a link fills in. The form announces and removes it."""
-FILLED = "form_filled_from"
-"""Session key: the number of the run that a bare link has last filled a form from."""
+LAST_SOURCE = "form_filled_from"
+"""Session key: the number of the run from which a bare link has last filled a form."""
 Query = dict[str, str | list[str]]
 
 
 def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None = None, source: str = "") -> None:
     """Draw the link to the form of a spec, or a button if the address cannot hold the spec.
 
-    key: of the button. source: number of the run that the form says its values are from.
+    key: of the button. source: number of the run that the form names as the source of its values.
     """
     options: dict[str, Any] = {"label": label, "icon": icon, "help": help}
     query, session = _split(spec)
-    query |= {FROM: source} if source else {}
+    query |= {SOURCE: source} if source else {}
     if not session:
         st.page_link(form_page(type(spec)), query_params=query, **options)
     elif st.button(key=key, **options):
@@ -35,9 +35,9 @@ def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None =
         st.switch_page(form_page(type(spec)), query_params=query)
 
 
-def filled_from(spec: type[Spec]) -> str:
+def fill_message(spec: type[Spec]) -> str:
     """Return a sentence on the fields that a link has just filled from a run, once; empty if there was none."""
-    run = st.query_params.pop(FROM, "")
+    run = st.query_params.pop(SOURCE, "")
     fields = [name for name in spec.model_fields if spec_form.key(spec.kind, name) in st.query_params]
     if not run.isdecimal() or not fields:
         return ""
@@ -54,11 +54,11 @@ def fill_from_run(page: str) -> bool:
     if run is None or PAGES[run.kind] != page or list(st.query_params) != ["run"]:
         return False
     submitted = st.session_state.get(f"{run.kind}_sent", {}).get("runs", ())
-    if run.id in (*submitted, st.session_state.get(FILLED)):
+    if run.id in (*submitted, st.session_state.get(LAST_SOURCE)):
         return False
     if not history.merging():
         return True
-    st.session_state[FILLED] = run.id
+    st.session_state[LAST_SOURCE] = run.id
     query, session = _split(run.spec)
     st.session_state.update(session)
     if query:
@@ -74,13 +74,13 @@ def address(spec: Spec) -> Query:
 def _split(spec: Spec) -> tuple[Query, dict[str, Any]]:
     """Return the query that fills the form with a spec, and values for the session that no address can hold.
 
-    Those are uploaded configurations and long lists of models. They are lost when the tab closes.
+    The session holds uploaded configurations and long lists of models. They are lost when the tab closes.
     """
     query: Query = {}
     session: dict[str, Any] = {}
     for name, value in spec.model_dump().items():
         key = spec_form.key(spec.kind, name)
-        if name == "models" and len(value) > IN_LINK:
+        if name == "models" and len(value) > MOST_IN_LINK:
             session[spec_form.key(spec.kind, spec_form.LISTED)] = value
             query[spec_form.key(spec.kind, spec_form.LISTED)] = str(len(value))
         elif name == "models":
@@ -91,8 +91,8 @@ def _split(spec: Spec) -> tuple[Query, dict[str, Any]]:
             session[key] = value
         elif isinstance(value, tuple):
             items = [str(item) for item in value]
-            together = "," if spec_form.is_number_list(type(spec), name) else "\n" if name in spec_form.LISTS else ""
-            query[key] = together.join(items) if together else items
+            separator = "," if spec_form.is_number_list(type(spec), name) else "\n" if name in spec_form.LISTS else ""
+            query[key] = separator.join(items) if separator else items
         else:
             query[key] = str(value).lower() if isinstance(value, bool) else str(value)
     return query, session

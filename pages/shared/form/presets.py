@@ -49,22 +49,22 @@ def draw(place: Any, prefix: str, presets: Presets, values: Mapping[str, Any]) -
     """
     if message := st.session_state.pop(f"{prefix}_replaced", ""):
         rerun.show(message, ":material/swap_horiz:")
-    needs: list[str] = []
+    messages: list[str] = []
     with place, st.container(horizontal=True, vertical_alignment="center"):
         st.caption("Presets", width="content")
         for name, preset in presets.items():
-            matches = all(_same(values[field], value) for field, value in preset.fields.items())
+            matches = all(_has_value(values[field], value) for field, value in preset.fields.items())
             options: dict[str, Any] = {
                 "key": f"{prefix}_preset_{name}",
                 "help": preset.help,
                 "icon": TICKED if matches else None,
             }
             st.button(preset.label or name, on_click=prefill, args=(prefix, preset), **options)
-            needs += [sentence] if matches and (sentence := preset.missing(values)) else []
-    for sentence in needs:
-        place.warning(plain(sentence), icon=":material/warning:")
+            messages += [sentence] if matches and (sentence := preset.missing(values)) else []
+    for message in messages:
+        place.warning(plain(message), icon=":material/warning:")
 
 
-def _same(value: Any, preset: Any) -> bool:
+def _has_value(value: Any, preset: Any) -> bool:
     """Return True if a field has a preset's value. The order of names in a list does not matter."""
     return sorted(value) == sorted(preset) if isinstance(preset, list) else bool(value == preset)

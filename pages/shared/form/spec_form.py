@@ -32,9 +32,9 @@ LISTS = ("classes", "templates", "more_models", "more_data", "held_out_data")
 AREAS = (*LISTS, "batch_size_list")
 """Fields with an area of several lines, so that a pasted file keeps its lines."""
 MOST_SEGMENTS, MOST_LETTERS = 6, 26
-"""Draw at most this many words side by side, in a narrow place with this many letters. More would be cut."""
+"""Maximum number of words drawn side by side, and of their letters in a narrow place. More would be cut."""
 STEPS = dict.fromkeys(("lr", "lr_image", "lr_text", "lr_cooldown_end"), 1e-5) | {"eps": 1e-7}
-"""Step of the buttons + and - of small numbers. Streamlit's own is 0.01."""
+"""Step of the buttons + and - of small numbers. Streamlit's default is 0.01."""
 UNIONS = (types.UnionType, Union)
 
 
@@ -58,8 +58,8 @@ def field(
 
     choices: values offered for a text, a list, or a number that may also be a word. The first is the default if the
     field has a default. pills: show all words of a list as pills. free: allow typing other values than the choices.
-    hint: placeholder of the empty field; without it, the default from DEFAULTS. narrow: in a third of the width.
-    place: the column to draw in.
+    hint: placeholder of the empty field; without it, the default from DEFAULTS. narrow: the field has a third of the
+    width. place: the column to draw in.
     """
     with place or nullcontext():
         value = _widget(spec, name, choices, pills, free, hint, narrow)
@@ -92,13 +92,13 @@ def _widget(
             return st.selectbox(label, words, words.index(info.default), **shared)
         return st.segmented_control(label, words, default=info.default, required=True, width="stretch", **shared)
     if is_number_list(spec, name):
-        typed = ",".join(str(item) for item in info.default)
-        return st.text_input(label, typed, placeholder=default_hint(spec, name), **shared)
+        default_text = ",".join(str(item) for item in info.default)
+        return st.text_input(label, default_text, placeholder=default_hint(spec, name), **shared)
     if get_origin(annotation) is tuple and get_args(annotation)[1:] == (...,):
         return _words(label, info.default, get_args(annotation)[0], choices, shared, pills)
     if get_origin(annotation) in UNIONS:
         default = None if info.default_factory else str(info.default)
-        hint = f"default: {_default_now(spec, info)}" if info.default_factory else hint or default_hint(spec, name)
+        hint = f"default: {_computed_default(spec, info)}" if info.default_factory else hint or default_hint(spec, name)
         return _number_or_word(label, default, annotation, choices or (), hint, shared)
     if annotation is bool:
         return st.toggle(label, value=info.default, **shared)
@@ -107,8 +107,8 @@ def _widget(
         return _number(label, info, annotation, step, hint, shared)
     if choices is not None and (free or info.default == ""):
         # Keep a typed or linked value even if it is not offered (any more). The engine checks it.
-        typed = st.session_state.get(shared["key"], st.query_params.get(shared["key"]))
-        options = list(dict.fromkeys([*choices, *([typed] if typed else [])]))
+        current = st.session_state.get(shared["key"], st.query_params.get(shared["key"]))
+        options = list(dict.fromkeys([*choices, *([current] if current else [])]))
         index = None if info.default == "" else 0
         placeholder = hint or default_hint(spec, name)
         return st.selectbox(label, options, index, accept_new_options=True, placeholder=placeholder, **shared)
@@ -119,11 +119,11 @@ def _widget(
     return st.text_input(label, placeholder=hint or info.default or None, **shared)
 
 
-def _default_now(spec: type[Spec], info: FieldInfo) -> Any:
+def _computed_default(spec: type[Spec], info: FieldInfo) -> Any:
     """Return the default of a field that follows from other fields, for their values in the form."""
     keys = {name: key(spec.kind, name) for name in spec.model_fields}
-    given = {name: st.session_state.get(at, st.query_params.get(at)) for name, at in keys.items()}
-    words = {name: value for name, value in given.items() if isinstance(value, str)}
+    values = {name: st.session_state.get(widget, st.query_params.get(widget)) for name, widget in keys.items()}
+    words = {name: value for name, value in values.items() if isinstance(value, str)}
     return info.get_default(call_default_factory=True, validated_data=words)
 
 
@@ -131,11 +131,11 @@ def _words(
     label: str, default: Any, item: Any, choices: Sequence[str] | None, shared: dict[str, Any], pills: bool
 ) -> list[str]:
     """Draw a list of words. Other words can be typed unless the field's type fixes the choices."""
-    fixed = get_args(item) if get_origin(item) is Literal else None
-    if fixed and pills:
-        return st.pills(label, fixed, default=list(default), selection_mode="multi", wrap=True, **shared)
-    options = list(fixed or dict.fromkeys([*default, *(choices or ()), *st.session_state.get(shared["key"], [])]))
-    return st.multiselect(label, options, default=list(default), accept_new_options=fixed is None, **shared)
+    allowed = get_args(item) if get_origin(item) is Literal else None
+    if allowed and pills:
+        return st.pills(label, allowed, default=list(default), selection_mode="multi", wrap=True, **shared)
+    options = list(allowed or dict.fromkeys([*default, *(choices or ()), *st.session_state.get(shared["key"], [])]))
+    return st.multiselect(label, options, default=list(default), accept_new_options=allowed is None, **shared)
 
 
 def _number(
@@ -160,8 +160,8 @@ def _number_or_word(
     words = [
         word for part in map(_plain, get_args(annotation)) if get_origin(part) is Literal for word in get_args(part)
     ]
-    typed = st.session_state.get(shared["key"])
-    options = list(dict.fromkeys([*([default] if default else []), *choices, *words, *([typed] if typed else [])]))
+    current = st.session_state.get(shared["key"])
+    options = list(dict.fromkeys([*([default] if default else []), *choices, *words, *([current] if current else [])]))
     index = None if default is None else 0
     return st.selectbox(label, options, index, placeholder=hint, accept_new_options=True, **shared)
 
@@ -179,14 +179,15 @@ def is_number_list(spec: type[Spec], name: str) -> bool:
 
 
 def help_of(spec: type[Spec], name: str) -> str:
-    """Return the help text of a field. Commas separate values on the command line, chips in a form."""
+    """Return the help text of a field, without the note on commas, which concerns only the command line."""
     return (spec.model_fields[name].description or "").replace("; comma-separated.", ".")
 
 
 def build(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request | None, list[str]]:
     """Return the spec, or None and one sentence per invalid value. An empty value means the field's default."""
     result, errors = _validate(spec, values)
-    return result, list(dict.fromkeys(_sentence(spec, error) for error in errors))  # one for both sides of a square
+    # Both sides of an invalid square image size give the same sentence.
+    return result, list(dict.fromkeys(_sentence(spec, error) for error in errors))
 
 
 def valid(spec: type[Spec], values: Mapping[str, Any]) -> dict[str, Any]:
