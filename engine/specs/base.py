@@ -15,11 +15,13 @@ MOST_VALUES = 32
 """Maximum number of image sizes, and of batch sizes, in one request."""
 LONGEST_PATTERN = 200
 LARGEST_COUNT = 1000
-"""Most repetitions that RE2 compiles. It reads a count of nine digits as plain text."""
+"""Most repetitions that RE2 compiles. Checked here, because RE2 reads a count of nine digits as plain text."""
 EXPRESSION_BYTES = 1 << 20
 """Memory limit of one compiled regular expression: room for 40,000 instructions, far more than model names need."""
 COUNT = re.compile(r"\{(\d*),?(\d*)\}")
+"""Matches the number of repetitions in a regular expression, such as `{3}` or `{2,5}`."""
 NOT_IN_RE2 = re.compile(r"\(\?(?:<?[=!]|P=)|\\[1-9]")
+"""Matches look-around and back-references."""
 ACCELERATORS = ("cuda", "mps", "xpu", "npu", "hpu", "mtia")
 UNNUMBERED = ("cpu", "mps")
 """Kinds of device of which torch has only one."""
@@ -53,13 +55,13 @@ INVALID_VALUES = {
 
 
 def describe_error(error: Any) -> str:
-    """Return what one of the `errors()` of a ValidationError says is wrong with a value, in plain words."""
+    """Return a sentence part on one of the `errors()` of a ValidationError, such as `must be at least 1`."""
     template = INVALID_VALUES.get(error["type"])
     if template is None:
         return str(error["msg"]).removeprefix("Value error, ")
     limits = error.get("ctx", {})
     return template.format(
-        **{name: int(one) if isinstance(one, float) and one.is_integer() else one for name, one in limits.items()}
+        **{name: int(v) if isinstance(v, float) and v.is_integer() else v for name, v in limits.items()}
     )
 
 
@@ -217,13 +219,14 @@ def real_device(device: str) -> str:
     return _real_device(device)
 
 
-def _real_device(device: str, also: str = "") -> str:
+def _real_device(device: str, more_names: str = "") -> str:
+    """Return the numbered name of a device. more_names: allowed names for the message besides the known ones."""
     if CLUSTER_DEVICE.fullmatch(device):
         return device
     if not DEVICE.fullmatch(device):
         accelerators = ", ".join(f"{kind}[:i]" for kind in ACCELERATORS)
-        on_cluster = f"{CLUSTER} before one of {also}cpu, gpu[:TYPE]"
-        raise ValueError(f"device {device!r} is not one of {also}cpu, {accelerators}, nor {on_cluster}")
+        on_cluster = f"{CLUSTER} before one of {more_names}cpu, gpu[:TYPE]"
+        raise ValueError(f"device {device!r} is not one of {more_names}cpu, {accelerators}, nor {on_cluster}")
     return numbered(device)
 
 

@@ -57,7 +57,7 @@ def _default_batch(fields: dict[str, Any]) -> int | BatchWord:
     return CHECKED_BATCH if compares and fields.get("mode", "inference") != "inference" else 1
 
 
-def _normalised(text: str) -> str:
+def _normalise(text: str) -> str:
     """Return a list of batch sizes as `name size, name size`. Errors: ValueError."""
     return ", ".join(f"{name} {size}" for name, size in suite.parse_batch_sizes(text, MAX_BATCH).items())
 
@@ -111,7 +111,7 @@ class BenchmarkSpec(Floors, Spec):
     nodes: int = Field(
         1, ge=1, le=64, description="Number of cluster nodes that share the models and time at the same time."
     )
-    batch_size_list: Annotated[str, AfterValidator(_normalised)] = Field(
+    batch_size_list: Annotated[str, AfterValidator(_normalise)] = Field(
         "",
         max_length=100_000,
         description="Batch size of each model, such as 'resnet18 8, vit_base_patch16_224 4'. Use names of timm or of "
@@ -218,18 +218,18 @@ class BenchmarkSpec(Floors, Spec):
 
     @field_validator("variants")
     @classmethod
-    def _parsed(cls, variants: tuple[str, ...]) -> tuple[str, ...]:
+    def _parse_variants(cls, variants: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(Variant.parse(text).label for text in variants))
 
     @field_validator("filter", "exclude")
     @classmethod
-    def _compiles(cls, expression: str) -> str:
+    def _check_expression(cls, expression: str) -> str:
         find_expression(expression)
         return expression
 
     @field_validator("partition")
     @classmethod
-    def _one_of(cls, partition: str) -> str:
+    def _check_partition(cls, partition: str) -> str:
         numbers = re.fullmatch(r"(\d{1,4})/(\d{1,4})", partition)
         if partition and not (numbers and 1 <= int(numbers[1]) <= int(numbers[2])):
             raise ValueError(f"{partition[:20]!r} is no part of a whole: write I/N, such as 1/4 for the first of four")
@@ -271,7 +271,7 @@ class BenchmarkSpec(Floors, Spec):
 
     @property
     def plan(self) -> tuple[Variant, ...]:
-        """Return every variant at every precision, without duplicates, baseline first."""
+        """Return every variant at its own precision or else at every precision, without duplicates, baseline first."""
         variants: dict[Variant, None] = {}
         for text in self.variants:
             variant = Variant.parse(text)
@@ -283,7 +283,7 @@ class BenchmarkSpec(Floors, Spec):
     def baseline(self, variant: Variant) -> Variant | None:
         """Return the baseline of a variant: the first one with its precision and memory format.
 
-        That one itself is compared with the first variant of all, which has no baseline (None).
+        That first one is compared with the first variant of the plan, which has no baseline (None).
         """
         kind = variant.precision, variant.channels_last
         first = next(v for v in self.plan if (v.precision, v.channels_last) == kind)
@@ -340,7 +340,7 @@ class BenchmarkSpec(Floors, Spec):
     def device_refusal(self) -> str:
         if self.nodes > 1 and not self.device.startswith(CLUSTER):
             return (
-                f"{self.nodes} nodes share models on a cluster only, and {self.device} is here: choose cluster:cpu or 1"
+                f"{self.nodes} nodes share models on a cluster only, not on {self.device}: choose cluster:cpu or 1 node"
             )
         return next(filter(None, (variant.refusal(self.device) for variant in self.plan)), "")
 

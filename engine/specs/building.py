@@ -23,7 +23,7 @@ LARGEST_NUMBER = 10_000_000
 def parse_keywords(given: Any) -> str:
     """Return keywords as the text of a JSON object with sorted names; empty for none.
 
-    given: that object, its text, or words such as `depth=2 global_pool=max`, whose values are JSON or else texts. The
+    given: a JSON object, its text, or words such as `depth=2 global_pool=max`, whose values are JSON or else texts. The
     result is a text, so that specs and rows that hold it compare and hash as a whole.
     Errors: ValueError for another form, or for values that are not numbers, texts, booleans or lists of these.
     """
@@ -118,9 +118,8 @@ ModelKwargs = Annotated[
 ]
 OPTIONS = ("num_classes", "in_chans", "model_kwargs")
 """The names of these fields, in specs and in rows."""
-
-
 ACCEPTED = {"timm": OPTIONS, PYTHON: ("in_chans", "model_kwargs")}
+"""The options that models accept, by library. Models of other libraries accept none."""
 
 
 def option_refusal(name: ModelName, fields: object) -> str:

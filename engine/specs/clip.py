@@ -28,7 +28,7 @@ LONGEST_TEXT = 1000
 LONGEST_PROMPTS = 10_000_000
 """Maximum number of characters in the prompts of all classes, as JSON. CuPL's prompts for ImageNet have 4 million."""
 MOST_DEFAULT_WORKERS = 8
-"""Default limit of loading processes. More seldom help a single training process, and each takes about 500 MB."""
+"""Default limit of loading processes. More rarely help a single training process, and each takes about 500 MB."""
 
 SAME_PAIRS = ("data", "data_kind", "csv_class_key", "json_split", "samples", "val_fraction", "classes", "templates")
 """Fields that must be equal for two runs to use the same pairs and classes."""
@@ -70,8 +70,8 @@ def check_templates(templates: tuple[str, ...], *, sets: Sequence[str] = TEMPLAT
     """Return the templates. Errors: ValueError when one neither has {} for the class name nor is one of `sets`."""
     for template in templates:
         if "{}" not in template and template not in sets:
-            named = f"; lists with a name are {', '.join(sets)}" if sets else ""
-            raise ValueError(f"a template has {{}} where the class name goes, unlike {template!r}{named}")
+            hint = f"; lists with a name are {', '.join(sets)}" if sets else ""
+            raise ValueError(f"a template has {{}} where the class name goes, unlike {template!r}{hint}")
     return templates
 
 
@@ -87,21 +87,21 @@ def parse_class_prompts(given: Any) -> str:
     given: `{"class": ["prompt", ...]}` as an object or as JSON. It may be inside an object with the name of a data set,
     as in CuPL's files. The result is a string, so that specs can be compared. Errors: ValueError for another form.
     """
-    wanted = 'prompts per class must be JSON: {"cat": ["a photo of a cat, a small animal.", ...], ...}'
+    form = 'prompts per class must be JSON: {"cat": ["a photo of a cat, a small animal.", ...], ...}'
     if not given:
         return ""
     try:
-        found = json.loads(given) if isinstance(given, str) else given
+        classes = json.loads(given) if isinstance(given, str) else given
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{wanted}; the given text is not JSON: {error}") from error
-    if isinstance(found, dict) and len(found) == 1 and isinstance(inner := next(iter(found.values())), dict):
-        found = inner
-    if not isinstance(found, dict) or not found:
-        raise ValueError(f"{wanted}; not {str(found)[:60]!r}")
-    for name, prompts in found.items():
+        raise ValueError(f"{form}; the given text is not JSON: {error}") from error
+    if isinstance(classes, dict) and len(classes) == 1 and isinstance(inner := next(iter(classes.values())), dict):
+        classes = inner
+    if not isinstance(classes, dict) or not classes:
+        raise ValueError(f"{form}; not {str(classes)[:60]!r}")
+    for name, prompts in classes.items():
         if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) and p.strip() for p in prompts):
-            raise ValueError(f"{wanted}; the class {str(name)[:60]!r} has {str(prompts)[:60]!r}")
-    text = json.dumps(found, ensure_ascii=False)
+            raise ValueError(f"{form}; the class {str(name)[:60]!r} has {str(prompts)[:60]!r}")
+    text = json.dumps(classes, ensure_ascii=False)
     if len(text) > LONGEST_PROMPTS:
         raise ValueError(f"prompts per class have at most {LONGEST_PROMPTS:,} characters together, not {len(text):,}")
     return text

@@ -42,7 +42,7 @@ def split_subject(line: str) -> tuple[str, str]:
     return model.strip(), checkpoint.strip()
 
 
-def _subjects(lines: tuple[str, ...]) -> tuple[str, ...]:
+def _check_subjects(lines: tuple[str, ...]) -> tuple[str, ...]:
     for line in lines:
         model, _ = split_subject(line)
         if not re.fullmatch(MODEL, model) or len(model) > MODEL_LENGTH:
@@ -56,7 +56,9 @@ def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 MODELS = TypeAliasType(
     "MODELS",
-    Annotated[tuple[Line, ...], BeforeValidator(split_lines), AfterValidator(_subjects), Field(max_length=MOST_MORE)],
+    Annotated[
+        tuple[Line, ...], BeforeValidator(split_lines), AfterValidator(_check_subjects), Field(max_length=MOST_MORE)
+    ],
 )
 SOURCES = TypeAliasType(
     "SOURCES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MOST_MORE)]
@@ -180,8 +182,8 @@ class EvaluateSpec(ClipFields, Spec):
     def part(self, model: str, checkpoint: str, data: str) -> "EvaluateSpec":
         """Return the spec of one model and one data set. `held_out` is true if only the held-out share is used."""
         held_out = self.held_out and any(same_sources(data, other) for other in self.held_out_data)
-        one = {"model": model, "checkpoint": checkpoint, "data": data, "held_out": held_out}
-        return self.model_copy(update={**one, "more_models": (), "more_data": ()})
+        fields = {"model": model, "checkpoint": checkpoint, "data": data, "held_out": held_out}
+        return self.model_copy(update={**fields, "more_models": (), "more_data": ()})
 
     @property
     def models(self) -> tuple[str, ...]:

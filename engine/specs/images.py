@@ -17,6 +17,7 @@ NUMBERS = TypeAliasType("NUMBERS", Annotated[tuple[float, ...], split_words])
 Numbers = Annotated[NUMBERS, NoDecode]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 OPEN_CLIPS_SCALE = (0.9, 1.0)
+"""open_clip's default of aug_scale."""
 
 # Fields of a training, each with its bounds. Names and defaults are those of open_clip's `--image-*` and `--aug-cfg`.
 Mean = Annotated[Numbers, Field(description="Mean of red, green and blue. Default: from the weights.")]
@@ -74,8 +75,8 @@ def check(spec: "TrainSpec") -> None:
         if values and not (len(values) == 2 and 0 < values[0] <= values[1] <= most):
             raise ValueError(f"{name} is {values}: give 2 numbers from 0 to {most:g}, the smaller one first")
     of_timm = ("aug_ratio", "aug_auto_augment", "aug_re_prob")
-    if not spec.aug_use_timm and (given := [name for name in of_timm if getattr(spec, name)]):
-        raise ValueError(f"{', '.join(given)}: only timm has this. Set aug_use_timm too")
+    if not spec.aug_use_timm and (needing_timm := [name for name in of_timm if getattr(spec, name)]):
+        raise ValueError(f"{', '.join(needing_timm)}: only timm has this. Set aug_use_timm too")
     if not spec.aug_use_timm and spec.image_interpolation == "random":
         raise ValueError("only timm's crops have the interpolation random: set aug_use_timm too")
     _check_colours(spec)
@@ -97,15 +98,15 @@ def _check_colours(spec: "TrainSpec") -> None:
 
 
 def preprocessing(spec: "TrainSpec") -> dict[str, Any]:
-    """Return the given parts of open_clip's PreprocessCfg."""
-    given = {name: getattr(spec, f"image_{name}") for name in ("mean", "std", "interpolation", "resize_mode")}
-    return {name: value for name, value in given.items() if value not in ((), "auto")}
+    """Return the parts of open_clip's PreprocessCfg that the spec sets."""
+    values = {name: getattr(spec, f"image_{name}") for name in ("mean", "std", "interpolation", "resize_mode")}
+    return {name: value for name, value in values.items() if value not in ((), "auto")}
 
 
 def augmentation(spec: "TrainSpec") -> dict[str, Any]:
     """Return open_clip's AugmentationCfg as a dict, without auto_augment, which only timm has."""
     jitter = spec.aug_color_jitter
-    given = {
+    values = {
         "scale": spec.aug_scale or OPEN_CLIPS_SCALE,
         "ratio": spec.aug_ratio,
         "color_jitter": jitter[0] if len(jitter) == 1 else jitter,
@@ -115,4 +116,4 @@ def augmentation(spec: "TrainSpec") -> dict[str, Any]:
         "re_prob": spec.aug_re_prob,
         "re_count": spec.aug_re_count if spec.aug_re_prob else 0,
     }
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name, value in values.items() if value}

@@ -27,7 +27,7 @@ MAX_LAYERS = 1024
 MAX_WIDTH = 65_536
 MAX_VOCABULARY = 10_000_000
 DETAILED = 100
-"""Keep the table of modules unasked for up to this many counts. A table has 90 kB on average, so they have 9 MB."""
+"""Most counts of a run that always keeps the table of modules. A table has 90 kB on average, so 100 have 9 MB."""
 
 
 def _check_tower(where: str, config: Any) -> None:
@@ -124,10 +124,10 @@ class ProfileSpec(Spec):
     @property
     def points(self) -> tuple["ProfileSpec", ...]:
         """Return one spec per image size and batch size."""
-        places = product(self.image_size or (None,), self.batch_size)
+        combinations = product(self.image_size or (None,), self.batch_size)
         return tuple(
             self.model_copy(update={"image_size": (size,) if size else (), "batch_size": (batch,)})
-            for size, batch in places
+            for size, batch in combinations
         )
 
     @property

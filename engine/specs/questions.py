@@ -86,8 +86,8 @@ class Augment(Question):
     def of(cls, spec: TrainSpec) -> "Augment":
         """Return the question for a request, without the fields that do not change the answer."""
         data = ("data", "data_kind", "csv_separator", "csv_img_key", "csv_caption_key", "samples", "seed", "json_split")
-        looks = (name for name in TrainSpec.model_fields if name.startswith(("image_", "aug_")))
-        names = (*data, *looks, *(name for name in spec.needs if name != "device"))
+        image_fields = (name for name in TrainSpec.model_fields if name.startswith(("image_", "aug_")))
+        names = (*data, *image_fields, *(name for name in spec.needs if name != "device"))
         return cls(spec=TrainSpec.model_validate({name: getattr(spec, name) for name in names} | {"nproc": 1}))
 
 

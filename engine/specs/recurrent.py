@@ -11,7 +11,7 @@ from typing_extensions import TypeAliasType
 from engine.specs.base import SIZE, RealDevice, Spec, device_there, format_image_size
 from engine.specs.runners import GATES, RUNNERS, Family, Group, of_group
 from engine.specs.timed import Floors, MinSeconds, Publishable, Replicates, Threads, TimeLimit, split_words
-from engine.words import shortened
+from engine.words import plural, shortened
 
 LONGEST, DEEPEST, WIDEST, LARGEST_BATCH = 10_000, 64, 16_384, 65_536
 BOUNDS = {"seq_length": LONGEST, "hidden_size": WIDEST, "mini_batch": LARGEST_BATCH}
@@ -37,9 +37,7 @@ class RecurrentSpec(Floors, Spec):
         *("batch_first", "fuser", "executor", "cuda_pointwise_loop_level", "cuda_pointwise_block_count"),
         "cuda_pointwise_block_size",
     )
-    PACED_ALIKE: ClassVar[set[str]] = {
-        *("baseline", "seed", "time_limit", "publishable", "replicates", "min_seconds", "min_samples")
-    }
+    PACED_ALIKE: ClassVar[set[str]] = {"baseline", "seed", "time_limit", "publishable", "replicates", "min_seconds"}
     """Fields that do not determine how long a unit of work takes. `pace` has processes and floor_seconds in their
     place.
     """
@@ -112,20 +110,20 @@ class RecurrentSpec(Floors, Spec):
 
     @field_validator("runners")
     @classmethod
-    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_runners(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            _check(name)
+            _check_runner(name)
         return tuple(dict.fromkeys(names))
 
     @field_validator("groups")
     @classmethod
-    def _each_once(cls, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    def _unique_groups(cls, groups: tuple[Group, ...]) -> tuple[Group, ...]:
         return tuple(dict.fromkeys(groups))
 
     @model_validator(mode="after")
     def _consistent(self) -> "RecurrentSpec":
         if self.baseline:
-            _check(self.baseline)
+            _check_runner(self.baseline)
             if self.baseline not in self.chosen:
                 raise ValueError(
                     f"the baseline {self.baseline} is not one of the runners to time: {', '.join(self.chosen)}"
@@ -150,17 +148,19 @@ class RecurrentSpec(Floors, Spec):
     def chosen(self) -> tuple[str, ...]:
         """Return all chosen runners, without duplicates and without `left_out`."""
         left_out = self.left_out
-        return tuple(dict.fromkeys([*(name for name in self._grouped if name not in left_out), *self.runners]))
+        return tuple(
+            dict.fromkeys([*(name for name in self._runners_of_groups if name not in left_out), *self.runners])
+        )
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """Return the groups' runners that need cuDNN when the device is no GPU. Runners requested by name stay."""
         if device_there(self.device).startswith("cuda"):
             return ()
-        return tuple(name for name in self._grouped if RUNNERS[name].needs_cudnn and name not in self.runners)
+        return tuple(name for name in self._runners_of_groups if RUNNERS[name].needs_cudnn and name not in self.runners)
 
     @property
-    def _grouped(self) -> list[str]:
+    def _runners_of_groups(self) -> list[str]:
         groups = self.groups or (() if self.runners else ("rnns", "cnns"))
         return [name for group in groups for name in of_group(group)]
 
@@ -169,14 +169,14 @@ class RecurrentSpec(Floors, Spec):
         """Return the values of the sweep in ascending order, without duplicates; empty without a sweep."""
         if self.sweep == "off":
             return ()
-        own: int = getattr(self, self.sweep)
-        return tuple(sorted(set(self.sweep_values or (ceil(own / 4), ceil(own / 2), own, 2 * own))))
+        size: int = getattr(self, self.sweep)
+        return tuple(sorted(set(self.sweep_values or (ceil(size / 4), ceil(size / 2), size, 2 * size))))
 
     @property
     def comparisons(self) -> tuple["RecurrentSpec", ...]:
         """Return one spec per comparison: each without a sweep and with runners of one family.
 
-        ResNets have no time steps and no hidden state, so a sweep of those sizes times them only once.
+        ResNets have no time steps and no hidden state, so a sweep of seq_length or hidden_size times them only once.
         """
         sizes = [{self.sweep: value} for value in self.swept] or [{}]
         families: dict[Family, list[str]] = {}
@@ -184,11 +184,11 @@ class RecurrentSpec(Floors, Spec):
             families.setdefault(RUNNERS[name].family, []).append(name)
         specs = []
         for family, names in families.items():
-            alike = family == "resnet" and self.sweep != "mini_batch"
-            for size in sizes[:1] if alike else sizes:
-                own = {"baseline": self.baseline if self.baseline in names else ""}
-                plain = {"groups": (), "runners": tuple(names), "sweep": "off", "sweep_values": ()}
-                specs.append(self.model_copy(update=plain | own | ({} if alike else size)))
+            is_fixed = family == "resnet" and self.sweep != "mini_batch"
+            for size in sizes[:1] if is_fixed else sizes:
+                fields = {"groups": (), "runners": tuple(names), "sweep": "off", "sweep_values": ()}
+                fields["baseline"] = self.baseline if self.baseline in names else ""
+                specs.append(self.model_copy(update=fields | ({} if is_fixed else size)))
         return tuple(specs)
 
     @property
@@ -198,8 +198,8 @@ class RecurrentSpec(Floors, Spec):
 
     @property
     def pace(self) -> tuple[object, ...]:
-        given = self.model_dump(exclude=self.PACED_ALIKE)
-        return (*given.values(), self.processes, self.floor_seconds)
+        fields = self.model_dump(exclude=self.PACED_ALIKE)
+        return (*fields.values(), self.processes, self.floor_seconds)
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class RecurrentSpec(Floors, Spec):
         batch = f"batch {sizes['mini_batch']}"
         if all(RUNNERS[name].family == "resnet" for name in self.chosen):
             return f"{shortened(self.chosen)} ({batch}, {format_image_size(self.image_size)} px, {self.device})"
-        layers = f"{self.num_layers} layer{'s' * (self.num_layers != 1)}"
+        layers = plural(self.num_layers, "layer")
         steps, features = f"{sizes['seq_length']} time steps", f"{self.input_size} in, {sizes['hidden_size']} hidden"
         return f"{shortened(self.chosen)} ({steps}, {batch}, {features}, {layers}, {self.device})"
 
@@ -243,7 +243,7 @@ def macs_per_step(spec: RecurrentSpec) -> int:
     return sum(ways * (gates * (size + out) + projection) for size in inputs)
 
 
-def _check(name: str) -> None:
+def _check_runner(name: str) -> None:
     if name not in RUNNERS:
         near = get_close_matches(name, RUNNERS, 3)
         closest = f"closest: {', '.join(near)}" if near else f"there are {shortened(tuple(RUNNERS))}"

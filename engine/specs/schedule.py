@@ -9,7 +9,7 @@ from engine.specs.train import EPOCHS, TrainSpec
 LEAST_STEPS, LEAST_BATCH, MOST_BATCH = 16, 16, 256
 """Limits of the default batch size: it leaves LEAST_STEPS steps per epoch, unless that makes it less than LEAST_BATCH.
 
-Each pair is told apart from the others of its batch, so a batch of a few pairs teaches little."""
+The loss contrasts each pair with the others of its batch, so a batch of a few pairs teaches little."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def schedule(spec: TrainSpec, pairs: int) -> Schedule:
 def default_batch(pairs: int) -> int:
     """Return the largest power of two up to MOST_BATCH that leaves LEAST_STEPS steps an epoch or is within LEAST_BATCH.
 
-    It is not larger than the number of pairs, unless that is 1.
+    It is at least 2, and else not larger than the number of pairs.
     """
     most = max(pairs / LEAST_STEPS, min(pairs, LEAST_BATCH))
     return min(MOST_BATCH, 1 << int(math.log2(max(2, most))))

@@ -18,10 +18,10 @@ def parse(text: str) -> dict[str, list[str]]:
     """Return the values in a text such as `lr=1e-3,1e-4 seed=0,1`, by field. Errors: Refused."""
     values: dict[str, list[str]] = {}
     for word in text.split():
-        name, equals, given = word.partition("=")
+        name, equals, listed = word.partition("=")
         if name not in FIELDS or not equals or name in values:
             raise Refused(f"{word!r} is no sweep: write FIELD=VALUE,VALUE,... once for each of {', '.join(FIELDS)}")
-        values[name] = split(given)
+        values[name] = split(listed)
     return values
 
 
@@ -31,22 +31,22 @@ def split(text: str) -> list[str]:
 
 
 def specs(spec: TrainSpec, values: Mapping[str, Sequence[str]]) -> dict[str, TrainSpec]:
-    """Return a spec per combination of values, by what it sets, such as `lr=0.001 seed=1`; empty without values.
+    """Return a spec per combination of values, by its label, such as `lr=0.001 seed=1`; empty without values.
 
     The last field changes fastest. Errors: Refused when a value does not fit its field, or above MOST_RUNS specs.
     """
-    given = {name: list(dict.fromkeys(some)) for name, some in values.items() if some}
-    combinations = [dict(zip(given, chosen, strict=True)) for chosen in product(*given.values())] if given else []
+    lists = {name: list(dict.fromkeys(listed)) for name, listed in values.items() if listed}
+    combinations = [dict(zip(lists, point, strict=True)) for point in product(*lists.values())] if lists else []
     if len(combinations) > MOST_RUNS:
         raise Refused(f"the sweep has {len(combinations)} combinations, at most {MOST_RUNS} are queued at once")
-    made: dict[str, TrainSpec] = {}
+    by_label: dict[str, TrainSpec] = {}
     for combination in combinations:
         try:
-            one = TrainSpec.model_validate(spec.model_dump() | combination)
+            combined = TrainSpec.model_validate(spec.model_dump() | combination)
         except ValidationError as error:
             first = error.errors()[0]
             field = first["loc"][0] if first["loc"] else "spec"
             value = f" (given: {first['input']!r})" if field in combination else ""
             raise Refused(f"sweep, {field}: {describe_error(first)}{value}") from error
-        made[" ".join(f"{name}={getattr(one, name):g}" for name in combination)] = one
-    return made
+        by_label[" ".join(f"{name}={getattr(combined, name):g}" for name in combination)] = combined
+    return by_label

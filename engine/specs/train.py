@@ -241,13 +241,15 @@ class TrainSpec(ClipFields, Spec):
                 f"{len(self.data_weights)} weights were given for {len(split_sources(self.data))} sources: one each"
             )
         if self.local_loss and not self.gather_with_grad:
-            raise ValueError("local_loss without gather_with_grad has only a part of the gradients: take both")
+            raise ValueError("local_loss without gather_with_grad has only a part of the gradients: use both")
         if self.lr_scheduler == "const-cooldown" and self.epochs_cooldown is None:
-            raise ValueError("const-cooldown needs epochs_cooldown, the epochs it falls for")
+            raise ValueError(
+                "const-cooldown needs epochs_cooldown, the number of epochs in which the learning rate falls"
+            )
         if self.loss == "distill" and not self.distill_model:
             raise ValueError("distillation needs a teacher: give distill_model and distill_pretrained")
         if self.loss == "coca" and self.accum_freq > 1:
-            raise ValueError("CoCa's captions are not cached features: accum_freq must be 1")
+            raise ValueError("CoCa's caption loss needs more than the cached features of batches: set accum_freq to 1")
         for tower, rate in (("image", self.lr_image), ("text", self.lr_text)):
             unlocked = self.lock_image_unlocked_groups if tower == "image" else self.lock_text_unlocked_layers
             if rate is not None and getattr(self, f"lock_{tower}") and not unlocked:
@@ -286,7 +288,7 @@ class TrainSpec(ClipFields, Spec):
 
     @property
     def pairs_class_key(self) -> str:
-        """Return the class column of the training pairs; empty with zeroshot_data, whose column it then is."""
+        """Return the class column of the training pairs; empty if csv_class_key is a column of zeroshot_data."""
         return "" if self.zeroshot_data else self.csv_class_key
 
     @property

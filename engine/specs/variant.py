@@ -65,8 +65,8 @@ class Variant(BaseModel):
                 fields[word] = True
             else:
                 raise ValueError(f"{text!r}: {word!r} is none of {', '.join((*MODIFIERS, *PRECISIONS))}")
-        if (own := [word for word in COMPILE_MODIFIERS if word in fields]) and name != "compile":
-            raise ValueError(f"{text!r}: only compile takes {' and '.join(own)}")
+        if (compile_words := [word for word in COMPILE_MODIFIERS if word in fields]) and name != "compile":
+            raise ValueError(f"{text!r}: only compile takes {' and '.join(compile_words)}")
         if "freezing" in fields and fields.get("backend", "inductor") != "inductor":
             raise ValueError(f"{text!r}: only the backend inductor takes freezing")
         return cls.model_validate(fields)

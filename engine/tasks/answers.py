@@ -43,11 +43,11 @@ def serve(idle_s: float) -> None:
             import_module(module)
         log.info("answers process %d: ready in %.1f s", os.getpid(), time.monotonic() - started)
         for line in _lines(idle_s):
-            answers.write(json.dumps(answered(line)) + "\n")
+            answers.write(json.dumps(_answer(line)) + "\n")
             answers.flush()
 
 
-def answered(line: bytes) -> dict[str, Any]:
+def _answer(line: bytes) -> dict[str, Any]:
     """Return the answer to a line, or the reason why there is none."""
     request: Any = None
     try:
@@ -67,7 +67,10 @@ def answered(line: bytes) -> dict[str, Any]:
 
 
 def _lines(idle_s: float) -> Iterator[bytes]:
-    """Yield lines from standard input until it is closed or silent for `idle_s` seconds. Each awaits its answer."""
+    """Yield lines from standard input until it is closed or silent for `idle_s` seconds.
+
+    The caller answers each line before it asks for the next.
+    """
     while select.select([sys.stdin], [], [], idle_s)[0]:
         if not (line := sys.stdin.buffer.readline()):
             return

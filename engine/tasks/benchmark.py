@@ -2,8 +2,8 @@
 
 This process takes no measurements. It starts a fresh one per repetition, waits, and makes rows from their reports.
 
-On several nodes of a cluster, a process on each of them does that for one model after the other. All repetitions and
-variants of a model are on one node, so that they compare.
+On several nodes of a cluster, one process per node does this, for one model after the other. All repetitions and
+variants of a model run on one node, so that they can be compared.
 
 A later attempt at the same run keeps the rows of models that are finished, and times the others.
 """
@@ -50,32 +50,32 @@ def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
     batch_sizes = {model: spec.batch_sizes(model) or (None,) for model in models}
     if "training" in spec.modes:
         steps.check_optimizer(spec.optimizer)
-    here = environment.current(spec.device, spec.seed)
-    yield here
+    machine = environment.current(spec.device, spec.seed)
+    yield machine
     processes = {model: spec.processes * len(spec.modes) * len(sizes) for model, sizes in batch_sizes.items()}
     nodes = nodes_to_use()
-    finished = _finished(run_dir, _conditions(here, nodes))
+    finished = _read_finished(run_dir, _conditions(machine, nodes))
     for rows_before in finished.values():
         yield from rows_before
     done = sum(processes[model] for model in finished)
     progress = Progress(done=done, total=sum(processes.values()))
     todo = {model: count for model, count in processes.items() if model not in finished}
     if nodes:
-        yield from _on_nodes(spec, todo, nodes, here, run_dir, progress)
+        yield from _time_on_nodes(spec, todo, nodes, machine, run_dir, progress)
         return
     for model, count in todo.items():
         progress = progress.model_copy(update={"note": model})
         yield progress
         events: list[Event] = []
-        for event in _model(spec, model, batch_sizes[model], run_dir, progress, here.device_name):
+        for event in _time_model(spec, model, batch_sizes[model], run_dir, progress, machine.device_name):
             events.append(event)
             yield event
-        _keep(run_dir, here, nodes, events)
+        _write_finished(run_dir, machine, nodes, events)
         progress = progress.model_copy(update={"done": progress.done + count})
     yield progress.model_copy(update={"note": ""})
 
 
-def _model(
+def _time_model(
     spec: BenchmarkSpec,
     model: ModelName,
     batch_sizes: Sequence[int | None],
@@ -105,9 +105,9 @@ def _model(
                 for artifact in summary.write_samples(run_dir, file, outcome.processes, written, **columns):
                     common["samples_file"] = file
                     yield artifact
-                found = rows.rows(spec, common, outcome)
-                yield from (Artifact(name=row.trace_file, kind="trace") for row in found if row.trace_file)
-                yield from found
+                timed = rows.rows(spec, common, outcome)
+                yield from (Artifact(name=row.trace_file, kind="trace") for row in timed if row.trace_file)
+                yield from timed
             if sizes.exhausted:
                 return
 
@@ -139,49 +139,48 @@ class _Timed:
     files: dict[str, bytes]
 
 
-def _on_nodes(
+def _time_on_nodes(
     spec: BenchmarkSpec,
     processes: Mapping[ModelName, int],
     nodes: Mapping[str, Share],
-    here: Environment,
+    machine: Environment,
     run_dir: Path,
     progress: Progress,
 ) -> Iterator[Event]:
     """Yield what `run` does for models that several nodes share. processes: how many each model takes."""
     todo, note = list(processes), f"on {plural(len(nodes), 'node')}"
     yield (progress := progress.model_copy(update={"note": note}))
-    with closing(spread_on_nodes(partial(_alone, spec, note), todo, nodes)) as found:
-        for one in found:
-            if one:
-                model, timed = todo[one[0]], one[1]
+    with closing(spread_on_nodes(partial(_time_on_this_node, spec, note), todo, nodes)) as results:
+        for result in results:
+            if result:
+                model, timed = todo[result[0]], result[1]
                 if isinstance(timed, Ended):
-                    timed = _Timed([*_lost(spec, model, here.device_name, timed)], {})
+                    timed = _Timed([*_failed_rows(spec, model, machine.device_name, timed)], {})
                 for name, content in timed.files.items():
                     (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
                     (run_dir / name).write_bytes(content)
                 yield from timed.events
-                _keep(run_dir, here, nodes, timed.events)
+                _write_finished(run_dir, machine, nodes, timed.events)
                 progress = progress.model_copy(update={"done": progress.done + processes[model]})
             yield progress
 
 
-def _alone(spec: BenchmarkSpec, note: str, model: ModelName) -> _Timed:
+def _time_on_this_node(spec: BenchmarkSpec, note: str, model: ModelName) -> _Timed:
     """Time a model on the node of this process."""
-    here, events = environment.current(spec.device, spec.seed), list[Event]()
-    where = {"host": here.host}
+    machine, events = environment.current(spec.device, spec.seed), list[Event]()
     with tempfile.TemporaryDirectory(prefix="vitals-") as folder:
         sizes = spec.batch_sizes(model) or (None,)
-        for event in _model(spec, model, sizes, Path(folder), Progress(done=0), here.device_name):
+        for event in _time_model(spec, model, sizes, Path(folder), Progress(done=0), machine.device_name):
             if isinstance(event, BenchmarkRow):
-                notes = (f"timed on {here.host}; the models of this run were shared out {note}", *event.notes)
-                event = event.model_copy(update=where | {"notes": notes})
+                notes = (f"timed on {machine.host}; the models of this run were shared out {note}", *event.notes)
+                event = event.model_copy(update={"host": machine.host, "notes": notes})
             if not isinstance(event, Progress):
                 events.append(event)
         names = [event.name for event in events if isinstance(event, Artifact)]
         return _Timed(events, {name: Path(folder, name).read_bytes() for name in names})
 
 
-def _lost(spec: BenchmarkSpec, model: ModelName, device_name: str, end: Ended) -> Iterator[BenchmarkRow]:
+def _failed_rows(spec: BenchmarkSpec, model: ModelName, device_name: str, end: Ended) -> Iterator[BenchmarkRow]:
     """Yield the rows of a model that ended every process that timed it."""
     size, *_ = spec.batch_sizes(model) or (1,)
     failed = {variant.label: Measured(label=variant.label, status=end.status, error=end.error) for variant in spec.plan}
@@ -189,24 +188,27 @@ def _lost(spec: BenchmarkSpec, model: ModelName, device_name: str, end: Ended) -
         yield from rows.rows(spec, _common(spec, model, mode, device_name), rows.Outcome(mode, size, (failed,)))
 
 
-def _conditions(here: Environment, nodes: Mapping[str, Share]) -> dict[str, Any]:
-    """Return the facts that must be equal for an earlier row to stay. Rows of several nodes name their hosts."""
-    return here.model_dump(mode="json", include={"versions"} if nodes else None, exclude={"date", "settings"})
+def _conditions(machine: Environment, nodes: Mapping[str, Share]) -> dict[str, Any]:
+    """Return the facts that must be equal for rows of an earlier attempt to be kept.
+
+    With several nodes, these are only the versions: each row names its own host.
+    """
+    return machine.model_dump(mode="json", include={"versions"} if nodes else None, exclude={"date", "settings"})
 
 
-def _keep(run_dir: Path, here: Environment, nodes: Mapping[str, Share], events: Sequence[Event]) -> None:
-    """Keep the rows of a model, unless one has failed: the next attempt tries that again."""
+def _write_finished(run_dir: Path, machine: Environment, nodes: Mapping[str, Share], events: Sequence[Event]) -> None:
+    """Write the rows of a model to FINISHED. If one of them failed, the next attempt times the model again."""
     timed = [event for event in events if isinstance(event, BenchmarkRow)]
     if timed and all(row.status == "ok" for row in timed):
-        note = f"timed by an earlier attempt at this run, which began {here.date}"
-        again = [row.model_copy(update={"date": here.date, "notes": (*row.notes, note)}) for row in timed]
-        kept = {"conditions": _conditions(here, nodes), "rows": [row.model_dump(mode="json") for row in again]}
+        note = f"timed by an earlier attempt at this run, which began {machine.date}"
+        marked = [row.model_copy(update={"date": machine.date, "notes": (*row.notes, note)}) for row in timed]
+        kept = {"conditions": _conditions(machine, nodes), "rows": [row.model_dump(mode="json") for row in marked]}
         with (run_dir / FINISHED).open("a") as file:
             file.write(f"{json.dumps(kept)}\n")
 
 
-def _finished(run_dir: Path, conditions: dict[str, Any]) -> dict[ModelName, list[BenchmarkRow]]:
-    """Return the rows, by model, that earlier attempts have kept under the same conditions, if their samples are here.
+def _read_finished(run_dir: Path, conditions: dict[str, Any]) -> dict[ModelName, list[BenchmarkRow]]:
+    """Return the rows, by model, that earlier attempts have kept under the same conditions, if their samples exist.
 
     Date and note of a row say which attempt timed it.
     """
@@ -214,9 +216,10 @@ def _finished(run_dir: Path, conditions: dict[str, Any]) -> dict[ModelName, list
     for line in (run_dir / FINISHED).read_text().splitlines() if (run_dir / FINISHED).is_file() else ():
         try:
             kept = json.loads(line)
-            same, before = kept["conditions"] == conditions, [BenchmarkRow.model_validate(row) for row in kept["rows"]]
+            rows_before = [BenchmarkRow.model_validate(row) for row in kept["rows"]]
+            is_valid = kept["conditions"] == conditions
         except (ValueError, KeyError):
             continue  # the disk was full, the machine lost its power, or an older version of this program wrote it
-        if same and all((run_dir / row.samples_file).exists() for row in before):
-            found[before[0].name] = before
+        if is_valid and all((run_dir / row.samples_file).exists() for row in rows_before):
+            found[rows_before[0].name] = rows_before
     return found

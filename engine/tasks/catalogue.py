@@ -1,6 +1,7 @@
 """Count the models of the shipped catalogue in worker processes.
 
-One row per model at its own image size, and in a folder of their own the sizes that accuracies are published for.
+The catalogue has one row per model, at its own image size. A folder below it has rows at the other image sizes for
+which accuracies are published.
 """
 
 import csv
@@ -21,7 +22,7 @@ from engine.models import library
 from engine.replicates.child import Ended
 from engine.results import OperatorCount, ProfileRow, Progress
 from engine.specs import ModelName, ProfileSpec, Refused
-from engine.tasks.profile import lost, profile
+from engine.tasks.profile import failed_row, profile
 from engine.tasks.shards import spread
 
 COLUMNS = """
@@ -52,7 +53,7 @@ def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progre
     families = library.families()
     wanted = names.resolve(models, families)
     out_dir.mkdir(parents=True, exist_ok=True)
-    rows, operators = _kept(out_dir, set(families) - set(wanted))
+    rows, operators = _read_others(out_dir, set(families) - set(wanted))
     yield Progress(done=0, total=len(wanted))
     for done, row in enumerate(counted([(name, "") for name in wanted], workers), start=1):
         rows.append(catalogue_row(row))
@@ -67,7 +68,7 @@ def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progre
 
 
 def build_sizes(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers: int) -> Iterator[Progress]:
-    """Count the models at those of these sizes that the catalogue lacks, and yield progress.
+    """Count models at those of the given image sizes that the catalogue lacks, and yield progress.
 
     sizes: image sizes as the catalogue writes them, by qualified name. Models that are not installed or not in the
     catalogue are left out. Earlier rows are kept, unless they were counted with other library versions.
@@ -75,11 +76,11 @@ def build_sizes(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers
     """
     check_versions(catalog_dir)
     folder, installed = catalog_dir / SIZES, library.families()
-    rows = [] if _changed(folder) else [row for row in read(folder) if _model(row) in installed]
-    own = list(read(catalog_dir))
-    models = {_model(row) for row in own} & set(installed)
-    there = {(_model(row), row["image_size"]) for row in [*own, *rows]}
-    wanted = sorted({(model, size) for model in models for size in sizes.get(model, ())} - there)
+    rows = [] if _changed_libraries(folder) else [row for row in read(folder) if _model(row) in installed]
+    catalogue = list(read(catalog_dir))
+    models = {_model(row) for row in catalogue} & set(installed)
+    known = {(_model(row), row["image_size"]) for row in [*catalogue, *rows]}
+    wanted = sorted({(model, size) for model in models for size in sizes.get(model, ())} - known)
     yield Progress(done=0, total=len(wanted))
     for done, row in enumerate(counted(wanted, workers), start=1):
         rows.append(catalogue_row(row))
@@ -95,11 +96,11 @@ def _model(row: CatalogueRow) -> ModelName:
 
 def counted(wanted: Sequence[Wanted], workers: int) -> Iterator[ProfileRow]:
     """Count models in worker processes, and yield each row as soon as it is counted."""
-    for found in spread(_count, wanted, workers):
-        if found:
-            place, row = found
+    for result in spread(_count, wanted, workers):
+        if result:
+            place, row = result
             name, image_size = wanted[place]
-            yield lost(ModelName(name), _spec(name, image_size), row) if isinstance(row, Ended) else row
+            yield failed_row(ModelName(name), _spec(name, image_size), row) if isinstance(row, Ended) else row
 
 
 def count(name: str, image_size: str = "") -> ProfileRow:
@@ -132,11 +133,11 @@ def _cell(value: Any) -> str:
 
 
 def _operator_row(row: ProfileRow, operator: OperatorCount) -> dict[str, str]:
-    figures = {name: str(value) for name, value in operator.model_dump().items()}
-    return {"library": row.library, "model": row.model, "image_size": row.image_size, **figures}
+    counts = {name: str(value) for name, value in operator.model_dump().items()}
+    return {"library": row.library, "model": row.model, "image_size": row.image_size, **counts}
 
 
-def _kept(out_dir: Path, models: set[ModelName]) -> tuple[list[CatalogueRow], list[dict[str, str]]]:
+def _read_others(out_dir: Path, models: set[ModelName]) -> tuple[list[CatalogueRow], list[dict[str, str]]]:
     """Return the existing rows and operators of these models, which are not recounted."""
     rows = [row for row in read(out_dir) if _model(row) in models]
     if not rows:
@@ -167,13 +168,13 @@ def _write_rows(folder: Path, rows: Iterable[CatalogueRow]) -> None:
 
 def check_versions(out_dir: Path) -> None:
     """Refuse a folder that was counted with other library versions than are installed. Errors: VersionsDiffer."""
-    if changed := _changed(out_dir):
+    if changed := _changed_libraries(out_dir):
         raise VersionsDiffer(
             f"the catalogue was counted with other versions of {', '.join(changed)}: recount all of it"
         )
 
 
-def _changed(folder: Path) -> Collection[str]:
+def _changed_libraries(folder: Path) -> Collection[str]:
     """Return the libraries whose version differs from the one that a folder was counted with."""
     return shipped.mismatches(shipped.versions(folder))
 
@@ -181,7 +182,7 @@ def _changed(folder: Path) -> Collection[str]:
 def weights() -> dict[str, list[str]]:
     """Return the tags of published weights of every open_clip model that has any."""
     tags = {model: open_clip.list_pretrained_tags_by_model(model) for model in sorted(open_clip.list_models())}
-    return {model: own for model, own in tags.items() if own}
+    return {model: tags_of_model for model, tags_of_model in tags.items() if tags_of_model}
 
 
 def table(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:

@@ -18,12 +18,13 @@ from engine.specs import DeviceSpec, error_message
 from engine.statistics import drifting
 
 ENOUGH_S = 2.0
+"""Shorter measurements, in seconds, get the flag below_floor."""
 
 
 def run(spec: DeviceSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, then per operation its progress and row. Errors: Refused."""
     yield environment.current(spec.device)
-    before, threads = torch.get_num_threads(), spec.threads or environment.threads()
+    threads_before, threads = torch.get_num_threads(), spec.threads or environment.threads()
     wanted = [*(("matmul", dtype) for dtype in dict.fromkeys(spec.dtypes)), ("copy", "float32")]
     torch.set_num_threads(threads)
     try:
@@ -31,7 +32,7 @@ def run(spec: DeviceSpec, run_dir: Path) -> Iterator[Event]:
             yield Progress(done=done, total=len(wanted), note=label(operation, dtype))
             yield measure(operation, dtype, spec, threads)
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads_before)
     yield Progress(done=len(wanted), total=len(wanted))
 
 
@@ -54,14 +55,14 @@ def measure(operation: str, dtype: str, spec: DeviceSpec, threads: int) -> Devic
     started = time.perf_counter()
     try:
         rate = rates.copy(spec.device, plan) if operation == "copy" else rates.matmul(spec.device, dtype, plan)
-        figures = _figures(rate, operation) | _caveats(rate, spec)
+        values = _values(rate, operation) | _caveats(rate, spec)
     except Exception as error:  # noqa: BLE001 - any error of a device or driver becomes the row's status
         status = "out_of_memory" if out_of_memory(error) else "error"
-        figures = {"status": status, "error": error_message(error)}
-    return DeviceRow(**fields | figures, seconds=round(time.perf_counter() - started, 3))
+        values = {"status": status, "error": error_message(error)}
+    return DeviceRow(**fields | values, seconds=round(time.perf_counter() - started, 3))
 
 
-def _figures(rate: Rate, operation: str) -> dict[str, Any]:
+def _values(rate: Rate, operation: str) -> dict[str, Any]:
     return {
         "size": rate.size,
         "gflop_per_s" if operation == "matmul" else "gb_per_s": rate.per_s / 1e9,
@@ -88,4 +89,4 @@ def _caveats(rate: Rate, spec: DeviceSpec) -> dict[str, Any]:
         "below_floor": spec.seconds < ENOUGH_S,
     }
     notes = (*rate.notes, *disturbed, *([throttling] if throttling else []), *gpu_watch.notes(spec.device, gpu))
-    return {"flags": tuple(flag for flag, up in raised.items() if up), "notes": notes}
+    return {"flags": tuple(flag for flag, is_raised in raised.items() if is_raised), "notes": notes}

@@ -46,7 +46,7 @@ log = logging.getLogger("engine.training")
 
 FEATURES = "features"
 """Folder in the runs folder with the features that later evaluations reuse."""
-LEARNED = "the probe's data"
+PROBE_DATA = "the probe's data"
 NO_CLASSES = "give class folders, a CSV with csv_class_key, or shards with classes"
 
 
@@ -65,8 +65,8 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
     With several models or data sets, an error of one becomes the status of its rows.
     Errors: Refused; errors of building a model that is evaluated on one data set alone.
     """
-    here = environment.current(spec.device, spec.seed)
-    yield here
+    machine = environment.current(spec.device, spec.seed)
+    yield machine
     if spec.threads:
         torch.set_num_threads(spec.threads)
     precision.check(spec.precision, spec.device)
@@ -75,14 +75,14 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
         common: dict[str, Any] = {
             "library": "open_clip",
             **{name: getattr(part, name) for name in ("model", "checkpoint", "data", "device", "precision")},
-            "device_name": here.device_name,
+            "device_name": machine.device_name,
         }
         tasks: list[str] = list(part.tasks)
         progress = Progress(done=number * (len(tasks) + 1), total=len(parts) * (len(tasks) + 1))
         try:
             if loaded is None or (loaded.spec.model, loaded.spec.checkpoint) != (part.model, part.checkpoint):
                 loaded = None  # frees its memory: two models may not fit
-                loaded = yield from _load(part, here.device_name)
+                loaded = yield from _load(part, machine.device_name)
             prefix = f"{number + 1}_" if number else ""
             for event in Part(part, loaded, run_dir, prefix, progress).events(common):
                 yield event
@@ -115,7 +115,7 @@ class Part:
     """The evaluation of one model on one data set."""
 
     def __init__(self, spec: EvaluateSpec, loaded: Loaded, run_dir: Path, prefix: str, progress: Progress) -> None:
-        """prefix: begins the file names. progress: that of the run when this part begins."""
+        """prefix: the beginning of all file names. progress: the run's progress when this part begins."""
         self.spec, self.loaded, self.prefix, self.progress = spec, loaded, prefix, progress
         self._run_dir, self._settings = run_dir, Settings()
         self._notes: list[str] = []
@@ -127,7 +127,7 @@ class Part:
 
     def events(self, common: dict[str, Any]) -> Iterator[Event]:
         """Yield the embeddings, then a row per task with its files. Errors: Refused."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         yield from self._encode()
         file = f"{self.prefix}{EMBEDDINGS}"
         self._write_embeddings(self._run_dir / file)
@@ -141,7 +141,7 @@ class Part:
                 found = yield from self._result(task)
             except Refused as refused:
                 found = {"status": "error", "error": str(refused)}
-            seconds, begun = time.perf_counter() - begun, time.perf_counter()
+            seconds, started = time.perf_counter() - started, time.perf_counter()
             notes = [*self._notes, *found.pop("notes", ())]
             yield EvaluateRow.model_validate(common | {"task": task, "seconds": seconds, "notes": notes} | found)
 
@@ -155,7 +155,7 @@ class Part:
             usable, unreadable = readable(opened, self._run_dir, f"{self.prefix}data", spec.checkpoint, roots)
             rest, evaluated = datasets.split(usable, spec.val_fraction, spec.seed)
             self._notes += unreadable
-        # after the split, which keeps the shares of the names as a training read them
+        # after the split: a training splits by the names as they are in the data
         self._rest, evaluated = (
             datasets.with_classes_split(part, spec.csv_class_separator) for part in (rest, evaluated)
         )
@@ -166,7 +166,7 @@ class Part:
         self._encoded = yield from self._features(evaluated, "the evaluated data")
 
     def _features(self, part: Pairs, what: str, *, captions: bool = True) -> Generator[Event, None, Encoded]:
-        """Encode pairs, or read their features that an earlier evaluation has kept."""
+        """Encode pairs, or read the features that an earlier evaluation stored. what: names the pairs, for notes."""
         made, folder, name, known = self.loaded.reader.made, self._settings.runs_dir / FEATURES, "", None
         if self.spec.reuse_features:
             built = (made.name, made.config, repr(made.preprocess_val))
@@ -174,8 +174,8 @@ class Part:
             name = feature_cache.key(made.model, part, (built, computed), self._settings.roots)
             known = feature_cache.load(folder, name)
         if known:
-            found, when = known
-            self._notes.append(f"the features of {what} were computed earlier ({when}) and are reused")
+            found, date = known
+            self._notes.append(f"the features of {what} were computed earlier ({date}) and are reused")
         else:
             found = yield from followed(
                 features(part, self.loaded.reader, captions=captions),
@@ -198,7 +198,7 @@ class Part:
         return directions(self._classes, self._templates, self.loaded.reader, by_class)
 
     def _result(self, task: str) -> Generator[Event, None, dict[str, Any]]:
-        """Write the files of a task, yield them, and return the fields of its row. Errors: Refused for other data."""
+        """Write the files of a task, yield them, and return the fields of its row. Errors: Refused."""
         spec, encoded = self.spec, self._encoded
         if task == "retrieval":
             fields = metric_fields(retrieved(encoded, spec.batch_size, spec.recall_k))
@@ -234,38 +234,38 @@ class Part:
         Its training data are probe_data, if given; else the pairs that a training did not hold out. Without both, the
         evaluated pairs are split into training and test data. Errors: Refused.
         """
-        spec, found = self.spec, self._encoded
-        if found.targets is not None:
+        spec, encoded = self.spec, self._encoded
+        if encoded.targets is not None:
             raise Refused("a linear probe needs one class per image, and these images have several")
         notes: list[str] = []
         if spec.probe_data:
             pairs = opener(spec, self._settings.roots)(spec.probe_data)
             notes += pairs.notes
-            learned, judged = (yield from self._features(pairs, LEARNED, captions=False)), found
+            train, test = (yield from self._features(pairs, PROBE_DATA, captions=False)), encoded
         elif spec.held_out:
-            learned, judged = (yield from self._features(self._rest, LEARNED, captions=False)), found
+            train, test = (yield from self._features(self._rest, PROBE_DATA, captions=False)), encoded
         else:
-            learned, judged = (
-                subset(found, part) for part in datasets.split(found.pairs, spec.val_fraction, spec.seed)
+            train, test = (
+                subset(encoded, part) for part in datasets.split(encoded.pairs, spec.val_fraction, spec.seed)
             )
-        if learned.labels is None or judged.labels is None:
+        if train.labels is None or test.labels is None:
             raise Refused(f"a linear probe needs a class per image: {NO_CLASSES}")
-        labels = classification.renumbered(learned.labels, learned.pairs.classes, judged.pairs.classes)
-        images = learned.images
+        labels = classification.renumbered(train.labels, train.pairs.classes, test.pairs.classes)
+        images = train.images
         if spec.shots:
             chosen = classification.few_shot(labels, spec.shots, spec.seed, self._classes)
             images, labels = images[chosen], labels[chosen]
-        if judged is not found:
+        if test is not encoded:
             notes.append(
-                f"the probe was trained on {len(images):,} images and tested on {len(judged.pairs):,} others: give "
+                f"the probe was trained on {len(images):,} images and tested on {len(test.pairs):,} others: give "
                 "probe_data to test it on all"
             )
         probed = classification.probe(
-            *(images, labels, judged.images, judged.labels, spec.seed),
+            *(images, labels, test.images, test.labels, spec.seed),
             strengths=spec.probe_c,
             classes=len(self._classes) or None,
         )
-        fields = {"images": len(judged.pairs), "captions": None, "probe_images": len(images), "probe_c": probed.c}
+        fields = {"images": len(test.pairs), "captions": None, "probe_images": len(images), "probe_c": probed.c}
         return probed, {"notes": notes, **fields}
 
     def _average_precision(self, targets: torch.Tensor) -> Generator[Event, None, dict[str, Any]]:

@@ -29,9 +29,9 @@ Builder = Callable[[str, Wanted], Built]
 Place = tuple[str, int]
 """A model, and the number of one of the spec's points."""
 MODELS_EACH = 16
-"""Fewest models per process. A process imports the libraries for about as long as it takes to count so many."""
+"""Minimum number of models per process. Counting 16 models takes about as long as importing the libraries."""
 MOST_PROCESSES = 16
-"""Most processes of one run: with so many, the whole catalogue takes about a minute."""
+"""Maximum number of processes of a run. 16 processes count the whole catalogue in about a minute."""
 
 
 @dataclass(frozen=True)
@@ -65,23 +65,23 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
 
 
 def _processes(spec: ProfileSpec, models: int) -> int:
-    """Return how many processes count. On a real device it is one, because more would hold as many models' weights."""
+    """Return how many processes count. On a real device it is one, because each process holds a model's weights."""
     if spec.device != "meta":
         return 1
     return max(1, min(environment.threads(), MOST_PROCESSES, models // MODELS_EACH))
 
 
 def _in_shards(
-    spec: ProfileSpec, todo: Sequence[Place], found: Shards[Profiled], note: str, run_dir: Path
+    spec: ProfileSpec, todo: Sequence[Place], results: Shards[Profiled], note: str, run_dir: Path
 ) -> Iterator[Event]:
     """Yield rows in the order in which they are counted, and progress at least once a second, to let the run stop."""
     yield (progress := Progress(done=0, total=len(todo), note=note))
-    with closing(found):
-        for one in found:
-            if one:
-                (model, number), counted = todo[one[0]], one[1]
+    with closing(results):
+        for result in results:
+            if result:
+                (model, number), counted = todo[result[0]], result[1]
                 if isinstance(counted, Ended):
-                    counted = Profiled(lost(ModelName(model), spec.points[number], counted))
+                    counted = Profiled(failed_row(ModelName(model), spec.points[number], counted))
                 yield from _events(counted, run_dir)
                 progress = progress.model_copy(update={"done": progress.done + 1})
             yield progress
@@ -120,22 +120,22 @@ def profile(model: str, spec: ProfileSpec, build: Builder = library.build) -> Pr
 
 def _attempt(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> Profiled:
     known = _known_fields(name, spec, device)
-    figures: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
     started = time.perf_counter()
     try:
         for step in _steps(name, spec, device, build):
-            figures |= step
+            counts |= step
     except Exception as error:  # noqa: BLE001 - any error of a model becomes its row's status
-        figures["status"] = "out_of_memory" if out_of_memory(error) else "error"
-        figures["error"] = error_message(error)
-    modules = figures.pop("modules", ())
-    fields = known | figures
+        counts["status"] = "out_of_memory" if out_of_memory(error) else "error"
+        counts["error"] = error_message(error)
+    modules = counts.pop("modules", ())
+    fields = known | counts
     if modules:
         fields["detail_file"] = detail_name(name.library, name.model, fields["image_size"], fields["batch_size"])
     return Profiled(ProfileRow(**fields, seconds=round(time.perf_counter() - started, 3)), modules)
 
 
-def lost(name: ModelName, spec: ProfileSpec, end: Ended) -> ProfileRow:
+def failed_row(name: ModelName, spec: ProfileSpec, end: Ended) -> ProfileRow:
     """Return the row of a model whose processes died. spec: as in profile."""
     return ProfileRow(
         **_known_fields(name, spec, spec.device), status=end.status, error=f"{end.error} (when tried again, too)"
@@ -208,7 +208,7 @@ def _parameters(built: Built) -> dict[str, float]:
     towers = {name: _numel(built.model.get_submodule(path).parameters()) for name, path in built.towers.items()}
     return {
         "mparams": total / 1e6,
-        **{f"{name}_mparams": figure / 1e6 for name, figure in towers.items()},
+        **{f"{name}_mparams": count / 1e6 for name, count in towers.items()},
         "other_mparams": (total - sum(towers.values())) / 1e6,
         "trainable_mparams": _numel(p for p in built.model.parameters() if p.requires_grad) / 1e6,
         "mbuffers": _numel(built.model.buffers()) / 1e6,
@@ -230,12 +230,12 @@ def _costs(built: Built, counted: Count, batch_size: int) -> dict[str, Any]:
             counted.activations - sum(tally.activations for tally in towers.values()),
         ),
     }
-    figures: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part, (part_flops, activations) in parts.items():
-        figures[f"{part}gflops"] = part_flops / batch_size / 1e9
-        figures[f"{part}gmacs"] = part_flops / batch_size / 2e9
-        figures[f"{part}macts"] = activations / batch_size / 1e6
-    return figures | {
+        values[f"{part}gflops"] = part_flops / batch_size / 1e9
+        values[f"{part}gmacs"] = part_flops / batch_size / 2e9
+        values[f"{part}macts"] = activations / batch_size / 1e6
+    return values | {
         "traffic_mb": counted.traffic_bytes / 1e6,
         "intensity": counted.flops / counted.traffic_bytes if counted.traffic_bytes else None,
         "inference_peak_mb": memory.inference_peak_bytes(built.model, built.inputs, counted) / 1e6,

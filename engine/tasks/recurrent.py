@@ -23,13 +23,13 @@ def run(spec: RecurrentSpec, run_dir: Path) -> Iterator[Event]:
 
     Errors: Refused.
     """
-    here = environment.current(spec.device, spec.seed)
-    yield here
+    machine = environment.current(spec.device, spec.seed)
+    yield machine
     progress = Progress(done=0, total=sum(comparison.processes for comparison in spec.comparisons))
     for comparison in spec.comparisons:
         progress = progress.model_copy(update={"note": comparison.summary})
         yield progress
-        yield from _side_by_side(comparison, _samples_name(spec, comparison), run_dir, progress, here.device_name)
+        yield from _side_by_side(comparison, _samples_name(spec, comparison), run_dir, progress, machine.device_name)
         progress = progress.model_copy(update={"done": progress.done + comparison.processes})
     yield progress.model_copy(update={"note": ""})
 

@@ -1,4 +1,4 @@
-"""Spread independent pieces of work over processes or nodes. What dies loses only the piece it worked on."""
+"""Spread independent pieces of work over processes or nodes. A process that dies loses only its current piece."""
 
 import multiprocessing
 import signal
@@ -17,13 +17,11 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 TRIES = 2
-"""Give a piece up after this many processes have died of it."""
+"""Number of processes that may die while they work on the same piece. Then the piece is given up."""
 CLUSTER_TRIES = 5
 """TRIES on a cluster. Higher, because a process also dies with its node."""
 END_S = 5.0
-"""Wait this many seconds until a process that has closed its connection is killed."""
-
-
+"""Kill a process this many seconds after it has closed its connection, if it has not exited by then."""
 Shards = Generator[tuple[int, Result | Ended] | None]
 """Index of a piece and its result, or None about once a second while no result is ready."""
 
@@ -42,12 +40,12 @@ def spread(work: Callable[[Piece], Result], pieces: Sequence[Piece], processes: 
     try:
         while waiting or at_work:
             while waiting and len(at_work) < processes:
-                ours, its = spawn.Pipe()
-                process: BaseProcess = spawn.Process(target=_serve, args=(its, work), daemon=True)
+                parent_end, child_end = spawn.Pipe()
+                process: BaseProcess = spawn.Process(target=_serve, args=(child_end, work), daemon=True)
                 process.start()
-                its.close()  # otherwise the end of the process would not be noticed
+                child_end.close()  # otherwise the end of the process would not be noticed
                 started.append(process)
-                at_work[ours] = process, _send(ours, pieces, waiting)
+                at_work[parent_end] = process, _send(parent_end, pieces, waiting)
             if not (ready := wait(list(at_work), TICK_S)):
                 yield None
             for connection in ready:
@@ -73,22 +71,22 @@ def spread(work: Callable[[Piece], Result], pieces: Sequence[Piece], processes: 
                         connection.close()  # the process ends
                 yield place, result
     finally:
-        for one in started:
-            one.kill()
-        for one in started:
-            one.join()
+        for process in started:
+            process.kill()
+        for process in started:
+            process.join()
 
 
 def spread_on_cluster(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> Shards[Result]:
-    """Yield results as `spread` does, computed on the cores of this process's Ray cluster, which repeats lost ones."""
+    """Yield results as `spread` does, computed on the cores of the Ray cluster. Ray repeats calls that are lost."""
     with joined_cluster(log_to_driver=False) as ray:
         call = ray.remote(num_cpus=1, max_retries=CLUSTER_TRIES - 1, scheduling_strategy="SPREAD")(_call)
         shared = ray.put(work)
-        most = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # so that each core has a next piece at once
+        limit = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # so that each core has a next piece at once
         waiting = deque(range(len(pieces)))
         at_work: dict[Any, int] = {}
         while waiting or at_work:
-            while waiting and len(at_work) < most:
+            while waiting and len(at_work) < limit:
                 place = waiting.popleft()
                 at_work[call.remote(shared, pieces[place])] = place
             ready, _ = ray.wait(list(at_work), timeout=TICK_S)
@@ -98,16 +96,16 @@ def spread_on_cluster(work: Callable[[Piece], Result], pieces: Sequence[Piece]) 
                 try:
                     result: Result | Ended = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    result = _ended(ray, error)
+                    result = _failure(ray, error)
                 yield at_work.pop(reference), result
 
 
 def spread_on_nodes(
     work: Callable[[Piece], Result], pieces: Sequence[Piece], shares: Mapping[str, Share]
 ) -> Shards[Result]:
-    """Yield results as `spread` does, computed on these nodes, of which each has one piece at a time and nothing else.
+    """Yield results as `spread` does, computed on these nodes. A node has one piece at a time and nothing else.
 
-    shares: what this process's run holds of each node, by Ray's id. A lost node leaves its piece to the others.
+    shares: the resources of this run on each node, by Ray's id of the node. A lost node leaves its piece to the others.
     Errors: those of `work`; HostLost when no node is left.
     """
     with joined_cluster(log_to_driver=True) as ray:
@@ -144,7 +142,7 @@ def spread_on_nodes(
                     if deaths[place] < CLUSTER_TRIES:
                         waiting.appendleft(place)
                         continue
-                    result = _ended(ray, error)
+                    result = _failure(ray, error)
                 yield place, result
 
 
@@ -158,8 +156,8 @@ class _Worker:
         return self._work(piece)
 
 
-def _ended(ray: Any, error: Exception) -> Ended:
-    """Return the failure of a process of Ray's. ray: the module."""
+def _failure(ray: Any, error: Exception) -> Ended:
+    """Return the failure of a process that Ray started. ray: the module."""
     memory = isinstance(error, ray.exceptions.OutOfMemoryError)
     return Ended("out_of_memory" if memory else "error", error_message(error))
 
@@ -177,7 +175,7 @@ def _send(connection: Connection, pieces: Sequence[Piece], waiting: deque[int]) 
 
 
 def _serve(connection: Connection, work: Callable[[Piece], Result]) -> None:
-    """Work on pieces in a process of its own until the connection is closed."""
+    """Work on pieces in a child process until the connection is closed."""
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the parent handles them and ends this process

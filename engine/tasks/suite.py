@@ -25,7 +25,7 @@ def build(file: Path = suite.FILE, catalog: Path = CATALOG) -> list[Entry]:
 
     Errors: Refused if the catalogue has no model of a family.
     """
-    entries = updated(suite.read(file), timm_models.families(), _counted(catalog))
+    entries = updated(suite.read(file), timm_models.families(), _read_counts(catalog))
     atomic.write(file, table([field.name for field in fields(Entry)], map(asdict, entries)))
     suite.entries.cache_clear()
     return entries
@@ -41,11 +41,11 @@ def updated(listed: Sequence[Entry], families: Mapping[str, str], counted: Count
     for family in {families[entry.model] for entry in kept}:
         members.pop(family, None)
     budget = _budget(kept, counted)
-    added = [_entry(_middle(family, models, counted), counted, budget) for family, models in members.items()]
+    added = [_entry(_median_model(family, models, counted), counted, budget) for family, models in members.items()]
     return sorted([*kept, *added], key=lambda entry: entry.name)
 
 
-def _middle(family: str, models: Sequence[str], counted: Counted) -> str:
+def _median_model(family: str, models: Sequence[str], counted: Counted) -> str:
     """Return the model of median GMACs; of two in the middle, the smaller. Errors: Refused."""
     by_cost = [(counted[model][0], model) for model in models if model in counted]
     if not by_cost:
@@ -63,11 +63,11 @@ def _budget(listed: Sequence[Entry], counted: Counted) -> float:
 
 def _entry(model: str, counted: Counted, budget: float) -> Entry:
     """Return the entry of a model. Its batch size is the largest power of two within the budget of activations."""
-    most = max(1, min(LARGEST_BATCH, int(budget / counted[model][1])))
-    return Entry(name=model, model=model, batch_size=2 ** (most.bit_length() - 1))
+    largest = max(1, min(LARGEST_BATCH, int(budget / counted[model][1])))
+    return Entry(name=model, model=model, batch_size=2 ** (largest.bit_length() - 1))
 
 
-def _counted(catalog: Path) -> dict[str, tuple[float, float]]:
+def _read_counts(catalog: Path) -> dict[str, tuple[float, float]]:
     with catalog.open(newline="", encoding="utf-8") as file:
         return {
             line["model"]: (float(line["gmacs"]), float(line["macts"]))

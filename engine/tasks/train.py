@@ -23,26 +23,26 @@ def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
 
     Errors: Refused; errors of torch.
     """
-    others = nodes_to_use()
-    spec = resolved(spec, spec.nproc - sum(share.processes for share in others.values()))
+    other_nodes = nodes_to_use()
+    spec = resolved(spec, spec.nproc - sum(share.processes for share in other_nodes.values()))
     precision.set_tf32(spec.device)
-    here = environment.current(spec.device, spec.seed)
-    yield here
+    machine = environment.current(spec.device, spec.seed)
+    yield machine
     roots = Settings().roots
     if spec.nproc > 1 or spec.pretrained or spec.pretrained_image or spec.pretrained_text or spec.distill_pretrained:
         hold(spec, run_dir, roots)  # refuses invalid data, and records unreadable images for all processes
     yield from clip_weights.fetch(spec, spec.pretrained, roots)
     if spec.loss == "distill":
         yield from clip_weights.fetch(spec.teacher, spec.distill_pretrained, roots)
-    if others:
+    if other_nodes:
         with joined_cluster(log_to_driver=True) as ray:
-            start = partial(across.Across, ray, others)
-            yield from launch.train_in_processes(spec, run_dir, here.device_name, start)
+            start = partial(across.Across, ray, other_nodes)
+            yield from launch.train_in_processes(spec, run_dir, machine.device_name, start)
     elif spec.nproc > 1:
-        yield from launch.train_in_processes(spec, run_dir, here.device_name)
+        yield from launch.train_in_processes(spec, run_dir, machine.device_name)
     else:
         if spec.threads:
             torch.set_num_threads(spec.threads)
         setup = prepare(spec, Place(device=spec.device), run_dir, roots)
-        yield here.model_copy(update={"settings": used_settings(setup)})
-        yield from Training(setup, run_dir, here.device_name).run()
+        yield machine.model_copy(update={"settings": used_settings(setup)})
+        yield from Training(setup, run_dir, machine.device_name).run()
