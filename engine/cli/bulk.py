@@ -128,9 +128,9 @@ class Rows(Several):
         from engine.report.export import tables as export_tables
 
         ending = self.output.suffix.removeprefix(".") if self.output else ""
-        of_output = ending if ending in export_tables.FORMATS else None
-        format = self.format or of_output or "csv"
-        if of_output not in (None, format):
+        output_format = ending if ending in export_tables.FORMATS else None
+        format = self.format or output_format or "csv"
+        if output_format not in (None, format):
             raise Refused(f"--output ends in .{ending}, but --format is {format}. Use the same format for both.")
         with store_here() as store:
             tables = bulk.rows(store, self.run_ids)
@@ -203,7 +203,7 @@ def _delete(store: "Store", ids: list[int], *, yes: bool, alone: bool = False) -
 
 
 class Upload(Several):
-    """Copy the files of ended runs of this machine to VITALS_ARTIFACTS_URL, where that failed or was not set yet."""
+    """Copy the files of runs of this machine to VITALS_ARTIFACTS_URL, if they were not copied when the runs ended."""
 
     def cli_cmd(self) -> None:
         from engine.store import mirror
@@ -245,11 +245,11 @@ class Storage(BaseModel):
         settings = Settings()
         with store_here() as store:
             used, largest = storage.usage(store.database, settings), storage.largest(store.database)
-        mine, others = storage.folders(settings)
+        run_folders, other_files = storage.folders(settings)
         print(f"{'runs':10} {used.runs:>12,}")
         for name, taken in (("database", used.database), ("free", used.free)):
             print(f"{name:10} {taken / 1e6:>12,.1f} MB")
-        for name, size in (("artifacts", used.artifacts), ("folders", mine), ("other", others)):
+        for name, size in (("artifacts", used.artifacts), ("folders", run_folders), ("other", other_files)):
             print(f"{name:10} {size.bytes / 1e6:>12,.1f} MB in {plural(size.files, 'file')}")
         if largest:
             note("largest by their artifacts:")

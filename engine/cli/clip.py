@@ -34,8 +34,8 @@ FILE_FLAGS = ("classes", "templates", "more_models", "class_prompts")
 """Flags whose value may be a file."""
 
 
-def lines_read(data: Any) -> Any:
-    """Return the flags with the content of files in place of their paths, for FILE_FLAGS. Errors: Refused."""
+def read_file_flags(data: Any) -> Any:
+    """Return the flags. Those of FILE_FLAGS have the content of a file instead of its path. Errors: Refused."""
     if isinstance(data, dict):
         return data | {
             name: read_lines(data[name], json=name == "class_prompts") for name in FILE_FLAGS if data.get(name)
@@ -72,7 +72,7 @@ def read_lines(given: Any, *, json: bool = False) -> Any:
 class TrainFlags(Flags, TrainSpec):
     """The spec as flags of a command."""
 
-    _files = model_validator(mode="before")(lines_read)
+    _files = model_validator(mode="before")(read_file_flags)
 
 
 class Train(RunHere, TrainFlags):
@@ -123,7 +123,7 @@ class SubmitTrain(TrainFlags):
 class EvaluateFlags(Flags, EvaluateSpec):
     """The spec as flags of a command."""
 
-    _files = model_validator(mode="before")(lines_read)
+    _files = model_validator(mode="before")(read_file_flags)
 
 
 class Evaluate(RunHere, EvaluateFlags):

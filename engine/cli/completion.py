@@ -24,7 +24,8 @@ _model_vitals() {{
 }}
 complete -o default -F _model_vitals python python3
 """
-BEFORE = {"bash": "", "zsh": "autoload -U +X bashcompinit && bashcompinit\n"}
+SETUP = {"bash": "", "zsh": "autoload -U +X bashcompinit && bashcompinit\n"}
+"""Lines before the script that a shell needs to understand bash's completions."""
 
 
 class Completion(BaseModel):
@@ -38,7 +39,7 @@ class Completion(BaseModel):
         words = dict(_words(Engine))
         cases = [f'        "{chain}") words="{" ".join(names)}" ;;' for chain, names in words.items()]
         chains = "|".join(f'"{chain}"' for chain in words if chain)
-        print(BEFORE[self.shell] + SCRIPT.format(chains=chains, words="\n".join(cases)), end="")
+        print(SETUP[self.shell] + SCRIPT.format(chains=chains, words="\n".join(cases)), end="")
 
 
 def subcommand(field: FieldInfo) -> type[BaseModel] | None:

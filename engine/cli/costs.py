@@ -113,7 +113,7 @@ class Catalog(BaseModel):
         if self.accuracy:
             if self.accuracy not in ACCURACIES:
                 raise Refused(f"no published accuracy {self.accuracy!r}; there are {', '.join(ACCURACIES)}")
-            frame = _matched(settings, frame).beside(frame, [self.accuracy])
+            frame = _match_accuracies(settings, frame).beside(frame, [self.accuracy])
         if self.device:
             counted = work.read(settings.catalog_dir)
             with store_here() as store:
@@ -142,17 +142,16 @@ class CatalogBuild(BaseModel):
         wanted = accuracies.sizes(accuracies.read(accuracy_import.folder(settings)))
         catalogue = import_module("engine.tasks.catalogue")
         if not self.sizes_only:
-            _tell(catalogue.build(split_patterns(self.models), settings.catalog_dir, self.workers))
-        _tell(catalogue.build_sizes(wanted, settings.catalog_dir, self.workers))
+            _print_steps(catalogue.build(split_patterns(self.models), settings.catalog_dir, self.workers))
+        _print_steps(catalogue.build_sizes(wanted, settings.catalog_dir, self.workers))
 
 
-def _tell(steps: Iterable[Progress]) -> None:
+def _print_steps(steps: Iterable[Progress]) -> None:
     for progress in steps:
         note(f"[{progress.done}/{progress.total}] {progress.note}")
 
 
-def _matched(settings: Settings, catalogue: "pd.DataFrame") -> "Matched":
-    from engine import shipped
+def _match_accuracies(settings: Settings, catalogue: "pd.DataFrame") -> "Matched":
     from engine.published import match, update
 
     published = match.read(update.folder(settings))
@@ -169,7 +168,7 @@ class Published(BaseModel):
         from engine.report.catalog import catalog
 
         settings = Settings()
-        matched = _matched(settings, catalog.read(settings.catalog_dir))
+        matched = _match_accuracies(settings, catalog.read(settings.catalog_dir))
         table = matched.unmatched if self.unmatched else matched.counts
         show_table(table, table, self.output)
 
@@ -194,8 +193,8 @@ class PublishedImport(BaseModel):
             content = file.read(accuracy_import.LARGEST_FILE + 1)
         settings = Settings()
         settings.make_runs_dir()
-        to = accuracy_import.folder(settings)
-        note(accuracy_import.take(content, Path(self.source).name, to, kind=self.kind))
+        folder = accuracy_import.folder(settings)
+        note(accuracy_import.take(content, Path(self.source).name, folder, kind=self.kind))
 
 
 class ProfileFlags(Flags, ProfileSpec):

@@ -119,15 +119,15 @@ class Calibrate(BaseModel):
         settings, counted = Settings(), work.read(Settings().catalog_dir)
         published = devices.shipped()
         if self.from_:
-            name, to = self.name.strip(), settings.device_dir
+            name, folder = self.name.strip(), settings.device_dir
             candidates = [fitted for fitted in published if fitted.mode == "inference"]
             timed = calibrate.read_timm(self.from_)
-            what = {"device": name, "name": name, "precision": self.precision, "timed": "imported"}
-            device = calibrate.calibrate_device(timed, counted, candidates, **what)
+            fields = {"device": name, "name": name, "precision": self.precision, "timed": "imported"}
+            device = calibrate.calibrate_device(timed, counted, candidates, **fields)
             settings.make_runs_dir()
-            to.mkdir(exist_ok=True)
-            timed.to_csv(to / f"{name}.csv", index=False)
-            (to / f"{name}.json").write_text(device.model_dump_json(indent=1))
+            folder.mkdir(exist_ok=True)
+            timed.to_csv(folder / f"{name}.csv", index=False)
+            (folder / f"{name}.json").write_text(device.model_dump_json(indent=1))
             note(error_of(device))
             return
         spec = estimates.calibration(

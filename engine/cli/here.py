@@ -54,7 +54,7 @@ def store_here() -> "Iterator[Store]":
 
 
 def refuse_open(path: Path) -> None:
-    """Errors: Refused while another process of this host has the file of a SQLite store open."""
+    """Check that no process of this host has the file of a SQLite store open. Errors: Refused."""
     from engine.jobs.lifecycle import processes_with
 
     if users := processes_with(path):
@@ -92,7 +92,7 @@ def show_rows(run: "Run", rows: Sequence[Row], output: Path | None) -> None:
 
 
 def conclude(run: "Run", rows: Sequence[Row]) -> None:
-    """Print what the rows note, and the failed rows with their errors, or the folder of the run.
+    """Print the notes of the rows, the failed rows with their errors, and the folder of a finished run.
 
     Errors: EndedBadly when anything failed.
     """
@@ -108,9 +108,9 @@ def conclude(run: "Run", rows: Sequence[Row]) -> None:
     for row in failed:
         note(f"{described(row)} failed ({row.status}): {printable(row.error)}")
     if failed or run.state != State.FINISHED:
-        ending = (
-            f": {len(failed)} of {plural(len(rows), 'row')} failed" if failed else "" if rows else ", without a row"
-        )
+        ending = "" if rows else ", without a row"
+        if failed:
+            ending = f": {len(failed)} of {plural(len(rows), 'row')} failed"
         again = f"`python -m engine resume {run.id}` queues it again." if run.state in RETRYABLE else ""
         raise EndedBadly(" ".join(filter(None, [f"run {run.id} {run.state}{ending}.", run.error, again])))
     note(f"run {run.id} finished; its files are in {RunFiles(Settings().runs_dir, run.id).dir}")
@@ -130,8 +130,8 @@ class Flags(BaseModel):
     """A command with the fields of a spec as flags. A subclass inherits the spec too."""
 
     def given(self) -> dict[str, Any]:
-        """Return the given fields of the spec, with the files read in that name models. Errors: Refused."""
-        fields = self.model_dump(include=set(self._kind().model_fields), exclude_unset=True)
+        """Return the fields of the spec that the user gave. Files with models are read. Errors: Refused."""
+        fields = self.model_dump(include=set(self._spec_type().model_fields), exclude_unset=True)
         if "models" in fields:
             fields["models"], configs = expand_files(fields["models"])
             fields["configs"] = fields.get("configs", {}) | configs
@@ -144,13 +144,13 @@ class Flags(BaseModel):
 
         Errors: those of `given`.
         """
-        spec = self._kind().model_validate(self.given())
+        spec = self._spec_type().model_validate(self.given())
         for name, reason in spec.unused.items():
             if name in self.model_fields_set:
                 note(f"--{name.replace('_', '-')} has no effect: {reason}")
         return spec
 
-    def _kind(self) -> type[Spec]:
+    def _spec_type(self) -> type[Spec]:
         return next(base for base in type(self).__mro__ if issubclass(base, Spec) and "kind" in vars(base))
 
 

@@ -128,7 +128,7 @@ def show_progress(text: str) -> None:
 
 
 def print_progress(event: Event) -> None:
-    """Show the progress, and print one line with the result of each model."""
+    """Show the progress, and print one line with the values or the error of each row."""
     match event:
         case Progress(done=done, total=total, note=model, seconds_left=left) if model:
             rest = f", {left:.0f} s left" if left is not None else ""
@@ -169,14 +169,14 @@ def _values(row: Row) -> str:
             parts += [f"deviates by {row.max_deviation:.3g} at most"] if row.max_deviation is not None else []
             parts += [row.accuracy] if row.accuracy else []
         case RecurrentRow():
-            parts = [_named({"forward": row.forward_ms, "backward": row.backward_ms}, " ms")]
+            parts = [_list_values({"forward": row.forward_ms, "backward": row.backward_ms}, " ms")]
             parts += [_latency(row)] if row.back_to_back_ms is not None else []
         case DeviceRow():
             in_bytes = row.gflop_per_s is None
             parts = [f"{row.gb_per_s:,.4g} GB/s" if in_bytes else f"{row.gflop_per_s:,.4g} GFLOP/s"]
         case TrainRow():
             values = {"loss": row.train_loss, "zero-shot": row.zeroshot_top1}
-            parts = [_named(values | {"image to text R@1": row.image_to_text_r1})]
+            parts = [_list_values(values | {"image to text R@1": row.image_to_text_r1})]
             parts += [f"{row.samples_per_s:.4g} pairs/s"] if row.samples_per_s else []
             parts += ["the best so far"] if row.best else []
         case EvaluateRow():
@@ -184,7 +184,7 @@ def _values(row: Row) -> str:
             values |= {"mAP": row.mean_average_precision, "image to text R@1": row.image_to_text_r1}
             values |= {"text to image R@1": row.text_to_image_r1}
             others = {name.replace("_r", " R@").replace("_", " "): value for name, value in row.recalls.items()}
-            parts = [_named(values | others)]
+            parts = [_list_values(values | others)]
         case _:
             parts = []
     if isinstance(row, TimedRow) and row.speedup is not None:
@@ -193,7 +193,7 @@ def _values(row: Row) -> str:
     return "; ".join([*parts, *flags])
 
 
-def _named(values: Mapping[str, float | None], unit: str = "") -> str:
+def _list_values(values: Mapping[str, float | None], unit: str = "") -> str:
     return ", ".join(f"{name} {value:.4g}{unit}" for name, value in values.items() if value is not None)
 
 
@@ -201,7 +201,7 @@ def _latency(row: TimedRow) -> str:
     """Return `12.3 ms`, and on an accelerator `latency 12.3 ms, back to back 9.8 ms`."""
     if row.back_to_back_ms is None:
         return f"{row.latency_ms:.4g} ms"
-    return _named({"latency": row.latency_ms, "back to back": row.back_to_back_ms}, " ms")
+    return _list_values({"latency": row.latency_ms, "back to back": row.back_to_back_ms}, " ms")
 
 
 def two_decimals(value: float) -> str:

@@ -35,9 +35,13 @@ class Show(OneRun):
             print(printable(run.error))
         if position is not None:
             print(f"position in the queue: {position}")
-        here = run.environment.model_dump(exclude={"versions", "gpu", "settings"}) if run.environment else {}
+        environment = run.environment.model_dump(exclude={"versions", "gpu", "settings"}) if run.environment else {}
         used = run.environment.settings if run.environment else {}
-        parts = {"settings": run.spec.model_dump(mode="json", exclude_defaults=True), "used": used, "environment": here}
+        parts = {
+            "settings": run.spec.model_dump(mode="json", exclude_defaults=True),
+            "used": used,
+            "environment": environment,
+        }
         for title, facts in parts.items():
             for name, value in facts.items():
                 text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -103,9 +107,9 @@ class Hosts(BaseModel):
                     print(f"run {run.id} is {run.state}")
             else:
                 for host in hosts.open_hosts(store):
-                    here = " (this host)" if host.is_this else ""
+                    mark = " (this host)" if host.is_this else ""
                     runs = ", ".join(map(str, host.run_ids))
-                    print(f"{printable(host.id)}{here}: last heartbeat {abs(host.silent_s):.0f} s ago, runs {runs}")
+                    print(f"{printable(host.id)}{mark}: last heartbeat {abs(host.silent_s):.0f} s ago, runs {runs}")
         if self.gone:
             jobs.ensure_scheduler(Settings())
 

@@ -29,7 +29,7 @@ class Copy(BaseModel):
         settings = Settings()
         source = Database(settings.store_url)
         if source.sqlite:
-            refuse_open(Path(source.place))  # such as a server, whose later runs would stay behind
+            refuse_open(Path(source.place))  # runs that a server adds later would be missing in the copy
         _show(transfer.move(settings, self.to))
         note(
             "Name the new store in VITALS_DATABASE_URL before you start the app again. The folders of runs stay in "
@@ -47,8 +47,8 @@ class Backup(BaseModel):
 
         settings = Settings()
         _show(transfer.back_up(settings, self.file))
-        mine, others = storage.folders(settings)
-        files = mine + others
+        run_folders, other_files = storage.folders(settings)
+        files = run_folders + other_files
         note(
             f"{self.file} holds the database only. Back up {settings.runs_dir} too: logs, checkpoints and uploads, "
             f"{plural(files.files, 'file')} with {files.bytes / 1e6:,.1f} MB"

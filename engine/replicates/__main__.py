@@ -1,7 +1,7 @@
 """One fresh process of a timing: `python -m engine.replicates KIND`, a job on stdin, reports on stdout.
 
 It is started with exec, not forked from a warm process, and imports only what its job needs. So memory layout and the
-first processor differ between processes, and the spread of the processes includes them.
+first CPU core differ between processes, and the spread between processes includes their effect.
 """
 
 import os

@@ -64,7 +64,7 @@ def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Genera
 
 def _lines(fileno: int, deadline: float) -> Iterator[bytes]:
     """Yield whole lines until the end of the pipe or the deadline; an empty line after each TICK_S without output."""
-    held = b""
+    rest = b""
     while (left := deadline - time.monotonic()) > 0:
         ready, _, _ = select.select([fileno], [], [], min(TICK_S, left))
         if not ready:
@@ -72,7 +72,7 @@ def _lines(fileno: int, deadline: float) -> Iterator[bytes]:
             continue
         if not (chunk := os.read(fileno, 1 << 20)):
             return
-        *lines, held = (held + chunk).split(b"\n")
+        *lines, rest = (rest + chunk).split(b"\n")
         yield from filter(None, lines)
 
 

@@ -16,33 +16,34 @@ import torch
 from engine.replicates.processes import CACHES
 
 LOADING = "loading"
-_GIVEN = {name: Path(os.environ[name]) for name in CACHES if name in os.environ}
-"""Cache folders that this process was given. Compilers read the environment variables each time."""
+"""Label of the cache folders for the compilation that loads the compiler."""
+_FOLDERS = {name: Path(os.environ[name]) for name in CACHES if name in os.environ}
+"""Cache folders of this process, by environment variable. Compilers read the variables each time."""
 
 
 def own_caches(label: str, device: str, backend: str = "") -> float:
-    """Load the compiler with this backend, and from now on compile into the cache folders of this label.
+    """Load the compiler with this backend, and compile into the cache folders of this label from now on.
 
     Returns the seconds that loading took; about 0 if it was loaded before.
     """
     started = time.perf_counter()
-    _load(device, backend or "inductor")
+    _load_compiler(device, backend or "inductor")
     seconds = time.perf_counter() - started
-    _use(label)
+    _use_caches(label)
     return seconds
 
 
 @cache
-def _load(device: str, backend: str) -> None:
+def _load_compiler(device: str, backend: str) -> None:
     """Load the compiler once per process and backend."""
-    _use(LOADING)
+    _use_caches(LOADING)
     with suppress(Exception):  # an error that every compilation has is reported for each model
         torch.compile(lambda values: values + 1, backend=backend)(torch.ones(8, device=device))
 
 
-def _use(label: str) -> None:
+def _use_caches(label: str) -> None:
     from torch._inductor.utils import clear_caches  # the public reset would also forget compiled models
 
-    for name, folder in _GIVEN.items():
+    for name, folder in _FOLDERS.items():
         os.environ[name] = str(folder / quote(label, safe=""))
     clear_caches()

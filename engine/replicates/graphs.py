@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 MOST_METRICS = 2000
-"""Compilations that torch keeps facts about, instead of its 64: a model with many breaks has more."""
+"""Number of compilations that torch keeps metrics of. Its default is 64, and a model with many breaks has more."""
 MOST_REASONS = 20
 """Most reasons in a row. A note at the end says how many more there are."""
 LONGEST_REASON = 300
 
 
 def fresh_counters(*, compiles: bool) -> Any:
-    """Return what torch.compile counts of graphs, from zero, with no reasons yet; None of what does not use it."""
+    """Reset what torch.compile counts and records, and return its counters; None if the subject does not compile."""
     if not compiles:
         return None
     from torch._dynamo import utils
@@ -27,44 +27,44 @@ def fresh_counters(*, compiles: bool) -> Any:
 
 
 def graphs(counters: Any) -> dict[str, Any]:
-    """Return what torch.compile made of something since its counters were fresh, as fields of a row."""
+    """Return what torch.compile has counted and recorded since `fresh_counters`, as fields of a row."""
     if counters is None:
         return {}
     from torch._dynamo import utils
 
-    again = _recompiled(utils.get_compilation_metrics())
+    repeated = _recompilations(utils.get_compilation_metrics())
     return {
         "calls_captured": counters["stats"]["calls_captured"],
         "unique_graphs": counters["stats"]["unique_graphs"],
         "graph_breaks": sum(counters["graph_break"].values()),
         "unique_graph_breaks": len(counters["graph_break"]),
-        "graph_break_reasons": _limited(
-            f"{_place(one.user_stack)}: {_explained(one.reason)}" for one in utils.graph_break_reasons
+        "graph_break_reasons": _count_reasons(
+            f"{_place(one.user_stack)}: {_explanation(one.reason)}" for one in utils.graph_break_reasons
         ),
-        "recompilations": len(again),
-        "recompile_reasons": _limited(
+        "recompilations": len(repeated),
+        "recompile_reasons": _count_reasons(
             f"{_line(one.co_filename, one.co_firstlineno)} in {one.co_name}: {_guard(one.recompile_reason)}"
-            for one in again
+            for one in repeated
         ),
     }
 
 
-def _recompiled(compilations: Iterable[Any]) -> list[Any]:
-    """Return those of a subject's compilations that repeat an earlier one of its own.
+def _recompilations(compilations: Iterable[Any]) -> list[Any]:
+    """Return the compilations of a subject that repeat an earlier compilation of the same subject.
 
-    Where torch cannot isolate subjects (2.11), it also calls a code's first compilation for a subject a repetition if
-    it has compiled the same code for another one.
+    A reason for recompiling is not enough: torch 2.11 cannot isolate subjects, and also gives one for the first
+    compilation of a code if it has compiled the same code for another subject.
     """
-    seen, again = set[tuple[Any, ...]](), []
-    for one in compilations:
-        code = (one.co_filename, one.co_firstlineno, one.co_name)
-        if one.recompile_reason and code in seen:
-            again.append(one)
+    seen, repeated = set[tuple[Any, ...]](), []
+    for compilation in compilations:
+        code = (compilation.co_filename, compilation.co_firstlineno, compilation.co_name)
+        if compilation.recompile_reason and code in seen:
+            repeated.append(compilation)
         seen.add(code)
-    return again
+    return repeated
 
 
-def _limited(reasons: Iterable[str]) -> tuple[str, ...]:
+def _count_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
     """Return the distinct reasons in order, each once with its count, and a note on those left out."""
     counted = Counter(
         reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} ..." for reason in reasons
@@ -89,11 +89,11 @@ def _line(file: str | None, number: int | None) -> str:
     return f"{'/'.join(parts[max(1, start + 1) :]) or path.name}:{number}"
 
 
-def _explained(reason: str) -> str:
+def _explanation(reason: str) -> str:
     """Return torch's name of a break and its explanation, without hints, context and links."""
     lines = [line.strip() for line in reason.splitlines()]
-    explained = next((line.removeprefix("Explanation:").strip() for line in lines if line[:12] == "Explanation:"), "")
-    return f"{lines[0]}. {explained}" if explained else lines[0]
+    texts = [line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:")]
+    return f"{lines[0]}. {texts[0]}" if texts and texts[0] else lines[0]
 
 
 def _guard(reason: str | None) -> str:

@@ -37,6 +37,7 @@ class Measured(_Message):
     row: dict[str, Any] = Field(default_factory=dict)
     """Fields of the row that are not combined over processes."""
     rounds: tuple[int, ...] = ()
+    """Number of the round in which each sample was taken."""
     phases: dict[str, tuple[float, ...]] = Field(default_factory=dict)
     """Milliseconds per call, one value per sample, by phase."""
     calls: tuple[int, ...] = ()
@@ -51,7 +52,7 @@ class Measured(_Message):
     compile_ms: float | None = None
     """Capture, compilation and first call; None for eager."""
     compile_again_ms: float | None = None
-    """The same a second time, with the caches that the first has filled."""
+    """The same for a second compilation, with the caches that the first has filled."""
     loading_s: float = 0
     """Seconds to load the compiler, for the first subject that uses it."""
     contention: Contention | None = None

@@ -35,7 +35,7 @@ class Spent:
             self.compilation += one.loading_s + ((one.compile_ms or 0.0) + (one.compile_again_ms or 0.0)) / 1e3
 
     def parts(self, seconds: float) -> Parts:
-        """Return the parts of a timing that took this many seconds in total. The parts add up to the total."""
+        """Return the parts of a timing that took `seconds` in total. They add up to the total."""
         spent = {"starts": self.starts, "compilation": self.compilation, "warmup": self.warmup, "sampled": self.sampled}
         rounded = {f"{name}_s": round(value, 3) for name, value in spent.items()}
         return Parts(**rounded, rest_s=round(max(0.0, seconds - sum(rounded.values())), 3))
@@ -61,7 +61,7 @@ class Processes:
         self._folder = folder
         self._deadline = deadline
         self._reports = reports
-        self._own = dict(environment or {})
+        self._variables = dict(environment or {})
         self._caches = folder
         self.spent = Spent()
         """Durations since this was last replaced: the benchmark task assigns a new one for each set of rows."""
@@ -77,19 +77,19 @@ class Processes:
         for number in range(job.spec.processes):
             process_job = job.model_copy(update={"process": number, "skip": tuple(failures)})
             where = f"{job.title}, process {number + 1} of {job.spec.processes}"
-            here = progress.model_copy(update={"note": where, "done": progress.done + number})
-            found.append((yield from self._once(process_job, here)))
+            process_progress = progress.model_copy(update={"note": where, "done": progress.done + number})
+            found.append((yield from self._run_once(process_job, process_progress)))
             failures |= {label: one for label, one in found[-1].items() if one.status != "ok"}
-            smaller = job.decays and baseline in failures and failures[baseline].status == "out_of_memory"
-            if smaller or len(failures) == len(job.all_labels):
+            needs_smaller_job = job.decays and baseline in failures and failures[baseline].status == "out_of_memory"
+            if needs_smaller_job or len(failures) == len(job.all_labels):
                 break
         return found
 
-    def _once(self, job: Job, progress: Progress) -> Generator[Progress, None, Found]:
+    def _run_once(self, job: Job, progress: Progress) -> Generator[Progress, None, Found]:
         """Yield progress, and return the results of one process.
 
-        If a subject ends the process while it is prepared, another process is started without it. Its error is the one
-        that the process has reported, or else how the process ended.
+        If a subject ends the process while it is prepared, another process is started without it. The subject's error
+        is the one that the process has reported, or else how the process ended.
         """
         failures: Found = {}
         where = progress.note
@@ -99,8 +99,8 @@ class Processes:
             if not attempt.labels:
                 return found
             current, ended = "", None
-            with closing(self.reports(attempt)) as heard:
-                for report in heard:
+            with closing(self.reports(attempt)) as reports:
+                for report in reports:
                     if isinstance(report, Ended):
                         ended = report
                     elif report and report.measured:
@@ -129,8 +129,8 @@ class Processes:
             self._caches = Path(tempfile.mkdtemp(dir=self._folder))
         caches = {name: str(self._caches / part) for name, part in CACHES.items()}
         since, starting = time.monotonic(), True
-        with closing(self._reports(job, caches | self._own, self._deadline)) as heard:
-            for report in heard:
+        with closing(self._reports(job, caches | self._variables, self._deadline)) as reports:
+            for report in reports:
                 if report:
                     if starting:
                         self.spent.starts += time.monotonic() - since

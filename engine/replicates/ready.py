@@ -67,15 +67,15 @@ def first_call(
     that of the recording if it is higher.
     """
     runs: list[Run] = []
-    took: list[float] = []
+    capture_ms: list[float] = []
     captured_mb, _ = peak(
-        lambda: took.append(first_call_ms(stopwatch, [lambda: runs.append(capture())])), held.device, calls=1
+        lambda: capture_ms.append(first_call_ms(stopwatch, [lambda: runs.append(capture())])), held.device, calls=1
     )
     phases = phases_of(runs[0])
     first_ms = first_call_ms(stopwatch, list(phases.values()))
-    settled: list[float] = []
+    settling_ms: list[float] = []
     settling_mb, _ = peak(
-        lambda: settled.append(first_call_ms(stopwatch, list(phases.values()))), held.device, calls=settling
+        lambda: settling_ms.append(first_call_ms(stopwatch, list(phases.values()))), held.device, calls=settling
     )
     device_mb, process_mb = peak(lambda: once(phases), held.device)
     if records_graphs and device_mb is not None:
@@ -83,7 +83,7 @@ def first_call(
     return phases, Measured(
         label=label,
         first_call_ms=first_ms,
-        compile_ms=took[0] + first_ms + sum(settled) if compiles else None,
+        compile_ms=capture_ms[0] + first_ms + sum(settling_ms) if compiles else None,
         device_peak_mb=None if device_mb is None else device_mb - held.allocated_mb,
         process_peak_mb=None if process_mb is None else process_mb - held.resident_mb,
     )

@@ -50,7 +50,7 @@ def measure(
     yield Report(doing="timing")
     session = _session(job, ready, stopwatch, plan, flush)
     yield Report(warmup_s=session.warmup_seconds, sampled_s=session.sampled_seconds)
-    # before anything is compiled again
+    # all results before the first `afterwards`, which may compile again
     done = [(subject, _measured(subject, session, job.spec.device)) for subject in ready]
     for subject, measured in done:
         if afterwards and measured.status == "ok" and job.process == 0:

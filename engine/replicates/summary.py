@@ -69,8 +69,8 @@ def _values(measured: Sequence[Measured]) -> dict[str, Any]:
         "spread": spread(medians),
         "contention": _worst([result.contention for result in measured if result.contention]),
         "neighbours": neighbours(measured),
-        "device_peak_mb": _most(result.device_peak_mb for result in measured),
-        "process_peak_mb": _most(result.process_peak_mb for result in measured),
+        "device_peak_mb": _maximum(result.device_peak_mb for result in measured),
+        "process_peak_mb": _maximum(result.process_peak_mb for result in measured),
     }
 
 
@@ -122,18 +122,20 @@ def _disturbances(measured: Sequence[Measured]) -> list[str]:
     ]
 
 
-def _worst(found: Sequence[Contention]) -> Contention | None:
+def _worst(contentions: Sequence[Contention]) -> Contention | None:
     """Return the worst value of each field over all processes; None without any."""
-    if not found:
+    if not contentions:
         return None
     return Contention(
-        cpu_share=min((contention.cpu_share for contention in found if contention.cpu_share is not None), default=None),
-        neighbour_share=_most(contention.neighbour_share for contention in found),
-        switches_per_s=_most(contention.switches_per_s for contention in found),
+        cpu_share=min(
+            (contention.cpu_share for contention in contentions if contention.cpu_share is not None), default=None
+        ),
+        neighbour_share=_maximum(contention.neighbour_share for contention in contentions),
+        switches_per_s=_maximum(contention.switches_per_s for contention in contentions),
     )
 
 
-def _most(values: Iterable[float | None]) -> float | None:
+def _maximum(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
@@ -169,7 +171,7 @@ def write_samples(
 ) -> Iterator[Artifact]:
     """Write every sample at full precision, so that all values of a row can be computed again, and yield the files.
 
-    Samples of queued calls are in a file of their own. begun_files: names of the files begun so far, to which lines are
+    Samples of queued calls are in a separate file. begun_files: names of the files begun so far, to which lines are
     appended; new names are added. constants: values of columns that are the same in all lines, by name. label: name of
     the column of labels.
     """

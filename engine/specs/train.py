@@ -249,7 +249,7 @@ class TrainSpec(ClipFields, Spec):
         if self.loss == "distill" and not self.distill_model:
             raise ValueError("distillation needs a teacher: give distill_model and distill_pretrained")
         if self.loss == "coca" and self.accum_freq > 1:
-            raise ValueError("CoCa's caption loss needs more than the cached features of batches: set accum_freq to 1")
+            raise ValueError("CoCa's caption loss needs more than the cached features of batches: accum_freq must be 1")
         for tower, rate in (("image", self.lr_image), ("text", self.lr_text)):
             unlocked = self.lock_image_unlocked_groups if tower == "image" else self.lock_text_unlocked_layers
             if rate is not None and getattr(self, f"lock_{tower}") and not unlocked:

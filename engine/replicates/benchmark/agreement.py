@@ -1,7 +1,7 @@
 """Compare what the variants of a model compute, in one process, for the purposes accuracy and tolerance.
 
 The procedure is that of PyTorch's dynamo benchmark: two calls or steps from the same weights, random state and inputs.
-In inference, outputs are compared; in training loss, gradients, weights and buffers after the last step.
+In inference, outputs are compared; in training, the loss, gradients, weights and buffers after the last step.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,6 +26,7 @@ from engine.results.benchmark import AccuracyStatus
 from engine.specs import ModelName, Variant
 
 ITERATIONS = 2
+"""Number of calls or training steps."""
 GRADIENTS = 1
 """Index of the gradients in the results of training."""
 
@@ -65,15 +66,15 @@ def _accuracy(job: Job, variant: Variant, build: Builder, known: dict[str, Any])
     if reference.failed:
         return reference.failed.model_copy(update={"label": variant.label, "accuracy": reference.status})
     try:
-        result, row, notes = _ran(job, variant, build)
+        result, row, notes = _run_variant(job, variant, build)
     except Exception as error:  # noqa: BLE001 - models and compilers may raise any error
-        return _failed(variant, error, "fail_to_run")
+        return _comparison_failure(variant, error, "fail_to_run")
     if job.mode == "training":
-        row["gradient_deviation"], gradient_notes = _gradients(reference, result, job.model, _frozen(variant))
+        row["gradient_deviation"], gradient_notes = _gradients(reference, result, job.model, _freezes_weights(variant))
         notes += gradient_notes
     status: AccuracyStatus = reference.status
     if status == "pass":
-        usual = accuracy.tolerance(job.model, training=job.mode == "training", frozen=_frozen(variant))
+        usual = accuracy.tolerance(job.model, training=job.mode == "training", frozen=_freezes_weights(variant))
         tol = job.spec.tolerance or usual
         if not accuracy.same(reference.eager, result, reference.exact, tol, cosine=job.spec.cosine):
             status = "fail_accuracy"
@@ -93,11 +94,14 @@ def _gradients(reference: Reference, result: Any, model: ModelName, frozen: bool
     The note is needed because the rule of PyTorch's benchmark accepts any difference between small gradients.
     """
     exact = reference.eager if reference.exact is None else reference.exact
-    apart = accuracy.relative(exact[GRADIENTS], result[GRADIENTS])
-    eagers = accuracy.relative(exact[GRADIENTS], reference.eager[GRADIENTS])
-    if apart <= max(3 * eagers, accuracy.tolerance(model, training=True, frozen=frozen)):
-        return apart, ()
-    return apart, (f"gradients differ from the reference by {apart:.2g} of their norm, those of eager by {eagers:.2g}",)
+    deviation = accuracy.relative(exact[GRADIENTS], result[GRADIENTS])
+    eager_deviation = accuracy.relative(exact[GRADIENTS], reference.eager[GRADIENTS])
+    if deviation <= max(3 * eager_deviation, accuracy.tolerance(model, training=True, frozen=frozen)):
+        return deviation, ()
+    note = (
+        f"gradients differ from the reference by {deviation:.2g} of their norm, those of eager by {eager_deviation:.2g}"
+    )
+    return deviation, (note,)
 
 
 def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]) -> Measured:
@@ -108,20 +112,20 @@ def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]
     base = job.spec.baseline(variant) or variant
     try:
         if base.label not in known:
-            known[base.label], _, _ = _ran(job, base, build)
-        result, row, notes = _ran(job, variant, build)
+            known[base.label], _, _ = _run_variant(job, base, build)
+        result, row, notes = _run_variant(job, variant, build)
         deviation = accuracy.deviation(known[base.label], result)
     except Exception as error:  # noqa: BLE001 - as above
-        return _failed(variant, error, "fail_to_run")
-    figures = {
+        return _comparison_failure(variant, error, "fail_to_run")
+    values = {
         "max_deviation": deviation.max,
         "mean_deviation": deviation.mean,
         "std_deviation": deviation.std,
     }
-    return Measured(label=variant.label, row=row | figures, notes=notes)
+    return Measured(label=variant.label, row=row | values, notes=notes)
 
 
-def _failed(variant: Variant, error: Exception, status: AccuracyStatus) -> Measured:
+def _comparison_failure(variant: Variant, error: Exception, status: AccuracyStatus) -> Measured:
     failed = failure(variant.label, error)
     return failed.model_copy(update={"accuracy": "OOM" if failed.status == "out_of_memory" else status})
 
@@ -130,39 +134,39 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
     """Return the results of two runs of eager, which must be bit-identical, and of one run in float64."""
     stage: AccuracyStatus = "model_fail_to_load"
     try:
-        built, found, _ = _built(job, eager, build)
+        built, found, _ = _build_variant(job, eager, build)
         stage = "eager_fail_to_run"
         first = _results(job, eager, built, found)
-        second, _, _ = _ran(job, eager, build)
+        second, _, _ = _run_variant(job, eager, build)
     except Exception as error:  # noqa: BLE001 - as above
-        failed = _failed(eager, error, stage)
+        failed = _comparison_failure(eager, error, stage)
         return Reference(failed.accuracy or stage, failed)
     if not accuracy.identical(first, second):
         return Reference("eager_two_runs_differ", eager=first, exact=second)
     try:
-        built, _, _ = _built(job, eager, build)
-        exact = _results(job, eager, _doubled(built), replace(found, weights="float64", autocast=""))
+        built, _, _ = _build_variant(job, eager, build)
+        exact = _results(job, eager, _to_float64(built), replace(found, weights="float64", autocast=""))
     except Exception:  # noqa: BLE001 - without float64, the rule compares directions
         exact = None
     return Reference(eager=first, exact=exact)
 
 
-def _built(job: Job, variant: Variant, build: Builder) -> tuple[Built, Numbers, tuple[str, ...]]:
+def _build_variant(job: Job, variant: Variant, build: Builder) -> tuple[Built, Numbers, tuple[str, ...]]:
     """Return a fresh model for a variant, its number types and notes. Errors: Refused, and those of building."""
     found, notes = numbers(job, variant)
     built = variants.build(job.model, wanted(job, found), variant, training=job.mode == "training", build=build)
     return built, found, notes
 
 
-def _ran(job: Job, variant: Variant, build: Builder) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+def _run_variant(job: Job, variant: Variant, build: Builder) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
     """Return the results of a fresh model of a variant, the fields of its row that describe it, and notes."""
-    built, found, notes = _built(job, variant, build)
+    built, found, notes = _build_variant(job, variant, build)
     counters = fresh_counters(compiles=variant.execution == "compile")
     results = _results(job, variant, built, found)
     return results, describe(job, built, found) | graphs(counters), notes
 
 
-def _doubled(built: Built) -> Built:
+def _to_float64(built: Built) -> Built:
     """Return the model converted to float64 from its current weights, whose rounding then counts as no difference."""
     inputs = tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in built.inputs)
     return replace(built, model=built.model.double(), inputs=inputs)
@@ -175,8 +179,8 @@ def _results(job: Job, variant: Variant, built: Built, found: Numbers) -> Any:
         if job.mode == "inference":
             for _ in range(ITERATIONS):
                 output = run()
-            return _kept(output)
-        return _trained(job, built.model, run)
+            return _copy_tensors(output)
+        return _train(job, built.model, run)
 
 
 def _eagers_random_numbers() -> AbstractContextManager[None]:
@@ -187,7 +191,7 @@ def _eagers_random_numbers() -> AbstractContextManager[None]:
     return patched
 
 
-def _trained(job: Job, model: torch.nn.Module, run: Callable[[], Any]) -> Any:
+def _train(job: Job, model: torch.nn.Module, run: Callable[[], Any]) -> Any:
     optimizer = steps.optimizer(job.spec.optimizer, model, steps.COMPARED_RATE)
     for _ in range(ITERATIONS):
         optimizer.zero_grad(set_to_none=True)
@@ -197,14 +201,14 @@ def _trained(job: Job, model: torch.nn.Module, run: Callable[[], Any]) -> Any:
     parameters = dict(model.named_parameters())
     # a missing gradient counts as zero
     gradients = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in parameters.items()}
-    return _kept([loss, gradients, parameters, dict(model.named_buffers())])
+    return _copy_tensors([loss, gradients, parameters, dict(model.named_buffers())])
 
 
-def _kept(results: Any) -> Any:
+def _copy_tensors(results: Any) -> Any:
     return tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf, results)
 
 
-def _frozen(variant: Variant) -> bool:
+def _freezes_weights(variant: Variant) -> bool:
     """Return whether inductor folds this variant's weights into constants: on request or TORCHINDUCTOR_FREEZING=1."""
     if variant.execution != "compile":
         return False

@@ -20,10 +20,9 @@ class Job(messages.Job):
     mode: Mode
     batch_size: int
     bounds: tuple[int, int | None] | None = None
-    """If given, find the largest batch size up to batch_size instead: the largest size known to fit (0: no size), and
-    the smallest known to fail.
+    """If given, find the largest batch size up to batch_size. The values are the largest size known to fit (0: none)
+    and the smallest known to fail (None: none).
     """
-
     traces: Path | None = None
     """The folder to write traces to; None without them."""
 
@@ -41,6 +40,6 @@ class Job(messages.Job):
         return f"{self.model}: {self.mode}, batch {self.batch_size}"
 
     def failed(self, label: str, status: Status, error: str) -> Measured:
-        named: dict[Status, Any] = {"timeout": "timeout", "out_of_memory": "OOM", "error": "fail_to_run"}
-        accuracy = None if self.spec.purpose == "performance" else named.get(status)
+        by_status: dict[Status, Any] = {"timeout": "timeout", "out_of_memory": "OOM", "error": "fail_to_run"}
+        accuracy = None if self.spec.purpose == "performance" else by_status.get(status)
         return Measured(label=label, status=status, error=error, accuracy=accuracy)

@@ -27,17 +27,17 @@ class Outcome:
 
 def rows(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome) -> list[BenchmarkRow]:
     """Return one row per variant, in the order of the plan. common: fields that are the same for all rows."""
-    found = {variant: _row(spec, common, outcome, variant) for variant in spec.plan}
+    by_variant = {variant: _row(spec, common, outcome, variant) for variant in spec.plan}
     return [
-        summary.compared(row, found[base], (base.label, variant.label), outcome.processes, spec)
+        summary.compared(row, by_variant[base], (base.label, variant.label), outcome.processes, spec)
         if (base := spec.baseline(variant))
         else row
-        for variant, row in found.items()
+        for variant, row in by_variant.items()
     ]
 
 
 def _row(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome, variant: Variant) -> BenchmarkRow:
-    measured, figures, notes = summary.common(spec, variant.label, outcome.processes)
+    measured, values, notes = summary.common(spec, variant.label, outcome.processes)
     fields: dict[str, Any] = dict(common) | {
         "mode": outcome.mode,
         "variant": variant.label,
@@ -47,9 +47,9 @@ def _row(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome, varia
     }
     if base := spec.baseline(variant):
         fields["baseline"] = base.label
-    fields |= figures
-    if latency := figures.get("latency_ms"):
-        fields["samples_per_s"] = outcome.batch_size / (figures["back_to_back_ms"] or latency) * 1e3
+    fields |= values
+    if latency := values.get("latency_ms"):
+        fields["samples_per_s"] = outcome.batch_size / (values["back_to_back_ms"] or latency) * 1e3
         fields["joules_per_sample"] = _joules(measured, outcome.batch_size)
     elif measured:
         fields["accuracy"] = next((process for process in measured if process.status != "ok"), measured[0]).accuracy

@@ -70,27 +70,27 @@ class Sizes:
         1 if none fits. notes: gets a note about the limit.
         """
         limit = self.spec.max_batch_size or SEARCH_END
-        fits, fails, why = 0, None, ""
+        fits, fails, reason = 0, None, ""
         while True:
             job = Job(
                 spec=self.spec, model=self.model, mode=mode, batch_size=limit, bounds=(fits, fails), parent=os.getpid()
             )
             tried, ended = 0, None
-            with closing(self._processes.reports(job)) as heard:
-                for report in heard:
+            with closing(self._processes.reports(job)) as reports:
+                for report in reports:
                     if isinstance(report, Ended):
                         ended = report
                     elif report:
                         tried, fits, fails = report.trying or tried, report.fits or fits, report.fails or fails
-                        why = report.doing if report.fails else why
+                        reason = report.doing if report.fails else reason
                         progress = progress.model_copy(update={"note": f"{self.model}: {mode}, trying batch {tried}"})
                     yield progress
             if ended and ended.status == "out_of_memory" and tried > fits:
-                fails, why = tried, ended.error
+                fails, reason = tried, ended.error
                 continue
             if fits == 0:
                 return 1  # which fails again when it is timed, with the reason
             notes.append(
-                f"{fits} fit, {fails} did not: {why}" if fails else f"{fits} fit, and no more were to be tried"
+                f"{fits} fit, {fails} did not: {reason}" if fails else f"{fits} fit, and no more were to be tried"
             )
             return fits

@@ -22,6 +22,7 @@ from engine.results import trace_name
 from engine.specs import Variant
 
 Counts = dict[tuple[str, bool], dict[str, float | None]]
+"""Fields of a row with counts, by type of weights and whether branches are merged."""
 Trace = tuple[dict[str, Any], tuple[str, ...]]
 """Fields of a row, and notes."""
 
@@ -46,7 +47,7 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
         return made[label].ready
 
     def afterwards(ready: Ready, measured: Measured) -> Iterator[Report | Measured]:
-        if job.traces and not traces:  # of all variants, because `_again` has torch forget what it has compiled
+        if job.traces and not traces:  # all variants at once: `_compile_again` makes torch forget what it has compiled
             for label, one in made.items():
                 yield Report(doing=f"{label}: recording a trace")
                 traces[label] = _trace(job, one.ready, job.traces)
@@ -54,7 +55,8 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
             row, notes = traces[ready.label]
             measured = measured.model_copy(update={"row": measured.row | row, "notes": (*measured.notes, *notes)})
         yield Report(doing=f"{ready.label}: counting")
-        yield _again(_counted(measured, job, made[ready.label], counts, build), job, made[ready.label], stopwatch)
+        measured = _add_counts(measured, job, made[ready.label], counts, build)
+        yield _compile_again(measured, job, made[ready.label], stopwatch)
 
     return side_by_side.measure(
         job,
@@ -83,19 +85,19 @@ def _trace(job: Job, ready: Ready, folder: Path) -> Trace:
     return {"trace_file": name, "slowest": [one.model_dump() for one in slowest]}, notes
 
 
-def _counted(measured: Measured, job: Job, made: Made, counts: Counts, build: Builder) -> Measured:
-    """Add parameters, FLOPs, activations and intensity. counts: earlier ones by type of weights and merged branches."""
-    counted = made.found.weights, made.variant.reparameterized
-    if counted not in counts:
+def _add_counts(measured: Measured, job: Job, made: Made, counts: Counts, build: Builder) -> Measured:
+    """Add parameters, FLOPs, activations and intensity. counts: those of earlier variants, added to."""
+    key = made.found.weights, made.variant.reparameterized
+    if key not in counts:
         try:
-            counts[counted] = _count(job, made, build)
+            counts[key] = _count(job, made, build)
         except Exception as error:  # noqa: BLE001 - models may raise any error; the timing is valid without a count
             note = f"not counted: {' '.join(str(error).split())[:300]}"
             return measured.model_copy(update={"notes": (*measured.notes, note)})
-    figures = dict(counts[counted])
+    values = dict(counts[key])
     if made.found.autocast:
-        figures["intensity"] = None  # the types of its traffic are only known when it runs
-    return measured.model_copy(update={"row": measured.row | figures})
+        values["intensity"] = None  # the types of its traffic are only known when it runs
+    return measured.model_copy(update={"row": measured.row | values})
 
 
 def _count(job: Job, made: Made, build: Builder) -> dict[str, float | None]:
@@ -105,9 +107,9 @@ def _count(job: Job, made: Made, build: Builder) -> dict[str, float | None]:
     """
     from engine.measure import flops
 
-    alike = Variant(reparameterized=made.variant.reparameterized)
-    size = replace(wanted(job, made.found), device="meta", seed=None)
-    built = variants.build(job.model, size, alike, training=False, build=build)
+    eager = Variant(reparameterized=made.variant.reparameterized)
+    description = replace(wanted(job, made.found), device="meta", seed=None)
+    built = variants.build(job.model, description, eager, training=False, build=build)
     with torch.no_grad():
         counted = flops.count(built.model, built.inputs)
     mparams = sum(parameter.numel() for parameter in built.model.parameters()) / 1e6
@@ -122,7 +124,7 @@ def _count(job: Job, made: Made, build: Builder) -> dict[str, float | None]:
     }
 
 
-def _again(measured: Measured, job: Job, made: Made, stopwatch: Stopwatch) -> Measured:
+def _compile_again(measured: Measured, job: Job, made: Made, stopwatch: Stopwatch) -> Measured:
     """Add the time of a second compilation, if no second process measures it."""
     if made.variant.execution != "compile" or job.spec.processes > 1:
         return measured

@@ -27,7 +27,7 @@ def work(job: Job, build: Builder = library.build) -> Iterator[Report]:
 
 
 RESOLUTION = 16
-"""Stop when the gap between a size that fits and one that fails is below a sixteenth of the size: the exact limit
+"""Stop when the gap between a size that fits and one that fails is at most a sixteenth of the size: the exact limit
 depends on the memory layout.
 """
 
@@ -41,8 +41,8 @@ def largest(job: Job, build: Builder) -> Iterator[Report]:
         try:
             _try(job.model_copy(update={"batch_size": size}), build)
         except Exception as error:  # noqa: BLE001 - kernels raise various errors for large batches
-            fails, why = size, described(error)
-            report = Report(fails=size, doing=why)
+            fails = size
+            report = Report(fails=size, doing=described(error))
         else:
             fits = size
             report = Report(fits=size)
@@ -58,7 +58,7 @@ def _next(fits: int, fails: int | None, limit: int) -> int:
 
 
 def _try(job: Job, build: Builder) -> None:
-    """Make two calls at the job's batch size. The second has what the first allocates, as an optimizer's moments."""
+    """Make two calls at the job's batch size. What the first call allocates still takes memory in the second."""
     baseline = job.spec.plan[0]
     training = job.mode == "training"
     found, _ = numbers(job, baseline)

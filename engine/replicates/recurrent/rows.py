@@ -26,8 +26,8 @@ TORCHSCRIPT = ("fuser", "executor", *KNOBS)
 
 def rows(spec: RecurrentSpec, common: Mapping[str, Any], found: Found) -> list[RecurrentRow]:
     """Return a row per runner. spec: one of `RecurrentSpec.comparisons`. common: fields that all rows share."""
-    made = {name: _row(spec, common, found, RUNNERS[name]) for name in spec.chosen}
-    return [_compared(spec, made, name, found) for name in made]
+    by_runner = {name: _row(spec, common, found, RUNNERS[name]) for name in spec.chosen}
+    return [_compared(spec, by_runner, name, found) for name in by_runner]
 
 
 def _row(spec: RecurrentSpec, common: Mapping[str, Any], found: Found, runner: Runner) -> RecurrentRow:
@@ -54,11 +54,11 @@ def _sizes(spec: RecurrentSpec, runner: Runner) -> dict[str, Any]:
 
 def _phases(measured: Sequence[Measured]) -> dict[str, Any]:
     """Return statistics of each phase over the samples of all processes, as fields of a row."""
-    figures: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for phase in measured[0].phases:
         samples = [ms for process in measured for ms in process.phases[phase]]
         medians = summary.process_medians(measured, phase)
-        figures |= {
+        fields |= {
             f"{phase}_ms": statistics.median(medians),
             f"{phase}_mean_ms": statistics.fmean(samples),
             f"{phase}_std_ms": summary.deviation(samples),
@@ -66,7 +66,7 @@ def _phases(measured: Sequence[Measured]) -> dict[str, Any]:
             f"{phase}_process_medians_ms": medians,
             f"{phase}_spread": spread(medians),
         }
-    return figures
+    return fields
 
 
 def _cost(spec: RecurrentSpec, runner: Runner, per_call_ms: float, *, both_ways: bool) -> dict[str, float | None]:
@@ -86,15 +86,15 @@ def _resnet_gflops(network: str, image_size: tuple[int, int]) -> float:
         return flops.count(built.model, built.inputs).flops / 1e9
 
 
-def _compared(spec: RecurrentSpec, made: Mapping[str, RecurrentRow], name: str, found: Found) -> RecurrentRow:
+def _compared(spec: RecurrentSpec, by_runner: Mapping[str, RecurrentRow], name: str, found: Found) -> RecurrentRow:
     """Return a row with its speed-up over the requested baseline, else over the first timed runner of its network."""
-    timed = [row.model for row in made.values() if row.latency_ms and row.network == made[name].network]
+    timed = [row.model for row in by_runner.values() if row.latency_ms and row.network == by_runner[name].network]
     base = spec.baseline or (timed[0] if timed else "")
     if base in ("", name):
-        return made[name]
-    row = made[name]
-    if row.latency_ms and made[base].latency_ms and (row.backward_ms is None) != (made[base].backward_ms is None):
+        return by_runner[name]
+    row, base_row = by_runner[name], by_runner[base]
+    if row.latency_ms and base_row.latency_ms and (row.backward_ms is None) != (base_row.backward_ms is None):
         note = f"not compared with {base}: only one of them was timed backward too"
         return row.model_copy(update={"notes": (*row.notes, note)})
     row = row.model_copy(update={"baseline": base})
-    return summary.compared(row, made[base], (base, name), found, spec)
+    return summary.compared(row, base_row, (base, name), found, spec)

@@ -84,7 +84,7 @@ def prepare(
     row = checked | {"threads": torch.get_num_threads()} | graphs(counters)
     measured = measured.model_copy(update={"loading_s": loading_s, "row": row, "notes": network.notes})
     if not errors.ok:
-        return measured.model_copy(update={"status": "error", "error": _wrong(errors)})
+        return measured.model_copy(update={"status": "error", "error": _describe_errors(errors)})
     return Ready(name, called, network.settings, measured, unreported=("clear",))
 
 
@@ -130,7 +130,7 @@ class Passes:
         return {"forward": self.forward, "backward": self.backward, "clear": self.clear}
 
 
-def _wrong(errors: Errors) -> str:
+def _describe_errors(errors: Errors) -> str:
     gradient = "" if errors.gradient is None else f", its gradients by {errors.gradient:.3g}"
     return (
         f"not timed: its outputs differ from the control in float64 by {errors.output:.3g}{gradient}, "
