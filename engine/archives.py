@@ -90,7 +90,7 @@ def entries(file: BinaryIO, kind: Format, packed: int, limits: Limits) -> Iterat
 
 def _in_zip(file: BinaryIO, limits: Limits) -> Iterator[Entry]:
     # count first: zipfile creates an object for every header before it can be asked for their number
-    if (headers := _occurrences(file, CENTRAL_HEADER)) > limits.files:
+    if (headers := _count_occurrences(file, CENTRAL_HEADER)) > limits.files:
         raise BadArchive(f"it holds {headers:,} files, at most {limits.files:,} are taken")
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
@@ -106,7 +106,7 @@ def _in_zip(file: BinaryIO, limits: Limits) -> Iterator[Entry]:
             def read(info: zipfile.ZipInfo = info) -> bytes:
                 # read with a limit, because zipfile can unpack more than the size that was checked
                 with archive.open(info) as member:
-                    return _exactly(member.read(info.file_size + 1), info.file_size)
+                    return _check_size(member.read(info.file_size + 1), info.file_size)
 
             yield Entry(info.orig_filename, info.file_size, read)
 
@@ -125,7 +125,7 @@ def _in_tar(file: BinaryIO, limits: Limits, *, packed: bool) -> Iterator[Entry]:
                 assert member is not None
                 stream.most = limits.file_bytes
                 try:
-                    return _exactly(member.read(), info.size)
+                    return _check_size(member.read(), info.size)
                 finally:
                     stream.most = LARGEST_HEADER
 
@@ -141,13 +141,13 @@ def whole(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         raise tarfile.ReadError(f"the header at byte {archive.offset:,} is damaged")
 
 
-def _exactly(content: bytes, size: int) -> bytes:
+def _check_size(content: bytes, size: int) -> bytes:
     if len(content) != size:
         raise EOFError(f"a file does not have the {size:,} bytes it should")
     return content
 
 
-def _occurrences(file: BinaryIO, sign: bytes) -> int:
+def _count_occurrences(file: BinaryIO, sign: bytes) -> int:
     """Return how often a byte string occurs in a file."""
     count, end = 0, b""
     while chunk := file.read(1 << 20):

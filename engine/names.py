@@ -83,7 +83,7 @@ def resolve(patterns: Iterable[str], families: Mapping[ModelName, str]) -> list[
 
 
 def own_modules(spec: Spec) -> list[ModelName]:
-    """Return the modules of the user's own that a spec names, `python:package.module:factory`, filters aside.
+    """Return the modules of the user's own that a spec names, `python:package.module:factory`, before its filters.
 
     Errors: Refused when such a name has another form.
     """
@@ -117,9 +117,9 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, allow_code: bool = 
     """
     if not allow_code:
         refuse_code(spec)
-    own = {ModelName.of(OWN, name): OWN for name in getattr(spec, "configs", {})}
-    own |= dict.fromkeys(own_modules(spec), PYTHON)
-    matching = resolve(suite.expand(getattr(spec, "models", ())), {**families, **own})
+    own_models = {ModelName.of(OWN, name): OWN for name in getattr(spec, "configs", {})}
+    own_models |= dict.fromkeys(own_modules(spec), PYTHON)
+    matching = resolve(suite.expand(getattr(spec, "models", ())), {**families, **own_models})
     selected = matching
     for field, keep in (("filter", True), ("exclude", False)):
         if expression := getattr(spec, field, ""):

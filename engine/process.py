@@ -38,7 +38,7 @@ class Share:
 def nodes_to_use() -> dict[str, Share]:
     """Return the nodes on which this worker starts processes through Ray, by Ray's id of the node.
 
-    They are the nodes of a timing that has several, and those of a training besides the worker's own.
+    For a timing on several nodes, these are all its nodes. For a training, they are those besides the worker's own.
     """
     return {node: Share(**share) for node, share in json.loads(os.environ.get(NODES, "{}")).items()}
 
@@ -74,7 +74,7 @@ def die_with_parent() -> None:
 def joined_cluster(*, log_to_driver: bool) -> Iterator[Any]:
     """Join the Ray cluster that this process is a job of, and yield the module `ray`.
 
-    log_to_driver: also print what the processes print that Ray starts for this one.
+    log_to_driver: also print the output of the processes that Ray starts for this one.
     """
     os.environ |= {"RAY_COLOR_PREFIX": "0", "RAY_DEDUP_LOGS": "0"}  # a log of plain text, with every line
     import ray
@@ -101,10 +101,11 @@ def oom_kills() -> int:
     Counts the kills in our own cgroup, so that other programs' kills do not count. Without a counter for the cgroup,
     counts those of the whole machine.
     """
-    return max((_counter(path) for path in _counters()), default=0)
+    lines = _read(_counter_file()).splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-def _counters() -> tuple[Path, ...]:
+def _counter_file() -> Path:
     """Return the file with the kill counter of this process's cgroup (version 2 or 1), or else that of the machine."""
     paths = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
@@ -112,13 +113,9 @@ def _counters() -> tuple[Path, ...]:
         if not controllers:
             paths.append(CGROUPS / path.lstrip("/") / "memory.events")
         elif "memory" in controllers.split(","):
-            # in a container the own cgroup is mounted at the root, but /proc has its path outside
+            # in a container, its cgroup is mounted at the root, but /proc has the path outside the container
             paths += [CGROUPS / "memory" / inner / "memory.oom_control" for inner in (path.lstrip("/"), "")]
-    return tuple([path for path in paths if "oom_kill " in _read(path)][:1]) or (VMSTAT,)
-
-
-def _counter(path: Path) -> int:
-    return next((int(line.split()[1]) for line in _read(path).splitlines() if line.startswith("oom_kill ")), 0)
+    return next((path for path in paths if "oom_kill " in _read(path)), VMSTAT)
 
 
 def _read(path: Path) -> str:

@@ -22,6 +22,7 @@ READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 LOOK = getattr(os, "O_PATH", READ)
 """Flags to open for fstat. O_PATH, where the system has it, needs no read permission and has no effect on a device."""
 PASS = LOOK | os.O_DIRECTORY
+"""Flags to open a folder on the way to a path."""
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG)
 """Errors of opening that only mean that there is nothing to read."""
 
@@ -50,7 +51,7 @@ def expand_home(path: str) -> Path:
 def open_within(path: Path, roots: Roots) -> BufferedReader:
     """Open a file for reading.
 
-    Errors: FileNotFoundError, with the same text for missing files, paths outside the roots, and other than files;
+    Errors: FileNotFoundError, with the same text for missing files, paths outside the roots, and what is not a file;
     OSError when a file below a root cannot be read.
     """
     descriptor = _descriptor(path, roots, READ)
@@ -137,15 +138,15 @@ def _descriptor(path: Path, roots: Roots, flags: int) -> int:
 def _below(root: Path, relative: str, flags: int) -> int:
     """Open a path below a root without following any link, also not at its end. Errors: OSError."""
     *folders, name = relative.split("/")
-    at = os.open(root, PASS | os.O_NOFOLLOW)
+    descriptor = os.open(root, PASS | os.O_NOFOLLOW)
     try:
         for folder in folders:
-            inner = os.open(folder, PASS | os.O_NOFOLLOW, dir_fd=at)
-            os.close(at)
-            at = inner
-        return os.open(name or ".", flags | os.O_NOFOLLOW, dir_fd=at)
+            inner = os.open(folder, PASS | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        return os.open(name or ".", flags | os.O_NOFOLLOW, dir_fd=descriptor)
     finally:
-        os.close(at)
+        os.close(descriptor)
 
 
 def _is_file_or_folder(status: os.stat_result) -> bool:

@@ -45,9 +45,9 @@ def mismatches(counted_with: dict[str, str]) -> dict[str, tuple[str, str]]:
     for name, version in counted_with.items():
         if name == "counted_on":
             continue
-        here = installed(name) or "not installed"
-        if here.partition("+")[0] != version.partition("+")[0]:
-            differing[name] = (version, here)
+        installed_version = installed(name) or "not installed"
+        if installed_version.partition("+")[0] != version.partition("+")[0]:
+            differing[name] = (version, installed_version)
     return differing
 
 

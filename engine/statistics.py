@@ -109,7 +109,7 @@ def ratio(
     seed: int = 1337,
     publishable: bool = False,
 ) -> Ratio:
-    """Return how many times as fast as `baseline` `other` is, with its 99 % interval.
+    """Return how many times as fast `other` is as `baseline`, with its 99 % interval.
 
     baseline, other: times, one sequence per process in sampling order, from the same processes. In one process the
     samples of both cover the same stretch of time, but their numbers may differ.
@@ -140,8 +140,7 @@ def ratio_of_runs(baseline: Sequence[float], other: Sequence[float]) -> Ratio | 
     """Return how many times as fast `other` is, from whole runs of both; None with fewer than LEAST_RUNS of either.
 
     baseline, other: one time per run, in any unit. Runs are not paired: the variance between runs of one request is
-    used.
-    The 99 % interval is Student's t for two means of logarithms with a common variance.
+    used. The 99 % interval is Student's t for two means of logarithms with a common variance.
     """
     from scipy.special import stdtrit
 
@@ -185,10 +184,11 @@ def _variance_within(baseline: Floats, other: Floats, generator: np.random.Gener
 
 
 def _stretch(process: Floats) -> float:
-    """Return the share of a process's samples in one block: the square root of their number, or more if they correlate.
+    """Return the length of a block as a share of a process's n samples, at most LONGEST_STRETCH.
 
-    With a correlation of r between neighbours, (3/2 n)^(1/3) (2 r / (1 - r^2))^(2/3) samples (Carlstein 1986). r is
-    estimated from how often neighbours lie on the same side of the median, which outliers do not affect.
+    A block has n^(1/2) samples, or (3/2 n)^(1/3) (2 r / (1 - r^2))^(2/3) if that is more, with a correlation of r
+    between neighbours (Carlstein 1986). r is estimated from how often neighbours lie on the same side of the median,
+    which outliers do not affect.
     """
     n = len(process)
     sign = np.sign(process - np.median(process))

@@ -21,16 +21,22 @@ HALVED = frozenset(
     "gluon_xception65 mobilevit_s pnasnet5large poolformer_m36 resnest101e swin_base_patch4_window7_224 "
     "swsl_resnext101_32x16d vit_base_patch16_224 volo_d1_224".split()
 )
+"""Models whose recorded batch size is divided by 2."""
 QUARTERED = frozenset({"jx_nest_base"})
+"""Models whose recorded batch size is divided by 4."""
 HIGHER_TOLERANCE = frozenset(
     "fbnetv3_b gmixer_24_224 hrnet_w18 inception_v3 mixer_b16_224 mobilenetv3_large_100 sebotnet33ts_256 selecsls42b "
     "cspdarknet53".split()
 )
+"""Models with a higher tolerance in comparisons of training."""
 HIGHER_WHEN_FROZEN = frozenset(
     "adv_inception_v3 botnet26t_256 gluon_inception_v3 selecsls42b swsl_resnext101_32x16d".split()
 )
+"""Models with a higher tolerance in comparisons of inference with frozen weights."""
 SCALED_LOSS = frozenset("ese_vovnet19b_dw fbnetc_100 mnasnet_100 mobilevit_s sebotnet33ts_256".split())
+"""Models whose loss is divided by 1,000."""
 FORCED_AMP = frozenset({"convit_base", "xcit_large_24_p8_224"})
+"""Models that run in amp when half precision is requested."""
 ACCURACY_SKIPPED = frozenset({"xcit_large_24_p8_224"})
 LEVIT = "levit_128"
 """A model with its own tolerance in comparisons of training."""

@@ -21,10 +21,10 @@ QUICKGELU = "-quickgelu"
 
 
 def read(imported: Path | None = None, shipped: Path = SHIPPED) -> pd.DataFrame:
-    """Return every published accuracy, a line each: KEY, accuracy, percent, source. Imported ones replace shipped ones.
+    """Return one line per published accuracy: KEY, accuracy, percent, source. Imported ones replace shipped ones.
 
-    imported: the folder of `accuracy_import`. `image_size` is empty when the publisher does not give it, as open_clip,
-    whose models have one size each.
+    imported: the folder of imported tables, `update.folder`. `image_size` is empty if the publisher does not give it:
+    open_clip does not, because its models have one size each.
     """
     parts = [*_imported(imported), *(_shipped(table, shipped) for table in TABLES.values())]
     return pd.concat(parts).drop_duplicates([*KEY, "accuracy"], ignore_index=True)
@@ -58,9 +58,9 @@ def tidy(frame: pd.DataFrame, table: Table, source: str) -> pd.DataFrame:
 
 
 def with_tagged_models(published: pd.DataFrame, models: Collection[str]) -> pd.DataFrame:
-    """Return published accuracies with tags that are models of their own as their models, `tiny_vit_21m_224.in1k`.
+    """Return published accuracies with `model.tag` as the model where the catalogue has a model of this name.
 
-    models: qualified names of the catalogue.
+    An example is `tiny_vit_21m_224.in1k`. models: qualified names of the catalogue.
     """
     tagged = published["model"] + "." + published["pretrained"]
     known = (published["library"] + ":" + tagged).isin(list(models))
@@ -86,8 +86,8 @@ class Matched:
         return self.rows.groupby("place")["pretrained"].agg(" ".join)
 
     def beside(self, catalogue: pd.DataFrame, accuracies: Sequence[str]) -> pd.DataFrame:
-        """Return the catalogue with these accuracies: a row per model, size and tag that has one, and all rows that
-        have none.
+        """Return the catalogue with these accuracies: a row per model, size and tag that has one of them, and one row
+        for each other model and size.
 
         It has two more columns: `pretrained`, which includes the published model's name if that differs from the
         catalogue's, and `published`, the sources.
@@ -95,8 +95,8 @@ class Matched:
         rows = self.rows.dropna(subset=list(accuracies), how="all")
         sources = self.sources.loc[rows.index, list(accuracies)].to_numpy()
         published = ["; ".join(dict.fromkeys(text for text in texts if isinstance(text, str))) for texts in sources]
-        same = rows["model"] == catalogue.loc[rows["place"], "model"].to_numpy()
-        tags = rows["pretrained"].where(same, rows["pretrained"] + " (" + rows["model"] + ")")
+        has_same_name = rows["model"] == catalogue.loc[rows["place"], "model"].to_numpy()
+        tags = rows["pretrained"].where(has_same_name, rows["pretrained"] + " (" + rows["model"] + ")")
         more = rows[["place", *accuracies]].assign(pretrained=tags, published=published)
         joined = catalogue.merge(more, left_index=True, right_on="place", how="left").drop(columns="place")
         return joined.fillna({"pretrained": "", "published": ""}).reset_index(drop=True)
@@ -111,8 +111,8 @@ def match(published: pd.DataFrame, catalogue: pd.DataFrame, versions: dict[str, 
     entries = published[KEY].drop_duplicates()
     find = _Finder(catalogue, versions)
     matches = [find(*entry) for entry in entries[["library", "model", "image_size"]].itertuples(index=False, name=None)]
-    at = [catalogue["image_size"].get(place, "") for place, _ in matches]  # open_clip's tables contain no size
-    entries = entries.assign(place=pd.array([place for place, _ in matches], dtype="Int64"), counted_at=at)
+    counted_at = [catalogue["image_size"].get(place, "") for place, _ in matches]  # open_clip's tables contain no size
+    entries = entries.assign(place=pd.array([place for place, _ in matches], dtype="Int64"), counted_at=counted_at)
     lines = published.merge(entries.assign(reason=[reason for _, reason in matches]), on=KEY)
     lines["kind"] = lines["accuracy"].map({name: table.kind for name, table in TABLE_OF.items()})
     per_row = lines.drop_duplicates(["kind", *KEY])
@@ -138,17 +138,18 @@ class _Finder:
     def __init__(self, catalogue: pd.DataFrame, versions: dict[str, str]) -> None:
         names = catalogue[["library", "model", "image_size", "status", "error"]]
         self.rows = {tuple(row[:3]): (label, *row[3:]) for label, *row in names.itertuples(name=None)}
-        own = names.drop_duplicates(["library", "model"])
-        self.own = dict(zip(zip(own["library"], own["model"], strict=True), own["image_size"], strict=True))
+        first = names.drop_duplicates(["library", "model"])
+        keys = zip(first["library"], first["model"], strict=True)
+        self.first_sizes = dict(zip(keys, first["image_size"], strict=True))
         self.versions = {"timm": versions.get("timm", ""), "open_clip": versions.get("open_clip_torch", "")}
 
     def __call__(self, library: str, model: str, size: str) -> tuple[int | None, str]:
         """Return the row's label, or None and the reason why there is none."""
-        if (library, model) not in self.own and library == "open_clip":
+        if (library, model) not in self.first_sizes and library == "open_clip":
             model = model.removesuffix(QUICKGELU)
-        if (library, model) not in self.own:
+        if (library, model) not in self.first_sizes:
             return None, f"{library} {self.versions.get(library, '')} has no model of this name".replace("  ", " ")
-        size = size or self.own[library, model]
+        size = size or self.first_sizes[library, model]
         if (library, model, size) not in self.rows:
             return None, f"not counted at {size} px: run catalog-build --sizes-only"
         label, status, error = self.rows[library, model, size]

@@ -18,7 +18,6 @@ SETTINGS = (
 )
 """Reasons why a published speed of an NVIDIA GPU may differ from one measured here on the same GPU."""
 
-
 SETTING = ["device", "precision", "memory_format", "compiled", "torch", "mode"]
 """Columns of the conditions that published speeds share."""
 
@@ -30,15 +29,15 @@ def read(path: Path = SPEEDS) -> pd.DataFrame:
 
 
 def speeds(path: Path = SPEEDS) -> pd.DataFrame:
-    """Return published images per second in contiguous memory format, of each device with the newest torch.
+    """Return published images per second in contiguous memory format, for each device those of its newest torch.
 
     `setup` names device, precision, compilation and torch version.
     """
     frame = read(path)
     frame = frame[frame["memory_format"] == "contiguous"].sort_values("torch", kind="stable")
     frame = frame.drop_duplicates(["model", "mode", "image_size", "device", "compiled"], keep="last")
-    how = frame["compiled"].map({True: "compiled", False: "eager"})
-    frame["setup"] = frame["device"] + ", " + frame["precision"] + ", " + how + ", torch " + frame["torch"]
+    execution = frame["compiled"].map({True: "compiled", False: "eager"})
+    frame["setup"] = frame["device"] + ", " + frame["precision"] + ", " + execution + ", torch " + frame["torch"]
     return frame
 
 
@@ -75,8 +74,8 @@ def beside(rows: Iterable[BenchmarkRow], published: pd.DataFrame) -> pd.DataFram
     theirs = published[["model", "mode", "image_size", "setup", "samples_per_s", "batch_size"]].rename(
         columns={"samples_per_s": "theirs", "batch_size": "their_batch_size"}
     )
-    both = ours.merge(theirs, on=["model", "mode", "image_size"])
-    return both.assign(times=both["theirs"] / both["here"])
+    joined = ours.merge(theirs, on=["model", "mode", "image_size"])
+    return joined.assign(times=joined["theirs"] / joined["here"])
 
 
 def _square(image_size: str) -> bool:

@@ -22,7 +22,7 @@ NAME = re.compile(r"[\w.:/+-]{1,200}")
 ADDRESS = re.compile(r"https?:|[\w+.-]{2,}://", re.IGNORECASE)
 """Matches the beginning of a web address. A single letter before the colon is a Windows drive."""
 LARGEST_SIDE = 8192
-WRONG = 0.011
+LARGEST_DEVIATION = 0.011
 """Accuracy plus error of one row may differ from 100 by at most this, in per cent, because both are rounded."""
 
 
@@ -49,9 +49,9 @@ def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> str
     name: file name, which identifies timm's test sets and is shown as the source with today's date. kind: one of
     TABLES; found by the headings if None. Errors: Refused.
     """
-    frame = _parsed(content, name)
-    table = TABLES[kind] if kind else _recognised(frame, name)
-    ours = _timm(frame, name) if table is TIMM else _clip(frame, table, name)
+    frame = _parse(content, name)
+    table = TABLES[kind] if kind else _find_table(frame, name)
+    ours = _read_timm(frame, name) if table is TIMM else _read_clip(frame, table, name)
     source = f"{table.repository}, {name}, imported {datetime.now(UTC).date().isoformat()}"
     lines = tidy(ours, table, source)
     before = read(to)
@@ -62,7 +62,7 @@ def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> str
     return f"{plural(len(ours), 'row')} of {table.repository}: {changes}. Imported values replace the shipped ones"
 
 
-def _parsed(content: bytes, name: str) -> pd.DataFrame:
+def _parse(content: bytes, name: str) -> pd.DataFrame:
     if len(content) > LARGEST_FILE:
         raise Refused(f"{name} has {len(content):,} bytes, at most {LARGEST_FILE:,} are taken")
     if not content.strip():
@@ -80,7 +80,7 @@ def _parsed(content: bytes, name: str) -> pd.DataFrame:
     return frame
 
 
-def _recognised(frame: pd.DataFrame, name: str) -> Table:
+def _find_table(frame: pd.DataFrame, name: str) -> Table:
     """Return the table that has these headings. Errors: Refused."""
     for table in TABLES.values():
         if _key_columns(table) <= set(frame) and {table.accuracies[0].heading} <= set(frame):
@@ -103,7 +103,7 @@ def _stem(table: Table, name: str) -> str:
     return f"{table.kind}_{TIMM_TESTS[Path(name).name][0]}" if table is TIMM else table.kind
 
 
-def _timm(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+def _read_timm(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return the lines of a file in timm's layout. Errors: Refused.
 
     Columns: model with its tag, top1, top1_err, top5, top5_err, img_size. There is one file per test set.
@@ -111,14 +111,14 @@ def _timm(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     if Path(name).name not in TIMM_TESTS:
         raise Refused(f"{name}: of timm's tables, these are taken, by their names: {', '.join(TIMM_TESTS)}")
     test = TIMM_TESTS[Path(name).name][0]
-    _need(frame, ["model", "top1", "top1_err", "top5", "top5_err", "img_size"], name)
-    _names(frame, "model", name)
+    _check_columns(frame, ["model", "top1", "top1_err", "top5", "top5_err", "img_size"], name)
+    _check_names(frame, "model", name)
     sizes = _numbers(frame, "img_size", name)
     _refuse_where(frame, (sizes % 1 != 0) | (sizes < 1) | (sizes > LARGEST_SIDE), "img_size", name, "pixels")
     accuracies = {column: _percentages(frame, column, name, 100) for column in ("top1", "top1_err", "top5", "top5_err")}
     for k in ("top1", "top5"):
-        off = (accuracies[k] + accuracies[f"{k}_err"] - 100).abs() > WRONG
-        _refuse_where(frame, off, k, name, f"100 less its {k}_err")
+        inconsistent = (accuracies[k] + accuracies[f"{k}_err"] - 100).abs() > LARGEST_DEVIATION
+        _refuse_where(frame, inconsistent, k, name, f"100 less its {k}_err")
     _refuse_where(frame, accuracies["top5"] < accuracies["top1"], "top5", name, "at least its top1")
     models = frame["model"].str.partition(".")
     ours = pd.DataFrame(
@@ -127,26 +127,26 @@ def _timm(frame: pd.DataFrame, name: str) -> pd.DataFrame:
             **{f"{test}_top{k}": accuracies[f"top{k}"] for k in (1, 5)},
         }
     )
-    return _once(ours, name)
+    return _check_unique(ours, name)
 
 
-def _clip(frame: pd.DataFrame, table: Table, name: str) -> pd.DataFrame:
+def _read_clip(frame: pd.DataFrame, table: Table, name: str) -> pd.DataFrame:
     """Return the lines of a file in open_clip's layout: name, pretrained, a column per data set, in fractions of 1."""
-    _need(frame, ["name", "pretrained", *(accuracy.heading for accuracy in table.accuracies)], name)
-    _names(frame, "name", name)
-    _names(frame, "pretrained", name)
+    _check_columns(frame, ["name", "pretrained", *(accuracy.heading for accuracy in table.accuracies)], name)
+    _check_names(frame, "name", name)
+    _check_names(frame, "pretrained", name)
     accuracies = {accuracy.name: _percentages(frame, accuracy.heading, name, 1) for accuracy in table.accuracies}
-    return _once(pd.DataFrame({"model": frame["name"], "pretrained": frame["pretrained"], **accuracies}), name)
+    return _check_unique(pd.DataFrame({"model": frame["name"], "pretrained": frame["pretrained"], **accuracies}), name)
 
 
-def _need(frame: pd.DataFrame, columns: list[str], name: str) -> None:
+def _check_columns(frame: pd.DataFrame, columns: list[str], name: str) -> None:
     if missing := [column for column in columns if column not in frame]:
         raise Refused(f"{name} lacks the columns {', '.join(missing[:5])}{', ...' * (len(missing) > 5)}")
     if len(set(frame.columns)) < len(frame.columns):
         raise Refused(f"{name} has a column twice")
 
 
-def _names(frame: pd.DataFrame, column: str, name: str) -> None:
+def _check_names(frame: pd.DataFrame, column: str, name: str) -> None:
     _refuse_where(frame, ~frame[column].map(lambda text: bool(NAME.fullmatch(text))), column, name, "a name")
 
 
@@ -172,7 +172,7 @@ def _refuse_where(frame: pd.DataFrame, wrong: "pd.Series[bool]", column: str, na
         raise Refused(f"{name}, line {place + 2}: {column} is {value!r}, which is not {right}")
 
 
-def _once(ours: pd.DataFrame, name: str) -> pd.DataFrame:
+def _check_unique(ours: pd.DataFrame, name: str) -> pd.DataFrame:
     key = [column for column in KEY if column in ours]
     if (twice := ours.duplicated(key)).any():
         row = ours[twice].iloc[0]
