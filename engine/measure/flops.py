@@ -18,7 +18,7 @@ from engine.measure.operators import Operator, describe, kind_of
 from engine.results import OperatorCount, Work
 
 aten = torch.ops.aten
-READ_AS_FALSE = "the model read a boolean of a tensor without data (as attention masks do) and got False"
+READ_AS_FALSE = "a tensor without data was read as a boolean (in code for attention masks), which gives False here"
 
 
 @dataclass
