@@ -89,7 +89,7 @@ def continued(path: Path) -> TrainSpec:
     try:
         return TrainSpec.model_validate({**newest["spec"], "resume": str(path.resolve())})
     except (KeyError, ValueError) as error:
-        raise Refused(f"the manifest of {path} does not tell what was asked for: {error}") from error
+        raise Refused(f"the manifest of {path} does not contain a valid training request: {error}") from error
 
 
 def check_resumable(store: Store, settings: Settings, run: Run) -> None:

@@ -23,8 +23,9 @@ EXIT_CODES = {
     Cause.STORE_UNAVAILABLE: 76,
 }
 """Exit codes of a worker by cause, which record the cause even when the store cannot be reached."""
-AFTER_OUTAGE = "what was stored before is kept, so try again once it answers"
+AFTER_OUTAGE = "what was stored before is kept, so try again once the store answers"
 STALE = 75
+"""Exit code of a worker whose attempt was closed in the meantime, so that it may store nothing more."""
 HOST_LOST = 77
 """Exit code of a worker that has lost another node of its run."""
 KILLED_BY_CONTAINER = 137
@@ -65,19 +66,19 @@ def of_exit(end: Exit, spec: Spec | None) -> tuple[Cause, str]:
     code = end.code
     if code == EXIT_CODES[Cause.STORE_UNAVAILABLE]:
         return Cause.STORE_UNAVAILABLE, f"the store did not answer for minutes; {AFTER_OUTAGE}"
-    for cause, its_code in EXIT_CODES.items():
-        if code == its_code:
+    for cause, exit_code in EXIT_CODES.items():
+        if code == exit_code:
             return cause, f"the worker ended with {cause}; its log has the trace" + _advice(cause, spec)
     if code == KILLED_BY_CONTAINER or (code == -signal.SIGKILL and end.out_of_memory):
         advice = _advice(Cause.OUT_OF_MEMORY, spec)
         return Cause.OUT_OF_MEMORY, "the system killed the worker when its memory ran out" + advice
     if code is None:
-        return Cause.KILLED, end.note or "the worker is gone and nobody saw it end"
+        return Cause.KILLED, end.note or "the worker ended, and its exit code is unknown"
     if code == HOST_LOST:
         return Cause.KILLED, "another node of its training was lost; its log names it"
     if code < 0:
         return Cause.KILLED, f"killed by {_signal_name(-code)}"
-    return Cause.ERROR, f"the worker left with code {code} and no last word; see its log"
+    return Cause.ERROR, f"the worker left with code {code} and recorded no reason; see its log"
 
 
 def _advice(cause: Cause, spec: Spec | None) -> str:

@@ -23,6 +23,7 @@ from engine.store import Attempt, Exit, Store, attempts, queue
 from engine.store.files import RunFiles
 
 LOOK_S = 0.5
+"""Seconds between two tries to claim the slots."""
 
 
 def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *, name: str = "") -> int:
@@ -39,8 +40,8 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
     attempt = _claim(store, settings, spec, name, on_event)
     files = RunFiles(settings.runs_dir, attempt.run_id)
     files.prepare()
-    me = Identity.mine()
-    Processes(me, me, group=False).write(files.process(attempt.number))
+    process = Identity.mine()
+    Processes(process, process, group=False).write(files.process(attempt.number))
     stop = Stop()
     code: int | None = None
     try:
@@ -60,6 +61,7 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
 
 
 def _claim(store: Store, settings: Settings, spec: Spec, name: str, on_event: OnEvent) -> Attempt:
+    """Claim a new run as soon as its slots are free. While it waits, report the runs that hold them as progress."""
     host, last_note = this_host(), ""
     while (attempt := queue.claim_new(store.database, host, spec, name=name)) is None:
         if not last_note:

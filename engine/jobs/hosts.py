@@ -39,8 +39,8 @@ def this_host() -> str:
         first_started = Identity.of(1).started
     except ProcessLookupError:  # hidden from us, for example by the mount option hidepid
         first_started = 0.0
-    seen = (BOOT_ID.read_text(), PID_NAMESPACE.readlink(), first_started)
-    return f"{name}#{sha256(str(seen).encode()).hexdigest()[:12]}"
+    identifiers = (BOOT_ID.read_text(), PID_NAMESPACE.readlink(), first_started)
+    return f"{name}#{sha256(str(identifiers).encode()).hexdigest()[:12]}"
 
 
 def host_name(host: str) -> str:
@@ -75,8 +75,12 @@ def open_hosts(store: Store) -> list[OpenHost]:
     for attempt in attempts.open_attempts(store.database):
         by_host[attempt.host].append(attempt)
     return [
-        OpenHost(host, tuple(attempt.run_id for attempt in mine), now - max(attempt.heartbeat_at for attempt in mine))
-        for host, mine in sorted(by_host.items())
+        OpenHost(
+            host,
+            tuple(attempt.run_id for attempt in host_attempts),
+            now - max(attempt.heartbeat_at for attempt in host_attempts),
+        )
+        for host, host_attempts in sorted(by_host.items())
     ]
 
 
@@ -97,30 +101,32 @@ def declare_gone(store: Store, settings: Settings, host: str) -> OpenHost:
     when it reported recently, or when the user may not change one of its runs.
     """
     hosts = open_hosts(store)
-    matches = [one for one in hosts if host in (one.id, one.name)]
+    matches = [known for known in hosts if host in (known.id, known.name)]
     if not matches:
-        names = ", ".join(one.id for one in hosts) or "none"
+        names = ", ".join(known.id for known in hosts) or "none"
         raise Refused(f"no host {host!r} has open attempts. Hosts with open attempts: {names}")
     if len(matches) > 1:
-        raise Refused(f"{len(matches)} hosts are called {host!r}: give one of {', '.join(one.id for one in matches)}")
-    lost = matches[0]
-    if lost.is_this:
-        raise Refused(f"{lost.name} is this host: its scheduler looks after its runs. Cancel them instead")
-    if not _is_silent(lost, settings):
+        raise Refused(
+            f"{len(matches)} hosts are called {host!r}: give one of {', '.join(known.id for known in matches)}"
+        )
+    silent_host = matches[0]
+    if silent_host.is_this:
+        raise Refused(f"{silent_host.name} is this host: its scheduler looks after its runs. Cancel them instead")
+    if not _is_silent(silent_host, settings):
         needed = GIVE_UP_LEASES * settings.lease_s
         raise Refused(
-            f"{lost.name} reported {abs(lost.silent_s):.0f} s ago. Wait for {needed:.0f} s without a "
+            f"{silent_host.name} reported {abs(silent_host.silent_s):.0f} s ago. Wait for {needed:.0f} s without a "
             "report, or cancel its runs"
         )
-    store.check_owner(*lost.run_ids)
+    store.check_owner(*silent_host.run_ids)
     for attempt in attempts.open_attempts(store.database):
-        if attempt.host == lost.id:
-            close_lost(store, attempt, f"its host {lost.name} was declared gone")
-    return lost
+        if attempt.host == silent_host.id:
+            close_lost(store, attempt, f"its host {silent_host.name} was declared gone")
+    return silent_host
 
 
 def close_lost(store: Store, attempt: Attempt, note: str) -> None:
-    """Close an attempt with cause KILLED, because no process here can be checked. note: the reason."""
+    """Close an attempt with cause KILLED, because its processes cannot be checked from here. note: the reason."""
     attempts.close(store.database, attempt, Exit(note=note), Cause.KILLED, note)
 
 

@@ -241,6 +241,6 @@ def detach(process: subprocess.Popen[bytes]) -> None:
 
 def environment(settings: Settings) -> dict[str, str]:
     """Return the environment variables that give a process these settings, in any working directory."""
-    own = {f"VITALS_{name.upper()}": str(value) for name, value in settings.model_dump(mode="json").items()}
+    variables = {f"VITALS_{name.upper()}": str(value) for name, value in settings.model_dump(mode="json").items()}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | own | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    return os.environ | variables | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

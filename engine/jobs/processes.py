@@ -33,7 +33,7 @@ class Identity:
     @classmethod
     def of(cls, pid: int) -> Self:
         """Return the identity of a process, zombies included. Errors: ProcessLookupError when it does not exist."""
-        if (status := _look(pid)) is None:
+        if (status := _status(pid)) is None:
             raise ProcessLookupError(f"no process {pid}")
         return cls(pid, status[0])
 
@@ -47,7 +47,7 @@ class Identity:
 
     def alive(self) -> bool:
         """Return whether the process runs; False for a zombie."""
-        return _started(self.pid) == self.started
+        return _start_time(self.pid) == self.started
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to this process, never to another one with the same pid."""
@@ -57,7 +57,7 @@ class Identity:
 
     def send_group(self, number: signal.Signals) -> None:
         """Signal the process group that this process leads, or led before it ended: its children may live on."""
-        if _started(self.pid) in (None, self.started):  # the system does not reuse a pid while a group has it
+        if _start_time(self.pid) in (None, self.started):  # the system does not reuse a pid while a group has it
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
@@ -114,13 +114,13 @@ def write_json(path: Path, record: dict[str, Any]) -> None:
     atomic.write(path, json.dumps(record))
 
 
-def _started(pid: int) -> float | None:
+def _start_time(pid: int) -> float | None:
     """Return the start time of a process; None for one that has ended, zombies included."""
-    status = _look(pid)
+    status = _status(pid)
     return None if status is None or status[1] else status[0]
 
 
-def _look(pid: int) -> tuple[float, bool] | None:
+def _status(pid: int) -> tuple[float, bool] | None:
     """Return the start time of a process and whether it is a zombie; None when it does not exist."""
     if LINUX:
         try:

@@ -23,7 +23,7 @@ from engine.store.files import RunFiles
 from engine.words import plural, shortened
 
 MOST_USES = 500
-"""Numbers in one query. SQLite takes 1,000 conditions."""
+"""Run numbers in one query, because SQLite allows 1,000 conditions."""
 RUN_FOLDER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
@@ -35,13 +35,13 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     evaluated on the pairs that its training held out. The precision `auto` of a training becomes the default of its
     device. Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
     """
-    _bring(store, settings, spec)
+    _fetch_files(store, settings, spec)
     if isinstance(spec, TrainSpec) and spec.pretrained.isdecimal():
         first = _subject(store, settings, EvaluateSpec(held_out=False), spec.model, spec.pretrained)
         update = {"model": first.model, "pretrained": first.checkpoint, "configs": first.built["configs"]}
         spec = TrainSpec.model_validate({**spec.model_dump(), **update})
     if isinstance(spec, TrainSpec) and spec.precision == "auto":
-        return _precise(store, spec)
+        return _with_precision(store, spec)
     return _evaluation(store, settings, spec) if isinstance(spec, EvaluateSpec) else spec
 
 
@@ -65,41 +65,41 @@ def _evaluation(store: Store, settings: Settings, spec: EvaluateSpec) -> Evaluat
     update = dict(first.built) if not others else {"configs": _configs(spec, subjects)}
     held_out, splits = list(spec.held_out_data), dict[str, dict[str, Any]]()
     for subject in subjects:
-        for what, trained in subject.trainings:
+        for what, training in subject.trainings:
             for data in spec.sources:
-                if (split := _split(trained, spec, data, what)) is not None:
+                if (split := _split(training, spec, data, what)) is not None:
                     splits[what] = split
                     held_out.append(data)
     if spec.held_out:
         _check_equal(spec, splits)
     if spec.held_out or len(spec.sources) == 1:
-        update |= _fitting(spec, splits)
+        update |= _split_fields(spec, splits)
     update |= {"held_out_data": tuple(dict.fromkeys(held_out))}
     lines = [f"{subject.model},{subject.checkpoint}".removesuffix(",") for subject in others]
     update |= {"model": first.model, "checkpoint": first.checkpoint, "more_models": tuple(lines)}
     return EvaluateSpec.model_validate({**spec.model_dump(), **update})
 
 
-def _fitting(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _split_fields(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the fields of the split, which are equal in all trainings if held-out pairs are asked for.
 
-    A field that the request sets stays as it is. Errors: Refused when held-out pairs are asked for, and that field had
-    another value in the training.
+    A field that the request sets stays as it is. Errors: Refused when held-out pairs are asked for, and the training
+    had another value of such a field.
     """
     what, split = next(iter(splits.items()), ("", {}))
-    given = {name: value for name in split if (value := getattr(spec, name)) not in (spec.default(name), split[name])}
-    for name, value in given.items():
+    changed = {name: value for name in split if (value := getattr(spec, name)) not in (spec.default(name), split[name])}
+    for name, value in changed.items():
         if spec.held_out and split[name] != "auto":  # the training found out by itself what the request now names
-            had = f"all {name}" if split[name] is None else f"{name} {split[name]}"
+            setting = f"all {name}" if split[name] is None else f"{name} {split[name]}"
             raise Refused(
-                f"{what} was trained with {had}, which decides the pairs that it held out: leave out {name} {value}, "
-                "or give --no-held-out"
+                f"{what} was trained with {setting}, which decides the pairs that it held out: leave out {name} "
+                f"{value}, or give --no-held-out"
             )
-    return {**split, **given}
+    return {**split, **changed}
 
 
 def _configs(spec: EvaluateSpec, subjects: Sequence[_Subject]) -> dict[str, Any]:
-    """Return the configurations of all models. Errors: Refused when two differ and have one name."""
+    """Return the configurations of all models. Errors: Refused when two with the same name differ."""
     configs = dict(spec.configs)
     for subject in subjects:
         for name, config in subject.built.get("configs", {}).items():
@@ -109,28 +109,28 @@ def _configs(spec: EvaluateSpec, subjects: Sequence[_Subject]) -> dict[str, Any]
 
 
 def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, checkpoint: str) -> _Subject:
-    """Return a model with its checkpoint, by its name or by the number of its run, in either place."""
+    """Return a model with its checkpoint. `model` or `checkpoint` may be the number of a training."""
     number = next((text for text in (checkpoint, model) if text.isdecimal()), "")
     if not number:
         return _Subject(model, checkpoint, _trainings(settings, spec, checkpoint), {})
     run = store.run(int(number))
-    trained = run.spec
-    if not isinstance(trained, TrainSpec):
+    training = run.spec
+    if not isinstance(training, TrainSpec):
         raise Refused(f"run {run.id} is a {run.kind}, and only a training has a model to evaluate")
-    if model not in (number, trained.model, DIGITS_MODEL):
-        raise Refused(f"run {run.id} trained {trained.model}, not {model}: choose {trained.model} as the model")
-    built = {name: getattr(trained, name) for name in ("configs", "image_size", "context_length")}
-    trainings = ((f"run {run.id}", trained), *_trainings(settings, spec, trained.pretrained))
+    if model not in (number, training.model, DIGITS_MODEL):
+        raise Refused(f"run {run.id} trained {training.model}, not {model}: choose {training.model} as the model")
+    built = {name: getattr(training, name) for name in ("configs", "image_size", "context_length")}
+    trainings = ((f"run {run.id}", training), *_trainings(settings, spec, training.pretrained))
     path = checkpoint if checkpoint not in ("", number) else str(checkpoints.best(settings, run))
-    return _Subject(trained.model, path, trainings, built)
+    return _Subject(training.model, path, trainings, built)
 
 
 def _trainings(settings: Settings, spec: EvaluateSpec, checkpoint: str) -> tuple[tuple[str, TrainSpec], ...]:
-    """Return the training that wrote a checkpoint, and those that its initial weights came from."""
+    """Return the training that wrote a checkpoint, and the trainings that its initial weights came from."""
     found: dict[str, TrainSpec] = {}
-    while checkpoint not in found and (trained := _trained(settings, checkpoint, held_out=spec.held_out)):
-        found[checkpoint] = trained
-        checkpoint = trained.pretrained
+    while checkpoint not in found and (training := _training_of(settings, checkpoint, held_out=spec.held_out)):
+        found[checkpoint] = training
+        checkpoint = training.pretrained
     return tuple(found.items())
 
 
@@ -150,7 +150,7 @@ def _check_equal(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) ->
             )
 
 
-def _precise(store: Store, spec: TrainSpec) -> TrainSpec:
+def _with_precision(store: Store, spec: TrainSpec) -> TrainSpec:
     """Replace the precision `auto`. For an accelerator that was not probed yet, the worker replaces it later."""
     machine = store.machine()
     bf16_by_device = {device.name: device.bf16 for device in machine.devices} if machine else {}
@@ -160,7 +160,7 @@ def _precise(store: Store, spec: TrainSpec) -> TrainSpec:
     return spec.model_copy(update={"precision": default_precision(device, bf16=bf16_by_device.get(device, False))})
 
 
-def _trained(settings: Settings, checkpoint: str, *, held_out: bool) -> TrainSpec | None:
+def _training_of(settings: Settings, checkpoint: str, *, held_out: bool) -> TrainSpec | None:
     """Return the spec of the training that wrote a checkpoint; None when the file or its manifest cannot be read.
 
     Errors: Refused when held-out pairs are asked for and the manifest has an unreadable spec.
@@ -175,45 +175,45 @@ def _trained(settings: Settings, checkpoint: str, *, held_out: bool) -> TrainSpe
     except ValueError as error:
         if not held_out:
             return None
-        whole = "give --no-held-out to evaluate on all of the data"
-        raise Refused(f"the manifest of {checkpoint} does not say which pairs were held out: {whole}") from error
+        advice = "give --no-held-out to evaluate on all of the data"
+        raise Refused(f"the manifest of {checkpoint} does not say which pairs were held out: {advice}") from error
 
 
-def _split(trained: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict[str, Any] | None:
+def _split(training: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict[str, Any] | None:
     """Return the spec fields that hold out the same pairs as a training; None when it was not trained on the data.
 
     what: name of the trained model, for the message. Errors: Refused when the training held out none of these data.
     """
-    if not same_sources(trained.data, data):
+    if not same_sources(training.data, data):
         shared = [
-            part for part in split_sources(data) for other in split_sources(trained.data) if same_sources(part, other)
+            part for part in split_sources(data) for other in split_sources(training.data) if same_sources(part, other)
         ]
         if shared and spec.held_out:
             raise Refused(
-                f"{what} was trained on {trained.data}, which shares {shared[0]} with {data}: evaluate that mixture, "
+                f"{what} was trained on {training.data}, which shares {shared[0]} with {data}: evaluate that mixture, "
                 "or give --no-held-out to evaluate on its training data"
             )
         return None
     json_split = spec.json_split
-    if json_split not in ("auto", trained.json_split) and (json_split, trained.json_split) != ("train", "auto"):
+    if json_split not in ("auto", training.json_split) and (json_split, training.json_split) != ("train", "auto"):
         return None  # another part of a Karpathy JSON, which the training did not use
-    split: dict[str, Any] = {"seed": trained.seed, "samples": trained.samples}
-    if trained.val_data or not trained.val_fraction or (json_split, trained.json_split) == ("train", "auto"):
+    split: dict[str, Any] = {"seed": training.seed, "samples": training.samples}
+    if training.val_data or not training.val_fraction or (json_split, training.json_split) == ("train", "auto"):
         if spec.held_out:
-            whole = "give its val_data, other data, or --no-held-out to evaluate on its training data"
-            raise Refused(f"{what} held out no pairs of {data}: {whole}")
+            advice = "give its val_data, other data, or --no-held-out to evaluate on its training data"
+            raise Refused(f"{what} held out no pairs of {data}: {advice}")
         return split
-    if spec.held_out and spec.csv_class_key not in ("", trained.pairs_class_key):
+    if spec.held_out and spec.csv_class_key not in ("", training.pairs_class_key):
         raise Refused(
             f"{what} was trained without the class column {spec.csv_class_key!r}, which changes the held-out pairs: "
             "give --no-held-out, or train with the column"
         )
-    classes = trained.pairs_class_key if spec.held_out else spec.csv_class_key or trained.pairs_class_key
-    kept = {"val_fraction": trained.val_fraction, "data_kind": trained.data_kind, "csv_class_key": classes}
-    return split | kept | {"json_split": trained.json_split}
+    classes = training.pairs_class_key if spec.held_out else spec.csv_class_key or training.pairs_class_key
+    kept = {"val_fraction": training.val_fraction, "data_kind": training.data_kind, "csv_class_key": classes}
+    return split | kept | {"json_split": training.json_split}
 
 
-def _bring(store: Store, settings: Settings, spec: Spec) -> None:
+def _fetch_files(store: Store, settings: Settings, spec: Spec) -> None:
     """Fetch the files of other runs that a spec names and other machines have made. Errors: Unreachable."""
     for _, text in named_paths(spec) if settings.artifacts_url else ():
         if upload := uploads.folder_of(settings, expand_home(text)):
@@ -260,7 +260,7 @@ def share_uploads(settings: Settings, spec: Spec) -> None:
 
 
 def _belongs(name: str, file: str) -> bool:
-    """Return whether a file of a run belongs to its file or folder `name`."""
+    """Return whether to fetch a file of a run of which the file or folder `name` is needed: it, or no checkpoint."""
     return mirror.is_light(file) or file.startswith(name)
 
 
@@ -282,9 +282,9 @@ def check_again(store: Store, settings: Settings, run: Run) -> None:
     A stored run may have been imported, and links and roots may have changed since its submission. A training with its
     own checkpoints resumes from them, so its original `resume` path is not checked.
     """
-    began = any(path.suffix == ".pt" for path in checkpoints.versions(settings, run))
-    spec = run.spec.model_copy(update={"resume": ""}) if began else run.spec
-    _bring(store, settings, spec)
+    has_checkpoints = any(path.suffix == ".pt" for path in checkpoints.versions(settings, run))
+    spec = run.spec.model_copy(update={"resume": ""}) if has_checkpoints else run.spec
+    _fetch_files(store, settings, spec)
     check_paths(settings, spec)
 
 
@@ -310,7 +310,7 @@ def _paths(name: str, value: str) -> list[str]:
 
 
 def _readable(settings: Settings, text: str) -> bool:
-    """Return whether a path exists and may be read. For shards in braces, check their folder."""
+    """Return whether a path exists and may be read. Of a pattern such as `{000..071}.tar`, the folder is checked."""
     begin, brace, _ = text.partition("{")
     path = expand_home(begin)
     path = (path if begin.endswith("/") else path.parent) if brace else path
@@ -331,13 +331,13 @@ def match_question(
     if not isinstance(spec, EvaluateSpec):
         raise Refused(f"run {run.id} is a {run.kind}, which has no CLIP model")
     model = {name: getattr(spec, name) for name in spec.needs}
-    _bring(store, settings, subject := EvaluateSpec.model_validate(model))
+    _fetch_files(store, settings, subject := EvaluateSpec.model_validate(model))
     check_paths(settings, subject)
     return Match(spec=subject, image=b64encode(image), texts=tuple(texts), templates=tuple(templates))
 
 
 def search_question(store: Store, settings: Settings, run: Run, text: str, top: int, file: str = EMBEDDINGS) -> Search:
-    """Return the question that asks which images of a run are nearest to a text. file: with the images' embeddings.
+    """Return the question that asks which images of a run are nearest to a text. file: its embeddings of images.
 
     Errors: Refused when the run is not an evaluation, or its checkpoint is missing or may not be read; ValidationError.
     """
@@ -345,6 +345,6 @@ def search_question(store: Store, settings: Settings, run: Run, text: str, top: 
         raise Refused(f"run {run.id} is a {run.kind}, and only an evaluation's images can be searched")
     mirror.fetch(settings, run)
     needed = run.spec.model_copy(update={"data": EMBEDDED[0]})  # the stored embeddings replace the data
-    _bring(store, settings, needed)
+    _fetch_files(store, settings, needed)
     check_paths(settings, needed)
     return Search(spec=run.spec, folder=RunFiles(settings.runs_dir, run.id).dir, file=file, text=text, top=top)

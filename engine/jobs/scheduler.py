@@ -40,8 +40,8 @@ def main(settings: Settings) -> None:
     """Run `python -m engine scheduler`: serve until idle, stopped or replaced. Return at once when another one runs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     store = open_store(settings)
-    name, code, mine = lease_name(settings), fingerprint(), str(Identity.mine())
-    if not _take_lease(store, settings, name, mine, code):
+    name, code, holder = lease_name(settings), fingerprint(), str(Identity.mine())
+    if not _take_lease(store, settings, name, holder, code):
         return
     log.info("scheduler %d of %s", os.getpid(), name)
     executor = import_module(f"engine.jobs.executors.{settings.executor}").Executor(settings)
@@ -50,17 +50,17 @@ def main(settings: Settings) -> None:
         Scheduler(store, executor, settings, code, cluster).serve()
     finally:
         executor.close()
-        leases.release(store.database, name, mine)
+        leases.release(store.database, name, holder)
         store.close()
 
 
-def _take_lease(store: Store, settings: Settings, name: str, mine: str, code: str) -> bool:
+def _take_lease(store: Store, settings: Settings, name: str, holder: str, code: str) -> bool:
     """Take the lease, which the process that started this one may have taken for it. Return False if another has it."""
     for _ in range(2):  # again, because that process may take it between our read and our write
-        seen = leases.read(store.database, name)
-        if runs_this_code(seen, code) and seen and seen.holder != mine:
+        lease = leases.read(store.database, name)
+        if runs_this_code(lease, code) and lease and lease.holder != holder:
             return False
-        if leases.take(store.database, name, mine, code, settings.lease_s, seen):
+        if leases.take(store.database, name, holder, code, settings.lease_s, lease):
             return True
     return False
 
@@ -80,14 +80,14 @@ class Scheduler:
         self._holder = str(Identity.mine())
         self._host = this_host()
         self._stopped = False
-        self._renewed = -settings.lease_s
-        self._looked = self._busy = time.monotonic()
-        self._watched = 0.0
+        self._renewed_at = -settings.lease_s
+        self._watched_at = self._busy_at = time.monotonic()
+        self._watched_s = 0.0
         """Seconds watched so far, without the time in which watching was impossible. This clock measures silence."""
-        self._heard: dict[int, tuple[float, float]] = {}
-        """An attempt's latest heartbeat, and the value of `_watched` when it was first seen, by token."""
+        self._heartbeats: dict[int, tuple[float, float]] = {}
+        """An attempt's latest heartbeat, and the value of `_watched_s` when it was first seen, by token."""
         self._stop_seen: dict[int, float] = {}
-        """The value of `_watched` when a cancelled attempt was first seen after its request to stop, by token."""
+        """The value of `_watched_s` when a cancelled attempt was first seen after its request to stop, by token."""
         self._failures = FailureLog(log, "looking after runs")
 
     def serve(self) -> None:
@@ -129,27 +129,29 @@ class Scheduler:
 
     def _keep_lease(self) -> bool:
         lease_s = self._settings.lease_s
-        if time.monotonic() - self._renewed < lease_s / 3:
+        if time.monotonic() - self._renewed_at < lease_s / 3:
             return True
         if leases.renew(self._store.database, self._name, self._holder, lease_s):
-            self._renewed = time.monotonic()
+            self._renewed_at = time.monotonic()
             return True
         log.info("another scheduler has taken over and watches the open runs")
         return False
 
     def _leave_when_idle(self, busy: bool) -> bool:
+        """Give up the lease after `idle_exit_s` seconds without work. Return whether the scheduler should exit."""
         now = time.monotonic()
         if busy:
-            self._busy = now
-        if now - self._busy < self._settings.idle_exit_s:
+            self._busy_at = now
+        if now - self._busy_at < self._settings.idle_exit_s:
             return False
         return leases.release(self._store.database, self._name, self._holder, host=self._host, only_idle=True)
 
     def _claim(self) -> bool:
+        """Start queued runs while their devices are free. Return whether there were any."""
         claimed = False
         nodes = self._cluster.offers if self._cluster else {}
-        for host, its_nodes in [(self._host, None), *([(CLUSTER, nodes)] if nodes else [])]:
-            while attempt := queue.claim(self._store.database, host, nodes=its_nodes):
+        for host, host_nodes in [(self._host, None), *([(CLUSTER, nodes)] if nodes else [])]:
+            while attempt := queue.claim(self._store.database, host, nodes=host_nodes):
                 log.info("run %d, attempt %d on %s", attempt.run_id, attempt.number, attempt.host)
                 executor = self._executor_of(attempt)
                 assert executor
@@ -184,21 +186,21 @@ class Scheduler:
                     self._give_up_unreadable(attempt, error)
         return any(self._executor_of(attempt) for attempt in current)
 
-    def _note_heartbeats(self, found: list[Attempt]) -> None:
+    def _note_heartbeats(self, current: list[Attempt]) -> None:
         """Note which attempts reported since the last turn. Only changes count, because clocks differ and may jump."""
         now = time.monotonic()
-        self._watched += min(now - self._looked, LONGEST_STEP_S)
-        self._looked = now
-        for attempt in found:
-            if self._heard.get(attempt.token, (None, 0.0))[0] != attempt.heartbeat_at:
-                self._heard[attempt.token] = attempt.heartbeat_at, self._watched
-        open_tokens = {attempt.token for attempt in found}
-        self._heard = {token: heard for token, heard in self._heard.items() if token in open_tokens}
+        self._watched_s += min(now - self._watched_at, LONGEST_STEP_S)
+        self._watched_at = now
+        for attempt in current:
+            if self._heartbeats.get(attempt.token, (None, 0.0))[0] != attempt.heartbeat_at:
+                self._heartbeats[attempt.token] = attempt.heartbeat_at, self._watched_s
+        open_tokens = {attempt.token for attempt in current}
+        self._heartbeats = {token: heartbeat for token, heartbeat in self._heartbeats.items() if token in open_tokens}
         self._stop_seen = {token: seen for token, seen in self._stop_seen.items() if token in open_tokens}
 
     def _silence(self, attempt: Attempt) -> float:
         """Return the seconds watched since an attempt's last new heartbeat."""
-        return self._watched - self._heard[attempt.token][1]
+        return self._watched_s - self._heartbeats[attempt.token][1]
 
     def _look_after(self, attempt: Attempt, executor: "Executor | Cluster") -> None:
         silence, lease_s = self._silence(attempt), self._settings.lease_s
@@ -240,7 +242,7 @@ class Scheduler:
         if attempt.stop_at is None:
             attempts.mark_stopping(self._store.database, attempt)
             executor.stop(attempt, force=False)
-        elif self._watched - self._stop_seen.setdefault(attempt.token, self._watched) > self._settings.stop_grace_s:
+        elif self._watched_s - self._stop_seen.setdefault(attempt.token, self._watched_s) > self._settings.stop_grace_s:
             executor.stop(attempt, force=True)
 
     def _close(self, attempt: Attempt, end: Exit) -> None:

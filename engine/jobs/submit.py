@@ -32,7 +32,8 @@ def submit_sweep(
 ) -> list[int]:
     """Queue a run per spec, tag all of them with `sweep-N` (N: the first one's id), and return their ids.
 
-    specs: by what each sets, which becomes its name, after `name`. key: as in `submit`, for the sweep as a whole.
+    specs: by a label of the values that each sets. A run is named `name` and its label. key: as in `submit`, for the
+    whole sweep.
     Errors: those of `submit`. All specs are checked before the first is queued; when the queue is full, none stays.
     """
     resolved = {label: references.resolve(store, settings, spec) for label, spec in specs.items()}

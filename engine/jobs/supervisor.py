@@ -29,7 +29,9 @@ from engine.store.files import RunFiles
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.2
+"""Check at least this often, in seconds, whether the worker has ended, also while it prints nothing."""
 RESERVED_BYTES = 4096
+"""Disk space reserved for the exit record, in case the worker fills the disk."""
 COPY_S, COPY_SHARE = 5.0, 0.1
 """Copy files after this many seconds, and for at most this share of the time: large checkpoints take long."""
 COPY_RETRY_S, COPY_GIVE_UP_S = 10.0, 300.0
@@ -48,7 +50,7 @@ class Copies:
         self._thread = threading.Thread(target=self._copy_repeatedly, name="copies", daemon=True)
 
     def start(self) -> None:
-        """Start to copy what changes."""
+        """Start copying changed files again and again, unless the run is a timing."""
         if not self._run.spec.exclusive:
             self._thread.start()
 
@@ -67,11 +69,11 @@ class Copies:
             self._thread.join()
         try:
             mirror.push(self._settings, self._run, self._attempt.number, asdict(end))
-        except Exception as error:  # noqa: BLE001  Unreachable, or the disk's
+        except Exception as error:  # noqa: BLE001  Unreachable, or an error of the disk
             return error
         return None
 
-    def insist(self, end: Exit, output: BoundedLog) -> None:
+    def finish_with_retries(self, end: Exit, output: BoundedLog) -> None:
         """Try for some minutes to finish. If that fails, the log and a warning of the run say so."""
         deadline = time.monotonic() + COPY_GIVE_UP_S
         while problem := self.finish(end):
@@ -91,7 +93,7 @@ class Copies:
         folder, host = RunFiles(self._settings.runs_dir, self._run.id).dir, host_name(self._attempt.host)
         return (
             f"its files are only in {folder} on {host}, because they could not be copied: {problem}. "
-            f"Copy them there with `python -m engine runs upload {self._run.id}`"
+            f"Copy them on that host with `python -m engine runs upload {self._run.id}`"
         )
 
     def _store_warning(self, text: str) -> None:
@@ -120,24 +122,23 @@ def supervise(
         return  # another supervisor has this attempt
     exit_path = files.exit(attempt.number)
     part = exit_path.with_name(exit_path.name + ".part")
-    # reserves disk space for the exit record, in case the worker fills the disk
     part.write_bytes(b" " * RESERVED_BYTES)
-    out, into = os.pipe()
-    go, start = os.pipe()
+    output_reader, output_writer = os.pipe()
+    start_reader, start_writer = os.pipe()
     kills = oom_kills()
     pid = os.fork()
     if pid == 0:
-        os.close(out)
-        os.close(start)
-        _become_worker(into, go, work)
-    os.close(into)
-    os.close(go)
+        os.close(output_reader)
+        os.close(start_writer)
+        _become_worker(output_writer, start_reader, work)
+    os.close(output_writer)
+    os.close(start_reader)
     Processes(Identity.mine(), Identity.of(pid), group=True).write(files.process(attempt.number))
-    os.write(start, b"!")  # only now: a worker must be on record before it works
+    os.write(start_writer, b"!")  # only now: a worker must be on record before it works
     with closing(BoundedLog(files, int(settings.log_limit_mb * 1e6))) as output:
         if copies:
             copies.start()
-        code = _pump(pid, out, output)
+        code = _pump(pid, output_reader, output)
         end = Exit(code=code, out_of_memory=oom_kills() > kills)
         problem = copies.finish(end) if copies else None
         with part.open("r+b") as file:
@@ -148,10 +149,10 @@ def supervise(
         part.replace(exit_path)
         nudge(settings.runs_dir)
         if copies and problem:
-            copies.insist(end, output)
+            copies.finish_with_retries(end, output)
 
 
-def _become_worker(into: int, go: int, work: Callable[[], int]) -> None:
+def _become_worker(output: int, start: int, work: Callable[[], int]) -> None:
     """Run the worker in the forked child. Never returns."""
     code = 1
     try:
@@ -160,10 +161,10 @@ def _become_worker(into: int, go: int, work: Callable[[], int]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         null = os.open(os.devnull, os.O_RDONLY)
-        for target, source in ((0, null), (1, into), (2, into)):
+        for target, source in ((0, null), (1, output), (2, output)):
             os.dup2(source, target)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # the last line survives SIGKILL
-        if os.read(go, 1):  # empty if the supervisor has ended
+        if os.read(start, 1):  # empty if the supervisor has ended
             code = work()
         sys.stdout.flush()
     except BaseException:  # noqa: BLE001  no exception may reach the stack frames of the forked parent
@@ -172,21 +173,21 @@ def _become_worker(into: int, go: int, work: Callable[[], int]) -> None:
         os._exit(code)
 
 
-def _pump(pid: int, out: int, log: BoundedLog) -> int:
+def _pump(pid: int, output: int, log: BoundedLog) -> int:
     """Copy output to the log until the worker ends, kill the rest of its group, and return the worker's exit code."""
     worker_group = Identity.of(pid)
     status: int | None = None
-    open_ = True
+    is_open = True
     while status is None:
-        if open_ and select.select([out], [], [], LOOK_S)[0]:
-            data = os.read(out, 1 << 16)
-            open_ = bool(data)
+        if is_open and select.select([output], [], [], LOOK_S)[0]:
+            data = os.read(output, 1 << 16)
+            is_open = bool(data)
             log.write(data)
-        elif not open_:
+        elif not is_open:
             time.sleep(LOOK_S / 10)  # the worker has closed its output, most likely because it ends
         done, wait_status = os.waitpid(pid, os.WNOHANG)
         status = wait_status if done else None
     worker_group.send_group(signal.SIGKILL)
-    while open_ and select.select([out], [], [], 0)[0] and (data := os.read(out, 1 << 16)):
+    while is_open and select.select([output], [], [], 0)[0] and (data := os.read(output, 1 << 16)):
         log.write(data)
     return os.waitstatus_to_exitcode(status)

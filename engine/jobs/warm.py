@@ -63,7 +63,7 @@ class WarmProcess:
     def ensure(self) -> bool:
         """Start the warm process if needed. Return False if workers must start cold.
 
-        That is so on systems other than Linux, without libraries to preload, and after more than 3 deaths.
+        Workers start cold on systems other than Linux, without libraries to preload, and after more than 3 deaths.
         """
         if self.alive:
             return True

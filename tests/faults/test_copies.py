@@ -73,16 +73,16 @@ def test_a_run_says_that_its_files_stay_where_they_are(
     attempts.finish(house.store.database, attempt, State.FINISHED)
     monkeypatch.setattr(supervisor, "COPY_GIVE_UP_S", 0.0)
     with closing(BoundedLog(files, 10_000)) as output:
-        supervisor.Copies(settings, run, attempt).insist(Exit(0), output)
+        supervisor.Copies(settings, run, attempt).finish_with_retries(Exit(0), output)
         (unusable := house.settings.runs_dir / "no_store").mkdir()
         alone = settings.model_copy(update={"database_url": f"sqlite:///{unusable}"})  # a folder in place of the file
-        supervisor.Copies(alone, run, attempt).insist(Exit(0), output)
+        supervisor.Copies(alone, run, attempt).finish_with_retries(Exit(0), output)
     assert files.log_tail(9).count("its files are only in") == 2, "also while the store is unavailable"
     error = house.store.run(run_id).error
     assert error.startswith(
         f"its files are only in {files.dir} on a-host, because they could not be copied: the files in"
     )
-    assert error.endswith(f"Copy them there with `python -m engine runs upload {run_id}`")
+    assert error.endswith(f"Copy them on that host with `python -m engine runs upload {run_id}`")
     assert error in files.log_tail(1)
     Path(there.artifacts_url).unlink()
     attempts.close(house.store.database, attempt, Exit(0), "", "")

@@ -82,8 +82,8 @@ class Executor:
         oldest = time.monotonic() - PATIENCE_LEASES * self._settings.lease_s
         self._requested = {token: request for token, request in self._requested.items() if request[1] > oldest}
         if not self._warm.alive:
-            lost, self._requested = self._requested, {}
-            for attempt, _ in lost.values():
+            requests, self._requested = self._requested, {}
+            for attempt, _ in requests.values():
                 if self._processes(attempt) is None:
                     self._start_cold(attempt)
         self._warm.ensure()

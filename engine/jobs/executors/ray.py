@@ -259,9 +259,8 @@ class Executor:
             assert self._client
             lines = self._client.get_job_logs(self._job_id(attempt)).splitlines()[-LOG_LINES:]
             files, tail = self._files(attempt), "".join(f"{line}\n" for line in lines)
-            if (
-                files.log_tail(len(lines)) != tail
-            ):  # equal if an earlier call appended it, but could not close the attempt
+            # equal if an earlier call appended it, but the attempt could not be closed then
+            if files.log_tail(len(lines)) != tail:
                 with files.log.open("a", encoding="utf-8") as file:
                     file.write(tail)
         except (OSError, RuntimeError) as error:
