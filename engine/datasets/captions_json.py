@@ -38,8 +38,8 @@ def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> 
     chosen = [(names, texts, split) for names, texts, split in found if split in wanted and texts]
     if not chosen:
         raise DataProblem(f"{path.name} has no images with captions" + (f" in {part}" if part != "auto" else ""))
-    place = _place(path, chosen[0][0], roots)
-    rows = [Row(str(line), place.format(**names), texts, "") for line, (names, texts, _) in enumerate(chosen, 1)]
+    pattern = _path_pattern(path, chosen[0][0], roots)
+    rows = [Row(str(line), pattern.format(**names), texts, "") for line, (names, texts, _) in enumerate(chosen, 1)]
     if len({row.image for row in rows}) < len(rows):
         raise DataProblem(f"{path.name} has several entries for the same image: give one with all captions")
     held = tuple(split == HELD_OUT for *_, split in chosen) if part == "auto" else ()
@@ -67,8 +67,8 @@ def _images(content: Any) -> Iterator[tuple[dict[str, str], tuple[str, ...], str
         yield {"name": name, "folder": folder}, distinct(captions), split
 
 
-def _place(path: Path, names: dict[str, str], roots: Roots) -> str:
-    """Return where images are, relative to the JSON, as a pattern of their names. Errors: DataProblem."""
+def _path_pattern(path: Path, names: dict[str, str], roots: Roots) -> str:
+    """Return the pattern that makes an image's path, relative to the JSON, of `names`. Errors: DataProblem."""
     patterns = [f"{above}{below}" for below in ("{folder}/{name}", "images/{name}", "{name}") for above in ("", "../")]
     patterns = [pattern for pattern in patterns if names["folder"] or "{folder}" not in pattern]
     tried = [pattern.format(**names) for pattern in patterns]

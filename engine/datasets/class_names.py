@@ -56,7 +56,7 @@ def note_on_ids(classes: Sequence[str]) -> str:
 
 def names_of_synsets(synsets: Sequence[str]) -> tuple[str, ...]:
     """Return ImageNet's names of synsets such as n01440764; empty if one of them is not a synset of ImageNet."""
-    known = _places() if all(re.fullmatch(r"n\d{8}", synset) for synset in synsets) else {}
+    known = _labels_of_synsets() if all(re.fullmatch(r"n\d{8}", synset) for synset in synsets) else {}
     return tuple(imagenet_names()[known[s]] for s in synsets) if all(s in known for s in synsets) else ()
 
 
@@ -69,19 +69,19 @@ def _imagenet(own: tuple[str, ...]) -> tuple[str, ...]:
     names = imagenet_names()
     if not own:
         return names
-    places = {str(place): place for place in range(len(names))} | _places()
+    places = {str(place): place for place in range(len(names))} | _labels_of_synsets()
     places |= {name: place for place, name in reversed(list(enumerate(names)))}
-    if strange := [name for name in own if name not in places]:
+    if unknown := [name for name in own if name not in places]:
         raise DataProblem(
-            f"{len(strange)} of the data's {len(own)} classes are not in ImageNet: {shortened(tuple(strange))}. "
+            f"{len(unknown)} of the data's {len(own)} classes are not in ImageNet: {shortened(tuple(unknown))}. "
             "Expected synsets such as n01440764, numbers from 0 to 999 or ImageNet's class names"
         )
     return tuple(names[places[name]] for name in own)
 
 
 @cache
-def _places() -> dict[str, int]:
-    """Return the label of each synset. timm's file has one a line, in the order of the labels."""
+def _labels_of_synsets() -> dict[str, int]:
+    """Return the label of each synset. timm's file has one per line, in the order of the labels."""
     lines = _file_of("timm", "data/_info/imagenet_synsets.txt").read_text().split()
     return {synset: place for place, synset in enumerate(lines)}
 
@@ -93,7 +93,7 @@ def _metadata() -> dict[str, Any]:
 
 def _file_of(package: str, path: str) -> Path:
     """Return a file of an installed package. The package itself is not imported, because it would import torch."""
-    found = find_spec(package)
-    if found is None or found.origin is None:
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
         raise DataProblem(f"ImageNet's classes come with {package}, which is not installed: pip install {package}")
-    return Path(found.origin).parent / path
+    return Path(spec.origin).parent / path

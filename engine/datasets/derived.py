@@ -53,7 +53,7 @@ def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
     if fraction and own_split(pairs) is not None:
         return own_parts(pairs)  # type: ignore[return-value]
     count = min(max(1, round(fraction * len(pairs))), len(pairs) - 1) if fraction else 0
-    chosen = _drawn(pairs, count, seed)
+    chosen = _draw(pairs, count, seed)
     return Subset(pairs, np.flatnonzero(~chosen)), Subset(pairs, np.flatnonzero(chosen))
 
 
@@ -76,11 +76,11 @@ def own_parts(pairs: Pairs) -> tuple[Pairs, Pairs]:
 
 def sample(pairs: Pairs, count: int, seed: int) -> Subset:
     """Return `count` pairs drawn at random, with each label in proportion."""
-    return Subset(pairs, np.flatnonzero(_drawn(pairs, count, seed)))
+    return Subset(pairs, np.flatnonzero(_draw(pairs, count, seed)))
 
 
 def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ...]]:
-    """Return the pairs whose images can be read, by index, and messages on the others. Errors: DataProblem."""
+    """Return the pairs at `indices`, whose images can be read, and messages on all others. Errors: DataProblem."""
     others = sorted(set(range(len(pairs))).difference(indices))
     if not others:
         return pairs, ()
@@ -91,7 +91,7 @@ def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ..
     return Subset(pairs, np.asarray(sorted(indices), dtype=np.int64)), (message,)
 
 
-def _drawn(pairs: Pairs, count: int, seed: int) -> NDArray[np.bool_]:
+def _draw(pairs: Pairs, count: int, seed: int) -> NDArray[np.bool_]:
     """Return a mask of `count` pairs drawn at random, as evenly over the labels as possible. (N,) bool."""
     total = len(pairs)
     labels = np.fromiter((-1 if (label := pairs.label(i)) is None else label for i in range(total)), np.int64, total)

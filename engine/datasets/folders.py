@@ -38,9 +38,11 @@ def open_folder(folder: Path, roots: Roots = None) -> Listed:
             f"and in it files ending in {', '.join(images.SUFFIXES)}"
         )
     notes = [f"folders without images are no classes: {shortened(tuple(empty))}"] if empty else []
-    if of_synsets := names_of_synsets(names):
-        notes.append(f"folders are synsets of ImageNet: classes have its names, such as {of_synsets[0]} for {names[0]}")
-    classes = of_synsets or tuple(names)
+    if synset_names := names_of_synsets(names):
+        notes.append(
+            f"folders are synsets of ImageNet: classes have its names, such as {synset_names[0]} for {names[0]}"
+        )
+    classes = synset_names or tuple(names)
     captions = [tuple(template.replace("{}", name) for template in TEMPLATES) for name in classes]
     return Listed(
         folder.name,

@@ -48,7 +48,7 @@ def decode(open_file: Callable[[], IO[bytes]], source: str) -> Image.Image:
 
     source: name of the image for messages. Errors: Unreadable.
     """
-    with _opened(open_file, source) as image:
+    with _open_image(open_file, source) as image:
         image.load()
         with suppress(*BROKEN):  # an image with damaged EXIF data can still be used
             ImageOps.exif_transpose(image, in_place=True)
@@ -57,7 +57,7 @@ def decode(open_file: Callable[[], IO[bytes]], source: str) -> Image.Image:
 
 def check(content: bytes, source: str) -> None:
     """Check by its header alone that this is an image of a known format and an allowed size. Errors: Unreadable."""
-    with _opened(lambda: BytesIO(content), source):
+    with _open_image(lambda: BytesIO(content), source):
         pass
 
 
@@ -66,7 +66,7 @@ def unreadable(source: str, reason: str) -> Unreadable:
 
 
 @contextmanager
-def _opened(open_file: Callable[[], IO[bytes]], source: str) -> Iterator[Image.Image]:
+def _open_image(open_file: Callable[[], IO[bytes]], source: str) -> Iterator[Image.Image]:
     """Open an image by its header. Errors: Unreadable, also for errors of using it."""
     try:
         with open_file() as file, Image.open(file, formats=FORMATS) as image:

@@ -15,8 +15,8 @@ TEXTS = (".txt", ".json", ".cls")
 
 
 def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
-    """Return the path of the data and their kind. In a folder with one table it is the table; with one folder, that
-    folder.
+    """Return the path of the data and their kind. For a folder, this may be the path of the only table, the only file
+    of captions or the only folder in it.
 
     roots: the folders that links may lead to. Errors: DataProblem if the kind cannot be recognised.
     """
@@ -41,7 +41,7 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
         raise DataProblem(f"{path} holds several files of captions: give one of {shortened(captions)}")
     if captions:
         return path / captions[0], "coco"
-    if len(folders) == 1 and 0 not in depths and (1 not in depths or _says_more(folders[0], roots)):
+    if len(folders) == 1 and 0 not in depths and (1 not in depths or _has_table_or_shards(folders[0], roots)):
         return recognise(folders[0], roots)  # a zip often holds one folder that contains everything else
     if any(_stem(name) in stems for name in names if name.lower().endswith(TEXTS)):
         return path, "webdataset"
@@ -59,7 +59,7 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
     )
 
 
-def _says_more(folder: Path, roots: Roots) -> bool:
+def _has_table_or_shards(folder: Path, roots: Roots) -> bool:
     """Return whether a folder contains a table or shards, and so is more than a class folder."""
     return any(entry.path.suffix.lower() in TABLES or is_tar(entry.path.name) for entry in entries_in(folder, roots))
 

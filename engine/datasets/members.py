@@ -25,6 +25,7 @@ from engine.roots import Entry, Roots, files_within, open_within, scan_within
 IMAGES = tuple(suffix.removeprefix(".") for suffix in images.SUFFIXES)
 TEXTS = ("txt", "json", "cls")
 LARGEST_TEXT = 1_000_000
+"""Maximum bytes of a file beside an image. A larger one was not meant as its caption or class."""
 CAPTION_KEYS = ("caption", "captions", "text", "title")
 """Keys of a .json that may hold captions: a string or a list of strings."""
 WEBDATASET_KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
@@ -156,10 +157,10 @@ def samples(members: Iterable[Member], key: re.Pattern[str], roots: Roots = None
         image = next((parts[suffix] for suffix in IMAGES if suffix in parts), None)
         if image is None:
             continue
-        texts = {suffix: _text(parts[suffix], roots) for suffix in TEXTS if suffix in parts}
-        captions = distinct(texts.get("txt", "").splitlines()) or _in_json(texts.get("json", "{}"), image.name)
-        label = _number(texts["cls"], image.name) if "cls" in texts else None
-        several = _several(parts["npy"], image.name, roots) if "npy" in parts else None
+        texts = {suffix: _read_text(parts[suffix], roots) for suffix in TEXTS if suffix in parts}
+        captions = distinct(texts.get("txt", "").splitlines()) or _captions_in_json(texts.get("json", "{}"), image.name)
+        label = _class_number(texts["cls"], image.name) if "cls" in texts else None
+        several = _class_numbers(parts["npy"], image.name, roots) if "npy" in parts else None
         known = captions or label is not None or several is not None
         yield Sample(image, captions, label, several) if known else None
 
@@ -178,13 +179,15 @@ def _groups(members: Iterable[Member], key: re.Pattern[str]) -> Iterator[dict[st
     yield parts
 
 
-def _text(member: Member, roots: Roots) -> str:
+def _read_text(member: Member, roots: Roots) -> str:
     if member.size > LARGEST_TEXT:
-        raise ValueError(f"{member.name} has {member.size:,} bytes, which are no caption")
+        raise ValueError(
+            f"{member.name} has {member.size:,} bytes, more than {LARGEST_TEXT:,}: it holds no caption or class"
+        )
     return member.read(roots).decode("utf-8-sig", errors="replace")
 
 
-def _in_json(text: str, name: str) -> tuple[str, ...]:
+def _captions_in_json(text: str, name: str) -> tuple[str, ...]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -194,7 +197,7 @@ def _in_json(text: str, name: str) -> tuple[str, ...]:
     return distinct(text for text in captions if isinstance(text, str))
 
 
-def _several(member: Member, name: str, roots: Roots) -> tuple[int, ...]:
+def _class_numbers(member: Member, name: str, roots: Roots) -> tuple[int, ...]:
     """Return the classes of an image: the indices of the ones in a 0/1 vector, as in CLIP_benchmark."""
     if member.size > LARGEST_TEXT:
         raise ValueError(f"{member.name} has {member.size:,} bytes, more than {LARGEST_TEXT:,}, so it holds no classes")
@@ -207,7 +210,7 @@ def _several(member: Member, name: str, roots: Roots) -> tuple[int, ...]:
     return tuple(np.flatnonzero(values).tolist())
 
 
-def _number(text: str, name: str) -> int:
+def _class_number(text: str, name: str) -> int:
     if not re.fullmatch(r"\d{1,6}", text.strip()):
         raise ValueError(f"the .cls beside {name} holds {text[:40]!r}, which is not the number of a class")
     return int(text)

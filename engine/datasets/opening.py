@@ -46,8 +46,8 @@ def open_pairs(
         "coco": partial(captions_json.open_captions, part=part, roots=roots),
     }
     sources = split_sources(data)
-    made = samples if samples and len(sources) == 1 else COUNT
-    parts = [_open(source, kind, table, Synthetic(made, seed), roots) for source in sources]
+    synthetic_count = samples if samples and len(sources) == 1 else COUNT
+    parts = [_open(source, kind, table, Synthetic(synthetic_count, seed), roots) for source in sources]
     if not parts:
         raise DataProblem("no data are named: give digits, synthetic, or the path of a CSV, a folder or shards")
     pairs = parts[0] if len(parts) == 1 else Mixed(parts)
@@ -68,9 +68,10 @@ def columns_of(data: str, kind: DataKind = "auto", *, separator: str = "", roots
 
 
 def columns_used(spec: Any, roots: Roots = None) -> dict[str, str]:
-    """Return the columns of a CSV or Parquet that a request leaves to their names, by its fields; empty for other data.
+    """Return the columns of images and captions of a CSV or Parquet, by field of the request; empty for other data.
 
-    spec: a TrainSpec or EvaluateSpec. Errors: DataProblem.
+    A column that the request does not name is recognised by common names. spec: a TrainSpec or EvaluateSpec.
+    Errors: DataProblem.
     """
     names = columns_of(spec.data, spec.data_kind, separator=spec.csv_separator, roots=roots)
     common = {"csv_img_key": tables.IMAGE_NAMES, "csv_caption_key": tables.CAPTION_NAMES}

@@ -12,6 +12,7 @@ from engine.datasets.tables import Row, assemble, choose_columns
 from engine.roots import Roots, open_within
 
 BATCH = 64
+"""Rows whose images are in memory at the same time."""
 
 
 def open_parquet(
@@ -28,8 +29,8 @@ def open_parquet(
     try:
         with reading(path.name), open_within(path, roots) as file:
             schema = parquet.read_schema(file)
-            given = (image_column, caption_column, class_column)
-            image_column, caption, class_column = choose_columns(schema.names, given, path.name)
+            requested = (image_column, caption_column, class_column)
+            image_column, caption, class_column = choose_columns(schema.names, requested, path.name)
             columns = [image_column, *filter(None, (caption, class_column))]
             kind = schema.field(image_column).type
             fields = {kind.field(place).name for place in range(kind.num_fields)}

@@ -37,14 +37,14 @@ def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Listed:
         for path in paths
         for sample in _samples(members.in_tar(path, roots), members.WEBDATASET_KEY, path, roots)
     ]
-    return _put_together(found, name, paths[0].parent, roots)
+    return _to_pairs(found, name, paths[0].parent, roots)
 
 
 def open_unpacked(folder: Path, roots: Roots = None) -> Listed:
     """Return the samples of a folder: images with captions or a class beside them. Errors: DataProblem."""
     files = sorted(members.in_folder(folder, roots), key=lambda member: member.name.rpartition(".")[0])
     found = _samples(files, members.FILE_KEY, folder, roots)
-    return _put_together(found, folder.name, folder, roots)
+    return _to_pairs(found, folder.name, folder, roots)
 
 
 def expand(pattern: str) -> list[str]:
@@ -88,7 +88,7 @@ def _samples(found: list[Member], key: re.Pattern[str], where: Path, roots: Root
         raise DataProblem(f"{where}: {error}") from error
 
 
-def _put_together(found: list[Sample | None], name: str, folder: Path, roots: Roots) -> Listed:
+def _to_pairs(found: list[Sample | None], name: str, folder: Path, roots: Roots) -> Listed:
     """Return the samples with class names and templates. Images without a caption or a class name are left out.
 
     Errors: DataProblem if no sample is left, or if a label has no class name.

@@ -16,10 +16,11 @@ from engine.words import plural, shortened
 
 SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";", "bar": "|"}
 LONGEST_HEADER = 100_000
+"""Read at most this many characters as the header, because a file may have no line breaks."""
 IMAGE_NAMES = ("filepath", "filename", "file_name", "image_path", "image", "img", "path", "file")
 CAPTION_NAMES = ("title", "caption", "captions", "text", "description")
 CLASS_NAMES = ("class", "label", "class_name", "classname", "category")
-"""Common names of columns. The first one in a header is used. A column of classes is only proposed."""
+"""Common names of columns, the preferred first. A column of classes is proposed and never chosen by its name alone."""
 
 
 class Row(NamedTuple):
@@ -42,7 +43,7 @@ def open_table(
     class_column: str = "",
     roots: Roots = None,
 ) -> Listed:
-    """Return the images and captions of a CSV in UTF-8 with a header. separator: if empty, the header decides.
+    """Return the images and captions of a CSV in UTF-8 with a header. separator: if empty, found by the header.
 
     image_column, caption_column: if empty, recognised by common names. class_column: empty if there is none. Classes
     are sorted by name, or by number if all names are numbers. A CSV with this column may lack the caption column;
@@ -51,20 +52,20 @@ def open_table(
     for rows with too few or many cells or without a path, caption or class.
     """
     columns = (image_column, caption_column, class_column)
-    with _opened(path, roots) as file:
+    with _open_text(path, roots) as file:
         rows = _rows(file, path.name, separator, columns)
         return assemble(path, rows, class_column=class_column, caption_column=caption_column, roots=roots)
 
 
 def header(path: Path, separator: str = "", roots: Roots = None) -> list[str]:
     """Return the names of a CSV's columns. Errors: DataProblem."""
-    with _opened(path, roots) as file:
+    with _open_text(path, roots) as file:
         first = file.readline(LONGEST_HEADER)
-        return _cells(first, _sign(separator) if separator else _told_by(first, ()))
+        return _cells(first, _separator_character(separator) if separator else _detect_separator(first, ()))
 
 
 @contextmanager
-def _opened(path: Path, roots: Roots) -> Iterator[TextIO]:
+def _open_text(path: Path, roots: Roots) -> Iterator[TextIO]:
     try:
         with reading(path.name), TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8-sig") as file:
             yield file
@@ -115,8 +116,8 @@ def assemble(
         column = repr(caption_column) if caption_column else "of captions"
         notes.append(f"there is no column {column}: captions are made of the class names")
     texts_of = [
-        tuple(found) or tuple(t.replace("{}", names[labels[at]]) for t in TEMPLATES)
-        for at, found in enumerate(captions.values())
+        tuple(texts) or tuple(t.replace("{}", names[labels[place]]) for t in TEMPLATES)
+        for place, texts in enumerate(captions.values())
     ]
     files: Sequence[str | Member] = members or [str(path.parent / image) for image in captions]
     return Listed(path.stem, files, texts_of, labels, classes=names, notes=tuple(notes), held=held, roots=roots)
@@ -124,7 +125,7 @@ def assemble(
 
 def _labels(classes: dict[str, dict[str, None]], name: str) -> tuple[tuple[str, ...], list[int]]:
     """Return the sorted class names and the class of each image. Errors: DataProblem for an image of two classes."""
-    if several := [f"{image} ({', '.join(found)})" for image, found in classes.items() if len(found) > 1]:
+    if several := [f"{image} ({', '.join(labels)})" for image, labels in classes.items() if len(labels) > 1]:
         raise DataProblem(f"{name} gives {len(several)} images more than one class: {shortened(tuple(several))}")
     found = [next(iter(names)) for names in classes.values()]
     numeric = all(class_name.isdecimal() for class_name in found)
@@ -171,7 +172,7 @@ def _rows(file: TextIO, name: str, separator: str, columns: tuple[str, str, str]
         if not first.strip():
             blank = f"the first line of {name} is blank: it must name the columns"
             raise DataProblem(blank if first else f"{name} is empty")
-        sign = _sign(separator) if separator else _told_by(first, columns)
+        sign = _separator_character(separator) if separator else _detect_separator(first, columns)
         header = _cells(first, sign)
         image, caption, label = (
             header.index(column) if column else None for column in choose_columns(header, columns, name, sign)
@@ -202,16 +203,16 @@ def _rows(file: TextIO, name: str, separator: str, columns: tuple[str, str, str]
         ) from error
 
 
-def _sign(separator: str) -> str:
+def _separator_character(separator: str) -> str:
     sign = {"\\t": "\t", **SEPARATORS}.get(separator, separator)
     if len(sign) != 1 or sign in '"\r\n':
         raise DataProblem(f"{separator!r} cannot separate columns: give one character, or {', '.join(SEPARATORS)}")
     return sign
 
 
-def _told_by(header: str, columns: tuple[str, ...]) -> str:
-    """Return the separator that gives all named columns in the header, else one of images by a common name, else the
-    one that gives most columns."""
+def _detect_separator(header: str, columns: tuple[str, ...]) -> str:
+    """Return the separator by which the header contains all `columns`; else a column of images with a common name;
+    else the most columns."""
 
     def fit(sign: str) -> tuple[bool, bool, int]:
         cells = _cells(header, sign)

@@ -21,8 +21,9 @@ TARS = (".tar", *CODECS)
 SPARE_BYTES = 1_000_000_000
 """Bytes that must stay free on the disk."""
 CHUNK = 1 << 24
+"""Bytes to decompress at a time."""
 UNUSED_S = 30 * 86_400
-"""Delete copies that were not opened for this long. A run opens its copies when it starts."""
+"""Delete copies that were not opened for 30 days. A run opens its copies when it starts."""
 
 
 def is_tar(name: str) -> bool:
@@ -49,8 +50,8 @@ def write_tar(files: Iterable[tuple[str, bytes]], copy: IO[bytes]) -> None:
 def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], None]) -> Path:
     """Return the plain copy of a packed file. `write(file, copy)` makes it, unless a copy of the unchanged file exists.
 
-    Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Making one deletes those that
-    were not opened for UNUSED_S. Errors: DataProblem.
+    Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Making one deletes all copies
+    that were not opened for UNUSED_S. Errors: DataProblem.
     """
     if (status := stat_within(path, roots)) is None:
         raise DataProblem(f"there is no {path}")

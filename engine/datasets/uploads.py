@@ -37,29 +37,29 @@ FORMATS: dict[str, Format] = {
 def unpack(upload: BinaryIO, name: str, to: Path, owner: str = "") -> tuple[Path, DataKind]:
     """Unpack an upload called `name` into the new folder `to`. Return the path of its data and their kind.
 
-    owner: e-mail of its owner; empty without sign-in.
+    owner: e-mail of the user who uploads; empty without sign-in.
     Only images, texts and tables are taken from an archive. Errors: DataProblem if the upload is not what its name
     says, is too large, or contains a path outside its folder; then no folder is made.
     """
     shown_name = name[:200]
     ending = next((ending for ending in FORMATS if name.lower().endswith(ending)), None)
-    packed = upload.seek(0, SEEK_END)
+    packed_bytes = upload.seek(0, SEEK_END)
     kind = archives.format_of(upload)
     if ending is None:
         raise DataProblem(f"{shown_name!r} is none of {', '.join(FORMATS)}")
-    if packed > MOST_PACKED:
-        raise DataProblem(f"{shown_name!r} has {packed:,} bytes, at most {MOST_PACKED:,} are taken")
+    if packed_bytes > MOST_PACKED:
+        raise DataProblem(f"{shown_name!r} has {packed_bytes:,} bytes, at most {MOST_PACKED:,} are taken")
     if kind != FORMATS[ending]:
         raise DataProblem(f"{shown_name!r} does not begin like {ending}" + (f", but like a {kind}" if kind else ""))
     to.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{to.name[:50]}-", dir=to.parent))
     try:
         if kind not in ("", "parquet"):
-            check_room(partial, _look_through(upload, kind, packed, shown_name))
-            _write(upload, kind, packed, partial)
+            check_room(partial, _check_archive(upload, kind, packed_bytes, shown_name))
+            _write(upload, kind, packed_bytes, partial)
         else:
-            _write_table(upload, packed, partial / (_word(name, ending) + ending))
-        path, data_kind = _recognised(partial, shown_name)
+            _write_table(upload, packed_bytes, partial / (_table_name(name, ending) + ending))
+        path, data_kind = _recognise(partial, shown_name)
         if owner:
             (partial / OWNER).write_text(owner)
         partial.replace(to)
@@ -70,49 +70,51 @@ def unpack(upload: BinaryIO, name: str, to: Path, owner: str = "") -> tuple[Path
     return to / path.relative_to(partial), data_kind
 
 
-def _recognised(folder: Path, name: str) -> tuple[Path, DataKind]:
+def _recognise(folder: Path, name: str) -> tuple[Path, DataKind]:
     try:
         return recognise(folder)
     except DataProblem as error:  # names the temporary folder
         raise DataProblem(str(error).replace(str(folder), name)) from error
 
 
-def _look_through(upload: BinaryIO, kind: Format, packed: int, name: str) -> int:
+def _check_archive(upload: BinaryIO, kind: Format, packed_bytes: int, name: str) -> int:
     """Read an archive once, and return the number of bytes to write. Errors: DataProblem."""
     names: set[str] = set()
     total = 0
-    wrong: list[str] = []
+    problems: list[str] = []
     try:
-        for entry in archives.entries(upload, kind, packed, LIMITS):
-            file_name = _plain(entry.name)
-            if not _wanted(file_name):
+        for entry in archives.entries(upload, kind, packed_bytes, LIMITS):
+            file_name = _checked_name(entry.name)
+            if not _is_data(file_name):
                 continue
             if file_name in names:
                 raise DataProblem(f"it holds two files called {file_name!r}")
             names.add(file_name)
             total += entry.size
-            wrong += _wrong(file_name, entry.read())
+            problems += _problems_of(file_name, entry.read())
     except (DataProblem, BadArchive) as error:
         raise DataProblem(f"{name!r} is refused: {error}") from error
     except DAMAGED as error:
         raise DataProblem(f"{name!r} is damaged: {error}") from error
-    if wrong:
-        raise DataProblem(f"{name!r} holds {len(wrong)} files that are not what they are called: {shortened(wrong)}")
+    if problems:
+        raise DataProblem(
+            f"{name!r} holds {len(problems)} files that are not what they are called: {shortened(problems)}"
+        )
     if not names:
         raise DataProblem(f"{name!r} holds no images: expected {', '.join(images.SUFFIXES)} files")
     return total
 
 
-def _write(upload: BinaryIO, kind: Format, packed: int, folder: Path) -> None:
-    for entry in archives.entries(upload, kind, packed, LIMITS):
-        if _wanted(file_name := _plain(entry.name)):
+def _write(upload: BinaryIO, kind: Format, packed_bytes: int, folder: Path) -> None:
+    for entry in archives.entries(upload, kind, packed_bytes, LIMITS):
+        if _is_data(file_name := _checked_name(entry.name)):
             target = folder / file_name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(entry.read())
 
 
-def _write_table(upload: BinaryIO, packed: int, target: Path) -> None:
-    check_room(target.parent, packed)
+def _write_table(upload: BinaryIO, packed_bytes: int, target: Path) -> None:
+    check_room(target.parent, packed_bytes)
     upload.seek(0)
     blank = True
     with target.open("wb") as file:
@@ -125,7 +127,7 @@ def _write_table(upload: BinaryIO, packed: int, target: Path) -> None:
         raise DataProblem(f"{target.name} is empty")
 
 
-def _plain(name: str) -> str:
+def _checked_name(name: str) -> str:
     """Return the name without `./`. Errors: DataProblem for an invalid name, or one that leaves its folder on any
     system."""
     path = PurePosixPath(name)
@@ -141,12 +143,12 @@ def _plain(name: str) -> str:
     return str(path)
 
 
-def _wanted(name: str) -> bool:
+def _is_data(name: str) -> bool:
     return visible(name) and name.lower().endswith((*images.SUFFIXES, *TEXTS, *TABLES))
 
 
-def _wrong(name: str, content: bytes) -> list[str]:
-    """Return what is wrong with a file, if anything: an invalid or too large image, or a text that is not text."""
+def _problems_of(name: str, content: bytes) -> list[str]:
+    """Return the problem of a file, if it has one: an invalid or too large image, or a text that is not text."""
     if name.lower().endswith(images.SUFFIXES):
         try:
             images.check(content, name)
@@ -159,10 +161,10 @@ def _wrong(name: str, content: bytes) -> list[str]:
     return []
 
 
-def _word(name: str, ending: str) -> str:
+def _table_name(name: str, ending: str) -> str:
     """Return the name of a table without folder and ending, with only letters, digits, `_` and `-`."""
-    own = PurePosixPath(name.replace("\\", "/")).name[: -len(ending)]
-    return re.sub(r"[^\w-]+", "_", own).strip("_")[:100] or "table"
+    stem = PurePosixPath(name.replace("\\", "/")).name[: -len(ending)]
+    return re.sub(r"[^\w-]+", "_", stem).strip("_")[:100] or "table"
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ def kept(uploads: Path, roots: Roots = None) -> list[Kept]:
     """Return the uploads in the folder of all uploads, newest first. roots: the folders that links may lead to."""
     entries = scan_within(uploads, roots) if stat_within(uploads, roots) else []
     folders = [entry for entry in entries if entry.is_folder and visible(entry.path.name)]
-    return [_look(entry.path, roots) for entry in sorted(folders, key=lambda entry: -entry.status.st_mtime_ns)]
+    return [_describe(entry.path, roots) for entry in sorted(folders, key=lambda entry: -entry.status.st_mtime_ns)]
 
 
 def forget(upload: Kept) -> None:
@@ -207,7 +209,7 @@ def forget(upload: Kept) -> None:
         raise DataProblem(f"{upload.folder} cannot be deleted: {error.strerror or error}") from error
 
 
-def _look(folder: Path, roots: Roots) -> Kept:
+def _describe(folder: Path, roots: Roots) -> Kept:
     size = sum(entry.status.st_size for entry in files_within(folder, roots))
     try:
         data, kind = recognise(folder, roots)

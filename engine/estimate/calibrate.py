@@ -31,10 +31,10 @@ def choose_representative(families: Sequence[str], number: int, seed: int = 0) -
 
 
 def choose(work: pd.DataFrame, near: FittedDevice, batch_size: int, budget_s: float) -> list[str]:
-    """Return the names of models to time. near: a device of about the same speed, whose estimates
-    say which models are quick.
+    """Return the names of models to time.
 
-    budget_s: seconds of samples in total. Errors: Refused when it is too short for FEWEST_CHOSEN models.
+    near: a device of about the same speed, whose estimates tell which models are quick. budget_s: seconds of samples in
+    total. Errors: Refused when it is too short for FEWEST_CHOSEN models.
     """
     models = work.reset_index().drop_duplicates("name").set_index(work.index.names)  # at their own size
     models = models[models.index.get_level_values("name").str.startswith("timm:")]
@@ -57,16 +57,16 @@ def calibrate_device(
     priors: Sequence[FittedDevice],
     *,
     timed: str = "timed here",
-    **what: str | bool,
+    **fields: str | bool,
 ) -> FittedDevice:
     """Return a device fitted to timings. Each known device is tried as prior; the one with the smallest error is kept.
 
     Its error includes that choice: each fold's predictions come from the prior that is best on the other folds.
 
-    timings: name, image_size, batch_size, seconds. priors: at least one. timed: source of the timings. what:
+    timings: name, image_size, batch_size, seconds. priors: at least one. timed: source of the timings. fields:
     fields of FittedDevice. Errors: Refused with too few timings.
     """
-    fits = [fit_device(timings, work, prior, **what, source=f"{timed}; prior {prior.label}") for prior in priors]
+    fits = [fit_device(timings, work, prior, **fields, source=f"{timed}; prior {prior.label}") for prior in priors]
     held_out = fits[0][1]
     seconds, fold = held_out["seconds"].to_numpy(), held_out["fold"].to_numpy()
     predicted = np.array([table["predicted"] for _, table in fits])

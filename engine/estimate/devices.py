@@ -23,9 +23,10 @@ extrapolation is safe."""
 MATTERS = 0.05
 """An estimate is out of range if features outside their fitted range make up at least this share of its time."""
 FEWEST = 19
-"""Fewest timed models to fit a device to. The range of fewer ratios holds less than LEVEL of new ones: of n ratios,
-(n - 1) / (n + 1)."""
+"""Fewest timed models to fit a device to. The range of n ratios holds (n - 1) / (n + 1) of new ones: with fewer models,
+less than LEVEL."""
 UNITS = {"gflop": "GFLOP/s", "gb": "GB/s", "call": "us per call"}
+"""Unit of the effective rate of an operator, by the unit of its work."""
 
 
 class FittedDevice(BaseModel):
@@ -94,16 +95,16 @@ def find(available: Sequence[FittedDevice], name: str) -> FittedDevice:
 def estimate(device: FittedDevice, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
     """Return the estimated speed of each model, indexed as `work` (see work.read).
 
-    Columns: batch_size, samples_per_s and latency_ms, each with _low and _high, and in_range. batch_size: the device's
-    typical one if None.
+    Columns: batch_size, in_range, samples_per_s, latency_ms, and the limits of the last two with _low and _high.
+    batch_size: the device's typical one if None.
     """
     batch = batch_size or device.typical_batch
-    charged = features(work, batch)
-    parts = charged * device.vector
+    amounts = features(work, batch)
+    parts = amounts * device.vector
     seconds = parts.sum(axis=1)
     limit = SLACK * np.array([device.most.get(feature, 0.0) for feature in FEATURES])
     # a feature without a cost may be new to the fit; its work is then weighed by its share of all work in the same unit
-    outside = np.where(charged > limit, np.maximum(parts / seconds[:, None], _shares(charged)), 0).sum(axis=1)
+    outside = np.where(amounts > limit, np.maximum(parts / seconds[:, None], _shares(amounts)), 0).sum(axis=1)
     low, high = device.batch_sizes
     table = pd.DataFrame(index=work.index).assign(batch_size=batch)
     for suffix, factor in (("", 1.0), ("_low", device.high), ("_high", device.low)):
@@ -113,13 +114,13 @@ def estimate(device: FittedDevice, work: pd.DataFrame, batch_size: int | None = 
     return table.assign(in_range=(outside < MATTERS) & (low <= batch <= high))
 
 
-def _shares(charged: Floats) -> Floats:
+def _shares(amounts: Floats) -> Floats:
     """Return each feature's share of the model's FLOPs, bytes or calls."""
     units = np.array([feature.partition(":")[2] for feature in FEATURES])
-    shares = np.zeros_like(charged)
+    shares = np.zeros_like(amounts)
     for unit in UNITS:
-        total = charged[:, units == unit].sum(axis=1, keepdims=True)
-        shares[:, units == unit] = charged[:, units == unit] / np.where(total > 0, total, 1)
+        total = amounts[:, units == unit].sum(axis=1, keepdims=True)
+        shares[:, units == unit] = amounts[:, units == unit] / np.where(total > 0, total, 1)
     return shares
 
 
@@ -134,12 +135,12 @@ def rates(device: FittedDevice) -> pd.DataFrame:
 
 
 def fit_device(
-    timed: pd.DataFrame, work: pd.DataFrame, prior: FittedDevice | None = None, **what: str | bool
+    timed: pd.DataFrame, work: pd.DataFrame, prior: FittedDevice | None = None, **fields: str | bool
 ) -> tuple[FittedDevice, pd.DataFrame]:
     """Fit a device, and return it with the held-out predictions: KEY, family, seconds, predicted, fold.
 
     timed: KEY, batch_size, seconds per sample. work: from work.read. prior: a device whose costs are adapted, for few
-    timings. what: fields of FittedDevice. Errors: Refused with fewer than FEWEST models or with one family.
+    timings. fields: fields of FittedDevice. Errors: Refused with fewer than FEWEST models or with one family.
     """
     timed = timed.drop_duplicates(KEY).set_index(KEY).join(work, how="inner")
     if len(timed) < FEWEST:
@@ -153,27 +154,27 @@ def fit_device(
             "is unknown: time models of at least 2 families"
         )
     seconds, batches = timed["seconds"].to_numpy(), timed["batch_size"].to_numpy(dtype=float)
-    charged = features(timed, batches)
+    amounts = features(timed, batches)
     family = timed["family"].to_numpy()
 
     def fitted_to(chosen: npt.NDArray[np.bool_]) -> Floats:
         if prior:
-            return adapt_costs(prior.vector, charged[chosen], seconds[chosen])
-        return fit(charged[chosen], seconds[chosen], family[chosen])
+            return adapt_costs(prior.vector, amounts[chosen], seconds[chosen])
+        return fit(amounts[chosen], seconds[chosen], family[chosen])
 
     predicted, fold = np.zeros(len(timed)), np.zeros(len(timed), dtype=int)
     for index, (train, test) in enumerate(splits(family)):
-        predicted[test], fold[test] = charged[test] @ fitted_to(train), index
+        predicted[test], fold[test] = amounts[test] @ fitted_to(train), index
     costs = fitted_to(np.ones(len(timed), dtype=bool))
     device = FittedDevice.model_validate(
         {
-            **what,
+            **fields,
             "models": len(timed),
             **held_out_error(seconds, predicted, fold),
             "batch_sizes": (int(batches.min()), int(batches.max())),
             "typical_batch": int(timed["batch_size"].mode().iloc[0]),
             "costs": {name: float(f"{cost:.5g}") for name, cost in zip(FEATURES, costs, strict=True) if cost > 0},
-            "most": dict(zip(FEATURES, (float(f"{value:.5g}") for value in charged.max(axis=0)), strict=True)),
+            "most": dict(zip(FEATURES, (float(f"{value:.5g}") for value in amounts.max(axis=0)), strict=True)),
         }
     )
     return device, timed[["family", "batch_size", "seconds"]].assign(predicted=predicted, fold=fold).reset_index()
@@ -194,7 +195,8 @@ def held_out_error(seconds: Floats, predicted: Floats, fold: npt.NDArray[np.int6
         "median_error": np.median(error),
         "p90_error": np.quantile(error, 0.9),
         "coverage": inside.mean(),
-        **{"low": low, "high": high},
+        "low": low,
+        "high": high,
     }
     return {name: round(float(value), 4) for name, value in values.items()}
 

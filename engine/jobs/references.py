@@ -260,7 +260,7 @@ def share_uploads(settings: Settings, spec: Spec) -> None:
 
 
 def _belongs(name: str, file: str) -> bool:
-    """Return whether to fetch a file of a run of which the file or folder `name` is needed: it, or no checkpoint."""
+    """Return whether to fetch `file` of a run: it is `name`, lies in the folder `name`, or is no checkpoint."""
     return mirror.is_light(file) or file.startswith(name)
 
 

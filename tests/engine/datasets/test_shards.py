@@ -115,7 +115,7 @@ def test_templates_are_no_format_strings(tmp_path: Path, template: str) -> None:
         ({"json": "{"}, "the .json beside a.jpg is damaged"),
         ({"json": "[" * 100_000}, "the .json beside a.jpg is damaged"),
         ({"cls": "cat"}, "the .cls beside a.jpg holds 'cat', which is not the number of a class"),
-        ({"txt": "x" * 1_000_001}, "a.txt has 1,000,001 bytes, which are no caption"),
+        ({"txt": "x" * 1_000_001}, "a.txt has 1,000,001 bytes, more than 1,000,000: it holds no caption or class"),
         ({}, "holds 1 images, none with a caption: expected jpg, jpeg, png, webp files"),
     ],
 )
