@@ -1,4 +1,4 @@
-"""A Streamlit page of ten lines with the catalogue's rows and a scatter: what Streamlit takes for both."""
+"""A Streamlit page of ten lines with the catalogue's rows and a scatter plot, as the baseline of page timings."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ st.download_button(f"CSV of {{len(frame):,}} rows", "")
 
 @contextmanager
 def serve_bare(folder: Path) -> Iterator[tuple[str, int]]:
-    """A page of ten lines with the same rows: its address and process."""
+    """Serve the page, and yield its address and the pid of its server."""
     script, log, port = folder / "bare.py", folder / "bare.log", free_port()
     script.write_text(BARE.format(folder=str(Settings().catalog_dir)))
     command = [sys.executable, "-m", "streamlit", "run", str(script), "--server.headless", "true"]

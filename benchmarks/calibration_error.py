@@ -1,4 +1,4 @@
-"""Error of a calibrated machine: the latencies estimated after `calibrate`, beside those measured afterwards.
+"""Measure the error of a calibrated machine: latencies estimated after `calibrate`, compared with measured ones.
 
     python -m benchmarks.calibration_error [--budget 5m] [--models 40] [--threads N] [--output FILE]
 

@@ -1,4 +1,4 @@
-"""How long light commands take from the shell's point of view, beside a bare Python that imports what they stand on.
+"""Time light commands from start to exit, beside a bare Python and one that imports the libraries they need.
 
 python benchmarks/command_line.py [--repeats 7] [--output benchmarks/results/command_line.json]
 """
@@ -28,7 +28,7 @@ COMMANDS = {
 
 
 def seconds(arguments: list[str]) -> float:
-    """One run of a command, start to exit."""
+    """Return the seconds of one run of a command, from start to exit."""
     start = time.perf_counter()
     subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, capture_output=True)
     return time.perf_counter() - start
@@ -42,13 +42,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as runs_dir:
         os.environ["VITALS_RUNS_DIR"] = runs_dir
         seconds(COMMANDS["submit"])  # makes the store and starts the scheduler, which the others then find
-        time.sleep(20)  # its warm process loads torch meanwhile, which is not what is measured here
+        time.sleep(20)  # meanwhile its warm process loads torch, which would slow down the commands
         samples: dict[str, list[float]] = {name: [] for name in COMMANDS}
-        for _ in range(chosen.repeats):  # interleaved, so that a busy spell meets all alike
+        for _ in range(chosen.repeats):  # interleaved, so that a busy moment of the machine affects all commands alike
             for name, arguments in COMMANDS.items():
                 samples[name].append(seconds(arguments))
         seconds(["-m", "engine", "stop"])
-    medians = {name: statistics.median(taken) for name, taken in samples.items()}
+    medians = {name: statistics.median(times) for name, times in samples.items()}
     for name, median in medians.items():
         print(f"{name:16} {median:6.3f} s  ({median / medians['bare python']:.1f}x bare python)")
     if chosen.output:

@@ -1,9 +1,9 @@
-"""How good a small CLIP gets on handwritten digits in a minute, by `python -m engine train --data digits`.
+"""Measure the accuracy that `python -m engine train --data digits` reaches on handwritten digits in a minute.
 
 python benchmarks/digits.py [--seeds 0,1,2] [--output benchmarks/results/digits.json]
 
-Each training is a command of its own with nothing but a seed given; the seconds are those of the whole command, loading
-the libraries included. The goal: over 90 % zero-shot top-1 on the held-out fifth within 60 s on two cores.
+Each training is one command, with default settings and its own seed. Its seconds include loading the libraries.
+The goal: over 90 % zero-shot top-1 on the held-out fifth within 60 s on two cores.
 """
 
 import argparse
@@ -25,7 +25,7 @@ TOP1 = "digits-zeroshot-val-top1"
 
 
 def train(seed: int) -> dict[str, Any]:
-    """One command: its seconds, accuracy at the end, and the seconds of training after which the goal was passed."""
+    """Run one training. Return its seconds, its final accuracy, and the seconds of training until the goal was met."""
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
         subprocess.run(

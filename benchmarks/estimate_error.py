@@ -2,12 +2,12 @@
 
     python -m benchmarks.estimate_error [--ship]
 
-Every published device is fitted to timm's published speeds, in 8 folds; no family of models is in two of them. How
-strongly costs are pulled together is chosen anew for each fold, in folds of the other families. Beside it, in the same
-folds: a rate of FLOPs alone, and the linear baseline (relative least squares over FLOPs of six kinds and bytes of 30,
-counted at batch 1). Calibration is simulated: a device is fitted to 24 of its quicker models with another device as
-prior, and tested on the families of which none was timed, over ten random choices of the families; once with models
-chosen as `calibrate` does, once with those that a D-optimal design chooses. --ship writes the fitted devices to
+Every published device is fitted to timm's published speeds, in 8 folds; no family of models is in two of them. The
+strength with which costs are pulled together is chosen for each fold from the other families. Two simpler models are
+fitted in the same folds: one rate for all FLOPs, and the linear baseline (relative least squares over FLOPs of six
+kinds and bytes of 30, counted at batch 1). Calibration is simulated: a device is fitted to 24 of its quicker models
+with another device as prior, and tested on families without a timed model, for ten random choices of these families.
+The 24 models are chosen as by `calibrate`, and by a D-optimal design. --ship writes the fitted devices to
 data/estimates/devices.json.
 """
 
@@ -32,13 +32,14 @@ RESULTS = Path(__file__).parent / "results" / "estimate_error.json"
 GOAL_PERCENT = {"GPU": (8, 30), "CPU": (12, 30)}
 """Largest median and 90th percentile of the error in inference."""
 TIMED, TRIALS = 24, 10
+"""Models timed by a simulated calibration, and random choices of the families to test on."""
 PAIRS = (
     ("i9-10940X torch 2.4.0", "i7-12700H"),
     ("i7-12700H", "i9-10940X torch 2.4.0"),
     ("3090 amp eager torch 2.4.0", "4090 amp eager torch 2.4.0"),
     ("5090 amp eager", "4090 amp eager torch 2.9.1"),
 )
-"""Simulated calibrations: the device, and the one whose costs are the prior."""
+"""Simulated calibrations: the device, and the device whose costs are the prior."""
 
 
 def published() -> list[tuple[dict[str, Any], pd.DataFrame]]:
@@ -49,7 +50,7 @@ def published() -> list[tuple[dict[str, Any], pd.DataFrame]]:
     return [(dict(zip(speeds.SETTING, setting, strict=True)), part) for setting, part in parts]
 
 
-def baseline(charged: Floats, seconds: Floats) -> Floats:
+def baseline(amounts: Floats, seconds: Floats) -> Floats:
     """Return non-negative costs of FLOPs of six kinds and bytes of 30, by relative least squares."""
     from scipy.optimize import nnls
 
@@ -57,14 +58,14 @@ def baseline(charged: Floats, seconds: Floats) -> Floats:
     used += [f"{kind}:gb" for kind in BYTES[:30]]
     columns = [FEATURES.index(name) for name in used]
     costs = np.zeros(len(FEATURES))
-    costs[columns] = nnls(charged[:, columns] / seconds[:, None], np.ones(len(seconds)), maxiter=10_000)[0]
+    costs[columns] = nnls(amounts[:, columns] / seconds[:, None], np.ones(len(seconds)), maxiter=10_000)[0]
     return costs
 
 
-def flops_alone(charged: Floats, seconds: Floats) -> Floats:
+def flops_alone(amounts: Floats, seconds: Floats) -> Floats:
     """Return one cost for all FLOPs, with the median relative error at zero."""
     flops = np.array([name.endswith(":gflop") for name in FEATURES])
-    return flops * float(np.median(seconds / charged[:, flops].sum(axis=1)))
+    return flops * float(np.median(seconds / amounts[:, flops].sum(axis=1)))
 
 
 def errors(predicted: Floats, seconds: Floats) -> dict[str, float]:
@@ -73,16 +74,16 @@ def errors(predicted: Floats, seconds: Floats) -> dict[str, float]:
     return {"median": round(float(np.median(error)), 1), "p90": round(float(np.quantile(error, 0.9)), 1)}
 
 
-def compared(known: FittedDevice, timed: pd.DataFrame, table: pd.DataFrame) -> dict[str, Any]:
+def compare(known: FittedDevice, timed: pd.DataFrame, table: pd.DataFrame) -> dict[str, Any]:
     """Return the errors of a device, beside those of simpler models in the same folds."""
     joined = timed.drop_duplicates(work.KEY).set_index(work.KEY).join(table, how="inner")
     seconds = joined["seconds"].to_numpy()
     at_batch, at_one = work.features(joined, joined["batch_size"].to_numpy(dtype=float)), work.features(joined, 1)
     simpler = {}
-    for name, how, charged in (("flops_alone", flops_alone, at_batch), ("linear_baseline", baseline, at_one)):
+    for name, fit, amounts in (("flops_alone", flops_alone, at_batch), ("linear_baseline", baseline, at_one)):
         predicted = np.zeros(len(seconds))
         for train, test in splits(list(joined["family"])):
-            predicted[test] = charged[test] @ how(charged[train], seconds[train])
+            predicted[test] = amounts[test] @ fit(amounts[train], seconds[train])
         simpler[name] = errors(predicted, seconds)
     row = {
         "device": known.label,
@@ -101,10 +102,10 @@ def compared(known: FittedDevice, timed: pd.DataFrame, table: pd.DataFrame) -> d
 def simulate_calibration(
     prior: FittedDevice, timed: pd.DataFrame, table: pd.DataFrame, *, optimal: bool
 ) -> dict[str, float]:
-    """Return the errors of a simulated calibration on families of which nothing was timed."""
+    """Return the errors of a simulated calibration on families without a timed model."""
     joined = timed.drop_duplicates(work.KEY).set_index(work.KEY).join(table, how="inner")
     seconds, batches = joined["seconds"].to_numpy(), joined["batch_size"].to_numpy(dtype=float)
-    charged, call = work.features(joined, batches), seconds * batches
+    amounts, call = work.features(joined, batches), seconds * batches
     found = []
     for seed in range(TRIALS):
         random = np.random.default_rng(seed)
@@ -112,12 +113,12 @@ def simulate_calibration(
         held_out = joined["family"].isin(random.choice(names, len(names) // 3, replace=False)).to_numpy()
         quick = np.flatnonzero(~held_out & (call <= np.quantile(call, 0.7)))
         if optimal:
-            chosen = quick[_d_optimal(charged[quick] * prior.vector, TIMED)]
+            chosen = quick[_d_optimal(amounts[quick] * prior.vector, TIMED)]
         else:
             chosen = quick[calibrate.choose_representative(joined["family"].to_numpy()[quick], TIMED, seed)]
-        costs = adapt_costs(prior.vector, charged[chosen], seconds[chosen])
-        found.append(errors(charged[held_out] @ costs, seconds[held_out]))
-    return {key: round(float(np.mean([one[key] for one in found])), 1) for key in ("median", "p90")}
+        costs = adapt_costs(prior.vector, amounts[chosen], seconds[chosen])
+        found.append(errors(amounts[held_out] @ costs, seconds[held_out]))
+    return {key: round(float(np.mean([trial[key] for trial in found])), 1) for key in ("median", "p90")}
 
 
 def _d_optimal(costs: Floats, number: int) -> list[int]:
@@ -146,7 +147,7 @@ def main() -> None:
         device, _ = devices.fit_device(timed, table, **setting, source=speeds.PUBLISHER)
         known.append(device)
         timed_on[device.label] = timed
-        rows.append(compared(device, timed, table))
+        rows.append(compare(device, timed, table))
         print(rows[-1], flush=True)
     calibrations = []
     for name, prior in PAIRS:

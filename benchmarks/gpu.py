@@ -1,21 +1,21 @@
-"""Measures a GPU and what the program makes of it: device rates, models, recurrent layers and CLIP training.
+"""Measure a GPU and the program on it: device rates, models, recurrent layers and CLIP training.
 
 python -m benchmarks.gpu [--device cuda:0] [--quick] [--steps rates,training,recurrent,models] [--processes 1]
                          [--minutes 20] [--append] [--output benchmarks/results/gpu.json]
 
-rates      matrix products and copies, beside the data sheet of an H100 SXM or H200
-training   ViT-B-32 in amp_bf16, pairs/s beside open_clip's own training, in turns
-recurrent  every LSTM runner beside cuDNN
+rates      matrix products and copies, compared with the data sheet of an H100 SXM or H200
+training   ViT-B-32 in amp_bf16: pairs/s of our training and of open_clip's, in turns
+recurrent  every LSTM runner, compared with cuDNN
 models     ViT-B-32, ResNet-50 and three more, inference and training, in eager, torch.compile and CUDA graphs, in bf16
-           and TF32, each beside torch.utils.benchmark.Timer on the same variant in the same run
+           and TF32, each compared with torch.utils.benchmark.Timer on the same variant in the same run
 
-Every step runs the program's own tasks and writes its lines into the output as they come, so that a run that is cut
-off keeps what it has. --append goes on with such a file. --quick takes small models and few samples; with
-`--device cpu` it runs every step on a machine without a GPU.
+Every step runs the program's own tasks and writes each result line into the output at once, so that an interrupted run
+keeps its lines. --append continues such a file. --quick uses small models and few samples; with `--device cpu` it runs
+every step on a machine without a GPU.
 
-The time limit (--minutes) is looked at before each model and mode of `models`, which are sorted by importance. On an
-H200, `rates` took 75 s and ViT-B-32's inference 153 s, and `recurrent`, which gives its lines at its end only, more
-than 70 s. All of it may take over 30 minutes, which is an estimate.
+The time limit (--minutes) is checked before each model and mode of `models`, which are sorted by importance. On an
+H200, `rates` took 75 s, ViT-B-32's inference 153 s, and `recurrent`, which yields its lines only at its end, more than
+70 s. All steps together may take over 30 minutes (an estimate).
 """
 
 import argparse
@@ -42,9 +42,9 @@ SHEETS = {
     "NVIDIA H100 80GB HBM3": {"float64": 67, "float32": 67, "tf32": 494, "float16": 989, "bfloat16": 989, "copy": 3.35},
     "NVIDIA H200": {"float64": 67, "float32": 67, "tf32": 494, "float16": 989, "bfloat16": 989, "copy": 4.8},
 }
-"""By the name that CUDA gives: TFLOP/s of dense matrix products (the sheets give twice that for sparse ones; float64 on
-tensor cores), and TB/s of memory. NVIDIA H100 Tensor Core GPU Datasheet (column SXM); NVIDIA H200 Tensor Core GPU
-Datasheet (column SXM)."""
+"""Rates of data sheets, by CUDA's name of the GPU: TFLOP/s of dense matrix products (half of the sparse ones in the
+sheets; float64 on tensor cores), and TB/s of memory. Sources: NVIDIA H100 Tensor Core GPU Datasheet and NVIDIA H200
+Tensor Core GPU Datasheet, column SXM in both."""
 MODELS = (
     "open_clip:ViT-B-32",
     "timm:resnet50",
@@ -54,7 +54,7 @@ MODELS = (
 )
 BATCHES = {"inference": 64, "training": 32}
 ROUNDS = 3
-"""Trainings of either side."""
+"""Trainings of each side."""
 COLUMNS = {
     "rates": ("operation", "dtype", "rate", "unit", "data_sheet", "share", "flags", "error"),
     "training": ("model", "round", "ours_pairs_per_s", "open_clip_pairs_per_s", "ratio"),
@@ -76,33 +76,33 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Asked:
-    """What a step is asked for."""
+    """The options of a step."""
 
     device: str
     quick: bool = False
     processes: int = 1
-    """Fresh processes per timing; 3 and more give verdicts."""
+    """Fresh processes per timing; a verdict needs at least 3."""
     deadline: float = float("inf")
-    """By time.monotonic()."""
+    """Begin no other model after this time, by time.monotonic()."""
 
     @property
     def seconds(self) -> float:
-        """Sampled time per timing."""
+        """Return the seconds of samples per timing."""
         return 0.05 if self.quick else 1.0
 
     @property
     def threads(self) -> int | None:
-        """CPU threads; a quick look needs but one, and does not mind a busy machine then."""
+        """Return the number of CPU threads: one for a quick run, which then also works on a busy machine."""
         return 1 if self.quick else None
 
 
 def events(spec: Any, folder: Path) -> Iterator[Any]:
-    """Run the task of a spec in this process."""
+    """Run the task of a spec in this process, and yield its events."""
     yield from import_module(f"engine.tasks.{spec.kind}").run(spec, folder)
 
 
 def rates(options: Asked, done: list[Line]) -> Iterator[Line]:
-    """Measure every data type that tensor cores have, and copies."""
+    """Measure matrix products in every data type of tensor cores, and copies."""
     from engine.measure import environment
     from engine.specs import DeviceSpec
 
@@ -123,8 +123,8 @@ def rated(row: Line, sheet: dict[str, float]) -> Line:
 
 
 def training(options: Asked, done: list[Line]) -> Iterator[Line]:
-    """Train by both sides in turns, each time in a fresh process; a line per round, the last one of all rounds."""
-    sys.path.append(str(ROOT / "benchmarks"))  # which that script expects
+    """Train with both sides in turns, each in a fresh process. Yield a line per round, then one with the medians."""
+    sys.path.append(str(ROOT / "benchmarks"))  # train_throughput imports a module beside it
     import train_throughput
 
     cpus = len(os.sched_getaffinity(0))
@@ -157,8 +157,8 @@ def recurrent(options: Asked, done: list[Line]) -> Iterator[Line]:
     if options.quick:
         shape = {"runners": "cudnn,aten,py", "seq_length": 4, "input_size": 8, "hidden_size": 8, "mini_batch": 2}
         shape |= {"warmup": 1, "loops": 3}
-    how: Line = {"replicates": options.processes, "min_seconds": options.seconds, "threads": options.threads}
-    spec = RecurrentSpec(device=options.device, **how, **shape)
+    timing: Line = {"replicates": options.processes, "min_seconds": options.seconds, "threads": options.threads}
+    spec = RecurrentSpec(device=options.device, **timing, **shape)
     with tempfile.TemporaryDirectory() as folder:
         for row in events(spec, Path(folder)):
             if isinstance(row, RecurrentRow):
@@ -166,33 +166,34 @@ def recurrent(options: Asked, done: list[Line]) -> Iterator[Line]:
 
 
 def models(options: Asked, done: list[Line]) -> Iterator[Line]:
-    """Time every model in every variant, both ways, and each variant by torch's own Timer."""
+    """Time every model in every variant in inference and training, and each variant by torch's own Timer too."""
     from engine.results import Artifact, BenchmarkRow
     from engine.specs import BenchmarkSpec
 
-    chosen, variants, how = MODELS, "eager,compile,cudagraphs", {}
+    chosen, variants, settings = MODELS, "eager,compile,cudagraphs", {}
     if options.quick:
         chosen, variants = ("timm:test_vit",), "eager,compile:aot_eager,cudagraphs"
-        how = {"image_size": 32, "min_samples": 3, "threads": options.threads}
-    had = {(line["name"], line["mode"]) for line in done}
+        settings = {"image_size": 32, "min_samples": 3, "threads": options.threads}
+    measured = {(line["name"], line["mode"]) for line in done}
     for name in chosen:
         for mode, batch in list(BATCHES.items())[:1] if options.quick else BATCHES.items():
-            if (name, mode) in had or time.monotonic() > options.deadline:
+            if (name, mode) in measured or time.monotonic() > options.deadline:
                 continue
             spec = BenchmarkSpec(
-                **{
-                    "models": (name,),
-                    "mode": mode,
-                    "device": options.device,
-                    "batch_size": 2 if options.quick else batch,
-                },
-                **{"variants": variants, "precision": "bfloat16,tf32"},
-                **{"replicates": options.processes, "min_seconds": options.seconds, **how},
+                models=(name,),
+                mode=mode,
+                device=options.device,
+                batch_size=2 if options.quick else batch,
+                variants=variants,
+                precision="bfloat16,tf32",
+                replicates=options.processes,
+                min_seconds=options.seconds,
+                **settings,
             )
             timer: dict[str, Line] = {}
             with tempfile.TemporaryDirectory() as folder:
                 for event in events(spec, Path(folder)):
-                    # all is timed, and what was compiled for it is still there; back-to-back times have a file, too
+                    # once, at the first file of samples: everything is timed, and its compiled code still exists
                     if isinstance(event, Artifact) and not timer:
                         timer = by_timer(spec, name, mode, options)
                     elif isinstance(event, BenchmarkRow):
@@ -215,7 +216,7 @@ def beside(row: Any, name: str, timer: Line) -> Line:
 
 
 def by_timer(spec: Any, name: str, mode: str, options: Asked) -> dict[str, Line]:
-    """Have torch's Timer time every variant of a spec, in one fresh process; ms or an error by variant."""
+    """Time every variant of a spec with torch's Timer in one fresh process. Return `ms` or `error` by variant."""
     job = {"spec": spec.model_dump(mode="json"), "model": name, "mode": mode, "batch_size": spec.batch_size}
     try:
         found: dict[str, Line] = gpu_children.run(
@@ -237,11 +238,15 @@ STEPS: dict[str, Callable[[Asked, list[Line]], Iterator[Line]]] = {
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--quick", action="store_true", help="small models and few samples: a check of every step")
+    parser.add_argument(
+        "--quick", action="store_true", help="use small models and few samples, to check that every step runs"
+    )
     parser.add_argument("--steps", default=",".join(STEPS))
     parser.add_argument("--processes", type=int, default=1, help="per timing; verdicts need 3")
-    parser.add_argument("--minutes", type=float, default=20, help="after which no other model is begun")
-    parser.add_argument("--append", action="store_true", help="keep what the output has, and measure what it lacks")
+    parser.add_argument("--minutes", type=float, default=20, help="start no further model after this time")
+    parser.add_argument(
+        "--append", action="store_true", help="keep the results in --output, and measure the missing ones"
+    )
     parser.add_argument("--output", type=Path, help="a JSON file")
     chosen = parser.parse_args(words)
     if chosen.append and not chosen.output:
@@ -255,19 +260,23 @@ def main(words: list[str] | None = None) -> None:
 
 
 def measure(options: Asked, steps: list[str], output: Path | None, earlier: dict[str, Any]) -> dict[str, Any]:
-    """Do the steps, print their lines and write the report after each. earlier: steps that another run has done."""
+    """Do the steps, print their lines and write the report after each. earlier: steps of an earlier report."""
     from engine.measure import environment
 
-    here = environment.current(options.device)
+    current = environment.current(options.device)
     done: dict[str, Any] = dict(earlier)
     report = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "quick": options.quick}
-    report |= {"environment": here.model_dump(mode="json"), "data_sheet": SHEETS.get(here.device_name), "steps": done}
+    report |= {
+        "environment": current.model_dump(mode="json"),
+        "data_sheet": SHEETS.get(current.device_name),
+        "steps": done,
+    }
     for name in steps:
-        had = done.get(name, {"seconds": 0.0, "complete": False, "lines": []})
-        if had["complete"]:
+        stored = done.get(name, {"seconds": 0.0, "complete": False, "lines": []})
+        if stored["complete"]:
             continue
-        lines: list[Line] = had["lines"] if name == "models" else []
-        started, before = time.monotonic(), had["seconds"]
+        lines: list[Line] = stored["lines"] if name == "models" else []
+        started, before = time.monotonic(), stored["seconds"]
         print(f"\n{name}\n" + _row(COLUMNS[name]), flush=True)
         for line in STEPS[name](options, list(lines)):
             lines.append(line)
@@ -284,7 +293,7 @@ def measure(options: Asked, steps: list[str], output: Path | None, earlier: dict
 def _write(report: dict[str, Any], output: Path | None) -> None:
     if output:
         output.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write(output, json.dumps(report, indent=2) + "\n")  # a run may be killed at its machine's limit
+        atomic.write(output, json.dumps(report, indent=2) + "\n")  # a run may be killed at its machine's time limit
 
 
 def _row(cells: Any) -> str:

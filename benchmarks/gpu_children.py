@@ -1,4 +1,4 @@
-"""What benchmarks/gpu.py does in processes of their own, to take no place on the GPU that others are timed on.
+"""Functions that benchmarks/gpu.py runs in fresh processes, so that they occupy no GPU memory during other timings.
 
 python -m benchmarks.gpu_children NAME JSON
 """
@@ -17,13 +17,13 @@ Line = dict[str, Any]
 
 
 class Failed(Exception):
-    """A process that has ended badly, with the end of what it said."""
+    """Raised when a process fails; the message is the end of its output on stderr."""
 
 
-def run(name: str, given: Line, environment: Line | None = None) -> Any:
-    """Return what a function of FUNCTIONS gives in a fresh process. Errors: Failed."""
+def run(name: str, arguments: Line, environment: Line | None = None) -> Any:
+    """Call a function of FUNCTIONS in a fresh process and return its result. Errors: Failed."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "benchmarks.gpu_children", name, json.dumps(given)],
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.gpu_children", name, json.dumps(arguments)],
         cwd=ROOT,
         env=os.environ | (environment or {}),
         capture_output=True,
@@ -36,7 +36,7 @@ def run(name: str, given: Line, environment: Line | None = None) -> Any:
 
 
 def compiled_caches() -> dict[str, str]:
-    """Return the variables with which a process finds what the timing that is under way here has compiled."""
+    """Return the variables with which a process finds the compiled code of the timing under way; {} without any."""
     folders = list(Path(tempfile.gettempdir()).glob("vitals-*/*/inductor"))
     if not folders:
         return {}
@@ -55,9 +55,9 @@ def rates(spec: Line) -> list[Line]:
 
 
 def timer(job: Line, seconds: float) -> dict[str, Line]:
-    """Return the ms of every variant of a benchmark's job by torch.utils.benchmark, or its error.
+    """Time every variant of a benchmark's job with torch.utils.benchmark. Return `ms` or `error` by variant.
 
-    The variants are made ready as the program makes them.
+    The variants are prepared by the program's own code.
     """
     import torch
     from torch.utils.benchmark import Timer
@@ -77,13 +77,13 @@ def timer(job: Line, seconds: float) -> dict[str, Line]:
     found: dict[str, Line] = {}
     for variant in child_job.plan:
         try:
-            made = prepare(child_job, variant, stopwatch_for(device), library.build, resident())
-            with made.ready.settings():
-                call = {"call": lambda phases=made.ready.phases: once(phases)}
+            prepared = prepare(child_job, variant, stopwatch_for(device), library.build, resident())
+            with prepared.ready.settings():
+                call = {"call": lambda phases=prepared.ready.phases: once(phases)}
                 stopwatch = Timer("call()", globals=call, num_threads=torch.get_num_threads())
                 found[variant.label] = {"ms": stopwatch.blocked_autorange(min_run_time=seconds).median * 1e3}
-            del made, call, stopwatch
-        except Exception as error:  # noqa: BLE001 - a variant that fails is a line like the others
+            del prepared, call, stopwatch
+        except Exception as error:  # noqa: BLE001 - a variant that fails gets a line too
             found[variant.label] = {"error": f"{type(error).__name__}: {error}"[:2000]}
         release()
     return found

@@ -1,12 +1,12 @@
-"""How often the 99 % interval of a ratio holds the truth, and how often its verdict is false, by simulation.
+"""Simulate how often the 99 % interval of a ratio contains the true ratio, and how often its verdict is false.
 
     python -m benchmarks.interval_coverage [--trials 2000] [--label "moderated t"]
 
-Two equal streams (true ratio 1) have 60 log-normal samples per process, each alike to the one before it (AR(1), 0.5,
-2 %). Each process shifts each stream by chance, so that the processes' log ratios differ with the standard deviation
-tau. Shifts are normal, or heavy-tailed of the same scale (Student's t with 3 degrees of freedom). Power is the share of
-streams 10 % apart that are called faster. The Monte Carlo error is the standard error of a share. Results are kept by
-label, so that two versions of `engine.statistics` stand side by side.
+Two equal streams (true ratio 1) have 60 log-normal samples per process, which are autocorrelated (AR(1) with 0.5,
+standard deviation 2 %). Each process shifts each stream at random, so that the processes' log ratios have the standard
+deviation tau. Shifts are normal, or heavy-tailed of the same scale (Student's t with 3 degrees of freedom). Power is
+the share of stream pairs 10 % apart that get the verdict "faster". `coverage_error` is the standard error of the
+coverage. Results are stored by label, to compare two versions of `engine.statistics`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ TAUS = (0.05, 0.02, 0.01)
 SAMPLES, NOISE, CORRELATION = 60, 0.02, 0.5
 
 
-def timed(random: np.random.Generator, processes: int, tau: float, *, heavy: bool, median: float) -> list[list[float]]:
+def draw(random: np.random.Generator, processes: int, tau: float, *, heavy: bool, median: float) -> list[list[float]]:
     """Return the samples of each process."""
     scale = tau / 2**0.5  # each of the two streams is shifted
     offsets = (random.standard_t(3, processes) / 3**0.5 if heavy else random.normal(0, 1, processes)) * scale
@@ -36,26 +36,29 @@ def timed(random: np.random.Generator, processes: int, tau: float, *, heavy: boo
     return [list(process) for process in median * np.exp(shocks + offsets[:, None])]
 
 
-def simulated(trials: int, processes: int, tau: float, *, heavy: bool, faster: float, seed: int) -> list[Ratio]:
+def simulate(trials: int, processes: int, tau: float, *, heavy: bool, faster: float, seed: int) -> list[Ratio]:
     """Return the ratios of pairs of streams, the second faster by a factor."""
     random = np.random.default_rng(seed)
     return [
-        ratio(*(timed(random, processes, tau, heavy=heavy, median=median) for median in (10.0, 10.0 / faster)), seed=t)
+        ratio(
+            *(draw(random, processes, tau, heavy=heavy, median=median) for median in (10.0, 10.0 / faster)),
+            seed=t,
+        )
         for t in range(trials)
     ]
 
 
 def row(trials: int, processes: int, tau: float, *, heavy: bool) -> dict[str, Any]:
     """Return the shares of one setting, in per cent."""
-    equal = simulated(trials, processes, tau, heavy=heavy, faster=1.0, seed=1)
-    apart = simulated(max(trials // 4, 1), processes, tau, heavy=heavy, faster=1.1, seed=2)
-    held = float(np.mean([found.low <= 1 <= found.high for found in equal]))
+    equal = simulate(trials, processes, tau, heavy=heavy, faster=1.0, seed=1)
+    apart = simulate(max(trials // 4, 1), processes, tau, heavy=heavy, faster=1.1, seed=2)
+    coverage = float(np.mean([found.low <= 1 <= found.high for found in equal]))
     return {
         "processes": processes,
         "tau_percent": 100 * tau,
         "tails": "heavy" if heavy else "normal",
-        "coverage_percent": round(100 * held, 2),
-        "coverage_error": round(100 * (held * (1 - held) / trials) ** 0.5, 2),
+        "coverage_percent": round(100 * coverage, 2),
+        "coverage_error": round(100 * (coverage * (1 - coverage) / trials) ** 0.5, 2),
         "false_verdicts_percent": round(100 * float(np.mean([f.verdict in ("faster", "slower") for f in equal])), 2),
         "power_percent": round(100 * float(np.mean([found.verdict == "faster" for found in apart])), 1),
         "median_width_percent": round(100 * float(np.median([found.high - found.low for found in equal])), 1),

@@ -1,11 +1,14 @@
-"""Intervals that the benchmarks' figures come with."""
+"""Intervals of the benchmarks' results."""
 
 import math
 import statistics
 
 
 def median_interval(values: list[float]) -> tuple[float, float, float]:
-    """The median between the two order statistics that hold the true one with at least 99 % (the sign test's)."""
+    """Return (low, median, high): a confidence interval of the median of at least 99 %, by the sign test.
+
+    Errors: ValueError for fewer than 8 values.
+    """
     ordered, n = sorted(values), len(values)
     outside, below = 0, 0
     while 200 * (outside + math.comb(n, below)) <= 2**n:

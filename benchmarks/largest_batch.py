@@ -1,4 +1,4 @@
-"""Compare the largest batch size that estimated memory allows with published ones, and with those that did not fit.
+"""Compare the largest batch size by estimated memory with published batch sizes, and with those that did not fit.
 
     python -m benchmarks.largest_batch [--output FILE]
 

@@ -1,8 +1,8 @@
 """Chromium as a person runs it: no debugger in its tabs.
 
-Playwright drives a tab by attaching a debugger to it. In such a tab Chromium compiled all scripts anew, on a seventh
-visit too, and pages took 10 to 20 % longer. Here tabs are opened from outside; a content script looks on each frame
-whether the page is drawn, and writes when that was into the tab's title.
+Playwright attaches a debugger to a tab. In such a tab Chromium compiled all scripts again even on a seventh visit, and
+pages took 10 to 20 % longer. Here tabs are opened from outside. A content script checks on each frame whether the page
+is drawn, and then writes the time into the tab's title.
 """
 
 import json
@@ -43,12 +43,15 @@ MANIFEST = {
 
 @dataclass(frozen=True)
 class OwnBrowser:
-    """A running Chromium, by the port that it answers on."""
+    """A running Chromium with its debugging port."""
 
     port: int
 
     def drawn_ms(self, url: str) -> float:
-        """Opens a tab: from the start of its navigation until all of the page is drawn."""
+        """Open a page in a new tab. Return the ms from the start of its navigation until all of it is drawn.
+
+        Errors: TimeoutError.
+        """
         tab = self._ask(f"new?{quote(url, safe=':/?=&%')}", method="PUT")
         deadline = time.monotonic() + PATIENCE_S
         try:
@@ -61,7 +64,7 @@ class OwnBrowser:
             self._ask(f"close/{tab['id']}")
 
     def forget(self) -> None:
-        """Empties the cache, of files and of compiled scripts: the next visit is a first one."""
+        """Empty the cache of files and compiled scripts, so that the next visit is a first one."""
         tab = self._ask("new?about:blank", method="PUT")
         with connect(tab["webSocketDebuggerUrl"]) as debugger:
             debugger.send(json.dumps({"id": 1, "method": "Network.clearBrowserCache"}))
@@ -79,7 +82,7 @@ class OwnBrowser:
 
 @contextmanager
 def own_browser() -> Iterator[OwnBrowser]:
-    """With a new profile and a window of 1440 x 1400 pixels."""
+    """Run a Chromium with a new profile and a window of 1440 x 1400 pixels; end it afterwards."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder, port = Path(name), free_port()
         extension = folder / "extension"
@@ -93,10 +96,15 @@ def own_browser() -> Iterator[OwnBrowser]:
             "remote-debugging-port": port,
             "window-size": "1440,1400",
         }
-        given = [*FLAGS, "--headless=new", "--no-first-run", *(f"--{name}={value}" for name, value in options.items())]
+        arguments = [
+            *FLAGS,
+            "--headless=new",
+            "--no-first-run",
+            *(f"--{name}={value}" for name, value in options.items()),
+        ]
         log = folder / "log"
         with log.open("wb") as out:
-            process = subprocess.Popen([executable(), *given, "about:blank"], stdout=out, stderr=out)
+            process = subprocess.Popen([executable(), *flags, "about:blank"], stdout=out, stderr=out)
         try:
             wait_for(f"http://127.0.0.1:{port}/json/version", process, log)
             yield OwnBrowser(port)

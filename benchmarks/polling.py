@@ -1,9 +1,9 @@
-"""Pages of a real server while sessions poll it: part of benchmarks/scale.py.
+"""Time the pages of a real server while sessions poll it: part of benchmarks/scale.py.
 
 Each session is a WebSocket that speaks Streamlit's protocol (tests/support/session.py): it draws its page, then asks
 for each fragment at its interval, as a browser's timer does. Half of them show the list of runs, half a training
 that gets metrics and a line of its log every second, and a row every 20 s. Meanwhile another session opens pages and
-types into a search field. A browser would add its own share: scripts and styles, and the drawing.
+types into a search field. A browser would add the time for scripts, styles and drawing.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ from tests.support.session import Tab, open_tab
 from tests.support.store import fill
 
 WINDOW_S = 12.0
-"""Seconds in which sessions poll and pages are opened, for each number of sessions. The last answers are waited for."""
+"""Seconds in which sessions poll and pages are opened, per number of sessions, plus the time of the last answers."""
 ALONE_S = 6.0
-"""Seconds in which sessions only poll, before."""
+"""Seconds before that in which sessions only poll."""
 SEARCHES = ("resnet", "vit", "convnext", "swin", "deit", "mixer")
 
 Samples = dict[str, list[float]]
 
 
 async def probe(url: str, seconds: float) -> Samples:
-    """Open pages in turn for so long, each in a new session, and search; return the seconds until each was there."""
+    """Open pages in turn for `seconds`, each in a new session, and search. Return the seconds of each answer."""
     end, samples = time.monotonic() + seconds, {"catalogue": [], "runs": [], "search": []}
     searches = cycle(SEARCHES)
     while time.monotonic() < end or not samples["runs"]:
@@ -97,6 +97,6 @@ def polled(numbers: Sequence[int], rounds: int) -> list[list[dict[str, Any]]]:
                 measured = []
                 for _ in range(rounds):
                     with serve(folder, preload="") as server:
-                        asyncio.run(probe(server.url, 0))  # the first page imports and reads what later ones have
+                        asyncio.run(probe(server.url, 0))  # the first page fills the server's caches
                         measured.append(asyncio.run(under(server, addresses, numbers)))
     return measured

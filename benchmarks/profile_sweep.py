@@ -1,14 +1,14 @@
-"""What counting costs: against open_clip's own profiler, and against merely building the same models.
+"""Compare the cost of counting models with that of open_clip's own profiler, and with only building and running them.
 
 python benchmarks/profile_sweep.py [--every 10] [--repeats 1] [--skip-reference]
                                    [--output benchmarks/results/profile_sweep.json]
 
-1. The same models, counted by us on meta and by `open_clip_train.profiler` on the CPU (without CUDA it knows no other
-   device). Each in a fresh process, timed after imports. The reference counts every model twice (its retry loop has no
-   break), so half its time is the fair comparison; both are given.
-2. A sample of the whole catalogue: CPU time of counting it, against building each model on meta and running a bare
-   forward pass, in processes of their own. The models with Hugging Face text towers are in neither: without a counter
-   that answers for tensors without data, they do not run on meta.
+1. The same models are counted by us on meta and by `open_clip_train.profiler` on the CPU (without CUDA it supports no
+   other device), each in a fresh process, timed after imports. The reference counts every model twice (its retry loop
+   has no break), so half its time is the fair comparison; the report has both.
+2. A sample of the whole catalogue: the CPU time of counting it, compared with building each model on meta and running a
+   bare forward pass, in separate processes. Models with Hugging Face text towers are left out, because without our
+   counter, which handles tensors without data, they do not run on meta.
 """
 
 import argparse
@@ -32,12 +32,12 @@ Figures = dict[str, Any]
 
 
 def peak_mb() -> float:
-    """The most memory this process has held, MB."""
+    """Return the peak memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
 def timed(work: Callable[[], Figures]) -> Figures:
-    """What work returns, with its wall and CPU seconds, and the process's peak memory before and after."""
+    """Return the result of `work`, with its wall and CPU seconds, and the process's peak memory before and after."""
     before, wall, cpu = peak_mb(), time.perf_counter(), time.process_time()
     figures = work()
     return figures | {
@@ -136,18 +136,18 @@ def child(what: str, argument: str) -> Figures:
 
 
 def compare() -> list[Figures]:
-    """One entry a model: both counters, how much faster ours is, and whether the figures are the same."""
+    """Return an entry per model: the results of both counters, our speedup, and whether the counts are identical."""
     found = []
     for model in MODELS:
         mine, theirs = child("ours", model), child("reference", model)
-        same = all(mine[name] == theirs[name] for name in ("gflops", "image_gflops", "text_gflops", "mparams"))
+        identical = all(mine[name] == theirs[name] for name in ("gflops", "image_gflops", "text_gflops", "mparams"))
         speedup = theirs["seconds"] / mine["seconds"]
         found.append(
             {
                 "model": model,
                 "ours": mine,
                 "reference": theirs,
-                "identical": same,
+                "identical": identical,
                 "speedup": speedup,
                 "speedup_had_the_reference_counted_once": speedup / 2,
             }
@@ -156,7 +156,7 @@ def compare() -> list[Figures]:
 
 
 def sweep(every: int, repeats: int) -> Figures:
-    """Counting against building and running, interleaved; the lesser CPU time of each."""
+    """Compare counting with building and running, interleaved. Of each, the run with the least CPU time counts."""
     runs = [(child("sweep_bare", str(every)), child("sweep_ours", str(every))) for _ in range(repeats)]
     bare, counting = (min((run[side] for run in runs), key=lambda run: run["cpu_seconds"]) for side in (0, 1))
     return {"bare": bare, "ours": counting, "cpu_ratio": counting["cpu_seconds"] / bare["cpu_seconds"]}
@@ -165,7 +165,7 @@ def sweep(every: int, repeats: int) -> Figures:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=10, help="take every N-th model of the catalogue")
-    parser.add_argument("--repeats", type=int, default=1, help="of the sweep")
+    parser.add_argument("--repeats", type=int, default=1, help="repetitions of the sweep")
     parser.add_argument("--skip-reference", action="store_true")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)

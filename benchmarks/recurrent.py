@@ -1,16 +1,17 @@
-"""Whether the recurrent benchmark can be trusted, and how fast every runner is on this machine.
+"""Compare our timings of recurrent layers with a bare loop's, and time every runner on this machine.
 
 python benchmarks/recurrent.py [--rounds 40] [--device cpu] [--groups rnns,cnns,norms,compiled,vl,cells]
                                [--replicates 3] [--append] [--output benchmarks/results/recurrent.json]
 
-1. `aten` and `py`, forward and backward, at one thread: by engine.measure.timing and by a bare loop over the same
-   module that reads the clock before and after each pass, in samples of as many calls and without automatic garbage
-   collection (as timeit's), in turns in one process; the median of the rounds' ratios with its interval (99 %).
+1. `aten` and `py` are timed forward and backward at one thread, by engine.measure.timing and by a bare loop over the
+   same module that reads the clock before and after each pass. Both use the same number of calls per sample, without
+   automatic garbage collection (as timeit), in random order in one process. The result is the median of the rounds'
+   ratios with its 99 % interval.
 2. A table of all runners, as `python -m engine recurrent` times them: on a CPU at shapes that suit it (SHAPES),
    elsewhere at the defaults.
 
-A busy machine spoils both. Compiling takes several minutes, the whole about half an hour; --append measures the chosen
-groups anew and keeps the agreement and the other rows that --output has.
+Run it on a quiet machine. Compilation takes several minutes, everything about half an hour. --append times the chosen
+groups again and keeps the agreement and the other rows in --output.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from intervals import median_interval
 
 ROOT = Path(__file__).resolve().parent.parent
 AGREEMENT = 0.03
+"""Largest relative difference that counts as agreement."""
 SHAPES = {"seq_length": 25, "input_size": 64, "hidden_size": 64, "mini_batch": 8, "image_size": (128, 128)}
 SHOWN = (
     *("model", "network", "status", "error", "forward_ms", "backward_ms", "spread", "flags", "compile_cold_ms"),
@@ -43,7 +45,7 @@ Figures = dict[str, Any]
 
 
 def agreement(name: str, rounds: int) -> Figures:
-    """Medians of short timings of one runner by both, in an order of chance each round."""
+    """Time one runner by both in random order in each round, and return the medians and their ratios."""
     import numpy as np
     import torch
 
@@ -90,7 +92,7 @@ def agreement(name: str, rounds: int) -> Figures:
                     spent["backward"].append(backward / calls * 1e3)
         return {phase: float(np.median(ms)) for phase, ms in spent.items()}
 
-    ours()  # tells how many calls a sample has, of which the bare loop's are to have as many
+    ours()  # sets the calls per sample for the bare loop
     medians: dict[str, list[dict[str, float]]] = {"ours": [], "bare": []}
     sides: list[tuple[str, Callable[[], dict[str, float]]]] = [("ours", ours), ("bare", bare)]
     order = random.Random(1337)  # noqa: S311 - nothing secret
@@ -99,15 +101,15 @@ def agreement(name: str, rounds: int) -> Figures:
             medians[side].append(timing())
     report: Figures = {}
     for phase in ("forward", "backward"):
-        of = {side: [one[phase] for one in found] for side, found in medians.items()}
-        ratios = [bare / ours for bare, ours in zip(of["bare"], of["ours"], strict=True)]
-        report[phase] = {f"{side}_ms": statistics.median(ms) for side, ms in of.items()}
+        times = {side: [median[phase] for median in found] for side, found in medians.items()}
+        ratios = [bare / ours for bare, ours in zip(times["bare"], times["ours"], strict=True)]
+        report[phase] = {f"{side}_ms": statistics.median(ms) for side, ms in times.items()}
         report[phase] |= dict(zip(("low", "ratio", "high"), median_interval(ratios), strict=True))
     return report
 
 
 def table(device: str, groups: str, replicates: int, threads: int | None) -> Iterator[Figures]:
-    """A line per runner, as the task gives it."""
+    """Yield a line per runner, with the fields SHOWN of its row."""
     from engine.results import RecurrentRow
     from engine.specs import RecurrentSpec
     from engine.tasks.recurrent import run
@@ -127,7 +129,7 @@ def now() -> str:
 
 
 def child(name: str, rounds: int) -> Figures:
-    """The agreement of one runner, in a fresh process."""
+    """Return the agreement of one runner, measured in a fresh process."""
     command = [sys.executable, "-W", "ignore", str(Path(__file__)), "--child", name, "--rounds", str(rounds)]
     done = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
@@ -138,12 +140,14 @@ def child(name: str, rounds: int) -> Figures:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40, help="of each agreement; each takes about 3 s")
-    parser.add_argument("--device", default="cpu", help="of the table; on a GPU at the defaults' shapes")
+    parser.add_argument("--rounds", type=int, default=40, help="rounds of each agreement, about 3 s each")
+    parser.add_argument("--device", default="cpu", help="device of the table; a GPU uses the default shapes")
     parser.add_argument("--groups", default="rnns,cnns,norms,compiled,vl,cells")
     parser.add_argument("--replicates", type=int, default=3)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--append", action="store_true", help="to what --output has, of the same machine")
+    parser.add_argument(
+        "--append", action="store_true", help="keep the other results in --output, from the same machine"
+    )
     parser.add_argument("--output", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -156,16 +160,16 @@ def main() -> None:
             parser.error("--append needs the --output to append to")
         report: Figures = json.loads(chosen.output.read_text())
     else:
-        report = trusted(chosen.rounds, chosen.device)
+        report = new_report(chosen.rounds, chosen.device)
     for line in table(chosen.device, chosen.groups, chosen.replicates, chosen.threads):
         report["runners"] = [row for row in report["runners"] if row["model"] != line["model"]] + [line]
-        if chosen.output:  # after each, so that what was measured stays if this is stopped
+        if chosen.output:  # after each runner, so that an interrupted benchmark keeps its results
             chosen.output.parent.mkdir(parents=True, exist_ok=True)
             chosen.output.write_text(json.dumps(report, indent=2) + "\n")
 
 
-def trusted(rounds: int, device: str) -> Figures:
-    """The report, up to the table."""
+def new_report(rounds: int, device: str) -> Figures:
+    """Measure the agreement, and return a report with an empty table."""
     agreements = {name: child(name, rounds) for name in ("aten", "py")}
     print(json.dumps(agreements, indent=2), flush=True)
     within = all(

@@ -1,4 +1,4 @@
-"""Measure what grows with workers, claims and users, and estimate on paper what 1,000 users and 100 nodes need.
+"""Measure the load of workers, claims and users, and estimate from it the load of 1,000 users and 100 nodes.
 
     python -m benchmarks.scale [--parts sweep claims pages] [--rounds 3] [--output benchmarks/results/scale.json]
 
@@ -6,7 +6,7 @@
 2. claims: 8 processes claim 2,000 runs, on SQLite and on PostgreSQL. Duplicates and errors must be 0.
 3. pages: time to open pages and to search while 1, 10 and 50 sessions poll the server (benchmarks/polling.py).
 
-Parts that are not measured keep their results. The estimate follows from all three; ASSUMED has its assumptions. Needs
+Parts that are left out keep their results. The estimate uses all three and the assumptions in ASSUMED. Needs
 requirements-cluster.txt and a PostgreSQL server, which it starts and removes. Everything is on the loopback address.
 """
 
@@ -31,6 +31,7 @@ from engine.store import open_store
 RESULTS = ROOT / "benchmarks" / "results" / "scale.json"
 MODELS = ("timm:resnet*", "timm:mobilenet*", "timm:vit_tiny*", "timm:vit_small*", "timm:vit_medium*")
 WARM_UP = 3
+"""Models to count before the first timing."""
 WORKERS = (1, 2, 4)
 RAY_CORES = 2
 CLAIMERS, CLAIMS = 8, 2000
@@ -68,10 +69,10 @@ def sweep(rounds: int) -> Report:
 
     def timed(found: Iterable[Any]) -> list[float]:
         begin, arrived = time.monotonic(), []
-        for one in found:
-            if one is not None:
+        for item in found:
+            if item is not None:
                 arrived.append(time.monotonic() - begin)
-                result = one[1] if isinstance(one, tuple) else one
+                result = item[1] if isinstance(item, tuple) else item
                 assert result.row.status == "ok", result
         assert len(arrived) == len(models)
         return [arrived[0], arrived[-1]]
@@ -122,19 +123,19 @@ def pages(rounds: int) -> Report:
 
     measured = polled(SESSIONS, rounds)
     for entry in measured:
-        for one in entry:
-            times = {name: statistics.median(one[name]) for name in ("catalogue", "runs", "search", "tick")}
-            print(f"{one['sessions']:3} sessions", *(f"{name} {value:.3f} s" for name, value in times.items()))
+        for load in entry:
+            times = {name: statistics.median(load[name]) for name in ("catalogue", "runs", "search", "tick")}
+            print(f"{load['sessions']:3} sessions", *(f"{name} {value:.3f} s" for name, value in times.items()))
     return {"rounds": measured}
 
 
 def estimate(report: Report) -> Report:
-    """Return the estimated load of ASSUMED as a share of what was measured, the largest first, and how it follows.
+    """Return the load of each part under ASSUMED, as a share of its measured capacity, and the values used.
 
-    Above 1, the part needs more than one server process, or another design.
+    A part with a load above 1 needs more than one server process, or another design.
     """
-    assumed, medians = ASSUMED, {way: statistics.median(all) for way, all in report["sweep"]["seconds"].items()}
-    rounds = [{one["sessions"]: one for one in entry} for entry in report["pages"]["rounds"]]
+    assumed, medians = ASSUMED, {way: statistics.median(times) for way, times in report["sweep"]["seconds"].items()}
+    rounds = [{load["sessions"]: load for load in entry} for entry in report["pages"]["rounds"]]
     few, many = SESSIONS[1], SESSIONS[-1]
     core_each = statistics.median(entry[few]["polling_cpu"] for entry in rounds) / few
     mb_each = statistics.median(entry[many]["server_mb"] - entry[1]["server_mb"] for entry in rounds) / (many - 1)

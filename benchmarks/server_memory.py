@@ -1,17 +1,17 @@
-"""Whether the server's memory levels off: over page loads, over the loads of each page alone, and under polling.
+"""Measure whether the server's memory stops growing: over page loads, over loads of each page alone, and under polling.
 
     python -m benchmarks.server_memory [--loads 500] [--each 150] [--sessions 30] [--minutes 10] [--browser 50]
                                        [--output benchmarks/results/server_memory.json]
 
 1. All pages in turn, each load in a session of its own: one server, measured every 25 loads.
-2. Each page alone, on a new server: what `--each` sessions of it leave behind. Streamlit keeps the last 128
-   disconnected sessions, so that a browser can reconnect; what a page costs is what one such session holds.
+2. Each page alone, on a new server: the memory that `--each` sessions of it leave behind. Streamlit keeps the last 128
+   disconnected sessions, so that a browser can reconnect, so a page costs the memory of one such session.
 3. All pages in turn again, loaded by Chromium.
 4. Sessions that stay open for minutes: half on the list of runs, half on a training that gets new rows, metrics and log
-   lines every second. Each page ticks as in a browser. In the end every session must draw its page again.
+   lines every second. Each page polls as in a browser. In the end every session must draw its page again.
 
-Loads 1, 2 and 4 speak Streamlit's WebSocket protocol without a browser (tests/support/session.py), which makes 500
-loads a matter of a minute. Only the server's own process is measured. 0 leaves a part out.
+Parts 1, 2 and 4 use Streamlit's WebSocket protocol without a browser (tests/support/session.py), so that 500 loads take
+about a minute. Only the server's own process is measured. 0 leaves a part out.
 """
 
 import argparse
@@ -58,7 +58,7 @@ Figures = dict[str, Any]
 
 
 def measure(pid: int) -> Figures:
-    """Memory in MB (1e6 bytes), threads and open descriptors of a process, with the CPU seconds it has used."""
+    """Return memory in MB (1e6 bytes), threads, open descriptors and used CPU seconds of a process."""
     process = psutil.Process(pid)
     memory, times = process.memory_full_info(), process.cpu_times()
     return {
@@ -75,7 +75,7 @@ def show(name: str, count: object, figures: Figures) -> None:
 
 
 def addresses(store: Store) -> list[str]:
-    """Every page: the forms, the list of runs, a run of each kind, and some runs of each kind side by side."""
+    """Return the addresses of all pages: the forms, the list of runs, and a run and a comparison of each kind."""
     kinds: dict[str, list[str]] = {}
     for run in store.runs(limit=RUNS):
         kinds.setdefault(run.kind, []).append(str(run.id))
@@ -96,7 +96,7 @@ async def load(server: Server, pages: Iterator[str], count: int) -> None:
 
 
 def all_pages(folder: Path, pages: list[str], loads: int) -> list[Figures]:
-    """Loads of all pages in turn, measured every EVERY of them."""
+    """Load all pages in turn, and measure after every EVERY loads."""
     with serve(folder, preload="") as server:
         found, following = [{"loads": 0} | measure(server.pid)], cycle(pages)
         while found[-1]["loads"] < loads:
@@ -107,7 +107,7 @@ def all_pages(folder: Path, pages: list[str], loads: int) -> list[Figures]:
 
 
 def each_page(folder: Path, pages: list[str], loads: int) -> dict[str, Figures]:
-    """What so many sessions of one page leave behind, for each page on a new server."""
+    """Return the memory that `loads` sessions of one page leave behind, for each page on a new server."""
     found = {}
     for address in pages:
         with serve(folder, preload="") as server:
@@ -122,7 +122,7 @@ def each_page(folder: Path, pages: list[str], loads: int) -> dict[str, Figures]:
 
 
 def by_browser(folder: Path, pages: list[str], loads: int) -> list[Figures]:
-    """As all_pages, loaded by Chromium, each in a context of its own."""
+    """Load all pages in turn as `all_pages` does, but in Chromium, each in a context of its own."""
     with serve(folder, preload="") as server, chromium() as browser:
         found = [{"loads": 0} | measure(server.pid)]
         for number, address in enumerate(islice(cycle(pages), loads), 1):
@@ -138,10 +138,10 @@ def by_browser(folder: Path, pages: list[str], loads: int) -> list[Figures]:
 
 @contextmanager
 def growing_run(store: Store, runs_dir: Path) -> Iterator[int]:
-    """A training that gets metrics and a line in its log every second, and a row every STEPS_AN_EPOCH seconds."""
+    """Yield the id of a training that gets metrics and a log line every second, a row every STEPS_AN_EPOCH seconds."""
     ended = threading.Event()
     attempt = queue.claim_new(store.database, ENVIRONMENT.host, TrainSpec(), name="")
-    assert attempt, "the store holds no run that runs"
+    assert attempt, "no other run holds the slots"
     attempts.begin(store.database, attempt)
     attempts.record(store.database, attempt, [ENVIRONMENT, *curve_points(STEPS_BEFORE)])
     files = RunFiles(runs_dir, attempt.run_id)
@@ -169,7 +169,7 @@ def growing_run(store: Store, runs_dir: Path) -> Iterator[int]:
 
 
 async def poll(server: Server, tabs: list[str], seconds: float) -> Figures:
-    """Keep sessions open for so long; measurements, and how quickly each session was answered."""
+    """Keep sessions open for `seconds`. Return measurements, and the times until each session got its answers."""
     samples: list[Figures] = []
 
     async def sample() -> None:
@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=150, help="loads of each page alone")
     parser.add_argument("--browser", type=int, default=50, help="loads in Chromium")
     parser.add_argument("--sessions", type=int, default=30, help="sessions that stay open and poll")
-    parser.add_argument("--minutes", type=float, default=10, help="how long they do")
+    parser.add_argument("--minutes", type=float, default=10, help="minutes for which they stay open")
     parser.add_argument("--output", type=Path)
     chosen = parser.parse_args()
     report: Figures = {

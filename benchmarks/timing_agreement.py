@@ -2,9 +2,9 @@
 
 python -m benchmarks.timing_agreement [--rounds 60] [--output benchmarks/results/timing_agreement.json]
 
-A fixed small network at one thread is timed by engine.measure.timing and by torch.utils.benchmark.Timer in turns in one
-process. The result is the median of the rounds' ratios with its interval (99 %, the sign test's). How often our
-intervals of a ratio hold the truth is simulated by benchmarks/interval_coverage.py.
+A small network is timed at one thread by engine.measure.timing and by torch.utils.benchmark.Timer in one process, in
+random order in each round. The result is the median of the rounds' ratios with its 99 % interval (sign test).
+benchmarks/interval_coverage.py simulates the coverage of our intervals of a ratio.
 """
 
 import argparse
@@ -22,11 +22,12 @@ from typing import Any
 from benchmarks.intervals import median_interval
 
 AGREEMENT = 0.03
+"""Largest relative difference that counts as agreement."""
 Figures = dict[str, Any]
 
 
 def network(seed: int = 0) -> Callable[[], object]:
-    """A call of a small convolutional network, about 1 ms at one thread."""
+    """Return a function that calls a small convolutional network, which takes about 1 ms at one thread."""
     import torch
     from torch import nn
 
@@ -49,10 +50,10 @@ def network(seed: int = 0) -> Callable[[], object]:
 
 
 def agreement(rounds: int) -> Figures:
-    """Medians of short timings by both, in an order of chance each round.
+    """Time the network by both in random order in each round, and return the medians and their ratio.
 
-    Both take as many samples of as many calls. By themselves they would not: Timer makes its blocks up to a hundred
-    times longer, and on a machine that is not quiet, longer blocks hold more of what others did.
+    Both take the same number of samples and of calls per sample. By default, Timer's blocks are up to a hundred times
+    longer, and on a busy machine, longer blocks contain more of the other programs' work.
     """
     import numpy as np
     from torch.utils.benchmark import Timer
@@ -65,16 +66,17 @@ def agreement(rounds: int) -> Figures:
     timer = Timer("call()", globals={"call": call}, num_threads=1)
     plan = Plan(min_samples=100, min_seconds=0.1, warmup_seconds=0.1)
 
-    def timed() -> tuple[float, int, int]:
+    def time_ours() -> tuple[float, int, int]:
+        """Return the median in ms, the number of samples, and the calls per sample."""
         found = measure([Subject("call", {"forward": call})], stopwatch_for("cpu"), plan).timed["call"]
         return float(np.median(found.samples_ms)), len(found.samples_ms), int(np.median(found.calls))
 
     medians: dict[str, list[float]] = {"ours": [], "theirs": []}
-    _, samples, calls = timed()
+    _, samples, calls = time_ours()
 
     def ours() -> float:
         nonlocal samples, calls
-        median, samples, calls = timed()
+        median, samples, calls = time_ours()
         return median
 
     def theirs() -> float:

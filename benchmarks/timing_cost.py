@@ -1,15 +1,15 @@
-"""What a timing costs: the wall time of one command, part by part, on this machine as it is and with a busy neighbour.
+"""Measure the wall time of one timing command and of its parts, on this machine as it is and under load.
 
 python -m benchmarks.timing_cost [--conditions quiet,busy] [--old FOLDER] [--output benchmarks/results/timing_cost.json]
 
-The command times seven recurrent runners of some 0.3 to 3 ms, each for 2 s in each of 3 processes: 42 s of samples are
-asked for. `quiet` is the machine as it is, `busy` has one more process on each core that does nothing but compute; the
-load average before each run is stored with it. The goal: warm-up, samples and rest take at most twice what was asked
-for. --old runs the code in another checkout as well, whose rows may know no parts. Runs of the same code under the same
-condition replace those that --output has.
+The command times seven recurrent runners of 0.3 to 3 ms, each for 2 s in each of 3 processes: it requests 42 s of
+samples. `quiet` is the machine as it is; `busy` runs one more process per core that only computes. The load average
+before each run is stored. The goal: warm-up, samples and rest take at most twice the requested time. --old also runs
+the code of another checkout, whose rows may lack the parts. A run replaces the stored run of the same code and
+condition in --output.
 
---promises adds ten requests of different kinds, each once: how long its form says it takes, as after the requests
-before it, and how long it took. The goal: 8 of 10 that no other process disturbed lie within.
+--promises adds ten requests of different kinds, one run each: the duration that its form predicts after the requests
+before it, and the real duration. The goal: of the runs that no other process disturbed, 8 of 10 lie in their range.
 """
 
 import argparse
@@ -48,7 +48,7 @@ Run = dict[str, Any]
 
 @contextmanager
 def neighbours(count: int) -> Iterator[None]:
-    """Keep so many processes computing."""
+    """Keep `count` processes computing."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -58,7 +58,7 @@ def neighbours(count: int) -> Iterator[None]:
             process.wait()
 
 
-def timed(code: Path, condition: str) -> Run:
+def run_command(code: Path, condition: str) -> Run:
     """Run the command once with the code in this folder."""
     with tempfile.TemporaryDirectory() as folder, neighbours(os.cpu_count() or 1 if condition == "busy" else 0):
         rows = Path(folder) / "rows.json"
@@ -86,7 +86,7 @@ def _parts(row: Run) -> dict[str, float] | None:
 
 
 def within(run: Run) -> bool | None:
-    """Return whether a run met the goal; None where its parts are not known."""
+    """Return whether a run met the goal; None if its parts are unknown."""
     return run["parts"] and sum(run["parts"][name] for name in PARTS[2:]) <= 2 * ASKED_S
 
 
@@ -110,8 +110,8 @@ REQUESTS: list[BenchmarkSpec | RecurrentSpec] = [
 ]
 
 
-def promised() -> list[Run]:
-    """Run each of REQUESTS once, in one runs folder; return what its form promised and what it took."""
+def run_requests() -> list[Run]:
+    """Run each of REQUESTS once, in one runs folder; return its predicted and its real duration."""
     found: list[Run] = []
     catalogue = catalog.read(Settings().catalog_dir)
     with tempfile.TemporaryDirectory() as folder:
@@ -153,7 +153,9 @@ def promised() -> list[Run]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--conditions", default="quiet,busy")
-    parser.add_argument("--promises", action="store_true", help="ten requests beside what their forms promise")
+    parser.add_argument(
+        "--promises", action="store_true", help="run ten requests and compare with the durations of their forms"
+    )
     parser.add_argument("--old", type=Path, help="another checkout, for its wall time")
     parser.add_argument("--output", type=Path)
     chosen = parser.parse_args()
@@ -163,24 +165,24 @@ def main() -> None:
         report = json.loads(chosen.output.read_text())
     for condition in conditions:
         for code in [ROOT, *([chosen.old.resolve()] if chosen.old else [])]:
-            run = timed(code, condition)
+            run = run_command(code, condition)
             show(run)
-            same = ("code", "condition")
-            kept = [one for one in report["runs"] if any(one[name] != run[name] for name in same)]
+            key = (run["code"], run["condition"])
+            kept = [other for other in report["runs"] if (other["code"], other["condition"]) != key]
             report |= {
                 "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
                 "versions": {"torch": version("torch")},
                 "command": " ".join(COMMAND),
                 "asked_s": ASKED_S,
-                "runs": sorted([*kept, run], key=lambda one: (one["condition"], one["code"])),
+                "runs": sorted([*kept, run], key=lambda run: (run["condition"], run["code"])),
             }
             report["goals"] = {
-                f"within twice, {one['condition']}": within(one) for one in report["runs"] if one["parts"]
+                f"within twice, {other['condition']}": within(other) for other in report["runs"] if other["parts"]
             }
-            if chosen.output:  # after each, so that what was measured stays if this is stopped
+            if chosen.output:  # after each run, so that an interrupted benchmark keeps its results
                 chosen.output.write_text(json.dumps(report, indent=2) + "\n")
     if chosen.promises:
-        report["promises"] = promised()
+        report["promises"] = run_requests()
         if chosen.output:
             chosen.output.write_text(json.dumps(report, indent=2) + "\n")
 

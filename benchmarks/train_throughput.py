@@ -1,22 +1,22 @@
-"""How fast our training is beside open_clip's own, and whether it learns as much: fine-tuning on the same CSV.
+"""Compare the speed and the held-out loss of our training with those of open_clip's, fine-tuning on the same CSV.
 
 python benchmarks/train_throughput.py [--cases digits-clip,RN50] [--rounds 8] [--samples N] [--epochs N]
                                       [--batch-size N] [--device cpu] [--threads N] [--workers 0]
                                       [--output benchmarks/results/train_throughput.json]
 
-A round is both sides, `python -m engine train` and `open_clip_train.main`, in an order of chance, each in a fresh
-process with the round's number as its seed. Both get the same images (scikit-learn's digits as PNG files, held-out ones
-apart), the same initial weights from a checkpoint, and every setting explicitly. A case is a model with settings that
-suit it: small pairs where a step is mostly overhead (digits-clip), a ResNet with CLIP's own text tower at 64 pixels
-(RN50); on a GPU, `--device cuda --cases ViT-B-32 --workers 8`.
+A round runs both sides, `python -m engine train` and `open_clip_train.main`, in random order, each in a fresh process
+with the round's number as its seed. Both get the same images (scikit-learn's digits as PNG files, with separate
+held-out ones), the same initial weights from a checkpoint, and every setting explicitly. A case is a model with
+settings that suit it: small images, where a step is mostly overhead (digits-clip), or a ResNet with CLIP's own text
+tower at 64 pixels (RN50). On a GPU, run `--device cuda --cases ViT-B-32 --workers 8`.
 
-Pace: torch calls a hook at the end of every optimizer step, on both sides the same. It is the pairs of all steps but
-each epoch's first, over the seconds from the end of that to the end of the epoch's last; the first epoch warms up. So
-it holds all that a step takes, loading, logging and recording included, and neither start-up, validation nor
-checkpoints. The ratio of both is told for each round, its median with an interval (99 %).
-Learning: the held-out loss at the end. The median of our seeds is to lie among those of the reference.
+Speed: torch calls the same hook at the end of every optimizer step on both sides. The speed is the number of pairs per
+second between the end of an epoch's first step and the end of its last, over all epochs but the first, which warms up.
+It includes loading, logging and recording, but not start-up, validation and checkpoints. The result is the median ratio
+of the rounds with its 99 % interval.
+Learning: the held-out loss at the end. The median over our seeds must lie in the range of the reference's seeds.
 
-A busy machine spoils it. Both cases take about a quarter of an hour on two cores.
+Run it on a quiet machine. Both cases take about a quarter of an hour on two cores.
 """
 
 import argparse
@@ -43,13 +43,15 @@ ROOT = Path(__file__).resolve().parent.parent
 SIDES = ("ours", "reference")
 LOSS = "clip_val_loss"
 HELD_OUT = 256
+"""Pairs to validate on."""
 LOOK_S = 0.2
+"""Seconds between two samples of the GPU's utilisation."""
 Figures = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Case:
-    """What both sides are asked for."""
+    """The settings of a training, the same for both sides."""
 
     model: str
     samples: int
@@ -65,16 +67,16 @@ class Case:
 
     @property
     def steps(self) -> int:
-        """Per epoch."""
+        """Return the number of steps per epoch."""
         return self.samples // self.batch_size
 
     @property
     def flags(self) -> Figures:
-        """Those that are called the same on both sides."""
+        """Return the flags that have the same name on both sides."""
         shared = ("model", "batch_size", "epochs", "lr", "precision", "device", "workers")
-        beside = {"beta1": 0.9, "beta2": 0.98, "eps": 1e-6, "wd": 0.2, "lr_scheduler": "cosine"}
-        beside |= {"warmup": max(1, self.steps * self.epochs // 10), "log_every_n_steps": 10}
-        return {name: getattr(self, name) for name in shared} | beside | {"save_frequency": 0, "zeroshot_frequency": 0}
+        fixed = {"beta1": 0.9, "beta2": 0.98, "eps": 1e-6, "wd": 0.2, "lr_scheduler": "cosine"}
+        fixed |= {"warmup": max(1, self.steps * self.epochs // 10), "log_every_n_steps": 10}
+        return {name: getattr(self, name) for name in shared} | fixed | {"save_frequency": 0, "zeroshot_frequency": 0}
 
 
 CASES = {
@@ -85,7 +87,7 @@ CASES = {
 
 
 class Watch:
-    """The clock at both ends of each epoch's steps, and how busy a GPU is in between, where NVML tells."""
+    """Records the times of each epoch's first and last step, and the GPU's utilisation where NVML reports it."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.count = case, 0
@@ -93,7 +95,7 @@ class Watch:
         self.busy: list[tuple[float, int]] = []
 
     def __call__(self, *_: object) -> None:
-        """After an optimizer step."""
+        """Record the time if this was the first or last optimizer step of an epoch."""
         place = self.count % self.case.steps
         self.count += 1
         if place in (0, self.case.steps - 1):
@@ -107,8 +109,8 @@ class Watch:
             else:
                 self.spans.append([now])
 
-    def look(self) -> None:
-        """Look at the GPU for as long as the process lives."""
+    def sample_gpu(self) -> None:
+        """Sample the GPU's utilisation from a thread until the process ends."""
         if not self.case.device.startswith("cuda"):
             return
         import pynvml
@@ -120,16 +122,16 @@ class Watch:
             print(f"no utilisation: {error}", file=sys.stderr)
             return
 
-        def looking() -> None:
+        def sample() -> None:
             while True:
                 self.busy.append((time.perf_counter(), pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
                 time.sleep(LOOK_S)
 
-        threading.Thread(target=looking, daemon=True).start()
+        threading.Thread(target=sample, daemon=True).start()
 
     @property
     def figures(self) -> Figures:
-        """Without the first epoch."""
+        """Return speed and mean utilisation, both without the first epoch."""
         spans = self.spans[1:]
         pairs = len(spans) * (self.case.steps - 1) * self.case.batch_size
         found: Figures = {"pairs_per_s": pairs / sum(end - begin for begin, end in spans)}
@@ -138,7 +140,7 @@ class Watch:
 
 
 def make(case: Case, folder: Path) -> None:
-    """train.csv, val.csv and the weights that both begin with."""
+    """Write train.csv, val.csv and the initial weights of both sides."""
     import numpy as np
     import torch
 
@@ -163,25 +165,25 @@ def make(case: Case, folder: Path) -> None:
 
 
 def train(side: str, case: Case, folder: Path, seed: int) -> Figures:
-    """One training by this process: its pace, and the held-out loss at its end."""
+    """Train in this process, and return its speed and the held-out loss at the end."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     torch.set_num_threads(case.threads)
     watch = Watch(case)
     register_optimizer_step_post_hook(watch)
-    watch.look()
+    watch.sample_gpu()
     flags = case.flags | {"seed": seed, "pretrained": folder / "weights.pt", "val_frequency": case.epochs}
-    here = folder / f"{side}-{seed}"
+    logs = folder / f"{side}-{seed}"
     if side == "ours":
         from engine.__main__ import main as engine
 
         flags |= {"data": folder / "train.csv", "val_data": folder / "val.csv", "threads": case.threads}
         flags |= {"image_size": case.image_size, "context_length": case.context_length}
-        os.environ |= {"VITALS_RUNS_DIR": str(here), "VITALS_DATA_ROOTS": str(folder)}
-        if engine(["train", "--no-tensorboard", *_written(flags)]):
+        os.environ |= {"VITALS_RUNS_DIR": str(logs), "VITALS_DATA_ROOTS": str(folder)}
+        if engine(["train", "--no-tensorboard", *_words(flags)]):
             raise SystemExit("our training has failed")
-        (results,) = here.glob("*/results.jsonl")
+        (results,) = logs.glob("*/results.jsonl")
     else:
         import open_clip
         from open_clip_train.main import main as open_clip_train
@@ -191,26 +193,26 @@ def train(side: str, case: Case, folder: Path, seed: int) -> Figures:
         open_clip.add_model_config(clip_build.OWN_CONFIGS)
         flags |= {"train_data": folder / "train.csv", "val_data": folder / "val.csv", "dataset_type": "csv"}
         flags |= {"force_image_size": case.image_size, "force_context_length": case.context_length}
-        flags |= {"csv_separator": ",", "logs": here, "name": "reference"}
-        open_clip_train(_written(flags))
-        results = here / "reference" / "checkpoints" / "results.jsonl"
+        flags |= {"csv_separator": ",", "logs": logs, "name": "reference"}
+        open_clip_train(_words(flags))
+        results = logs / "reference" / "checkpoints" / "results.jsonl"
     loss = json.loads(results.read_text().splitlines()[-1])[LOSS]
     assert watch.count == case.steps * case.epochs, f"{watch.count} steps, not {case.steps} in {case.epochs} epochs"
     return {**watch.figures, LOSS: loss}
 
 
-def _written(flags: Figures) -> list[str]:
+def _words(flags: Figures) -> list[str]:
     return [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def environment(case: Case) -> dict[str, str]:
-    """Return a child's variables. The packages of `make gpu WHEELS=...` are found by PYTHONPATH, so that is kept."""
+    """Return a child's variables. PYTHONPATH is kept, because the packages of `make gpu WHEELS=...` are in it."""
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": str(case.threads), "HF_HUB_OFFLINE": "1"}
 
 
 def child(side: str, case: Case, folder: Path, seed: int) -> Figures:
-    """The same in a fresh process."""
+    """Return the result of `train` in a fresh process."""
     child_job = json.dumps({"side": side, "case": asdict(case), "folder": str(folder), "seed": seed})
     done = subprocess.run(
         [sys.executable, "-W", "ignore", __file__, "--child", child_job],
@@ -227,7 +229,7 @@ def child(side: str, case: Case, folder: Path, seed: int) -> Figures:
 
 
 def measure(case: Case, rounds: int) -> Figures:
-    """All rounds of a case."""
+    """Run all rounds of a case and return its report."""
     order = random.Random(1337)  # noqa: S311 - nothing secret
     found: list[dict[str, Figures]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -241,13 +243,13 @@ def measure(case: Case, rounds: int) -> Figures:
 
 
 def summary(case: Case, found: list[dict[str, Figures]]) -> Figures:
-    """What the rounds of a case come to."""
+    """Return the report of a case. found: the figures of both sides in each round."""
     ratios = [item["ours"]["pairs_per_s"] / item["reference"]["pairs_per_s"] for item in found]
     report = {f"{side}_pairs_per_s": statistics.median(item[side]["pairs_per_s"] for item in found) for side in SIDES}
     report |= dict(zip(("low", "ratio", "high"), median_interval(ratios), strict=True))
     losses = {side: sorted(item[side][LOSS] for item in found) for side in SIDES}
-    learned = losses["reference"][0] <= statistics.median(losses["ours"]) <= losses["reference"][-1]
-    return {"settings": asdict(case), **report, LOSS: losses, "learns_as_much": learned, "rounds": found}
+    in_range = losses["reference"][0] <= statistics.median(losses["ours"]) <= losses["reference"][-1]
+    return {"settings": asdict(case), **report, LOSS: losses, "learns_as_much": in_range, "rounds": found}
 
 
 def main() -> None:
@@ -269,21 +271,21 @@ def main() -> None:
         figures = train(child_job["side"], Case(**child_job["case"]), Path(child_job["folder"]), child_job["seed"])
         print(json.dumps(figures))
         return
-    given = {
+    options = {
         name: getattr(chosen, name) for name in ("samples", "epochs", "batch_size", "device", "threads", "workers")
     }
-    given = {name: value for name, value in given.items() if value is not None}
+    changes = {name: value for name, value in options.items() if value is not None}
     cases: dict[str, Figures] = {}
     for name in chosen.cases.split(","):
-        cases[name] = measure(replace(CASES[name], **given), chosen.rounds)
-        if chosen.output:  # after each, so that what was measured stays if this is stopped
+        cases[name] = measure(replace(CASES[name], **changes), chosen.rounds)
+        if chosen.output:  # after each case, so that an interrupted benchmark keeps its results
             chosen.output.parent.mkdir(parents=True, exist_ok=True)
             chosen.output.write_text(json.dumps(report_of(cases), indent=2) + "\n")
     print(json.dumps(report_of(cases)["goals"]))
 
 
 def report_of(cases: dict[str, Figures]) -> Figures:
-    """The report."""
+    """Return the report of all cases."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",

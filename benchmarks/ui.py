@@ -1,16 +1,16 @@
-"""How quickly the pages answer, against a bare Streamlit page with the same rows and a scatter, in the same run.
+"""Time how fast the pages answer, compared in the same run with a bare Streamlit page with the same rows and a plot.
 
     python benchmarks/ui.py [--repeats 5]
     python benchmarks/ui.py --runs 100000 --rows 1000000 [--repeats 5]
 
 Writes benchmarks/results/ui.json. Goals: the catalogue's table is visible within 1.3 times the time of the bare page;
-a filter is answered in 300 ms (how long the bare page takes for its own is measured beside it); a submitted ViT-B-32 is
-a stored row within 1 s of the click when a warm process waits; the server stays below 300 MB.
+a filter is answered in 300 ms (the bare page's filter is timed for comparison); the row of a submitted ViT-B-32 is
+stored within 1 s of the click when a warm process waits; the server stays below 300 MB.
 
-With --runs it writes ui_large.json: every page and what one does on it, with so many runs in the store, and the bare
-page between them. Goals: a page is drawn within 2.5 s and an interaction answered within 400 ms, at the median. Pages
-are timed in a Chromium without a debugger, as people have it; interactions by a watch in the page. A fixed piece of
-work is timed between them, which tells a slow page from a slow moment of the machine.
+With --runs it writes ui_large.json: the times of every page and of interactions, with this number of runs in the store,
+and of the bare page in between. Goals: the median time is at most 2.5 s for a page and 400 ms for an interaction. Pages
+are timed in a Chromium without a debugger, as people use it; interactions by a script in the page. A fixed piece of
+work is timed in between, to distinguish a slow page from a slow moment of the machine.
 """
 
 import argparse
@@ -49,14 +49,14 @@ GOALS = {"table_over_bare": 1.3, "filter_ms": 300, "submit_to_row_ms": 1000, "se
 
 
 def milliseconds(action: Callable[[], object]) -> float:
-    """Wall time of an action."""
+    """Return the wall time of an action in ms."""
     start = time.perf_counter()
     action()
     return 1000 * (time.perf_counter() - start)
 
 
 def table_visible(browser: Browser, url: str) -> float:
-    """From asking for the page in a fresh browser context until chart and table are drawn."""
+    """Return the ms from the request for the page, in a fresh browser context, until chart and table are visible."""
     context = browser.new_context(viewport={"width": 1440, "height": 1400})
     page = context.new_page()
 
@@ -70,7 +70,7 @@ def table_visible(browser: Browser, url: str) -> float:
 
 
 def filter_answered(page: Page, search: str, answer: str) -> float:
-    """From the last key in the search field until the answer is there.
+    """Return the ms from the last key in the search field until the answer is on the page.
 
     answer: the label of the download button, the last thing that either page's script sends, after table and chart.
     """
@@ -79,7 +79,7 @@ def filter_answered(page: Page, search: str, answer: str) -> float:
 
 
 def filters_answered(ours: Page, bare: Page, search: str) -> tuple[float, float]:
-    """The answers of both pages to the same search; ours looks at families too."""
+    """Return the ms of both pages for the same search. Our page also searches in families, so it finds more rows."""
     everything = catalog.read(Settings().catalog_dir)
     found, held = catalog.select(everything, search=search), everything["model"].str.contains(search, regex=False)
     ours_ms = filter_answered(ours, search, f"Download {len(found):,} rows")
@@ -87,7 +87,7 @@ def filters_answered(ours: Page, bare: Page, search: str) -> tuple[float, float]
 
 
 def filter_page(browser: Browser, url: str) -> Page:
-    """A page whose filter can be typed into, once it is drawn."""
+    """Open a page with a filter and wait until its chart is drawn."""
     page = browser.new_page(viewport={"width": 1440, "height": 1400})
     page.goto(url)
     page.locator(".main-svg").first.wait_for()
@@ -95,7 +95,7 @@ def filter_page(browser: Browser, url: str) -> Page:
 
 
 def submit_to_row(page: Page, url: str, store: Store) -> float:
-    """From the click on Count until the row of ViT-B-32 is in the store."""
+    """Return the ms from the click on Count until the row of ViT-B-32 is in the store. Errors: TimeoutError."""
     page.goto(f"{url}/profile?profile_models=open_clip:ViT-B-32")
     button = page.get_by_role("button", name="Count", exact=True)
     expect(button).to_be_enabled(timeout=60_000)
@@ -112,7 +112,7 @@ def submit_to_row(page: Page, url: str, store: Store) -> float:
 
 
 def wait_until_warm(runs_dir: Path) -> None:
-    """Until the scheduler's log says that its warm process has imported everything."""
+    """Wait until the warm process has imported everything, by the scheduler's log. Errors: TimeoutError."""
     log, deadline = runs_dir / "scheduler.log", time.monotonic() + 180
     while not log.is_file() or not re.search(r"warm process \d+: imported", log.read_text()):
         if time.monotonic() > deadline:
@@ -121,7 +121,7 @@ def wait_until_warm(runs_dir: Path) -> None:
 
 
 def measure(repeats: int) -> dict[str, object]:
-    """All samples, in milliseconds and MB (1e6 bytes)."""
+    """Return all samples, in milliseconds and MB (1e6 bytes)."""
     with tempfile.TemporaryDirectory() as name, chromium() as browser:
         folder = Path(name)
         start = time.perf_counter()
@@ -133,7 +133,7 @@ def measure(repeats: int) -> dict[str, object]:
                 pairs = [(table_visible(browser, ours.url), table_visible(browser, bare_url)) for _ in range(repeats)]
                 page, bare = filter_page(browser, ours.url), filter_page(browser, bare_url)
                 searches = [SEARCHES[place % len(SEARCHES)] for place in range(2 * repeats)]
-                filters_answered(page, bare, "dla")  # the first answer of a page loads what later ones have
+                filters_answered(page, bare, "dla")  # a page's first answer fills the caches
                 filters = [filters_answered(page, bare, search) for search in searches]
                 bare.close()
             store = open_store(ours.settings)
@@ -154,7 +154,7 @@ def measure(repeats: int) -> dict[str, object]:
 
 
 def summarise(samples: dict[str, object]) -> dict[str, float]:
-    """Medians of the samples, under the names of the goals."""
+    """Return the medians of the samples, with the names of the goals."""
     median = {name: statistics.median(value) for name, value in samples.items() if isinstance(value, list)}
     return {
         "table_over_bare": median["table_ms"] / median["bare_table_ms"],
@@ -168,13 +168,13 @@ def summarise(samples: dict[str, object]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--runs", type=int, help="Measure all pages with so many runs in the store instead.")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="Rows of these runs, all together.")
-    given = parser.parse_args()
-    if given.runs:
-        measure_large(given.runs, given.rows, given.repeats)
+    parser.add_argument("--runs", type=int, help="Time all pages with this number of runs in the store instead.")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="Rows of all these runs together.")
+    chosen = parser.parse_args()
+    if chosen.runs:
+        measure_large(chosen.runs, chosen.rows, chosen.repeats)
         return
-    samples = measure(given.repeats)
+    samples = measure(chosen.repeats)
     medians = summarise(samples)
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -192,7 +192,7 @@ def main() -> None:
 
 
 def measure_large(runs: int, rows: int, repeats: int) -> None:
-    """All pages with so many runs, against their goals."""
+    """Time all pages with `runs` runs in the store, write the report and print the medians with their goals."""
     with tempfile.TemporaryDirectory() as name:
         samples = ui_large.measure(runs, rows, repeats, Path(name))
     medians = ui_large.medians(samples)
@@ -215,14 +215,14 @@ def measure_large(runs: int, rows: int, repeats: int) -> None:
 
 
 def this_machine() -> dict[str, object]:
-    """What the figures were taken on."""
+    """Return a description of this machine, for a report."""
     machine: dict[str, object] = {"platform": platform.platform(), "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
     machine |= {"memory_gb": round(psutil.virtual_memory().total / 1e9, 1)}
     return machine
 
 
 def write(path: Path, report: dict[str, object]) -> None:
-    """Keep a report."""
+    """Write a report as JSON."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Every page, and what one does on it, with a store of very many runs: part of `benchmarks/ui.py --runs N --rows M`."""
+"""Time every page, and interactions on it, with very many runs in the store: part of `benchmarks/ui.py --runs N`."""
 
 import json
 import re
@@ -21,15 +21,17 @@ from tests.support.browser import DRAWN, Server, chromium, serve
 from tests.support.store import fill
 
 GOALS = {"page_ms": 2500, "page_again_ms": 2500, "page_inside_ms": 2500, "interaction_ms": 400}
-"""Medians. A page in a browser that has never been here, the same in one that has, and from another page of the app;
-then what one does on a page.
+"""Largest medians: a page on its first visit, on a later visit, and from another page of the app; an interaction.
 
-Pages are timed in a browser without a debugger; else Playwright clicks and types, and the page itself holds the watch.
+The first two are timed in a browser without a debugger. For the others Playwright clicks and types, and a script in the
+page measures the time.
 """
 BARE = "a bare page"
-"""Measured among the others: what Streamlit's own table and chart of the catalogue take on this machine just then."""
-LOOKED_UP_MS = 3000  # after which a form has heard of weights and memory, and is drawn anew for it
-KNOWN = 2  # visits after which a browser keeps a page's scripts compiled
+"""Timed among the other pages: the time that Streamlit itself takes for a table and chart of the catalogue."""
+LOOKED_UP_MS = 3000
+"""After this time, a form has received the weights and the estimated memory, and has been redrawn with them."""
+KNOWN = 2
+"""Visits after which a browser keeps a page's compiled scripts."""
 WINDOW: Any = {"viewport": {"width": 1440, "height": 1400}}
 SEARCH, MODEL, KIND = "sweep 12", "resnet_1*", "train"
 HEADED_OTHERWISE = "document.querySelector('h1')?.textContent.trim() !== {title}"
@@ -41,7 +43,7 @@ TABLES = "document.querySelectorAll('[data-testid=stDataFrame]').length === {cou
 
 
 def measure(runs: int, rows: int, repeats: int, folder: Path) -> dict[str, object]:
-    """Milliseconds, `repeats` of each, with so many runs and rows in a new store below `folder`."""
+    """Return `repeats` samples of each time in ms, with `runs` runs and `rows` rows in a new store below `folder`."""
     settings = Settings(runs_dir=folder / "runs")
     store = open_store(settings)
     filled_s = fill(store, runs, max(1, rows // runs))
@@ -53,7 +55,7 @@ def measure(runs: int, rows: int, repeats: int, folder: Path) -> dict[str, objec
             pages: dict[str, list[float]] = {path: [] for path in urls}
             again: dict[str, list[float]] = {path: [] for path in urls}
             with own_browser() as own:
-                for _ in range(repeats + 1):  # the first time loads what the server keeps for later ones
+                for _ in range(repeats + 1):  # the first time fills the server's caches
                     for path, url in urls.items():
                         work.append(fixed_work_ms())
                         own.forget()
@@ -88,7 +90,7 @@ def measure(runs: int, rows: int, repeats: int, folder: Path) -> dict[str, objec
 
 
 def fixed_work_ms() -> float:
-    """The same million additions each time: how quick this machine is just then, as a virtual one swings."""
+    """Return the ms of a million additions, which tell the present speed of a virtual machine."""
     start, total = time.perf_counter(), 0
     for number in range(1_000_000):
         total += number
@@ -96,7 +98,7 @@ def fixed_work_ms() -> float:
 
 
 def medians(samples: dict[str, object]) -> dict[str, dict[str, float]]:
-    """Of every page and interaction."""
+    """Return the median of every page and interaction."""
     return {
         part: {name: statistics.median(took) for name, took in found.items()}
         for part in GOALS
@@ -105,7 +107,7 @@ def medians(samples: dict[str, object]) -> dict[str, dict[str, float]]:
 
 
 def _paths(browser: Browser, server: Server, store: Store) -> list[str]:
-    """All pages of the navigation, a run of every kind and a far page of the list."""
+    """Return the paths of all pages of the navigation, of a run of every kind and of the last page of the list."""
     page = browser.new_page()
     page.goto(server.url)
     page.get_by_test_id("stSidebarNavLink").first.wait_for()
@@ -118,28 +120,28 @@ def _paths(browser: Browser, server: Server, store: Store) -> list[str]:
 
 
 def _moves(browser: Browser, server: Server) -> Iterator[tuple[str, float]]:
-    """From each page of the navigation to the next; twice around, as the first time loads what the second finds."""
+    """Yield the path and ms of each move between pages of the navigation. A first round fills the caches."""
     page = browser.new_page(**WINDOW)
     page.goto(server.url)
     page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
     links = page.get_by_test_id("stSidebarNavLink")
-    for took in (False, True):
-        for link in [*links.all()[1:], links.first]:  # the catalogue, where it begins, last
+    for caches_filled in (False, True):
+        for link in [*links.all()[1:], links.first]:  # the catalogue is the first page, so it comes last
             title = page.locator("h1").first.inner_text()
             took_ms = answered(page, link.click, HEADED_OTHERWISE.format(title=json.dumps(title)))
-            if took:
+            if caches_filled:
                 yield urlsplit(page.url).path, took_ms
     page.close()
 
 
 def _interactions(browser: Browser, server: Server, store: Store) -> Iterator[tuple[str, float]]:
-    """What one does on the list of runs and on a run, each from the key or click until its answer is there."""
+    """Yield name and ms of interactions on the list of runs, a form and a run, from the click or key to the answer."""
     page = browser.new_page(**WINDOW)
     page.goto(f"{server.url}/runs")
     page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
-    everything = store.count(Filter())
+    run_count = store.count(Filter())
 
-    took = partial(answered, page)
+    time_ms = partial(answered, page)
 
     def first_page(wanted: Filter) -> str:
         total = store.count(wanted)
@@ -147,33 +149,33 @@ def _interactions(browser: Browser, server: Server, store: Store) -> Iterator[tu
 
     search, model = page.get_by_label("Search", exact=True), page.get_by_label("Model", exact=True)
     following = page.get_by_role("button", name="Next page")
-    yield "next page", took(following.click, says(f"51 to 100 of {everything:,} runs"))
-    yield "search", took(lambda: search.fill(SEARCH), first_page(Filter(text=SEARCH)))
+    yield "next page", time_ms(following.click, says(f"51 to 100 of {run_count:,} runs"))
+    yield "search", time_ms(lambda: search.fill(SEARCH), first_page(Filter(text=SEARCH)))
     nothing = says("No runs match these filters.")
-    yield "search for nothing", took(lambda: search.fill("no such run"), nothing)
-    yield "search cleared", took(lambda: search.fill(""), first_page(Filter()))
-    yield "model", took(lambda: model.fill(MODEL), first_page(Filter(model=MODEL)))
-    yield "model cleared", took(lambda: model.fill(""), first_page(Filter()))
+    yield "search for nothing", time_ms(lambda: search.fill("no such run"), nothing)
+    yield "search cleared", time_ms(lambda: search.fill(""), first_page(Filter()))
+    yield "model", time_ms(lambda: model.fill(MODEL), first_page(Filter(model=MODEL)))
+    yield "model cleared", time_ms(lambda: model.fill(""), first_page(Filter()))
     kind = page.get_by_role("button", name=KIND, exact=True)
-    yield "kind", took(kind.click, first_page(Filter(kinds=(KIND,))))
-    yield "kind cleared", took(kind.click, first_page(Filter()))
+    yield "kind", time_ms(kind.click, first_page(Filter(kinds=(KIND,))))
+    yield "kind cleared", time_ms(kind.click, first_page(Filter()))
     table = page.get_by_test_id("stDataFrame").first
-    yield "tick a run", took(lambda: table.click(position={"x": 16, "y": 52}), says("1 selected"))
+    yield "tick a run", time_ms(lambda: table.click(position={"x": 16, "y": 52}), says("1 selected"))
     storage = page.get_by_text("Storage", exact=True)
-    yield "storage", took(storage.click, says("Runs with the largest artifacts"))
+    yield "storage", time_ms(storage.click, says("Runs with the largest artifacts"))
     page.goto(f"{server.url}/train")
     page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
     page.wait_for_timeout(LOOKED_UP_MS)
     group = page.get_by_role("button", name="Validation", exact=True)
-    yield "further settings", took(group.click, LABELLED.format(label=json.dumps("Best checkpoint by")))
+    yield "further settings", time_ms(group.click, LABELLED.format(label=json.dumps("Best checkpoint by")))
     promise, epochs = page.get_by_text(PROMISE), page.get_by_label("Epochs", exact=True)
     before = json.dumps(promise.inner_text())
-    yield "a training's epochs", took(lambda: _type(epochs, "7"), PROMISED_OTHERWISE.format(text=before))
+    yield "a training's epochs", time_ms(lambda: _type(epochs, "7"), PROMISED_OTHERWISE.format(text=before))
     run_id = store.runs(kind="profile", limit=1)[0].id
     page.goto(f"{server.url}/run?run={run_id}")
     page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
     tab = page.get_by_role("tab", name="Environment", exact=True)
-    yield "a run's environment", took(tab.click, TABLES.format(count=2))
+    yield "a run's environment", time_ms(tab.click, TABLES.format(count=2))
     page.close()
 
 

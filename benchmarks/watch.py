@@ -1,7 +1,7 @@
-"""A stopwatch in the page: from a click or key until its answer, and all else, is drawn.
+"""A stopwatch in the page: from a click or key until its answer, and everything else on the page, is drawn.
 
-Playwright's own waiting would not do: between 270 and 770 ms it does not look at all, and its clicks wait until nothing
-moves.
+Playwright's own waiting is too coarse: it does not check the page between 270 and 770 ms, and its clicks wait until
+nothing moves.
 """
 
 import json
@@ -12,7 +12,9 @@ from playwright.sync_api import Page
 from tests.support.browser import DRAWN
 
 PATIENCE_MS = 180_000
-SETTLED_MS = 500  # before it is started
+"""Wait at most this many milliseconds for an answer."""
+SETTLED_MS = 500
+"""Let the page settle for this many milliseconds before the watch starts."""
 _WATCH = f"""answer => {{
   const drawn = {DRAWN}, answered = new Function(`return ${{answer}}`);
   window.vitalsTook = new Promise((resolve, reject) => {{
@@ -32,12 +34,12 @@ _SAYS = """[...document.querySelectorAll("[data-testid=stMain] *")].some(
 
 
 def says(text: str) -> str:
-    """That something on the page reads like this, as JavaScript."""
+    """Return a JavaScript expression that is true when an element on the page has exactly this text."""
     return _SAYS.format(text=json.dumps(text))
 
 
 def answered(page: Page, action: Callable[[], object], answer: str) -> float:
-    """Milliseconds from the first click or key of an action until `answer`, an expression in JavaScript, is true.
+    """Return the ms from the first click or key of an action until `answer`, a JavaScript expression, is true.
 
     Errors: playwright's Error when it does not come within three minutes.
     """

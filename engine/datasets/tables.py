@@ -20,7 +20,7 @@ LONGEST_HEADER = 100_000
 IMAGE_NAMES = ("filepath", "filename", "file_name", "image_path", "image", "img", "path", "file")
 CAPTION_NAMES = ("title", "caption", "captions", "text", "description")
 CLASS_NAMES = ("class", "label", "class_name", "classname", "category")
-"""Common names of columns, the preferred first. A column of classes is proposed and never chosen by its name alone."""
+"""Common names of columns, the preferred first. A column of classes is chosen by its name only in zero-shot data."""
 
 
 class Row(NamedTuple):
