@@ -96,12 +96,7 @@ def own_browser() -> Iterator[OwnBrowser]:
             "remote-debugging-port": port,
             "window-size": "1440,1400",
         }
-        arguments = [
-            *FLAGS,
-            "--headless=new",
-            "--no-first-run",
-            *(f"--{name}={value}" for name, value in options.items()),
-        ]
+        flags = [*FLAGS, "--headless=new", "--no-first-run", *(f"--{name}={value}" for name, value in options.items())]
         log = folder / "log"
         with log.open("wb") as out:
             process = subprocess.Popen([executable(), *flags, "about:blank"], stdout=out, stderr=out)

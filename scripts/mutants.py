@@ -35,7 +35,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 
 def mutate(node: ast.AST) -> bool:
-    """Change a node in place. Returns whether there was something to change."""
+    """Change a node in place. Return whether there was something to change."""
     if isinstance(node, ast.Compare):
         node.ops[0] = SWAPS.get(type(node.ops[0]), ast.Eq)()  # type: ignore[assignment]
     elif isinstance(node, ast.BoolOp | ast.BinOp) and type(node.op) in SWAPS:

@@ -1,11 +1,11 @@
-"""Packages for a machine with a GPU that is not online: downloaded here, installed there beside what it has.
+"""Download packages for an offline machine with a GPU, and install there those that it lacks.
 
 python scripts/wheels.py download FOLDER --torch 2.11 [--python 3.12] [--present NAME|FILE ...]
-    Download the wheels that requirements-gpu.in needs with this release of torch, its torchvision included, for Linux
-    on x86-64: without torch, CUDA and Triton, and without the packages that are named as present.
+    Download the wheels that requirements-gpu.in needs with this release of torch, including torchvision, for Linux on
+    x86-64: without torch, CUDA and Triton, and without the packages that are named as present.
 python scripts/wheels.py install FOLDER TARGET
-    Install into TARGET, which PYTHONPATH is to name, those of the wheels that this machine lacks or has in a version
-    that does not do. Refused where torch is another release, or something is missing in both places.
+    Install the wheels that this machine lacks, or has in an unsuitable version, into TARGET. Then add TARGET to
+    PYTHONPATH. Fails if torch is another release, or if a package is neither on this machine nor in FOLDER.
 
 Wheels keep the versions of requirements.txt where they fit that release of torch.
 """
@@ -32,11 +32,11 @@ TORCHS_OWN = re.compile(r"torch|triton|cuda-.*|nvidia-(?!ml-py).*")
 """Packages that come with torch: gigabytes, which a machine with torch has."""
 PLATFORMS = [*(f"manylinux_2_{minor}_x86_64" for minor in (35, 34, 31, 28, 27, 24, 17, 12, 5)), "manylinux2014_x86_64"]
 PLATFORMS += ["manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
-"""pip takes each literally: a wheel for an older system has to be asked for by that system's name."""
+"""Platforms of wheels that run there. pip matches each literally, so the names of older systems are listed too."""
 
 
 def resolved(torch: str, python: str) -> dict[str, str]:
-    """Return the versions, by name, of all that is needed with this release of torch. Pinned ones are preferred."""
+    """Return the version of each package needed with this release of torch, by name. Pinned versions are preferred."""
     with tempfile.TemporaryDirectory() as name:
         constraint, output = Path(name, "constraint.txt"), Path(name, "resolved.txt")
         constraint.write_text(f"torch=={torch}.*\n")
@@ -45,7 +45,7 @@ def resolved(torch: str, python: str) -> dict[str, str]:
         command += ["--python-platform", "x86_64-manylinux_2_28", "--constraint", str(constraint)]
         subprocess.run([*command, str(NEEDED), "-o", str(output)], check=True)
         requirements = [Requirement(line) for line in output.read_text().splitlines() if not line.startswith("#")]
-    return {canonicalize_name(each.name): next(iter(each.specifier)).version for each in requirements}
+    return {canonicalize_name(item.name): next(iter(item.specifier)).version for item in requirements}
 
 
 def _pins() -> Iterator[str]:
@@ -62,43 +62,48 @@ def _uv() -> str:
 
 
 def download(folder: Path, torch: str, python: str, present: Iterable[str]) -> None:
-    """Fill the folder. What PyPI has no wheel of is built here, and must run everywhere. Errors: CalledProcessError."""
-    there = {canonicalize_name(name) for name in _names(present)}
-    wanted = {
+    """Fill the folder. Packages without a wheel on PyPI are built here.
+
+    Errors: CalledProcessError; SystemExit when a built wheel runs only on this system.
+    """
+    present_names = {canonicalize_name(name) for name in _names(present)}
+    versions = {
         name: release
         for name, release in resolved(torch, python).items()
-        if name not in there and not TORCHS_OWN.fullmatch(name)
+        if name not in present_names and not TORCHS_OWN.fullmatch(name)
     }
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     for_linux = ["--python-version", python, "--implementation", "cp", "--only-binary=:all:"]
     for_linux += [word for name in PLATFORMS for word in ("--platform", name)]
-    for name, release in wanted.items():
-        asked = f"{name}=={release}"
-        got = subprocess.run([*pip, "download", "--no-deps", *for_linux, "-d", str(folder), asked], check=False)
-        if got.returncode:
-            subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), asked], check=True)
+    for name, release in versions.items():
+        requirement = f"{name}=={release}"
+        result = subprocess.run(
+            [*pip, "download", "--no-deps", *for_linux, "-d", str(folder), requirement], check=False
+        )
+        if result.returncode:
+            subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), requirement], check=True)
     built = [path.name for path in folder.glob("*.whl") if not path.name.endswith(("-any.whl", "x86_64.whl"))]
     if built:
         raise SystemExit(f"not for Linux on x86-64: {', '.join(built)}")
     size = sum(path.stat().st_size for path in folder.iterdir())
-    print(f"{len(wanted)} wheels for torch {torch} and Python {python} in {folder}: {size / 2**20:.1f} MiB")
+    print(f"{len(versions)} wheels for torch {torch} and Python {python} in {folder}: {size / 2**20:.1f} MiB")
 
 
 def _names(present: Iterable[str]) -> Iterator[str]:
-    """Return names as they are, and those in files, which have them by lines or commas; versions are not looked at."""
+    """Yield the names of packages. present: names, or files with names by line or comma, with or without versions."""
     for word in present:
         text = Path(word).read_text() if Path(word).is_file() else word
         yield from (found[1] for part in re.split(r"[,\n]", text) if (found := re.match(r"\s*([A-Za-z0-9._-]+)", part)))
 
 
 def install(folder: Path, target: Path) -> None:
-    """Install what is needed. Errors: SystemExit, which says what does not fit or is missing."""
+    """Install the wheels that this machine needs. Errors: SystemExit, which names unsuitable or missing packages."""
     wheels = {parse_wheel_filename(path.name)[0]: path for path in sorted(folder.glob("*.whl"))}
-    needed = [*_direct(), *(each for path in wheels.values() for each in _requires(path))]
-    lacking = {canonicalize_name(each.name) for each in needed if not _satisfied(each)}
-    if wrong := sorted({str(each) for each in needed if _is_torchs(each) and not _satisfied(each)}):
+    needed = [*_direct(), *(item for path in wheels.values() for item in _requires(path))]
+    lacking = {canonicalize_name(item.name) for item in needed if not _satisfied(item)}
+    if wrong := sorted({str(item) for item in needed if _comes_with_torch(item) and not _satisfied(item)}):
         raise SystemExit(f"these wheels need {', '.join(wrong)}; this machine has torch {_installed('torch')}")
     if missing := sorted(lacking - set(wheels)):
         raise SystemExit(
@@ -113,7 +118,7 @@ def install(folder: Path, target: Path) -> None:
 
 
 def _direct() -> Iterator[Requirement]:
-    """What requirements-gpu.in asks for, and what the files that it names do."""
+    """Yield the requirements in requirements-gpu.in and in requirements.in, which it includes."""
     for path in (ROOT / "requirements.in", NEEDED):
         for line in path.read_text().splitlines():
             text = line.partition("#")[0].strip()
@@ -129,11 +134,11 @@ def _requires(wheel: Path) -> Iterator[Requirement]:
 
 
 def _applying(requirements: Iterable[Requirement]) -> Iterator[Requirement]:
-    """Those that hold here, without extras."""
-    return (each for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""}))
+    """Return the requirements that apply to this machine, without extras."""
+    return (item for item in requirements if item.marker is None or item.marker.evaluate({"extra": ""}))
 
 
-def _is_torchs(requirement: Requirement) -> bool:
+def _comes_with_torch(requirement: Requirement) -> bool:
     return TORCHS_OWN.fullmatch(canonicalize_name(requirement.name)) is not None
 
 
@@ -152,14 +157,14 @@ def _installed(name: str) -> str | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    getting = commands.add_parser("download")
-    getting.add_argument("folder", type=Path)
-    getting.add_argument("--torch", required=True, help="its release, such as 2.11")
-    getting.add_argument("--python", default="3.12")
-    getting.add_argument("--present", nargs="*", default=[], help="names of packages that the machine has, or files")
-    putting = commands.add_parser("install")
-    putting.add_argument("folder", type=Path)
-    putting.add_argument("target", type=Path)
+    download_arguments = commands.add_parser("download")
+    download_arguments.add_argument("folder", type=Path)
+    download_arguments.add_argument("--torch", required=True, help="its release, such as 2.11")
+    download_arguments.add_argument("--python", default="3.12")
+    download_arguments.add_argument("--present", nargs="*", default=[], help="packages of the machine: names or files")
+    install_arguments = commands.add_parser("install")
+    install_arguments.add_argument("folder", type=Path)
+    install_arguments.add_argument("target", type=Path)
     chosen = parser.parse_args()
     if chosen.command == "download":
         download(chosen.folder, chosen.torch, chosen.python, chosen.present)

@@ -1,4 +1,4 @@
-"""What every test may ask for: settings of its own below a temporary folder, and a real store there."""
+"""Fixtures of all tests: settings with a temporary runs folder, a real store there, and browser pages."""
 
 import gc
 import os
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 gc.set_threshold(100_000)  # collections of torch and streamlit take half a second each
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: threads of several would spin for each other
-hypothesis.settings.register_profile("any machine", deadline=None)  # however slow
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: more threads would only compete
+hypothesis.settings.register_profile("any machine", deadline=None)  # slow machines too
 hypothesis.settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the browser: its tests are the longest, and one of them at the end leaves other workers idle."""
+    """Run the tests of the browser first: they are the longest, and at the end they would leave other workers idle."""
     items.sort(key=lambda item: item.get_closest_marker("browser") is None)
 
 
 @pytest.fixture(autouse=True)
 def main_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AppTest leaves a page behind as `__main__`, which processes that are spawned later would run."""
+    """Restore `__main__`. AppTest replaces it with a page, which processes that are spawned later would run."""
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 @pytest.fixture(autouse=True)
 def collections_are_quick() -> Iterator[None]:
-    """Leave what is alive already out of collections: with torch and streamlit loaded, each takes half a second."""
+    """Exclude existing objects from garbage collections. With torch and streamlit loaded, each takes half a second."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -47,7 +47,7 @@ def collections_are_quick() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Give torch back its one thread after a command has run here with as many as the machine has."""
+    """Set torch back to one thread, because a command that ran in this process may have set more."""
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
@@ -55,7 +55,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Short leases; the environment says the same, so that processes started by the test agree."""
+    """Return settings with short leases, which processes started by the test get by environment variables."""
     chosen = {"RUNS_DIR": str(tmp_path / "runs"), "LEASE_S": "3", "IDLE_EXIT_S": "20", "STOP_GRACE_S": "2"}
     for name, value in chosen.items():
         monkeypatch.setenv(f"VITALS_{name}", value)
@@ -73,7 +73,7 @@ def postgres() -> "Iterator[Server]":
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.cluster)])
 def database_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The store's URL, in the environment too: each test that asks for it runs on both databases."""
+    """Return the store's URL, and set it in the environment. A test that uses this fixture runs on both databases."""
     url = request.getfixturevalue("postgres").new_database() if request.param == "postgresql" else ""
     monkeypatch.setenv("VITALS_DATABASE_URL", url)
     return url
@@ -88,7 +88,7 @@ def store(settings: Settings) -> Iterator[Store]:
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> "Answering":
-    """What stands in pages for the process that answers heavy questions: a test says what it answers."""
+    """Replace the process that answers heavy questions of pages. The test sets the answers."""
     from pages.shared import backend
     from tests.support.page import Answering
 
@@ -107,7 +107,7 @@ def no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
 def own_world(
     tmp_path: Path, settings: Settings, answers: "Answering", no_scheduler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For tests of pages: a small catalogue, nothing heavy, and no scheduler, so that queued runs stay queued."""
+    """Prepare a test of pages: a small catalogue, no answer process and no scheduler, so queued runs stay queued."""
     from tests.support.page import write_catalogue  # brings streamlit along
 
     monkeypatch.setenv("VITALS_CATALOG_DIR", str(write_catalogue(tmp_path / "catalog")))
@@ -115,7 +115,7 @@ def own_world(
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is registered with open_clip is forgotten afterwards."""
+    """Remove the models that a test registers with open_clip afterwards."""
     from open_clip import factory
 
     monkeypatch.setattr(factory, "_MODEL_CONFIG_PATHS", list(factory._MODEL_CONFIG_PATHS))
@@ -124,7 +124,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nothing has been fetched from Hugging Face yet; where it would be put."""
+    """Use an empty cache of Hugging Face's hub, and return its folder."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -133,7 +133,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """For tests that drive the app as people do. Playwright's event loop must end before tests that run one."""
+    """Run a browser for the tests of a module. Playwright's event loop must end before tests that run their own."""
     from tests.support.browser import chromium
 
     with chromium(shell=True) as browser:
@@ -155,7 +155,7 @@ def profile(browser: "Browser") -> "Iterator[BrowserContext]":
 
 @pytest.fixture
 def page(profile: "BrowserContext") -> "Iterator[Page]":
-    """A tab of its own, in which no page may have failed in the end."""
+    """Yield a new tab. Afterwards, fail if the page in it shows an exception."""
     from playwright.sync_api import expect
 
     from tests.support.browser import PATIENCE_S

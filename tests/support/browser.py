@@ -1,4 +1,4 @@
-"""A real server with a real scheduler in a folder of its own, and a real browser."""
+"""A real server and scheduler with a temporary runs folder, and a real browser."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from playwright.sync_api import Browser, Error, Locator, Page, expect, sync_playwright
-from playwright.sync_api import TimeoutError as TookTooLong
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from engine.jobs import stop_scheduler
 from engine.jobs.lifecycle import fingerprint
@@ -26,15 +26,18 @@ from engine.store import open_store
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 PATIENCE_S = 60
+"""Wait at most this many seconds for a server or a page."""
 expect.set_options(timeout=5 * PATIENCE_S * 1000)  # for all tests: it is one value per process
 DRAWN = (
     "() => document.querySelector('[data-testid=stApp]')?.dataset.testScriptState === 'notRunning'"
     " && document.querySelector('[data-testid=stMainBlockContainer] h1')"
     " && !document.querySelector('[data-testid=stSkeleton], .chart[aria-busy=true]')"
 )
-"""The script has ended and everything that it sent is there, charts drawn."""
-TOLD_MS = 500  # after which a table has told of a tick: it waits 150 ms for another
-ROW = 31  # height of a table's row in pixels, at our font size
+"""JavaScript that is true when the page's script has ended and all its elements and charts are drawn."""
+TOLD_MS = 500
+"""After this time, a table has sent a selection to the server. It waits 150 ms for another click first."""
+ROW = 31
+"""Height of a table's row in pixels, at our font size."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,10 @@ def free_port() -> int:
 
 @contextmanager
 def serve(folder: Path, *, probed: bool = True, secrets: Path | None = None, **settings: str) -> Iterator[Server]:
-    """`streamlit run app.py` with its runs in `folder`; ended, with its scheduler, afterwards.
+    """Run `streamlit run app.py` with its runs in `folder`. End it and its scheduler afterwards.
 
-    secrets: file that configures sign-in.
-    probed: the store knows this machine already, so that the scheduler starts no probe, which imports torch.
+    secrets: file that configures sign-in. probed: store a description of this machine first, so that the scheduler
+    starts no probe, which imports torch.
     """
     port, log = free_port(), folder / "server.log"
     used = Settings(runs_dir=folder / "runs")
@@ -67,7 +70,7 @@ def serve(folder: Path, *, probed: bool = True, secrets: Path | None = None, **s
         known = {"host": socket.gethostname(), "platform": "Linux", "cpu": "a CPU", "threads": 2, "memory_gb": 16.0}
         store.save_machine(Machine(**known, devices=(Device(name="cpu", model="a CPU"),), date=""), fingerprint())
         store.close()
-    # a scheduler that the last page starts while the server ends must not stay
+    # the last page may start a scheduler while the server ends, which must exit by itself
     chosen = {"runs_dir": str(folder / "runs"), "idle_exit_s": "20", **settings}
     env = {f"VITALS_{name.upper()}": value for name, value in chosen.items()}
     command = [sys.executable, "-m", "streamlit", "run", "app.py"]
@@ -77,7 +80,7 @@ def serve(folder: Path, *, probed: bool = True, secrets: Path | None = None, **s
             [*command, "--server.port", str(port)],
             cwd=ROOT,
             env=os.environ | env | {"HF_HUB_OFFLINE": "1"},
-            stdin=subprocess.DEVNULL,  # who asks for anything at the start gets no answer
+            stdin=subprocess.DEVNULL,  # Streamlit may ask for an e-mail at its first start
             stdout=out,
             stderr=out,
         )
@@ -125,7 +128,7 @@ def executable(*, shell: bool = False) -> str:
 
 @contextmanager
 def chromium(*, shell: bool = False) -> Iterator[Browser]:
-    """The browser, driven by Playwright. shell: as for `executable`."""
+    """Run a browser, driven by Playwright. shell: as for `executable`."""
     system = executable(shell=shell)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=system, args=FLAGS)
@@ -134,10 +137,10 @@ def chromium(*, shell: bool = False) -> Iterator[Browser]:
 
 
 def select_rows(table: Locator, *places: int) -> None:
-    """Tick the boxes in front of these rows, the first being 0. A table is a canvas, so it is clicked by place.
+    """Tick the boxes in front of rows. places: positions of the rows from 0, because a table is a canvas.
 
-    Where the page is still being drawn, a click may be lost, or hit what moves away below it: as after a tick, which
-    may put buttons above the table.
+    Wait for the page before each click: while it is being drawn, a click may be lost, or hit another element because
+    buttons appear above the table.
     """
     for place in places:
         table.page.wait_for_function(DRAWN, timeout=PATIENCE_S * 1000)
@@ -146,26 +149,27 @@ def select_rows(table: Locator, *places: int) -> None:
 
 
 def downloaded(page: Page, button: str | re.Pattern[str], menu: str = "") -> Path:
-    """Return the file that a button gives. menu: the menu it is in, such as `Download rows`; the last one of that name.
+    """Click a download button, and return the file. menu: the menu that contains it, such as `Download rows`.
 
-    A click is lost when the button is drawn anew just then, as at the end of a run; and Streamlit forgets a file that
-    is not fetched yet once two parts of any page have been drawn ("canceled"). Who sees that happen clicks again.
+    If several menus have this name, the last one is used. A click is repeated when it is lost because the button is
+    being redrawn, and when the download is "canceled", because Streamlit drops a file that is not fetched before two
+    fragments of any page have run.
     """
 
-    def clicked() -> Path:
-        named = page.get_by_role("button", name=button, exact=True)
-        if menu and not named.is_visible():
+    def click() -> Path:
+        target = page.get_by_role("button", name=button, exact=True)
+        if menu and not target.is_visible():
             page.get_by_role("button", name=menu, exact=True).last.click()
         with page.expect_download(timeout=20_000) as download:
-            named.click()
+            target.click()
         return Path(download.value.path())
 
     for _ in range(2):
         try:
-            return clicked()
-        except TookTooLong:
+            return click()
+        except PlaywrightTimeout:
             continue
         except Error as error:
             if "canceled" not in error.message:
                 raise
-    return clicked()
+    return click()

@@ -29,13 +29,14 @@ while left:
 store.close()
 """
 SHORT = 20
-"""Runs that wait: few, so that all processes compete for the same ones."""
+"""Number of queued runs. It is small, so that all processes compete for the same runs."""
 START_S = 120
+"""Wait at most this many seconds for all processes to start."""
 
 
 @dataclass(frozen=True)
 class Race:
-    """Return what the processes claimed: run, number of the attempt and token of each claim."""
+    """The claims of the processes: run, number of the attempt and token of each."""
 
     claims: list[tuple[int, int, int]]
     problems: list[str]
@@ -44,19 +45,21 @@ class Race:
 
     @property
     def duplicates(self) -> int:
-        """Return how many claims took what another claim had taken."""
+        """Return the number of claims of an attempt that another process had claimed."""
         distinct = len({claim[:2] for claim in self.claims}), len({claim[2] for claim in self.claims})
         return len(self.claims) - min(distinct)
 
 
-def race(store: Store, claimers: int, item: int, folder: Path, environment: dict[str, str] | None = None) -> Race:
-    """Let `claimers` processes, each a host, claim and close so many attempts each. Runs are queued as they are taken.
+def race(store: Store, claimers: int, share: int, folder: Path, environment: dict[str, str] | None = None) -> Race:
+    """Run `claimers` processes, each with a host name, that claim and close `share` attempts each.
 
-    environment: variables that name the store for the processes, if this process has others.
+    SHORT runs are kept queued.
+
+    environment: variables that name the store, if they differ from those of this process.
     """
     outputs, processes = [folder / f"{number}.txt" for number in range(claimers)], []
     for number, path in enumerate(outputs):
-        command = [sys.executable, "-W", "error", "-c", CLAIM, f"host {number}", str(item)]
+        command = [sys.executable, "-W", "error", "-c", CLAIM, f"host {number}", str(share)]
         with path.open("w") as output:
             options = {"stdin": subprocess.PIPE, "stdout": output, "stderr": output, "text": True, "cwd": ROOT}
             processes.append(subprocess.Popen(command, env=os.environ | (environment or {}), **options))

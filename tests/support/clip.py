@@ -1,4 +1,4 @@
-"""What tests of CLIP's pages share: rows, curves and files of runs, stored by hand."""
+"""Helpers for tests of CLIP's pages: stored rows, curves and files of runs."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -17,17 +17,17 @@ from tests.support.page import ENVIRONMENT
 
 
 def queue_train(store: Store, **fields: object) -> int:
-    """A queued training that no scheduler knows of."""
+    """Queue a training without waking a scheduler, and return its run id."""
     return store.enqueue(TrainSpec.model_validate(fields))
 
 
 def queue_evaluate(store: Store, **fields: object) -> int:
-    """A queued evaluation that no scheduler knows of."""
+    """Queue an evaluation without waking a scheduler, and return its run id."""
     return store.enqueue(EvaluateSpec.model_validate(fields))
 
 
 def train_row(epoch: int, **figures: object) -> TrainRow:
-    """The row of an epoch of 22 steps, the second of which was best."""
+    """Return the row of an epoch of 22 steps. The second epoch is the best."""
     known: dict[str, object] = {
         **{"library": "open_clip", "model": "digits-clip", "device": "cpu", "epoch": epoch, "step": 22 * epoch},
         **{"samples_seen": 1408 * epoch, "train_loss": 3 / epoch, "clip_val_loss": 3.5 / epoch, "val_batch_size": 64},
@@ -39,7 +39,7 @@ def train_row(epoch: int, **figures: object) -> TrainRow:
 
 
 def curve_points(steps: int) -> list[Metric]:
-    """Some curves of a training of so many steps."""
+    """Return the points of some curves of a training with `steps` steps."""
     names = ("train/loss", "train/lr", "train/step_s", "train/data_s", "train/samples_per_s")
     found = [Metric(step=step, name=name, value=1 / step) for name in names for step in range(1, steps + 1)]
     ends = [Metric(step=step, name="val/digits-zeroshot-val-top1", value=0.5) for step in range(22, steps + 1, 22)]
@@ -47,7 +47,7 @@ def curve_points(steps: int) -> list[Metric]:
 
 
 def record(store: Store, run_id: int, events: Iterable[Event], state: State | None = State.FINISHED) -> None:
-    """Have a queued run yield these events, and end like that; still run without a state."""
+    """Store the events of a queued run and end it in `state`; None leaves it running."""
     attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
     assert attempt
     attempts.begin(store.database, attempt)
@@ -58,7 +58,7 @@ def record(store: Store, run_id: int, events: Iterable[Event], state: State | No
 
 
 def write_checkpoints(folder: Path, *names: str) -> None:
-    """Files that look like checkpoints with their manifests."""
+    """Write files that look like checkpoints, with their manifests."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     for step, name in enumerate(names, 1):
         (folder / "checkpoints" / name).write_bytes(b"weights")
@@ -82,7 +82,7 @@ def evaluate_row(task: str, **figures: object) -> EvaluateRow:
 
 
 def write_evaluation(folder: Path, sources: Sequence[str], labels: Sequence[int], classes: Sequence[str]) -> None:
-    """The files of an evaluation in which the first image is mistaken and all others are right."""
+    """Write the files of an evaluation with a wrong prediction for the first image and correct ones for all others."""
     folder.mkdir(parents=True, exist_ok=True)
     predicted = [(labels[0] + 1) % len(classes), *labels[1:]]
     counts = np.zeros((len(classes), len(classes)), dtype=int)
@@ -118,7 +118,7 @@ def write_csv(path: Path, lines: Iterable[Sequence[object]]) -> Path:
 
 
 def write_images(folder: Path, *names: str) -> None:
-    """A small image of a colour of its own under each name; one that ends in `broken.png` is none."""
+    """Write a small image of a different colour under each name, or a broken one if it ends in `broken.png`."""
     folder.mkdir(parents=True, exist_ok=True)
     for place, name in enumerate(names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

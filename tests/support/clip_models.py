@@ -1,4 +1,4 @@
-"""What tests of CLIP models share: small configurations of every kind, and what makes, keeps and compares models."""
+"""Helpers for tests of CLIP models: small configurations, and functions that make, save and compare models."""
 
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def make(name: str = "vit", weights: str | Path = "", **fields: Any) -> Made:
 
 
 def saved(made: Made, folder: Path, *, ours: bool = True) -> Path:
-    """As the training loop does; without `vitals`, as open_clip's does."""
+    """Save a checkpoint as our training loop does, or without `vitals` as open_clip does, and return its path."""
     state: dict[str, Any] = {"epoch": 1, "name": made.name, "state_dict": made.model.state_dict(), "optimizer": {}}
     if ours:
         state["vitals"] = {"config": made.config, "step": 1}
@@ -60,7 +60,7 @@ def saved(made: Made, folder: Path, *, ours: bool = True) -> Path:
 
 
 def features(model: nn.Module, image: torch.Tensor, length: int) -> torch.Tensor:
-    """Both towers' output for one image and one text."""
+    """Return the output of both towers for one image and one text, concatenated."""
     texts = torch.arange(1, length + 1)[None]
     with torch.no_grad():
         out = model.eval()(image[None], texts)
@@ -68,8 +68,8 @@ def features(model: nn.Module, image: torch.Tensor, length: int) -> torch.Tensor
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
-    mine, others = one.state_dict(), other.state_dict()
-    return mine.keys() == others.keys() and all(torch.equal(mine[name], others[name]) for name in mine)
+    first, second = one.state_dict(), other.state_dict()
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def trained(module: nn.Module) -> set[str]:
@@ -77,7 +77,7 @@ def trained(module: nn.Module) -> set[str]:
 
 
 def cached(cache: Path, repo: str) -> Path:
-    """The folder of a repository's files in the hub's cache."""
+    """Make the folder of a repository's files in the hub's cache, and return it."""
     folder = cache / f"models--{repo.replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text("0" * 40)

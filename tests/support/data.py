@@ -10,21 +10,21 @@ Colour = tuple[int, int, int]
 
 
 def encoded(colour: Colour = (255, 0, 0), size: tuple[int, int] = (8, 6), kind: str = "PNG") -> bytes:
-    """An image of one colour as a file's content."""
+    """Return the bytes of an image file of one colour."""
     file = BytesIO()
     Image.new("RGB", size, colour).save(file, kind)
     return file.getvalue()
 
 
 def write_image(path: Path, colour: Colour = (255, 0, 0), size: tuple[int, int] = (8, 6)) -> Path:
-    """An image of one colour; a .png, whatever it is called."""
+    """Write an image of one colour as PNG, whatever its ending, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(encoded(colour, size))
     return path
 
 
 def write_classes(folder: Path, counts: dict[str, int]) -> Path:
-    """A folder per class with so many images, each of another colour."""
+    """Write a folder per class, with images of different colours, and return `folder`. counts: images by class."""
     for number, (name, count) in enumerate(counts.items()):
         for index in range(count):
             write_image(folder / name / f"{index:03}.png", (number * 20, index, 0))

@@ -33,7 +33,7 @@ http {
     include site.conf;
 }
 """
-"""Instead of Debian's nginx.conf, which names folders that only root may write to."""
+"""Replaces Debian's nginx.conf, which names folders that only root may write to."""
 MISSING = "there is no {}: install nginx and openssl (on Debian: apt-get install nginx-light openssl)"
 
 
@@ -46,7 +46,7 @@ class Proxy:
     certificate: Path
 
     def ask(self, path: str, *, tls: bool = True, name: str = NAME, **options: Any) -> httpx.Response:
-        """Return the answer to a request that comes for NAME by TLS, and for `name` by its Host header."""
+        """Return the answer to a request with NAME as the TLS server name and `name` in its Host header."""
         scheme, port = ("https", self.port) if tls else ("http", self.plain_port)
         headers = {"Host": f"{name}:{port}"} | options.pop("headers", {})
         trusted = ssl.create_default_context(cafile=self.certificate)
@@ -84,9 +84,9 @@ def configuration(upstream: str, port: int, plain_port: int, certificate: Path, 
 def proxy(folder: Path, upstream: str, port: int, plain_port: int) -> Iterator[Proxy]:
     """Run nginx with a throwaway certificate in front of `upstream`, an address and port; ended afterwards."""
     certificate, key = folder / "certificate.pem", folder / "key.pem"
-    made = f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={NAME}".split()
-    made += ["-addext", f"subjectAltName=DNS:{NAME}", "-out", str(certificate), "-keyout", str(key)]
-    subprocess.run([program("openssl"), *made], check=True, capture_output=True)
+    arguments = f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={NAME}".split()
+    arguments += ["-addext", f"subjectAltName=DNS:{NAME}", "-out", str(certificate), "-keyout", str(key)]
+    subprocess.run([program("openssl"), *arguments], check=True, capture_output=True)
     (folder / "site.conf").write_text(configuration(upstream, port, plain_port, certificate, key))
     (folder / "nginx.conf").write_text(MAIN if os.getuid() == 0 else MAIN.replace("user root;\n", ""))
     command = [program("nginx"), "-p", str(folder), "-c", "nginx.conf", "-e", "error.log"]

@@ -1,4 +1,4 @@
-"""A small OpenID Connect provider on a loopback port. It believes everybody who names an e-mail."""
+"""A small OpenID Connect provider on a loopback port. It accepts every e-mail without a password."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ class Provider(ThreadingHTTPServer):
         self.codes: dict[str, dict[str, str]] = {}
         """The requests that a code was issued for, by code."""
         self.issued: list[str] = []
-        """All codes and tokens so far. None may be found in any file."""
+        """All codes and tokens so far, which must not be in any file."""
 
     @property
     def secrets_toml(self) -> str:
@@ -85,15 +85,15 @@ class Handler(BaseHTTPRequestHandler):
         provider = self.server
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
         expected = base64.b64encode(f"{CLIENT}:{provider.client_secret}".encode()).decode()
-        asked = provider.codes.pop(form.get("code", [""])[0], None)
+        grant = provider.codes.pop(form.get("code", [""])[0], None)
         digest = sha256(form.get("code_verifier", [""])[0].encode()).digest()
         challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-        if self.headers["Authorization"] != f"Basic {expected}" or not asked or asked["code_challenge"] != challenge:
+        if self.headers["Authorization"] != f"Basic {expected}" or not grant or grant["code_challenge"] != challenge:
             self._json({"error": "invalid_grant"}, 400)
             return
         now = int(time.time())
-        claims = {"iss": provider.url, "sub": asked["email"], "aud": CLIENT, "iat": now, "exp": now + 600}
-        claims |= {"nonce": asked["nonce"], "email": asked["email"], "email_verified": True}
+        claims = {"iss": provider.url, "sub": grant["email"], "aud": CLIENT, "iat": now, "exp": now + 600}
+        claims |= {"nonce": grant["nonce"], "email": grant["email"], "email_verified": True}
         tokens = {"id_token": jwt.encode({"alg": "RS256", "kid": "test"}, claims, provider.key)}
         tokens |= {"access_token": secrets.token_urlsafe(24)}
         provider.issued += tokens.values()

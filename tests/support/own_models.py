@@ -7,13 +7,13 @@ NOT_A_FACTORY = 3
 
 
 def tiny(width: int = 8, channels: int = 3) -> nn.Module:
-    """A convolution, a mean over places, and a head of ten classes."""
+    """Return a convolution, a mean over pixels, and a head with ten classes."""
     layers = nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
 def enlarging() -> nn.Module:
-    """A mean over images that are enlarged 16 times, which takes 3 x 256 numbers per pixel on every machine."""
+    """Return a mean over images that are enlarged 16 times: it needs 3 x 256 numbers per input pixel on any machine."""
     return nn.Sequential(nn.Upsample(scale_factor=16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10))
 
 
@@ -26,7 +26,7 @@ class Parts:
 
 
 def of_values() -> nn.Module:
-    """A module whose size depends on values, which tensors on meta do not have."""
+    """Return a module whose size depends on values, which tensors on meta do not have."""
     return nn.Linear(int(torch.ones(3).sum().item()), 1)
 
 

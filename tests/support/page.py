@@ -1,4 +1,4 @@
-"""What tests of pages share: a small catalogue, stored runs, and a way to open a page."""
+"""Helpers for tests of pages: a small catalogue, stored runs, and functions that open pages."""
 
 import json
 from collections import defaultdict
@@ -34,7 +34,7 @@ from engine.store import queue as queueing
 from pages.shared import history
 
 PATIENCE_S = 120
-"""Wait at most so long for a page: a loaded machine draws the largest one within it."""
+"""Wait at most this many seconds for a page. A loaded machine draws the largest one in this time."""
 
 CATALOGUE = """library,model,family,image_size,context_length,mparams,gmacs,gflops,macts,weights_mb,\
 inference_peak_mb,complete,uncounted,notes,status,error
@@ -48,28 +48,28 @@ timm,broken,oddity,1024,,,,,,,,True,{},[],error,RuntimeError: **no** <b>way</b>
 """
 
 
-# Each AppTest would read the metadata of all installed packages again, 0.14 s.
+# Cached, because each AppTest would read the metadata of all installed packages again, which takes 0.14 s.
 manifest_scanner.scan_component_manifests = cache(manifest_scanner.scan_component_manifests)
 Q = TypeVar("Q", bound=Question)
 
 
 class Answering:
-    """As `engine.jobs.answers.Answers`; a test gives the answer, by the future of a kind of question."""
+    """Replaces `engine.jobs.answers.Answers`. A test sets the answer in the future of a kind of question."""
 
     def __init__(self) -> None:
         self.asked: list[Question] = []
         self.futures: defaultdict[str, Future[dict[str, Any]]] = defaultdict(Future)
-        """By the name of the question."""
+        """The future of each kind of question, by the question's name."""
 
     def start(self) -> None:
-        """There is no process to start."""
+        """Do nothing: there is no process to start."""
 
     def ask(self, question: Question) -> "Future[dict[str, Any]]":
         self.asked.append(question)
         return self.futures[question.name]
 
     def asked_of(self, kind: type[Q]) -> list[Q]:
-        """The questions of one kind."""
+        """Return the questions of one kind that were asked so far."""
         return [question for question in self.asked if isinstance(question, kind)]
 
     def latest(self, question: Question) -> "Future[dict[str, Any]] | None":
@@ -78,7 +78,7 @@ class Answering:
 
 
 def write_catalogue(folder: Path) -> Path:
-    """A catalogue of seven rows, one incomplete and one failed."""
+    """Write a catalogue of seven rows, one incomplete and one failed, and return its folder."""
     folder.mkdir()
     lines = CATALOGUE.splitlines(keepends=True)
     for library in ("open_clip", "timm"):
@@ -90,12 +90,12 @@ def write_catalogue(folder: Path) -> Path:
 
 
 def charts(app: AppTest) -> list[dict[str, Any]]:
-    """What is drawn of each chart on the page: data, layout, and what it is said to show."""
+    """Return the content of each chart on the page: data, layout, and its text for screen readers."""
     return [json.loads(sent.partition(b"\n")[2]) for sent in _sent(app, "chart")]
 
 
 def verbatim(app: AppTest) -> list[str]:
-    """Commands and logs on the page."""
+    """Return the commands and logs on the page."""
     return [sent.decode() for sent in _sent(app, "verbatim")]
 
 
@@ -104,7 +104,7 @@ def _sent(app: AppTest, component: str) -> list[bytes]:
 
 
 def open_page(path: str = "", **query: str | list[str]) -> AppTest:
-    """The app at one of its pages, such as `profile/page.py`; the default page without a path."""
+    """Open the app at a page such as `profile/page.py`, or at its default page. query: the address's parameters."""
     app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=PATIENCE_S)
     if path:  # AppTest.switch_page needs the default page drawn first
         folder = path.partition("/")[0]
@@ -116,29 +116,29 @@ def open_page(path: str = "", **query: str | list[str]) -> AppTest:
 
 
 def followed(app: AppTest, label: str) -> AppTest:
-    """The page that a link of this name leads to; where there are several, they lead to the same."""
+    """Follow the link with this label, and return its page. Several such links must lead to the same page."""
     links = [element.proto for element in app.get("page_link") if element.proto.label == label]
-    ((page, asked),) = {(link.page, link.query_string) for link in links}
+    ((page, query_string),) = {(link.page, link.query_string) for link in links}
     folder = {"runs": "history"}.get(page, page)
-    query = {name: values if len(values) > 1 else values[0] for name, values in parse_qs(asked).items()}
+    query = {name: values if len(values) > 1 else values[0] for name, values in parse_qs(query_string).items()}
     return open_page(f"{folder}/page.py", **query)
 
 
 def unfold(app: AppTest, label: str, *, unfolded: bool = True) -> AppTest:
-    """The page once the part whose label begins so is unfolded, or folded away again."""
-    (fold,) = [part for part in app.get("expander") if part.label.startswith(label)]
-    app.session_state[fold.proto.id.split("-", 2)[2]] = unfolded  # $$ID-<digest>-<key>
+    """Expand the section whose label begins with `label`, or collapse it, and return the page."""
+    (expander,) = [element for element in app.get("expander") if element.label.startswith(label)]
+    app.session_state[expander.proto.id.split("-", 2)[2]] = unfolded  # $$ID-<digest>-<key>
     return app.run()
 
 
 def further(app: AppTest, group: str, *, shown: bool = True) -> AppTest:
-    """The page once a group of its form's further settings is chosen, or not any more."""
-    (offered,) = [pills for pills in app.pills if pills.label.startswith("Further settings") and group in pills.options]
-    return (offered.select(group) if shown else offered.unselect(group)).run()
+    """Show or hide a group of the form's further settings, and return the page."""
+    (groups,) = [pills for pills in app.pills if pills.label.startswith("Further settings") and group in pills.options]
+    return (groups.select(group) if shown else groups.unselect(group)).run()
 
 
 def texts(app: AppTest) -> str:
-    """All that a reader can read outside of tables and charts."""
+    """Return all text on the page outside of tables and charts."""
     kinds = (app.title, app.header, app.caption, app.markdown, app.text, app.error, app.warning, app.info)
     return "\n".join([*(str(element.value) for elements in kinds for element in elements), *verbatim(app)])
 
@@ -167,7 +167,7 @@ ENVIRONMENT = Environment(
 def events(
     rows: Iterable[Row], total: int, environment: Environment = ENVIRONMENT
 ) -> list[Environment | Progress | Row]:
-    """What a task yields for such rows."""
+    """Return the events that a task yields for these rows."""
     out: list[Environment | Progress | Row] = [environment]
     for done, row in enumerate(rows):
         out += [Progress(done=done, total=total, note=row.model), row]
@@ -175,12 +175,12 @@ def events(
 
 
 def queue(store: Store, *models: str, **fields: object) -> int:
-    """A queued profile run that no scheduler knows of."""
+    """Queue a profile without waking a scheduler, and return its run id."""
     return store.enqueue(ProfileSpec.model_validate({"models": models, **fields}))
 
 
 def benchmark_row(model: str, variant: str = "eager", **figures: object) -> BenchmarkRow:
-    """A row of three processes with 30 samples. A variant other than eager is compared with eager."""
+    """Return a row of three processes with 30 samples. A variant other than eager is compared with eager."""
     known: dict[str, object] = {
         **{"library": "timm", "model": model, "family": "resnet", "mode": "inference", "variant": variant},
         **{"device": "cpu", "device_name": "a cpu", "threads": 2, "batch_size_requested": "8", "batch_size": 8},
@@ -196,7 +196,7 @@ def benchmark_row(model: str, variant: str = "eager", **figures: object) -> Benc
 
 
 def write_samples(run_dir: Path, row: BenchmarkRow, **variants: list[list[float]]) -> None:
-    """The file that a task keeps. variants: of each, per process, the ms of every round's sample."""
+    """Write a task's file of samples. variants: the samples in ms of each variant, one list per process."""
     path = run_dir / row.samples_file
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ["process,mode,variant,round,calls,forward_ms,backward_ms,optimizer_ms"]
@@ -207,7 +207,7 @@ def write_samples(run_dir: Path, row: BenchmarkRow, **variants: list[list[float]
 
 
 def finish(store: Store, run_id: int, rows: list[Row], environment: Environment = ENVIRONMENT) -> None:
-    """Do a queued run as a worker would, with these rows."""
+    """Finish a queued run with these rows, as a worker would."""
     attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
     assert attempt
     attempts.begin(store.database, attempt)
@@ -221,8 +221,8 @@ def calibrated_by_hand(store: Store, **figures: object) -> None:
     counted = work.read(ROOT / "data" / "catalog")
     spec = estimates.calibration(counted)
     known = devices.find(devices.shipped(), "i7")
-    own = counted.reset_index().drop_duplicates("name").set_index(work.KEY)
-    latency = devices.estimate(known, own, 1)["latency_ms"]
+    default_sizes = counted.reset_index().drop_duplicates("name").set_index(work.KEY)
+    latency = devices.estimate(known, default_sizes, 1)["latency_ms"]
     latency *= [1.9 + 0.2 * (place % 2) for place in range(len(latency))]
     rows = [
         benchmark_row(
@@ -237,12 +237,12 @@ def calibrated_by_hand(store: Store, **figures: object) -> None:
 
 
 def queue_benchmark(store: Store, *models: str, **fields: object) -> int:
-    """A queued benchmark that no scheduler knows of."""
+    """Queue a benchmark without waking a scheduler, and return its run id."""
     return store.enqueue(BenchmarkSpec.model_validate({"models": models, **fields}))
 
 
 def recurrent_row(runner: str, **figures: object) -> RecurrentRow:
-    """A row of three processes with 30 samples. A runner other than aten is compared with aten."""
+    """Return a row of three processes with 30 samples. A runner other than aten is compared with aten."""
     known: dict[str, object] = {
         **{"library": RUNNERS[runner].library, "model": runner, "family": RUNNERS[runner].family},
         **{"network": RUNNERS[runner].network, "device": "cpu", "device_name": "a cpu", "threads": 2},
@@ -265,9 +265,9 @@ def recurrent_row(runner: str, **figures: object) -> RecurrentRow:
 def write_recurrent_samples(
     run_dir: Path, row: RecurrentRow, **runners: tuple[list[list[float]], list[list[float]]]
 ) -> None:
-    """The file that a task keeps. runners: of each, forward and backward, per process, the ms of every round's sample.
+    """Write a task's file of samples. runners: forward and backward samples in ms of each runner, one list per process.
 
-    No samples backward make a runner that goes forward only.
+    An empty backward list makes a runner that has only a forward pass.
     """
     path = run_dir / row.samples_file
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -281,10 +281,10 @@ def write_recurrent_samples(
 
 
 def queue_recurrent(store: Store, **fields: object) -> int:
-    """A queued timing of recurrent layers that no scheduler knows of."""
+    """Queue a timing of recurrent layers without waking a scheduler, and return its run id."""
     return store.enqueue(RecurrentSpec.model_validate(fields))
 
 
 def ticked(app: AppTest) -> list[str]:
-    """The presets that the fields agree with."""
+    """Return the labels of the presets that match the present fields."""
     return [button.label for button in app.button if "_preset_" in (button.key or "") and button.icon]

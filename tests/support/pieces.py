@@ -1,4 +1,4 @@
-"""Work for processes of their own, in a module that imports nothing heavy."""
+"""Work for worker processes in tests. Imports nothing heavy."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def square(folder: Path, number: int) -> int:
-    """Die at 3 in the first process that comes to it, and at 5 in every process."""
+    """Return the square of a number. The process is killed at every 5, and at 3 if none was killed before."""
     if number == 5 or (number == 3 and not (folder / "seen").exists()):
         (folder / "seen").touch()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Ratios of timings by hand, for tests of what the engine says of them."""
+"""Independent calculation of ratios of timings, to test the engine's."""
 
 from collections.abc import Sequence
 from math import exp, log, sqrt

@@ -31,7 +31,7 @@ class Cluster:
         """Start the head. environment: additional variables of every node, as a service's environment file has them."""
         self._folder = folder
         self.variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
-        # no variables of the test but these, so that it does not take a node for a process of ours
+        # without the test's other variables, so that a search for our processes by variables does not find the nodes
         self._environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **self.variables, **environment}
         self._gcs, dashboard = free_port(), free_port()
         self.drivers = self.variables | {"RAY_ADDRESS": f"127.0.0.1:{self._gcs}"}
@@ -51,27 +51,27 @@ class Cluster:
         )
 
     def add_node(self, **variables: str) -> None:
-        """Start a node that says it has two GPUs of a type. Ray reserves them without looking for them.
+        """Start a node that reports two GPUs. Ray reserves them without checking that they exist.
 
-        variables: of its environment, in place of those of all nodes.
+        variables: environment variables that replace those of all nodes.
         """
         gpus = ["--num-gpus", "2", "--labels", "ray.io/accelerator-type=H100"]
-        once = ["--include-log-monitor", "false"]  # one on each machine, or a driver gets every line twice
+        once = ["--include-log-monitor", "false"]  # only one monitor per machine, or a driver gets every line twice
         variables = {"TEST_HOST_NAME": f"node-{len(self.nodes)}"} | variables
         self._start("--address", f"127.0.0.1:{self._gcs}", "--num-cpus", "3", *gpus, *once, **variables)
 
     def kill_node(self, number: int) -> None:
         """End a node as a power cut does: all its processes at once."""
         process = psutil.Process(self.nodes[number].pid)
-        for one in [process, *process.children(recursive=True)]:
+        for member in [process, *process.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):  # it ended with its parent
-                one.send_signal(signal.SIGKILL)
+                member.send_signal(signal.SIGKILL)
         self.nodes[number].wait()
 
     def _start(self, *arguments: str, **variables: str) -> None:
-        small = ["--object-store-memory", "80000000", "--block"]
+        options = ["--object-store-memory", "80000000", "--block"]
         agent = ["--dashboard-agent-listen-port", str(free_port())]  # takes jobs; other clusters here have the default
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, *agent, *small]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, *agent, *options]
         with (self._folder / f"node-{len(self.nodes)}.log").open("wb") as log:
             environment = self._environment | variables
             started = subprocess.Popen(command, cwd=self._folder, env=environment, stdout=log, stderr=log)

@@ -1,4 +1,4 @@
-"""A browser tab without a browser: Streamlit's WebSocket protocol, as far as opening a page and its ticks need it."""
+"""A browser tab without a browser: the part of Streamlit's WebSocket protocol that opens and polls a page."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.asyncio.client import ClientConnection, connect
 
 PATIENCE_S = 120
-"""Wait at most so long for a message: a loaded machine draws the largest page within it."""
+"""Wait at most this many seconds for a message. A loaded machine draws the largest page in this time."""
 
 
 @dataclass
@@ -24,9 +24,9 @@ class Tab:
     ticks: dict[str, float] = field(default_factory=dict)
     """Seconds between two runs of each fragment that has `run_every`."""
     waits_s: list[float] = field(default_factory=list)
-    """How long each answer to a tick took."""
+    """Seconds until each answer to a tick."""
     fields: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """The id of each text field, and of the fragment that it is in, by label."""
+    """The id of each text field and of its fragment, by label."""
     _script: str = ""
     """The hash of the page's script, once the server has sent it."""
 
@@ -45,7 +45,7 @@ class Tab:
             await self._finished()
 
     async def tick(self, seconds: float) -> None:
-        """Keep the page open for so long: request each fragment at its interval, whether or not it has answered.
+        """Keep the page open for `seconds`, and request each fragment at its interval, whether or not it has answered.
 
         A browser does the same; the server merges requests for a fragment that still waits. Errors: TimeoutError when
         the last requests stay without an answer, and those of `_finished`.
@@ -92,7 +92,7 @@ class Tab:
     async def _finished(self) -> int:
         """Read until a run ends, and return how: a member of ForwardMsg.ScriptFinishedStatus.
 
-        A tick whose successor waits already ends as FINISHED_EARLY_FOR_RERUN, with everything drawn. Errors:
+        A tick with a waiting successor ends as FINISHED_EARLY_FOR_RERUN, with everything drawn. Errors:
         RuntimeError when the page is missing or shows an exception.
         """
         while True:
@@ -115,14 +115,10 @@ class Tab:
 
 @asynccontextmanager
 async def open_tab(url: str, address: str) -> AsyncIterator[Tab]:
-    """A session of the server at `url` that shows the page at `address`, such as `/run?run=7`; closed afterwards."""
+    """Open a session that shows the page at `address`, such as `/run?run=7`, and close it afterwards."""
     socket_url = f"{url.replace('http', 'ws', 1)}/_stcore/stream"
-    options = {
-        "max_size": None,
-        "max_queue": None,
-        "compression": None,
-        "ping_interval": None,
-    }  # a browser sends no pings
+    # a browser sends no pings
+    options = {"max_size": None, "max_queue": None, "compression": None, "ping_interval": None}
     async with connect(socket_url, subprotocols=["streamlit"], **options) as socket:
         tab = Tab(socket, address)
         await tab.draw()

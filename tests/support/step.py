@@ -12,24 +12,24 @@ Batch = tuple[Tensor, Tensor]
 
 
 def clip(seed: int = 0, vision: dict[str, Any] | None = None, **more: Any) -> Any:
-    """One with a ViT, or with the image tower asked for; the same weights for the same seed."""
+    """Return a CLIP with the image tower `vision`, by default a ViT. The same seed gives the same weights."""
     torch.manual_seed(seed)
     return open_clip.CLIP(embed_dim=16, vision_cfg=vision or VISION, text_cfg=TEXT, output_dict=True, **more)
 
 
 def coca() -> Any:
-    """One that also writes captions."""
+    """Return a CoCa, which also writes captions."""
     torch.manual_seed(0)
     pooled = {"attentional_pool": True, "attn_pooler_queries": 4, "attn_pooler_heads": 2, "output_tokens": True}
     text = TEXT | {"embed_cls": True, "output_tokens": True}
     model = open_clip.CoCa(16, {**TEXT, "attn_pooler_heads": 2}, text, VISION | pooled)
-    # open_clip leaves it as the memory that it finds
+    # open_clip leaves this weight uninitialised
     nn.init.normal_(model.text_decoder.text_projection, std=0.25)
     return model
 
 
 def batches(count: int, size: int = 6, image_size: int = 16) -> list[Batch]:
-    """So many, the same every time."""
+    """Return `count` batches of images and texts, the same at every call."""
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(count, size, 3, image_size, image_size, generator=generator)
     return list(zip(images, torch.randint(1, 32, (count, size, 8), generator=generator), strict=True))

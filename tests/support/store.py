@@ -1,4 +1,4 @@
-"""A store with as many runs and rows as one likes, written in bulk: for tests of filters and for the benchmark."""
+"""Fill a store with any number of runs and rows in bulk, for tests of filters and for benchmarks."""
 
 import json
 import random
@@ -28,17 +28,19 @@ WEIGHTS = {"profile": 40, "benchmark": 30, "recurrent": 10, "device": 5, "train"
 STATES = {State.FINISHED: 90, State.FAILED: 6, State.CANCELLED: 4}
 ERRORS = ("RuntimeError: CUDA out of memory", "ValueError: 100% of the images_are broken", "killed by SIGKILL")
 BATCH = 2000
+"""Runs per transaction."""
 PLACE = "@MODEL@"
+"""Stands for the model in a template of a row."""
 NOW = 1_795_000_000.0
 DEFAULTS = {column.name: column.default.arg for column in runs.c if column.default}
 SPECS = 400
-"""Different requests; building each anew would take longer than storing it."""
+"""Number of different requests. Runs share them, because building a request takes longer than storing it."""
 
 
 def fill(store: Store, count: int, rows_each: int, seed: int = 0) -> float:
-    """Add so many runs that have ended, with so many rows each; answers how many seconds that took.
+    """Add `count` ended runs with `rows_each` rows each, and return the seconds that it took.
 
-    What is written is what runs would have written, by the same functions, in transactions of BATCH runs.
+    The values come from the functions that store real runs.
     """
     begin, rng, templates = time.perf_counter(), random.Random(seed), _templates()
     requests = [_spec(rng) for _ in range(min(count, SPECS))]
@@ -48,17 +50,17 @@ def fill(store: Store, count: int, rows_each: int, seed: int = 0) -> float:
     for first in range(last + 1, last + 1 + count, BATCH):
         with store.database.write() as connection:
             if store.database.sqlite:
-                connection.exec_driver_sql("PRAGMA cache_size = -400000")  # a transaction fits
+                connection.exec_driver_sql("PRAGMA cache_size = -400000")  # 400 MB, so that a transaction fits
             ids = range(first, min(first + BATCH, last + 1 + count))
-            _write(connection, (_Made(rng, run_id, rng.choice(prepared), templates, rows_each) for run_id in ids))
+            _write(connection, (_RandomRun(rng, run_id, rng.choice(prepared), templates, rows_each) for run_id in ids))
             if not store.database.sqlite:
-                for table in ("runs", "attempts"):  # numbers that were given are not given again
+                for table in ("runs", "attempts"):  # the next ids follow these
                     connection.exec_driver_sql(f"SELECT setval('{table}_id_seq', {ids[-1]})")
             mark_change(connection)
     return time.perf_counter() - begin
 
 
-def _write(connection: Connection, made: "Iterator[_Made]") -> None:
+def _write(connection: Connection, made: "Iterator[_RandomRun]") -> None:
     lines: dict[Table, list[dict[str, Any]]] = {
         table: [] for table in (runs, attempts, rows, run_models, run_results, run_texts, run_tags, artifacts, metrics)
     }
@@ -67,13 +69,14 @@ def _write(connection: Connection, made: "Iterator[_Made]") -> None:
             lines[table] += values
     for table, values in lines.items():
         if values:
+            # plain SQL, three times as fast as SQLAlchemy's insert
             marks = ", ".join("?" if connection.dialect.name == "sqlite" else "%s" for _ in values[0])
             insertion = f"INSERT INTO {table.name} ({', '.join(values[0])}) VALUES ({marks})"
-            connection.exec_driver_sql(insertion, [tuple(line.values()) for line in values])  # three times as quick
+            connection.exec_driver_sql(insertion, [tuple(line.values()) for line in values])
 
 
-class _Made:
-    """One run: what it holds is drawn when it is made."""
+class _RandomRun:
+    """A run with random values."""
 
     def __init__(
         self, rng: random.Random, run_id: int, prepared: Any, templates: dict[str, list[str]], rows_each: int
@@ -135,7 +138,7 @@ def _spec(rng: random.Random) -> Spec:
 
 
 def _templates() -> dict[str, list[str]]:
-    """Rows as they are stored, by kind, of a model that is filled in."""
+    """Return stored rows by kind of run, with PLACE instead of a model."""
     shared: dict[str, Any] = {"library": "timm", "model": PLACE, "device": "cpu"}
     rates = {"operation": "matmul", "size": 4096, "gflop_per_s": 900.0, "latency_ms": 150.0, "threads": 2, "samples": 9}
     made: list[Row] = [
@@ -156,7 +159,7 @@ def _templates() -> dict[str, list[str]]:
 
 
 def table_pages(path: Path, table: str) -> list[slice]:
-    """The bytes of a SQLite file that hold a table: its root, then, unless the root holds the rows, its other pages."""
+    """Return the byte ranges of a table in a SQLite file: its root page, then its other pages, if it has several."""
     with closing(sqlite3.connect(path)) as connection:
         (size,) = connection.execute("PRAGMA page_size").fetchone()
         (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()

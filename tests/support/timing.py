@@ -1,4 +1,4 @@
-"""Clocks that are wound by hand, and a device whose work lands while the host goes on."""
+"""A simulated clock, and a simulated device that works asynchronously while the host goes on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ PLAN = Plan()
 
 @dataclass
 class Clock:
-    """Advances when told, and by what reading it costs."""
+    """A clock that advances by the simulated work, and by `reading_s` at each reading."""
 
     now: float = 0.0
     reading_s: float = 0.0
@@ -40,13 +40,13 @@ def subject(name: str, phase: Callable[[], object], **more: object) -> Subject:
 
 @dataclass
 class Device:
-    """Does queued work in turn, each for its own time, while the host launches more. Both begin at 0 s."""
+    """Does queued work one after the other while the host launches more. Both begin at 0 s."""
 
     launch_s: float = 0.0
-    """What launching costs the host."""
+    """Seconds of the host per launch."""
     host: float = 0.0
     done: float = 0.0
-    """When all work queued so far has landed."""
+    """The time at which all work queued so far is done."""
 
     def launch(self, seconds: float) -> Callable[[], None]:
         def call() -> None:
@@ -71,7 +71,7 @@ class Device:
 
 @dataclass
 class DeviceEvent:
-    """Noted in the queue, between the work."""
+    """An event in the queue, which takes the time at which the work before it is done."""
 
     device: Device
     at: float = -1.0

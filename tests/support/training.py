@@ -20,14 +20,17 @@ TINY = {
 
 
 def tiny(**fields: Any) -> TrainSpec:
-    """4 steps per epoch of 8 pairs, two epochs."""
-    given = {"samples": 40, "batch_size": 8, "epochs": 2, "log_every_n_steps": 1, "tensorboard": False}
-    given |= {"val_at_start": False} | fields
-    return TrainSpec.model_validate({"model": "config:tiny", "configs": {"tiny": TINY}} | given)
+    """Return the spec of a training of two epochs, with 4 steps of 8 pairs each."""
+    defaults = {"samples": 40, "batch_size": 8, "epochs": 2, "log_every_n_steps": 1, "tensorboard": False}
+    defaults |= {"val_at_start": False}
+    return TrainSpec.model_validate({"model": "config:tiny", "configs": {"tiny": TINY}} | defaults | fields)
 
 
 def captioned(folder: Path, count: int = 12, caption: str = "scan {index} of the digit {digit}") -> Path:
-    """A CSV of digits as PNG files with captions, by default different ones. caption: may name {parity} too."""
+    """Write a CSV of digits as PNG files with captions, and return its path.
+
+    caption: pattern with {index}, {digit} and {parity}; by default all captions differ.
+    """
     digits = datasets.open_pairs("digits")
     lines = ["filepath,title"]
     for index in range(count):
@@ -39,7 +42,7 @@ def captioned(folder: Path, count: int = 12, caption: str = "scan {index} of the
 
 
 def training(spec: TrainSpec, folder: Path) -> Training:
-    """Prepared in this process."""
+    """Prepare a training in this process."""
     return Training(prepare(spec, Place(device=spec.device), folder), folder, "here")
 
 
@@ -55,7 +58,7 @@ def train(spec: TrainSpec, folder: Path, steps: int | None = None) -> list[Event
 
 
 def close(events: Iterator[Event]) -> None:
-    """As the worker does."""
+    """Close the event generator of a task, as the worker does."""
     events.close()  # type: ignore[attr-defined]
 
 
@@ -65,5 +68,5 @@ def losses(events: list[Event]) -> list[tuple[int, float]]:
 
 
 def rows(events: list[Event]) -> list[TrainRow]:
-    """A row per epoch."""
+    """Return the rows of a training, one per epoch."""
     return [event for event in events if isinstance(event, TrainRow)]
