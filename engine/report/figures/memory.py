@@ -102,13 +102,8 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, limits: dict[str, fl
     for device, gb in limits.items():
         drawn.add_hline(y=gb, line={"color": GREY, "dash": "dash", "width": 1.2})
         label = f"{text(device)} has {digits(gb)} GB"
-        position = {
-            "x": 0,
-            "xref": "x domain",
-            "xanchor": "left",
-            "y": np.log10(gb),
-            "yanchor": "bottom",
-        }  # on a log axis
+        # on a log axis, y is an exponent
+        position = {"x": 0, "xref": "x domain", "xanchor": "left", "y": np.log10(gb), "yanchor": "bottom"}
         drawn.add_annotation(text=label, showarrow=False, font={"size": 11}, **position)
     drawn.update_layout(height=380, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="memory")
     drawn.update_xaxes(title_text="Batch size", type="log", tickvals=list(BATCHES))

@@ -54,7 +54,7 @@ def bars(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
 
 
 def _ends(row: Mapping[Any, Any], part: str) -> tuple[float, float]:
-    """Return the medians of the fastest and the slowest process in ms. Both are the overall median without them."""
+    """Return the lowest and the highest median of a process in ms, or the overall median for both."""
     medians = process_medians(row[f"{part}_process_medians_ms"]) or [row[f"{part}_ms"]]
     return min(medians), max(medians)
 
