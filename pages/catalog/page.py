@@ -100,7 +100,7 @@ chart(
     alt=f"{title(axes.y)} against {title(axes.x)} of {len(selected)} rows, {len(front)} on the Pareto front",
     selected=chosen,
     on_select=data.choose_rows,
-    height="max(640px - 60vw, clamp(280px, 40vh, 520px))",  # keeps rows of the table in view; on a phone, the legend
+    height="max(640px - 60vw, clamp(280px, 40vh, 520px))",  # leaves room for rows or, on a phone, the legend
     wide=None if axes.colour else scatter.WIDE,
     scrollZoom=True,
     toImageButtonOptions={"filename": "catalogue", "scale": 2},
@@ -127,9 +127,7 @@ results_table(
     selected=chosen,
     on_select=data.choose_rows,
     config={
-        "pretrained": st.column_config.TextColumn(
-            "Pretrained", width=170
-        ),  # shows the end of a tag, in which tags differ
+        "pretrained": st.column_config.TextColumn("Pretrained", width=170),  # wide, because tags differ in their end
         "family": st.column_config.TextColumn("Family", width=130),
         "flags": st.column_config.TextColumn("Flags", help=FLAGS_HELP, width="medium"),
         **({"measured": st.column_config.TextColumn("Source of the speed", width=270)} if filters.device else {}),
