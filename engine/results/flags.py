@@ -11,7 +11,7 @@ FLAGS: dict[Flag, str] = {
     "contended": "Other programs used the processors during the timing, or its threads had to wait.",
     "drifting": "The first and the last third of the samples differ by 2 % or more, and by more than noise explains: "
     "the model was still warming up, or slows down.",
-    "throttled": "The GPU held its clocks back for heat, power supply or hardware, or to below 75 % of their maximum.",
+    "throttled": "The GPU reduced its clocks for heat, power supply or hardware, or to below 75 % of their maximum.",
     "below_floor": "Fewer samples, seconds or processes were requested than a result to quote needs.",
 }
 """The meaning of each flag, as shown to users."""

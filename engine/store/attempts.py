@@ -130,13 +130,13 @@ def close(database: Database, attempt: Attempt, exit: Exit, cause: Cause, error:
         connection.execute(delete(slots).where(slots.c.attempt_id == attempt.token))
         active = (*_latest(attempt), runs.c.state.in_(ACTIVE))
         never_begun = exists().where(attempts.c.id == attempt.token, attempts.c.begun_at.is_(None))
-        has_tries = (runs.c.tries_left > 0) | literal(exit.host_lost)
-        may_retry = has_tries & (~(never_begun | literal(exit.host_lost)) | (runs.c.attempt < MOST_STARTS))
+        tries_left = runs.c.tries_left + case((never_begun, 0), else_=int(exit.host_lost))  # `begin` took one away
+        few_starts = ~(never_begun | literal(exit.host_lost)) | (runs.c.attempt < MOST_STARTS)
         if change_run(connection, *active, runs.c.cancel_requested, state=State.CANCELLED, ended_at=now):
             set_results(connection, attempt.run_id)
             return
-        queued = UNSTARTED | {"state": State.QUEUED, "attempt_id": None}
-        if cause == Cause.KILLED and change_run(connection, *active, may_retry, **queued):
+        queued = UNSTARTED | {"state": State.QUEUED, "attempt_id": None, "tries_left": tries_left}
+        if cause == Cause.KILLED and change_run(connection, *active, tries_left > 0, few_starts, **queued):
             return
         failed = {"state": State.FAILED, "cause": cause, "error": storable(error), "ended_at": now}
         if change_run(connection, *active, **failed):

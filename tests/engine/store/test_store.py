@@ -192,6 +192,16 @@ def test_a_lost_host_uses_up_no_try_but_not_for_ever(store: Store) -> None:
     assert (run.state, run.cause, run.error) == (State.FAILED, Cause.KILLED, "its node left the cluster")
 
 
+def test_a_lost_host_gives_its_try_back(store: Store) -> None:
+    run_id = store.enqueue(BenchmarkSpec(models=("timm:resnet18",), device="cpu"))  # a timing has two tries
+    for exit, state in ((Exit(host_lost=True), State.QUEUED), (Exit(), State.QUEUED), (Exit(), State.FAILED)):
+        attempt = queue.claim(store.database, HOST)
+        assert attempt is not None
+        attempts.begin(store.database, attempt)
+        attempts.close(store.database, attempt, exit, Cause.KILLED, "its process was killed")
+        assert store.run(run_id).state is state
+
+
 def test_one_key_is_one_run(store: Store) -> None:
     first = store.enqueue(spec(), key="click")
     assert store.enqueue(spec(), key="click") == first
