@@ -114,6 +114,10 @@ def _dialog(run_ids: Sequence[int]) -> None:
     if DONE in st.session_state:
         st.rerun()
     runs = [run for run_id in run_ids if (run := backend.find_run(run_id))]
+    if not runs:
+        st.text("These runs are deleted already.")
+        return
+    run_ids = [run.id for run in runs]  # another session may have deleted some
     active = [run for run in runs if not run.state.ended]
     if active:
         numbers = shortened([str(run.id) for run in active], MOST_NAMED)

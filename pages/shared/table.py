@@ -16,7 +16,7 @@ from engine.store import Run
 from pages.shared import backend
 
 HELP = {
-    "flags": "Conditions that limit what the timing shows. Select a row to read what each flag means.",
+    "flags": "Conditions that limit what the timing shows. Select the row in its run to read what each flag means.",
     "status": "ok, or why there are no values. The column `error` has the details.",
     "verdict": "Compares the 99 % interval of the speed-up with a margin of 2 %.",
     "baseline": "The row that the speed-up refers to.",
