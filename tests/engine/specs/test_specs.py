@@ -88,7 +88,7 @@ def test_each_process_of_a_training_holds_an_accelerator() -> None:
 def test_a_timing_holds_as_many_nodes_as_share_its_models() -> None:
     spec = BenchmarkSpec(models=("a", "b", "c"), device="cluster:gpu:H100", nodes=3)
     assert (spec.devices, spec.device_refusal) == (("cluster:gpu:H100",) * 3, "")
-    assert "on a cluster only, and cpu is here" in spec.model_copy(update={"device": "cpu"}).device_refusal
+    assert "on a cluster only, not on cpu" in spec.model_copy(update={"device": "cpu"}).device_refusal
 
 
 def test_a_spec_survives_its_json() -> None:
