@@ -34,11 +34,17 @@ def speeds(path: Path = SPEEDS) -> pd.DataFrame:
     `setup` names device, precision, compilation and torch version.
     """
     frame = read(path)
-    frame = frame[frame["memory_format"] == "contiguous"].sort_values("torch", kind="stable")
-    frame = frame.drop_duplicates(["model", "mode", "image_size", "device", "compiled"], keep="last")
+    frame = frame[frame["memory_format"] == "contiguous"]
+    frame = frame.sort_values("torch", kind="stable", key=lambda versions: versions.map(_numbers))
+    frame = frame.drop_duplicates(["model", "mode", "image_size", "device", "precision", "compiled"], keep="last")
     execution = frame["compiled"].map({True: "compiled", False: "eager"})
     frame["setup"] = frame["device"] + ", " + frame["precision"] + ", " + execution + ", torch " + frame["torch"]
     return frame
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, by which 2.10 comes after 2.9."""
+    return tuple(map(int, version.split(".")))
 
 
 def setups(published: pd.DataFrame, rows: Sequence[BenchmarkRow]) -> list[str]:

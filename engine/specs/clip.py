@@ -33,6 +33,11 @@ MOST_DEFAULT_WORKERS = 8
 SAME_PAIRS = ("data", "data_kind", "csv_class_key", "json_split", "samples", "val_fraction", "classes", "templates")
 """Fields that must be equal for two runs to use the same pairs and classes."""
 
+FILE_FIELDS = (
+    *("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key", "csv_class_separator", "json_split"),
+)
+"""Fields that say how to read a file of pairs."""
+
 DataKind = Literal["auto", "digits", "synthetic", "csv", "folder", "webdataset", "parquet", "coco"]
 JsonSplit = Literal["auto", "train", "val", "test"]
 ClipPrecision = Literal["fp32", "bf16", "fp16", "amp", "amp_bf16"]
@@ -204,6 +209,14 @@ def registered(*models: str) -> tuple[ModelName, ...]:
 def split_sources(data: str) -> list[str]:
     """Return the sources of mixed data, which are separated by `::`."""
     return [part.strip() for part in data.split("::") if part.strip()]
+
+
+def unused_of_data(*data: str) -> dict[str, str]:
+    """Return the reason why a field of FILE_FIELDS has no effect, by field name; empty if any of the data is a file."""
+    sources = [source for text in data for source in split_sources(text)]
+    if any(source not in EMBEDDED for source in sources):
+        return {}
+    return dict.fromkeys(FILE_FIELDS, f"the data are {' and '.join(dict.fromkeys(sources))}, not a file")
 
 
 def short_name(path: str) -> str:

@@ -23,6 +23,7 @@ from engine.specs.clip import (
     same_sources,
     short_name,
     split_lines,
+    unused_of_data,
 )
 from engine.specs.timed import Threads, split_words
 
@@ -194,7 +195,8 @@ class EvaluateSpec(ClipFields, Spec):
     def unused(self) -> dict[str, str]:
         fields = {"retrieval": ("recall_k",), "linear-probe": ("probe_data", "shots", "probe_c")}
         absent = {task: names for task, names in fields.items() if task not in self.tasks}
-        return {name: f"the tasks do not include {task}" for task, names in absent.items() for name in names}
+        reasons = {name: f"the tasks do not include {task}" for task, names in absent.items() for name in names}
+        return reasons | unused_of_data(*self.sources, self.probe_data)
 
     @property
     def pace(self) -> tuple[object, ...]:

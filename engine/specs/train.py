@@ -17,6 +17,7 @@ from engine.specs.clip import (
     registered,
     short_name,
     split_sources,
+    unused_of_data,
     warmup_steps,
 )
 from engine.specs.timed import Threads
@@ -267,6 +268,7 @@ class TrainSpec(ClipFields, Spec):
             reasons |= dict.fromkeys(cooldown, f"the scheduler is {self.lr_scheduler}, not const-cooldown")
         if not self.wandb:
             reasons |= dict.fromkeys(("wandb_project_name", "wandb_name", "wandb_notes"), "wandb is off")
+        reasons |= unused_of_data(self.data, self.val_data, self.zeroshot_data)
         return reasons
 
     @property

@@ -124,6 +124,7 @@ def test_a_default_that_follows_from_a_wrong_value_is_no_second_error(capsys: py
         ("train --opt timm/lamb --momentum 0.9", ""),
         ("evaluate --tasks zeroshot --recall-k 3", "--recall-k has no effect: the tasks do not include retrieval"),
         ("evaluate --tasks linear-probe --shots 3", ""),
+        ("train --csv-img-key image", "--csv-img-key has no effect: the data are digits, not a file"),
     ],
 )
 def test_a_flag_without_effect_is_named(

@@ -181,11 +181,31 @@ def test_published_speeds_are_joined_by_model_size_and_mode() -> None:
     assert "GPU, amp" in figure.data[0].hovertemplate
 
 
+def test_of_published_speeds_those_of_the_newest_torch_are_kept_for_each_precision(tmp_path: Path) -> None:
+    lines = [
+        "model,mode,image_size,batch_size,samples_per_s,step_time_ms,device,precision,memory_format,compiled,torch"
+    ]
+    for precision, version, rate in (
+        ("amp", "2.10.0", 3),
+        ("amp", "2.9.1", 2),
+        ("amp", "1.12", 1),
+        ("fp32", "2.9.1", 1),
+    ):
+        lines.append(f"resnet18,inference,224,64,{rate},9,GPU,{precision},contiguous_format,False,{version}")
+    path = tmp_path / "speeds.csv"
+    path.write_text("\n".join(lines))
+    kept = published_speeds.speeds(path)
+    assert dict(zip(kept["setup"], kept["samples_per_s"], strict=True)) == {
+        "GPU, amp, eager, torch 2.10.0": 3,
+        "GPU, fp32, eager, torch 2.9.1": 1,
+    }
+
+
 def test_shipped_speeds_name_their_device_precision_and_torch() -> None:
     speeds = published_speeds.speeds()
     known = speeds[(speeds["model"] == "resnet18") & (speeds["image_size"] == "224")]
     assert not known.empty
-    assert not speeds.duplicated(["model", "mode", "image_size", "device", "compiled"]).any()
+    assert not speeds.duplicated(["model", "mode", "image_size", "device", "precision", "compiled"]).any()
     assert all(setup.count(", ") == 3 and "torch" in setup for setup in speeds["setup"].unique())
     assert "Intel" in published_speeds.setups(speeds, [benchmark_row("resnet18")])[0]
     assert "NVIDIA" in published_speeds.setups(speeds, [benchmark_row("resnet18", device="cuda:0")])[0]
