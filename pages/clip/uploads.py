@@ -13,14 +13,14 @@ from engine.datasets.kinds import recognise
 from engine.datasets.uploads import Kept, forget, kept
 from engine.specs import Refused
 from engine.specs.clip import EMBEDDED, short_name
-from engine.store import Role, uploads
+from engine.store import ACTIVE, ENDED, Filter, Role, State, uploads
 from pages.shared import backend
 from pages.shared.form import spec_form
 from pages.shared.rerun import fold
 from pages.shared.text import show_error, size
 
 MOST_CHECKED = 1000
-"""Maximum number of runs per kind that are checked for the use of an upload before it is deleted."""
+"""Maximum number of unfinished and of ended runs that are checked for the use of an upload before it is deleted."""
 
 
 def folder() -> Path:
@@ -91,8 +91,9 @@ def _draw_upload(prefix: str, upload: Kept) -> None:
 def _confirm(prefix: str, upload: Kept) -> None:
     """Draw the confirmation dialog, with the runs that used the upload."""
     st.text(f"{short_name(str(upload.folder))}, {size(upload.size / 1e9)}")
-    kinds = (backend.store().runs(kind=kind, limit=MOST_CHECKED) for kind in ("train", "evaluate"))
-    runs = [run for run in chain(*kinds) if _reads(run.spec, upload)]
+    filters = (Filter(kinds=("train", "evaluate"), states=states) for states in ((State.QUEUED, *ACTIVE), ENDED))
+    found = (backend.store().find(wanted, limit=MOST_CHECKED) for wanted in filters)
+    runs = [run for run in chain(*found) if _reads(run.spec, upload)]
     if active := [run for run in runs if not run.state.ended]:
         st.warning(f"Run {active[0].id} still uses it. Wait until it ends, or cancel it.", icon=":material/lock:")
     elif runs:

@@ -20,6 +20,7 @@ from engine.specs.questions import Augment, Export, Match, Outlook
 from engine.specs.train import TrainSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
+from pages.clip import uploads
 from pages.clip.curves import FOLDED
 from pages.shared import rerun
 from pages.shared.form import link as form_link
@@ -550,9 +551,11 @@ def test_an_earlier_upload_is_offered_again_and_can_be_deleted(settings: Setting
     assert str(pets) not in open_page(PAGE).selectbox(key="train_data").options
 
 
-def test_an_upload_that_a_run_reads_is_not_deleted(store: Store) -> None:
+def test_an_upload_that_a_run_reads_is_not_deleted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "MOST_CHECKED", 1)
     pets = upload(open_page(PAGE), "pets")
     queue_train(store, data=str(pets), data_kind="folder")
+    store.request_cancel(queue_train(store))  # a newer run, which has ended
     app = unfold(open_page(PAGE), "Uploads: 1")
     app.button(key=f"train_kept_{pets.name}_delete").click().run()
     assert "Run 1 still uses it" in texts(app)
