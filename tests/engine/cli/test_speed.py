@@ -59,7 +59,7 @@ def test_a_file_of_batch_sizes_is_part_of_the_request(
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        ("--format dynamo", "--format dynamo has a row per variant after the first one, and eager is the only one"),
+        ("--format dynamo", "--format dynamo has one row per variant after the first, and eager is the only variant"),
         ("--device cuda:77", "this machine has no device 'cuda:77'"),
     ],
 )

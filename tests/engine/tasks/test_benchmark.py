@@ -166,7 +166,7 @@ def test_a_later_attempt_times_only_what_is_missing(tmp_path: Path, monkeypatch:
         assert (timed.name, second_model.done, second_model.note) == ("timm:test_resnet", 1, "timm:test_vit")
 
     begun: list[str] = []
-    monkeypatch.setattr(benchmark, "_model", lambda spec, model, *rest: begun.append(model) or iter(()))
+    monkeypatch.setattr(benchmark, "_time_model", lambda spec, model, *rest: begun.append(model) or iter(()))
     _, kept, *others = run(request, tmp_path)
     note = f"timed by an earlier attempt at this run, which began {here.date}"
     assert kept == timed.model_copy(update={"date": here.date, "notes": (*timed.notes, note)})
