@@ -23,7 +23,7 @@ class Example:
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What is in a data set. Sizes are (width, height) of the images that were opened, compared by their number of
+    """Facts about a data set. Sizes are (width, height) of the images that were opened, compared by their number of
     pixels."""
 
     count: int

@@ -74,7 +74,8 @@ def scale_costs(prior: Floats, work: Floats, seconds: Floats, groups: Sequence[i
 def _least_absolute(relative: Floats, ridge: Floats, target: Floats) -> Floats:
     """Return x >= 0 that minimises ABSOLUTE_WEIGHT * sum |relative x - 1| + |ridge x - target|^2.
 
-    Iteratively reweighted least squares: the square of an error, times half the weight over its last absolute value.
+    Solved by iteratively reweighted least squares: each squared error counts ABSOLUTE_WEIGHT / 2 over its absolute
+    value of the round before.
     """
     from scipy.optimize import nnls  # takes 0.2 s to import, and prediction does without it
 

@@ -7,6 +7,7 @@ from engine.store.model import (
     ACTIVE,
     ENDED,
     RETRYABLE,
+    UNFINISHED,
     Attempt,
     Cause,
     Exit,

@@ -31,6 +31,7 @@ class State(StrEnum):
 
 ACTIVE = (State.STARTING, State.RUNNING, State.STOPPING, State.VANISHED)
 """An attempt is open in these states."""
+UNFINISHED = (State.QUEUED, *ACTIVE)
 ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
 RETRYABLE = (State.FAILED, State.CANCELLED)
 """An ended run in one of these states can be queued again."""

@@ -13,7 +13,7 @@ from engine.datasets.kinds import recognise
 from engine.datasets.uploads import Kept, forget, kept
 from engine.specs import Refused
 from engine.specs.clip import EMBEDDED, short_name
-from engine.store import ACTIVE, ENDED, Filter, Role, State, uploads
+from engine.store import ENDED, UNFINISHED, Filter, Role, uploads
 from pages.shared import backend
 from pages.shared.form import spec_form
 from pages.shared.rerun import fold
@@ -91,7 +91,7 @@ def _draw_upload(prefix: str, upload: Kept) -> None:
 def _confirm(prefix: str, upload: Kept) -> None:
     """Draw the confirmation dialog, with the runs that used the upload."""
     st.text(f"{short_name(str(upload.folder))}, {size(upload.size / 1e9)}")
-    filters = (Filter(kinds=("train", "evaluate"), states=states) for states in ((State.QUEUED, *ACTIVE), ENDED))
+    filters = (Filter(kinds=("train", "evaluate"), states=states) for states in (UNFINISHED, ENDED))
     found = (backend.store().find(wanted, limit=MOST_CHECKED) for wanted in filters)
     runs = [run for run in chain(*found) if _reads(run.spec, upload)]
     if active := [run for run in runs if not run.state.ended]:

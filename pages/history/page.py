@@ -8,7 +8,7 @@ import streamlit as st
 
 from engine import jobs
 from engine.specs import Refused
-from engine.store import ACTIVE, ENDED, Filter, Role, Run, State, Store
+from engine.store import ACTIVE, ENDED, UNFINISHED, Filter, Role, Run, State, Store
 from engine.store.bundle import import_bundle
 from pages.history import filters
 from pages.history import list as history_list
@@ -20,7 +20,6 @@ from pages.shared.text import show_error
 TICK_S = 1
 # Maximum numbers of running and of queued runs shown above the list.
 MOST_ACTIVE, MOST_QUEUED = 50, 10
-UNFINISHED = (State.QUEUED, *ACTIVE)
 
 
 def _open_runs() -> tuple[list[Run], list[Run], int, int | None]:

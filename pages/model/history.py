@@ -116,16 +116,7 @@ LATEST = 100
 """Maximum number of trainings that are read, and of evaluations, newest first."""
 LABELS = {**CLIP_LABELS, "linear_probe_top1": "Linear probe top-1"}
 TRAINING_COLUMNS = (
-    "run",
-    "date",
-    "what",
-    "state",
-    *model.SHARES,
-    "clip_val_loss",
-    "data",
-    "begins_with",
-    "epochs",
-    "seconds",
+    *("run", "date", "what", "state", *model.SHARES, "clip_val_loss", "data", "begins_with", "epochs", "seconds"),
 )
 
 

@@ -8,7 +8,7 @@ import streamlit as st
 
 from engine.report.timings import needs
 from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec, Spec
-from engine.store import ACTIVE, Filter, Run, State
+from engine.store import UNFINISHED, Filter, Run, State
 from engine.words import plural
 from pages.shared import backend
 from pages.shared.text import span
@@ -84,7 +84,7 @@ def timing(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) -> s
 def start_of(run: Run) -> str:
     """Return when a queued run is likely to start: `starts in 40 s to 2 min 10 s`, or `starts after run 7`."""
     store = backend.store()
-    unfinished = store.find(Filter(states=(State.QUEUED, *ACTIVE), order="oldest"), limit=MOST_AHEAD)
+    unfinished = store.find(Filter(states=UNFINISHED, order="oldest"), limit=MOST_AHEAD)
     order = store.queue_order()
     ids_ahead = order[: order.index(run.id)] if run.id in order else []
     ahead = [other for other in unfinished if other.state is not State.QUEUED or other.id in ids_ahead]
