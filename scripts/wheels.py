@@ -101,19 +101,31 @@ def _names(present: Iterable[str]) -> Iterator[str]:
 def install(folder: Path, target: Path) -> None:
     """Install the wheels that this machine needs. Errors: SystemExit, which names unsuitable or missing packages."""
     wheels = {parse_wheel_filename(path.name)[0]: path for path in sorted(folder.glob("*.whl"))}
-    needed = [*_direct(), *(item for path in wheels.values() for item in _requires(path))]
-    lacking = {canonicalize_name(item.name) for item in needed if not _satisfied(item)}
-    if wrong := sorted({str(item) for item in needed if _comes_with_torch(item) and not _satisfied(item)}):
-        raise SystemExit(f"these wheels need {', '.join(wrong)}; this machine has torch {_installed('torch')}")
-    if missing := sorted(lacking - set(wheels)):
-        raise SystemExit(
-            f"neither this machine nor {folder} has {', '.join(missing)}: download without them as present"
-        )
+    chosen: dict[str, Path] = {}
+    wrong, missing = set(), set()
+    needed = list(_direct())
+    for item in needed:  # grows by what each chosen wheel needs
+        name = canonicalize_name(item.name)
+        if name in chosen or _satisfied(item):
+            continue
+        if _comes_with_torch(item):
+            wrong.add(str(item))
+        elif name not in wheels:
+            missing.add(name)
+        else:
+            chosen[name] = wheels[name]
+            needed += _requires(wheels[name])
+    if wrong:
+        raise SystemExit(f"these wheels need {', '.join(sorted(wrong))}; this machine has torch {_installed('torch')}")
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise SystemExit(f"neither this machine nor {folder} has {names}: download without them as present")
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-index"]
-    if chosen := [str(path) for name, path in wheels.items() if name in lacking]:
-        subprocess.run([*command, "--no-deps", "--no-cache-dir", "--target", str(target), *chosen], check=True)
+    if chosen:
+        paths = [str(path) for path in chosen.values()]
+        subprocess.run([*command, "--no-deps", "--no-cache-dir", "--target", str(target), *paths], check=True)
     print(f"{len(chosen)} of {len(wheels)} wheels installed into {target}; this machine has the others")
 
 
