@@ -15,7 +15,7 @@ every step on a machine without a GPU.
 
 The time limit (--minutes) is checked before each model and mode of `models`, which are sorted by importance. On an
 H200, `rates` took 75 s, ViT-B-32's inference 153 s, and `recurrent`, which yields its lines only at its end, more than
-70 s. All steps together may take over 30 minutes (an estimate).
+160 s. All steps together may take over 30 minutes (an estimate).
 """
 
 import argparse

@@ -28,6 +28,9 @@ LONG_TURN = 2
 """Samples per turn of a subject whose blocks are single calls. With one, the untimed first call doubles the cost."""
 LEAST_QUEUED = 2
 """Smallest number of calls in a block of queued calls. With one, the untimed call before it doubles the cost."""
+QUEUED_SAMPLES = 10
+"""Samples of queued calls that are enough when the requested seconds have passed: only their median is reported. Each
+takes at least three calls, so the 100 samples of a recurrent layer would take three times as long as its latency."""
 COLLECT_S = 0.1
 """Seconds of sampled time between two garbage collections. A round that takes longer has one collection, at its end."""
 QUICK_S = 0.01
@@ -66,7 +69,8 @@ class _Run:
 
     def missing_samples(self, plan: Plan, times: int = 1) -> float:
         """Return how many samples are missing until `times` the requested amount. 0 or less: nothing is missing."""
-        samples = times * plan.min_samples - len(self.samples)
+        least = min(plan.min_samples, QUEUED_SAMPLES) if self.subject.queued else plan.min_samples
+        samples = times * least - len(self.samples)
         return max(samples, (times * plan.min_seconds - self.seconds) / self.block_seconds)
 
 

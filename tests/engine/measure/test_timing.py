@@ -123,6 +123,16 @@ def test_latency_and_back_to_back_time_are_two_figures_however_long_a_call_is(
     assert timed["queued"].samples_ms == pytest.approx([10 * scale] * len(timed["queued"].samples_ms))
 
 
+def test_many_samples_are_of_latency_and_ten_of_queued_calls_are_enough() -> None:
+    device = Device()
+    call = {"call": device.launch(0.0625)}
+    subjects = [Subject("latency", call), Subject("queued", call, queued=True)]
+    timed = measure(subjects, device.stopwatch(), Plan(min_samples=100, min_seconds=1), clock=lambda: device.host).timed
+    assert len(timed["latency"].samples_ms) == 100
+    assert 10 <= len(timed["queued"].samples_ms) <= 20, "up to twice as many while the others are sampled"
+    assert not timed["queued"].cut_off
+
+
 @pytest.mark.parametrize(("device", "index"), [("cuda", 0), ("cuda:1", 1)])
 def test_events_are_of_the_device_asked_for(device: str, index: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's own set_device wants a number."""
