@@ -42,7 +42,7 @@ def test_what_a_machine_lacks_is_installed_and_what_it_has_stays(needed: Path, t
     torch = version("torch").partition("+")[0]
     wheel(needed, "vitals_lacking", "1.5", f"torch=={torch}", "numpy>=1", "vitals-further; python_version > '3'")
     wheel(needed, "vitals_further", "2.0", "vitals-never; extra == 'all'", "vitals-windows; sys_platform == 'win32'")
-    wheel(needed, "numpy", "99.0")
+    wheel(needed, "numpy", "99.0", "vitals-never")
     wheels.install(needed, tmp_path / "site")
     assert {path.name for path in (tmp_path / "site").glob("*.py")} == {"vitals_lacking.py", "vitals_further.py"}
     code = "import numpy, vitals_lacking, vitals_further; print(numpy.__version__, vitals_lacking.release)"
