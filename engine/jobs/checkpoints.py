@@ -65,7 +65,7 @@ def named(settings: Settings, run: Run, name: str) -> tuple[Path, int]:
     Errors: Refused when the run is no training or has no such checkpoint.
     """
     if not isinstance(run.spec, TrainSpec):
-        raise Refused(f"run {run.id} is a {run.kind}, and only a training has checkpoints")
+        raise Refused(f"run {run.id} ({run.kind}) has no checkpoints: only a training has them")
     path = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS / name
     names = sorted(path.name for path in versions(settings, run) if path.suffix == ".pt")
     if name and name not in names:

@@ -116,7 +116,7 @@ def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, c
     run = store.run(int(number))
     training = run.spec
     if not isinstance(training, TrainSpec):
-        raise Refused(f"run {run.id} is a {run.kind}, and only a training has a model to evaluate")
+        raise Refused(f"run {run.id} ({run.kind}) has no model to evaluate: only a training has one")
     if model not in (number, training.model, DIGITS_MODEL):
         raise Refused(f"run {run.id} trained {training.model}, not {model}: choose {training.model} as the model")
     built = {name: getattr(training, name) for name in ("configs", "image_size", "context_length")}
@@ -329,7 +329,7 @@ def match_question(
     if isinstance(spec, TrainSpec):
         spec = resolve(store, settings, EvaluateSpec(model=str(run.id), data=EMBEDDED[0]))
     if not isinstance(spec, EvaluateSpec):
-        raise Refused(f"run {run.id} is a {run.kind}, which has no CLIP model")
+        raise Refused(f"run {run.id} ({run.kind}) has no CLIP model")
     model = {name: getattr(spec, name) for name in spec.needs}
     _fetch_files(store, settings, subject := EvaluateSpec.model_validate(model))
     check_paths(settings, subject)
@@ -342,7 +342,7 @@ def search_question(store: Store, settings: Settings, run: Run, text: str, top: 
     Errors: Refused when the run is not an evaluation, or its checkpoint is missing or may not be read; ValidationError.
     """
     if not isinstance(run.spec, EvaluateSpec):
-        raise Refused(f"run {run.id} is a {run.kind}, and only an evaluation's images can be searched")
+        raise Refused(f"run {run.id} ({run.kind}) has no images to search: only an evaluation has them")
     mirror.fetch(settings, run)
     needed = run.spec.model_copy(update={"data": EMBEDDED[0]})  # the stored embeddings replace the data
     _fetch_files(store, settings, needed)

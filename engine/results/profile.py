@@ -113,8 +113,8 @@ class ProfileRow(Row):
     training_peak_mb: float | None = None
     """MB of weights, gradients, AdamW's two moments and saved activations; only on request."""
 
-    complete: bool = True
-    """False if work of unknown size is missing from the counts; `notes` names it."""
+    complete: bool | None = None
+    """False if work of unknown size is missing from the counts; `notes` names it. None without counts."""
     uncounted: dict[str, int] = Field(default_factory=dict)
     """Calls of every operator without a formula that is neither a view nor elementwise: minor and unknown work."""
     operators: tuple[OperatorCount, ...] = ()

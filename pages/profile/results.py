@@ -148,7 +148,7 @@ def card(run: Run, row: ProfileRow) -> None:
             st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
             return
         _values(row)
-        if not row.complete:
+        if row.complete is False:
             st.warning(
                 plain("; ".join(row.notes)),
                 icon=":material/warning:",

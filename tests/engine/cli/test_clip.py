@@ -154,7 +154,7 @@ def test_search_the_images_of_an_evaluation(
     assert main(["search", str(trained), "the digit seven"]) == 2
     output = capsys.readouterr()
     assert not output.out
-    assert f"run {trained} is a train, and only an evaluation's images can be searched" in output.err
+    assert f"run {trained} (train) has no images to search: only an evaluation has them" in output.err
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def test_what_was_all_trained_on_is_not_called_held_out(
 
 def test_only_a_training_with_a_checkpoint_can_be_evaluated(store: Store, settings: Settings) -> None:
     other = store.enqueue(ProfileSpec(models=("resnet18",)))
-    with pytest.raises(Refused, match="only a training has a model"):
+    with pytest.raises(Refused, match="only a training has one"):
         evaluate(store, settings, model=str(other))
     fresh = store.enqueue(TrainSpec())
     with pytest.raises(Refused, match="no checkpoint yet"):

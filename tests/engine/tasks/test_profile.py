@@ -138,7 +138,7 @@ def test_a_configuration_of_ones_own(tmp_path: Path) -> None:
         + 2 * 128 * 64
     )
     assert good.image_gflops == pytest.approx(image / 1e9)
-    assert bad.status == "error"
+    assert (bad.status, bad.complete) == ("error", None)
     assert "has no embed_dim" in bad.error
 
 
