@@ -151,8 +151,9 @@ def fits(pattern: str) -> Callable[[str], bool]:
 
 
 def _match(pattern: str, families: Mapping[ModelName, str]) -> list[ModelName]:
-    if (exact := ModelName(pattern)) in families:
-        return [exact]
+    spellings = (pattern, pattern.replace("/", "-"))  # open_clip takes ViT-B/32 for ViT-B-32, too
+    if exact := [ModelName(spelling) for spelling in spellings if spelling in families]:
+        return exact[:1]
     if pattern == "all":
         return list(families)
     prefix, _, rest = pattern.rpartition(":")
@@ -165,7 +166,7 @@ def _match(pattern: str, families: Mapping[ModelName, str]) -> list[ModelName]:
         wanted = fits(rest)
         hits = [name for name in families if prefix in ("", name.library) and wanted(name.model)]
     else:
-        hits = [name for name in families if not prefix and name.model == pattern]
+        hits = [name for name in families if not prefix and name.model in spellings]
         if len(hits) > 1:
             raise ModelNotFound(f"{pattern!r} is in several libraries: write {' or '.join(sorted(hits))}")
     if not hits:

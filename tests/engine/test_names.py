@@ -29,6 +29,7 @@ KNOWN = {ModelName(name): family for name, family in NAMED.items()}
     [
         (["ViT-B-32"], ["open_clip:ViT-B-32"]),
         (["open_clip:ViT-B-32"], ["open_clip:ViT-B-32"]),
+        (["ViT-B/32", "open_clip:ViT-B/16"], ["open_clip:ViT-B-32", "open_clip:ViT-B-16"]),
         (["vit-b-*"], ["open_clip:ViT-B-16", "open_clip:ViT-B-32"]),
         (["ViT-B-[13]?"], ["open_clip:ViT-B-16", "open_clip:ViT-B-32"]),
         (["ViT-B-{32,16}"], ["open_clip:ViT-B-32", "open_clip:ViT-B-16"]),
