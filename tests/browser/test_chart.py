@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from engine.specs import BenchmarkSpec, ProfileSpec, RecurrentSpec
+from engine.store import open_store
 from tests.support.browser import DRAWN, Server, select_rows, serve
+from tests.support.page import benchmark_row, finish, profile_row, recurrent_row
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 POINTS = "chart => chart.querySelectorAll('.scatterlayer .point').length"
@@ -111,6 +114,35 @@ def test_a_selected_row_without_a_point_fades_no_points(server: Server, page: Pa
     page.goto(f"{view}&catalog_rows=open_clip:ViT-S-32-alt+224")  # no accuracy is published for it
     expect(page.get_by_role("button", name="Download 1 selected")).to_be_visible()
     assert drawn(page).evaluate(opacities) == usual
+
+
+def test_the_charts_of_several_sizes_are_drawn_in_all_tabs(server: Server, page: Page) -> None:
+    """Their points carry numbers, which plotly encodes in another way than text."""
+    store = open_store(server.settings)
+    sizes = (1, 4, 16)
+    profiled = [profile_row(model, batch_size=size) for model in ("resnet18", "resnet34") for size in sizes]
+    timed = [benchmark_row("resnet18", batch_size=size, batch_size_requested="sweep") for size in sizes]
+    recurrent = [recurrent_row(runner, hidden_size=size) for runner in ("aten", "py") for size in sizes]
+    requests = [
+        (ProfileSpec(models="timm:resnet18,timm:resnet34", batch_size=sizes), profiled),
+        (BenchmarkSpec(models="timm:resnet18", batch_size="sweep"), timed),
+        (RecurrentSpec(runners="aten,py", sweep="hidden_size", sweep_values=sizes), recurrent),
+    ]
+    runs = [store.enqueue(spec) for spec, _ in requests]
+    for run, (_, rows) in zip(runs, requests, strict=True):
+        finish(store, run, rows)
+    store.close()
+    for run in runs:
+        page.goto(f"{server.url}/run?run={run}")
+        page.wait_for_function(DRAWN)
+        tabs = page.get_by_role("tab").all_inner_texts()
+        charts = 0
+        for tab in tabs[: tabs.index("Log")]:
+            page.get_by_role("tab", name=tab, exact=True).click()
+            page.wait_for_function(DRAWN)
+            expect(page.get_by_text("could not be drawn")).to_have_count(0)
+            charts += page.locator(".chart .main-svg").count()
+        assert charts
 
 
 def test_it_is_drawn_in_the_theme_of_the_page_and_follows_it(server: Server, page: Page) -> None:

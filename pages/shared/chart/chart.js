@@ -84,6 +84,7 @@ class Chart {
   // Selections are stored as labels, so they keep their points when other points are added or removed. If none of them
   // has a point, no trace is marked, because plotly would fade all points.
   marked(traces) {
+    if (!this.labels.length) return traces; // customdata without labels may be numbers, which are encoded as one text
     const chosen = new Set(this.labels);
     const places = traces.map(({ customdata = [] }) => [...customdata.keys()].filter((place) => chosen.has(customdata[place][0])));
     if (!places.flat().length) return traces;
