@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -311,6 +312,21 @@ def test_files_are_copied_later_on_request(
     assert main(["runs", "log", str(run.id)]) == 0
     assert capsys.readouterr().out.endswith("made before the URL was set\n")
     assert main(["runs", "upload", str(run.id)]) == 2, "it has no originals"
+
+
+def test_files_copied_later_are_not_said_to_have_ended_as_an_earlier_attempt(
+    here: Settings, there: Settings, store: Store
+) -> None:
+    run, attempt, _ = start(here, store, training(store))
+    killed = Exit(code=-9, note="killed")
+    mirror.push(here, run, 1, asdict(killed))
+    end(store, attempt, killed)
+    second, attempt, _ = start(here.model_copy(update={"artifacts_url": ""}), store, run.id)
+    end(store, attempt, Exit(0))
+    mirror.upload(here, store.run(run.id))
+    copies = mirror.look(there, second)
+    assert copies is not None
+    assert (copies.attempt, copies.exit) == (2, asdict(Exit()))
 
 
 def test_an_index_cannot_name_files_outside_the_folder(here: Settings, there: Settings, store: Store) -> None:
