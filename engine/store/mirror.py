@@ -144,8 +144,7 @@ def upload(settings: Settings, run: Run) -> None:
     if not place.files.dir.is_dir() or (not place.made_here(run.attempt) and place.remote()):
         raise Refused(f"the files of run {run.id} were not made here")
     if known is None or known.attempt != run.attempt:
-        known = Index(attempt=run.attempt)  # an earlier attempt's exit is not this one's
-        place.write(known)
+        place.write(known := Index(attempt=run.attempt))  # without the exit of an earlier attempt
     push(settings, run, run.attempt, known.exit or asdict(Exit()))
 
 
