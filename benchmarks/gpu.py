@@ -97,8 +97,13 @@ class Asked:
 
 
 def events(spec: Any, folder: Path) -> Iterator[Any]:
-    """Run the task of a spec in this process, and yield its events."""
-    yield from import_module(f"engine.tasks.{spec.kind}").run(spec, folder)
+    """Run the task of a spec in this process, and yield its events. Print each new note on its progress to stderr."""
+    started, note = time.monotonic(), ""
+    for event in import_module(f"engine.tasks.{spec.kind}").run(spec, folder):
+        if (latest := getattr(event, "note", "")) and latest != note:
+            note = latest
+            print(f"{time.monotonic() - started:5.0f} s  {note}", file=sys.stderr, flush=True)
+        yield event
 
 
 def rates(options: Asked, done: list[Line]) -> Iterator[Line]:
