@@ -19,13 +19,19 @@ ID = re.compile(r"n?\d+|[0-9a-f]{8,}")
 def class_names(given: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
     """Return the class names of data for a request.
 
-    given: names in the request, one per class, or the word `imagenet` for open_clip's names, which are found by synset,
-    number from 0 to 999 or name. own: class names of the data, returned if `given` is empty. Errors: DataProblem.
+    given: names in the request, one per class and in the order of `own`, or the word `imagenet` for open_clip's names,
+    which are found by synset, number from 0 to 999 or name. own: class names of the data, returned if `given` is empty.
+    Errors: DataProblem when the numbers of names differ, or a class is given the name of another one.
     """
     if given == (IMAGENET,):
         return _imagenet(own)
     if given and own and len(given) != len(own):
         raise DataProblem(f"the data have {len(own)} classes, but {len(given)} names were given: give one per class")
+    known = {class_.casefold() for class_ in own}
+    for name, class_ in zip(given, own, strict=False):
+        if name.casefold() != class_.casefold() and name.casefold() in known:
+            order = f"give the names in the order of the data's classes: {shortened(own, 8)}"
+            raise DataProblem(f"{name!r} was given for the class {class_!r}; {order}")
     return given or own
 
 

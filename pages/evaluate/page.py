@@ -81,7 +81,7 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
                 shown, total = prompts(names, templates, MOST_PROMPTS)
             if doubt := datasets.note_on_ids(names):
                 st.caption(f":material/warning: {plain(doubt)}")
-            st.text("\n".join(shown) if shown else "No prompts: the data have no classes. Enter class names.")
+            st.text("\n".join(shown) if shown else "No prompts: the data have no classes.")
             if total > len(shown):
                 st.caption(f"{total:,} prompts in total, averaged for each class")
     return values

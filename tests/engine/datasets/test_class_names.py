@@ -45,6 +45,19 @@ def test_classes_that_are_not_of_imagenet_are_refused() -> None:
         class_names(("imagenet",), ("tench", "my cat", "1000"))
 
 
+@pytest.mark.parametrize("given", [("red", "green", "blue"), ("Blue", "red", "violet")])
+def test_a_class_is_not_given_the_name_of_another(given: tuple[str, ...]) -> None:
+    """Names are matched by place, so names in another order would give a low accuracy without an error."""
+    with pytest.raises(DataProblem, match="was given for the class '.*'; .* order of the data's classes: blue, green"):
+        class_names(given, ("blue", "green", "red"))
+
+
+def test_names_in_the_order_of_the_data_may_be_spelled_otherwise() -> None:
+    given = ("Blue", "leaf green", "crimson")
+    assert class_names(given, ("blue", "green", "red")) == given
+    assert class_names(("cat", "CAT"), ("Cat", "cat")) == ("cat", "CAT")
+
+
 def test_templates_by_name_are_open_clips() -> None:
     every = tuple(fill("{}") for fill in open_clip.OPENAI_IMAGENET_TEMPLATES)
     simple = tuple(fill("{}") for fill in open_clip.SIMPLE_IMAGENET_TEMPLATES)
