@@ -42,8 +42,8 @@ def follow(run: Run, *, beside_form: bool = False) -> None:
 def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
     store = backend.store()
     run = backend.current_run(run_id)
-    if ticking and run.state.ended:
-        rerun.page()  # the run has ended: redraw once without the timer
+    if ticking == run.state.ended:
+        rerun.page()  # the run has ended, or another window has queued it again: redraw once without or with the timer
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(run)
         st.text(sentence(run, store), width="stretch")

@@ -63,7 +63,7 @@ def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_pa
     store.close()
 
 
-def test_notes_are_saved_when_a_link_is_clicked_at_once_and_a_run_deleted_elsewhere_is_told(
+def test_notes_are_saved_when_a_link_is_clicked_at_once_and_what_another_window_does_is_followed(
     page: Page, tmp_path: Path
 ) -> None:
     store = open_store(Settings(runs_dir=tmp_path / "runs"))
@@ -86,4 +86,14 @@ def test_notes_are_saved_when_a_link_is_clicked_at_once_and_a_run_deleted_elsewh
         notes.press_sequentially(" or not")
         notes.blur()
         expect(page.get_by_role("heading", name="No such run")).to_be_visible()
+
+        store.request_cancel(cancelled := queue(store, "resnet34"))
+        page.goto(f"{server.url}/run?run={cancelled}")
+        restart = page.get_by_role("button", name="Restart")
+        expect(restart).to_be_visible()
+        store.retry(cancelled)  # in another window
+        restart.click()
+        expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+        store.request_cancel(cancelled)
+        expect(page.get_by_text("stopped on request")).to_be_visible()
     store.close()
