@@ -162,8 +162,8 @@ class ClipFields(BaseModel):
     )
     classes: Annotated[LINES, NoDecode] = Field(
         (),
-        description="Class names for zero-shot, in the order of the data's classes, or the word imagenet for ImageNet's "
-        "names, which are found by synset, number or name. Default: the data's names.",
+        description="Class names for zero-shot, in the order of the data's classes; or the word imagenet for "
+        "ImageNet's names, which are found by synset, number or name. Default: the data's names.",
     )
     templates: Annotated[TEMPLATES, NoDecode] = Field(
         (),

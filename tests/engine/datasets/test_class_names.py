@@ -48,7 +48,7 @@ def test_classes_that_are_not_of_imagenet_are_refused() -> None:
 @pytest.mark.parametrize("given", [("red", "green", "blue"), ("Blue", "red", "violet")])
 def test_a_class_is_not_given_the_name_of_another(given: tuple[str, ...]) -> None:
     """Names are matched by place, so names in another order would give a low accuracy without an error."""
-    with pytest.raises(DataProblem, match="was given for the class '.*'; .* order of the data's classes: blue, green"):
+    with pytest.raises(DataProblem, match=r"was given for the class '.*'; .* order of the data's classes: blue, green"):
         class_names(given, ("blue", "green", "red"))
 
 
