@@ -178,8 +178,8 @@ with bar:
         st.page_link("compare/page.py", label="Compare", icon=":material/compare:", query_params=query)
     if names:
         form_link(
-            ProfileSpec(models=tuple(names)),
-            f"Profile {len(chosen)} selected",
+            ProfileSpec(models=tuple(names), image_size=catalog.sizes_to_count(everything, selected.loc[chosen])),
+            f"Profile {plural(len(names), 'model')}",
             icon=":material/calculate:",
             key="catalog_profile",
             help="Open the form to count these models again, for example at another image size.",

@@ -67,10 +67,10 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     expect(page.get_by_role("button", name=f"Download {len(found)} rows")).to_be_visible()
     assert "catalog_search=" in page.url
 
-    profile = page.get_by_role("link", name=re.compile("Profile .*selected"))
+    profile = page.get_by_role("link", name=re.compile(r"^Profile \d+ model"))
     expect(profile).to_have_count(0)
     select_rows(page.get_by_test_id("stDataFrame"), 0, 1, 2)
-    expect(profile).to_have_text(re.compile("Profile 3 selected"))
+    expect(profile).to_have_text(re.compile("Profile 3 models"))
     profile.click()
 
     expect(page.get_by_role("heading", name="Profile", exact=True)).to_be_visible()
@@ -125,7 +125,7 @@ def test_ticks_follow_their_models_when_a_filter_moves_the_rows(server: Server, 
     found = catalog.select(catalog.read(Settings().catalog_dir), search="timm:resnet18*,timm:resnet50*")
     place = next(place for place, name in enumerate(found["model"]) if name.startswith("resnet50"))
     select_rows(page.get_by_test_id("stDataFrame"), place)
-    profile = page.get_by_role("link", name="Profile 1 selected")
+    profile = page.get_by_role("link", name="Profile 1 model")
     expect(profile).to_be_visible()
     page.get_by_label("Search", exact=True).fill("timm:resnet50*")
     narrowed = int(found["model"].str.startswith("resnet50").sum())

@@ -55,7 +55,7 @@ def test_a_filter_changes_the_plot_in_place_and_selection_and_zoom_stay(server: 
     zoomed = chart.evaluate(SPAN)
     chart.get_by_role("button", name="Box Select").click()
     drag(page, chart, (0.3, 0.3), (0.7, 0.7))
-    chosen = page.get_by_text(re.compile(r"^Profile [\d,]+ selected$"))
+    chosen = page.get_by_role("button", name=re.compile(r"Download [\d,]+ selected"))
     expect(chosen.first).to_be_visible()
     before = int(re.sub(r"\D", "", chosen.first.inner_text()))
 

@@ -136,6 +136,18 @@ def image_sizes(frame: pd.DataFrame) -> list[str]:
     return sorted(set(frame["image_size"]) - {""}, key=lambda size: [int(side) for side in size.split("x")])
 
 
+def sizes_to_count(everything: pd.DataFrame, rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return the image sizes with which a profile of these rows' models counts these rows and no others.
+
+    Empty for rows at their models' own image sizes, and if no list of sizes fits all models. everything: from `read`.
+    """
+    wanted = rows.drop_duplicates(["name", "image_size"])
+    own_sizes = wanted["name"].map(everything.drop_duplicates("name").set_index("name")["image_size"])
+    sizes = image_sizes(wanted)
+    is_grid = len(wanted) == wanted["name"].nunique() * len(sizes)
+    return tuple(sizes) if is_grid and not wanted["image_size"].equals(own_sizes) else ()
+
+
 def families(frame: pd.DataFrame) -> list[str]:
     """Return the families that occur, most models first. This order gives each family its colour."""
     counts = frame.groupby("family").size().reset_index(name="models")

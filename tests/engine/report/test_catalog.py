@@ -54,6 +54,17 @@ def test_remarks_name_what_is_missing(frame: pd.DataFrame) -> None:
     ]
 
 
+def test_selected_rows_are_counted_at_their_sizes(frame: pd.DataFrame) -> None:
+    others = frame.assign(image_size=["288", "288", "288", "288", "1024"])
+    everything = pd.concat([frame, others.iloc[:4], frame.iloc[2:3].assign(image_size="160")], ignore_index=True)
+    one, both = everything["model"] == "resnet50", everything["model"].isin(["resnet50", "ViT-B-32"])
+    assert catalog.sizes_to_count(everything, everything[one]) == ("160", "224", "288")
+    assert catalog.sizes_to_count(everything, everything[one & (everything["image_size"] != "224")]) == ("160", "288")
+    assert catalog.sizes_to_count(everything, everything[both & (everything["image_size"] == "288")]) == ("288",)
+    assert catalog.sizes_to_count(everything, everything[both]) == (), "ViT-B-32 was not selected at 160 px"
+    assert catalog.sizes_to_count(everything, frame) == (), "the models' own sizes are the default"
+
+
 def test_a_folder_without_a_catalogue_is_an_empty_table(tmp_path: Path) -> None:
     empty = catalog.read(tmp_path)
     assert empty.empty
