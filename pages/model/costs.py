@@ -1,5 +1,6 @@
 """Draw a model's costs: its values and actions, its modules, and commands that reproduce them."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -121,14 +122,17 @@ MOST_RUNS = 50
 """Maximum number of profile runs that are checked for a table of modules, newest first."""
 
 
-def draw_modules(name: ModelName) -> None:
-    """Draw the treemap and the table of modules. While the linked run counts them, draw its progress."""
+def draw_modules(name: ModelName, image_size: str) -> None:
+    """Draw the treemap and the table of modules. While the linked run counts them, draw its progress.
+
+    image_size: the model's own. A newer count at another size is drawn only if there is none at this one.
+    """
     linked = backend.linked_run()
-    if linked and linked.spec == count_request(name) and _stored_modules(linked, name) is None:
+    if linked and linked.spec == count_request(name) and _stored_modules([linked], name, image_size) is None:
         run_view.follow(linked, beside_form=True)
         if not linked.state.ended:
             return
-    result = latest_modules(name)
+    result = _stored_modules(by_model.runs(backend.store(), name, "profile", MOST_RUNS), name, image_size)
     if result is None:
         _draw_count_button(name)
         return
@@ -147,21 +151,19 @@ def count_request(name: ModelName) -> ProfileSpec:
     return ProfileSpec(models=(name,))
 
 
-def latest_modules(name: ModelName) -> tuple[Run, ProfileRow, pd.DataFrame] | None:
-    """Return the newest run that kept the modules of a model, with row and table; None if there is none."""
-    for run in by_model.runs(backend.store(), name, "profile", MOST_RUNS):
-        if (modules := _stored_modules(run, name)) is not None:
-            return run, *modules
-    return None
+def _stored_modules(
+    runs: Iterable[Run], name: ModelName, image_size: str
+) -> tuple[Run, ProfileRow, pd.DataFrame] | None:
+    """Return the first of the runs that kept the modules of a model, with row and table; None if there is none.
 
-
-def _stored_modules(run: Run, name: ModelName) -> tuple[ProfileRow, pd.DataFrame] | None:
-    """Return the first row of a model with stored modules in a run, and the table of modules; None if there is none."""
-    for row in backend.store().rows(run.id, name.model):
-        if isinstance(row, ProfileRow) and row.name == name:
-            file = row.detail_file or detail_name(row.library, row.model)
-            if (frame := frames.read_modules(backend.folder(run), file)) is not None:
-                return row, frame
+    image_size: counts at this size come first.
+    """
+    rows = ((run, row) for run in runs for row in backend.store().rows(run.id, name.model))
+    counts = [(run, row) for run, row in rows if isinstance(row, ProfileRow) and row.name == name]
+    for run, row in sorted(counts, key=lambda count: count[1].image_size != image_size):
+        file = row.detail_file or detail_name(row.library, row.model)
+        if (frame := frames.read_modules(backend.folder(run), file)) is not None:
+            return run, row, frame
     return None
 
 

@@ -55,7 +55,7 @@ st.set_page_config(page_title=f"{name.model} – Model Vitals")
 costs.draw_head(name, sizes, accuracies)
 contents = {
     "Counts": lambda: costs.counts(sizes),
-    "Modules": lambda: costs.draw_modules(name),
+    "Modules": lambda: costs.draw_modules(name, sizes["image_size"].iloc[0]),
     "Memory": lambda: memory.draw(name, sizes),
     "Speed": lambda: speed.draw(name, sizes),
     "Published": lambda: history.draw_published(name, accuracies),

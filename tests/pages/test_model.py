@@ -64,10 +64,10 @@ def write_modules(settings: Settings, run_id: int, name: str) -> None:
     path.write_text(json.dumps(counts))
 
 
-def counted(store: Store, settings: Settings, name: str = "timm:resnet18") -> int:
+def counted(store: Store, settings: Settings, name: str = "timm:resnet18", **figures: object) -> int:
     """A finished count that has kept its modules."""
     run_id = store.enqueue(ProfileSpec(models=(name,)))
-    finish(store, run_id, [profile_row(name.partition(":")[2], library=name.partition(":")[0])])
+    finish(store, run_id, [profile_row(name.partition(":")[2], library=name.partition(":")[0], **figures)])
     write_modules(settings, run_id, name)
     return run_id
 
@@ -138,9 +138,12 @@ def test_modules_are_counted_from_here_and_the_count_is_followed(store: Store) -
 
 
 @pytest.mark.slow
-def test_modules_of_the_latest_count_are_drawn(store: Store, settings: Settings) -> None:
+def test_modules_of_the_latest_count_at_the_models_own_size_are_drawn(store: Store, settings: Settings) -> None:
+    small = counted(store, settings, image_size="64")
+    assert f"Counted in run {small} on" in plainly(opened("resnet18"))
     counted(store, settings)
     latest = counted(store, settings)
+    counted(store, settings, image_size="64")
     finish(store, store.enqueue(ProfileSpec(models=("timm:resnet18",))), [profile_row("resnet18")])
     app = opened("resnet18", run=str(latest))
     assert f"Counted in run {latest} on" in plainly(app)
