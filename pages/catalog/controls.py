@@ -53,12 +53,11 @@ class Filters:
 
 
 def reset() -> None:
-    """Clear every filter, in the address too."""
+    """Clear every filter, in the address too. The published accuracy stays: a preset shows it beside its axis."""
     st.session_state["catalog_search"] = ""
     for name in [name for name in st.session_state if str(name).startswith(("catalog_max_", "catalog_min_"))]:
         st.session_state[name] = None
-    st.session_state["catalog_library"] = st.session_state["catalog_figure"] = None
-    st.session_state["catalog_device"] = None
+    st.session_state["catalog_library"] = st.session_state["catalog_device"] = None
     st.session_state["catalog_families"] = st.session_state["catalog_sizes"] = st.session_state["catalog_sort"] = []
 
 
