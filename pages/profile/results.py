@@ -27,7 +27,11 @@ COLUMNS = (
     *("batch_size", "macts", "image_gmacs", "text_gmacs", "fvcore_gmacs", "library", *OPTIONS),
     *("intensity", "weights_mb", "inference_peak_mb", "training_peak_mb", "status", "error", "notes", "seconds"),
 )
-BARS = ("gmacs", "mparams", "macts")
+BARS = ("gmacs", "fvcore_gmacs", "mparams", "macts", "fvcore_macts")
+VALUES = (
+    *("mparams", "gmacs", "gflops", "macts", "fvcore_gmacs", "fvcore_macts"),
+    *("intensity", "inference_peak_mb", "training_peak_mb"),
+)
 SWEEP_METRICS = ("gmacs", "macts", "inference_peak_mb", "training_peak_mb", "traffic_mb", "intensity", "fvcore_gmacs")
 
 
@@ -172,7 +176,7 @@ def _tabs(run: Run, row: ProfileRow, tag: str) -> None:
 
 def _values(row: ProfileRow) -> None:
     with st.container(horizontal=True):
-        for column in ("mparams", "gmacs", "gflops", "macts", "intensity", "inference_peak_mb", "training_peak_mb"):
+        for column in VALUES:
             if (value := getattr(row, column)) is not None:
                 st.metric(title(column), digits(value), width="content")
     settings = [f"counter {row.counter} on {row.device_used or row.device}", f"batch {row.batch_size}", row.precision]
@@ -191,10 +195,13 @@ def _towers(row: ProfileRow, tag: str) -> None:
 def _modules(run: Run, row: ProfileRow, tag: str) -> None:
     frame = frames.read_modules(backend.folder(run), row.detail_file or detail_name(row.library, row.model))
     if frame is None:
+        if row.counter == "fvcore":
+            st.caption("fvcore does not count by module. A count with both counters keeps a table of modules.")
+            _count_with_both(run, row, f"detail_{tag}")
+            return
         st.caption("This run kept no table of modules. A new count of this model alone keeps it.")
         if st.button("Count this model again", key=f"detail_{tag}", icon=":material/account_tree:"):
-            # fvcore does not count by module.
-            _count_again(run, row, **({"counter": "both"} if row.counter == "fvcore" else {}))
+            _count_again(run, row)
         return
     module_map.draw(frame, tag, f"{row.model}-{row.image_size}-batch{row.batch_size}-modules")
 
@@ -218,7 +225,13 @@ def _operators(row: ProfileRow, tag: str) -> None:
 def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
     if row.fvcore_gmacs is not None:
         frame = frames.differences(row)
-        if frame.empty:
+        if row.counter == "fvcore":
+            st.caption(
+                "This run has no count by the torch counter, so there is nothing to compare. Run with the counter "
+                "*both* to get the comparison."
+            )
+            _count_with_both(run, row, f"check_{tag}")
+        elif frame.empty:
             st.caption("fvcore and the torch counter agree on every operator.")
         else:
             results_table(frame, key=f"differences_{tag}", alt="Differences between the counters", pinned="operator")
@@ -229,6 +242,12 @@ def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
     st.caption("fvcore traces the real model on the CPU, with its weights in memory. A table explains each difference.")
     if st.button("Cross-check with fvcore", key=f"check_{tag}", icon=":material/compare_arrows:"):
         _count_again(run, row, counter="both", device="cpu")
+
+
+def _count_with_both(run: Run, row: ProfileRow, key: str) -> None:
+    """Draw the button that counts a model of a run of fvcore again, with both counters."""
+    if st.button("Count with both counters", key=key, icon=":material/compare_arrows:"):
+        _count_again(run, row, counter="both")
 
 
 def _count_again(run: Run, row: ProfileRow, **changed_fields: Any) -> None:

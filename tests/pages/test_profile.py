@@ -251,17 +251,62 @@ def test_the_text_names_modules_where_the_run_keeps_them(store: Store) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("counter", "again"), [("torch", "torch"), ("fvcore", "both")])
-def test_a_count_without_modules_is_made_again_by_a_counter_that_knows_them(
-    store: Store, counter: str, again: str
-) -> None:
+@pytest.mark.parametrize("counter", ["torch", "both"])
+def test_a_count_without_modules_is_made_again_by_the_same_counter(store: Store, counter: str) -> None:
     run_id = queue(store, "resnet18", "resnet50", counter=counter)
     finish(store, run_id, [profile_row("resnet18", counter=counter)])
     app = open_page(PAGE, run=str(run_id))
     assert "This run kept no table of modules" in texts(app)
     (button,) = (item for item in app.button if item.label == "Count this model again")
     button.click().run()
-    assert (spec_of(store).models, spec_of(store).counter) == (("timm:resnet18",), again)
+    assert (spec_of(store).models, spec_of(store).counter) == (("timm:resnet18",), counter)
+
+
+FVCORE = {
+    **{"counter": "fvcore", "device": "cpu", "gmacs": None, "gflops": None, "macts": None, "operators": ()},
+    **{"image_gmacs": None, "image_macts": None, "fvcore_gmacs": 1.5, "fvcore_image_gmacs": 1.5, "fvcore_macts": 2.5},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tab", "said"),
+    [
+        ("Modules", "fvcore does not count by module"),
+        ("Cross-check", "This run has no count by the torch counter"),
+    ],
+)
+def test_what_fvcore_alone_cannot_show_is_said_and_a_count_with_both_is_offered(
+    store: Store, tab: str, said: str
+) -> None:
+    run_id = queue(store, "resnet18", counter="fvcore")
+    finish(store, run_id, [profile_row("resnet18", **FVCORE)])
+    app = open_page(PAGE, run=str(run_id))
+    app.session_state[f"tabs_{run_id}_timm:resnet18_224_1"] = tab
+    app.run()
+    assert said in texts(app)
+    assert "agree on every operator" not in texts(app)
+    (button,) = (item for item in app.button if item.label in ("Count with both counters", "Count this model again"))
+    assert button.label == "Count with both counters"
+    button.click().run()
+    assert not app.exception
+    assert (spec_of(store).models, spec_of(store).counter, spec_of(store).device) == (("timm:resnet18",), "both", "cpu")
+
+
+@pytest.mark.slow
+def test_values_of_fvcore_are_in_the_card_and_in_the_bars(store: Store) -> None:
+    run_id = queue(store, "resnet18", counter="fvcore")
+    finish(store, run_id, [profile_row("resnet18", **FVCORE)])
+    values = {metric.label: metric.value for metric in open_page(PAGE, run=str(run_id)).metric}
+    assert (values["fvcore MACs (G)"], values["fvcore activations (M)"]) == ("1.5", "2.5")
+    assert "MACs (G)" not in values
+    run_id = queue(store, "resnet18", "resnet50", counter="fvcore")
+    finish(store, run_id, [profile_row(name, **FVCORE) for name in ("resnet18", "resnet50")])
+    app = open_page(PAGE, run=str(run_id))
+    assert not app.exception
+    assert charts(app)[0]["layout"]["xaxis"]["title"]["text"] == "fvcore MACs (G)"
+    app.get_by_key(f"bars_{run_id}").set_value("fvcore_macts").run()
+    assert charts(app)[0]["layout"]["xaxis"]["title"]["text"] == "fvcore activations (M)"
 
 
 @pytest.mark.slow

@@ -14,7 +14,12 @@ def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
     names = (drawn["library"] + ":" + drawn["model"] + " @ " + drawn["image_size"]).map(text)
     if drawn["batch_size"].nunique() > 1:
         names = names + drawn["batch_size"].map(" batch {}".format)
-    parts = {tower: f"{tower}_{column}" for tower in TOWER_COLOURS if f"{tower}_{column}" in drawn}
+    prefix, quantity = ("fvcore_" if column.startswith("fvcore_") else ""), column.removeprefix("fvcore_")
+    parts = {tower: f"{prefix}{tower}_{quantity}" for tower in TOWER_COLOURS}
+    if prefix:  # fvcore has no column for what is outside the towers
+        inside = drawn[[parts["image"], parts["text"]]].sum(axis=1)
+        drawn = drawn.assign(**{parts["other"]: (drawn[column] - inside).round(9)})
+    parts = {tower: name for tower, name in parts.items() if name in drawn}
     parts = {tower: name for tower, name in parts.items() if drawn[name].fillna(0).gt(0).any()}
     figure = go.Figure()
     unit = QUANTITIES[column].unit

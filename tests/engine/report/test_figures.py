@@ -147,6 +147,18 @@ def test_bars_split_into_towers_and_say_the_figure() -> None:
     assert "run 3" in figure.data[0].hovertemplate
 
 
+def test_bars_of_fvcore_split_into_its_towers_and_what_is_outside_of_them() -> None:
+    other_counter = {"gmacs": [9.0, 9.0], "image_gmacs": [9.0, 9.0]}
+    towers = {"fvcore_image_gmacs": [3.0, 1.0], "fvcore_text_gmacs": [1.0, float("nan")]}
+    figure = profile.bars(table(fvcore_gmacs=[4.5, 1.0], **towers, **other_counter), "fvcore_gmacs")
+    drawn = {trace.name: list(trace.x) for trace in figure.data}
+    assert (drawn["image"], drawn["text"][1], drawn["other"]) == ([1.0, 3.0], 1.0, [0.0, 0.5])
+    assert [annotation.text for annotation in figure.layout.annotations] == ["1", "4.5"]
+    assert figure.layout.xaxis.title.text == "fvcore MACs (G)"
+    whole = profile.bars(table(fvcore_gmacs=[4.5], fvcore_image_gmacs=[4.5], fvcore_text_gmacs=[None]), "fvcore_gmacs")
+    assert [trace.name for trace in whole.data] == ["image"]
+
+
 def test_tower_shares_add_up() -> None:
     frame = pd.DataFrame(
         {"tower": ["image", "text", "total"], "mparams": [3.0, 1.0, 4.0], "gmacs": [9.0, 1.0, 10.0], "macts": [1, 1, 2]}
