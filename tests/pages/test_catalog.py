@@ -243,6 +243,15 @@ def test_limits_that_nothing_meets_say_what_each_leaves_alone() -> None:
 
 
 @pytest.mark.slow
+def test_a_limit_on_latency_without_timings_says_that_nothing_is_timed(store: Store) -> None:
+    machine(store)
+    app = open_page(catalog_max_latency_ms="100")
+    assert not app.exception
+    assert f"No row has a value for {LATENCY}: no model is timed in the chosen timing setting." in plainly(app)
+    assert "With only the limit" not in plainly(app)
+
+
+@pytest.mark.slow
 def test_work_can_be_shown_in_flops_and_limits_follow() -> None:
     app = open_page(catalog_max_gmacs="4.5")
     app.get_by_key("catalog_unit").set_value("FLOPs").run()

@@ -106,13 +106,17 @@ def sentence(
 
 
 def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:
-    """Return a sentence per limit: how many rows remain with this limit only.
+    """Return a sentence per limit: how many rows remain with this limit only, or that no row has a value for it.
 
     limits: values by column name with `min_` or `max_` in front.
     """
     lines = []
     for name, limit in limits.items():
         side, _, column = name.partition("_")
+        if frame[column].isna().all():
+            reason = ": no model is timed in the chosen timing setting" if column in MEASURED else ""
+            lines.append(f"No row has a value for {title(column)}{reason}.")
+            continue
         meets = frame[column] >= limit if side == "min" else frame[column] <= limit
         sign = "≥" if side == "min" else "≤"
         lines.append(

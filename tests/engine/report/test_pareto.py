@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.report.catalog import choose
 from engine.report.figures import scatter
-from engine.report.quantities import QUANTITIES
+from engine.report.quantities import QUANTITIES, title
 
 FEW = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 1e9, None])
 """Few values, so that ties are frequent."""
@@ -107,3 +108,13 @@ def test_the_front_is_a_staircase_that_no_row_lies_beyond(
     assert line.name == f"Pareto front ({len(names)})"
     assert {annotation.text for annotation in figure.layout.annotations} <= set(names)
     assert figure.data[0].customdata[0][-1] == "counted &lt;here&gt;<br>published by them"
+
+
+def test_a_limit_on_a_column_without_values_is_not_blamed() -> None:
+    frame = pd.DataFrame({"gmacs": [1.0, 3.0], "latency_ms": [np.nan] * 2, "imagenet_top1": [np.nan] * 2})
+    latency, top1 = title("latency_ms"), title("imagenet_top1")
+    assert choose.alone(frame, {"max_latency_ms": 100.0, "min_imagenet_top1": 80.0, "max_gmacs": 2.0}) == [
+        f"No row has a value for {latency}: no model is timed in the chosen timing setting.",
+        f"No row has a value for {top1}.",
+        "With only the limit MACs (G) ≤ 2, 1 of the 2 rows with a value remain.",
+    ]
