@@ -118,8 +118,9 @@ MANY_VERDICTS = 50
 """From this number on, the caption mentions false verdicts: at 99 % confidence, 50 contain 0.5 on average."""
 WITH_CONFIDENCE = ("faster", "slower", "no difference", "undecided")
 SAMPLES = (
-    "Each point is a sample. In every round each {subject} is timed once, in random order; no sample is dropped. "
-    "Each panel is a fresh process; differences between panels show the spread between processes."
+    "Each point is a sample. In every round the {subject}s take turns in random order, with one or two samples per "
+    "turn; no sample is dropped. Each panel is a fresh process; differences between panels show the spread between "
+    "processes."
 )
 
 

@@ -273,6 +273,7 @@ def test_any_two_variants_are_compared_from_their_samples(store: Store, settings
     app.session_state[f"charts_{run_id}"] = "Samples"
     app.run()
     assert not app.exception
+    assert "In every round the variants take turns in random order, with one or two samples per turn" in plainly(app)
 
 
 @pytest.mark.slow
