@@ -70,11 +70,20 @@ class Log(OneRun):
             mirror.fetch(Settings(), run, lambda name: name.startswith("log"))
         except mirror.Unreachable as problem:
             note(str(problem))
-        lines = RunFiles(Settings().runs_dir, self.run_id).log_tail(self.lines).splitlines()
+        files = RunFiles(Settings().runs_dir, self.run_id)
+        lines = files.log_tail(self.lines).splitlines()
         for line in lines:
             print(printable(line))
         if not lines:
-            note(f"run {self.run_id} has no log: only queued runs write one")
+            if run.state == "queued":
+                reason = "has no log yet: it is queued"
+            elif not run.attempt:
+                reason = "has no log: it never started"
+            elif files.log.exists():
+                reason = "has an empty log"
+            else:
+                reason = "has no log here: a run in the foreground prints its messages to the terminal instead"
+            note(f"run {self.run_id} {reason}")
 
 
 class Cancel(OneRun):

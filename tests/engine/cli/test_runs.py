@@ -205,3 +205,21 @@ def test_hosts_with_open_runs_are_listed_and_declared_gone(
         connection.execute(update(tables.attempts).values(heartbeat_at=0.0))
     assert engine(capsys, "runs", "hosts", "--gone", "elsewhere").startswith(f"run {run_id} is ")
     assert engine(capsys, "runs", "hosts") == ""
+
+
+@pytest.mark.slow
+def test_a_run_without_a_log_says_why(
+    settings: Settings, store: Store, ended: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = queue(store, "resnet18")
+    assert engine(capsys, "runs", "log", waiting) == f"run {waiting} has no log yet: it is queued\n"
+    store.request_cancel(waiting)
+    assert engine(capsys, "runs", "log", waiting) == f"run {waiting} has no log: it never started\n"
+    in_foreground = (
+        f"run {ended[0]} has no log here: a run in the foreground prints its messages to the terminal instead\n"
+    )
+    assert engine(capsys, "runs", "log", ended[0]) == in_foreground
+    files = RunFiles(settings.runs_dir, ended[0])
+    files.prepare()
+    files.log.touch()
+    assert engine(capsys, "runs", "log", ended[0]) == f"run {ended[0]} has an empty log\n"
