@@ -17,7 +17,9 @@ SIZES = tuple(2**power for power in range(8, 16))
 LONGEST_MS = 100.0
 """Larger matrices are not tried if one product of them is expected to take more than 100 ms."""
 TRIES, TRIES_MS = 5, 100.0
-"""Least calls, and least ms of all calls together, from which the time of the next size is predicted."""
+"""Least calls, and least ms of all calls together, from which the time of the next size is first predicted."""
+GROWTH = 8
+"""Twice the side of a matrix is eight times the work."""
 SMALLEST_COPY = 256 * 2**20
 """Least bytes of a copied tensor, for processors with small caches or unknown ones."""
 CACHES_APART = 4
@@ -44,14 +46,22 @@ class Rate:
 def matmul(device: str, dtype: str, plan: Plan) -> Rate:
     """Return the FLOPs per second of square matrix products, 2 n^3 each. All sizes are timed interleaved.
 
+    Few calls predict that the next size is too slow. If the median of the largest timed size contradicts this, because
+    other processes had disturbed those calls, larger sizes are added and all are timed again.
+
     dtype: a name as in specs; `tf32` is float32 with TF32. Errors: Refused for tf32 on a device without it; torch's
     own errors for a data type that the device cannot multiply, or matrices that do not fit in memory.
     """
-    notes: list[str] = []
+    products: dict[int, Callable[[], object]] = {}
     numbers = variants.numbers(dtype, device)
     with variants.switches(numbers, training=False, cudnn_benchmark=False, deterministic=False):
-        products = _products(device, DTYPES[numbers.weights], notes)
-        return _best(products, lambda size: 2.0 * size**3, device, plan, notes)
+        while True:
+            notes: list[str] = []
+            is_slow = _add_products(products, device, DTYPES[numbers.weights], notes)
+            rate = _best(products, lambda size: 2.0 * size**3, device, plan, notes)
+            largest = max(products)
+            if not is_slow or GROWTH * 2e3 * largest**3 / rate.by_size[largest] > LONGEST_MS:
+                return rate
 
 
 def copy(device: str, plan: Plan) -> Rate:
@@ -90,15 +100,16 @@ def _best(
     )
 
 
-def _products(device: str, dtype: torch.dtype, notes: list[str]) -> dict[int, Callable[[], object]]:
-    """Return a product for every size that fits in memory and is quick enough. Each was called once.
+def _add_products(products: dict[int, Callable[[], object]], device: str, dtype: torch.dtype, notes: list[str]) -> bool:
+    """Add a product for every larger size that fits in memory and is quick enough. Each was called once.
+
+    The next size is added without a prediction. Return True if a size was left out because it would take too long.
 
     notes: gets a note when a size does not fit or would take too long. Errors: torch's own when even the smallest size
     fails.
     """
     stopwatch = stopwatch_for(device)
-    products: dict[int, Callable[[], object]] = {}
-    for size in SIZES:
+    for size in SIZES[len(products) :]:
         try:
             product = _product(size, device, dtype)
             first_call_ms(stopwatch, [product])
@@ -106,13 +117,13 @@ def _products(device: str, dtype: torch.dtype, notes: list[str]) -> dict[int, Ca
             if not products or not out_of_memory(error):
                 raise
             notes.append(f"matrices of {size} do not fit in memory")
-            break
+            return False
         products[size] = product
-        next_ms = 8 * _quickest(product, stopwatch)  # twice the side is eight times the work
+        next_ms = GROWTH * _quickest(product, stopwatch)
         if next_ms > LONGEST_MS and size < SIZES[-1]:
             notes.append(f"matrices above {size} were not tried: one product would take about {next_ms:.0f} ms")
-            break
-    return products
+            return True
+    return False
 
 
 def _quickest(product: Callable[[], object], stopwatch: Stopwatch) -> float:

@@ -1,6 +1,7 @@
 """What a device can do: the rates against their samples, the rows against what was asked, the reading side by hand."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from sqlalchemy import func, select, update
 
 from engine.__main__ import main
 from engine.measure import environment, rates
-from engine.measure.plan import Plan
+from engine.measure.plan import Plan, Session, Subject, Timed
 from engine.report import frames
 from engine.report.figures.roofline import roofline, sizes
 from engine.report.timings import rates as timings_rates
@@ -66,6 +67,24 @@ def test_sizes_end_where_a_product_takes_long_and_the_rate_says_so(monkeypatch: 
     assert list(rate.by_size) == [256]
     (note,) = rate.notes
     assert note.startswith("matrices above 256 were not tried: one product would take about ")
+
+
+def test_a_disturbed_prediction_does_not_end_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def product_ms(size: int) -> float:
+        return 0.16 * (size / 256) ** 3
+
+    def measure(subjects: Sequence[Subject], *_: object, **__: object) -> Session:
+        samples = {subject.name: {"call": (product_ms(int(subject.name)),)} for subject in subjects}
+        timed = {name: Timed((0,), phases, (1,), 0.0, 1, 0) for name, phases in samples.items()}
+        return Session(timed, {}, None, None)
+
+    predictions = iter([15.4, *map(product_ms, (512, 1024, 2048))])  # other processes disturb the first
+    monkeypatch.setattr(rates, "_product", lambda *_: lambda: None)
+    monkeypatch.setattr(rates, "_quickest", lambda *_: next(predictions))
+    monkeypatch.setattr(rates.timing, "measure", measure)
+    rate = rates.matmul("cpu", "float32", BRIEF)
+    assert list(rate.by_size) == [256, 512, 1024, 2048]
+    assert rate.notes == ("matrices above 2048 were not tried: one product would take about 655 ms",)
 
 
 @pytest.mark.slow
