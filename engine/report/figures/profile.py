@@ -44,12 +44,15 @@ def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.F
     """Return a plot of one quantity by image size or batch size: a line per model, or per model and other size.
 
     frame: from frames.profile. x: image_size or batch_size. A non-square image is drawn at the side of the square with
-    the same area.
+    the same area, and sizes of equal area share a tick.
     """
     other = "batch_size" if x == "image_size" else "image_size"
     drawn = frame.dropna(subset=[column]).astype({other: str})
     sides = drawn["image_size"].str.split("x", expand=True).astype(float)
     drawn = drawn.assign(x=sides.prod(axis=1) ** (1 / sides.count(axis=1)) if x == "image_size" else drawn[x])
+    names = drawn[x].astype(str)
+    ticks = names.groupby(drawn["x"]).agg(_list_once)
+    drawn["sizes"] = names.groupby([drawn["model"], drawn["x"], drawn[column]]).transform(_list_once)
     several = drawn.groupby(["model", "x"])[column].nunique().max() > 1
     if not several:  # MACs and activations of an image do not depend on the batch
         drawn = drawn.drop_duplicates(["model", "x"])
@@ -61,7 +64,7 @@ def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.F
         figure.add_scatter(
             x=rows["x"],
             y=rows[column],
-            customdata=rows[[x]],
+            customdata=rows[["sizes"]],
             mode="lines+markers",
             name=name,
             line={"color": COLOURS[place % len(COLOURS)], "width": 1.6},
@@ -72,12 +75,15 @@ def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.F
             ),
         )
     figure.update_layout(height=420, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision=x)
-    ticks = drawn.drop_duplicates("x")
-    figure.update_xaxes(title_text=title(x), tickvals=ticks["x"], ticktext=ticks[x].astype(str), automargin=True)
+    figure.update_xaxes(title_text=title(x), tickvals=ticks.index, ticktext=ticks, automargin=True)
     if x == "batch_size":
         figure.update_xaxes(type="log")
     figure.update_yaxes(title_text=title(column), rangemode="tozero", tickformat=",~g", automargin=True)
     return figure
+
+
+def _list_once(names: "pd.Series[str]") -> str:
+    return ", ".join(names.unique())
 
 
 def towers(frame: pd.DataFrame) -> go.Figure:

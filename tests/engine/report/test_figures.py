@@ -11,7 +11,7 @@ import pytest
 from engine.report import frames
 from engine.report.figures import compare, profile, recurrent, scatter, speed
 from engine.report.style import COLOURS, GREY, digits, family_styles, text
-from engine.results import ModuleCount
+from engine.results import ModuleCount, ProfileRow
 from tests.support.page import benchmark_row, profile_row, recurrent_row
 
 
@@ -157,6 +157,24 @@ def test_bars_of_fvcore_split_into_its_towers_and_what_is_outside_of_them() -> N
     assert figure.layout.xaxis.title.text == "fvcore MACs (G)"
     whole = profile.bars(table(fvcore_gmacs=[4.5], fvcore_image_gmacs=[4.5], fvcore_text_gmacs=[None]), "fvcore_gmacs")
     assert [trace.name for trace in whole.data] == ["image"]
+
+
+def test_image_sizes_of_equal_area_share_a_tick_that_names_both() -> None:
+    def count(size: str, peak: float) -> ProfileRow:
+        return profile_row("resnet18", image_size=size, inference_peak_mb=peak)
+
+    frame = frames.profile([count("64x96", 50), count("96x64", 60), count("128", 80)])
+    figure = profile.sweep(frame, "image_size", "gmacs")
+    assert list(figure.layout.xaxis.ticktext) == ["64x96, 96x64", "128"]
+    assert [sizes for (sizes,) in figure.data[0].customdata] == ["64x96, 96x64", "128"], "one point for equal values"
+    figure = profile.sweep(frame, "image_size", "inference_peak_mb")
+    assert list(figure.layout.xaxis.ticktext) == ["64x96, 96x64", "128"]
+    (line,) = figure.data
+    assert list(zip([sizes for (sizes,) in line.customdata], line.y, strict=True)) == [
+        ("64x96", 50),
+        ("96x64", 60),
+        ("128", 80),
+    ]
 
 
 def test_tower_shares_add_up() -> None:
