@@ -157,7 +157,11 @@ QUANTITIES: dict[str, Quantity] = {
         "Median latency of the baseline / median latency of this variant. Back-to-back times are not used.",
     ),
     "speedup_low": Quantity("Speed-up from", "×", "Lower end of the 99 % bootstrap interval of the speed-up."),
-    "speedup_high": Quantity("Speed-up to", "×", "Upper end of the 99 % bootstrap interval of the speed-up."),
+    "speedup_high": Quantity(
+        "Speed-up to",
+        "×",
+        "Upper end of the 99 % bootstrap interval of the speed-up. Empty beside a lower end: no upper limit.",
+    ),
     "device_peak_mb": Quantity(
         "Device peak",
         "MB",

@@ -71,7 +71,7 @@ def _values(row: TimedRow, values: Sequence[str], utilisation: float | None) -> 
 
 
 def _verdict(row: TimedRow) -> None:
-    interval = f"{digits(row.speedup_low)} to {digits(row.speedup_high)}, 99 %"
+    interval = readable.interval(row.speedup_low, row.speedup_high)
     ratio = f"{digits(row.speedup)} times as fast as {row.baseline} ({interval})"
     differs = f" They differ in {in_words(row.differs_in)}." if row.differs_in else ""
     assert row.verdict, "a row with a ratio has a verdict"

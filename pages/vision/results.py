@@ -165,7 +165,7 @@ def _summary(run: Run, rows: Sequence[BenchmarkRow]) -> None:
 
 def _curves(run: Run, frame: pd.DataFrame) -> None:
     chart(
-        speed.curves(frame, backend.family_colours(), source=timed.source(run)),
+        speed.curves(frame, source=timed.source(run)),
         key=f"curves_{run.id}",
         alt="Throughput against latency, one point per batch size",
     )

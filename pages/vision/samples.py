@@ -8,7 +8,7 @@ import streamlit as st
 from engine.report.compare import timings
 from engine.report.compare.timings import Timed
 from engine.report.figures import speed
-from engine.report.timings import samples
+from engine.report.timings import readable, samples
 from engine.results import VERDICTS, BenchmarkRow
 from engine.specs import BenchmarkSpec
 from engine.store import Run
@@ -53,8 +53,9 @@ def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     verdict, times = ratio["verdict"], speed.times
     with st.container(horizontal=True):
         st.metric("Speed-up", times(ratio["speedup"]), width="content")
-        if pd.notna(low := ratio["speedup_low"]):  # absent with too few samples
-            st.metric("99 % interval", f"{times(low)} to {times(ratio['speedup_high'])}", width="content")
+        if pd.notna(low := ratio["speedup_low"]):  # absent without samples
+            interval = readable.interval(low, ratio["speedup_high"], times).removesuffix(", 99 %")
+            st.metric("99 % interval", interval, width="content")
         st.metric("Verdict", verdict, width="content", help=VERDICTS[verdict])
     difference = f" They differ in {ratio['differs_in']}." if ratio["differs_in"] else ""
     difference += f" Note: {ratio['note']}." if ratio["note"] else ""

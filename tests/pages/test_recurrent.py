@@ -269,6 +269,16 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
     assert "TF32 off; cuDNN benchmark off" in page_text
 
 
+@pytest.mark.slow
+def test_a_selected_row_says_that_its_interval_has_no_upper_limit(store: Store) -> None:
+    row = recurrent_row("jit", speedup=3.98, speedup_low=0.0, speedup_high=None, verdict="needs 3 processes")
+    run_id = queue_recurrent(store, runners="aten,jit")
+    finish(store, run_id, [recurrent_row("aten"), row])
+    app = open_page(PAGE, run=str(run_id))
+    app.session_state[f"rows_{run_id}"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
+    assert "3.98 times as fast as aten (0 to no upper limit, 99 %)" in plainly(app.run())
+
+
 FIELDS = [
     {},
     {"groups": "rnns,vl", "runners": "gru_py", "baseline": "vl_py", "device": "cuda:0", "precision": "bfloat16"},

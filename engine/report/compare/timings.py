@@ -222,9 +222,8 @@ def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, se
         verdict = "needs 3 runs" if separate else verdict
     line |= {"speedup": line["baseline_ms"] / line["ms"], "verdict": verdict}
     if ratio is not None:
-        has_interval = np.isfinite(ratio.high)
         line |= {"speedup": ratio.value, "verdict": verdict if verdict == "needs 3 runs" else ratio.verdict}
-        line |= {"speedup_low": ratio.low, "speedup_high": ratio.high} if has_interval else {}
+        line |= {"speedup_low": ratio.low, "speedup_high": ratio.high if np.isfinite(ratio.high) else None}
     return line | {"note": note} | ({"verdict": "not comparable"} if differs else {})
 
 
@@ -265,7 +264,7 @@ def _ratio(
     publishable = baseline.publishable and other.publishable
     ratio = statistics.ratio(baseline_ms[:count], other_ms[:count], seed=seed, publishable=publishable)
     if not np.isfinite(ratio.high):
-        return ratio, "too few samples for an interval"
+        return ratio, "too few samples: the interval has no upper limit"
     if len(baseline_ms) != len(other_ms):
         return ratio, f"{len(baseline_ms)} and {len(other_ms)} processes: the first {count} of each are compared"
     return ratio, ""

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine.report.compare.timings import SIZES
-from engine.report.figures.speed import DASHES, labels, median_bars, process_medians, with_flags
+from engine.report.figures.speed import labels, median_bars, process_medians, with_flags
 from engine.report.style import (
     COLOURS,
     LEGEND,
@@ -24,6 +24,7 @@ from engine.report.style import (
 from engine.specs.runners import RUNNERS
 from engine.words import in_words
 
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _PARTS = (("forward", COLOURS[0]), ("backward", COLOURS[1]))
 
 

@@ -24,9 +24,9 @@ from engine.report.style import (
     text,
     write_beside,
 )
+from engine.report.timings.readable import NO_LIMIT, interval
 from engine.words import in_words
 
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 APART = ("tower", "mode", "variant", "phase", "batch_size", "seq_length", "hidden_size", "mini_batch")
 """Columns in which rows of one model may differ."""
 VERDICTS = {
@@ -149,10 +149,18 @@ def _process_ticks(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
-    """Return each variant against its baseline: ratio, interval and verdict. frame: from frames.benchmark."""
+    """Return each variant against its baseline: ratio, interval and verdict. frame: from frames.benchmark.
+
+    An interval with a lower end and no upper end is unbounded. Its whisker is as long as the longest that are drawn.
+    """
     drawn = frame.dropna(subset=["speedup"]).assign(label=labels)
     last = REACH * max([1.0, *drawn["speedup"]])
-    drawn = drawn.assign(end=drawn["speedup_high"].clip(upper=last).fillna(drawn["speedup"]))
+    high = drawn["speedup_high"].astype(float).fillna(np.inf).where(drawn["speedup_low"].notna())
+    drawn = drawn.assign(
+        high=high,
+        end=high.clip(upper=last).fillna(drawn["speedup"]),
+        interval=[interval(*ends) for ends in zip(drawn["speedup_low"], drawn["speedup_high"], strict=True)],
+    )
     figure = go.Figure()
     for verdict, rows in drawn.groupby("verdict", sort=False):
         symbol, colour = VERDICTS[str(verdict)]
@@ -164,16 +172,17 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
             name=verdict,
             marker={"symbol": symbol, "size": 10, "color": colour, "line": {"width": 2, "color": colour}},
             error_x={"array": up, "arrayminus": down.fillna(0), "color": colour, "thickness": 1.6},
-            customdata=rows[["baseline", "speedup_low", "speedup_high"]],
+            customdata=rows[["baseline", "interval"]],
             hovertemplate=(
                 f"<b>%{{y}}</b><br>{verdict}: %{{x:.3~r}} times as fast as %{{customdata[0]}}"
-                f"<br>%{{customdata[1]:.3~r}} to %{{customdata[2]:.3~r}} (99 %)<br>{text(source)}<extra></extra>"
+                f"<br>%{{customdata[1]}}<br>{text(source)}<extra></extra>"
             ),
         )
     beside = []
     for row in drawn.to_dict("records"):
         label = f"{times(row['speedup'])}  <i>{row['verdict']}</i>"
-        label += f" (up to {times(row['speedup_high'])})" if row["speedup_high"] > last else ""
+        if row["high"] > last:
+            label += f" (up to {times(row['high'])})" if np.isfinite(row["high"]) else f" ({NO_LIMIT})"
         beside.append((row["end"], row["label"], label))
     write_beside(figure, beside, xshift=9)
     figure.add_vrect(
@@ -186,19 +195,24 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     ends = [1.05, *drawn["end"]]
     begins = [0.95, *drawn["speedup"], *drawn["speedup_low"].dropna()]
     span = max(ends) - min(begins)
-    room = 0.65 if (drawn["speedup_high"] > last).any() else 0.35  # for the text beside the intervals
+    room = 0.65 if (drawn["high"] > last).any() else 0.35  # for the text beside the intervals
     figure.update_xaxes(range=[min(begins) - 0.05 * span, max(ends) + room * span])
     return figure
 
 
-def curves(frame: pd.DataFrame, styles: Mapping[str, Style], *, source: str = "") -> go.Figure:
-    """Return throughput over latency: a line per model and variant, a point per batch size. frame: frames.benchmark."""
+def curves(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
+    """Return throughput over latency: a line per model, variant and mode, a point per batch size.
+
+    Each model and variant has a colour. Training has dashed lines and hollow markers. frame: from frames.benchmark.
+    """
     drawn = frame.dropna(subset=["latency_ms", "samples_per_s"]).sort_values("batch_size")
-    drawn = drawn.assign(label=labels(drawn.assign(batch_size=0)))  # a line has all batch sizes of a model
-    dashes = dict(zip(drawn["variant"].drop_duplicates(), DASHES * 3, strict=False))
+    lines = drawn.assign(batch_size=0)  # a line has all batch sizes of a model
+    drawn = drawn.assign(label=labels(lines), look=labels(lines.assign(mode="")))
     figure = go.Figure()
-    for label, rows in drawn.groupby("label", sort=False):
-        colour, symbol = styles.get(rows["family"].iloc[0], (COLOURS[0], "circle"))
+    looks = family_styles(drawn["look"].unique().tolist())
+    for (label, look, mode), rows in drawn.groupby(["label", "look", "mode"], sort=False):
+        colour, symbol = looks[str(look)]
+        is_training = mode == "training"
         figure.add_scatter(
             x=rows["latency_ms"],
             y=rows["samples_per_s"],
@@ -207,8 +221,8 @@ def curves(frame: pd.DataFrame, styles: Mapping[str, Style], *, source: str = ""
             text=rows["batch_size"],
             textposition="top left",
             textfont={"size": 10},
-            line={"color": colour, "dash": dashes[rows["variant"].iloc[0]], "width": 1.6},
-            marker={"symbol": symbol, "size": 7},
+            line={"color": colour, "dash": "dash" if is_training else "solid", "width": 1.6},
+            marker={"symbol": symbol + "-open" * is_training, "size": 8, "color": colour},
             hovertemplate=(
                 f"<b>{label}</b><br>batch %{{text}}: %{{x:,.3~r}} ms, %{{y:,.3~r}} samples/s"
                 f"<br>{text(source)}<extra></extra>"

@@ -1,6 +1,7 @@
 """Return timings as text: percentiles or the samples they need, flags in words, summaries."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from statistics import geometric_mean
 
 import pandas as pd
@@ -13,6 +14,8 @@ from engine.words import in_words
 
 LONG = ("p90", "p95", "p99")
 """Percentiles that need many samples."""
+NO_LIMIT = "no upper limit"
+"""Upper end of the interval of a speed-up with too few or too noisy samples."""
 
 
 def percentile(row: TimedRow, q: int) -> str:
@@ -21,6 +24,17 @@ def percentile(row: TimedRow, q: int) -> str:
     if value is not None:
         return f"{digits(value)} ms"
     return f"needs {NEEDED[q]} samples" if row.samples else "–"
+
+
+def interval(low: float | None, high: float | None, form: Callable[[float], str] = digits) -> str:
+    """Return the interval of a speed-up: `1.2 to 1.3, 99 %`, `0 to no upper limit, 99 %` or `no interval`.
+
+    high: missing or infinite without an upper limit. form: formats a number.
+    """
+    if low is None or pd.isna(low):
+        return "no interval"
+    upper = NO_LIMIT if high is None or not math.isfinite(high) else form(high)
+    return f"{form(low)} to {upper}, 99 %"
 
 
 def spent(parts: Parts) -> str:

@@ -198,7 +198,9 @@ def test_without_samples_the_medians_have_a_ratio_and_no_interval(tmp_path: Path
     assert (line["verdict"], line["note"]) == ("needs 3 runs", "no interval: run 2 kept no samples of this time")
     few = kept(tmp_path, 3, benchmark_row("resnet18"), around(5, 1, 4))
     line = one(timings.ratios([(kept(tmp_path, 4, few.row, around(5, 1, 4)), few)], "ms", seed=1))
-    assert (line["verdict"], line["note"]) == ("needs 3 runs", "too few samples for an interval")
+    assert (line["verdict"], line["note"]) == ("needs 3 runs", "too few samples: the interval has no upper limit")
+    assert line["speedup_low"] == 0.0
+    assert line["speedup_high"] is None or math.isnan(float(line["speedup_high"]))  # type: ignore[arg-type]
 
 
 def test_spoilt_samples_and_failed_rows_are_told(tmp_path: Path) -> None:

@@ -223,14 +223,17 @@ def test_any_two_are_compared_as_a_task_compares_them(tmp_path: Path) -> None:
     assert over_py("ms").loc["aten", "speedup"] == pytest.approx(by_hand(*both)[0], rel=1e-9)
 
 
-def test_few_samples_give_a_ratio_without_an_interval(tmp_path: Path) -> None:
+def test_few_samples_give_an_interval_without_an_upper_limit(tmp_path: Path) -> None:
     rows = [recurrent_row(name) for name in ("aten", "py")]
     write_recurrent_samples(tmp_path, rows[0], aten=([[1.0, 1.0]], [[1.0, 1.0]]), py=([[2.0, 2.0]], [[2.0, 2.0]]))
     pair = Timed(1, tmp_path, rows[0]), Timed(1, tmp_path, rows[1])
-    found = timings.ratios([pair], "ms", seed=5)
-    assert found[["speedup", "verdict"]].values.tolist() == [[0.5, "needs 3 processes"]]
-    assert found["speedup_low"].isna().all()
-    assert annotation_texts(speed.speedups(found)) == ["0.50×  <i>needs 3 processes</i>"]
+    for phase in ("ms", "forward_ms", "backward_ms"):
+        found = timings.ratios([pair], phase, seed=5)
+        assert found[["speedup", "verdict", "speedup_low"]].values.tolist() == [[0.5, "needs 3 processes", 0.0]]
+        assert found["speedup_high"].isna().all()
+        figure = speed.speedups(found)
+        assert annotation_texts(figure) == ["0.50×  <i>needs 3 processes</i> (no upper limit)"]
+        assert (figure.data[0].error_x.arrayminus[0], figure.data[0].error_x.array[0]) == (0.5, 2.5)
 
 
 def test_what_stood_side_by_side_is_told_apart() -> None:

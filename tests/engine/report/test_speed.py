@@ -11,6 +11,7 @@ from engine.published import speeds as published_speeds
 from engine.report import frames
 from engine.report.catalog import catalog
 from engine.report.figures import speed
+from engine.report.style import COLOURS
 from engine.report.timings import by_model, needs, rates, readable, samples, stored
 from engine.results import Parts
 from engine.settings import Settings
@@ -104,6 +105,33 @@ def test_an_interval_that_says_nothing_does_not_squeeze_the_others() -> None:
     assert figure.layout.xaxis.range[1] < 10
 
 
+def test_an_interval_without_an_upper_limit_has_a_whisker_as_long_as_the_longest() -> None:
+    rows = [
+        benchmark_row("a", "compile", speedup=4.0, speedup_low=0.0, speedup_high=None, verdict="undecided"),
+        benchmark_row("b", "compile", speedup=2.0, speedup_low=0.5, speedup_high=80.0, verdict="undecided"),
+        benchmark_row("c", "compile", speedup=2.0, speedup_low=None, speedup_high=None, verdict="undecided"),
+    ]
+    figure = speed.speedups(frames.benchmark(rows))
+    (trace,) = figure.data
+    assert list(trace.error_x.array) == [8.0, 10.0, 0.0]
+    assert list(trace.error_x.arrayminus) == [4.0, 1.5, 0.0]
+    assert [interval for _, interval in trace.customdata] == [
+        "0 to no upper limit, 99 %",
+        "0.5 to 80, 99 %",
+        "no interval",
+    ]
+    assert annotation_texts(figure) == [
+        "4.00×  <i>undecided</i> (no upper limit)",
+        "2.00×  <i>undecided</i> (up to 80×)",
+        "2.00×  <i>undecided</i>",
+    ]
+    assert figure.layout.xaxis.range[1] > 12
+    only = speed.speedups(frames.benchmark(rows[:1]))
+    assert list(only.data[0].error_x.array) == [8.0]
+    infinite = [benchmark_row("a", "compile", speedup=4.0, speedup_low=0.0, speedup_high=math.inf, verdict="undecided")]
+    assert annotation_texts(speed.speedups(frames.benchmark(infinite))) == annotation_texts(only)
+
+
 def test_curves_have_a_line_per_model_and_variant_and_a_point_per_batch_size() -> None:
     rows = [
         benchmark_row(model, variant, batch_size=size, latency_ms=float(size), samples_per_s=100.0 * size)
@@ -111,12 +139,28 @@ def test_curves_have_a_line_per_model_and_variant_and_a_point_per_batch_size() -
         for variant in ("eager", "compile")
         for size in (4, 1, 2)
     ]
-    figure = speed.curves(frames.benchmark(rows), {"resnet": ("#123456", "square")})
+    figure = speed.curves(frames.benchmark(rows))
     assert [trace.name for trace in figure.data] == ["a · eager", "a · compile", "b · eager", "b · compile"]
     assert list(figure.data[0].text) == [1, 2, 4]
-    assert {trace.line.color for trace in figure.data} == {"#123456"}
-    assert figure.data[0].line.dash != figure.data[1].line.dash
+    assert [trace.line.color for trace in figure.data] == list(COLOURS[:4])
     assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
+
+
+def test_no_two_curves_look_alike() -> None:
+    rows = [
+        benchmark_row(model, variant, mode=mode, batch_size=size, family="resnet")
+        for model in ("a", "b", "c", "d")
+        for variant in ("eager", "compile")
+        for mode in ("inference", "training")
+        for size in (1, 2)
+    ]
+    figure = speed.curves(frames.benchmark(rows))
+    looks = {trace.name: (trace.line.color, trace.line.dash, trace.marker.symbol) for trace in figure.data}
+    assert len(set(looks.values())) == len(looks) == 16
+    inference, training = looks["a · inference · eager"], looks["a · training · eager"]
+    assert inference == (COLOURS[0], "solid", "circle")
+    assert training == (COLOURS[0], "dash", "circle-open")
+    assert {trace.marker.color for trace in figure.data} <= set(COLOURS)
 
 
 def test_samples_are_read_and_compared_as_a_task_compares_them(tmp_path: Path) -> None:
