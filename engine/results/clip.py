@@ -1,6 +1,6 @@
 """Rows of training and evaluation of CLIP."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from pydantic import Field
@@ -53,9 +53,9 @@ class TrainRow(Retrieval):
     lr: float | None = None
     logit_scale: float | None = None
     samples_per_s: float | None = None
-    """Training pairs per second, without validation."""
+    """Training pairs per second in the epoch that ends or is under way, without validation."""
     data_share: float | None = None
-    """Share of the step time spent waiting for data."""
+    """Share of the step time of the same epoch spent waiting for data."""
     seconds: float | None = None
     """Seconds since the training began, including earlier attempts."""
     peak_memory_mb: float | None = None
@@ -112,3 +112,21 @@ class EvaluateRow(Retrieval):
 def best_epoch(rows: Iterable[Row]) -> TrainRow | None:
     """Return the epoch with the best metric so far; None if no epoch has been validated."""
     return next((row for row in reversed(list(rows)) if isinstance(row, TrainRow) and row.best), None)
+
+
+def mean_pairs_per_s(rows: Sequence[TrainRow]) -> float | None:
+    """Return the pairs per second of a whole training: the pairs of all epochs / the seconds of their steps.
+
+    The seconds include waiting for data, but no validation. `samples_per_s` of the last row of an epoch covers all its
+    steps so far, so their seconds are its pairs / `samples_per_s`. rows: all rows of the training, in their order.
+    None without steps. Steps after the last row do not count.
+    """
+    pairs, seconds, epoch, before = 0, 0.0, 0, 0
+    for row in rows:
+        ended = row.epoch > epoch
+        if row.samples_per_s and (ended or row is rows[-1]):
+            pairs += row.samples_seen - before
+            seconds += (row.samples_seen - before) / row.samples_per_s
+        if ended:
+            epoch, before = row.epoch, row.samples_seen
+    return pairs / seconds if seconds else None

@@ -183,6 +183,15 @@ def check_left(done: Done, steps: int, patience: int, path: Path) -> None:
         )
 
 
+def note_on_early_stop(done: Done, steps: int, metric: str) -> str:
+    """Return the note of a training that stops early. steps: the requested ones. metric: its best_metric."""
+    validations = plural(done.stale, "validation")
+    note = f"stopped early at step {done.step:,} of {steps:,}: {metric} was not better in {validations} in a row"
+    if metric == "clip_val_loss":
+        return note
+    return f"{note}. An equal value with a lower held-out loss becomes the best model, but does not count as better"
+
+
 def _unchanged(name: str, one: Any, other: Any) -> bool:
     if name == "image_size":  # older checkpoints have one number
         return str(one) == str(other)

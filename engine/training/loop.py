@@ -286,10 +286,7 @@ class Training:
         if value is not None:
             now.stale = 0 if before is None or value[0] > before[0] else now.stale + 1
         if early := self._patience_ended(now):
-            self._notes.append(
-                f"stopped early at step {now.step:,} of {plan.steps:,}: {row.best_metric} was not better in "
-                f"{now.stale} validations in a row"
-            )
+            self._notes.append(done.note_on_early_stop(now, plan.steps, row.best_metric))
         keep = epoch_ended and (last or early or (every and now.epoch % every == 0))
         name = f"epoch_{now.epoch}.pt" if keep else LATEST
         checkpoint = f"{self._folder.name}/{name}" if steps else ""

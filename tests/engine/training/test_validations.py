@@ -7,8 +7,9 @@ import pytest
 
 from engine.datasets import captions_repeat
 from engine.results import Metric, Progress
+from engine.results.clip import mean_pairs_per_s
 from engine.specs import Refused
-from engine.training import checkpoints, launch
+from engine.training import checkpoints, done, launch
 from engine.training.validation import metric_fields, score, validate
 from tests.support.clip import train_row
 from tests.support.training import captioned, close, losses, rows, tiny, train, training
@@ -40,6 +41,19 @@ def test_the_initial_weights_have_a_row_of_their_own(tmp_path: Path) -> None:
     assert [item.step for item in events if isinstance(item, Metric) and item.name == "val/clip_val_loss"] == [0, 4]
     train(tiny(epochs=1, **few), tmp_path / "other")
     assert state(tmp_path / "run", "epoch_1.pt") == state(tmp_path / "other", "epoch_1.pt"), "the steps stay the same"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [2, 3, 5, 6, 7, 8])
+def test_the_mean_speed_is_that_of_the_logged_steps(tmp_path: Path, steps: int) -> None:
+    events = train(tiny(val_every_steps=3, val_at_start=True, epochs=None, steps=steps), tmp_path)
+    seconds = [event.value for event in events if isinstance(event, Metric) and event.name == "train/step_s"]
+    assert len(seconds) == steps
+    assert mean_pairs_per_s(rows(events)) == pytest.approx(rows(events)[-1].samples_seen / sum(seconds))
+    until_three = [row for row in rows(events) if row.step <= 3]  # a cancelled training ends with such rows
+    if steps > 3:
+        assert mean_pairs_per_s(until_three) == pytest.approx(until_three[-1].samples_seen / sum(seconds[:3]))
+    assert mean_pairs_per_s([row for row in until_three if not row.step]) is None
 
 
 @pytest.mark.slow
@@ -78,13 +92,21 @@ def test_a_metric_that_gets_no_better_stops_early_and_a_larger_patience_continue
     assert [(row.epoch, row.best) for row in rows(early)] == [(1, True), (2, False), (3, False)]
     assert rows(early)[-1].checkpoint == "checkpoints/epoch_3.pt"
     assert early[-1] == Progress(done=12, total=12)
-    note = "stopped early at step 12 of 24: image_to_text_r1 was not better in 2 validations in a row"
+    note = (
+        "stopped early at step 12 of 24: image_to_text_r1 was not better in 2 validations in a row. An equal value "
+        "with a lower held-out loss becomes the best model, but does not count as better"
+    )
     assert note in rows(early)[-1].notes
     assert len(rows(train(tiny(**STILL, patience=2), tmp_path / "early"))) == 3, "a later attempt has nothing to do"
     with pytest.raises(Refused, match="stopped early: its last 2 validations"):
         train(tiny(**STILL, patience=2, resume=str(tmp_path / "early")), tmp_path / "refused")
     longer = train(tiny(**STILL, resume=str(tmp_path / "early")), tmp_path / "longer")
     assert losses(longer) == losses(never)
+
+
+def test_the_note_on_an_early_stop_by_the_loss_says_nothing_of_equal_values() -> None:
+    note = done.note_on_early_stop(done.Done(step=1200, stale=1), 4000, "clip_val_loss")
+    assert note == "stopped early at step 1,200 of 4,000: clip_val_loss was not better in 1 validation in a row"
 
 
 @pytest.mark.slow
