@@ -7,20 +7,15 @@ import streamlit as st
 
 from engine.report.compare import settings
 from engine.store import Run
+from pages.shared import differences
 from pages.shared.form.labels import default_hint
 from pages.shared.rerun import fold
 from pages.shared.table import download_table, results_table
-from pages.shared.text import plain
 
 
 def draw(runs: Sequence[Run]) -> None:
     """Draw the settings. runs: of one kind."""
-    if warnings := settings.warnings(runs):
-        st.warning(
-            "  \n".join(plain(sentence) for sentence in warnings),
-            title="These runs differ in settings that change what their values mean",
-            icon=":material/warning:",
-        )
+    differences.draw(runs)
     frame = _name_defaults(settings.table(runs), runs)
     differing, equal = frame[~frame["same"]], frame[frame["same"]]
     st.header("Settings that differ", anchor=False)

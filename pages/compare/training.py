@@ -20,6 +20,7 @@ from pages.shared.chart.chart import chart
 from pages.shared.form.spec_form import BIND
 from pages.shared.rerun import fold
 from pages.shared.table import download_table
+from pages.shared.text import plain
 
 
 def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
@@ -84,3 +85,5 @@ def _curves(points: pd.DataFrame, best: Mapping[str, int], *, recall: bool, clip
         with section:
             alt = f"Small charts of all runs over optimizer steps: {', '.join(panel.title for panel in small)}"
             chart(training.overview(points, small, smooth=smooth), key="compare_overview", alt=alt)
+            if key := training.overview_key(points, small):
+                st.caption(plain(key))

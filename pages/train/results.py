@@ -1,4 +1,4 @@
-"""Results of a training: values of the last epoch, curves, a row per epoch, and downloads."""
+"""Results of a training: values so far, curves, a row per epoch, and downloads."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,13 +15,13 @@ from engine.report import frames
 from engine.report.figures import training
 from engine.report.quantities import CLIP_LABELS
 from engine.report.style import digits
-from engine.results.clip import TrainRow, best_epoch
+from engine.results.clip import TrainRow, best_epoch, mean_pairs_per_s
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import RETRYABLE, Run
 from pages.clip import try_it
 from pages.clip.curves import FOLDED, SMOOTH, curve_points, points_of
-from pages.shared import backend
+from pages.shared import backend, differences
 from pages.shared.chart.chart import chart
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
@@ -104,15 +104,16 @@ def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: p
             remark = " This metric chooses the best model"
             remark += "; the held-out loss decides between equal values." if name != "clip_val_loss" else "."
             _metric(label, name, best, reference if reference and reference.step == 0 else None, remark)
-        if last is not None and last.samples_per_s is not None:
-            data_help = (
-                ""
-                if last.data_share is None
-                else f"{100 * last.data_share:.0f} % of the step time is spent waiting for data."
-            )
-            st.metric("Pairs/s", digits(last.samples_per_s), width="content", help=data_help or None)
+        resumed = " Includes the training that this one continues." if run.spec.resume else ""
+        if last is not None and (pairs_per_s := mean_pairs_per_s(rows)) is not None:
+            help = f"Pairs of all steps / seconds of all steps, without validation.{resumed}"
+            if last.data_share is not None:
+                help += (
+                    f" In the latest epoch, {100 * last.data_share:.0f} % of the step time is spent waiting for data."
+                )
+            st.metric("Pairs/s", digits(pairs_per_s), width="content", help=help)
         if last is not None and last.seconds is not None:
-            help = "Time of steps and validations, without loading PyTorch and the data."
+            help = f"Time of steps and validations, without loading PyTorch and the data.{resumed}"
             label = "Training time" if last.step >= run.done else f"Training time to step {last.step:,}"
             st.metric(label, duration(last.seconds), width="content", help=help)
 
@@ -174,11 +175,16 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None, note: str, *,
         with column:
             chart(figure, key=f"curve_{title}_{run.id}", alt=f"{title} over optimizer steps")
     if note:
-        st.caption(note)
+        st.caption(f"{note} These are the sizes of run {run.id}." if others else note)
+    if others:
+        differences.draw((run, *others))
     if training.small(points, recall=recall) and (section := fold(FOLDED, key=f"more_{run.id}")):
         with section:
             for titles, figure in _make_figures(*key, small=True, recall=recall, clip_loss=clip_loss).items():
                 chart(figure, key=f"overview_{run.id}", alt=f"Small charts over optimizer steps: {titles}")
+            together = pd.concat(map(curve_points, (run, *others)), ignore_index=True)
+            if styles := training.overview_key(together, training.small(together, recall=recall)):
+                st.caption(plain(styles))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

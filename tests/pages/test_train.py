@@ -352,6 +352,52 @@ def test_other_trainings_are_laid_over(store: Store) -> None:
     assert "others_2 'run 9': not available here" in plainly(linked)
 
 
+def test_an_overlay_names_the_settings_that_make_losses_incomparable_as_compare_does(store: Store) -> None:
+    for size in (64, 16, 64):
+        record(store, queue_train(store, batch_size=size), [*curve_points(22), train_row(1)])
+    words = "Batch size: 64 (run 1), 16 (run 2); a contrastive loss depends on the number of pairs in a step."
+    sizes = "A contrastive loss grows with its batch size: training 64 pairs, held out 64."
+    app = open_page(PAGE, run="1")
+    assert not app.warning
+    app.multiselect(key="others_1").set_value([3]).run()
+    assert words not in plainly(app)
+    app.multiselect(key="others_1").set_value([2]).run()
+    assert not app.exception
+    (warning,) = app.warning
+    assert words in warning.value.replace("\\", "")
+    assert f"{sizes} These are the sizes of run 1." in plainly(app)
+    assert words in plainly(open_page("compare/page.py", compare_runs="1,2"))
+
+
+def test_small_charts_of_several_runs_have_the_same_key_on_both_pages(store: Store) -> None:
+    for _ in range(2):
+        record(store, queue_train(store), [*curve_points(22), train_row(1)])
+    words = "Solid: whole step. Dashed: waiting for data."
+    app = open_page(PAGE, run="1")
+    assert words not in plainly(unfold(app, FOLDED))
+    app.multiselect(key="others_1").set_value([2]).run()
+    assert words in plainly(unfold(app, FOLDED))
+    assert words in plainly(unfold(open_page("compare/page.py", compare_runs="1,2"), FOLDED))
+
+
+def test_the_speed_is_that_of_the_whole_training(store: Store) -> None:
+    # 22 steps of 64 pairs in 1.408 s, then 2 steps in 0.256 s: 1,536 pairs in 1.664 s
+    short = {"step": 24, "samples_seen": 1536, "samples_per_s": 500.0}
+    rows = [train_row(1, samples_per_s=1000.0), train_row(2, **short)]
+    for fields in ({"steps": 24}, {"steps": 24, "resume": "/runs/1"}):
+        record(store, queue_train(store, **fields), rows)
+    helps = []
+    for run_id in ("1", "2"):
+        metrics = {metric.label: metric for metric in open_page(PAGE, run=run_id).metric}
+        assert metrics["Pairs/s"].value == "923"
+        helps.append((metrics["Pairs/s"].help, metrics["Training time"].help))
+    pairs = "Pairs of all steps / seconds of all steps, without validation."
+    waiting = "In the latest epoch, 5 % of the step time is spent waiting for data."
+    time = "Time of steps and validations, without loading PyTorch and the data."
+    earlier = "Includes the training that this one continues."
+    assert helps == [(f"{pairs} {waiting}", time), (f"{pairs} {earlier} {waiting}", f"{time} {earlier}")]
+
+
 def test_what_decides_is_large_and_other_curves_are_folded_away(store: Store) -> None:
     held_out = [Metric(step=22, name=f"val/{name}", value=0.5) for name in ("clip_val_loss", "image_to_text_R@1")]
     points = curve_points(22)

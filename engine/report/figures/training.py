@@ -22,7 +22,10 @@ FEW_STEPS = 10
 """An axis of up to this many steps has a tick at each. With more, plotly's own ticks, at most 10, are whole steps."""
 SHARES_END = 1.02
 """Upper end of an axis of shares: beyond 1, so that a line at 100 % is not cut."""
-DASHES = ("solid", "dash", "dot", "dashdot")
+DASHES = {"solid": "solid", "dash": "dashed", "dot": "dotted", "dashdot": "dash-dotted"}
+"""Plotly's line styles and their names in words. With several runs, each metric of a panel has one."""
+NOISY = ("train/grad_norm", "train/samples_per_s", "train/data_s", "train/step_s")
+"""Metrics that are smoothed, besides training losses. Others, such as the learning rate, are not noisy."""
 NAMES = {
     "train/loss": "training",
     "train/lr": "learning rate",
@@ -131,7 +134,7 @@ def curves(
 ) -> go.Figure:
     """Return one large panel. points: from `frame`.
 
-    smooth: number of steps over which a training's own curves are averaged; the original points stay visible, but
+    smooth: span in points of the moving average over training losses and NOISY; the original points stay visible, but
     faint. best: step of each run's best model.
     """
     figure = go.Figure()
@@ -141,7 +144,7 @@ def curves(
         for trace in _traces(line, smooth, panel, source):
             figure.add_scatter(**trace)
     # The values of all metrics of several runs would hide each other.
-    ends = [line for line in lines if not several or line.name == panel.names[0]]
+    ends = [line for line in lines if not several or line.metric == lines[0].metric]
     ends.sort(key=lambda line: line.last, reverse=True)
     for place, line in enumerate(ends):
         where = "top" if place == 0 else "bottom" if place == len(ends) - 1 else "middle"
@@ -185,10 +188,26 @@ def overview(points: pd.DataFrame, panels: Sequence[Panel], *, smooth: int = 1, 
     return figure
 
 
+def overview_key(points: pd.DataFrame, panels: Sequence[Panel]) -> str:
+    """Return sentences on the colours and line styles of an overview, which has no legend; empty for a single run."""
+    if points["run"].nunique() < 2:
+        return ""
+    metrics: dict[str, list[str]] = {}
+    for labels in map(_metric_labels, panels):
+        for label, style in zip(labels, DASHES.values(), strict=False):
+            metrics.setdefault(style, []).extend([label] if len(labels) > 1 else [])
+    styles = [
+        f"{style.capitalize()}: {', '.join(dict.fromkeys(labels))}." for style, labels in metrics.items() if labels
+    ]
+    return " ".join(["Each run has the colour that it has in the charts above.", *styles])
+
+
 @dataclass(frozen=True)
 class _Line:
     run: str
     name: str
+    metric: str
+    """Name of the metric in words, the same for zero-shot accuracy on different data."""
     label: str
     points: pd.DataFrame
     colour: str
@@ -203,17 +222,23 @@ class _Line:
 def _lines(points: pd.DataFrame, panel: Panel, several: bool) -> list[_Line]:
     """Return the lines of a panel: a colour per metric for one run; a colour per run and a dash per metric for
     several."""
-    lines = []
+    lines, labels = [], _metric_labels(panel)
     for place, run in enumerate(points["run"].drop_duplicates()):
-        for number, name in enumerate(panel.names):
+        for name in panel.names:
             rows = _thinned(points[(points["run"] == run) & (points["name"] == name)])
-            label = _metric_label(name)
-            style = (COLOURS[place % len(COLOURS)], DASHES[number % len(DASHES)])
+            metric = _metric_label(name)
+            number = labels.index(metric)
+            style = (COLOURS[place % len(COLOURS)], list(DASHES)[number % len(DASHES)])
             if not several:
                 style = (COLOURS[number % len(COLOURS)], "solid")
             if len(rows):
-                lines.append(_Line(run, name, f"{run}: {label}" if several else label, rows, *style))
+                lines.append(_Line(run, name, metric, f"{run}: {metric}" if several else metric, rows, *style))
     return lines
+
+
+def _metric_labels(panel: Panel) -> list[str]:
+    """Return the names of a panel's metrics in words, each once: zero-shot accuracies on different data share one."""
+    return list(dict.fromkeys(map(_metric_label, panel.names)))
 
 
 def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
@@ -236,7 +261,8 @@ def _traces(line: _Line, smooth: int, panel: Panel, source: str) -> list[dict[st
             f"<b>{text(line.label)}</b><br>step %{{x:,}}: %{{y:{number_format}}}<br>{text(source)}<extra></extra>"
         ),
     }
-    if smooth <= 1 or not line.name.startswith("train/"):
+    loss = line.name.startswith("train/") and line.name.endswith("loss")
+    if smooth <= 1 or not (loss or line.name in NOISY):
         return [main]
     faint = main | {"opacity": 0.3, "showlegend": False, "mode": "lines", "line": {"color": line.colour, "width": 1}}
     return [faint, main | {"y": line.points["value"].ewm(span=smooth).mean(), "mode": "lines"}]

@@ -102,6 +102,42 @@ def test_several_runs_have_a_colour_each_and_a_dash_per_curve() -> None:
     assert [note.text for note in figure.layout.annotations] == ["best of run 1", "best of run 2 &lt;b&gt;"]
 
 
+def test_zero_shot_accuracies_on_different_data_share_the_dash_of_their_metric() -> None:
+    own = points("val/own-zeroshot-val-top1", [0.2])
+    digits = [*points("val/digits-zeroshot-val-top1", [0.3]), *points("val/digits-zeroshot-val-top5", [0.4])]
+    expected = {"run 1: zero-shot top-1": "solid", "run 6: zero-shot top-1": "solid", "run 6: zero-shot top-5": "dash"}
+    for metrics in ({"run 1": own, "run 6": digits}, {"run 6": digits, "run 1": own}):
+        frame = figures.frame(metrics)
+        figure = figures.curves(frame, figures.large(frame)[0])
+        lines = [trace for trace in figure.data if trace.showlegend is not False]
+        assert {line.name: line.line.dash for line in lines} == expected
+        assert len({line.line.color for line in lines}) == 2
+        assert {trace.text[0] for trace in figure.data if trace.text is not None} == {"20.0 %", "30.0 %"}
+
+
+def test_small_charts_of_several_runs_say_what_their_dashes_mean() -> None:
+    frame = figures.frame({"run 1": METRICS, "run 2": [*METRICS, *points("train/lr_image", [0.1])]})
+    panels = figures.small(frame)
+    assert figures.overview_key(frame, panels) == (
+        "Each run has the colour that it has in the charts above. Solid: learning rate, whole step. "
+        "Dashed: image tower, waiting for data."
+    )
+    lines = [trace for trace in figures.overview(frame, panels).data if trace.mode != "markers+text"]
+    dashes = {line.name.partition(": ")[2]: line.line.dash for line in lines}
+    assert (dashes["whole step"], dashes["waiting for data"], dashes["image tower"]) == ("solid", "dash", "dash")
+    assert figures.overview_key(figures.frame({"run 1": METRICS, "run 2": []}), panels) == "", "the other has no points"
+
+
+def test_only_noisy_curves_are_smoothed() -> None:
+    smoothed = ("loss", "contrastive_loss", "grad_norm", "samples_per_s", "data_s", "step_s")
+    exact = ("lr", "lr_image", "memory_mb", "logit_scale")
+    frame = figures.frame({"run 1": [point for name in smoothed + exact for point in points(f"train/{name}", [3, 2])]})
+    for name in smoothed + exact:
+        figure = figures.curves(frame, figures.Panel("", (f"train/{name}",)), smooth=20)
+        faint = [trace for trace in figure.data if trace.opacity == 0.3]
+        assert bool(faint) is (name in smoothed), name
+
+
 def test_smoothing_keeps_the_points_faintly_and_leaves_validation_alone() -> None:
     frame = figures.frame({"run 1": METRICS})
     figure = figures.curves(frame, figures.large(frame)[0], smooth=3)
