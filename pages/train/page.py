@@ -243,8 +243,11 @@ def form() -> None:
     if isinstance(spec, TrainSpec) and counts:
         ready = draw_checks(spec, counts)
         sentence = describe(spec, counts) if ready else sentence
-        sentence += f", once for each of {'; '.join(specs)}. Compare then shows these runs" if specs and ready else ""
-    label = f"Train {len(specs)} runs" if specs else "Train"
+        if ready and len(specs) == 1:
+            sentence += f", with {next(iter(specs))}. Compare then shows this run"
+        elif ready and specs:
+            sentence += f", once for each of {'; '.join(specs)}. Compare then shows these runs"
+    label = f"Train {plural(len(specs), 'run')}" if specs else "Train"
     button: dict[str, Any] = {"key": "train_go", "label": label, "icon": ":material/model_training:"}
     launch.launch(spec if ready else None, problems, sentence=sentence, sweep=specs, **button)
 

@@ -688,6 +688,13 @@ def test_a_tick_is_not_held_up_by_a_field_that_is_put_away_again(store: Store) -
     assert "train_lr" in app.session_state[rerun.HELD]
 
 
+def test_a_sweep_of_one_value_speaks_of_one_run(store: Store) -> None:
+    app = unfold(open_page(PAGE), "Sweep")
+    app.text_input(key="train_sweep_lr").set_value("1e-3").run()
+    assert app.button(key="train_go").label == "Train 1 run"
+    assert ", with lr=0.001. Compare then shows this run" in plainly(app)
+
+
 def test_a_sweep_queues_tagged_runs_and_compares_them(store: Store) -> None:
     app = unfold(open_page(PAGE), "Sweep")
     app.text_input(key="train_sweep_lr").set_value("1e-3, 1e-4").run()
