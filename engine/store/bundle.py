@@ -41,7 +41,7 @@ from engine.store.store import Store
 from engine.store.tables import run_tags, runs
 
 ARTIFACT_BYTES = 50_000_000
-"""At most this many bytes for all artifacts of a bundle. The others are only listed."""
+"""At most this many bytes for all artifacts of a bundle. The others are left out."""
 LIMITS = archives.Limits(files=10_000, total_bytes=500_000_000, file_bytes=ARTIFACT_BYTES)
 TEXT_BYTES = 20_000_000
 """At most this many bytes for every other member: rows, metrics, log and so on."""
@@ -67,15 +67,17 @@ def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
     files = RunFiles(settings.runs_dir, run_id)
     artifacts = store.artifacts(run_id)
     bundled = {artifact.name for artifact in artifacts if artifact.size <= ARTIFACT_BYTES}
-    mirror.fetch(settings, run, lambda name: name in bundled or name.startswith("log"))
+    wanted = bundled | {f"{name}.json" for name in bundled}  # the manifests of checkpoints
+    mirror.fetch(settings, run, lambda name: name in wanted or name.startswith("log"))
+    contents = _contents(files.dir, artifacts)
     members = {
         "run.json": record.model_dump_json(exclude_defaults=True).encode(),
         "rows.jsonl": _lines(store.rows(run_id)),
         "metrics.jsonl": _lines(store.metrics(run_id)),
-        "artifacts.json": json.dumps([artifact.model_dump() for artifact in artifacts]).encode(),
+        "artifacts.json": json.dumps(_listed(artifacts, contents)).encode(),
         "log.txt": b"".join(path.read_bytes() for path in (files.older_log, files.log) if path.is_file()),
     }
-    return _zip(members | _contents(files.dir, artifacts))
+    return _zip(members | {f"artifacts/{name}": data for name, data in contents.items()})
 
 
 def import_bundle(store: Store, settings: Settings, path: Path) -> int:
@@ -117,7 +119,10 @@ def _lines(events: list[Any]) -> bytes:
 
 
 def _contents(run_dir: Path, artifacts: list[StoredArtifact]) -> dict[str, bytes]:
-    """Return unchanged artifacts below the run's folder, smallest first, up to ARTIFACT_BYTES in total."""
+    """Return unchanged artifacts below the run's folder, smallest first, up to ARTIFACT_BYTES in total.
+
+    The manifest of each checkpoint is added, because a checkpoint without its manifest is not complete.
+    """
     roots = (run_dir.resolve(),)
     room = ARTIFACT_BYTES
     contents = {}
@@ -128,9 +133,25 @@ def _contents(run_dir: Path, artifacts: list[StoredArtifact]) -> dict[str, bytes
         with open_within(path, roots) as file:
             content = file.read()
         if sha256(content).hexdigest() == artifact.sha256:
-            contents[f"artifacts/{artifact.name}"] = content
+            contents[artifact.name] = content
             room -= artifact.size
+    for name in [name for name in contents if not mirror.is_light(name)]:
+        manifest = f"{name}.json"
+        if file_within(run_dir / manifest, roots):
+            with open_within(run_dir / manifest, roots) as file:
+                contents[manifest] = file.read()
     return contents
+
+
+def _listed(artifacts: list[StoredArtifact], contents: dict[str, bytes]) -> list[dict[str, Any]]:
+    """Return the entries of `artifacts.json`, sorted by name: one for each file in the bundle."""
+    kinds = {artifact.name: artifact.kind for artifact in artifacts}
+    return [
+        StoredArtifact(
+            name=name, kind=kinds.get(name, "manifest"), size=len(data), sha256=sha256(data).hexdigest()
+        ).model_dump()
+        for name, data in sorted(contents.items())
+    ]
 
 
 def _zip(members: dict[str, bytes]) -> bytes:
@@ -147,16 +168,21 @@ def _manifest(members: dict[str, bytes]) -> Manifest:
 
 
 def _read(file: BinaryIO, packed_size: int) -> dict[str, bytes]:
-    """Return all members, after checks of everything that is visible without unpacking them."""
-    names: set[str] = set()
-    for entry in archives.entries(file, "zip", packed_size, LIMITS):
+    """Return all members, after checks of everything that is visible without unpacking them.
+
+    Errors: ValueError when there is no manifest; Refused when a member is not allowed; archives.DAMAGED.
+    """
+    listed = list(archives.entries(file, "zip", packed_size, LIMITS))
+    names = {entry.name for entry in listed}
+    if "manifest.json" not in names:
+        raise ValueError("it has no manifest.json")
+    for entry in listed:
         if not is_plain(entry.name):
             raise Refused(f"the bundle holds {entry.name[:100]!r}, which is not a plain file of a run")
-        if entry.name in names:
-            raise Refused("the bundle holds two files of one name")
         if "/" not in entry.name and entry.size > TEXT_BYTES:
             raise Refused(f"{entry.name} has {entry.size:,} bytes, at most {TEXT_BYTES:,} are taken")
-        names.add(entry.name)
+    if len(names) < len(listed):
+        raise Refused("the bundle holds two files of one name")
     return {entry.name: entry.read() for entry in archives.entries(file, "zip", packed_size, LIMITS)}
 
 
@@ -210,6 +236,8 @@ def _store_run(store: Store, settings: Settings, members: dict[str, bytes]) -> i
             raise Refused(
                 f"the bundle's file {artifact.name} is not the one that its run recorded: sizes or hashes differ"
             )
+    # bundles of earlier versions also list files that are not in them
+    artifacts = [artifact for artifact in artifacts if artifact.name in contents]
     columns = record.model_dump(exclude={"kind", "name", "spec", "environment", "tags"})
     columns |= {name: storable(columns[name]) for name in ("error", "note", "notes")}
     columns |= {"environment": record.environment.model_dump_json() if record.environment else None}

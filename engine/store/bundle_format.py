@@ -4,9 +4,9 @@ manifest.json       format, version, size and SHA-256 of every other member
 run.json            the request, its outcome and the host
 rows.jsonl          one result per line
 metrics.jsonl       one point of a curve per line
-artifacts.json      every file of the run, including files too large for the bundle
+artifacts.json      kind, size and SHA-256 of every file below artifacts/
 log.txt             the run's log
-artifacts/...       the files themselves, up to a limit
+artifacts/...       files of the run up to a limit, and the manifest of each checkpoint
 """
 
 import re

@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
+from engine.jobs import checkpoints
 from engine.jobs.executors.local import Executor
 from engine.results import Environment, Metric, ProfileRow, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused
 from engine.store import Cause, Exit, Filter, State, Store, StoredArtifact, attempts, bundle, open_store, queue
 from engine.store.files import RunFiles
+from engine.store.storage import Size, usage
 from engine.store.tables import runs
-from tests.support.clip import evaluate_row, queue_evaluate, record
+from tests.support.clip import evaluate_row, queue_evaluate, queue_train, record, train_row, write_checkpoints
 
 DETAIL = b'[{"path": ""}]'
 
@@ -137,6 +139,60 @@ def test_large_and_changed_artifacts_stay_behind(
     monkeypatch.setattr(bundle, "ARTIFACT_BYTES", len(DETAIL) - 1)
     (RunFiles(settings.runs_dir, run_id).dir / "detail" / "a.json").write_bytes(DETAIL)
     assert names() == []
+
+
+def trained(settings: Settings, store: Store) -> int:
+    """Return a finished training with two checkpoints, of which only the smaller one fits into a small bundle."""
+    run_id = queue_train(store)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    write_checkpoints(folder, "best.pt", "latest.pt")
+    (folder / "checkpoints" / "latest.pt").write_bytes(b"larger weights")
+    contents = {name: (folder / name).read_bytes() for name in ("checkpoints/best.pt", "checkpoints/latest.pt")}
+    recorded = [
+        StoredArtifact(name=name, kind="checkpoint", size=len(data), sha256=sha256(data).hexdigest())
+        for name, data in contents.items()
+    ]
+    record(store, run_id, [train_row(1), *recorded])
+    return run_id
+
+
+def test_a_checkpoint_travels_with_its_manifest_and_only_files_of_the_bundle_are_listed(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run_id, path = trained(settings, store), tmp_path / "run.zip"
+    monkeypatch.setattr(bundle, "ARTIFACT_BYTES", len(b"weights"))
+    path.write_bytes(bundle.export_bundle(store, settings, run_id))
+    elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
+    other = open_store(elsewhere)
+    new = other.run(bundle.import_bundle(other, elsewhere, path))
+    best = RunFiles(elsewhere.runs_dir, new.id).dir / "checkpoints" / "best.pt"
+    assert checkpoints.complete(elsewhere, new) == {best: len(b"weights")}
+    assert checkpoints.named(elsewhere, new, "") == (best, 1), "the step is that of the manifest"
+    manifest = best.with_name("best.pt.json")
+    files = {f"checkpoints/{file.name}": file.stat().st_size for file in (best, manifest)}
+    assert {artifact.name: artifact.size for artifact in other.artifacts(new.id)} == files
+    assert usage(other.database, elsewhere).artifacts == Size(2, sum(files.values()))
+    assert bundle.export_bundle(other, elsewhere, new.id) == path.read_bytes(), "and it travels on unchanged"
+    other.close()
+
+
+def test_a_bundle_of_an_earlier_version_without_manifests_is_imported(
+    settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    """It lists all files of its run, also those that are not in it."""
+    run_id, path = trained(settings, store), tmp_path / "run.zip"
+    path.write_bytes(bundle.export_bundle(store, settings, run_id))
+
+    def change(members: dict[str, bytes]) -> None:
+        for name in ("best.pt.json", "latest.pt.json", "latest.pt"):
+            del members[f"artifacts/checkpoints/{name}"]
+        listed = [artifact.model_dump() for artifact in store.artifacts(run_id)]
+        members["artifacts.json"] = json.dumps(listed).encode()
+
+    rewrite(path, change)
+    new = store.run(bundle.import_bundle(store, settings, path))
+    assert [artifact.name for artifact in store.artifacts(new.id)] == ["checkpoints/best.pt"]
+    assert not checkpoints.complete(settings, new)
 
 
 @pytest.mark.parametrize(
@@ -322,8 +378,10 @@ def test_damage_and_other_files_are_refused(settings: Settings, store: Store, ex
         with pytest.raises(Refused, match="is not a run bundle"):
             bundle.import_bundle(store, settings, other)
     with zipfile.ZipFile(other, "w") as another:
-        another.writestr("hello.txt", "hello")
-    with pytest.raises(Refused):
+        another.writestr("pairs.csv", "filepath,title\n")
+        another.writestr("images/", "")
+        another.writestr("images/a: b.png", "a picture, say")
+    with pytest.raises(Refused, match=r"^other\.zip is not a run bundle: it has no manifest\.json$"):
         bundle.import_bundle(store, settings, other)
 
 
