@@ -444,6 +444,19 @@ def test_a_file_that_is_no_bundle_is_refused(store: Store) -> None:
 
 
 @pytest.mark.slow
+def test_a_run_stays_when_its_address_is_replaced_by_that_of_the_list(store: Store) -> None:
+    run_id = bring_to(store, State.FAILED)
+    assert "No such run" in texts(open_page(ONE, runs_selected="3"))
+    app = open_page(ONE, run=str(run_id))
+    app.query_params.clear()
+    app.query_params["runs_selected"] = "3"
+    app.run()
+    assert not app.exception
+    assert app.title[0].value == f"Run {run_id}"
+    assert app.query_params["run"] == str(run_id)
+
+
+@pytest.mark.slow
 def test_a_run_is_tried_again_in_its_place(store: Store) -> None:
     run_id = bring_to(store, State.FAILED)
     app = open_page(ONE, run=str(run_id))
