@@ -60,7 +60,8 @@ def matmul(device: str, dtype: str, plan: Plan) -> Rate:
             is_slow = _add_products(products, device, DTYPES[numbers.weights], notes)
             rate = _best(products, lambda size: 2.0 * size**3, device, plan, notes)
             largest = max(products)
-            if not is_slow or GROWTH * 2e3 * largest**3 / rate.by_size[largest] > LONGEST_MS:
+            next_s = GROWTH * 2 * largest**3 / rate.by_size[largest]
+            if not is_slow or 1e3 * next_s > LONGEST_MS:
                 return rate
 
 

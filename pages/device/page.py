@@ -9,7 +9,7 @@ from engine.report.figures.roofline import FUSED, roofline
 from engine.report.frames import machine_facts
 from engine.report.timings import rates as timings_rates
 from engine.specs import DeviceSpec
-from pages.shared import backend, durations, launch
+from pages.shared import backend, durations, launch, run_view
 from pages.shared.chart.chart import chart
 from pages.shared.form import spec_form
 from pages.shared.form.spec_form import BIND
@@ -69,7 +69,7 @@ def draw_peaks(rates: pd.DataFrame) -> None:
     )
     if event.selection.rows:
         run_id = int(shown.iloc[event.selection.rows[0]]["run"])
-        st.switch_page("run/page.py", query_params={"run": str(run_id)})
+        run_view.open_run(run_id)
     with st.container(horizontal=True, vertical_alignment="center"):
         download_table(lambda: rates, "device-rates", key="device_rates")
         st.caption(

@@ -12,6 +12,7 @@ from engine.words import plural
 from pages.history.filters import clear, go_to_first_page, key
 from pages.shared import backend, comparison_link, rerun, run_actions, sign_in, tour
 from pages.shared.form.spec_form import BIND
+from pages.shared.run_view import open_run
 from pages.shared.table import download_table, results_table
 
 SIZES = (25, 50, 100, 200)
@@ -113,7 +114,7 @@ def _table(runs: list[Run]) -> list[int]:
     The address holds the selection, so that Back returns to it. Runs that are not on this page are not selected.
     """
     if (click := st.session_state.get(key("open"))) is not None:
-        st.switch_page("run/page.py", query_params={"run": click.label})
+        open_run(click.label)
     frame = frames.runs(runs)  # not cached, because the duration of a running run changes
     frame["state"] = [f"{_mark(run)} {run.outcome}" for run in runs]
     shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))

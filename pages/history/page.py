@@ -14,7 +14,7 @@ from pages.history import filters
 from pages.history import list as history_list
 from pages.shared import backend, rerun, run_actions, tour
 from pages.shared.rerun import fold
-from pages.shared.run_view import badge, progress, sentence
+from pages.shared.run_view import badge, open_run, progress, sentence
 from pages.shared.text import show_error
 
 TICK_S = 1
@@ -111,7 +111,7 @@ def _import() -> None:
                 return
         if problem := jobs.why_not_again(backend.store(), backend.settings(), run_id):
             rerun.show_later(f"This run cannot be repeated on this machine: {problem}", ":material/info:")
-        st.switch_page("run/page.py", query_params={"run": str(run_id)})
+        open_run(run_id)
 
 
 @st.fragment

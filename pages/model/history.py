@@ -13,7 +13,7 @@ from engine.report.timings import by_model
 from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.train import TrainSpec
 from engine.words import plural
-from pages.shared import backend, table
+from pages.shared import backend, run_view, table
 from pages.shared.chart.chart import chart
 from pages.shared.form.link import form_link
 from pages.shared.table import informative_columns, results_table
@@ -174,7 +174,7 @@ def runs_table(
 ) -> None:
     """Draw the table of a frame whose column `run` opens the run. config: as for results_table."""
     if (click := st.session_state.get(f"{key}_open")) is not None:
-        st.switch_page("run/page.py", query_params={"run": click.label})
+        run_view.open_run(click.label)
     column = st.column_config
     run_columns: dict[str, Any] = {
         "run": column.ButtonColumn(

@@ -21,9 +21,6 @@ from pages.shared.text import quoted
 LOG_LINES = 400
 # Seconds between updates of log and environment while the run is active.
 TICK_S = 2
-# The run that this tab showed last. Under load, the address of a run that was just opened has been replaced by the
-# query of the list before it.
-SHOWN = "run_shown"
 
 
 def draw_log(run: Run) -> None:
@@ -69,8 +66,8 @@ def draw_details(run_id: int) -> None:
 
 if run_actions.take_deleted():
     st.switch_page("history/page.py", query_params={})
-if "run" not in st.query_params and SHOWN in st.session_state:
-    st.query_params["run"] = st.session_state[SHOWN]
+if "run" not in st.query_params and run_view.OPENED in st.session_state:
+    st.query_params["run"] = st.session_state[run_view.OPENED]
 run = backend.linked_run()
 if run is None:
     st.title("No such run", anchor=False)
@@ -80,7 +77,7 @@ if run is None:
     st.page_link("history/page.py", label="All runs", icon=":material/history:")
     raise PageEnd
 
-st.session_state[SHOWN] = str(run.id)
+st.session_state[run_view.OPENED] = str(run.id)
 st.set_page_config(page_title=f"Run {run.id} – Model Vitals")
 with st.container(horizontal=True, vertical_alignment="center"):
     st.title(f"Run {run.id}", anchor=False, width="content")

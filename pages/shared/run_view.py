@@ -1,5 +1,6 @@
 """Follow a run: its state, its actions, and its results as they arrive."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -7,6 +8,7 @@ import streamlit as st
 
 from engine import jobs
 from engine.jobs import hosts
+from engine.report.compare import settings
 from engine.specs import BenchmarkSpec, RecurrentSpec, Refused, Spec
 from engine.specs.timed import QUOTABLE
 from engine.store import RETRYABLE, Cause, Role, Run, State, Store
@@ -132,7 +134,30 @@ def submit_and_open(spec: Spec) -> None:
     except Refused as refusal:
         show_error(refusal)
         return
+    open_run(run_id)
+
+
+OPENED = "run_opened"
+"""Key of the number of the run that this tab opened last."""
+
+
+def open_run(run_id: int | str) -> None:
+    """Open the page of a run. Its number is kept in the session too.
+
+    Under load, the address of a run that was just opened has been replaced by the query of the page before it.
+    """
+    st.session_state[OPENED] = str(run_id)
     st.switch_page("run/page.py", query_params={"run": str(run_id)})
+
+
+def draw_differences(runs: Sequence[Run]) -> None:
+    """Draw a warning with a sentence per difference that changes what values mean. runs: of one kind."""
+    if warnings := settings.warnings(runs):
+        st.warning(
+            "  \n".join(plain(sentence) for sentence in warnings),
+            title="These runs differ in settings that change what their values mean",
+            icon=":material/warning:",
+        )
 
 
 ICONS = {

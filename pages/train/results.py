@@ -21,7 +21,7 @@ from engine.specs.train import TrainSpec
 from engine.store import RETRYABLE, Run
 from pages.clip import try_it
 from pages.clip.curves import FOLDED, SMOOTH, curve_points, points_of
-from pages.shared import backend, differences
+from pages.shared import backend, run_view
 from pages.shared.chart.chart import chart
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
@@ -177,7 +177,7 @@ def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None, note: str, *,
     if note:
         st.caption(f"{note} These are the sizes of run {run.id}." if others else note)
     if others:
-        differences.draw((run, *others))
+        run_view.draw_differences((run, *others))
     if training.small(points, recall=recall) and (section := fold(FOLDED, key=f"more_{run.id}")):
         with section:
             for titles, figure in _make_figures(*key, small=True, recall=recall, clip_loss=clip_loss).items():

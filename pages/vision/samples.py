@@ -54,8 +54,7 @@ def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     with st.container(horizontal=True):
         st.metric("Speed-up", times(ratio["speedup"]), width="content")
         if pd.notna(low := ratio["speedup_low"]):  # absent without samples
-            interval = readable.interval(low, ratio["speedup_high"], times).removesuffix(", 99 %")
-            st.metric("99 % interval", interval, width="content")
+            st.metric("99 % interval", readable.ends(low, ratio["speedup_high"], times), width="content")
         st.metric("Verdict", verdict, width="content", help=VERDICTS[verdict])
     difference = f" They differ in {ratio['differs_in']}." if ratio["differs_in"] else ""
     difference += f" Note: {ratio['note']}." if ratio["note"] else ""

@@ -15,6 +15,7 @@ from engine.store import Attempt, Cause, Exit, State, Store, attempts, mirror, t
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
+from pages.shared import run_view
 from tests.support.clip import train_row
 from tests.support.page import (
     ENVIRONMENT,
@@ -454,6 +455,10 @@ def test_a_run_stays_when_its_address_is_replaced_by_that_of_the_list(store: Sto
     assert not app.exception
     assert app.title[0].value == f"Run {run_id}"
     assert app.query_params["run"] == str(run_id)
+    clicked = queue(store, "resnet34")  # in the list; the address is replaced before the page is drawn
+    app.session_state[run_view.OPENED] = str(clicked)
+    app.query_params.clear()
+    assert app.run().title[0].value == f"Run {clicked}"
 
 
 @pytest.mark.slow

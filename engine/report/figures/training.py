@@ -261,8 +261,8 @@ def _traces(line: _Line, smooth: int, panel: Panel, source: str) -> list[dict[st
             f"<b>{text(line.label)}</b><br>step %{{x:,}}: %{{y:{number_format}}}<br>{text(source)}<extra></extra>"
         ),
     }
-    loss = line.name.startswith("train/") and line.name.endswith("loss")
-    if smooth <= 1 or not (loss or line.name in NOISY):
+    is_loss = line.name.startswith("train/") and line.name.endswith("loss")
+    if smooth <= 1 or not (is_loss or line.name in NOISY):
         return [main]
     faint = main | {"opacity": 0.3, "showlegend": False, "mode": "lines", "line": {"color": line.colour, "width": 1}}
     return [faint, main | {"y": line.points["value"].ewm(span=smooth).mean(), "mode": "lines"}]

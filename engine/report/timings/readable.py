@@ -26,15 +26,17 @@ def percentile(row: TimedRow, q: int) -> str:
     return f"needs {NEEDED[q]} samples" if row.samples else "–"
 
 
-def interval(low: float | None, high: float | None, form: Callable[[float], str] = digits) -> str:
-    """Return the interval of a speed-up: `1.2 to 1.3, 99 %`, `0 to no upper limit, 99 %` or `no interval`.
+def interval(low: float | None, high: float | None) -> str:
+    """Return the interval of a speed-up: `1.2 to 1.3, 99 %`, `0 to no upper limit, 99 %` or `no interval`."""
+    return "no interval" if low is None or pd.isna(low) else f"{ends(low, high)}, 99 %"
+
+
+def ends(low: float, high: float | None, form: Callable[[float], str] = digits) -> str:
+    """Return the ends of the interval of a speed-up: `1.2 to 1.3`.
 
     high: missing or infinite without an upper limit. form: formats a number.
     """
-    if low is None or pd.isna(low):
-        return "no interval"
-    upper = NO_LIMIT if high is None or not math.isfinite(high) else form(high)
-    return f"{form(low)} to {upper}, 99 %"
+    return f"{form(low)} to {NO_LIMIT if high is None or not math.isfinite(high) else form(high)}"
 
 
 def spent(parts: Parts) -> str:
