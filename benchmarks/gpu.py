@@ -4,18 +4,18 @@ python -m benchmarks.gpu [--device cuda:0] [--quick] [--steps rates,training,rec
                          [--minutes 20] [--append] [--output benchmarks/results/gpu.json]
 
 rates      matrix products and copies, compared with the data sheet of an H100 SXM or H200
-training   ViT-B-32 in amp_bf16: pairs/s of our training and of open_clip's, in turns
+training   ViT-B-32 in amp_bf16: pairs/s of our training and of open_clip's, in turns; their output goes to stderr
 recurrent  every LSTM runner, compared with cuDNN
 models     ViT-B-32, ResNet-50 and three more, inference and training, in eager, torch.compile and CUDA graphs, in bf16
-           and TF32, each compared with torch.utils.benchmark.Timer on the same variant in the same run
+           and TF32. Another process times the same variants with torch.utils.benchmark.Timer and our stopwatch in turns
 
 Every step runs the program's own tasks and writes each result line into the output at once, so that an interrupted run
 keeps its lines. --append continues such a file. --quick uses small models and few samples; with `--device cpu` it runs
 every step on a machine without a GPU.
 
 The time limit (--minutes) is checked before each model and mode of `models`, which are sorted by importance. On an
-H200, `rates` took 75 s, ViT-B-32's inference 153 s, and `recurrent`, which yields its lines only at its end, more than
-160 s. All steps together may take over 30 minutes (an estimate).
+H200, `rates` took 75 s, `recurrent`, which yields its lines only at its end, 113 s, ViT-B-32's inference 153 s and its
+training 212 s. All steps together may take over 30 minutes (an estimate).
 """
 
 import argparse
@@ -57,7 +57,7 @@ ROUNDS = 3
 """Trainings of each side."""
 COLUMNS = {
     "rates": ("operation", "dtype", "rate", "unit", "data_sheet", "share", "flags", "error"),
-    "training": ("model", "round", "ours_pairs_per_s", "open_clip_pairs_per_s", "ratio"),
+    "training": ("model", "round", "side", "pairs_per_s", "seconds", "ratio"),
     "recurrent": ("model", "forward_ms", "backward_ms", "speedup", "verdict", "flags", "error"),
     "models": (
         "model",
@@ -66,6 +66,7 @@ COLUMNS = {
         "latency_ms",
         "queued_ms",
         "timer_ms",
+        "beside_timer_ms",
         "ratio",
         "compile_s",
         "flags",
@@ -128,7 +129,7 @@ def rated(row: Line, sheet: dict[str, float]) -> Line:
 
 
 def training(options: Asked, done: list[Line]) -> Iterator[Line]:
-    """Train with both sides in turns, each in a fresh process. Yield a line per round, then one with the medians."""
+    """Train with both sides in turns, each in a fresh process. Yield a line per training, then one with the ratio."""
     sys.path.append(str(ROOT / "benchmarks"))  # train_throughput imports a module beside it
     import train_throughput
 
@@ -138,19 +139,19 @@ def training(options: Asked, done: list[Line]) -> Iterator[Line]:
     else:
         case = replace(train_throughput.CASES["ViT-B-32"], samples=8192, epochs=3, workers=min(8, cpus))
     case = replace(case, device=options.device, threads=options.threads or cpus)
-    found: list[Line] = []
+    settings = {"model": case.model, "precision": case.precision, "batch_size": case.batch_size}
+    ratios: list[float] = []
     with tempfile.TemporaryDirectory() as name:
         train_throughput.make(case, Path(name))
         for number in range(1 if options.quick else ROUNDS):
-            order = train_throughput.SIDES if number % 2 == 0 else train_throughput.SIDES[::-1]
-            sides = {side: train_throughput.child(side, case, Path(name), number) for side in order}
-            ours, theirs = (sides[side]["pairs_per_s"] for side in train_throughput.SIDES)
-            line = {"model": case.model, "precision": case.precision, "batch_size": case.batch_size}
-            line |= {"ours_pairs_per_s": ours, "open_clip_pairs_per_s": theirs, "ratio": ours / theirs}
-            found.append(line)
-            yield line | {"round": number, "sides": sides}
-    names = ("ours_pairs_per_s", "open_clip_pairs_per_s", "ratio")
-    yield found[0] | {"round": "median"} | {name: statistics.median(item[name] for item in found) for name in names}
+            speeds: dict[str, float] = {}
+            for side in train_throughput.SIDES if number % 2 == 0 else train_throughput.SIDES[::-1]:
+                started = time.monotonic()
+                figures = train_throughput.child(side, case, Path(name), number, stderr=None)
+                speeds[side] = figures["pairs_per_s"]
+                yield settings | {"round": number, "side": side, "seconds": time.monotonic() - started} | figures
+            ratios.append(speeds["ours"] / speeds["reference"])
+    yield settings | {"round": "all", "side": "ours / reference", "ratio": statistics.median(ratios), "ratios": ratios}
 
 
 def recurrent(options: Asked, done: list[Line]) -> Iterator[Line]:
@@ -171,7 +172,7 @@ def recurrent(options: Asked, done: list[Line]) -> Iterator[Line]:
 
 
 def models(options: Asked, done: list[Line]) -> Iterator[Line]:
-    """Time every model in every variant in inference and training, and each variant by torch's own Timer too."""
+    """Time every model in every variant in inference and training, and compare each variant with torch's Timer."""
     from engine.results import Artifact, BenchmarkRow
     from engine.specs import BenchmarkSpec
 
@@ -206,22 +207,18 @@ def models(options: Asked, done: list[Line]) -> Iterator[Line]:
 
 
 def beside(row: Any, name: str, timer: Line) -> Line:
-    """Return a row as a line, with the Timer's time of the same variant and their ratio.
-
-    The Timer queues its calls and waits for the last one, as our own back-to-back time does.
-    """
-    queued, theirs = row.back_to_back_ms or row.latency_ms, timer.get("ms")
+    """Return a row as a line, with the times of `gpu_children.timer` for the same variant."""
     compiled = row.compile_cold_ms
     return {
         **row.model_dump(mode="json"),
-        **{"name": name, "queued_ms": queued, "timer_ms": theirs, "timer_error": timer.get("error", "")},
-        "ratio": queued / theirs if queued and theirs else None,
+        **{"name": name, "queued_ms": row.back_to_back_ms or row.latency_ms, "timer_error": timer.get("error", "")},
+        **{column: timer.get(column) for column in ("timer_ms", "beside_timer_ms", "ratio")},
         "compile_s": compiled / 1e3 if compiled is not None else None,
     }
 
 
 def by_timer(spec: Any, name: str, mode: str, options: Asked) -> dict[str, Line]:
-    """Time every variant of a spec with torch's Timer in one fresh process. Return `ms` or `error` by variant."""
+    """Compare our stopwatch with torch's Timer on every variant of a spec, in one fresh process: `timer`'s results."""
     job = {"spec": spec.model_dump(mode="json"), "model": name, "mode": mode, "batch_size": spec.batch_size}
     try:
         found: dict[str, Line] = gpu_children.run(

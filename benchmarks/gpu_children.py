@@ -4,16 +4,22 @@ python -m benchmarks.gpu_children NAME JSON
 """
 
 import json
+import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 Line = dict[str, Any]
+
+TURNS = 9
+"""Turns of each side when our stopwatch is compared with torch's Timer."""
 
 
 class Failed(Exception):
@@ -55,12 +61,11 @@ def rates(spec: Line) -> list[Line]:
 
 
 def timer(job: Line, seconds: float) -> dict[str, Line]:
-    """Time every variant of a benchmark's job with torch.utils.benchmark. Return `ms` or `error` by variant.
+    """Compare our stopwatch with torch.utils.benchmark on every variant of a benchmark's job.
 
-    The variants are prepared by the program's own code.
+    The variants are prepared by the program's own code. Return the values of `side_by_side`, or `error`, by variant.
     """
     import torch
-    from torch.utils.benchmark import Timer
 
     from engine.measure import environment
     from engine.measure.stopwatch import stopwatch_for
@@ -74,19 +79,41 @@ def timer(job: Line, seconds: float) -> dict[str, Line]:
     torch.set_num_threads(child_job.spec.threads or environment.threads())
     if ":" in device:
         torch.accelerator.set_device_index(device)
-    found: dict[str, Line] = {}
+    stopwatch, found = stopwatch_for(device), dict[str, Line]()
     for variant in child_job.plan:
         try:
-            prepared = prepare(child_job, variant, stopwatch_for(device), library.build, resident())
+            prepared = prepare(child_job, variant, stopwatch, library.build, resident())
             with prepared.ready.settings():
-                call = {"call": lambda phases=prepared.ready.phases: once(phases)}
-                stopwatch = Timer("call()", globals=call, num_threads=torch.get_num_threads())
-                found[variant.label] = {"ms": stopwatch.blocked_autorange(min_run_time=seconds).median * 1e3}
-            del prepared, call, stopwatch
+                found[variant.label] = side_by_side(partial(once, prepared.ready.phases), stopwatch, seconds)
+            del prepared
         except Exception as error:  # noqa: BLE001 - a variant that fails gets a line too
             found[variant.label] = {"error": f"{type(error).__name__}: {error}"[:2000]}
         release()
     return found
+
+
+def side_by_side(
+    call: Callable[[], object], stopwatch: Any, seconds: float, clock: Callable[[], float] | None = None
+) -> Line:
+    """Time a call with torch's Timer and with our stopwatch's `queued`, in turns with the same number of calls.
+
+    seconds: of samples on each side. clock: of the Timer; None takes its own, which synchronises the device.
+    Return the median ms per call of each, `timer_ms` and `beside_timer_ms`, and the median `ratio` of ours to the
+    Timer's turn before or after it. What changes over seconds, such as clock rates, affects both alike.
+    """
+    import torch
+    from torch.utils.benchmark import Timer
+
+    options = {"timer": clock} if clock else {}
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads(), **options)
+    calls = max(2, math.ceil(seconds / TURNS / timer.timeit(2).mean))
+    theirs, ours = list[float](), list[float]()
+    for turn in range(TURNS):
+        for side in (theirs, ours) if turn % 2 else (ours, theirs):
+            side.append(timer.timeit(calls).mean * 1e3 if side is theirs else stopwatch.queued(call, calls) / calls)
+    ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+    medians = (statistics.median(values) for values in (theirs, ours, ratios))
+    return dict(zip(("timer_ms", "beside_timer_ms", "ratio"), medians, strict=True))
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {"rates": rates, "timer": timer}

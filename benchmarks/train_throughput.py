@@ -20,6 +20,7 @@ Run it on a quiet machine. Both cases take about a quarter of an hour on two cor
 """
 
 import argparse
+import contextlib
 import csv
 import datetime
 import json
@@ -211,19 +212,20 @@ def environment(case: Case) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": str(case.threads), "HF_HUB_OFFLINE": "1"}
 
 
-def child(side: str, case: Case, folder: Path, seed: int) -> Figures:
-    """Return the result of `train` in a fresh process."""
+def child(side: str, case: Case, folder: Path, seed: int, stderr: int | None = subprocess.PIPE) -> Figures:
+    """Return the result of `train` in a fresh process. stderr: None shows what the training prints."""
     child_job = json.dumps({"side": side, "case": asdict(case), "folder": str(folder), "seed": seed})
     done = subprocess.run(
         [sys.executable, "-W", "ignore", __file__, "--child", child_job],
         env=environment(case),
         cwd=folder,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         check=False,
     )
     if done.returncode:
-        raise SystemExit(f"{side} has failed:\n{done.stderr[-5000:]}")
+        raise SystemExit(f"{side} has failed:\n{(done.stderr or '')[-5000:]}")
     figures: Figures = json.loads(done.stdout.splitlines()[-1])
     return figures
 
@@ -268,7 +270,9 @@ def main() -> None:
     sys.path.insert(0, str(ROOT))
     if chosen.child:
         child_job = json.loads(chosen.child)
-        figures = train(child_job["side"], Case(**child_job["case"]), Path(child_job["folder"]), child_job["seed"])
+        case, folder = Case(**child_job["case"]), Path(child_job["folder"])
+        with contextlib.redirect_stdout(sys.stderr):
+            figures = train(child_job["side"], case, folder, child_job["seed"])
         print(json.dumps(figures))
         return
     options = {
