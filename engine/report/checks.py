@@ -98,7 +98,7 @@ def _captions(spec: TrainSpec, data: Data, plan: Schedule) -> list[Check]:
 def _images(data: Data) -> list[Check]:
     broken = len(data.unreadable)
     if not broken:
-        return [Check("ok", f"{data.opened:,} images were opened, and all of them can be read.")]
+        return [Check("ok", f"Opened {plural(data.opened, 'image')}; all can be read.")]
     names = ", ".join(f"{source} ({reason})" for source, reason in data.unreadable[:NAMED])
     more = f" and {broken - NAMED} more" if broken > NAMED else ""
     text = f"{broken:,} of {plural(data.opened, 'image')} opened cannot be read: {names}{more}."

@@ -24,7 +24,7 @@ def test_data_that_are_fine_have_no_doubts() -> None:
     assert marks(TrainSpec()) == {
         "1,000 pairs to train on, 250 held out.": "ok",
         "1,250 captions, all distinct.": "ok",
-        "1,250 images were opened, and all of them can be read.": "ok",
+        "Opened 1,250 images; all can be read.": "ok",
         "465 steps of 32 pairs: 31 steps an epoch, 15 epochs. Each epoch leaves out 8 pairs, chosen at random.": "ok",
         "The learning rate rises to 0.001 within 47 steps, then falls to 0.": "ok",
         "Retrieval among the pairs held out is measured during training.": "ok",
