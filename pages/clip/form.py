@@ -52,7 +52,9 @@ def trainings(model: str = "") -> dict[str, Run]:
 
 def weights(model: str) -> list[str]:
     """Return the weights of a model to offer: the best of each training, published tags, paths of other checkpoints."""
-    files = {number: backend.checkpoints(run) for number, run in trainings(model).items()} if model else {}
+    if not model or spec_form.problem(TrainSpec, "model", model):
+        return []
+    files = {number: backend.checkpoints(run) for number, run in trainings(model).items()}
     best = [f"best of run {number}" for number in files]
     others = (str(path) for paths in files.values() for path in paths if path.name != BEST)
     tags = shipped.weights(backend.settings().catalog_dir).get(model, [])

@@ -161,12 +161,14 @@ NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
         ("benchmark_variants", "x" * 9000, "too many characters, at most 200 (given: 'xxx"),
     ],
     "train/page.py": [
+        ("train_model", "*" * 300, "Model: has too many characters, at most 200 (given: '***"),
         ("train_lr", "inf", "Learning rate 'inf': must be a finite number"),
         ("train_wd", "-0.5", "must be at least 0 (given: -0.5)"),
         ("train_data", "\0" + "x" * 5000, "Data: has too many characters, at most 4,000"),
         ("train_templates", "{!r}\n{0.__class__}", "a template has {} where the class name goes, unlike '{!r}'"),
     ],
     "evaluate/page.py": [
+        ("evaluate_model", "a\0b", "Model: must be the name of a model"),
         ("evaluate_samples", "9" * 5000, "Maximum pairs '" + "9" * 60 + "'... (5,000 characters): has too many digits"),
         ("evaluate_classes", "%s {0}\n{!r}", "%s {0}. as it is"),
         ("evaluate_templates", "{0.__class__} {}. as it is", "{0.__class__} %s {0}. as it is"),
