@@ -20,7 +20,14 @@ SPOILING: tuple[Flag, ...] = ("unstable", "contended", "drifting", "throttled")
 """Flags of values that may be wrong. The other flags say that less was measured than a quotable result needs."""
 
 Verdict = Literal[
-    "faster", "slower", "no difference", "undecided", "not comparable", "needs 3 processes", "needs 3 runs"
+    "faster",
+    "slower",
+    "no difference",
+    "undecided",
+    "not comparable",
+    "needs 3 processes",
+    "needs 3 runs",
+    "same request",
 ]
 """The result of a comparison with the baseline."""
 
@@ -33,5 +40,6 @@ VERDICTS: dict[Verdict, str] = {
     "not comparable": "They compute in different ways, such as another precision: there is a ratio but no verdict.",
     "needs 3 processes": "Fewer than 3 processes say too little about how much processes differ: time it in 3 or more.",
     "needs 3 runs": "Different runs differ by more than their processes do. Run both requests until each has 3 runs.",
+    "same request": "Both are runs of the same request: the ratio shows how far two runs differ. There is no verdict.",
 }
 """The meaning of each verdict, as shown to users. "Interval" means that of the ratio."""

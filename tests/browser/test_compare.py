@@ -31,7 +31,7 @@ def test_a_link_shows_another_reader_the_same(browser: Browser, page: Page, tmp_
     store.close()
     with serve(tmp_path, preload="", min_free_gb="1000000") as server:
         page.goto(f"{server.url}/compare?compare_runs=1,2")
-        expect(page.get_by_text("needs 3 runs: Different runs differ")).to_be_visible()
+        expect(page.get_by_text("same request: Both are runs of the same request")).to_be_visible()
         expect(page.get_by_text("Baseline: run 1")).to_be_visible()
         page.get_by_role("combobox", name="Baseline").click()
         page.get_by_role("option", name="run 2").click()

@@ -173,7 +173,7 @@ def test_recurrent_layers_compare(store: Store, settings: Settings) -> None:
 
 
 def test_runs_without_samples_have_a_ratio_and_say_so(store: Store) -> None:
-    ids = [queue_benchmark(store, "timm:resnet18") for _ in range(2)]
+    ids = [queue_benchmark(store, "timm:resnet18", threads=threads) for threads in (1, 2)]
     for run_id, ms in zip(ids, (20.0, 10.0), strict=True):
         finish(store, run_id, [benchmark_row("resnet18", latency_ms=ms)])
     app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")

@@ -1,7 +1,7 @@
 """Compare timings of one run or several, or of several models: ratios with intervals, computed from their samples."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ class Timed:
     row: TimedRow
     publishable: bool = False
     """True if its run was requested as publishable."""
-    repeats: tuple[TimedRow, ...] = ()
-    """The same row of other runs with the same request, host and versions."""
+    repeats: Mapping[int, TimedRow] = field(default_factory=dict)
+    """The same row of other runs with the same request, host and versions, by run number."""
 
     @property
     def name(self) -> str:
@@ -96,19 +96,19 @@ def _with_repeats(store: Store, runs: Mapping[int, Run], rows: Sequence[Timed]) 
     """Return the rows with `publishable` and `repeats` filled in. runs: the runs of the rows, by number."""
     numbers = dict.fromkeys(timed.run for timed in rows)
     repeats = {
-        number: [compare_rows.by_key(store.rows(other.id), ()) for other in _repeats(store, runs[number])]
+        number: {other.id: compare_rows.by_key(store.rows(other.id), ()) for other in _repeats(store, runs[number])}
         for number in numbers
     }
     return [
         replace(
             timed,
             publishable=bool(getattr(runs[timed.run].spec, "publishable", False)),
-            repeats=tuple(
-                row
-                for repeat in repeats[timed.run]
+            repeats={
+                number: row
+                for number, repeat in repeats[timed.run].items()
                 if isinstance(row := repeat.get(compare_rows.key_of(timed.row)), TimedRow)
                 and row.host == timed.row.host
-            ),
+            },
         )
         for timed in rows
     ]
@@ -186,9 +186,10 @@ def ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int) -> p
     """Return how many times as fast each second row is as the first of its pair: COLUMNS, a line per pair.
 
     Within a run the interval (99 %) is that of statistics.ratio. Different runs differ by more than their processes do:
-    they get a verdict, and the interval of statistics.ratio_of_runs, only if both requests were run often enough.
-    Otherwise their processes are paired in order, extra processes are left out, and the interval does not include the
-    differences between runs. Without samples, the ratio is that of the medians, without an interval.
+    they get a verdict, and the interval of statistics.ratio_of_runs, only if both requests were run often enough. Two
+    runs of one request never do, because each counts among the repeats of the other. Without a verdict, processes are
+    paired in order, extra processes are left out, and the interval does not include the differences between runs.
+    Without samples, the ratio is that of the medians, without an interval.
     """
     reader = samples.Reader()
     return pd.DataFrame([_line(baseline, other, metric, reader, seed) for baseline, other in pairs], columns=COLUMNS)
@@ -215,14 +216,15 @@ def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, se
     if _forward_only(row) != _forward_only(baseline.row) and metric in (samples.TOTAL, PER_SAMPLE):
         return line | {"note": "one of the two has no backward pass: compare their forward passes"}
     separate = (baseline.run, _date(baseline.row)) != (other.run, _date(other.row))
-    ratio, note = _ratio_of_runs(baseline, other, metric) if separate else (None, "")
-    verdict = "undecided"
+    same_request = baseline.repeats.get(other.run) == row
+    ratio, note = _ratio_of_runs(baseline, other, metric) if separate and not same_request else (None, "")
+    without_verdict = ""
     if ratio is None:
         ratio, note = _ratio(baseline, other, metric, reader, seed)
-        verdict = "needs 3 runs" if separate else verdict
-    line |= {"speedup": line["baseline_ms"] / line["ms"], "verdict": verdict}
+        without_verdict = "same request" if same_request else "needs 3 runs" if separate else ""
+    line |= {"speedup": line["baseline_ms"] / line["ms"], "verdict": without_verdict or "undecided"}
     if ratio is not None:
-        line |= {"speedup": ratio.value, "verdict": verdict if verdict == "needs 3 runs" else ratio.verdict}
+        line |= {"speedup": ratio.value, "verdict": without_verdict or ratio.verdict}
         line |= {"speedup_low": ratio.low, "speedup_high": ratio.high if np.isfinite(ratio.high) else None}
     return line | {"note": note} | ({"verdict": "not comparable"} if differs else {})
 
@@ -235,7 +237,7 @@ def _date(row: TimedRow) -> str:
 def _ratio_of_runs(baseline: Timed, other: Timed, metric: str) -> tuple[statistics.Ratio | None, str]:
     """Return the ratio of two requests from all their runs, and a note with the number of runs."""
     sides = [
-        [ms for row in (timed.row, *timed.repeats) if (ms := milliseconds(row, metric)) is not None]
+        [ms for row in (timed.row, *timed.repeats.values()) if (ms := milliseconds(row, metric)) is not None]
         for timed in (baseline, other)
     ]
     return statistics.ratio_of_runs(*sides), f"of {len(sides[0])} and {len(sides[1])} runs"

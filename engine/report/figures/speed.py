@@ -37,6 +37,7 @@ VERDICTS = {
     "not comparable": ("x-thin-open", GREY),
     "needs 3 processes": ("hourglass-open", GREY),
     "needs 3 runs": ("hourglass-open", GREY),
+    "same request": ("line-ns-open", GREY),
 }
 """Symbol and colour of each verdict. The verdict is also written beside its interval."""
 FEW_ROUNDS = 10

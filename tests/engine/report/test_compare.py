@@ -94,8 +94,8 @@ def test_rows_of_two_attempts_at_a_run_are_compared_like_two_runs(tmp_path: Path
 
 def test_runs_that_were_repeated_are_compared_as_runs(tmp_path: Path) -> None:
     row = benchmark_row("resnet18", latency_ms=10.0)
-    slower = tuple(row.model_copy(update={"latency_ms": ms}) for ms in (10.1, 9.9))
-    faster = tuple(row.model_copy(update={"latency_ms": ms}) for ms in (8.1, 7.9))
+    slower = {number: row.model_copy(update={"latency_ms": ms}) for number, ms in ((3, 10.1), (4, 9.9))}
+    faster = {number: row.model_copy(update={"latency_ms": ms}) for number, ms in ((5, 8.1), (6, 7.9))}
     base = Timed(1, tmp_path, row, repeats=slower)
     other = Timed(2, tmp_path, row.model_copy(update={"latency_ms": 8.0}), repeats=faster)
     line = one(timings.ratios([(base, other)], "ms", seed=1))
@@ -119,7 +119,20 @@ def test_repeats_are_runs_of_the_same_request_on_the_same_host(store: Store, tmp
     timed(13.0, versions={"torch": "of another time"})
     (found,) = timings.timed_rows(store, store.run(first), tmp_path)
     assert found.row.latency_ms == 10.0
-    assert [row.latency_ms for row in found.repeats] == [11.0]
+    assert {number: row.latency_ms for number, row in found.repeats.items()} == {first + 1: 11.0}
+
+
+def test_runs_of_one_request_are_compared_one_by_one(store: Store, tmp_path: Path) -> None:
+    """Each is a repeat of the other: the means over all repeats of both are the same runs, whatever they took."""
+    runs = {}
+    for ms in (10.0, 10.1, 12.0, 12.1):
+        run_id = queue_benchmark(store, "timm:resnet18")
+        finish(store, run_id, [benchmark_row("resnet18", latency_ms=ms)])
+        runs[run_id] = timings.timed_rows(store, store.run(run_id), tmp_path)
+    runs |= {number: timings.timed_rows(store, store.run(number), tmp_path) for number in runs}
+    lines = timings.ratios(timings.matching_pairs(runs, min(runs)), "ms", seed=1)
+    assert list(lines["speedup"]) == pytest.approx([10 / 10.1, 10 / 12, 10 / 12.1])
+    assert set(lines["verdict"]) == {"same request"}
 
 
 def test_rows_that_several_nodes_timed_keep_their_node(store: Store, tmp_path: Path) -> None:
@@ -130,7 +143,7 @@ def test_rows_that_several_nodes_timed_keep_their_node(store: Store, tmp_path: P
     first, second, third = (timings.timed_rows(store, store.run(run_id), tmp_path)[0] for run_id in ids)
     assert [len(timed.repeats) for timed in (first, second, third)] == [1, 0, 1], "on another node it is no repeat"
     lines = timings.ratios([(first, second), (first, third)], "ms", seed=1)
-    assert list(lines["verdict"]) == ["not comparable", "needs 3 runs"]
+    assert list(lines["verdict"]) == ["not comparable", "same request"]
     assert list(lines["differs_in"]) == ["host", ""]
     run = store.run(ids[1])
     table = frames.with_environment(frames.benchmark([second.row, benchmark_row("resnet18")]), run)
