@@ -572,6 +572,24 @@ def test_rows_with_files_of_other_folders_are_refused(
         bundle.import_bundle(store, settings, path)
 
 
+def test_checkpoints_of_a_training_lie_below_its_folder_and_those_of_an_evaluation_anywhere(
+    settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    """An evaluation of a training names the training's file by its absolute path."""
+    best, path = str(tmp_path / "runs/18/checkpoints/best.pt"), tmp_path / "run.zip"
+    evaluation = queue_evaluate(store, checkpoint=best)
+    record(store, evaluation, [evaluate_row("zeroshot", checkpoint=best)])
+    path.write_bytes(bundle.export_bundle(store, settings, evaluation))
+    elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
+    other = open_store(elsewhere)
+    assert other.rows(bundle.import_bundle(other, elsewhere, path)) == store.rows(evaluation)
+    training = queue_train(store)
+    record(store, training, [train_row(1, checkpoint=best)])
+    path.write_bytes(bundle.export_bundle(store, settings, training))
+    with pytest.raises(Refused, match=r"a row's checkpoint is .*best\.pt', which is not a file below the run's folder"):
+        bundle.import_bundle(store, settings, path)
+
+
 @pytest.mark.parametrize("library", ["../../etc", "a/b", "..", "a\\\\b", "", "a" * 41])
 def test_rows_of_libraries_that_are_no_plain_name_are_refused(
     settings: Settings, store: Store, exported: Path, library: str
