@@ -60,6 +60,8 @@ class FittedDevice(BaseModel):
     """Seconds per GFLOP, GB or call, by feature; those without a cost are left out."""
     most: dict[str, float]
     """Largest fitted value of each feature."""
+    least_per_call: float
+    """Least time per operator call of a fitted timing, in s. Below it, launching may take longer than the work."""
 
     @property
     def label(self) -> str:
@@ -105,13 +107,22 @@ def estimate(device: FittedDevice, work: pd.DataFrame, batch_size: int | None = 
     limit = SLACK * np.array([device.most.get(feature, 0.0) for feature in FEATURES])
     # a feature without a cost may be new to the fit; its work is then weighed by its share of all work in the same unit
     outside = np.where(amounts > limit, np.maximum(parts / seconds[:, None], _shares(amounts)), 0).sum(axis=1)
+    hidden = seconds >= device.least_per_call / SLACK * _calls(amounts)
     low, high = device.batch_sizes
     table = pd.DataFrame(index=work.index).assign(batch_size=batch)
     for suffix, factor in (("", 1.0), ("_low", device.high), ("_high", device.low)):
         table[f"samples_per_s{suffix}"] = 1 / (seconds * factor)
     for suffix, factor in (("", 1.0), ("_low", device.low), ("_high", device.high)):
         table[f"latency_ms{suffix}"] = 1000 * batch * seconds * factor
-    return table.assign(in_range=(outside < MATTERS) & (low <= batch <= high))
+    return table.assign(in_range=(outside < MATTERS) & hidden & (low <= batch <= high))
+
+
+def _calls(amounts: Floats) -> Floats:
+    """Return the operator calls per sample of each model: those of a batch, divided by its size."""
+    calls: Floats = amounts[:, [feature.endswith(":call") and feature != "batch:call" for feature in FEATURES]].sum(
+        axis=1
+    )
+    return calls
 
 
 def _shares(amounts: Floats) -> Floats:
@@ -175,6 +186,7 @@ def fit_device(
             "typical_batch": int(timed["batch_size"].mode().iloc[0]),
             "costs": {name: float(f"{cost:.5g}") for name, cost in zip(FEATURES, costs, strict=True) if cost > 0},
             "most": dict(zip(FEATURES, (float(f"{value:.5g}") for value in amounts.max(axis=0)), strict=True)),
+            "least_per_call": float(f"{(seconds / _calls(amounts)).min():.5g}"),
         }
     )
     return device, timed[["family", "batch_size", "seconds"]].assign(predicted=predicted, fold=fold).reset_index()

@@ -109,6 +109,20 @@ def test_estimates_of_a_fitted_device_and_their_range(table: pd.DataFrame) -> No
     assert not devices.estimate(known, only_new, 64)["in_range"].any(), "products that no fitted model has"
 
 
+def test_an_estimate_with_less_time_per_operator_than_any_timing_is_out_of_range(table: pd.DataFrame) -> None:
+    """Launching an operator takes some time however small the batch is, and large batches do not show how much."""
+    known, _ = devices.fit_device(timings(table, TRUE), table, device="GPU", precision="amp", source="test")
+    calls = table.filter(like="call:").sum(axis=1)
+    timed = work.features(table, 64) @ TRUE * 64 / calls
+    assert known.least_per_call == pytest.approx(timed.min(), rel=1e-4)
+    wide = known.model_copy(update={"batch_sizes": (1, 64), "most": dict.fromkeys(FEATURES, 1e9)})
+    found = devices.estimate(wide, table, 1)
+    enough = found["latency_ms"] / 1e3 / calls >= known.least_per_call / 1.25
+    assert 0 < enough.sum() < len(table)
+    assert list(found["in_range"]) == list(enough)
+    assert devices.estimate(wide, table, 64)["in_range"].all()
+
+
 def test_intervals_hold_what_they_claim() -> None:
     ratios = np.exp(np.random.default_rng(0).normal(0, 0.2, 40_000))
     low, high = devices.interval(ratios[:20_000])
