@@ -21,7 +21,7 @@ from engine.statistics import Ratio, ratio
 
 RESULTS = Path(__file__).parent / "results" / "interval_coverage.json"
 PROCESSES = (1, 2, 3, 5)
-TAUS = (0.05, 0.02, 0.01)
+TAUS = (0.1, 0.05, 0.02, 0.01)
 SAMPLES, NOISE, CORRELATION = 60, 0.02, 0.5
 
 

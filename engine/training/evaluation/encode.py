@@ -1,7 +1,7 @@
 """Encode held-out pairs in one pass, then compute all metrics from the features."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -52,6 +52,17 @@ class Reader:
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context for a forward pass."""
         return precision.autocast(self.precision, self.device)
+
+    @contextmanager
+    def inference(self) -> Iterator[None]:
+        """Run forward passes without dropout, also in the middle of a training."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with self.autocast():
+                yield
+        finally:
+            self.model.train(was_training)
 
 
 @dataclass(frozen=True)
@@ -131,28 +142,22 @@ def encode(pairs: Pairs, reader: Reader, *, captions: bool = True) -> Ticks:
 
 def features(pairs: Pairs, reader: Reader, *, captions: bool = True) -> Generator[int, None, Features]:
     """Return the features of the distinct captions and of the images that can be read. Yield as `encode` does."""
-    model = reader.model
-    was_training = model.training
-    model.eval()
-    try:
-        distinct = list(dict.fromkeys(_captions(pairs)[0])) if captions else []
-        encoded: list[Tensor] = [torch.empty(0)] * (not captions)
-        for start in range(0, len(distinct), reader.batch_size):
-            encoded.append(encode_texts(distinct[start : start + reader.batch_size], reader))
-            yield 0
-        images: list[Tensor] = []
-        read: list[int] = []
-        for batch, indices in _load_batches(pairs, reader):
-            images.append(encode_images(batch, reader))
-            read += indices
-            yield len(read)
-    finally:
-        model.train(was_training)
+    distinct = list(dict.fromkeys(_captions(pairs)[0])) if captions else []
+    encoded: list[Tensor] = [torch.empty(0)] * (not captions)
+    for start in range(0, len(distinct), reader.batch_size):
+        encoded.append(encode_texts(distinct[start : start + reader.batch_size], reader))
+        yield 0
+    images: list[Tensor] = []
+    read: list[int] = []
+    for batch, indices in _load_batches(pairs, reader):
+        images.append(encode_images(batch, reader))
+        read += indices
+        yield len(read)
     return Features(
         images=torch.cat(images) if images else torch.empty(0),
         read=torch.tensor(read, dtype=torch.long),
         texts=torch.cat(encoded),
-        scale=float(model.logit_scale.detach().exp()),
+        scale=float(reader.model.logit_scale.detach().exp()),
     )
 
 
@@ -195,7 +200,7 @@ def subset(found: Encoded, part: Subset) -> Encoded:
 @torch.no_grad()
 def encode_images(images: Tensor, reader: Reader) -> Tensor:
     """Return the features (N, D) of images (N, 3, H, W), normalised, on the CPU in float32."""
-    with reader.autocast():
+    with reader.inference():
         features: Tensor = reader.model.encode_image(reader.images(images), normalize=True)
     return features.float().cpu()
 
@@ -206,7 +211,7 @@ def encode_texts(texts: Sequence[str], reader: Reader) -> Tensor:
     features = []
     for start in range(0, len(texts), reader.batch_size):
         tokens = reader.made.tokenizer(list(texts[start : start + reader.batch_size])).to(reader.device)
-        with reader.autocast():
+        with reader.inference():
             features.append(reader.model.encode_text(tokens, normalize=True).float().cpu())
     return torch.cat(features)
 
@@ -217,20 +222,14 @@ def generative_loss(pairs: Pairs, reader: Reader) -> Generator[int, None, float]
     Padding is left out, as in training; open_clip's validation includes it, and uses only every hundredth batch.
     Yields the number of images done after each batch, so that the caller can stop.
     """
-    model = reader.model
-    was_training = model.training
-    model.eval()
     total, tokens, done = 0.0, 0, 0
-    try:
-        for images, indices in _load_batches(pairs, reader):
-            texts = reader.made.tokenizer([pairs.captions(index)[0] for index in indices]).to(reader.device)
-            with torch.no_grad(), reader.autocast():
-                outputs = model(reader.images(images), texts)
-            loss, counted = caption_loss(outputs["logits"], outputs["labels"], model.pad_id)
-            total, tokens, done = total + loss, tokens + counted, done + len(images)
-            yield done
-    finally:
-        model.train(was_training)
+    for images, indices in _load_batches(pairs, reader):
+        texts = reader.made.tokenizer([pairs.captions(index)[0] for index in indices]).to(reader.device)
+        with torch.no_grad(), reader.inference():
+            outputs = reader.model(reader.images(images), texts)
+        loss, counted = caption_loss(outputs["logits"], outputs["labels"], reader.model.pad_id)
+        total, tokens, done = total + loss, tokens + counted, done + len(images)
+        yield done
     return total / max(1, tokens)
 
 
@@ -276,8 +275,8 @@ def directions(
     """Return the zero-shot classifier, (D, C) float32 on the CPU: the normalised mean of the features of each class's
     prompts.
 
-    The model must be in evaluation mode. templates: prompts with {} for the class name. class_prompts: the prompts of
-    each class, which replace those of templates. Errors: Refused if a class has none.
+    templates: prompts with {} for the class name. class_prompts: the prompts of each class, which replace those of
+    templates. Errors: Refused if a class has none.
     """
     if missing := [name for name in classes if class_prompts and name not in class_prompts]:
         raise Refused(f"{len(missing)} of {len(classes)} classes have no prompts: {shortened(tuple(missing))}")

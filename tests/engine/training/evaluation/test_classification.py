@@ -1,5 +1,6 @@
 """Zero-shot classification and linear probes against open_clip's functions and scikit-learn's metrics."""
 
+import copy
 from math import isnan
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from torch.nn import functional
 from engine.specs import Refused
 from engine.training.evaluation import classification
 from engine.training.evaluation.classification import judged
-from engine.training.evaluation.encode import Reader, directions
+from engine.training.evaluation.encode import Reader, directions, encode_images
 
 CLASSES = ("cat", "dog", "a {strange} one", "sea", "hill", "sun", "moon")
 
@@ -60,6 +61,19 @@ def test_a_class_is_the_normalised_mean_of_its_prompts(model: nn.Module) -> None
         both = [model.encode_text(tokenize([f"a {name}", f"{name} b"]), normalize=True) for name in CLASSES]
     by_hand = torch.stack([functional.normalize(pair.mean(dim=0), dim=0) for pair in both], dim=1)
     torch.testing.assert_close(found, by_hand)
+
+
+def test_a_model_in_training_is_judged_without_dropout(model: nn.Module) -> None:
+    """Towers of Hugging Face have dropout, and their training goes on afterwards."""
+    expected = directions(CLASSES, ("a {}",), reader(model, 8))
+    in_training = copy.deepcopy(model).train()
+    in_training.token_embedding = nn.Sequential(in_training.token_embedding, nn.Dropout(0.5))
+    in_training.visual = nn.Sequential(nn.Dropout(0.5), in_training.visual)
+    torch.testing.assert_close(directions(CLASSES, ("a {}",), reader(in_training, 8)), expected)
+    images = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    found = [encode_images(images, reader(one, 8)) for one in (model, in_training)]
+    torch.testing.assert_close(*found)
+    assert in_training.training
 
 
 def test_other_braces_in_a_prompt_are_letters(model: nn.Module) -> None:
