@@ -140,9 +140,13 @@ def _validation(spec: TrainSpec, data: Data) -> list[Check]:
     if spec.zeroshot_data and not classes:
         text = f"Zero-shot needs a class for each image, which {spec.zeroshot_data} does not have"
         return [Check("error", f"{text}: type its class column under Columns, or leave Zero-shot data empty.")]
+    if spec.zeroshot_data and len(classes) == 1:
+        return [
+            Check("error", f"Zero-shot needs at least two classes, and {spec.zeroshot_data} has only {classes[0]!r}.")
+        ]
     if not (data.held or data.zeroshot):
         return []
-    if (data.classes or data.zeroshot) and spec.zeroshot_frequency:
+    if (data.classes or data.zeroshot) and len(classes) > 1 and spec.zeroshot_frequency:
         class_count = plural(len(classes), "class", "es")
         where = f"{plural(data.zeroshot, 'image')} of {class_count}" if data.zeroshot else class_count
         doubt = note_on_ids(classes)

@@ -33,12 +33,17 @@ class Schedule:
         """Return the error in the schedule, as a sentence; empty if there is none."""
         if self.steps_per_epoch < 1:
             return f"the data are smaller than one step of {self.batch_size} pairs: take a smaller batch size"
-        if self.warmup_steps < self.steps:
-            return ""
-        return (
-            f"a warm-up of {self.warmup_steps} steps out of {self.steps} never reaches the learning rate: "
-            "take a shorter one, such as 10%"
-        )
+        if self.warmup_steps >= self.steps:
+            return (
+                f"a warm-up of {self.warmup_steps} steps out of {self.steps} never reaches the learning rate: "
+                "take a shorter one, such as 10%"
+            )
+        if self.cooldown_steps > self.steps:
+            return (
+                f"a cooldown of {self.cooldown_steps} steps is longer than the training of {self.steps}: "
+                "take fewer epochs of cooldown"
+            )
+        return ""
 
 
 def schedule(spec: TrainSpec, pairs: int) -> Schedule:
@@ -50,6 +55,7 @@ def schedule(spec: TrainSpec, pairs: int) -> Schedule:
     if spec.steps is not None:
         epochs = math.ceil(spec.steps / max(1, steps_per_epoch))
     steps = spec.steps if spec.steps is not None else epochs * steps_per_epoch
+    cooldown = (spec.epochs_cooldown or 0) if spec.lr_scheduler == "const-cooldown" else 0
     return Schedule(
         batch_size=batch,
         batches=steps_per_epoch * spec.accum_freq,
@@ -57,7 +63,7 @@ def schedule(spec: TrainSpec, pairs: int) -> Schedule:
         steps=steps,
         epochs=epochs,
         warmup_steps=warmup_steps(spec.warmup, steps),
-        cooldown_steps=min(steps, (spec.epochs_cooldown or 0) * steps_per_epoch),
+        cooldown_steps=cooldown * steps_per_epoch,
     )
 
 

@@ -86,9 +86,9 @@ class TrainSpec(ClipFields, Spec):
         0, ge=0, le=1000, description="Last groups of layers of a locked image tower to train."
     )
     lock_image_freeze_bn_stats: bool = Field(False, description="Freeze the batch norm statistics of a locked tower.")
-    lock_text: bool = Field(False, description="Do not train the text tower.")
+    lock_text: bool = Field(False, description="Do not train the text tower, except its layer norms.")
     lock_text_unlocked_layers: int = Field(0, ge=0, le=1000, description="Last layers of a locked text tower to train.")
-    lock_text_freeze_layer_norm: bool = Field(False, description="Freeze the layer norms of a locked text tower.")
+    lock_text_freeze_layer_norm: bool = Field(False, description="Freeze the layer norms of a locked text tower too.")
     grad_checkpointing: bool = Field(False, description="Recompute activations to save memory.")
     channels_last: bool = Field(False, description="Use channels_last memory format.")
     compile: bool = Field(False, description="Compile the model with torch.compile.")
@@ -126,10 +126,16 @@ class TrainSpec(ClipFields, Spec):
     )
     beta1: Share | None = Field(None, description="First momentum coefficient of AdamW. Default: 0.9.")
     beta2: Share | None = Field(
-        None, description="Second momentum coefficient. Default: 0.98; for convolutional image towers 0.999."
+        None,
+        description="Second momentum coefficient of AdamW. Default: 0.98; for convolutional image towers 0.999. timm's "
+        "optimizers have their own.",
     )
     eps: float | None = Field(
-        None, gt=0, le=1, allow_inf_nan=False, description="Epsilon of AdamW. Default: 1e-6; convolutional 1e-8."
+        None,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Epsilon of AdamW. Default: 1e-6; convolutional 1e-8.",
     )
     momentum: Share | None = Field(None, description="Momentum of timm's optimizers.")
     grad_clip_norm: float | None = Field(None, gt=0, allow_inf_nan=False, description="Clip gradients to this norm.")
@@ -251,9 +257,12 @@ class TrainSpec(ClipFields, Spec):
             raise ValueError("distillation needs a teacher: give distill_model and distill_pretrained")
         if self.loss == "coca" and self.accum_freq > 1:
             raise ValueError("CoCa's caption loss needs more than the cached features of batches: accum_freq must be 1")
+        unlocked = {
+            "image": self.lock_image_unlocked_groups,
+            "text": self.lock_text_unlocked_layers or not self.lock_text_freeze_layer_norm,
+        }
         for tower, rate in (("image", self.lr_image), ("text", self.lr_text)):
-            unlocked = self.lock_image_unlocked_groups if tower == "image" else self.lock_text_unlocked_layers
-            if rate is not None and getattr(self, f"lock_{tower}") and not unlocked:
+            if rate is not None and getattr(self, f"lock_{tower}") and not unlocked[tower]:
                 raise ValueError(
                     f"lr_{tower} is {rate:g} and the {tower} tower is locked: leave lock_{tower} or lr_{tower} out"
                 )

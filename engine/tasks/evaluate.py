@@ -212,6 +212,8 @@ class Part:
                 return (yield from self._average_precision(encoded.targets))
             if encoded.labels is None or not self._classes:
                 raise Refused(f"zero-shot needs a class per image: {NO_CLASSES}")
+            if len(self._classes) == 1:
+                raise Refused(f"zero-shot needs at least two classes, and all images are of {self._classes[0]!r}")
             found = classification.results(encoded.images, encoded.labels, self._directions())
         else:
             found, more = yield from self._probe()

@@ -48,7 +48,7 @@ class Order:
     weights: NDArray[np.float64] | None = None
     """(N,) relative weight of each sample. If given, samples are drawn with replacement."""
     repeat: bool = False
-    """Repeat the first batch in every step."""
+    """Repeat the batches of the first epoch in every epoch."""
     epoch: int = 0
     start: int = 0
     """Number of batches to skip, because an earlier attempt has used them."""
@@ -60,7 +60,7 @@ class Order:
         samples_per_step = self.batch_size * self.world_size
         drawn = self.drawn(0 if self.repeat else self.epoch)
         for batch in range(self.start, self.batches):
-            begin = (0 if self.repeat else batch * samples_per_step) + self.rank * self.batch_size
+            begin = batch * samples_per_step + self.rank * self.batch_size
             yield [(self.epoch, int(index)) for index in drawn[begin : begin + self.batch_size]]
 
     def drawn(self, epoch: int) -> NDArray[np.int64]:

@@ -169,6 +169,8 @@ def _check_labels(pairs: Pairs, classes: tuple[str, ...], data: str) -> None:
             f"zero-shot needs a class for each image of {data}: give class folders, shards with classnames.txt "
             "or a CSV or Parquet with --csv-class-key"
         )
+    if len(classes) == 1:
+        raise Refused(f"zero-shot needs at least two classes, and {data} has only {classes[0]!r}")
     if (largest := max(label for label in labels if label is not None)) >= len(classes):
         raise Refused(f"{data} has the label {largest}, but only {len(classes)} class names: give all names")
 

@@ -63,7 +63,7 @@ def validate(
         encoded = yield from followed(work, unless_stopped)
         if encoded.notes:
             held = setup.pairs = replace(held, zeroshot=encoded.pairs, notes=(*held.notes, *encoded.notes))
-    if zeroshot and held.classes and encoded is not None and encoded.labels is not None:
+    if zeroshot and len(held.classes) > 1 and encoded is not None and encoded.labels is not None:
         weights = directions(held.classes, held.templates, setup.reader)
         result = classification.results(encoded.images, encoded.labels, weights)
         name = f"{'digits' if (spec.zeroshot_data or spec.data) == 'digits' else 'own'}-zeroshot-val"
@@ -112,7 +112,7 @@ def best_metric(setup: Setup) -> str:
         first = "clip_val_loss" if captions_repeat(held.notes) else "image_to_text_r1"
         measured = [first, *RETRIEVAL, *generative, *measured]
     labelled = held.zeroshot or held.val
-    if labelled is not None and spec.zeroshot_frequency and held.classes and labelled.label(0) is not None:
+    if labelled is not None and spec.zeroshot_frequency and len(held.classes) > 1 and labelled.label(0) is not None:
         measured = ["zeroshot_top1", *(["zeroshot_top5"] if len(held.classes) > classification.TOP else []), *measured]
     if spec.best_metric and spec.best_metric not in measured:
         choices = ", ".join(dict.fromkeys(measured))

@@ -61,7 +61,13 @@ def test_pairs_that_fill_no_batch_are_counted(fields: dict[str, Any], left_out: 
         ),
         ({"lr": 5, "opt": "timm/sgd"}, {}, "The learning rate rises to 5 within 47 steps, then falls to 0.", "ok"),
         ({"epochs": 1, "warmup": "1"}, {}, "The learning rate rises to 0.001 within 1 step, then", "ok"),
-        ({}, {"classes": ("x",)}, "Zero-shot accuracy on 1 class is measured", "ok"),
+        ({}, {"classes": ("x",)}, "Retrieval among the pairs held out is measured during training.", "ok"),
+        (
+            {"zeroshot_data": "z"},
+            {"classes": ("x",), "zeroshot": 9},
+            "at least two classes, and z has only 'x'",
+            "error",
+        ),
         ({}, {"held": 0}, "The quality of the model cannot be measured", "warning"),
         (
             {},

@@ -33,6 +33,11 @@ from engine.specs.train import TrainSpec
         ({"device": "mps", "nproc": 2}, "there is one mps device, for one process: 2 were asked for"),
         ({"data": "a.csv::b.csv", "data_weights": [1]}, "1 weights were given for 2 sources"),
         ({"data": "a.csv", "data_weights": [0]}, "the weights of sources are positive numbers"),
+        ({"lock_image": True, "lr_image": 1e-4}, "the image tower is locked: leave lock_image or lr_image out"),
+        (
+            {"lock_text": True, "lock_text_freeze_layer_norm": True, "lr_text": 1e-4},
+            "the text tower is locked: leave lock_text or lr_text out",
+        ),
     ],
 )
 def test_a_training_that_cannot_be_asked_for(fields: dict[str, Any], message: str) -> None:

@@ -126,6 +126,10 @@ def test_ranks_and_prompts_are_those_asked_for(rows: Evaluate, tmp_path: Path) -
     assert zeroshot.status == "ok"
     (row,) = rows(data=str(data), tasks=("zeroshot",), class_prompts={"dark": ["a"]})
     assert row.error == "1 of 2 classes have no prompts: light"
+    single = folder_of_classes(tmp_path / "single", "dark") / "dark"
+    (tmp_path / "single.csv").write_text("\n".join(["filepath,class", *(f"{path},dark" for path in single.iterdir())]))
+    (row,) = rows(data=str(tmp_path / "single.csv"), csv_class_key="class", tasks=("zeroshot",))
+    assert row.error == "zero-shot needs at least two classes, and all images are of 'dark'"
 
 
 def test_features_are_reused_until_anything_they_depend_on_changes(

@@ -61,6 +61,15 @@ def test_an_epoch_goes_on_where_it_was_left() -> None:
     assert len(rest) == 7
 
 
+def test_one_step_is_repeated_with_each_of_its_batches_once() -> None:
+    """Equal batches of one step would be told apart in vain: the loss would stay above the log of their number."""
+    repeated = order(batches=3, repeat=True)
+    first = [[index for _, index in batch] for batch in repeated]
+    assert len({index for batch in first for index in batch}) == 12
+    repeated.epoch = 1
+    assert [[index for _, index in batch] for batch in repeated] == first
+
+
 def test_weights_draw_pairs_in_their_proportion() -> None:
     drawn = Counter(order(count=2, weights=np.array([3.0, 1.0]), batches=5000).drawn(0).tolist())
     assert drawn[0] / 20_000 == pytest.approx(0.75, abs=0.015)  # 5 standard errors
@@ -251,6 +260,10 @@ def test_what_cannot_be_continued_is_refused_instead_of_started_at_step_0(tmp_pa
     [
         ({"batch_size": 64}, "smaller than one step of 64"),
         ({"warmup": "100"}, "never reaches the learning rate"),
+        (
+            {"lr_scheduler": "const-cooldown", "epochs_cooldown": 3},
+            "a cooldown of 12 steps is longer than the training of 8: take fewer epochs of cooldown",
+        ),
         ({"classes": ("one", "two")}, "10 classes, but 2 names"),
     ],
 )
@@ -279,6 +292,19 @@ def test_one_batch_over_and_over_is_learned(tmp_path: Path) -> None:
     )
     assert len(curve) == 60
     assert curve[-1][1] < curve[0][1] / 2
+
+
+@pytest.mark.slow
+def test_one_class_has_no_zero_shot_accuracy(tmp_path: Path) -> None:
+    """It would be 100 % for any model, and choose the best checkpoint."""
+    table = captioned(tmp_path)
+    head, *lines = table.read_text().splitlines()
+    table.write_text("\n".join([f"{head},kind", *(f"{line},digit" for line in lines)]))
+    fields = {"data": str(table), "samples": None, "batch_size": 4, "val_fraction": 0.5, "epochs": 1}
+    (row,) = rows(train(tiny(**fields, csv_class_key="kind"), tmp_path / "run"))
+    assert (row.zeroshot_top1, row.best_metric) == (None, "image_to_text_r1")
+    with pytest.raises(Refused, match=f"zero-shot needs at least two classes, and {table} has only 'digit'"):
+        training(tiny(zeroshot_data=str(table), csv_class_key="kind"), tmp_path / "other")
 
 
 @pytest.mark.slow
