@@ -8,7 +8,7 @@ from engine.measure.environment import computes_bf16
 from engine.models import variants
 from engine.models.variants import Numbers, has_tf32
 from engine.training import checkpoints, precision
-from tests.support.training import losses, rows, tiny, train
+from tests.support.training import captioned, losses, rows, tiny, train
 
 pytestmark = pytest.mark.gpu
 
@@ -55,3 +55,10 @@ def test_rows_say_in_what_they_were_computed(tmp_path: Path) -> None:
     assert any("TF32" in note for note in row.notes) == row.tf32
     (row,) = rows(train(tiny(epochs=1, device="cuda:0"), tmp_path / "auto"))
     assert row.precision == ("amp_bf16" if computes_bf16("cuda:0") else "fp32")
+
+
+def test_images_are_loaded_by_other_processes(tmp_path: Path) -> None:
+    """Through pinned memory, as trainings on files do by default."""
+    fields = {"device": "cuda:0", "data": str(captioned(tmp_path, 40)), "samples": None}
+    curves = [losses(train(tiny(workers=count, **fields), tmp_path / f"{count} workers")) for count in (0, 2)]
+    assert [loss for _, loss in curves[1]] == pytest.approx([loss for _, loss in curves[0]], rel=0.05)
