@@ -61,6 +61,7 @@ class Log(OneRun):
     lines: int = Field(100, ge=1, le=100_000, description="Number of lines to print.")
 
     def cli_cmd(self) -> None:
+        from engine.jobs.log import why_no_log
         from engine.store import mirror
         from engine.store.files import RunFiles
 
@@ -75,15 +76,7 @@ class Log(OneRun):
         for line in lines:
             print(printable(line))
         if not lines:
-            if run.state == "queued":
-                reason = "has no log yet: it is queued"
-            elif not run.attempt:
-                reason = "has no log: it never started"
-            elif files.log.exists():
-                reason = "has an empty log"
-            else:
-                reason = "has no log here: a run in the foreground prints its messages to the terminal instead"
-            note(f"run {self.run_id} {reason}")
+            note(f"run {self.run_id} {why_no_log(run, files)}")
 
 
 class Cancel(OneRun):

@@ -1,4 +1,4 @@
-"""A log of bounded size that never stops its writer, and a log that does not repeat recurring failures."""
+"""A log of bounded size that never stops its writer, why a run has no log, and failures that are not logged again."""
 
 import logging
 import os
@@ -7,11 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from engine.store import Unavailable
+from engine.store import Run, State, Unavailable
 from engine.store.files import RunFiles
 
 REPEAT_S = 600.0
 """Log the same failure again after this many seconds: 144 times a day, not once a second (86,400 times)."""
+
+
+def why_no_log(run: Run, files: RunFiles) -> str:
+    """Return why a run's log has no lines, in words that continue `run 7`."""
+    if run.state is State.QUEUED:
+        return "has no log yet: it is queued"
+    if not run.attempt:
+        return "has no log: it never started"
+    if files.log.exists():
+        return "has an empty log"
+    return "has no log here: a run in the foreground prints its messages to the terminal instead"
 
 
 class BoundedLog:

@@ -4,6 +4,7 @@ from functools import partial
 
 import streamlit as st
 
+from engine.jobs.log import why_no_log
 from engine.report.compare.settings import environment_facts
 from engine.store import Run
 from engine.store.bundle import export_bundle
@@ -25,12 +26,12 @@ TICK_S = 2
 
 def draw_log(run: Run) -> None:
     """Draw the end of the log."""
-    backend.fetch_problem(run)
-    tail = RunFiles(backend.settings().runs_dir, run.id).log_tail(LOG_LINES)
-    if tail:
+    problem, files = backend.fetch_problem(run), RunFiles(backend.settings().runs_dir, run.id)
+    if tail := files.log_tail(LOG_LINES):
         verbatim(tail, key=f"log_{run.id}")
     else:
-        st.caption("The log is empty.")
+        why = "has its log on another machine: see the warning above" if problem else why_no_log(run, files)
+        st.caption(f"Run {run.id} {why}.")
 
 
 def draw_request(run: Run) -> None:

@@ -270,6 +270,16 @@ def test_a_run_shows_what_was_asked_where_it_ran_and_what_it_printed(store: Stor
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [(State.QUEUED, "has no log yet: it is queued"), (State.FINISHED, "has no log here: a run in the foreground")],
+)
+def test_a_run_without_a_log_says_why(store: Store, state: State, words: str) -> None:
+    run_id = bring_to(store, state)
+    assert f"Run {run_id} {words}" in texts(open_page(ONE, run=str(run_id)))
+
+
+@pytest.mark.slow
 def test_a_run_of_another_machine_shows_its_log_or_says_why_not(
     store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +299,7 @@ def test_a_run_of_another_machine_shows_its_log_or_says_why_not(
     copies.write_text("no folder")
     app = open_page(ONE, run=str(run_id))
     assert [warning.value[:8] for warning in app.warning] == ["its file", "Log\\, sa"]
+    assert f"Run {run_id} has its log on another machine: see the warning above." in texts(app)
     copies.unlink()
     (tmp_path / "aside").rename(copies)
     monkeypatch.setattr(mirror, "FAILED_S", 0.0)
