@@ -32,7 +32,7 @@ LOOK_S = 1.0
 """Seconds between checks for a connected browser. A check reads one variable."""
 HEALTH_S = 4.0
 """Maximum seconds until /health answers, even if the store hangs. Monitors commonly wait 5 s."""
-SILENT = Health(well=False, store=f"the store does not answer within {HEALTH_S:g} s", scheduler="unknown")
+SILENT = Health(status="unavailable", store=f"the store does not answer within {HEALTH_S:g} s", scheduler="unknown")
 health_lock = Lock()
 health_threads = anyio.CapacityLimiter(8)
 """Threads that may wait for `health_lock`, separate from those that serve pages."""
@@ -163,9 +163,7 @@ async def health(_request: Request) -> JSONResponse:
     result = SILENT
     with anyio.move_on_after(HEALTH_S):
         result = await anyio.to_thread.run_sync(_check_health, abandon_on_cancel=True, limiter=health_threads)
-    content = {"status": "ok" if result.well else "unavailable", **asdict(result)}
-    del content["well"]
-    return JSONResponse(content, status_code=200 if result.well else 503)
+    return JSONResponse(asdict(result), status_code=200 if result.well else 503)
 
 
 app = st.App(

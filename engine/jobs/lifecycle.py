@@ -12,6 +12,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
@@ -127,7 +128,7 @@ def stop_scheduler(settings: Settings) -> bool:
 class Health:
     """The condition of store and scheduler, without paths and names, so that anybody may read it."""
 
-    well: bool
+    status: Literal["ok", "unavailable"]
     store: str
     """`ok`, or the problem."""
     scheduler: str
@@ -145,15 +146,19 @@ class Health:
     devices: tuple[str, ...] = ()
     """Devices that the last probe found."""
 
+    @property
+    def well(self) -> bool:
+        return self.status == "ok"
+
 
 def look_at_health(settings: Settings) -> Health:
     """Check the store, this host's scheduler and the disk, without a long wait for a locked store."""
     try:
         database = Database(settings.store_url, busy_s=HEALTH_BUSY_S)
     except Unavailable as error:  # a URL that cannot be used
-        return Health(well=False, store=error.cause, scheduler="unknown")
+        return Health(status="unavailable", store=error.cause, scheduler="unknown")
     if database.sqlite and not Path(database.place).is_file():  # opening would create the file
-        return Health(well=False, store="there is no store yet", scheduler="unknown")
+        return Health(status="unavailable", store="there is no store yet", scheduler="unknown")
     try:
         lease = leases.read(database, lease_name(settings))
         queued, oldest_wait_s = queue.waiting(database)
@@ -161,7 +166,7 @@ def look_at_health(settings: Settings) -> Health:
         active, machine = store.count(Filter(states=ACTIVE)), store.machine()
         local_attempts = [attempt for attempt in attempts.open_attempts(database) if attempt.host == this_host()]
     except Unavailable as error:
-        return Health(well=False, store=error.cause, scheduler="unknown")
+        return Health(status="unavailable", store=error.cause, scheduler="unknown")
     finally:
         database.close()
     working = _held(lease)
@@ -175,7 +180,7 @@ def look_at_health(settings: Settings) -> Health:
     free_gb = shutil.disk_usage(settings.runs_dir).free / 1e9 if settings.runs_dir.is_dir() else None
     full = free_gb is not None and free_gb < settings.min_free_gb
     return Health(
-        well=(working or scheduler == "idle") and not full,
+        status="ok" if (working or scheduler == "idle") and not full else "unavailable",
         store="ok",
         scheduler=scheduler,
         disk=f"less than {settings.min_free_gb:g} GB are free, so no run starts" if full else "ok",

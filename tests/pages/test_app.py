@@ -1,5 +1,6 @@
 """The launcher and its settings, beside what the tests of the server and the browser see of them."""
 
+import json
 import logging
 import os
 import sqlite3
@@ -77,7 +78,9 @@ def locked(settings: Settings) -> Iterator[None]:
         yield
 
 
-def test_health_knows_whether_runs_wait_in_vain(settings: Settings, store: Store) -> None:
+def test_health_knows_whether_runs_wait_in_vain(
+    settings: Settings, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     answer = response()
     assert (answer.status_code, stated(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "idle"})
     store.enqueue(ProfileSpec(models=("resnet18",), device="cpu"))
@@ -97,6 +100,10 @@ def test_health_knows_whether_runs_wait_in_vain(settings: Settings, store: Store
     assert 0 < answer.json()["lease_left_s"] <= 60
     numbers = {"queued", "active", "oldest_wait_s", "lease_left_s", "free_gb"}
     assert set(answer.json()) == {"status", "store", "scheduler", "disk", "devices", *numbers}, "no paths, no names"
+    assert main(["health", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [*printed] == [*answer.json()]
+    assert printed["status"] == "ok"
 
 
 def test_health_leaves_the_runs_of_other_hosts_to_their_schedulers(settings: Settings, store: Store) -> None:

@@ -187,17 +187,17 @@ def test_health_of_an_operator(
     def health() -> dict[str, object]:
         expected = main(["health", "--json"])
         found: dict[str, object] = json.loads(capsys.readouterr().out)
-        assert found["well"] == (expected == 0)
+        assert found["status"] == ("unavailable" if expected else "ok")
         return found
 
     found = health()
-    assert (found["well"], found["store"], found["scheduler"], found["disk"]) == (True, "ok", "idle", "ok")
+    assert (found["status"], found["store"], found["scheduler"], found["disk"]) == ("ok", "ok", "idle", "ok")
     assert (found["queued"], found["active"], found["oldest_wait_s"], found["lease_left_s"]) == (0, 0, None, None)
     first, now = store.enqueue(SPEC), time.time()
     time.sleep(0.02)
     store.enqueue(SPEC)
     found = health()
-    assert found["well"] is False
+    assert found["status"] == "unavailable"
     assert found["queued"] == 2
     assert 0.02 <= found["oldest_wait_s"] <= time.time() - now + 1
     attempt = queue.claim(store.database, this_host())
