@@ -7,25 +7,34 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
 from engine import results, specs
 from engine.__main__ import Engine, Submit
+from engine.cli.output import SHOWN
 from engine.settings import ROOT, Settings
 from pages.shared.kinds import PAGES, UNITS, form_page
 
 HEAVY = {"torch", "torchvision", "timm", "open_clip", "transformers", "fvcore", "sklearn"}
+for package in (specs, results):  # a class is known by kind only after its module was imported
+    for module in iter_modules(package.__path__, f"{package.__name__}."):
+        import_module(module.name)
 KINDS = {spec.kind: spec for spec in specs.Spec.__subclasses__()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_run_has_all_its_pieces(kind: str) -> None:
-    assert kind in results.kinds(), "engine/results/ has no row of this kind"
+    row = results.kinds().get(kind)
+    assert row, "engine/results/ has no row of this kind"
+    for package, class_ in ((specs, KINDS[kind]), (results, row)):
+        assert hasattr(package, class_.__name__), f"the package {package.__name__} does not import {class_.__name__}"
     assert find_spec(f"engine.tasks.{kind}"), f"engine/tasks/{kind}.py is missing"
     assert hasattr(import_module("engine.report.frames"), kind), f"engine/report/frames.py has no {kind}()"
     assert kind in Engine.model_fields, f"python -m engine has no command {kind}"
     assert kind in Submit.model_fields, f"python -m engine submit has no command {kind}"
+    assert kind in SHOWN, "engine/cli/output.py: SHOWN names no columns for a terminal"
     assert kind in PAGES, "pages/shared/kinds.py names no page for this kind"
     assert kind in UNITS, "pages/shared/kinds.py names no unit for the progress of this kind"
     results_view = ROOT / "pages" / PAGES[kind] / "results.py"
@@ -33,9 +42,9 @@ def test_every_kind_of_run_has_all_its_pieces(kind: str) -> None:
     assert f"engine.tasks.{kind}" in Settings().preload, "engine/settings.py: the warm process preloads every task"
     page = form_page(KINDS[kind])
     assert f"build({KINDS[kind].__name__}," in (ROOT / "pages" / page).read_text(), f"pages/{page} builds no such spec"
-    assert f'entry("{PAGES[kind]}", ' in (ROOT / "pages" / "frame.py").read_text(), (
-        f"pages/frame.py does not list {page}"
-    )
+    frame = (ROOT / "pages" / "frame.py").read_text()
+    assert f'entry("{PAGES[kind]}", ' in frame, f"pages/frame.py does not list {page}"
+    assert f'"{PAGES[kind]}": "' in frame, f"pages/frame.py has no help text for {page}, so the navigation hides it"
 
 
 def test_pages_live_in_folders() -> None:
