@@ -154,13 +154,13 @@ QUANTITIES: dict[str, Quantity] = {
     "speedup": Quantity(
         "Speed-up",
         "×",
-        "Median latency of the baseline / median latency of this variant. Back-to-back times are not used.",
+        "Geometric mean over processes of the baseline's median / this row's median. Back-to-back times are not used.",
     ),
-    "speedup_low": Quantity("Speed-up from", "×", "Lower end of the 99 % bootstrap interval of the speed-up."),
+    "speedup_low": Quantity("Speed-up from", "×", "Lower end of the speed-up's 99 % interval (Student's t)."),
     "speedup_high": Quantity(
         "Speed-up to",
         "×",
-        "Upper end of the 99 % bootstrap interval of the speed-up. Empty beside a lower end: no upper limit.",
+        "Upper end of the speed-up's 99 % interval (Student's t). Empty beside a lower end: no upper limit.",
     ),
     "device_peak_mb": Quantity(
         "Device peak",
