@@ -1,17 +1,19 @@
-# Two commands do everything on a fresh machine: `make run` and `make test`.
+# Two commands are enough on a fresh machine: `make run` and `make test`.
 #
 #   make run      set up, and start the app on http://127.0.0.1:8501
-#   make test     set up with the development requirements and a browser, then run all tests but the following:
-#   make test-cluster   the tests that need PostgreSQL, nginx (both from the system's packages) or Ray
-#   make cluster  start the head of a Ray cluster on this machine, which docs/deploy.md explains
-#   make setup    the set-up alone; does nothing when nothing changed
-#   make check    format, lint, types, import contracts, fast tests
-#   make faults   the long forms of faults: locks of minutes, hundreds of random addresses
+#   make test     set up with the development requirements and a browser, then run all tests but those of the next three
+#   make test-cluster   the tests that need PostgreSQL, nginx (both from the system's packages), S3 or Ray
+#   make faults   the long forms of the fault tests: locks of minutes, hundreds of random addresses
 #   make gpu      on a machine with an NVIDIA GPU: the tests that need one, and benchmarks/results/gpu.json
+#   make check    format, lint, types, import contracts, fast tests
+#   make format   format the code, and fix what the linter can fix
+#   make setup    the set-up alone, into .venv; does nothing when nothing changed
+#   make cluster  start the head of a Ray cluster on this machine, which docs/deploy.md explains
 #   make wheels   fill wheels/ with what `make gpu WHEELS=wheels` needs on such a machine without internet
 #   make stop     end a scheduler that was left running
 #   make plotly   build pages/static/plotly.min.js from frontend/ (needs npm); only after a new release of plotly
 #   make lock     compile requirements*.in into requirements*.txt at their newest releases
+#   make clean    end the scheduler and delete .venv; runs are kept
 #
 # Without an NVIDIA GPU, set-up takes PyTorch's CPU build where its index can be reached. TORCH_INDEX=<url> make setup
 # takes torch and torchvision from another package index.
@@ -34,9 +36,10 @@ export UV_COMPILE_BYTECODE := 1
 TORCH_OWN := ^(torch|torchvision|triton|cuda-[a-z]+|nvidia-(cu|nccl|nvjit|nvshmem|nvtx)[a-z0-9-]*)==
 
 help:
-	@sed -n '3,17s/^# \{0,1\}//p' Makefile
+	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
 run: setup
+	@echo "For the command line, in another terminal: source $(VENV)/bin/activate, then python -m engine --help"
 	$(BIN)/streamlit run app.py --server.port $(PORT)
 
 # Tests start hundreds of processes of ours: half a second each where their bytecode is not kept.
