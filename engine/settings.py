@@ -46,7 +46,7 @@ class Settings(BaseSettings):
         description="Modules the warm process imports ahead, comma-separated; empty: every worker starts cold.",
     )
     data_roots: str = Field(
-        "", description="Folders from which queued runs may read data and weights, as in PATH; empty: the home folder."
+        "", description="Folders from which runs may read data and weights, as in PATH; empty: the home folder."
     )
     log_limit_mb: float = Field(10, gt=0, description="Size at which a run's log is cut, in MB (1e6 bytes).")
 

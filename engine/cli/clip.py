@@ -97,7 +97,10 @@ def _print_training(event: Event) -> None:
 
 
 class SubmitTrain(TrainFlags):
-    """Queue a training, or one for each combination of values of a sweep; it has the flags of `train` too."""
+    """Queue a training, or one for each combination of values of a sweep.
+
+    It takes the same request as `train`; `runs rows` writes its rows later.
+    """
 
     name: RunName = ""
     sweep: str = Field(
@@ -134,7 +137,10 @@ class Evaluate(RunHere, EvaluateFlags):
 
 
 class SubmitEvaluate(Queued, EvaluateFlags):
-    """Queue an evaluation; it has the same flags as `evaluate`."""
+    """Queue an evaluation.
+
+    It takes the same request as `evaluate`; `runs rows` writes its rows later.
+    """
 
 
 class Search(OneRun):

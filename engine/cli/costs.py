@@ -230,4 +230,7 @@ class Profile(RunHere, ProfileFlags):
 
 
 class SubmitProfile(Queued, ProfileFlags):
-    """Queue a profile run; it has the same flags as `profile`."""
+    """Queue a profile run.
+
+    It takes the same request as `profile`; `runs rows` writes its rows later.
+    """

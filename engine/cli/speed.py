@@ -64,7 +64,10 @@ class Benchmark(RunHere, BenchmarkFlags):
 
 
 class SubmitBenchmark(Queued, BenchmarkFlags):
-    """Queue a benchmark; it has the same flags as `benchmark`."""
+    """Queue a benchmark.
+
+    It takes the same request as `benchmark`; `runs rows` writes its rows later.
+    """
 
 
 class SuiteBuild(BaseModel):
@@ -84,7 +87,10 @@ class Device(RunHere, DeviceFlags):
 
 
 class SubmitDevice(Queued, DeviceFlags):
-    """Queue a measurement of a device; it has the same flags as `device`."""
+    """Queue a measurement of a device.
+
+    It takes the same request as `device`; `runs rows` writes its rows later.
+    """
 
 
 class RecurrentFlags(Flags, RecurrentSpec):
@@ -193,4 +199,7 @@ class Recurrent(RecurrentFlags):
 
 
 class SubmitRecurrent(Queued, RecurrentFlags):
-    """Queue a timing of recurrent layers; it has the same flags as `recurrent`."""
+    """Queue a timing of recurrent layers.
+
+    It takes the same request as `recurrent`; `runs rows` writes its rows later.
+    """

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.datasets.base import DataProblem
 from engine.specs.clip import IMAGENET, TEMPLATE_SETS
-from engine.words import shortened
+from engine.words import plural, shortened
 
 ID = re.compile(r"n?\d+|[0-9a-f]{8,}")
 """Pattern of class ids such as `n01440764` or `17`, which mean nothing to a text tower."""
@@ -26,7 +26,10 @@ def class_names(given: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]
     if given == (IMAGENET,):
         return _imagenet(own)
     if given and own and len(given) != len(own):
-        raise DataProblem(f"the data have {len(own)} classes, but {len(given)} names were given: give one per class")
+        raise DataProblem(
+            f"the data have {plural(len(own), 'class', 'es')}, but {plural(len(given), 'name')} "
+            f"{'was' if len(given) == 1 else 'were'} given: give one name per class, one per line or in a file"
+        )
     known = {class_.casefold() for class_ in own}
     for name, class_ in zip(given, own, strict=False):
         if name.casefold() != class_.casefold() and name.casefold() in known:

@@ -152,7 +152,8 @@ class ClipFields(BaseModel):
     csv_class_key: str = Field(
         "",
         max_length=200,
-        description="Column of a CSV or Parquet with the class names, for zero-shot. Default: none.",
+        description="Column of a CSV or Parquet with the class names, for zero-shot. Default: none; in a training's "
+        "zero-shot data, class, label or a similar name.",
     )
     samples: int | None = Field(
         None,
@@ -162,8 +163,9 @@ class ClipFields(BaseModel):
     )
     classes: Annotated[LINES, NoDecode] = Field(
         (),
-        description="Class names for zero-shot, in the order of the data's classes; or the word imagenet for "
-        "ImageNet's names, which are found by synset, number or name. Default: the data's names.",
+        description="Class names for zero-shot, one per line (on the command line also a file), in the order of the "
+        "data's classes; or the word imagenet for ImageNet's names, which are found by synset, number or name. "
+        "Default: the data's names.",
     )
     templates: Annotated[TEMPLATES, NoDecode] = Field(
         (),
@@ -173,7 +175,8 @@ class ClipFields(BaseModel):
     model: ClipModel = Field(
         DIGITS_MODEL,
         max_length=MODEL_LENGTH,
-        description="An open_clip model, digits-clip, or config:NAME for your own configuration.",
+        description="An open_clip model, digits-clip, or a configuration of your own: FILE.json on the command line, "
+        "an added file in the form.",
     )
     configs: CliSuppress[Configs] = Field(default_factory=dict)
     image_size: Annotated[SIZE | None, NoDecode] = Field(

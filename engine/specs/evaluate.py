@@ -100,8 +100,8 @@ class EvaluateSpec(ClipFields, Spec):
     model: ClipModel = Field(
         DIGITS_MODEL,
         max_length=MODEL_LENGTH,
-        description="An open_clip model, digits-clip, config:NAME for your own configuration, or the number of a "
-        "training run.",
+        description="An open_clip model, digits-clip, the number of a training run, or a configuration of your own: "
+        "FILE.json on the command line, an added file in the form.",
     )
     checkpoint: Annotated[Pretrained, Field(validation_alias=AliasChoices("pretrained", "checkpoint"))] = ""
     more_models: Annotated[MODELS, NoDecode] = Field(
@@ -111,7 +111,9 @@ class EvaluateSpec(ClipFields, Spec):
     )
 
     more_data: Annotated[SOURCES, NoDecode] = Field(
-        (), description="Further data sets, one per line. All settings, such as column names, apply to every data set."
+        (),
+        description="Further data sets, one per line (in a shell $'A\\nB'). All settings, such as column names, apply "
+        "to every data set.",
     )
     csv_class_separator: str = Field(
         "",

@@ -38,7 +38,9 @@ ResizeMode = Annotated[
         "squash. auto: from the weights.",
     ),
 ]
-CropScale = Annotated[Numbers, Field(description="Smallest and largest share of the image in a random crop.")]
+CropScale = Annotated[
+    Numbers, Field(description="Smallest and largest share of the image in a random crop. Default: 0.9 and 1.")
+]
 ColorJitter = Annotated[
     Numbers,
     Field(description="Jitter of brightness, contrast, saturation and hue: 4 numbers. With timm also 1 or 3 numbers."),

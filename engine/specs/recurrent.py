@@ -51,7 +51,9 @@ class RecurrentSpec(Floors, Spec):
         "on cuDNN are left out on a device without it. Default, if no runners are chosen either: rnns and cnns.",
     )
     runners: Annotated[RUNNER_NAMES, NoDecode] = Field(
-        (), description="Runners in addition to those of the groups: cudnn, aten, jit, py, compile_cell, gru_jit, ..."
+        (),
+        description="Runners in addition to those of the groups, such as cudnn, jit or gru_compile_cell. The error for "
+        "an unknown name lists all of them.",
     )
     seq_length: int = Field(100, ge=1, le=LONGEST, description="Time steps of a sequence.")
     num_layers: int = Field(1, ge=1, le=DEEPEST, description="Number of stacked recurrent layers.")
@@ -246,5 +248,5 @@ def macs_per_step(spec: RecurrentSpec) -> int:
 def _check_runner(name: str) -> None:
     if name not in RUNNERS:
         near = get_close_matches(name, RUNNERS, 3)
-        closest = f"closest: {', '.join(near)}" if near else f"there are {shortened(tuple(RUNNERS))}"
-        raise ValueError(f"no runner is called {name[:100]!r}; {closest}")
+        closest = f"closest: {', '.join(near)}; " if near else ""
+        raise ValueError(f"no runner is called {name[:100]!r}; {closest}there are {', '.join(RUNNERS)}")

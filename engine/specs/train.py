@@ -142,7 +142,12 @@ class TrainSpec(ClipFields, Spec):
 
     epochs: int | None = Field(None, ge=1, le=100_000, description="Passes over the data. Default: 15.")
     steps: int | None = Field(None, ge=1, le=100_000_000, description="Optimizer steps instead of epochs.")
-    batch_size: int | None = Field(None, ge=2, le=65_536, description="Pairs per process and forward pass.")
+    batch_size: int | None = Field(
+        None,
+        ge=2,
+        le=65_536,
+        description="Pairs per process and forward pass. Default: by the number of pairs, at most 256.",
+    )
     accum_freq: int = Field(1, ge=1, le=1024, description="Batches per optimizer step, combined in one loss.")
     warmup: Annotated[WARMUP, NoDecode] = Field("10%", description="Warm-up steps of the learning rate: N, or S%.")
     lr_scheduler: Literal["cosine", "const", "const-cooldown"] = Field(

@@ -192,7 +192,8 @@ PRESETS: presets.Presets = {
         {"x": "gmacs", "y": "mparams", "log_x": True, "log_y": True, "figure": None},
     ),
     "ImageNet against MACs": presets.Preset(
-        "Plot the published top-1 accuracy of every pretrained timm model against its MACs at that image size.",
+        "Plot the published top-1 accuracy of every pretrained timm model against its MACs at the image size of that "
+        "accuracy.",
         {"x": "gmacs", "y": "imagenet_top1", "log_x": True, "log_y": False, "figure": "imagenet_top1"},
     ),
     "Zero-shot against MACs": presets.Preset(

@@ -15,7 +15,7 @@ from engine.datasets import note_on_repeats
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.figures import evaluation
-from engine.report.quantities import RANKS, RECALLS
+from engine.report.quantities import CLIP_LABELS, RANKS, RECALLS
 from engine.report.style import digits
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import read_embeddings
@@ -39,7 +39,7 @@ SHARES = {
     "mean_average_precision": "mAP",
     **RECALLS,
 }
-NUMBERS = {**RANKS, "clip_val_loss": "CLIP loss"}
+NUMBERS = {**RANKS, "clip_val_loss": CLIP_LABELS["clip_val_loss"]}
 HELP = {
     "acc1": "Share of images whose class is predicted.",
     "acc5": "Share of images whose class is among the five most likely. Not computed for five classes or fewer.",

@@ -180,6 +180,7 @@ def test_figures_stand_in_rows_and_all_can_be_taken_away(store: Store, settings:
     assert ("Text → image median rank", "12") in figures
     assert ("Top-1", "93.4 %") in figures
     assert ("Top-5", "99.8 %") in figures
+    assert "Held-out loss" in [label for label, _ in figures], "as on the other pages"
     assert sum(label == "Top-5" for label, _ in figures) == 1, "of two tasks, one has none"
     assert "the loss depends on the batch size, here 64" in plainly(app)
     assert "1,436 captions; guessing gives a text → image R@1 of 0.279 %; cpu" in plainly(app)  # 1 of 359 images

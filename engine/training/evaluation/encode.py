@@ -258,7 +258,7 @@ def _captions(pairs: Pairs) -> tuple[list[str], list[int]]:
 
 
 def retrieved(encoded: Encoded, batch_size: int, recalls: Sequence[int] = RECALLS) -> dict[str, float]:
-    """Return the retrieval metrics and the validation loss, under open_clip's names. recalls: ranks of recall."""
+    """Return the retrieval metrics and the held-out loss, under open_clip's names. recalls: ranks of recall."""
     found = retrieval.metrics(encoded.images, encoded.texts, encoded.owner, recalls=recalls)
     first = torch.unique_consecutive(encoded.owner, return_counts=True)[1].cumsum(0).roll(1)
     first[0] = 0

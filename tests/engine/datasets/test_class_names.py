@@ -32,6 +32,11 @@ def test_folders_get_the_name_of_their_number_and_not_of_their_place(tmp_path: P
     assert class_names(("imagenet",), folder.classes) == (NAMES[10], NAMES[2], NAMES[999])
 
 
+def test_another_number_of_names_is_refused() -> None:
+    with pytest.raises(DataProblem, match="2 classes, but 1 name was given: give one name per class, one per line"):
+        class_names(("cat,dog",), ("0", "1"))
+
+
 def test_folders_of_synsets_are_named_and_captioned_without_being_asked(tmp_path: Path) -> None:
     folder = open_pairs(str(write_classes(tmp_path, {SYNSETS[7]: 1, SYNSETS[0]: 2})))
     assert folder.classes == ("tench", "rooster")

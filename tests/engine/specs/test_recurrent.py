@@ -100,7 +100,7 @@ def test_a_list_of_runs_says_what_is_timed(fields: dict[str, Any], words: str) -
         ({"runners": "jitt"}, "no runner is called 'jitt'; closest: jit, vl_jit"),
         ({"groups": "rnn"}, "Input should be 'rnns', 'cnns', 'vl', 'norms', 'compiled' or 'cells'"),
         ({"baseline": "vl_py"}, "the baseline vl_py is not one of the runners to time: aten, jit, jit_premul"),
-        ({"baseline": "pi"}, "no runner is called 'pi'"),
+        ({"baseline": "pi"}, f"there are {', '.join(RUNNERS)}"),
         ({"proj_size": 512}, "projection size 512 is not smaller than hidden size 512: reduce it, or choose 0"),
         ({"sweep_values": "1,2"}, "there are sweep values, but no size to vary"),
         ({"sweep": "seq_length", "sweep_values": "0,3"}, "a sweep of seq_length takes values from 1 to 10,000, not 0"),
