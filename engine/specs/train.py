@@ -115,7 +115,7 @@ class TrainSpec(ClipFields, Spec):
         gt=0,
         le=100,
         allow_inf_nan=False,
-        description="Peak learning rate. Default: 0.001, with initial weights 0.00001.",
+        description="Peak learning rate. Default: 0.001, with initial weights of both towers 0.00001.",
     )
     lr_image: TowerRate = Field(None, description="Peak learning rate of the image tower. Default: lr.")
     lr_text: TowerRate = Field(
