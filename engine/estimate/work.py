@@ -8,6 +8,8 @@ import pandas as pd
 
 Floats = npt.NDArray[np.float64]
 
+AS_PRODUCTS = {"mkldnn_rnn_layer": "addmm"}
+"""Recurrent layers are matrix products, and too few models have them for a cost of their own."""
 FLOPS = tuple("addmm mm bmm scaled_dot_product_attention convolution grouped_convolution depthwise_convolution".split())
 """Kinds of operators with their own cost per FLOP."""
 CALLS = (*FLOPS, "native_batch_norm", "native_layer_norm")
@@ -50,6 +52,7 @@ def read(catalog_dir: Path) -> pd.DataFrame:
 
     operators = pd.read_csv(catalog_dir / OPERATORS, dtype={"image_size": str})
     operators["name"] = operators["library"] + ":" + operators["model"]
+    operators["operator"] = operators["operator"].replace(AS_PRODUCTS)
     flops, calls = _sums(operators, "flops", FLOPS) / 1e9, _sums(operators, "calls", CALLS)
     reads, writes = _sums(operators, "read_bytes", BYTES) / 1e9, _sums(operators, "written_bytes", BYTES) / 1e9
 

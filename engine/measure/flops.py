@@ -13,6 +13,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.measure.fused import fused_on_meta
 from engine.measure.live import LiveBytes, state
 from engine.measure.operators import Operator, describe, kind_of
 from engine.results import OperatorCount, Work
@@ -84,7 +85,7 @@ def count(model: torch.nn.Module, inputs: tuple[Any, ...], run: Callable[[], obj
         raise RuntimeError("counting needs no_grad or gradients: inference mode hides operators from the counter")
     held = [*state(model), *(tensor for tensor in inputs if isinstance(tensor, torch.Tensor))]
     counter = _Counter(LiveBytes(held))
-    with unfused(), _modules_followed(model, counter), _fused_on_meta(), counter:
+    with unfused(), _modules_followed(model, counter), fused_on_meta(), counter:
         run() if run else model(*inputs)
     return counter.result()
 
@@ -201,58 +202,3 @@ def unfused() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
-
-
-@contextmanager
-def _fused_on_meta() -> Iterator[None]:
-    """Make attention on meta call the fused operator, so that FLOPs, traffic and memory are those of a real device.
-
-    On meta, attention would be split into matrix products that keep all scores in memory. The function is replaced by
-    name, because a mode for torch functions would not see the calls made inside torch.nn.functional.
-    """
-    functional = torch.nn.functional
-    real = functional.scaled_dot_product_attention
-
-    def attention(*args: Any, **kwargs: Any) -> torch.Tensor:
-        fused = _fused(*args, **kwargs)
-        return real(*args, **kwargs) if fused is None else fused
-
-    functional.scaled_dot_product_attention = attention
-    try:
-        yield
-    finally:
-        functional.scaled_dot_product_attention = real
-
-
-def _fused(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor | None:
-    """Return the output. None when a real device would not fuse either, or when the tensors are not on meta."""
-    if not (query.dim() == key.dim() == value.dim()) or key.shape[:-1] != value.shape[:-1]:
-        return None
-    # for (batch, length, width), the batch takes the place of heads
-    if query.dim() == 3 and (attn_mask is None or attn_mask.dim() <= 3):
-        mask = attn_mask.unsqueeze(0) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
-        query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))
-        fused = _fused(query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        return None if fused is None else fused.squeeze(0)
-    if not query.is_meta or query.dim() != 4 or query.shape[-1] != value.shape[-1]:
-        return None
-    heads, key_heads = query.shape[1], key.shape[1]
-    heads_match = heads % key_heads == 0 if enable_gqa and key_heads else heads == key_heads
-    if not heads_match or query.shape[0] != key.shape[0] or (attn_mask is not None and attn_mask.requires_grad):
-        return None
-    # dropout_p is 0 because the CPU operator, used here for its shapes, has no dropout; shapes and counts do not change
-    out, _ = aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
-    )
-    result: torch.Tensor = out
-    return result

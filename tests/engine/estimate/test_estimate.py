@@ -52,6 +52,14 @@ def test_work_at_another_size_grows_with_the_counted_flops(table: pd.DataFrame) 
     assert large["weight:convolution"] == small["weight:convolution"]
 
 
+def test_fused_recurrent_layers_cost_what_their_matrix_products_do(table: pd.DataFrame) -> None:
+    row, listed = (table.loc[("timm:sequencer2d_s", "224")], pd.read_csv(Settings().catalog_dir / work.OPERATORS))
+    products = listed[(listed["model"] == "sequencer2d_s") & listed["operator"].isin(["addmm", "mkldnn_rnn_layer"])]
+    assert len(products) == 2
+    assert row["flop:addmm"] == pytest.approx(products["flops"].sum() / 1e9)
+    assert row["call:addmm"] == products["calls"].sum() == 55 + 72
+
+
 def test_the_fit_recovers_known_costs(table: pd.DataFrame) -> None:
     seconds = timings(table, TRUE)["seconds"].to_numpy()
     found = fit(work.features(table, 64), seconds, table["family"], [1e-6])

@@ -302,6 +302,31 @@ def test_lstm_with_projection(device: str, training: bool, gradients: bool) -> N
     check(found, 2 * B * S * (4 * H * (INPUT + projected) + H * projected))
 
 
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_lstm_on_meta_is_the_fused_layer_of_a_real_device(directions: int, bias: bool) -> None:
+    """Split into time steps, its traffic would be several times as large: each step would read all weights again."""
+    found = {}
+    for device in ("meta", "cpu"):
+        layers = {"num_layers": 2, "bidirectional": directions == 2, "bias": bias, "batch_first": True}
+        module = nn.LSTM(INPUT, H, device=device, **layers)
+        found[device] = counted(module, torch.ones(B, S, INPUT, device=device))
+    meta, cpu = found.values()
+    assert {item.operator: item.calls for item in meta.operators if item.flops} == {"mkldnn_rnn_layer": 2 * directions}
+    assert meta.operators == cpu.operators
+    assert meta.peak_bytes == cpu.peak_bytes
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("fields", [{"proj_size": 3}, {}])
+def test_an_lstm_that_a_cpu_does_not_fuse_or_that_keeps_values_for_gradients_stays_split(
+    fields: dict[str, int],
+) -> None:
+    module = nn.LSTM(INPUT, H, device="meta", **fields)
+    found = counted(module, torch.ones(S, B, INPUT, device="meta"), gradients=not fields)
+    assert "mkldnn_rnn_layer" not in [item.operator for item in found.operators]
+
+
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 def test_packed_sequences_count_real_steps_only(layer: type[nn.RNNBase]) -> None:
     lengths = [7, 4, 2]
@@ -410,10 +435,11 @@ def test_inference_mode_is_refused_as_it_would_hide_everything() -> None:
 
 
 def test_nothing_is_left_changed_even_when_a_model_fails() -> None:
-    attention = F.scaled_dot_product_attention
+    attention, lstm = F.scaled_dot_product_attention, torch._VF.lstm
     torch.backends.mha.set_fastpath_enabled(True)
     with torch.no_grad(), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         count(nn.Sequential(nn.Linear(E, E)), (torch.ones(B, E + 1),))
     assert torch.backends.mha.get_fastpath_enabled()
     assert F.scaled_dot_product_attention is attention
+    assert torch._VF.lstm is lstm
     check(counted(nn.Linear(E, E), torch.ones(B, E)), 2 * B * E * E)
