@@ -110,19 +110,32 @@ def _free_bytes(folder: Path) -> int:
 def _training(spec: TrainSpec, roots: Roots) -> tuple[int, int]:
     """Return the peak bytes of a step with its real loss, and the bytes that are allocated all the time.
 
-    Mixed precision keeps activations and a copy of the weights in half precision. Errors: Refused if this training is
+    Mixed precision keeps activations in half precision, and copies of some weights. Errors: Refused if this training is
     not possible.
     """
     model, peak = _step(spec, roots)
     trained = tensor_bytes(memory.trained(model))
-    held = tensor_bytes(state(model)) + 3 * trained
+    buckets = trained if spec.nproc > 1 else 0  # DDP gathers gradients in buckets of this size
+    lasting = _lasting(model)
     if spec.precision in MIXED:
         half, half_peak = _step(spec.model_copy(update={"precision": "bf16"}), roots)
-        half_held = tensor_bytes(state(half)) + 3 * tensor_bytes(memory.trained(half))
-        peak = half_peak + held - half_held + tensor_bytes(state(half))
-    buckets = trained if spec.nproc > 1 else 0  # DDP gathers gradients in buckets of this size
+        peak = half_peak - _lasting(half) + _copies(half) + lasting
+    held = lasting + trained
     stepping = held + _temporaries(spec, [tensor.nbytes for tensor in memory.trained(model)])
     return max(peak, stepping) + buckets, held + buckets
+
+
+def _lasting(model: torch.nn.Module) -> int:
+    """Return the bytes of weights, buffers and AdamW's two moments. Gradients exist only from the backward pass on."""
+    return tensor_bytes(state(model)) + 2 * tensor_bytes(memory.trained(model))
+
+
+def _copies(half: torch.nn.Module) -> int:
+    """Return the bytes of the copies that autocast makes: of weights of matrix products and convolutions.
+
+    half: the model in bfloat16, which has the same weights in that type. Embeddings of tokens and norms are float32.
+    """
+    return tensor_bytes(tensor for tensor in state(half) if tensor.dtype == torch.bfloat16)
 
 
 def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
@@ -175,8 +188,8 @@ def _evaluation(spec: EvaluateSpec, roots: Roots) -> tuple[int, int]:
     model, peak = _pass(spec, roots)
     held = tensor_bytes(state(model))
     if spec.precision in MIXED:
-        _, half_peak = _pass(spec.model_copy(update={"precision": "bf16"}), roots)
-        peak = half_peak + held
+        half, half_peak = _pass(spec.model_copy(update={"precision": "bf16"}), roots)
+        peak = half_peak - tensor_bytes(state(half)) + _copies(half) + held
     loading = 2 * held if spec.checkpoint else 0  # the file's weights beside the model's while they are loaded
     return max(peak, loading), held
 
