@@ -37,6 +37,7 @@ EXPLANATIONS = {
     "normalisation": "fvcore counts 1 to 5 operations per element; ours counts multiply-adds of products only",
     "pooling and resampling": "fvcore counts 1 to 4 operations per element; ours counts multiply-adds of products only",
 }
+NOT_EXPLAINED = "not explained"
 PRODUCT_MAKERS = ("baddbmm", "addmv", "mv", "dot", "addbmm", "lstm", "gru", "rnn", "_native_multi_head_attention")
 """Operators with matrix products for which fvcore has no formula."""
 
@@ -77,15 +78,25 @@ def differences(
     theirs: Counter[str] = Counter()
     for name, macs in fvcore_macs.items():
         theirs[_group(name)] += int(macs)
+    explanations = {
+        group: _explanation(group, unsupported if ours[group] > theirs[group] else Counter())
+        for group in sorted(ours | theirs)
+        if ours[group] != theirs[group]
+    }
+    open_groups = [group for group, explanation in explanations.items() if explanation == NOT_EXPLAINED]
+    if open_groups and sum(ours[group] for group in open_groups) == sum(theirs[group] for group in open_groups):
+        same = (
+            f"the counters list the same work under different operators: {' and '.join(open_groups)} add up to the same"
+        )
+        explanations |= dict.fromkeys(open_groups, same)
     return tuple(
         Difference(
             operator=group,
             torch_gmacs=ours[group] / batch_size / 1e9,
             fvcore_gmacs=theirs[group] / batch_size / 1e9,
-            explanation=_explanation(group, unsupported if ours[group] > theirs[group] else Counter()),
+            explanation=explanation,
         )
-        for group in sorted(ours | theirs)
-        if ours[group] != theirs[group]
+        for group, explanation in explanations.items()
     )
 
 
@@ -101,7 +112,7 @@ def _explanation(group: str, unsupported: Counter[str]) -> str:
         for name, calls in unsupported.items()
         if name.removeprefix("aten::") in PRODUCT_MAKERS
     ]
-    return f"fvcore has no formula for {', '.join(missing)}" if missing else "not explained"
+    return f"fvcore has no formula for {', '.join(missing)}" if missing else NOT_EXPLAINED
 
 
 def _shape(value: Any) -> list[int]:

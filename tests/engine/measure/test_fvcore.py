@@ -1,14 +1,16 @@
 """fvcore as a second opinion: what it agrees on, and what explains the rest."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
 
 from engine.measure import fvcore_counter
-from engine.measure.flops import count, unfused
+from engine.measure.flops import Count, count, unfused
 from engine.models import library
 from engine.models.built import Built, Wanted
-from engine.results import ProfileRow
+from engine.results import OperatorCount, ProfileRow
 from engine.specs import ProfileSpec
 from engine.tasks.profile import profile
 
@@ -82,3 +84,20 @@ def test_what_fvcore_cannot_count_is_listed_and_explains_the_difference() -> Non
     assert difference.fvcore_gmacs == 0
     assert difference.torch_gmacs == pytest.approx(7 * 3 * 4 * 6 * (5 + 6) / 1e9)  # steps, batch, gates x hidden, in
     assert "aten::lstm (1 calls)" in difference.explanation
+
+
+def test_work_that_one_counter_lists_under_another_operator_is_explained() -> None:
+    """Attention with learned biases: torch splits it into products where a gradient of the mask would be needed."""
+    rest = {"calls": 1, "activations": 0, "read_bytes": 0, "written_bytes": 0, "work": "counted"}
+    listed = (
+        OperatorCount(operator="bmm", flops=2 * 300, **rest),
+        OperatorCount(operator="convolution", flops=2 * 50, **rest),
+    )
+    counted = Count(listed, {}, 0, ())
+    macs = Counter({"matmul": 200, "scaled_dot_product_attention": 100, "conv": 50, "batch_norm": 10})
+    found = {item.operator: item for item in fvcore_counter.differences(counted, macs, Counter(), 1)}
+    assert set(found) == {"matrix products", "scaled_dot_product_attention", "normalisation"}
+    for group in ("matrix products", "scaled_dot_product_attention"):
+        assert "add up to the same" in found[group].explanation
+    more = fvcore_counter.differences(counted, macs | Counter({"matmul": 201}), Counter(), 1)
+    assert [item.explanation for item in more if item.operator == "matrix products"] == ["not explained"]
