@@ -50,7 +50,12 @@ def draw(frame: pd.DataFrame, tag: str, stem: str) -> None:
         "parameters": number(
             "Parameters", format="localized", help="Parameters of the module and of all modules inside it."
         ),
-        "calls": number("Calls", format="%d", width="small"),
+        "calls": number(
+            "Calls",
+            format="%d",
+            width="small",
+            help="A module that several others share is listed once, at its first place, with all its calls.",
+        ),
     }
     columns = [name for name in COLUMNS if name not in ("output", "kernel", "stride") or shown[name].any()]
     config = {name: entry for name, entry in config.items() if name in columns}

@@ -115,11 +115,10 @@ def towers(frame: pd.DataFrame) -> go.Figure:
 def treemap(modules: pd.DataFrame, column: str) -> go.Figure:
     """Return the model's modules as nested areas. modules: from frames.modules; column: mparams, gmacs or macts.
 
-    A module's own area is its value minus those of its listed children, so shared or repeated modules keep the sum
-    right.
+    The areas add up to the model. A shared module is drawn at its first place with all its calls, and may exceed its
+    parent there; then all children of that parent shrink to fit.
     """
-    children = modules.groupby("parent")[column].sum()
-    areas = (modules[column] - modules["path"].map(children).fillna(0)).clip(lower=0)
+    areas = _areas(modules, column)
     unit = QUANTITIES[column].unit
     figure = go.Figure(
         go.Treemap(
@@ -151,6 +150,22 @@ def treemap(modules: pd.DataFrame, column: str) -> go.Figure:
     margin = {"l": 0, "r": 0, "t": 0, "b": 0}
     figure.update_layout(height=460, margin=margin, uirevision=column, treemapcolorway=light)
     return figure
+
+
+def _areas(modules: pd.DataFrame, column: str) -> list[float]:
+    """Return the area of each module without its children. modules: outer ones first, as from frames.modules."""
+    values = dict(zip(modules["path"], modules[column], strict=True))
+    children = modules.groupby("parent")[column].sum().to_dict()
+    whole: dict[str, float] = {}
+    own: dict[str, float] = {}
+    for path, parent in zip(modules["path"], modules["parent"], strict=True):
+        if pd.isna(parent):
+            whole[path] = own[path] = values[path]
+            continue
+        most = max(values[parent], children[parent])
+        whole[path] = own[path] = values[path] * whole[parent] / most if most else 0.0
+        own[parent] = max(own[parent] - whole[path], 0.0)  # rounding may leave less than nothing
+    return list(own.values())
 
 
 def operators(frame: pd.DataFrame, *, most: int = 12) -> go.Figure:

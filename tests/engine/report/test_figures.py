@@ -7,7 +7,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+import torch
 
+from engine.measure import flops
 from engine.report import frames
 from engine.report.figures import compare, profile, recurrent, scatter, speed
 from engine.report.style import COLOURS, GREY, digits, family_styles, text
@@ -195,11 +197,32 @@ def test_treemap_areas_are_what_children_leave_over() -> None:
         "model": 2,
         "model.a": 1,
         "model.a.x": 5,
-        "model.b": 0,  # its children claim more than itself: a shared module
-        "model.b.shared": 3,
+        "model.b": 0,
+        "model.b.shared": 2,  # is also called from elsewhere, so it is worth more than its parent
     }
     assert list(trace.parents) == ["", "model", "model.a", "model", "model.b"]
-    assert trace.customdata[0][1] == "10"
+    assert list(trace.customdata[:, 1]) == ["10", "6", "5", "2", "3"]
+
+
+def test_treemap_areas_add_up_to_the_model_where_modules_are_shared() -> None:
+    class Block(torch.nn.Module):
+        def __init__(self, shared: torch.nn.Module) -> None:
+            super().__init__()
+            self.inner = torch.nn.Sequential(shared)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    shared = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU())
+    model = torch.nn.Sequential(Block(shared), Block(shared), Block(torch.nn.Linear(16, 8)))
+    counted = flops.count(model.eval(), (torch.ones(1, 16),))
+    inner = {"type": "", "mparams": 0, "macts": 0, "calls": 1}
+    rows = [ModuleCount(path=path, gmacs=counted.modules[path].flops, **inner) for path, _ in model.named_modules()]
+    trace = profile.treemap(frames.modules(rows), "gmacs").data[0]
+    areas = dict(zip(trace.ids, trace.values, strict=True))
+    assert sum(areas.values()) == pytest.approx(counted.flops)
+    assert areas["model.0.inner.0.0"] == pytest.approx(2 * 16 * 16)
+    assert areas["model.1.inner"] == pytest.approx(2 * 16 * 16), "the shared module is listed in the first block"
 
 
 def test_operator_bars_show_work_and_traffic() -> None:
