@@ -119,8 +119,6 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         note("interrupted")
         return 130  # 128 + SIGINT, as in shells
-    except BrokenPipeError:  # the reader of our output has closed it, as `head` does: no error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         note(f"error: {printable(str(error))}")
         return 2
@@ -128,4 +126,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    process.keep_output_open()
     process.leave(main(sys.argv[1:]))

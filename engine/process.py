@@ -1,8 +1,9 @@
-"""Help processes: start and end quickly, end with the parent, keep stdout for messages, count kills, join a cluster."""
+"""Help processes: start and end quickly, end with the parent, output without a reader, kills, join a cluster."""
 
 import atexit
 import ctypes
 import gc
+import io
 import json
 import logging
 import os
@@ -50,6 +51,48 @@ def collect_rarely() -> None:
     collection per 700 objects takes 1.0 of 4.5 s of CPU time.
     """
     gc.set_threshold(100_000)
+
+
+class DiscardingOutput(io.FileIO):
+    """Output to a file descriptor that is discarded from the moment when the reader of its pipe is gone.
+
+    The null device then replaces the pipe, so that processes that are started later can write there too.
+    """
+
+    def write(self, data: Any) -> int:
+        """Write data and return the number of bytes that were taken."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            _discard(self.fileno())
+            return super().write(data)
+
+
+def _discard(number: int) -> None:
+    """Make a file descriptor, open or closed, write to the null device. Child processes inherit it."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    if null == number:
+        os.set_inheritable(number, True)
+    else:
+        os.dup2(null, number)
+        os.close(null)
+
+
+def keep_output_open() -> None:
+    """Let this process go on without a reader of its stdout and stderr: `| head` ends no run, nor do `>&-` and `2>&-`.
+
+    Without this, Python has no stream for a closed descriptor, prints errors to stdout instead, and gives the number of
+    the descriptor to the next file that is opened.
+    """
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if (stream := getattr(sys, name)) is None:
+            _discard(number)
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
+            continue
+        raw = io.BufferedWriter(DiscardingOutput(number, "w", closefd=False))
+        by_line = stream.line_buffering or stream.write_through
+        wrapped = io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=by_line)
+        setattr(sys, name, wrapped)
 
 
 def leave(code: int) -> NoReturn:

@@ -2,6 +2,7 @@
 `stop`.
 """
 
+from contextlib import suppress
 from importlib import import_module
 
 from pydantic import BaseModel, Field
@@ -52,7 +53,8 @@ class Answer(BaseModel):
     idle_s: float = Field(600, gt=0, description="Exit after this many seconds without a question.")
 
     def cli_cmd(self) -> None:
-        import_module("engine.tasks.answers").serve(self.idle_s)
+        with suppress(BrokenPipeError):  # the app is gone
+            import_module("engine.tasks.answers").serve(self.idle_s)
 
 
 class Stop(BaseModel):

@@ -1,0 +1,46 @@
+"""A command whose output nobody reads, because the reader of its pipe has left or a stream is closed."""
+
+import subprocess
+import sys
+
+import pytest
+
+from engine.settings import ROOT
+from engine.store import State, Store
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """Run a line in bash. `engine` is the command line, and the exit code is that of the first command of a pipe."""
+    script = f'engine() {{ {sys.executable} -m engine "$@"; }}; {line}; exit ${{PIPESTATUS[0]}}'
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=240, cwd=ROOT)
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    done = shell("engine catalog | head -1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gmacs" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_a_reader_and_its_outcome_is_the_exit_code(store: Store) -> None:
+    assert shell("engine profile --models timm:resnet18,timm:resnet34 2>&1 | head -1").returncode == 0
+    # 16 pixels are half a patch of ViT-B-32
+    assert shell("engine profile --models timm:resnet18,ViT-B-32 --image-size 16 2>&1 | head -1").returncode == 1
+    failed, finished = store.runs()
+    assert [finished.state, failed.state] == [State.FINISHED] * 2
+    assert [row.status for row in store.rows(finished.id)] == ["ok"] * 2
+    assert sorted(row.status for row in store.rows(failed.id)) == ["error", "ok"]
+
+
+@pytest.mark.slow
+def test_a_closed_stream_discards_its_output_alone(store: Store) -> None:
+    for line, code in (
+        ("engine catalog >&-", 0),
+        ("engine runs list --state lost >&-", 2),
+        ("engine runs list --state lost 2>&-", 2),
+        ("engine runs list --limit 1 >&- 2>&-", 0),
+    ):
+        done = shell(line)
+        assert (done.returncode, done.stdout) == (code, ""), done
+        assert "Traceback" not in done.stderr
