@@ -8,6 +8,12 @@ def plural(count: int, noun: str, ending: str = "s") -> str:
     return f"{count:,} {noun}{ending if count != 1 else ''}"
 
 
+def sentence(text: str) -> str:
+    """Return a text with a capital letter at its beginning and a full stop. A name such as timm:x stays as it is."""
+    first = text.partition(" ")[0]
+    return (text[0].upper() + text[1:] if first.isalpha() else text).rstrip(".") + "."
+
+
 def shortened(names: Sequence[str], limit: int = 3) -> str:
     """Return the first `limit` names and the number of the others: `a, b and 3 more`."""
     rest = f" and {len(names) - limit:,} more" if len(names) > limit else ""

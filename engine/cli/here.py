@@ -24,7 +24,7 @@ from engine.names import expand_files
 from engine.results import Event, Row
 from engine.settings import Settings
 from engine.specs import Refused, Spec
-from engine.words import plural
+from engine.words import plural, sentence
 
 if TYPE_CHECKING:
     from engine.store import Run, Store
@@ -112,7 +112,8 @@ def conclude(run: "Run", rows: Sequence[Row]) -> None:
         if failed:
             ending = f": {len(failed)} of {plural(len(rows), 'row')} failed"
         again = f"`python -m engine resume {run.id}` queues it again." if run.state in RETRYABLE else ""
-        raise EndedBadly(" ".join(filter(None, [f"run {run.id} {run.state}{ending}.", run.error, again])))
+        parts = [f"run {run.id} {run.state}{ending}", printable(run.error), again]
+        raise EndedBadly(" ".join(sentence(part) for part in parts if part))
     note(f"run {run.id} finished; its files are in {RunFiles(Settings().runs_dir, run.id).dir}")
 
 

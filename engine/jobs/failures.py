@@ -61,14 +61,17 @@ def message(error: BaseException, cause: Cause, spec: Spec | None) -> str:
     return text + _advice(cause, spec)
 
 
-def of_exit(end: Exit, spec: Spec | None) -> tuple[Cause, str]:
-    """Return cause and error text for an attempt whose worker could not record its own end."""
+def of_exit(end: Exit, spec: Spec | None, *, shown: str = "its log has the reason") -> tuple[Cause, str]:
+    """Return cause and error text for an attempt whose worker could not record its own end.
+
+    shown: where the worker has printed the reason.
+    """
     code = end.code
     if code == EXIT_CODES[Cause.STORE_UNAVAILABLE]:
         return Cause.STORE_UNAVAILABLE, f"the store did not answer for minutes; {AFTER_OUTAGE}"
     for cause, exit_code in EXIT_CODES.items():
         if code == exit_code:
-            return cause, f"the worker ended with {cause}; its log has the trace" + _advice(cause, spec)
+            return cause, f"the worker ended with {cause}; {shown}" + _advice(cause, spec)
     if code == KILLED_BY_CONTAINER or (code == -signal.SIGKILL and end.out_of_memory):
         advice = _advice(Cause.OUT_OF_MEMORY, spec)
         return Cause.OUT_OF_MEMORY, "the system killed the worker when its memory ran out" + advice

@@ -50,7 +50,7 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
     finally:
         end = Exit(code=-stop.signal if code is None and stop.signal else code)
         write_json(files.exit(attempt.number), asdict(end))
-        cause, error = failures.of_exit(end, spec)
+        cause, error = failures.of_exit(end, spec, shown="the terminal shows the reason")
         retry_while_unreachable(lambda: attempts.close(store.database, attempt, end, cause, error), stop)
         nudge(settings.runs_dir)
         if settings.artifacts_url:

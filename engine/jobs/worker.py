@@ -34,6 +34,7 @@ from engine.store import (
     State,
     Store,
     StoredArtifact,
+    Unavailable,
     attempts,
     mirror,
     open_store,
@@ -255,7 +256,8 @@ def _end(store: Store, attempt: Attempt, stop: Stop) -> int | None:
 
 def _fail(store: Store, attempt: Attempt, run: Run, error: BaseException, stop: Stop) -> int:
     cause = failures.of_exception(error)
-    if cause == Cause.STORE_UNAVAILABLE:
+    ours = isinstance(error, OSError) and type(error) is not OSError  # such as NotSaved: its message names the place
+    if cause == Cause.STORE_UNAVAILABLE or (cause == Cause.DISK_FULL and ours):
         log.error("run %s failed: %s", run.id, failures.message(error, cause, run.spec))
     elif cause != Cause.REFUSED:
         log.error("run %s failed: %s", run.id, cause, exc_info=error)
@@ -264,7 +266,9 @@ def _fail(store: Store, attempt: Attempt, run: Run, error: BaseException, stop: 
         text = failures.message(error, cause, run.spec)
         reason = () if state == State.CANCELLED else (cause, text)
         retry_while_unreachable(lambda: attempts.finish(store.database, attempt, state, *reason), stop)
-    except Exception:  # no memory, no disk, no database, stale: the exit code still names the cause
+    except Unavailable as unavailable:  # the exit code still names the cause, here and below
+        log.error("run %s could not record its end: %s", run.id, unavailable)
+    except Exception:  # no memory, stale
         log.exception("run %s could not record its end", run.id)
     return failures.EXIT_CODES[cause]
 

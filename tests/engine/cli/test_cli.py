@@ -231,19 +231,29 @@ def test_a_device_that_is_not_there_ends_before_anything_starts(
 
 
 @pytest.mark.slow
-def test_ctrl_c_cancels_and_keeps_what_is_done(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("sent", "state", "message"),
+    [
+        (signal.SIGINT, State.CANCELLED, "Run 1 cancelled. `python -m engine resume 1` queues it again."),
+        (signal.SIGTERM, State.FAILED, "Run 1 failed. Killed by SIGTERM. `python -m engine resume 1` queues it again."),
+    ],
+)
+def test_a_signal_ends_a_run_and_keeps_what_is_done(
+    store: Store, sent: signal.Signals, state: State, message: str
+) -> None:
     command = [sys.executable, "-m", "engine", "profile", "--models", "timm:all"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "GFLOPs" in line:
                 break
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         rest = process.stderr.read()
     assert process.returncode == 1, rest
+    assert rest.splitlines()[-1] == message
     assert "Traceback" not in rest
     (run,) = store.runs()
-    assert run.state == State.CANCELLED
+    assert run.state == state
     assert 1 <= len(store.rows(run.id)) < 200
 
 

@@ -90,7 +90,7 @@ def test_an_exit_is_classified(end: Exit, cause: Cause, words: str) -> None:
 def test_an_exit_is_classified_without_a_spec_that_can_be_read() -> None:
     assert failures.of_exit(Exit(71), None) == (
         Cause.OUT_OF_MEMORY,
-        "the worker ended with out_of_memory; its log has the trace",
+        "the worker ended with out_of_memory; its log has the reason",
     )
 
 
