@@ -1,10 +1,10 @@
 """The command line, `python -m engine`, with the same specs and tasks as the pages.
 
-Flags are made from the specs; only options for output are added. Exit codes: 0 success, 1 a model or a run failed, 2
-bad request, 130 interrupted.
+Flags are made from the specs; only options for output are added. The docstring of Engine has the exit codes.
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import CliApp, CliSettingsSource, CliSubCommand, SettingsConfigDict, SettingsError
 
 from engine.cli.clip import Evaluate, Search, SubmitEvaluate, SubmitTrain, Train
-from engine.cli.completion import Completion, close_flags, flag
+from engine.cli.completion import Completion, closest, flag
 from engine.cli.costs import Catalog, CatalogBuild, Profile, Published, PublishedImport, SubmitProfile
 from engine.cli.estimates import Calibrate, Estimate
 from engine.cli.here import EndedBadly, command
@@ -29,6 +29,9 @@ from engine.cli.runs import Resume, Runs
 from engine.cli.speed import Benchmark, Device, Recurrent, SubmitBenchmark, SubmitDevice, SubmitRecurrent, SuiteBuild
 from engine.cli.store import Health, Store
 from engine.specs import Refused, describe_error
+
+MISTYPED = re.compile(r"argument \{[^}]*\}: invalid choice: ('.*?') \(choose from .*\)$")
+"""argparse's message about a command that does not exist."""
 
 
 class Submit(BaseModel):
@@ -46,7 +49,11 @@ class Submit(BaseModel):
 
 
 class Engine(BaseModel):
-    """Measure what a vision model costs, how fast it runs here, and whether training it is worth it."""
+    """Measure what a vision model costs, how fast it runs here, and whether training it is worth it.
+
+    Exit codes: 0 success; 1 a model, a run or a check failed, or Ctrl-C cancelled a run in the foreground; 2 wrong
+    request, setting or surroundings, such as a full disk; 130 Ctrl-C ended anything else.
+    """
 
     model_config = SettingsConfigDict(
         cli_prog_name="python -m engine",
@@ -108,9 +115,10 @@ def main(arguments: Sequence[str]) -> int:
             note(f"error: {line}")
         return 2
     except (SettingsError, Refused, LookupError) as error:
-        message = printable(str(error).removeprefix("error parsing CLI: "))
-        note(f"error: {message}")
-        if "unrecognized arguments: --" in message and (near := close_flags(Engine, arguments)):
+        message = MISTYPED.sub(r"there is no command \1; --help lists them", str(error))
+        message = message.removeprefix("error parsing CLI: ")
+        note("\n".join(printable(line) for line in f"error: {message}".splitlines()))
+        if isinstance(error, SettingsError) and (near := closest(Engine, arguments)):
             note(f"closest: {', '.join(near)}")
         return 2
     except EndedBadly as outcome:

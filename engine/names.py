@@ -131,7 +131,9 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, allow_code: bool = 
         part, parts = (int(number) for number in partition.split("/"))
         selected = selected[part - 1 :: parts]
     if matching and not selected:
-        raise Refused(f"filter, exclude and partition leave no model ({len(matching):,} before): change one of them")
+        limits = [name for name in ("filter", "exclude", "exclude_exact", "partition") if getattr(spec, name, "")]
+        leave, change = ("leaves", "it") if len(limits) == 1 else ("leave", "one of them")
+        raise Refused(f"{' and '.join(limits)} {leave} no model ({len(matching):,} before): change {change}")
     for name in selected:
         if getattr(spec, "tower", "") == "text" and name.library in IMAGES_ALONE:
             raise Refused(f"{name} has no text tower: choose another tower, or leave the model out")
@@ -175,6 +177,8 @@ def _match(pattern: str, families: Mapping[ModelName, str]) -> list[ModelName]:
 
 
 def _suggestion(prefix: str, rest: str, families: Mapping[ModelName, str]) -> str:
+    if not families:
+        return "the folder VITALS_CATALOG_DIR has no catalogue: `python -m engine catalog-build` makes one"
     if prefix == "family":
         near = get_close_matches(rest, sorted(set(families.values())), n=3, cutoff=0.5)
         return f"closest families: {', '.join(near)}" if near else "the catalogue lists the families"

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,6 +56,19 @@ class Settings(BaseSettings):
     admins: str = Field("", description="Who may change the runs of all users: e-mails and @domains, comma-separated.")
     runners: str = Field("", description="Who may start runs and change their own: e-mails and @domains.")
     viewers: str = Field("", description="Who may only look: e-mails and @domains.")
+
+    def __init__(self, **values: Any) -> None:
+        """Read the settings. Errors: Refused, with the names of the variables whose values are invalid."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            from engine.specs import Refused, describe_error  # not above, because specs import ROOT
+
+            sentences = [
+                f"VITALS_{str(problem['loc'][0]).upper()}: {describe_error(problem)} (given: {problem['input']!r})"
+                for problem in error.errors()
+            ]
+            raise Refused("; ".join(sentences)) from None
 
     @field_validator("catalog_dir", "runs_dir", mode="before")
     @classmethod

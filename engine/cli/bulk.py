@@ -25,7 +25,7 @@ Words = Annotated[WORDS, NoDecode]
 
 
 class List(BaseModel):
-    """List the runs that match all of these filters, newest first."""
+    """List the runs that match all of these filters, newest first unless --order says otherwise."""
 
     kind: Words = Field((), description="profile, train, ...; comma-separated.")
     state: Words = Field((), description="queued, running, finished, failed, ...; comma-separated.")
@@ -50,6 +50,8 @@ class List(BaseModel):
             text=self.text.strip(),
             order=self.order,
         )
+        from engine.store import Filter
+
         with store_here() as store:
             if self.output:
                 from engine.report.export import bulk, tables  # imports pandas
@@ -60,7 +62,7 @@ class List(BaseModel):
             runs = store.find(wanted, limit=self.limit, offset=(self.page - 1) * self.limit)
             total = store.count(wanted)
         if not total:
-            note("no run matches")
+            note("no run matches" if wanted != Filter(order=self.order) else "no runs yet")
             return
         print(f"{'id':>5}  {'kind':10} {'state':20} {'done':>9}  {'created (UTC)':17} what")
         for run in runs:
@@ -114,7 +116,7 @@ class Note(OneRun):
 
 
 class Rows(Several):
-    """Write the rows of runs to one table; runs of several kinds give a zip file with one table per kind."""
+    """Write the rows of runs to one table; runs of several kinds need a zip file, which has one table per kind."""
 
     output: OutputFile | None = Field(
         None, description="The file to write. Default: rows.csv, rows.json, rows.parquet or rows.zip."
@@ -135,7 +137,13 @@ class Rows(Several):
         with store_here() as store:
             tables = bulk.rows(store, self.run_ids)
         path = self.output or Path(f"rows.{format}" if len(tables) == 1 else "rows.zip")
-        path.write_bytes(bulk.written(tables, format))
+        zipped = path.suffix == ".zip"
+        if len(tables) > 1 and not zipped:
+            raise Refused(
+                f"these runs are of {len(tables)} kinds ({', '.join(tables)}), and {path.name} takes one table. "
+                f"Give --output FILE.zip --format {format}, or runs of one kind."
+            )
+        path.write_bytes(bulk.written(tables, format, zipped=zipped))
         print(path)
 
 

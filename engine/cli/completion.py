@@ -68,15 +68,18 @@ def flag(model: type[BaseModel], path: tuple[Any, ...]) -> str:
     return typed
 
 
-def close_flags(model: type[BaseModel], arguments: Sequence[str]) -> list[str]:
-    """Return up to three flags similar to the first one of the arguments that their command does not have."""
-    words, chain = dict(_words(model)), ""
+def closest(model: type[BaseModel], arguments: Sequence[str]) -> list[str]:
+    """Return up to three words similar to the first argument that is no flag of its command, or no command."""
+    known, chain = dict(_words(model)), ""
     for argument in arguments:
-        chain = f"{chain} {argument}" if f"{chain} {argument}" in words else chain
-    flags = words[chain]
-    typed = (argument.partition("=")[0] for argument in arguments if argument.startswith("--"))
-    unknown = next((flag for flag in typed if flag not in flags), "")
-    return get_close_matches(unknown, flags)
+        words = known[chain]
+        if f"{chain} {argument}" in known:
+            chain = f"{chain} {argument}"
+        elif argument.startswith("--") and (typed := argument.partition("=")[0]) not in words:
+            return get_close_matches(typed, words)
+        elif any(f"{chain} {word}" in known for word in words):
+            return get_close_matches(argument, words)
+    return []
 
 
 def _names(key: str, field: FieldInfo) -> list[str]:

@@ -102,7 +102,7 @@ class Catalog(BaseModel):
 
     def _table(self) -> "pd.DataFrame":
         """Return the catalogue, with a row per pretrained tag if an accuracy is asked for, and a device's speeds."""
-        from engine.cli.estimates import error_of
+        from engine.cli.estimates import choose_device
         from engine.estimate import work
         from engine.published.publishers import ACCURACIES
         from engine.report.catalog import catalog
@@ -110,6 +110,8 @@ class Catalog(BaseModel):
 
         settings = Settings()
         frame = catalog.read(settings.catalog_dir)
+        if frame.empty:
+            raise Refused(f"no catalogue in {settings.catalog_dir}: `python -m engine catalog-build` makes one")
         if self.accuracy:
             if self.accuracy not in ACCURACIES:
                 raise Refused(f"no published accuracy {self.accuracy!r}; there are {', '.join(ACCURACIES)}")
@@ -118,8 +120,7 @@ class Catalog(BaseModel):
             counted = work.read(settings.catalog_dir)
             with store_here() as store:
                 known = estimates.available(estimates.timings(store), counted, settings.device_dir)
-            device = estimates.find(known, self.device)
-            note(error_of(device.fitted))
+            device = choose_device(known, self.device)
             frame = estimates.with_speeds(frame, device, counted, self.batch_size)
         return frame
 

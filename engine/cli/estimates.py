@@ -1,6 +1,7 @@
 """The commands estimate and calibrate: speeds of models that nobody has timed."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ from engine.specs.variant import RunPrecision
 
 if TYPE_CHECKING:
     from engine.estimate.devices import FittedDevice
+    from engine.report.timings.estimates import Device
 
 SHOWN = ["model", "image_size", "device", "batch_size", "samples_per_s", "latency_ms", "latency_ms_low"]
 SHOWN += ["latency_ms_high", "source", "in_range"]
@@ -63,9 +65,7 @@ class Estimate(BaseModel):
         counted = work.read(settings.catalog_dir)
         with store_here() as store:
             available = estimates.available(estimates.timings(store), counted, settings.device_dir)
-        chosen = [estimates.find(available, self.device)] if self.device else available
-        for device in chosen if self.device else ():
-            note(error_of(device.fitted))
+        chosen = [choose_device(available, self.device)] if self.device else available
         if self.rates:
             parts = [devices.rates(device.fitted).assign(device=device.fitted.label) for device in chosen]
             table = pd.concat(parts)[["device", "kind", "rate", "unit"]]
@@ -76,6 +76,17 @@ class Estimate(BaseModel):
             note(f"no estimate, because the catalogue has no complete count: {', '.join(missing[:10])}")
         table = estimates.side_by_side(chosen, rows, self.batch_size)
         show_table(table, table[SHOWN] if len(table) else table, self.output)
+
+
+def choose_device(available: "Sequence[Device]", name: str) -> "Device":
+    """Return the first device that matches `name`. Print its error, and the names of the others that match."""
+    from engine.report.timings import estimates
+
+    device, *others = estimates.find(available, name)
+    note(error_of(device.fitted))
+    if others:
+        note(f"{name!r} also matches {'; '.join(other.fitted.label for other in others)}")
+    return device
 
 
 def error_of(device: "FittedDevice") -> str:

@@ -3,11 +3,12 @@
 import argparse
 import ast
 import fnmatch
+import inspect
 import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -251,8 +252,23 @@ def print_detail(rows: Sequence[ProfileRow]) -> None:
             print(f"{count.operator:44} {count.calls:>7} {count.flops / 1e9:>12,.4f} {moved:>12,.2f}{mark}")
 
 
+INTERNAL = ("warm", "work", "probe", "answer")
+"""Commands that only the program itself starts."""
+
+
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Format the help of all commands: a default is stated once, and in the form that the flag takes."""
+    """Format the help of all commands: without internal ones, and a default once, in the form that the flag takes."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return super()._fill_text(inspect.cleandoc(text), width, indent)
+
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
+        if isinstance(action, argparse._SubParsersAction):
+            return lambda count: ("COMMAND",) * count
+        return super()._metavar_formatter(action, default_metavar)
+
+    def _iter_indented_subactions(self, action: argparse.Action) -> Generator[argparse.Action]:
+        yield from (command for command in super()._iter_indented_subactions(action) if command.dest not in INTERNAL)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         """Return the help of a flag. pydantic-settings ends it with the default as Python shows it."""

@@ -108,10 +108,12 @@ class Hosts(BaseModel):
                 for run in map(store.run, lost.run_ids):
                     print(f"run {run.id} is {run.state}")
             else:
-                for host in hosts.open_hosts(store):
+                for host in (listed := hosts.open_hosts(store)):
                     mark = " (this host)" if host.is_this else ""
                     runs = ", ".join(map(str, host.run_ids))
                     print(f"{printable(host.id)}{mark}: last heartbeat {abs(host.silent_s):.0f} s ago, runs {runs}")
+                if not listed:
+                    note("no host has open runs")
         if self.gone:
             jobs.ensure_scheduler(Settings())
 
@@ -169,7 +171,7 @@ class Import(BaseModel):
 
 
 class Runs(BaseModel):
-    """List, show, cancel, tag, export and delete runs."""
+    """List, show, cancel, tag, export and delete runs. Without a command, list the newest ones."""
 
     list: CliSubCommand[List] = command(List)
     show: CliSubCommand[Show] = command(Show)

@@ -1,5 +1,6 @@
 """Describe devices by the fitted costs of their work, and estimate the latency of models on them."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -84,14 +85,20 @@ def shipped(path: Path = SHIPPED) -> list[FittedDevice]:
     return TypeAdapter(list[FittedDevice]).validate_json(path.read_bytes())
 
 
-def find(available: Sequence[FittedDevice], name: str) -> FittedDevice:
-    """Return the first device whose label has all words of `name`. Errors: Refused, with the labels."""
+def find(available: Sequence[FittedDevice], name: str) -> list[FittedDevice]:
+    """Return the devices whose label has all words of `name`: those timed here or imported first, then by newest torch.
+
+    Errors: Refused when there is none, with all labels.
+    """
     words = name.lower().replace(",", " ").split()
-    for device in available:
-        if all(word in device.label.lower() for word in words):
-            return device
+    if matches := [device for device in available if all(word in device.label.lower() for word in words)]:
+        return sorted(matches, key=_newest_first)
     labels = "\n  ".join(device.label for device in available)
     raise Refused(f"no known device has {name!r} in its name. Calibrate this machine, or choose one of\n  {labels}")
+
+
+def _newest_first(device: FittedDevice) -> list[int]:
+    return [-int(number) for number in re.findall(r"\d+", device.torch)] or [-10_000]
 
 
 def estimate(device: FittedDevice, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:

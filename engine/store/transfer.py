@@ -36,8 +36,8 @@ def move(settings: Settings, url: str) -> Counts:
     Errors: Refused when the store is in use, when the target is not empty, or when the copy differs; Unavailable.
     """
     with ExitStack() as opened:
+        target = opened.enter_context(closing(_open_target(url)))
         source = _open_existing(opened, settings.store_url)
-        target = opened.enter_context(closing(Database(url)))
         if target.place == source.place:
             raise Refused(f"the store is in {source.place} already: name another database")
         if target.sqlite and (path := Path(target.place)).parent.is_dir() and not path.exists():
@@ -88,6 +88,19 @@ def restore_backup(settings: Settings, path: Path) -> Counts:
         target = opened.enter_context(closing(Database(settings.store_url)))
         with source.read() as reading:
             return _copy(source, reading, target)
+
+
+def _open_target(url: str) -> Database:
+    """Return the database at a URL that the user typed. Errors: Refused for an invalid URL; Unavailable."""
+    try:
+        return Database(url)
+    except Unavailable as error:
+        if "VITALS_DATABASE_URL" not in str(error):
+            raise
+        problem = error.cause.removeprefix("the store ")
+        raise Refused(
+            f"the target {problem}. Give postgresql://USER@HOST:PORT/DATABASE or sqlite:////FOLDER/vitals.sqlite"
+        ) from None
 
 
 def _create(path: Path) -> None:

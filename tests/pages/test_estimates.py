@@ -40,7 +40,7 @@ def test_the_catalogue_shows_a_device_that_is_not_here() -> None:
     app.selectbox(key="catalog_y").set_value("imagenet_top1").run()
     assert "latency_ms" not in app.dataframe[0].value, "nothing is timed here"
     assert "choose a device in *Estimate speed on* or calibrate this machine" in texts(app)
-    device = devices.find(devices.shipped(), "i7").label
+    device = devices.find(devices.shipped(), "i7")[0].label
     app.selectbox(key="catalog_device").set_value(device).run()
     assert not app.exception
     shown = app.dataframe[0].value

@@ -220,7 +220,7 @@ def calibrated_by_hand(store: Store, **figures: object) -> None:
     """Store a calibration whose models take 1.9 or 2.1 times as long as on the published i7. figures: of every row."""
     counted = work.read(ROOT / "data" / "catalog")
     spec = estimates.calibration(counted)
-    known = devices.find(devices.shipped(), "i7")
+    known = devices.find(devices.shipped(), "i7")[0]
     default_sizes = counted.reset_index().drop_duplicates("name").set_index(work.KEY)
     latency = devices.estimate(known, default_sizes, 1)["latency_ms"]
     latency *= [1.9 + 0.2 * (place % 2) for place in range(len(latency))]

@@ -48,11 +48,11 @@ def rows(store: Store, run_ids: Iterable[int]) -> dict[str, pd.DataFrame]:
     return {kind: pd.concat(tables, ignore_index=True) for kind, tables in filled.items()}
 
 
-def written(tables: Mapping[str, pd.DataFrame], format: str) -> bytes:
-    """Return a table in a format of tables.FORMATS; several tables as a zip with one file per table name."""
+def written(tables: Mapping[str, pd.DataFrame], format: str, *, zipped: bool = False) -> bytes:
+    """Return a table in a format of tables.FORMATS. Several tables, or `zipped`: a zip with one file per table name."""
     files = {name: export_tables.FORMATS[format](frame) for name, frame in tables.items()}
     contents = {name: file.encode() if isinstance(file, str) else file for name, file in files.items()}
-    if len(contents) == 1:
+    if len(contents) == 1 and not zipped:
         return next(iter(contents.values()))
     buffer = BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

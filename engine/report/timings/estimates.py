@@ -149,10 +149,10 @@ def _published(fitted: FittedDevice, frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(name="timm:" + frame["model"], latency_ms=latency)[[*KEY, "batch_size", *SPEEDS]]
 
 
-def find(available: Sequence[Device], name: str) -> Device:
-    """Return the first device whose label has all words of `name`. Errors: Refused, with all labels."""
+def find(available: Sequence[Device], name: str) -> list[Device]:
+    """Return the devices whose label has all words of `name`, as devices.find does. Errors: Refused, with labels."""
     fitted = devices.find([device.fitted for device in available], name)
-    return next(device for device in available if device.fitted is fitted)
+    return [next(device for device in available if device.fitted is one) for one in fitted]
 
 
 def side_by_side(available: Sequence[Device], work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:

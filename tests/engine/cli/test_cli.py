@@ -55,6 +55,10 @@ def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixtu
     assert exit_.value.code == 0
     shown = capsys.readouterr().out
     assert shown.startswith("usage: python -m engine")
+    if not command:
+        assert "\nExit codes: 0 success; 1 " in shown
+        assert "  stop " in shown
+        assert not re.search(r"^ +(warm|work|probe|answer)\b", shown, re.M)
     if "profile" in command:
         assert "--models PATTERNS" in shown
         assert "--image-size SIZE" in shown
@@ -93,7 +97,12 @@ def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixtu
         (["catalog", "--match", "{*,*}" * 20], "mean more than 1,000 patterns"),
         (["runs", "import", "absent.zip"], "no bundle at absent.zip"),
         (["train", "--model", "a b"], "--model: must be the name of a model: letters, digits and"),
-        (["dance"], "invalid choice: 'dance'"),
+        (["dance"], "there is no command 'dance'; --help lists them"),
+        (["prifile", "--models", "RN50"], "error: there is no command 'prifile'; --help lists them\nclosest: profile"),
+        (["submit", "trian", "--lr", "1"], "error: there is no command 'trian'; --help lists them\nclosest: train"),
+        (["profile", "--modles", "RN50"], "are required: --models\nclosest: --models, --model-kwargs"),
+        (["store", "copy", "--to", "foo"], "the target has no URL that can be read. Give postgresql://USER"),
+        (["estimate", "--models", "timm:resnet18", "--device", "xyz"], "choose one of\n  Intel Core i7-12700H, fp32"),
     ],
 )
 def test_bad_usage_is_named_and_leaves_with_2(
@@ -101,6 +110,24 @@ def test_bad_usage_is_named_and_leaves_with_2(
 ) -> None:
     assert main(arguments) == 2
     assert answer in capsys.readouterr().err
+
+
+def test_a_wrong_setting_and_a_missing_catalogue_are_named(
+    settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITALS_CATALOG_DIR", str(tmp_path / "nothing"))
+    for arguments, answer in (
+        (["catalog"], f"no catalogue in {tmp_path}/nothing: `python -m engine catalog-build` makes one"),
+        (["estimate", "--models", "x"], "no model matches 'x'; the folder VITALS_CATALOG_DIR has no catalogue"),
+    ):
+        assert main(arguments) == 2
+        assert answer in capsys.readouterr().err
+    monkeypatch.setenv("VITALS_LEASE_S", "abc")
+    monkeypatch.setenv("VITALS_ADMINS", "ann")
+    assert main(["runs"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "VITALS_LEASE_S: must be a number (given: 'abc')" in line
+    assert "VITALS_ADMINS: 'ann' is neither an e-mail" in line
 
 
 def test_one_size_for_both_sides_has_one_error(capsys: pytest.CaptureFixture[str]) -> None:

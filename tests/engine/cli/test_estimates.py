@@ -120,7 +120,7 @@ def test_a_file_of_timms_benchmark_becomes_a_device(
 
 
 def test_a_timing_setting_becomes_a_device_that_shows_measured_values_first(counted: pd.DataFrame) -> None:
-    near = devices.find(devices.shipped(), "i7")
+    near = devices.find(devices.shipped(), "i7")[0]
     few = counted.sample(30, random_state=2)
     truth = devices.estimate(near, few, 1)["latency_ms"] * 2
     setting = Setting(device="cpu", device_name="Slow CPU", threads=2)
@@ -160,7 +160,7 @@ def test_what_is_worth_measuring_could_enter_the_front() -> None:
 
 @pytest.mark.slow
 def test_latencies_of_one_device_have_one_batch_size(counted: pd.DataFrame) -> None:
-    device = estimates.find(estimates.available(stored.latest([]), counted, Path("nowhere")), "5090 eager")
+    device = estimates.find(estimates.available(stored.latest([]), counted, Path("nowhere")), "5090 eager")[0]
     frame = counted.reset_index()[["name", "image_size"]]
     filled = estimates.with_speeds(frame, device, counted)
     assert filled["batch_size"].nunique() == 1

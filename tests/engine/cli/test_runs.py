@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 from typing import get_args
+from zipfile import ZipFile
 
 import pandas as pd
 import pytest
@@ -35,6 +36,11 @@ def ended(store: Store) -> list[int]:
     for run_id in ids:
         finish(store, run_id, [profile_row(f"row_of_{run_id}")])
     return ids
+
+
+def test_an_empty_store_has_no_runs_yet(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert engine(capsys, "runs") == engine(capsys, "runs", "list", "--order", "oldest") == "no runs yet\n"
+    assert engine(capsys, "runs", "list", "--kind", "train") == "no run matches\n"
 
 
 @pytest.mark.slow
@@ -147,7 +153,7 @@ def test_old_runs_are_pruned_unless_they_are_tagged_or_noted(
 
 
 def test_rows_and_storage(
-    ended: list[int], settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: Store, ended: list[int], settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "rows.csv"
     assert engine(capsys, "runs", "rows", *ended, "--output", out) == f"{out}\n"
@@ -158,11 +164,19 @@ def test_rows_and_storage(
     )
     engine(capsys, "runs", "rows", *ended, "--output", out)
     assert list(pd.read_parquet(out)["run"]) == ended
+    out = tmp_path / "rows.zip"
+    engine(capsys, "runs", "rows", *ended, "--output", out, "--format", "json")
+    assert [row["run"] for row in json.loads(ZipFile(out).read("profile.json"))] == ended
+    training = store.enqueue(EvaluateSpec())
+    refusal = engine(capsys, "runs", "rows", *ended, training, "--output", tmp_path / "m.json", code=2)
+    assert "these runs are of 2 kinds (profile, evaluate), and m.json takes one table. Give --output" in refusal
+    engine(capsys, "runs", "rows", *ended, training, "--output", out)
+    assert ZipFile(out).namelist() == ["profile.csv", "evaluate.csv"]
     path = RunFiles(settings.runs_dir, ended[0]).log
     path.parent.mkdir(parents=True)
     path.write_bytes(b"0" * 2_500_000)
     lines = engine(capsys, "runs", "storage").splitlines()
-    assert lines[0].split() == ["runs", "3"]
+    assert lines[0].split() == ["runs", "4"]
     assert "2.5 MB in 1 file" in next(line for line in lines if line.startswith("folders"))
 
 
@@ -204,7 +218,7 @@ def test_hosts_with_open_runs_are_listed_and_declared_gone(
     with store.database.write() as connection:
         connection.execute(update(tables.attempts).values(heartbeat_at=0.0))
     assert engine(capsys, "runs", "hosts", "--gone", "elsewhere").startswith(f"run {run_id} is ")
-    assert engine(capsys, "runs", "hosts") == ""
+    assert engine(capsys, "runs", "hosts") == "no host has open runs\n"
 
 
 @pytest.mark.slow

@@ -161,7 +161,9 @@ def test_shipped_devices_name_their_error_and_cover_every_published_setting() ->
     assert all(
         device.models > 500 and 0.85 <= device.coverage <= 0.95 and device.low < 1 < device.high for device in known
     )
-    assert devices.find(known, "5090 eager").label == "NVIDIA GeForce RTX 5090, amp, eager, torch 2.9.1"
+    assert devices.find(known, "5090 eager")[0].label == "NVIDIA GeForce RTX 5090, amp, eager, torch 2.9.1"
+    compiled = [device.torch for device in devices.find(known, "4090 compiled")]
+    assert compiled == ["2.9.1", "2.4.0"], "the newest torch first"
     with pytest.raises(Refused, match=r"(?s)no known device has 'H100'.*RTX 3090"):
         devices.find(known, "H100")
     rates = devices.rates(known[0])
@@ -170,7 +172,7 @@ def test_shipped_devices_name_their_error_and_cover_every_published_setting() ->
 
 
 def test_an_estimate_of_a_published_device_is_close_to_a_published_speed(table: pd.DataFrame) -> None:
-    known = devices.find(devices.shipped(), "4090 eager 2.4.0 amp")
+    known = devices.find(devices.shipped(), "4090 eager 2.4.0 amp")[0]
     published = speeds.read().query("model == 'resnet50' and image_size == '224' and torch == '2.4.0'")
     published = published[(published["device"] == known.device) & ~published["compiled"]]
     found = devices.estimate(known, table.loc[[("timm:resnet50", "224")]]).iloc[0]
@@ -180,7 +182,7 @@ def test_an_estimate_of_a_published_device_is_close_to_a_published_speed(table: 
 
 
 def test_models_to_time_are_quick_and_of_many_families(table: pd.DataFrame) -> None:
-    near = devices.find(devices.shipped(), "i7")
+    near = devices.find(devices.shipped(), "i7")[0]
     chosen = calibrate.choose(table, near, batch_size=1, budget_s=150)
     families = table.reset_index().drop_duplicates("name").set_index("name")["family"]
     assert len(chosen) == len(set(chosen)) == 30
@@ -193,7 +195,7 @@ def test_models_to_time_are_quick_and_of_many_families(table: pd.DataFrame) -> N
 
 def test_a_calibrated_device_names_its_prior(table: pd.DataFrame) -> None:
     known = devices.shipped()
-    near = devices.find(known, "i7")
+    near = devices.find(known, "i7")[0]
     few = table.sample(40, random_state=1)
     found = calibrate.calibrate_device(
         timings(few, 3 * near.vector, 1), table, known[:3], device="mine", precision="float32"
