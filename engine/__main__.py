@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import CliApp, CliSettingsSource, CliSubCommand, SettingsConfigDict, SettingsError
 
 from engine.cli.clip import Evaluate, Search, SubmitEvaluate, SubmitTrain, Train
-from engine.cli.completion import Completion, closest, flag
+from engine.cli.completion import Completion, closest, flag, with_flags
 from engine.cli.costs import Catalog, CatalogBuild, Profile, Published, PublishedImport, SubmitProfile
 from engine.cli.estimates import Calibrate, Estimate
 from engine.cli.here import EndedBadly, command
@@ -112,11 +112,11 @@ def main(arguments: Sequence[str]) -> int:
     except ValidationError as error:
         problems = [problem for problem in error.errors() if problem["type"] != "default_factory_not_called"]
         for line in dict.fromkeys(map(_sentence, problems)):  # once for both sides of an image
-            note(f"error: {line}")
+            note(f"error: {with_flags(Engine, arguments, line)}")
         return 2
     except (SettingsError, Refused, LookupError) as error:
         message = MISTYPED.sub(r"there is no command \1; --help lists them", str(error))
-        message = message.removeprefix("error parsing CLI: ")
+        message = with_flags(Engine, arguments, message.removeprefix("error parsing CLI: "))
         note("\n".join(printable(line) for line in f"error: {message}".splitlines()))
         if isinstance(error, SettingsError) and (near := closest(Engine, arguments)):
             note(f"closest: {', '.join(near)}")

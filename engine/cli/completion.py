@@ -1,5 +1,6 @@
 """The command `completion`: print a script that lets a shell complete commands and flags."""
 
+import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, get_args
@@ -7,6 +8,9 @@ from typing import Any, Literal, get_args
 from pydantic import AliasChoices, BaseModel, Field
 from pydantic.fields import FieldInfo
 from pydantic_settings import CliPositionalArg
+
+from engine.results import kinds
+from engine.specs.recurrent import BOUNDS
 
 SCRIPT = """\
 _model_vitals() {{
@@ -80,6 +84,22 @@ def closest(model: type[BaseModel], arguments: Sequence[str]) -> list[str]:
         elif any(f"{chain} {word}" in known for word in words):
             return get_close_matches(argument, words)
     return []
+
+
+def with_flags(model: type[BaseModel], arguments: Sequence[str], message: str) -> str:
+    """Return a message about a request in which its fields are named as they are typed: `--lr-image` for lr_image.
+
+    A field of one word, such as `data`, is named so only before a colon at the beginning: it may be a plain word.
+    """
+    known, chain = dict(_words(model)), ""
+    for argument in arguments:
+        chain = f"{chain} {argument}" if f"{chain} {argument}" in known else chain
+    if chain.rpartition(" ")[2] not in kinds():
+        return message
+    flags = {word.removeprefix("--").replace("-", "_"): word for word in known[chain]}
+    names = "|".join(name for name in flags if "_" in name and name not in BOUNDS)
+    message = re.sub(rf"(?<![\w'\"/.-])({names})(?![\w'\"/.-])", lambda match: flags[match[1]], message)
+    return re.sub(r"^(\w+)(?=: )", lambda match: flags.get(match[1], match[1]), message)
 
 
 def _names(key: str, field: FieldInfo) -> list[str]:

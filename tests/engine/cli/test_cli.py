@@ -318,12 +318,27 @@ def wait_for_end(store: Store, run_id: int) -> None:
         time.sleep(0.2)
 
 
-def test_errors_name_the_flag_as_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_the_flag_as_it_is_typed(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, start in (
         (["train", "--lr", "1000"], "error: --lr: "),
         (["submit", "benchmark", "--models", "resnet18", "--min-seconds", "-1"], "error: --min-seconds: "),
         (["runs", "show", "seven"], "error: RUN-ID: "),
         (["train", "--epochs", "2", "--steps", "3"], "error: train: give epochs or steps"),
+        (
+            ["train", "--use-bn-sync"],
+            "error: train: --use-bn-sync needs several processes: set nproc above 1, or leave --",
+        ),
+        (["train", "--aug-re-prob", "0.1"], "error: train: --aug-re-prob: only timm has this. Set --aug-use-timm too"),
+        (["train", "--lr-scheduler", "const-cooldown"], "error: train: const-cooldown needs --epochs-cooldown, the"),
+        (
+            ["submit", "train", "--data", "/no/such/lr_image"],
+            "error: --data: nothing can be read at '/no/such/lr_image'",
+        ),
+        (
+            ["recurrent", "--sweep-values", "1"],
+            "error: recurrent: there are sweep values, but no size to vary: choose the "
+            "sweep seq_length, hidden_size or mini_batch",
+        ),
     ):
         assert main(arguments) == 2
         assert capsys.readouterr().err.startswith(start)
