@@ -175,6 +175,8 @@ class Recurrent(RecurrentFlags):
         from engine.store.files import RunFiles
 
         streamed = self._layout == "table" and not self.swept and self.output is None
+        if "separator" in self.model_fields_set and (self._layout != "table" or self.swept):
+            note(f"--separator has no effect: {'a sweep' if self.swept else self._layout} has columns of its own")
         blocks = Blocks(self.separator)
         with store_here() as store:
             run, rows = run_here(store, self.spec(), on_event=blocks.on_event if streamed else print_progress)

@@ -23,7 +23,7 @@ from engine.specs.base import (
 from engine.specs.building import OPTIONS, InChans, ModelKwargs, NumClasses, changes
 from engine.specs.model_name import ModelName
 from engine.specs.profile import Configs
-from engine.specs.timed import Floors, MinSeconds, Publishable, Replicates, Threads, TimeLimit, split_words
+from engine.specs.timed import OF_TIMING, Floors, MinSeconds, Publishable, Replicates, Threads, TimeLimit, split_words
 from engine.specs.variant import RunPrecision, Variant
 from engine.words import shortened
 
@@ -262,11 +262,11 @@ class BenchmarkSpec(Floors, Spec):
 
     @property
     def unused(self) -> dict[str, str]:
-        reasons = {"optimizer": "inference takes no step"} if self.mode == "inference" else {}
+        reasons = {} if self.purpose == "performance" else dict.fromkeys(OF_TIMING, "results are compared, not timed")
+        reasons |= {"optimizer": "inference takes no step"} if self.mode == "inference" else {}
+        reasons |= {"cudnn_benchmark": "a CPU does not use cuDNN"} if self.device == "cpu" else {}
         if self.batch_size not in ("sweep", "max"):
             reasons["max_batch_size"] = "the batch size is neither sweep nor max"
-        if self.device == "cpu":
-            reasons["cudnn_benchmark"] = "a CPU does not use cuDNN"
         return reasons
 
     @property

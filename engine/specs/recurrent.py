@@ -208,6 +208,12 @@ class RecurrentSpec(Floors, Spec):
         return {"replicates": self.processes, "min_seconds": self.floor_seconds}
 
     @property
+    def unused(self) -> dict[str, str]:
+        if device_there(self.device).startswith("cuda"):
+            return {}
+        return dict.fromkeys(KNOBS, f"{self.device} has no CUDA kernels")
+
+    @property
     def floor_samples(self) -> int:
         return self.loops
 

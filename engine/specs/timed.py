@@ -53,6 +53,10 @@ Threads = Annotated[
 ]
 
 
+OF_TIMING = ("publishable", "replicates", "min_samples", "min_seconds", "max_seconds")
+"""Fields that only decide how samples are taken."""
+
+
 class Floors:
     """The minimums of a timing. They follow from fields of the spec that inherits this."""
 

@@ -151,6 +151,26 @@ def test_a_default_that_follows_from_a_wrong_value_is_no_second_error(capsys: py
         ("train --opt timm/lamb --momentum 0.9", ""),
         ("evaluate --tasks zeroshot --recall-k 3", "--recall-k has no effect: the tasks do not include retrieval"),
         ("evaluate --tasks linear-probe --shots 3", ""),
+        (
+            "train --lock-image-unlocked-groups 2",
+            "--lock-image-unlocked-groups has no effect: the image tower is not locked",
+        ),
+        ("train --lock-text --lock-text-unlocked-layers 1", ""),
+        ("train --coca-caption-weight 1", "--coca-caption-weight has no effect: the loss is clip, not coca"),
+        ("train --local-loss", "--local-loss has no effect: there is only one process"),
+        ("train --aug-re-count 2", "--aug-re-count has no effect: the probability of erasing is 0"),
+        (
+            "train --val-data digits --val-fraction 0.1",
+            "--val-fraction has no effect: the held-out pairs have data of their own",
+        ),
+        (
+            "recurrent --runners aten --cuda-pointwise-block-size 9",
+            "--cuda-pointwise-block-size has no effect: cpu has no CUDA kernels",
+        ),
+        (
+            "benchmark --models timm:test_vit --purpose accuracy --replicates 4",
+            "--replicates has no effect: results are compared, not timed",
+        ),
         ("train --csv-img-key image", "--csv-img-key has no effect: the data are digits, not a file"),
     ],
 )

@@ -99,13 +99,16 @@ def test_pep_is_every_sample_that_was_kept(store: Store, tmp_path: Path, capsys:
 
 
 @pytest.mark.slow
-def test_a_sweep_is_a_table_of_our_own_with_every_value_as_parquet(store: Store, tmp_path: Path) -> None:
+def test_a_sweep_is_a_table_of_our_own_with_every_value_as_parquet(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "rows.parquet"
-    sweep = "--sweep seq_length --sweep-values 2,4"
+    sweep = "--sweep seq_length --sweep-values 2,4 --separator ;"
     assert main(["recurrent", "--runners", "py", *TINY.split(), *sweep.split(), "--output", str(file)]) == 0
     rows = store.rows(store.runs()[0].id)
     written = pd.read_parquet(file)
     assert list(written["seq_length"]) == [2, 4]
+    assert "--separator has no effect: a sweep has columns of its own\n" in capsys.readouterr().err
     assert list(written["forward_ms"]) == [row.forward_ms for row in rows]
 
 
