@@ -151,7 +151,7 @@ def main() -> None:
         print(rows[-1], flush=True)
     calibrations = []
     for name, prior in PAIRS:
-        device, other = devices.find(known, name), devices.find(known, prior)
+        device, other = devices.find(known, name)[0], devices.find(known, prior)[0]
         for optimal in (False, True):
             found = simulate_calibration(other, timed_on[device.label], table, optimal=optimal)
             how = "D-optimal" if optimal else "representative"

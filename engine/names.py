@@ -22,6 +22,7 @@ from engine.specs import ModelName, Refused, Spec, find_expression, split_patter
 from engine.specs.base import LONGEST_PATTERN
 from engine.specs.building import option_refusal
 from engine.specs.model_name import OWN, PYTHON
+from engine.words import plural
 
 LIBRARIES = ("open_clip", "timm", "torchvision")
 IMAGES_ALONE = ("timm", "torchvision", PYTHON)
@@ -132,8 +133,7 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, allow_code: bool = 
         selected = selected[part - 1 :: parts]
     if matching and not selected:
         limits = [name for name in ("filter", "exclude", "exclude_exact", "partition") if getattr(spec, name, "")]
-        leave, change = ("leaves", "it") if len(limits) == 1 else ("leave", "one of them")
-        raise Refused(f"{' and '.join(limits)} {leave} no model ({len(matching):,} before): change {change}")
+        raise Refused(f"{', '.join(limits)}: none of {plural(len(matching), 'model')} is left, so allow more")
     for name in selected:
         if getattr(spec, "tower", "") == "text" and name.library in IMAGES_ALONE:
             raise Refused(f"{name} has no text tower: choose another tower, or leave the model out")
@@ -177,13 +177,13 @@ def _match(pattern: str, families: Mapping[ModelName, str]) -> list[ModelName]:
 
 
 def _suggestion(prefix: str, rest: str, families: Mapping[ModelName, str]) -> str:
+    if prefix not in ("", "family", *LIBRARIES):
+        return f"libraries are {', '.join(LIBRARIES)}; a module of your own is {PYTHON}:package.module:factory"
     if not families:
         return "the folder VITALS_CATALOG_DIR has no catalogue: `python -m engine catalog-build` makes one"
     if prefix == "family":
         near = get_close_matches(rest, sorted(set(families.values())), n=3, cutoff=0.5)
         return f"closest families: {', '.join(near)}" if near else "the catalogue lists the families"
-    if prefix and prefix not in LIBRARIES:
-        return f"libraries are {', '.join(LIBRARIES)}; a module of your own is {PYTHON}:package.module:factory"
     short: dict[str, str] = {}
     for name in families:
         short.setdefault(name.model.lower(), name)

@@ -89,7 +89,7 @@ def closest(model: type[BaseModel], arguments: Sequence[str]) -> list[str]:
 def with_flags(model: type[BaseModel], arguments: Sequence[str], message: str) -> str:
     """Return a message about a request in which its fields are named as they are typed: `--lr-image` for lr_image.
 
-    A field of one word, such as `data`, is named so only before a colon at the beginning: it may be a plain word.
+    A field of one word, such as `data`, is named so only in a list before the first colon: it may be a plain word.
     """
     known, chain = dict(_words(model)), ""
     for argument in arguments:
@@ -99,7 +99,8 @@ def with_flags(model: type[BaseModel], arguments: Sequence[str], message: str) -
     flags = {word.removeprefix("--").replace("-", "_"): word for word in known[chain]}
     names = "|".join(name for name in flags if "_" in name and name not in BOUNDS)
     message = re.sub(rf"(?<![\w'\"/.-])({names})(?![\w'\"/.-])", lambda match: flags[match[1]], message)
-    return re.sub(r"^(\w+)(?=: )", lambda match: flags.get(match[1], match[1]), message)
+    begin, colon, rest = message.partition(": ")
+    return ", ".join(flags.get(word, word) for word in begin.split(", ")) + colon + rest
 
 
 def _names(key: str, field: FieldInfo) -> list[str]:

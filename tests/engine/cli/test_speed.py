@@ -29,10 +29,10 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
         (["--models", "timm:resnet18", "--variants", "eager,fast"], "a variant begins with one of eager, compile"),
         (["--models", "timm:resnet18", "--output", "rows.xlsx"], "neither a .csv nor a .json nor a .parquet file"),
         (["--models", "timm:resnet18", "--format", "excel"], "format: must be"),
-        (["--models", "suite", "--filter", "^nothing$"], "filter leaves no model ("),
+        (["--models", "suite", "--filter", "^nothing$"], "error: --filter: none of "),
         (
             ["--models", "suite", "--filter", "^no$", "--exclude-exact", "a"],
-            "filter and exclude_exact leave no model",
+            "error: --filter, --exclude-exact: none of ",
         ),
         (["--models", "timm:resnet18", "--batch-size-file", "none.txt"], "no file of batch sizes at none.txt"),
         (["--models", "timm:resnet18", "--variants", "cudagraphs"], "cudagraphs needs CUDA graphs"),
