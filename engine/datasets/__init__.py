@@ -2,7 +2,17 @@
 
 from engine.datasets.base import DataProblem, Pairs, Unreadable
 from engine.datasets.class_names import class_names, note_on_ids, prompts
-from engine.datasets.derived import Subset, labels_of, own_parts, readable, split, weights, with_classes_split
+from engine.datasets.derived import (
+    Subset,
+    count_shared,
+    hold_out,
+    labels_of,
+    note_on_shared,
+    readable,
+    split,
+    weights,
+    with_classes_split,
+)
 from engine.datasets.opening import class_column_of, columns_of, columns_used, open_pairs
 from engine.datasets.summary import DataSummary, captions_repeat, count_distinct, note_on_repeats, summarise
 from engine.datasets.uploads import unpack

@@ -3,13 +3,15 @@
 Parts are drawn with a seed. The same seed gives the same pairs on any machine.
 """
 
+import os
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from engine.datasets.base import DataProblem, Pairs, distinct
+from engine.datasets.base import DataProblem, Pairs, Unreadable, distinct
 from engine.datasets.members import Listed
 from engine.words import plural
 
@@ -72,6 +74,35 @@ def own_parts(pairs: Pairs) -> tuple[Pairs, Pairs]:
     if (held := own_split(pairs)) is None:
         return pairs, pairs
     return Subset(pairs, np.flatnonzero(~held)), Subset(pairs, np.flatnonzero(held))
+
+
+def hold_out(pairs: Pairs, val: Pairs | None, fraction: float, seed: int) -> tuple[Pairs, Pairs | None]:
+    """Return the pairs to train on, and the held-out ones: those of `val` if given, else a fraction of `pairs`.
+
+    Pairs that a split of the data holds out are never trained on. Errors: DataProblem.
+    """
+    if val is None and fraction:
+        return split(pairs, fraction, seed)
+    return own_parts(pairs)[0], None if val is None else own_parts(val)[1]
+
+
+def count_shared(train: Pairs, held: Pairs) -> int:
+    """Return how many held-out images are also trained on, by the names of their files and their real folders."""
+    real_folder = cache(os.path.realpath)
+
+    def identity(source: str) -> tuple[str, str]:
+        folder, name = os.path.split(source)
+        return real_folder(folder), name
+
+    of_held = [identity(held.source(index)) for index in range(len(held))]
+    wanted = set(of_held)  # the smaller part is kept in memory
+    shared = {found for index in range(len(train)) if (found := identity(train.source(index))) in wanted}
+    return sum(found in shared for found in of_held)
+
+
+def note_on_shared(shared: int, held: int) -> str:
+    """Return a warning if held-out images are also trained on; empty if none is."""
+    return f"{shared:,} of {plural(held, 'held-out image')} are also trained on" if shared else ""
 
 
 def sample(pairs: Pairs, count: int, seed: int) -> Subset:

@@ -99,6 +99,7 @@ def assemble(
         if not image or (texts is not None and not all(texts or ("",))) or (class_column and not label):
             incomplete.append(line)
             continue
+        image = str(Path(image))
         captions.setdefault(image, {}).update(dict.fromkeys(texts or ()))
         if class_column:
             classes.setdefault(image, {})[label] = None

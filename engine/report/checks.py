@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from engine.datasets import DataProblem, class_names, note_on_ids, note_on_repeats
+from engine.datasets import DataProblem, class_names, note_on_ids, note_on_repeats, note_on_shared
 from engine.report.style import compute, digits
 from engine.results.answers import Needed, Prospect
 from engine.specs import ModelName
@@ -53,6 +53,8 @@ class Data:
     """Pairs held out."""
     captions: int
     distinct_captions: int
+    shared: int = 0
+    """Held-out images that are also trained on."""
     classes: tuple[str, ...] = ()
     """Class names of the data for zero-shot."""
     zeroshot: int = 0
@@ -76,6 +78,8 @@ def checks(spec: TrainSpec, data: Data) -> list[Check]:
 
 def _pairs(data: Data) -> list[Check]:
     text = f"{plural(data.train, 'pair')} to train on, {data.held:,} held out."
+    if warning := note_on_shared(data.shared, data.held):
+        return [Check("ok", text), Check("warning", f"{warning}.")]
     if data.held:
         return [Check("ok", text)]
     return [Check("warning", f"{text} The quality of the model cannot be measured.")]

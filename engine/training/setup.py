@@ -1,7 +1,7 @@
 """Prepare a training: pairs and their split, schedule, model, objective and optimizer."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -130,15 +130,12 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     notes = (*pairs.notes, *notes)
     if len(pairs) > 1 and datasets.count_distinct(pairs) == 1:
         raise Refused("all captions are equal, so pairs cannot be told apart: give data with different captions")
-    val: Pairs | None
+    given: Pairs | None = None
     if spec.val_data:
-        val, val_notes = readable(open_pairs(spec.val_data), run_dir, "val_data", spec.resume, roots)
-        train, notes = datasets.own_parts(pairs)[0], (*notes, *val.notes, *val_notes)
-        val = datasets.own_parts(val)[1]
-    elif spec.val_fraction:
-        train, val = datasets.split(pairs, spec.val_fraction, spec.seed)
-    else:
-        train, val = datasets.own_parts(pairs)[0], None
+        given, val_notes = readable(open_pairs(spec.val_data), run_dir, "val_data", spec.resume, roots)
+        notes = (*notes, *given.notes, *val_notes)
+    train, val = datasets.hold_out(pairs, given, spec.val_fraction, spec.seed)
+    notes = (*notes, *_notes_on_split(pairs, given, train, val))
     zeroshot: Pairs | None = None
     if spec.zeroshot_data:
         options: Any = {"separator": spec.csv_separator, "roots": roots}
@@ -159,6 +156,19 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
         if warning := datasets.note_on_repeats(captions, datasets.count_distinct(val)):
             notes = (*notes, warning)
     return Held(train, val, zeroshot, classes, templates, notes)
+
+
+def _notes_on_split(pairs: Pairs, given: Pairs | None, train: Pairs, val: Pairs | None) -> Iterator[str]:
+    """Yield notes on pairs that the data's own split leaves unused, and on held-out images that are also trained on.
+
+    pairs, given: the training and validation data. train, val: the parts of them that are used.
+    """
+    if (given is not None or val is None) and (unused := len(pairs) - len(train)):
+        yield f"not used: {plural(unused, 'pair')} that the split of {pairs.name} holds out"
+    if given is not None and val is not None and len(val) < len(given):
+        yield f"validation uses only the pairs of {given.name} that its own split holds out: {len(val):,}"
+    if val is not None and (warning := datasets.note_on_shared(datasets.count_shared(train, val), len(val))):
+        yield warning
 
 
 def _check_labels(pairs: Pairs, classes: tuple[str, ...], data: str) -> None:

@@ -17,9 +17,10 @@ from engine.datasets import (
     Unreadable,
     class_column_of,
     columns_of,
+    count_shared,
+    hold_out,
     open_pairs,
     readable,
-    split,
     summarise,
     tables,
     with_classes_split,
@@ -200,17 +201,15 @@ def grid(pictures: Iterable[tuple[bytes | None, str, str]], *, width: int) -> No
 
 def count_pairs(arguments: Mapping[str, Any], preview: DataSummary, *, val_data: str, val_fraction: float) -> Data:
     """Return the numbers of training and held-out pairs with the facts of the preview. Errors: DataProblem."""
-    if preview.none_readable:
-        train = held_out = 0
-    else:
+    train = held_out = shared = 0
+    if not preview.none_readable:
         unreadable = tuple(source for source, _ in preview.unreadable)
-        train, held_out = _split(arguments, unreadable, 0.0 if val_data else val_fraction)
-    if val_data:
         val_source = {"data": val_data, "modified_ns": stamp(val_data), "samples": None}
-        held_out = len(pairs({**arguments, **val_source}))
+        train, held_out, shared = _split(arguments, unreadable, val_source if val_data else {}, val_fraction)
     return Data(
         train=train,
         held=held_out,
+        shared=shared,
         captions=preview.captions,
         distinct_captions=preview.distinct_captions,
         classes=preview.classes,
@@ -220,13 +219,20 @@ def count_pairs(arguments: Mapping[str, Any], preview: DataSummary, *, val_data:
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
-def _split(arguments: Mapping[str, Any], unreadable: Sequence[str], fraction: float) -> tuple[int, int]:
-    """Return the numbers of training and held-out pairs. As in a training, unreadable images are left out first."""
+def _split(
+    arguments: Mapping[str, Any], unreadable: Sequence[str], val_source: Mapping[str, Any], fraction: float
+) -> tuple[int, int, int]:
+    """Return the numbers of training and held-out pairs, and of held-out images that are also trained on.
+
+    As in a training, unreadable images are left out first. val_source: changes of the arguments that give the
+    validation data; empty if a fraction is held out.
+    """
     usable, left_out = pairs(arguments), set(unreadable)
     if left_out:
         usable, _ = readable(usable, [index for index in range(len(usable)) if usable.source(index) not in left_out])
-    train, held_out = split(usable, fraction, 0)
-    return len(train), len(held_out)
+    val = pairs({**arguments, **val_source}) if val_source else None
+    train, held_out = hold_out(usable, val, fraction, arguments["seed"])
+    return len(train), len(held_out or ()), count_shared(train, held_out) if held_out else 0
 
 
 def draw(preview: Preview) -> None:

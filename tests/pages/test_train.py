@@ -777,6 +777,18 @@ def test_what_is_no_picture_is_refused_at_once(store: Store, settings: Settings,
     assert not answers.asked_of(Match)
 
 
+def test_held_out_images_that_are_also_trained_on_are_counted(roots: Path) -> None:
+    names = [f"image_{n}.png" for n in range(24)]
+    write_images(roots, *names)
+    for folder in ("", "./"):
+        captions = [["filepath", "title"], *([f"{folder}{name}", f"{folder} a picture of {name}"] for name in names)]
+        write_csv(roots / f"pairs{len(folder)}.csv", captions)
+    app = open_page(PAGE, train_data=str(roots / "pairs0.csv"), train_val_data=str(roots / "pairs2.csv"))
+    assert not app.exception
+    assert "24 of 24 held-out images are also trained on" in plainly(app)
+    assert "also trained on" not in plainly(open_page(PAGE, train_data=str(roots / "pairs0.csv")))
+
+
 def test_the_columns_of_a_csv_are_offered_and_common_names_recognised(store: Store, roots: Path) -> None:
     write_images(roots, *(f"{n}.png" for n in range(20)))
     lines = [["filename", "caption", "label", "kind"], *([f"{n}.png", f"{n}", "ab"[n % 2], "x"] for n in range(20))]

@@ -134,6 +134,15 @@ def test_coco_has_five_captions_an_image(tmp_path: Path) -> None:
         open_pairs(str(coco(tmp_path / "again")), part="test")
 
 
+def test_captions_of_images_that_are_not_listed_are_counted(tmp_path: Path) -> None:
+    path = coco(tmp_path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "images": content["images"][:2]}))
+    pairs = open_pairs(str(path))
+    assert reds(pairs) == [10, 20]
+    assert pairs.notes[0] == "5 captions left out: their image_id, such as 9, is not among images"
+
+
 def karpathy(folder: Path) -> Path:
     splits = ["train", "restval", "val", "test", "train", "val"]
     images = []
@@ -163,16 +172,60 @@ def test_karpathys_split_decides_what_is_held_out(tmp_path: Path) -> None:
     other = setup.hold(tiny(**fields, json_split="train", val_fraction=0.34), tmp_path / "c")
     assert other.val is not None
     assert {*reds(other.train), *reds(other.val)} == {0, 10, 40}
+    fact = "the file has its own split: 2 of 5 pairs are in val"
+    unused = "not used: 2 pairs that the split of dataset_coco holds out"
+    assert fact in held.notes
+    assert unused not in held.notes
+    assert {fact, unused} <= {*setup.hold(tiny(**fields, val_fraction=0), tmp_path / "d").notes}
+    digits = setup.hold(tiny(**fields, val_data="digits"), tmp_path / "e")
+    assert {fact, unused} <= {*digits.notes}
+    swapped = setup.hold(tiny(data="digits", val_data=path), tmp_path / "f")
+    assert swapped.val is not None
+    assert reds(swapped.val) == [20, 50]
+    assert "validation uses only the pairs of dataset_coco that its own split holds out: 2" in swapped.notes
     with pytest.raises(DataProblem, match="dataset_coco has its own split"):
         Mixed([open_pairs(path), open_pairs("digits")])
+
+
+@pytest.mark.parametrize("given", ["other sources", "validation data", "linked folder", "one"])
+def test_images_that_are_both_held_out_and_trained_on_are_counted(tmp_path: Path, given: str) -> None:
+    for number in range(8):
+        write_image(tmp_path / "images" / f"{number}.png", (10 * number, 0, 0))
+    (tmp_path / "link").symlink_to(tmp_path / "images")
+    for name, folder in {"a": "images", "b": "./images/../images", "c": "link"}.items():
+        lines = [f"{folder}/{number}.png,{name} {number}" for number in range(8)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["filepath,title", *lines]))
+    first, second, third = (str(tmp_path / f"{name}.csv") for name in "abc")
+    fields: dict[str, dict[str, Any]] = {
+        "other sources": {"data": f"{first}::{second}", "val_fraction": 0.25},
+        "validation data": {"data": first, "val_data": second},
+        "linked folder": {"data": first, "val_data": third},
+        "one": {"data": first, "val_fraction": 0.25},
+    }
+    held = setup.hold(tiny(samples=None, **fields[given]), tmp_path / "run")
+    assert held.val is not None
+    trained = {*reds(held.train)}
+    shared = sum(red in trained for red in reds(held.val))
+    assert shared > 0 or given == "one"
+    text = f"{shared} of {len(held.val)} held-out images are also trained on"
+    assert [note for note in held.notes if "also trained on" in note] == [text] * (given != "one")
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("[1]", "is no JSON of captions"),
+        ("[1]", r"is no JSON of captions \(it holds a list instead of an object with images\)"),
         ("{", "is no JSON of captions"),
         ('{"images": []}', "has no images with captions"),
+        ('{"images": [{"filename": "a.png"}]}', r"images\.0\.sentences .*required"),
+        (
+            '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "caption": null}]}',
+            r"is no JSON of captions \(annotations\.0\.caption is null: .*string",
+        ),
+        (
+            '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": "1", "caption": "x"}]}',
+            "no image_id, such as '1', is among the ids of the images, such as 1",
+        ),
         (
             '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "caption": "x"}]}',
             "names images that are not there: .* has none of images/a.png, ../images/a.png, a.png, ../a.png",

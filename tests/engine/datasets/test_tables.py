@@ -58,6 +58,12 @@ def test_rows_of_one_image_are_captions_of_it(tmp_path: Path) -> None:
     assert pairs.notes == ("4 rows are captions of 2 images",)
 
 
+def test_two_spellings_of_a_path_are_one_image(tmp_path: Path) -> None:
+    pairs = opened(tmp_path, "filepath,title\nimgs/a.png,one\n./imgs/a.png,two\nimgs//a.png,three\nimgs/b.png,four\n")
+    assert captions(pairs) == [("one", "two", "three"), ("four",)]
+    assert pairs.source(0) == str(tmp_path / "imgs" / "a.png")
+
+
 def test_what_pandas_writes_is_read(tmp_path: Path) -> None:
     texts = ["plain", 'she said "hi", and left', "two\nlines", "ünï ☃", "NA", "1"]
     frame = pd.DataFrame({"filepath": [f"{index}.png" for index in range(6)], "title": texts, "more": "x"})

@@ -68,6 +68,7 @@ def test_pairs_that_fill_no_batch_are_counted(fields: dict[str, Any], left_out: 
             "at least two classes, and z has only 'x'",
             "error",
         ),
+        ({}, {"shared": 240}, "240 of 250 held-out images are also trained on.", "warning"),
         ({}, {"held": 0}, "The quality of the model cannot be measured", "warning"),
         (
             {},
