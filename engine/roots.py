@@ -57,7 +57,7 @@ def open_within(path: Path, roots: Roots) -> BufferedReader:
     descriptor = _descriptor(path, roots, READ)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise _absent(path)
+        raise _absent(path, roots)
     return os.fdopen(descriptor, "rb")
 
 
@@ -132,7 +132,7 @@ def _descriptor(path: Path, roots: Roots, flags: int) -> int:
     except OSError as error:
         if error.errno not in ABSENT:
             raise
-    raise _absent(path)
+    raise _absent(path, roots)
 
 
 def _below(root: Path, relative: str, flags: int) -> int:
@@ -153,5 +153,6 @@ def _is_file_or_folder(status: os.stat_result) -> bool:
     return stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
 
 
-def _absent(path: Path) -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, "there is no such file", str(path))
+def _absent(path: Path, roots: Roots) -> FileNotFoundError:
+    where = "" if roots is None else " in the folders of VITALS_DATA_ROOTS"
+    return FileNotFoundError(errno.ENOENT, f"there is no such file{where}", str(path))

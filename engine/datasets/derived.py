@@ -111,15 +111,26 @@ def sample(pairs: Pairs, count: int, seed: int) -> Subset:
 
 
 def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ...]]:
-    """Return the pairs at `indices`, whose images can be read, and messages on all others. Errors: DataProblem."""
+    """Return the pairs at `indices`, whose images can be read, and messages on all others. Errors: DataProblem.
+
+    The images that a message names are opened again, for the reason.
+    """
     others = sorted(set(range(len(pairs))).difference(indices))
     if not others:
         return pairs, ()
-    names = ", ".join(dict.fromkeys(pairs.source(index) for index in others[:3]))
+    names = ", ".join(dict.fromkeys(_source_and_reason(pairs, index) for index in others[:3]))
     if len(others) == len(pairs):
         raise DataProblem(f"none of the {plural(len(pairs), 'image')} can be read, such as {names}")
     message = f"{len(others)} of {plural(len(pairs), 'image')} cannot be read and are left out: {names}"
     return Subset(pairs, np.asarray(sorted(indices), dtype=np.int64)), (message,)
+
+
+def _source_and_reason(pairs: Pairs, index: int) -> str:
+    try:
+        pairs.image(index)
+    except Unreadable as error:
+        return f"{pairs.source(index)} ({error.reason})"
+    return pairs.source(index)
 
 
 def _draw(pairs: Pairs, count: int, seed: int) -> NDArray[np.bool_]:

@@ -234,7 +234,8 @@ def test_all_that_may_not_be_read_gives_one_answer(
         for path in paths:
             with pytest.raises(FileNotFoundError) as refusal:
                 open_within(path, (inside,))
-            assert (refusal.value.strerror, refusal.value.filename) == ("there is no such file", str(path))
+            text = "there is no such file in the folders of VITALS_DATA_ROOTS"
+            assert (refusal.value.strerror, refusal.value.filename) == (text, str(path))
             assert not file_within(path, (inside,))
             assert bool(stat_within(path, (inside,))) == (path.name == "pairs")
         assert {entry.path.name for entry in scan_within(inside, (inside,))} == {"pairs"}

@@ -156,7 +156,8 @@ def test_only_what_lies_below_the_roots_is_there(tmp_path: Path) -> None:
     path = table(inside, "own.png,mine", f"{secret},theirs", "../outside/cat/000.png,theirs", "absent.png,nobody's")
     found = summarise(open_pairs(str(path), roots=roots))
     assert found.opened == 4
-    assert [reason for _, reason in found.unreadable] == ["there is no such file"] * 3
+    absent = "there is no such file in the folders of VITALS_DATA_ROOTS"
+    assert [reason for _, reason in found.unreadable] == [absent] * 3
     assert len(summarise(open_pairs(str(path))).unreadable) == 1
     shard = write_tar(outside / "x.tar", {"1.png": encoded(), "1.txt": b"a"})
     with pytest.raises(DataProblem, match="1 of 1 shards are not there"):
@@ -210,7 +211,7 @@ def test_a_look(tmp_path: Path) -> None:
     write_image(tmp_path / "dog" / "000.png", size=(1, 2))
     for name in ("cat/003.png", "dog/004.png"):
         (tmp_path / name).write_bytes(b"<html>")
-    pairs = open_pairs(str(tmp_path))
+    pairs = open_pairs(str(tmp_path), roots=(tmp_path,))
     found = summarise(pairs)
     assert (found.count, found.captions, found.distinct_captions) == (40, 40, 2)
     assert (found.classes, found.per_class) == (("cat", "dog"), (30, 10))
@@ -221,9 +222,12 @@ def test_a_look(tmp_path: Path) -> None:
     assert "no image of a known format" in found.unreadable[0][1]
     assert (found.smallest, found.median, found.largest) == ((1, 2), (8, 6), (40, 30))
     assert readable(pairs, range(40)) == (pairs, ())
+    (tmp_path / "dog/004.png").unlink()
     rest, notes = readable(pairs, [index for index in range(40) if index not in (3, 34)])
+    unknown = "it is no image of a known format (JPEG, PNG, WEBP, BMP, GIF, TIFF)"
     assert notes == (
-        f"2 of 40 images cannot be read and are left out: {tmp_path / 'cat/003.png'}, {tmp_path / 'dog/004.png'}",
+        f"2 of 40 images cannot be read and are left out: {tmp_path / 'cat/003.png'} ({unknown}), "
+        f"{tmp_path / 'dog/004.png'} (there is no such file in the folders of VITALS_DATA_ROOTS)",
     )
     assert len(rest) == 38
     assert summarise(rest).unreadable == ()

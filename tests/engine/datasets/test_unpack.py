@@ -74,7 +74,7 @@ def test_a_table_with_its_images(tmp_path: Path) -> None:
     path, kind = unpack(BytesIO(upload.read_bytes()), "a.zip", tmp_path / "made")
     assert (path, kind) == (tmp_path / "made" / "data" / "t.csv", "csv")
     found = summarise(open_pairs(str(path), kind, roots=(tmp_path / "made",)))
-    assert [reason for _, reason in found.unreadable] == ["there is no such file"]
+    assert [reason for _, reason in found.unreadable] == ["there is no such file in the folders of VITALS_DATA_ROOTS"]
 
 
 def test_a_shard_and_images_with_captions(tmp_path: Path) -> None:

@@ -383,7 +383,8 @@ def test_a_held_out_image_that_breaks_later_is_left_out_and_told(tmp_path: Path)
     broken = val.source(1)
     Path(broken).write_bytes(b"broken since")
     first, second = rows(list(one.run()))
-    left_out = f"1 of {len(val)} images cannot be read and are left out: {broken}"
+    unknown = "it is no image of a known format (JPEG, PNG, WEBP, BMP, GIF, TIFF)"
+    left_out = f"1 of {len(val)} images cannot be read and are left out: {broken} ({unknown})"
     assert first.notes.count(left_out) == second.notes.count(left_out) == 1
     written = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
     assert [json.loads(line)["num_samples"] for line in written] == [len(val) - 1] * 2
