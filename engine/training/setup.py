@@ -32,6 +32,8 @@ from engine.words import plural
 
 UNREADABLE = "unreadable_{}.json"
 """Name of the record of unreadable images in a run's folder; {} is data, val_data or zeroshot_data."""
+MOST_EXAMINED = 1000
+"""Examine the captions of at most 1,000 pairs for their length, because tokenizing takes 0.1 ms each."""
 VERIFY_S = 60
 """Open images for at most 60 s to see whether they can be read."""
 
@@ -212,6 +214,8 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
     torch.manual_seed(spec.seed)
     made = clip_weights.create(spec, weights=spec.pretrained, roots=roots)
     made.notes.extend(clip_weights.arrange(made.model, spec))
+    if warning := note_on_cut_captions(held.train, made):
+        made.notes.append(warning)
     made.model.to(place.device)
     teacher = _teacher(spec, made, place, roots)
     network: nn.Module = made.model
@@ -266,6 +270,25 @@ def _teacher(spec: TrainSpec, made: Made, place: Place, roots: Roots) -> nn.Modu
     wanted = spec.teacher.model_copy(update=sizes)
     teacher = clip_weights.create(wanted, weights=spec.distill_pretrained, roots=roots).model
     return teacher.to(place.device).eval().requires_grad_(requires_grad=False)
+
+
+def note_on_cut_captions(pairs: Pairs, made: Made) -> str:
+    """Return a warning if captions have more tokens than the model's texts; empty if none has.
+
+    The captions of at most MOST_EXAMINED pairs are examined, spread evenly over the data.
+    """
+    examined = range(0, len(pairs), -(-len(pairs) // MOST_EXAMINED))
+    captions = [caption for index in examined for caption in pairs.captions(index)]
+    length = made.tokenizer([""]).shape[1]
+    tokenizer: Any = made.tokenizer
+    # with room for one more token, the last one is padding, as for an empty text, unless a caption is too long
+    last = tokenizer(["", *captions], context_length=length + 1)[:, -1]
+    if not (cut := int((last[1:] != last[0]).sum())):
+        return ""
+    counted = plural(len(captions), "caption") + " examined" * (len(examined) < len(pairs))
+    return (
+        f"{cut:,} of {counted} are longer than {length} tokens and are cut: set a larger text length (--context-length)"
+    )
 
 
 def used_settings(setup: Setup) -> dict[str, Any]:

@@ -354,6 +354,27 @@ def test_zero_shot_has_data_of_its_own_beside_the_held_out_pairs(tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_captions_longer_than_the_context_are_counted(tmp_path: Path) -> None:
+    table = captioned(tmp_path)
+    fields = {"data": str(table), "samples": None, "batch_size": 4, "val_fraction": 0}
+    longer = "are longer than 8 tokens and are cut: set a larger text length (--context-length)"
+    # start, scan, 0, of, the, digit, 0, end: 8 tokens, and 9 for the scans 10 and 11
+    assert [note for note in rows(train(tiny(**fields), tmp_path / "run"))[-1].notes if "tokens" in note] == [
+        f"2 of 12 captions {longer}"
+    ]
+    (tmp_path / "other").mkdir()
+    notes = training(tiny(**fields, context_length=9), tmp_path / "other").setup.made.notes
+    assert not [note for note in notes if "tokens" in note]
+    table.write_text("filepath,title\n" + "\n".join(f"{index}.png,a{' b' * index}" for index in range(2001)))
+    examined = [f"{index}.png" for index in range(0, 2001, 3)]
+    pairs = datasets.open_pairs(str(table))
+    made = training(tiny(**fields | {"data": "digits"}), tmp_path / "third").setup.made
+    # a caption has as many tokens as letters, and two more
+    counts = f"{len(examined) - 2} of {len(examined)} captions examined"
+    assert setup.note_on_cut_captions(pairs, made) == f"{counts} {longer}"
+
+
+@pytest.mark.slow
 def test_a_table_with_broken_images_is_trained_on_without_them(tmp_path: Path) -> None:
     table = captioned(tmp_path)
     (tmp_path / "3.png").write_bytes(b"no image")
