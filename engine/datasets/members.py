@@ -5,6 +5,7 @@ They are in a folder or, as in webdataset, in an uncompressed tar, where each fi
 """
 
 import json
+import os
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -128,6 +129,14 @@ def in_tar(path: Path, roots: Roots = None) -> list[Member]:
             ]
     except tarfile.TarError as error:
         raise DataProblem(f"{packed} is no {'' if origin else 'uncompressed '}tar, or is damaged: {error}") from error
+
+
+def has_end(path: Path, roots: Roots = None) -> bool:
+    """Return whether a tar ends with a block of zeros. One that was cut short exactly between two files does not."""
+    plain = plain_tar(path, roots)
+    with reading(path), open_within(plain, roots if plain == path else None) as file:
+        file.seek(-tarfile.BLOCKSIZE, os.SEEK_END)
+        return not file.read().strip(b"\0")
 
 
 def in_folder(folder: Path, roots: Roots = None) -> list[Member]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -37,7 +38,11 @@ def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Listed:
         for path in paths
         for sample in _samples(members.in_tar(path, roots), members.WEBDATASET_KEY, path, roots)
     ]
-    return _to_pairs(found, name, paths[0].parent, roots)
+    pairs = _to_pairs(found, name, paths[0].parent, roots)
+    if not (cut := [path.name for path in paths if not members.has_end(path, roots)]):
+        return pairs
+    note = f"{plural(len(cut), 'tar')} without an end mark may be cut short: {shortened(cut)}"
+    return replace(pairs, notes=(note, *pairs.notes))
 
 
 def open_unpacked(folder: Path, roots: Roots = None) -> Listed:

@@ -1,6 +1,8 @@
 """Webdataset shards are read in any order, as webdataset itself reads them in theirs."""
 
+import gzip
 import json
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -144,7 +146,29 @@ def test_damaged_and_compressed_tars(tmp_path: Path) -> None:
     with pytest.raises(DataProblem, match="is no uncompressed tar"):
         open_pairs(str(packed))
     path.write_bytes(whole[:end])
-    assert len(open_pairs(str(path))) == 4, "without the blocks of zeros at the end"
+    pairs = open_pairs(str(path))
+    assert len(pairs) == 4, "without the blocks of zeros at the end"
+    assert pairs.notes == ("1 tar without an end mark may be cut short: x.tar",)
+    path.write_bytes(whole[:third])  # exactly between two files
+    assert len(open_pairs(f"{path}::{shard(tmp_path / 'y.tar', sample('a', 1, txt='x'))}").notes) == 1
+    path.write_bytes(whole)
+    assert open_pairs(str(path)).notes == ()
+
+
+def test_tars_of_other_programs_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITALS_RUNS_DIR", str(tmp_path / "runs"))
+    (tmp_path / "a.png").write_bytes(encoded())
+    (tmp_path / "a.txt").write_text("a cat")
+    for options in ([], ["--format=ustar", "-b1"], ["--format=pax"]):
+        subprocess.run(["tar", "-cf", "x.tar", *options, "a.png", "a.txt"], cwd=tmp_path, check=True)
+        assert open_pairs(str(tmp_path / "x.tar")).notes == ()
+    with tarfile.open(tmp_path / "x.tar", "w|", format=tarfile.USTAR_FORMAT) as archive:  # as webdataset writes them
+        archive.add(tmp_path / "a.png", "a.png")
+        archive.add(tmp_path / "a.txt", "a.txt")
+    assert open_pairs(str(tmp_path / "x.tar")).notes == ()
+    packed = gzip.compress((tmp_path / "x.tar").read_bytes()[:2048])
+    (tmp_path / "x.tar.gz").write_bytes(packed)
+    assert open_pairs(str(tmp_path / "x.tar.gz")).notes == ("1 tar without an end mark may be cut short: x.tar.gz",)
 
 
 def test_a_shard_that_changes_while_it_is_open(tmp_path: Path) -> None:
