@@ -156,10 +156,11 @@ def choose_columns(header: Sequence[str], columns: tuple[str, str, str], name: s
             continue
         found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "nothing"
         known = ", ".join(IMAGE_NAMES if what == "images" else CAPTION_NAMES)
+        field = "Image column (--csv-img-key)" if what == "images" else "Caption column (--csv-caption-key)"
         needed = (
             f"needs one column called {column!r}, but has {header.count(column)}"
             if column
-            else f"has no column of {what} with a common name ({known}). Choose the column"
+            else f"has no column of {what} with a common name ({known}). Choose it in {field}"
         )
         raise DataProblem(f"{name} {needed}. Its columns{f', separated by {sign!r},' if sign else ''} are {found}.")
     return list(chosen.values())

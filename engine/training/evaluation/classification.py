@@ -54,11 +54,11 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
     predictions = likeliest[:, 0]
     confusion = torch.bincount(labels * count + predictions, minlength=count**2).reshape(count, count)
     occurring = confusion.sum(dim=1) > 0
-    recall = confusion.diagonal()[occurring] / confusion.sum(dim=1)[occurring]
+    recall = confusion.diagonal()[occurring].double() / confusion.sum(dim=1)[occurring]
     return Classification(
         acc1=hits[:, 0].double().mean().item(),
         acc5=hits.any(dim=1).double().mean().item() if count > TOP else None,
-        mean_per_class_recall=recall.double().mean().item(),
+        mean_per_class_recall=recall.mean().item(),
         confusion=confusion.cpu().numpy(),
         predictions=predictions.cpu().numpy(),
         confidence=probabilities.gather(1, likeliest[:, :1])[:, 0].float().cpu().numpy(),

@@ -127,6 +127,12 @@ def test_fewer_than_five_classes_have_no_top_five() -> None:
     assert found.mean_per_class_recall == pytest.approx((1 + 0.5 + 1 + 1) / 4)
 
 
+def test_recalls_are_divided_in_double_precision() -> None:
+    labels = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1, 1, 1])
+    found = judged(functional.one_hot(torch.tensor([0, 1, 1, 1, 0, 0, 0, 0, 0, 0]), 2).double(), labels)
+    assert found.mean_per_class_recall == pytest.approx((1 / 3 + 1 / 7) / 2, rel=1e-15)
+
+
 @pytest.mark.parametrize(
     ("labels", "error"),
     [
