@@ -276,36 +276,20 @@ class TrainSpec(ClipFields, Spec):
 
     @property
     def unused(self) -> dict[str, str]:
-        cooldown = ("epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end")
-        conditions = (
-            (self.opt != "adamw", ("momentum",), "adamw has beta1 and beta2 instead"),
-            (
-                self.lr_scheduler == "const-cooldown",
-                cooldown,
-                f"the scheduler is {self.lr_scheduler}, not const-cooldown",
-            ),
-            (self.wandb, ("wandb_project_name", "wandb_name", "wandb_notes"), "wandb is off"),
-            (
-                self.lock_image,
-                ("lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
-                "the image tower is not locked",
-            ),
-            (
-                self.lock_text,
-                ("lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
-                "the text tower is not locked",
-            ),
-            (
-                self.loss == "coca",
-                ("coca_contrastive_weight", "coca_caption_weight"),
-                f"the loss is {self.loss}, not coca",
-            ),
-            (self.loss == "distill", ("distill_model", "distill_pretrained"), f"the loss is {self.loss}, not distill"),
-            (self.nproc > 1, ("local_loss", "gather_with_grad"), "there is only one process"),
-            (self.aug_re_prob > 0, ("aug_re_count",), "the probability of erasing is 0"),
-            (not self.val_data, ("val_fraction",), "the held-out pairs have data of their own"),
-        )
-        reasons = {name: reason for used, names, reason in conditions if not used for name in names}
+        scheduler, cooldown = self.lr_scheduler, "epochs_cooldown lr_cooldown_power lr_cooldown_end"
+        conditions = [
+            (self.opt != "adamw", "momentum", "adamw has beta1 and beta2 instead"),
+            (scheduler == "const-cooldown", cooldown, f"the scheduler is {scheduler}, not const-cooldown"),
+            (self.lock_image, "lock_image_unlocked_groups lock_image_freeze_bn_stats", "the image tower is not locked"),
+            (self.lock_text, "lock_text_unlocked_layers lock_text_freeze_layer_norm", "the text tower is not locked"),
+            (self.loss == "coca", "coca_contrastive_weight coca_caption_weight", f"the loss is {self.loss}, not coca"),
+            (self.loss == "distill", "distill_model distill_pretrained", f"the loss is {self.loss}, not distill"),
+            (self.nproc > 1, "local_loss gather_with_grad", "there is only one process"),
+            (self.aug_re_prob > 0, "aug_re_count", "the probability of erasing is 0"),
+            (not self.val_data, "val_fraction", "the held-out pairs have data of their own"),
+            (self.wandb, "wandb_project_name wandb_name wandb_notes", "wandb is off"),
+        ]
+        reasons = {name: reason for used, names, reason in conditions if not used for name in names.split()}
         return reasons | unused_of_data(self.data, self.val_data, self.zeroshot_data)
 
     @property
