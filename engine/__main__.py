@@ -18,7 +18,7 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import CliApp, CliSettingsSource, CliSubCommand, SettingsConfigDict, SettingsError
 
-from engine.cli.clip import Evaluate, Search, SubmitEvaluate, SubmitTrain, Train
+from engine.cli.clip import Evaluate, Search, SubmitEvaluate, SubmitTrain, Train, add_flag
 from engine.cli.completion import Completion, closest, flag, with_flags
 from engine.cli.costs import Catalog, CatalogBuild, Profile, Published, PublishedImport, SubmitProfile
 from engine.cli.estimates import Calibrate, Estimate
@@ -106,7 +106,11 @@ def _sentence(problem: Any) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     try:
-        source: CliSettingsSource[Any] = CliSettingsSource(Engine, formatter_class=HelpFormatter)  # type: ignore[arg-type]
+        source: CliSettingsSource[Any] = CliSettingsSource(
+            Engine,  # type: ignore[arg-type]
+            formatter_class=HelpFormatter,
+            add_argument_method=add_flag,
+        )
         CliApp.run(Engine, list(arguments) or ["--help"], cli_settings_source=source)
         sys.stdout.flush()
     except ValidationError as error:

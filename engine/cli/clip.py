@@ -1,5 +1,6 @@
 """The commands train, evaluate and search: CLIP on your own images and captions."""
 
+import argparse
 import logging
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +33,25 @@ from engine.specs.train import TrainSpec
 
 FILE_FLAGS = ("classes", "templates", "more_models", "class_prompts")
 """Flags whose value may be a file."""
+LINE_FLAGS = ("--classes", "--templates", "--more-models", "--more-data", "--held-out-data")
+"""Flags with one entry per line."""
+
+
+class AddLines(argparse.Action):
+    """Make one text of all values of a flag that is given several times, with a line for each."""
+
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, value: Any, _option: str | None = None) -> None:
+        """Add a value to the earlier ones."""
+        earlier = getattr(namespace, self.dest, None)
+        setattr(namespace, self.dest, ["\n".join([*earlier, value] if isinstance(earlier, list) else [value])])
+
+
+def add_flag(parser: Any, *names: str, **options: Any) -> argparse.Action:
+    """Add a flag to a parser or a group. pydantic-settings would join repeated values with commas."""
+    action: argparse.Action = parser.add_argument(
+        *names, **options | ({"action": AddLines} if {*names} & {*LINE_FLAGS} else {})
+    )
+    return action
 
 
 def read_file_flags(data: Any) -> Any:

@@ -195,6 +195,26 @@ def wait(until: object, seconds: float = 300) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize(("command", "spec"), [("train", TrainSpec), ("evaluate", EvaluateSpec)])
+def test_entries_of_a_flag_that_is_repeated_are_added(
+    store: Store, no_scheduler: None, command: str, spec: type[Spec]
+) -> None:
+    entries = {
+        "classes": ("a, b", "c"),
+        "templates": ("{}, seen", "the {}"),
+        "more_models": ("ViT-B-32", "RN50,openai"),
+        "more_data": ("digits", "synthetic"),
+        "held_out_data": ("digits", "synthetic"),
+    }
+    given = {name: values for name, values in entries.items() if name in spec.model_fields}
+    flags = [
+        word for name, values in given.items() for value in values for word in (f"--{name.replace('_', '-')}", value)
+    ]
+    assert main(["submit", command, *flags]) == 0
+    run = store.run(1)
+    assert {name: getattr(run.spec, name) for name in given} == given
+
+
 def test_a_sweep_is_queued_as_tagged_runs(store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "train", "--epochs", "1", "--sweep", "lr=1e-3,1e-4 seed=0,1", "--name", "try"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "queued as run 2: lr=0.001 seed=1"
