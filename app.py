@@ -163,7 +163,7 @@ async def health(_request: Request) -> JSONResponse:
     result = SILENT
     with anyio.move_on_after(HEALTH_S):
         result = await anyio.to_thread.run_sync(_check_health, abandon_on_cancel=True, limiter=health_threads)
-    return JSONResponse(asdict(result), status_code=200 if result.well else 503)
+    return JSONResponse(asdict(result), status_code=200 if result.status == "ok" else 503)
 
 
 app = st.App(

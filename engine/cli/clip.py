@@ -48,9 +48,9 @@ class AddLines(argparse.Action):
 
 def add_flag(parser: Any, *names: str, **options: Any) -> argparse.Action:
     """Add a flag to a parser or a group. pydantic-settings would join repeated values with commas."""
-    action: argparse.Action = parser.add_argument(
-        *names, **options | ({"action": AddLines} if {*names} & {*LINE_FLAGS} else {})
-    )
+    if set(names) & set(LINE_FLAGS):
+        options["action"] = AddLines
+    action: argparse.Action = parser.add_argument(*names, **options)
     return action
 
 

@@ -100,5 +100,5 @@ class Health(BaseModel):
                 if value not in (None, ()):
                     text = ", ".join(value) if isinstance(value, tuple) else value
                     print(f"{name:14} {text:.1f}" if isinstance(value, float) else f"{name:14} {text}")
-        if not health.well:
+        if health.status != "ok":
             raise EndedBadly("something is wrong, see above")

@@ -98,7 +98,9 @@ def find(available: Sequence[FittedDevice], name: str) -> list[FittedDevice]:
 
 
 def _newest_first(device: FittedDevice) -> list[int]:
-    return [-int(number) for number in re.findall(r"\d+", device.torch)] or [-10_000]
+    return [-int(number) for number in re.findall(r"\d+", device.torch)] or [
+        -10_000
+    ]  # no torch: timed or imported here
 
 
 def estimate(device: FittedDevice, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
@@ -114,21 +116,20 @@ def estimate(device: FittedDevice, work: pd.DataFrame, batch_size: int | None = 
     limit = SLACK * np.array([device.most.get(feature, 0.0) for feature in FEATURES])
     # a feature without a cost may be new to the fit; its work is then weighed by its share of all work in the same unit
     outside = np.where(amounts > limit, np.maximum(parts / seconds[:, None], _shares(amounts)), 0).sum(axis=1)
-    hidden = seconds >= device.least_per_call / SLACK * _calls(amounts)
+    long_enough = seconds >= device.least_per_call / SLACK * _calls(amounts)
     low, high = device.batch_sizes
     table = pd.DataFrame(index=work.index).assign(batch_size=batch)
     for suffix, factor in (("", 1.0), ("_low", device.high), ("_high", device.low)):
         table[f"samples_per_s{suffix}"] = 1 / (seconds * factor)
     for suffix, factor in (("", 1.0), ("_low", device.low), ("_high", device.high)):
         table[f"latency_ms{suffix}"] = 1000 * batch * seconds * factor
-    return table.assign(in_range=(outside < MATTERS) & hidden & (low <= batch <= high))
+    return table.assign(in_range=(outside < MATTERS) & long_enough & (low <= batch <= high))
 
 
 def _calls(amounts: Floats) -> Floats:
     """Return the operator calls per sample of each model: those of a batch, divided by its size."""
-    calls: Floats = amounts[:, [feature.endswith(":call") and feature != "batch:call" for feature in FEATURES]].sum(
-        axis=1
-    )
+    of_operators = [feature.endswith(":call") and feature != "batch:call" for feature in FEATURES]
+    calls: Floats = amounts[:, of_operators].sum(axis=1)
     return calls
 
 

@@ -146,10 +146,6 @@ class Health:
     devices: tuple[str, ...] = ()
     """Devices that the last probe found."""
 
-    @property
-    def well(self) -> bool:
-        return self.status == "ok"
-
 
 def look_at_health(settings: Settings) -> Health:
     """Check the store, this host's scheduler and the disk, without a long wait for a locked store."""

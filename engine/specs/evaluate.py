@@ -112,8 +112,8 @@ class EvaluateSpec(ClipFields, Spec):
 
     more_data: Annotated[SOURCES, NoDecode] = Field(
         (),
-        description="Further data sets, one per line (in a shell $'A\\nB'). All settings, such as column names, apply "
-        "to every data set.",
+        description="Further data sets, one per line or, on the command line, one per flag. All settings, such as "
+        "column names, apply to every data set.",
     )
     csv_class_separator: str = Field(
         "",

@@ -218,14 +218,15 @@ def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, se
     separate = (baseline.run, _date(baseline.row)) != (other.run, _date(other.row))
     same_request = baseline.repeats.get(other.run) == row
     ratio, note = _ratio_of_runs(baseline, other, metric) if separate and not same_request else (None, "")
-    without_verdict = ""
-    if ratio is None:
+    of_processes = ratio is None
+    if of_processes:
         ratio, note = _ratio(baseline, other, metric, reader, seed)
-        without_verdict = "same request" if same_request else "needs 3 runs" if separate else ""
-    line |= {"speedup": line["baseline_ms"] / line["ms"], "verdict": without_verdict or "undecided"}
+    line |= {"speedup": line["baseline_ms"] / line["ms"], "verdict": "undecided"}
     if ratio is not None:
-        line |= {"speedup": ratio.value, "verdict": without_verdict or ratio.verdict}
+        line |= {"speedup": ratio.value, "verdict": ratio.verdict}
         line |= {"speedup_low": ratio.low, "speedup_high": ratio.high if np.isfinite(ratio.high) else None}
+    if separate and of_processes:
+        line["verdict"] = "same request" if same_request else "needs 3 runs"
     return line | {"note": note} | ({"verdict": "not comparable"} if differs else {})
 
 
