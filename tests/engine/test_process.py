@@ -50,7 +50,9 @@ def test_a_closed_stream_discards_its_output_alone(store: Store) -> None:
 def test_a_disk_that_fills_during_a_run_is_named_without_traces(store: Store) -> None:
     done = shell("ulimit -f 300; engine profile --models timm:resnet*")  # files of at most 300 KiB, also the store's
     assert done.returncode == 2
-    assert "run 1 could not record its end: the store " in done.stderr
+    assert "run 1 failed: the store " in done.stderr
+    recorded = store.run(1).state == State.FAILED  # its end needs less space than its rows, so there may be enough
+    assert recorded != ("run 1 could not record its end: the store " in done.stderr)
     assert "has no space left. Look at the disk's free space" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert "log has the" not in done.stderr
