@@ -197,13 +197,13 @@ def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) ->
     rows = catalogue[(catalogue["name"] == ModelName.of("open_clip", spec.model)) & (catalogue["status"] == "ok")]
     if rows.empty:
         return None
-    need = _processes_sharing(spec) * _least_mb(spec, rows.iloc[0].to_dict()) / 1e3
-    text = f"Memory: at least {digits(need)} GB for weights, gradients and optimizer, without activations."
+    need_mb = _processes_sharing(spec) * _least_mb(spec, rows.iloc[0].to_dict())
+    text = f"Memory: at least {_size(need_mb)} for weights, gradients and optimizer, without activations."
     if device_gb is None:
         return Check("ok", text)
-    if need > device_gb:
+    if need_mb / 1e3 > device_gb:
         return Check("error", f"{text} The device has {digits(device_gb)} GB.")
-    return Check("warning" if need > device_gb / 2 else "ok", f"{text} The device has {digits(device_gb)} GB.")
+    return Check("warning" if need_mb / 1e3 > device_gb / 2 else "ok", f"{text} The device has {digits(device_gb)} GB.")
 
 
 def _processes_sharing(spec: TrainSpec | EvaluateSpec) -> int:
@@ -271,18 +271,18 @@ def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: float
     assert prospect.state_mb is not None
     training = isinstance(spec, TrainSpec)
     sharing = _processes_sharing(spec)
-    peak, state = (sharing * mb / 1e3 for mb in (prospect.peak_mb, prospect.state_mb))
+    peak_mb, state_mb = sharing * prospect.peak_mb, sharing * prospect.state_mb
     what = "weights, gradients and optimizer" if training else "weights"
     processes = f" in {sharing} processes" if sharing > 1 else ""
-    text = f"Memory: about {digits(peak)} GB{processes}: {digits(state)} GB for {what}, the rest for a batch."
+    text = f"Memory: about {_size(peak_mb)}{processes}: {_size(state_mb)} for {what}, the rest for a batch."
     if device_gb is None:
         return Check("ok", text)
     free_gb = device_gb if prospect.unused_mb is None else prospect.unused_mb / 1e3
     text += f" The device has {digits(device_gb)} GB"
     text += "." if prospect.unused_mb is None else f", and {digits(free_gb)} GB are free now."
-    if state > device_gb:
+    if state_mb / 1e3 > device_gb:
         return Check("error", text)
-    if peak > free_gb:
+    if peak_mb / 1e3 > free_gb:
         less = "a smaller batch, or checkpoint activations" if training else "a smaller batch"
         return Check("warning", f"{text} Take {less}.")
     return Check("ok", text)

@@ -36,9 +36,12 @@ def draw(names: Sequence[str]) -> None:
         st.info("Choose models to compare.", icon=":material/compare_arrows:")
         st.page_link("catalog/page.py", label="Catalogue", icon=":material/table_view:")
         return
+    if len(names) == 1:
+        st.info("Choose a second model to compare with this one.", icon=":material/compare_arrows:")
     baseline = _costs(names)
     _published(names)
-    _timings(names, baseline)
+    if len(names) > 1:
+        _timings(names, baseline)
     _devices(names)
     if speeds.work() is not None:
         _rates()
@@ -130,7 +133,10 @@ def _costs(names: Sequence[str]) -> str:
 
 
 def _published(names: Sequence[str]) -> None:
-    """Draw one published accuracy, chosen from a list, of every pretrained tag of every model."""
+    """Draw one published accuracy, chosen from a list, of every pretrained tag of every model.
+
+    The best of each model come first, so that they stand beside each other.
+    """
     published, families = backend.published_accuracies(), launch.families()
     lines = pd.concat([model.published(published, ModelName(name), families) for name in names], ignore_index=True)
     st.header("Published accuracy", anchor=False)
@@ -140,6 +146,8 @@ def _published(names: Sequence[str]) -> None:
     counts = lines.groupby("label", sort=False)["model"].nunique().sort_values(ascending=False, kind="stable")
     label = st.selectbox("Accuracy", list(counts.index), key="compare_accuracy", bind=BIND)
     shown = lines[lines["label"] == label].sort_values("percent", ascending=False, kind="stable")
+    place = shown.groupby(["library", "model"]).cumcount()
+    shown = shown.loc[place.clip(upper=1).sort_values(kind="stable").index]
     results_table(
         shown.assign(model=shown["library"] + ":" + shown["model"]),
         key="compare_published",

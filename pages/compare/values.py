@@ -67,7 +67,7 @@ def side_by_side(
         index = next((metrics.index(name) for name in first if name in metrics), 0)
         metric = st.selectbox("Metric", metrics, index, format_func=title, key="compare_figure", bind=BIND)
     frame = compare_values.beside(values, list(subjects), baseline, how)
-    if (frame[list(subjects)].notna().sum(axis=1) < 2).all():
+    if len(subjects) > 1 and (frame[list(subjects)].notna().sum(axis=1) < 2).all():
         message = "No row is in more than one of these columns: models, image sizes, batch sizes or tasks differ."
         st.info(message, icon=":material/info:")
     chart(

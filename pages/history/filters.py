@@ -103,7 +103,7 @@ def fields(store: Store) -> Filter | None:
     for name in (*values, "order"):
         rerun.hold(key(name))
     if any(values.values()):
-        st.button("Clear filters", icon=":material/filter_alt_off:", key=key("clear"), on_click=clear)
+        st.button("Reset filters", icon=":material/filter_alt_off:", key=key("clear"), on_click=clear)
     try:
         return Filter(
             kinds=tuple(values["kinds"]),

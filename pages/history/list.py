@@ -105,7 +105,7 @@ def _draw_empty(filter: Filter) -> None:
         tour.draw()
         return
     st.info("No runs match these filters.", icon=":material/filter_alt:")
-    st.button("Show all runs", icon=":material/filter_alt_off:", key=key("show_all"), on_click=clear)
+    st.button("Reset filters", icon=":material/filter_alt_off:", key=key("show_all"), on_click=clear)
 
 
 def _table(runs: list[Run]) -> list[int]:

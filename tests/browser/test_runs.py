@@ -49,7 +49,7 @@ def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_pa
         page.get_by_role("option", name="paper").click()
         expect(page.get_by_text("1 to 1 of 1 run")).to_be_visible()
         page.keyboard.press("Escape")
-        page.get_by_role("button", name="Clear filters").click()
+        page.get_by_role("button", name="Reset filters").click()
         expect(page.get_by_text("1 to 3 of 3 runs")).to_be_visible()
 
         select_rows(table, 2)

@@ -12,6 +12,7 @@ from engine.store import Store
 from engine.store.files import RunFiles
 from tests.support.clip import curve_points, evaluate_row, queue_evaluate, queue_train, record, train_row
 from tests.support.page import (
+    ENVIRONMENT,
     benchmark_row,
     charts,
     finish,
@@ -260,6 +261,34 @@ def test_models_have_costs_and_timings_side_by_side(store: Store, settings: Sett
     assert (line["model"], line["verdict"]) == ("resnet50", "slower")
     app.get_by_key("compare_baseline").set_value("timm:resnet50").run()
     assert table(app, "verdict").iloc[0]["verdict"] == "faster"
+
+
+def test_one_model_is_no_comparison_yet() -> None:
+    app = open_page(PAGE, compare_models="timm:resnet18")
+    assert not app.exception
+    assert "Choose a second model to compare with this one." in page_text(app)
+    assert "No row is in more than one" not in page_text(app)
+    assert "No two of these models" not in page_text(app)
+
+
+def test_the_best_published_accuracies_of_each_model_come_first() -> None:
+    app = open_page(PAGE, compare_models="timm:resnet18,timm:resnet50")
+    lines = table(app, "pretrained")
+    assert list(lines["model"])[:2] == ["timm:resnet50", "timm:resnet18"]
+    by_model = lines.groupby("model")["percent"]
+    assert by_model.first().to_dict() == by_model.max().to_dict()
+    assert (lines["percent"].iloc[2:].diff().iloc[1:] <= 0).all()
+
+
+def test_the_same_request_twice_has_no_settings_that_differ(store: Store) -> None:
+    ids = [queue(store, "resnet18") for _ in range(2)]
+    for day, run_id in enumerate(ids, start=1):
+        environment = ENVIRONMENT.model_copy(update={"date": f"2026-11-0{day}T10:00:00+00:00"})
+        finish(store, run_id, [profile_row("resnet18")], environment)
+    first, second = ids
+    app = open_page(PAGE, compare_runs=f"{first},{second}")
+    assert not app.exception
+    assert "All settings and environments are the same." in page_text(app)
 
 
 def test_models_show_what_cannot_be_trusted_and_what_is_published() -> None:

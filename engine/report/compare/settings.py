@@ -43,7 +43,7 @@ NOT_SET = "not set"
 
 
 def facts(run: Run) -> dict[tuple[str, str], str]:
-    """Return all settings of a run and facts about its environment as text, by (section, name).
+    """Return all settings of a run and facts about its environment but its date as text, by (section, name).
 
     For a setting that was empty in the request, the value is the one that the run used.
     """
@@ -59,8 +59,8 @@ def facts(run: Run) -> dict[tuple[str, str], str]:
         for name, value in request.items()
     }
     if run.environment is not None:
-        repeated = request.keys() & ({"seed", "threads"} if timed else {"seed"})
-        run_facts = {name: value for name, value in environment_facts(run.environment).items() if name not in repeated}
+        left_out = {"date"} | (request.keys() & ({"seed", "threads"} if timed else {"seed"}))
+        run_facts = {name: value for name, value in environment_facts(run.environment).items() if name not in left_out}
         run_facts |= {name: value for name, value in used.items() if name not in request}
         texts |= {(ENVIRONMENT, name): _text(value) for name, value in run_facts.items()}
     return texts

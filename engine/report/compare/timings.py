@@ -13,6 +13,7 @@ from engine.report.compare import rows as compare_rows
 from engine.report.timings import by_model, samples, stored
 from engine.report.timings.stored import Setting
 from engine.results import BenchmarkRow, RecurrentRow, Row, TimedRow
+from engine.results.flags import SPOILING
 from engine.store import Filter, Run, State, Store
 
 PER_SAMPLE = "per_sample"
@@ -75,7 +76,8 @@ def by_setting(
 ) -> list[tuple[Setting, list[Timed]]]:
     """Return the latest timings of models in every setting that has at least two, in the order of names.
 
-    Settings with most models come first. newest_first: runs with their folders and rows.
+    A timing with a flag of SPOILING is used only if there is none without. Settings with most models come first.
+    newest_first: runs with their folders and rows.
     """
     runs: dict[int, Run] = {}
     timed: dict[Setting, dict[str, Timed]] = {}
@@ -83,13 +85,19 @@ def by_setting(
         runs[run.id] = run
         for row in rows:
             if isinstance(row, BenchmarkRow) and row.name in names and (setting := stored.setting_of(run, row)):
-                timed.setdefault(setting, {}).setdefault(row.name, Timed(run.id, folder, row))
+                latest = timed.setdefault(setting, {})
+                if row.name not in latest or (_spoiled(latest[row.name].row) and not _spoiled(row)):
+                    latest[row.name] = Timed(run.id, folder, row)
     ordered = sorted(timed.items(), key=lambda item: -len(item[1]))
     return [
         (setting, _with_repeats(store, runs, [latest[name] for name in names if name in latest]))
         for setting, latest in ordered
         if len(latest) > 1
     ]
+
+
+def _spoiled(row: TimedRow) -> bool:
+    return not set(SPOILING).isdisjoint(row.flags)
 
 
 def _with_repeats(store: Store, runs: Mapping[int, Run], rows: Sequence[Timed]) -> list[Timed]:

@@ -47,8 +47,14 @@ class Device:
         found = found[found.index.isin(work.index)]
         table.loc[found.index, ["batch_size", *SPEEDS]] = found[["batch_size", *SPEEDS]].to_numpy(dtype=float)
         table.loc[found.index, [name for name in COLUMNS if name.endswith(("_low", "_high"))]] = np.nan
-        table.loc[found.index, "source"], table.loc[found.index, "in_range"] = self.source, True
+        table.loc[found.index, "source"], table.loc[found.index, "in_range"] = _sources(self.source, found), True
         return table.astype({"batch_size": int})[COLUMNS]
+
+
+def _sources(source: str, timed: pd.DataFrame) -> "pd.Series[str]":
+    """Return the source of each timing with its flags, such as `measured, contended`. timed: may lack `flags`."""
+    flags = timed.get("flags", pd.Series("", index=timed.index))
+    return source + (", " + flags).where(flags != "", "")
 
 
 def timings(store: Store) -> pd.DataFrame:
@@ -181,7 +187,8 @@ def of_model(
     parts = [
         stored.within(rows, setting)
         .head(1)
-        .assign(device=setting.label, batch_size=setting.batch_size, source="measured", in_range=True)
+        .assign(device=setting.label, batch_size=setting.batch_size, in_range=True)
+        .assign(source=lambda measured: _sources("measured", measured))
         for setting in stored.settings(rows)
         if setting.label not in labels
     ]
@@ -237,7 +244,8 @@ def replace_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) -> 
     timings = filled[KEY].join(timings, on=KEY).fillna("")
     interval = "estimated, 90 % interval " + _intervals(filled) + " ms"
     source = filled["source"].fillna("")
-    measured = source.where(timings["measured"] == "", source + ", " + timings["measured"]).mask(estimated, interval)
+    measured = source.where(timings["measured"] == "", device.source + ", " + timings["measured"])
+    measured = measured.mask(estimated, interval)
     flags = timings["flags"].mask(estimated & ~filled["in_range"].fillna(False).astype(bool), OUT_OF_RANGE)
     sources = filled["provenance"] + "\nlatency of " + device.fitted.label + ": " + measured
     return filled.assign(measured=measured, flags=flags, provenance=sources.where(measured != "", filled["provenance"]))

@@ -8,6 +8,7 @@ import pandas as pd
 from engine.report import frames
 from engine.report.style import bandwidth, compute, digits
 from engine.results import BenchmarkRow, DeviceRow, RecurrentRow
+from engine.results.flags import SPOILING
 from engine.specs.building import changes
 from engine.store import Store
 
@@ -31,9 +32,9 @@ COLUMNS = (
 def rates(store: Store) -> pd.DataFrame:
     """Return the latest rate of every operation, data type and device, on every host.
 
-    A CPU with another number of threads counts as another device. Failed measurements are ignored, and a disturbed one
-    (contended, throttled: the device can do more) is used only if there is no undisturbed one. Columns: those of
-    COLUMNS; `where` identifies a device, `run` is the run that measured the rate and `date` (UTC) its date.
+    A CPU with another number of threads counts as another device. Failed measurements are ignored, and one with a flag
+    of SPOILING is used only if there is none without. Columns: those of COLUMNS; `where` identifies a device, `run` is
+    the run that measured the rate and `date` (UTC) its date.
     """
     rows, origins = [], []
     for run in store.runs(kind="device", limit=LATEST):
@@ -45,19 +46,23 @@ def rates(store: Store) -> pd.DataFrame:
     frame = frames.device(rows).join(pd.DataFrame(origins, columns=["host", "run", "date"]))
     frame["date"] = pd.to_datetime(frame["date"], utc=True)
     frame["where"] = [where(*key) for key in frame[["host", "device", "device_name", "threads"]].to_numpy(object)]
-    disturbed = frame["flags"].str.contains("contended|throttled")
-    frame = frame.loc[disturbed.astype(bool).sort_values(kind="stable").index]
-    latest = frame.drop_duplicates(["host", "operation", *KEY])
+    latest = undisturbed_first(frame).drop_duplicates(["host", "operation", *KEY])
     return latest[COLUMNS].reset_index(drop=True)
+
+
+def undisturbed_first(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without a flag of SPOILING, then the others, each in their order. frame: has `flags`."""
+    spoiled = frame["flags"].astype(str).str.contains("|".join(SPOILING))
+    return frame.loc[spoiled.sort_values(kind="stable").index]
 
 
 def models(store: Store) -> pd.DataFrame:
     """Return the latest timing of every model in every setting that was timed and counted: the points of a roofline.
 
-    Models of the latest LATEST benchmarks are included, as their library defines them: without other classes, channels
-    or keywords. Columns: those of POINTS. `gflop_per_s` is the rate achieved, of a training in `forward_ms`.
-    `intensity` is in FLOPs per byte. `intensity_of` is `itself`, or `eager` if a compiler may have fused operators: the
-    true intensity is then higher.
+    A timing with a flag of SPOILING is used only if there is none without. Models of the latest LATEST benchmarks are
+    included, as their library defines them: without other classes, channels or keywords. Columns: those of POINTS.
+    `gflop_per_s` is the rate achieved, of a training in `forward_ms`. `intensity` is in FLOPs per byte. `intensity_of`
+    is `itself`, or `eager` if a compiler may have fused operators: the true intensity is then higher.
     """
     points = []
     for run in store.runs(kind="benchmark", limit=LATEST):
@@ -74,7 +79,8 @@ def models(store: Store) -> pd.DataFrame:
             points.append(values | {"where": place, "run": run.id, "date": date[:10]})
     frame = pd.DataFrame(points, columns=POINTS)
     result = {"latency_ms", "forward_ms", "intensity", "intensity_of", "gflop_per_s", "flags", "run", "date"}
-    return frame.drop_duplicates([name for name in POINTS if name not in result], ignore_index=True)
+    kept = undisturbed_first(frame).drop_duplicates([name for name in POINTS if name not in result])
+    return kept.sort_index(ignore_index=True)
 
 
 def achieved(row: Counted) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from engine.report.timings.rates import computes_in
+from engine.report.timings.rates import computes_in, undisturbed_first
 from engine.results import BenchmarkRow, Row
 from engine.specs import BenchmarkSpec
 from engine.specs.building import changes
@@ -112,8 +112,12 @@ def _source(run: Run, row: BenchmarkRow) -> str:
 
 
 def latest(newest_first: Iterable[list[Line]]) -> pd.DataFrame:
-    """Return the latest timing of every model, size and setting. newest_first: from of_run."""
-    return table(chain.from_iterable(newest_first)).drop_duplicates(COLUMNS[:-4], ignore_index=True)
+    """Return the latest timing of every model, size and setting. newest_first: from of_run.
+
+    A timing with a flag of SPOILING is used only if there is none without.
+    """
+    frame = table(chain.from_iterable(newest_first))
+    return undisturbed_first(frame).drop_duplicates(COLUMNS[:-4]).sort_index(ignore_index=True)
 
 
 def settings(frame: pd.DataFrame) -> list[Setting]:

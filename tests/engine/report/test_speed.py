@@ -10,10 +10,11 @@ import pytest
 from engine.published import speeds as published_speeds
 from engine.report import frames
 from engine.report.catalog import catalog
+from engine.report.compare import timings as compare_timings
 from engine.report.figures import speed
 from engine.report.style import COLOURS
-from engine.report.timings import by_model, needs, rates, readable, samples, stored
-from engine.results import Parts
+from engine.report.timings import by_model, estimates, needs, rates, readable, samples, stored
+from engine.results import Flag, Parts
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, ModelName, Refused
 from engine.store import Store
@@ -422,3 +423,31 @@ def test_the_catalogue_and_the_roofline_show_timings_of_plain_models_alone(
     assert rates.models(store)["latency_ms"].to_list() == [20.0]
     frame = by_model.of_run(store.run(run_id), rows, "timm:resnet18")
     assert by_model.settings(frame).nunique() == 2
+
+
+def test_a_disturbed_timing_is_shown_only_without_another(store: Store) -> None:
+    """The latest undisturbed one is the second. A first impression is not disturbed."""
+    timed: tuple[tuple[float, tuple[Flag, ...]], ...] = (
+        (20.0, ()),
+        (21.0, ("single_process",)),
+        (90.0, ("contended",)),
+        (80.0, ("unstable", "drifting")),
+    )
+    found = []
+    for latency, flags in timed:
+        run_id = queue_benchmark(store, "a")
+        both = [benchmark_row("a", latency_ms=latency, flags=flags, intensity=9.0)]
+        both += [benchmark_row("b", latency_ms=latency, flags=("throttled",), intensity=9.0)]
+        finish(store, run_id, list(both))
+        found.insert(0, (store.run(run_id), Path(), both))
+    latest = stored.latest(stored.of_run(run, rows) for run, _, rows in found)
+    assert latest[["name", "latency_ms", "flags"]].to_numpy().tolist() == [
+        ["timm:b", 80.0, "throttled"],
+        ["timm:a", 21.0, "single process"],
+    ]
+    points = rates.models(store).set_index("model")["latency_ms"]
+    assert points.to_dict() == {"a": 21.0, "b": 80.0}
+    ((_, compared),) = compare_timings.by_setting(store, found, ["timm:a", "timm:b"])
+    assert [line.row.latency_ms for line in compared] == [21.0, 80.0]
+    speeds = estimates.of_model([], latest, pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []])), "timm:b", "224")
+    assert speeds["source"].to_list() == ["measured, throttled"]

@@ -127,20 +127,20 @@ def test_bf16_is_proposed_where_measured_rates_say_that_it_pays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "gb"),
+    ("fields", "size"),
     [
-        ({}, "2.4"),  # 150 M parameters of 16 bytes
-        ({"precision": "bf16"}, "1.2"),  # of 8 bytes
-        ({"lock_image": True}, "1.32"),  # 60 M of 16 bytes and 90 M of 4
-        ({"lock_image": True, "precision": "bf16"}, "0.66"),  # 60 M of 8 bytes and 90 M of 2
-        ({"nproc": 2}, "4.8"),  # twice 2.4 in the memory of the host
-        ({"nproc": 2, "device": "cuda"}, "2.4"),  # on each device
+        ({}, "2.4 GB"),  # 150 M parameters of 16 bytes
+        ({"precision": "bf16"}, "1.2 GB"),  # of 8 bytes
+        ({"lock_image": True}, "1.32 GB"),  # 60 M of 16 bytes and 90 M of 4
+        ({"lock_image": True, "precision": "bf16"}, "660 MB"),  # 60 M of 8 bytes and 90 M of 2
+        ({"nproc": 2}, "4.8 GB"),  # twice 2.4 in the memory of the host
+        ({"nproc": 2, "device": "cuda"}, "2.4 GB"),  # on each device
     ],
 )
-def test_the_floor_of_memory(fields: dict[str, object], gb: str) -> None:
+def test_the_floor_of_memory(fields: dict[str, object], size: str) -> None:
     check = memory(TrainSpec.model_validate({"model": "B", **fields}), CATALOGUE, None)
     assert check is not None
-    assert check.text.startswith(f"Memory: at least {gb} GB")
+    assert check.text.startswith(f"Memory: at least {size} for")
 
 
 @pytest.mark.parametrize(("there", "mark"), [(2.0, "error"), (3.0, "warning"), (8.0, "ok"), (None, "ok")])
