@@ -18,12 +18,9 @@ from engine.words import count_captions, plural
 Mark = Literal["ok", "warning", "error", "waiting"]
 NAMED = 3
 """Name at most this many files in a text."""
-MB_PER_M = 16
-"""MB of memory for a million trained float32 weights: the weights, their gradients, AdamW's two moments."""
-MB_PER_M_HALF = 8
-"""The same for weights in bf16 or fp16."""
-MB_PER_M_LOCKED = 4
-"""MB of memory for a million locked float32 weights, which have neither gradients nor moments."""
+COPIES, COPIES_ADAMW = 2, 4
+"""Tensors of the size of each trained weight: the weight and its gradient, with AdamW also two moments. What other
+optimizers keep is not counted."""
 LEAST_BF16_LR = 1e-4
 """Warn below this learning rate. AdamW's steps are then smaller than half the distance between neighbouring bfloat16
 values of a typical weight, and round to zero. In 60 steps, 94 % of the values in digits-clip's matrices stayed
@@ -198,7 +195,8 @@ def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) ->
     if rows.empty:
         return None
     need_mb = _processes_sharing(spec) * _least_mb(spec, rows.iloc[0].to_dict())
-    text = f"Memory: at least {_size(need_mb)} for weights, gradients and optimizer, without activations."
+    what = "weights, gradients and optimizer" if spec.opt == "adamw" else "weights and gradients"
+    text = f"Memory: at least {_size(need_mb)} for {what}, without activations."
     if device_gb is None:
         return Check("ok", text)
     if need_mb / 1e3 > device_gb:
@@ -215,8 +213,9 @@ def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:
     total = float(row["mparams"])
     counts = [row.get(f"{tower}_mparams") for tower in _locked(spec)]
     locked = sum(float(count) for count in counts if count is not None and not pd.isna(count))
-    mb_per_m = MB_PER_M_HALF if spec.precision in ("bf16", "fp16") else MB_PER_M
-    return mb_per_m * (total - locked) + MB_PER_M_LOCKED * mb_per_m / MB_PER_M * locked
+    size = 2 if spec.precision in ("bf16", "fp16") else 4
+    copies = COPIES_ADAMW if spec.opt == "adamw" else COPIES
+    return size * (copies * (total - locked) + locked)
 
 
 def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:

@@ -237,6 +237,7 @@ CLIP_LABELS = {
     "acc1": "Top-1 accuracy",
     "acc5": "Top-5 accuracy",
     "mean_per_class_recall": "Mean recall per class",
+    "mean_average_precision": "mAP",
     "gflop_per_s": "Rate (GFLOP/s)",
     "gb_per_s": "Rate (GB/s)",
 }

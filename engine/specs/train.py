@@ -57,7 +57,7 @@ class TrainSpec(ClipFields, Spec):
         *("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
         *("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
         *("loss", "distill_model", "distill_pretrained", "grad_checkpointing", "channels_last"),
-        *("accum_freq", "nproc", "device", "precision", "use_bn_sync"),
+        *("accum_freq", "nproc", "device", "precision", "use_bn_sync", "opt", "momentum"),
     )
 
     data_weights: images.Numbers = Field(

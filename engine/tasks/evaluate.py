@@ -32,6 +32,7 @@ from engine.training.evaluation.encode import (
     Encoded,
     Reader,
     assemble,
+    check_finite,
     directions,
     features,
     followed,
@@ -193,14 +194,18 @@ class Part:
         return result
 
     def _directions(self) -> torch.Tensor:
-        """Return the direction of each class, from its prompts."""
+        """Return the direction of each class, from its prompts. Errors: Refused if it is not finite."""
         by_class = json_object(self.spec.class_prompts)
-        return directions(self._classes, self._templates, self.loaded.reader, by_class)
+        found = directions(self._classes, self._templates, self.loaded.reader, by_class)
+        check_finite(found.T, "classes")
+        return found
 
     def _result(self, task: str) -> Generator[Event, None, dict[str, Any]]:
         """Write the files of a task, yield them, and return the fields of its row. Errors: Refused."""
         spec, encoded = self.spec, self._encoded
+        check_finite(encoded.images, "images")
         if task == "retrieval":
+            check_finite(encoded.texts, "captions")
             fields = metric_fields(retrieved(encoded, spec.batch_size, spec.recall_k))
             recalls = {name: fields.pop(name) for name in list(fields) if name not in EvaluateRow.model_fields}
             distinct = datasets.count_distinct(encoded.pairs)
@@ -254,6 +259,7 @@ class Part:
             raise Refused(f"a linear probe needs a class per image: {NO_CLASSES}")
         labels = classification.renumbered(train.labels, train.pairs.classes, test.pairs.classes)
         images = train.images
+        check_finite(images, "images to train on")
         if spec.shots:
             chosen = classification.few_shot(labels, spec.shots, spec.seed, self._classes)
             images, labels = images[chosen], labels[chosen]

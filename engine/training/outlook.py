@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from engine.measure import flops, memory
 from engine.measure.live import state, tensor_bytes
@@ -16,6 +17,7 @@ from engine.models import clip_files, clip_hub, clip_tokenizers, clip_towers, cl
 from engine.models.built import out_of_memory
 from engine.models.clip_build import named_config
 from engine.models.clip_hub import Remote
+from engine.models.steps import timm_optimizer
 from engine.results.answers import Needed, Prospect
 from engine.roots import Roots
 from engine.settings import Settings
@@ -116,17 +118,39 @@ def _training(spec: TrainSpec, roots: Roots) -> tuple[int, int]:
     model, peak = _step(spec, roots)
     trained = tensor_bytes(memory.trained(model))
     buckets = trained if spec.nproc > 1 else 0  # DDP gathers gradients in buckets of this size
-    lasting = _lasting(model)
+    moments = round(_moments(spec) * trained)
+    lasting = tensor_bytes(state(model)) + moments
     if spec.precision in MIXED:
         half, half_peak = _step(spec.model_copy(update={"precision": "bf16"}), roots)
-        peak = half_peak - _lasting(half) + _copies(half) + lasting
+        peak = half_peak - _lasting_with_adamw(half) + _copies(half) + lasting
+    else:
+        peak += lasting - _lasting_with_adamw(model)
     held = lasting + trained
     stepping = held + _temporaries(spec, [tensor.nbytes for tensor in memory.trained(model)])
     return max(peak, stepping) + buckets, held + buckets
 
 
-def _lasting(model: torch.nn.Module) -> int:
-    """Return the bytes of weights, buffers and AdamW's two moments. Gradients exist only from the backward pass on."""
+def _moments(spec: TrainSpec) -> float:
+    """Return the bytes of the optimizer's state per byte of trained weights: 2 for AdamW, with its two moments.
+
+    For timm's optimizers it is that of a small matrix after a step. Errors: Refused if timm has no such optimizer.
+    """
+    if spec.opt == "adamw":
+        return 2.0
+    layer = torch.nn.Linear(64, 64, bias=False)
+    momentum = {} if spec.momentum is None else {"momentum": spec.momentum}
+    optimizer = timm_optimizer(spec.opt, layer, lr=1e-3, weight_decay=0.0, **momentum)
+    layer(torch.ones(1, 64)).sum().backward()
+    optimizer.step()
+    kept = [leaf for leaf in tree_leaves(optimizer.state_dict()["state"]) if isinstance(leaf, Tensor) and leaf.ndim]
+    return tensor_bytes(kept) / layer.weight.nbytes
+
+
+def _lasting_with_adamw(model: torch.nn.Module) -> int:
+    """Return the bytes of weights, buffers and AdamW's two moments, which `memory.training_peak_bytes` includes.
+
+    Gradients exist only from the backward pass on.
+    """
     return tensor_bytes(state(model)) + 2 * tensor_bytes(memory.trained(model))
 
 

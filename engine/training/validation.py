@@ -16,7 +16,7 @@ from engine.specs import Refused
 from engine.training import precision
 from engine.training.done import Done
 from engine.training.evaluation import classification
-from engine.training.evaluation.encode import directions, encode, followed, generative_loss, retrieved
+from engine.training.evaluation.encode import check_finite, directions, encode, followed, generative_loss, retrieved
 from engine.training.setup import Setup, used_settings
 
 log = logging.getLogger("engine.training")
@@ -64,17 +64,28 @@ def validate(
         if encoded.notes:
             held = setup.pairs = replace(held, zeroshot=encoded.pairs, notes=(*held.notes, *encoded.notes))
     if zeroshot and len(held.classes) > 1 and encoded is not None and encoded.labels is not None:
-        weights = directions(held.classes, held.templates, setup.reader)
-        result = classification.results(encoded.images, encoded.labels, weights)
-        name = f"{'digits' if (spec.zeroshot_data or spec.data) == 'digits' else 'own'}-zeroshot-val"
-        found[f"{name}-top1"] = result.acc1
-        if result.acc5 is not None:
-            found[f"{name}-top5"] = result.acc5
+        found |= _zeroshot(setup, encoded.images, encoded.labels)
     if not found:
         return {}
     metrics_text = "\t".join(f"{name}: {value:.4f}" for name, value in found.items())
     log.info("Eval Epoch: %d %s", epoch, metrics_text)
     return found
+
+
+def _zeroshot(setup: Setup, features: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """Return zero-shot accuracies; empty, with a line in the log, if the model's output is not finite."""
+    spec, held = setup.spec, setup.pairs
+    weights = directions(held.classes, held.templates, setup.reader)
+    try:
+        check_finite(features, "images")
+        check_finite(weights.T, "classes")
+    except Refused as refused:
+        log.warning("zero-shot is not measured: %s", refused)
+        return {}
+    result = classification.results(features, labels, weights)
+    name = f"{'digits' if (spec.zeroshot_data or spec.data) == 'digits' else 'own'}-zeroshot-val"
+    top5 = {} if result.acc5 is None else {f"{name}-top5": result.acc5}
+    return {f"{name}-top1": result.acc1} | top5
 
 
 def score(metric: str, row: TrainRow) -> tuple[float, float] | None:

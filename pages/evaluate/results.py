@@ -36,7 +36,7 @@ SHARES = {
     "acc1": "Top-1",
     "acc5": "Top-5",
     "mean_per_class_recall": "Mean per class",
-    "mean_average_precision": "mAP",
+    "mean_average_precision": CLIP_LABELS["mean_average_precision"],
     **RECALLS,
 }
 NUMBERS = {**RANKS, "clip_val_loss": CLIP_LABELS["clip_val_loss"]}

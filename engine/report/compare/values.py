@@ -19,7 +19,7 @@ LONG = ["what", "metric", "subject", "value"]
 _NO_METRICS = {"seconds"}  # a run's duration is not one of its results
 _WHOLE = ("epoch", "step", "samples_seen", "images")
 """Fields with whole numbers that are compared."""
-_SHARES = re.compile(r"acc\d|mean_per_class_recall|zeroshot_top\d|.*_r\d+|data_share")
+_SHARES = re.compile(r"acc\d|mean_per_class_recall|mean_average_precision|zeroshot_top\d|.*_r\d+|data_share")
 PERCENT = "_percent"
 """Ending of the names of shares. Shares are compared in per cent, and their differences are in percentage points."""
 

@@ -189,6 +189,18 @@ def _targets(pairs: Pairs) -> Tensor | None:
     return targets
 
 
+def check_finite(features: Tensor, what: str) -> None:
+    """Raise Refused if features (N, D) contain NaN or infinity, which cannot be ranked.
+
+    what: plural, for the message.
+    """
+    if broken := len(features) - int(features.isfinite().all(dim=1).sum()):
+        raise Refused(
+            f"the features of {broken:,} of {len(features):,} {what} are not finite (NaN or infinite): the model's "
+            "weights are broken, or its precision is too low for them"
+        )
+
+
 def subset(found: Encoded, part: Subset) -> Encoded:
     """Return the part of encoded pairs, without its texts."""
     indices = torch.from_numpy(part.indices)

@@ -307,12 +307,13 @@ def test_of_one_model_each_the_models_are_compared() -> None:
 
 def test_accuracies_differ_by_what_lies_between_them() -> None:
     runs: dict[int, list[Row]] = {
-        1: [evaluate_row("retrieval"), evaluate_row("zeroshot", acc1=0.9)],
-        2: [evaluate_row("retrieval"), evaluate_row("zeroshot", acc1=0.75)],
+        1: [evaluate_row("retrieval"), evaluate_row("zeroshot", acc1=0.9, mean_average_precision=0.43)],
+        2: [evaluate_row("retrieval"), evaluate_row("zeroshot", acc1=0.75, mean_average_precision=0.45)],
     }
     frame = compare_values.beside(compare_values.of_runs(runs), ["run 1", "run 2"], "run 1", "difference")
     lines = frame.set_index(["what", "metric"])
     assert lines.loc[("zeroshot", "acc1_percent"), "run 2 − run 1"] == pytest.approx(-15)
+    assert lines.loc[("zeroshot", "mean_average_precision_percent"), "run 2 − run 1"] == pytest.approx(2)
     assert lines.loc[("retrieval", "image_to_text_r1_percent"), "run 2 − run 1"] == 0
     best = compare_values.of_runs({1: [train_row(2)], 2: [train_row(1)]})
     assert best[best["metric"] == "epoch"]["value"].tolist() == [2, 1]

@@ -133,6 +133,7 @@ def test_bf16_is_proposed_where_measured_rates_say_that_it_pays() -> None:
         ({"precision": "bf16"}, "1.2 GB"),  # of 8 bytes
         ({"lock_image": True}, "1.32 GB"),  # 60 M of 16 bytes and 90 M of 4
         ({"lock_image": True, "precision": "bf16"}, "660 MB"),  # 60 M of 8 bytes and 90 M of 2
+        ({"opt": "timm/sgd"}, "1.2 GB"),  # of 8 bytes: what other optimizers keep is not counted
         ({"nproc": 2}, "4.8 GB"),  # twice 2.4 in the memory of the host
         ({"nproc": 2, "device": "cuda"}, "2.4 GB"),  # on each device
     ],

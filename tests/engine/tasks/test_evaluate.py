@@ -1,6 +1,7 @@
 """The task of an evaluation: several models and data sets, the probe's own data, kept features."""
 
 import os
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -170,6 +171,25 @@ def test_kept_features_are_those_that_open_clip_computes(rows: Evaluate, tmp_pat
         torch.testing.assert_close(found.images, made.model.eval().encode_image(images, normalize=True))
     assert found.read.tolist() == list(range(8))
     assert len(found.texts) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [("visual.proj", "60 of 60 images"), ("text_projection", "captions|classes")],
+)
+def test_a_model_whose_features_are_not_finite_has_errors_and_no_accuracies(
+    rows: Evaluate, tmp_path: Path, name: str, broken: str
+) -> None:
+    made = clip_weights.create(EvaluateSpec(model="config:tiny", configs={"tiny": TINY}), weights="")
+    weights = made.model.state_dict()
+    weights[name].fill_(torch.nan)
+    torch.save(weights, tmp_path / "broken.pt")
+    tasks = ("retrieval", "zeroshot", "linear-probe")
+    found = {row.task: row for row in rows(checkpoint=str(tmp_path / "broken.pt"), tasks=tasks)}
+    for task in tasks[: 3 if name == "visual.proj" else 2]:  # a linear probe needs no texts
+        assert found[task].status == "error"
+        assert re.search(rf"the features of .*({broken}) are not finite", found[task].error)
+        assert (found[task].acc1, found[task].image_to_text_r1) == (None, None)
 
 
 @pytest.mark.parametrize("layout", ["csv", "shards"])

@@ -1,6 +1,7 @@
 """When a training validates: before its first step, within epochs, and how it stops early."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,15 +23,19 @@ def state(folder: Path, name: str) -> dict[str, object]:
     return {key: value.tolist() for key, value in checkpoints.load(folder / "checkpoints" / name)["state_dict"].items()}
 
 
-def test_the_initial_weights_have_a_row_of_their_own(tmp_path: Path) -> None:
-    few = {"val_fraction": 0.1}
-    work = validate(training(tiny(**few), tmp_path / "before").setup, 0, Progress(done=0), last=True)
+def returned(work: Iterator[object]) -> dict[str, float]:
+    """Run a generator to its end, and return its value."""
     while True:
         try:
             next(work)
         except StopIteration as ended:
-            wanted = metric_fields(ended.value)
-            break
+            return dict(ended.value)
+
+
+def test_the_initial_weights_have_a_row_of_their_own(tmp_path: Path) -> None:
+    few = {"val_fraction": 0.1}
+    work = validate(training(tiny(**few), tmp_path / "before").setup, 0, Progress(done=0), last=True)
+    wanted = metric_fields(returned(work))
     events = train(tiny(epochs=1, val_at_start=True, **few), tmp_path / "run")
     first, second = rows(events)
     assert (first.epoch, first.step, first.train_loss, first.lr, first.checkpoint) == (0, 0, None, None, "")
@@ -41,6 +46,16 @@ def test_the_initial_weights_have_a_row_of_their_own(tmp_path: Path) -> None:
     assert [item.step for item in events if isinstance(item, Metric) and item.name == "val/clip_val_loss"] == [0, 4]
     train(tiny(epochs=1, **few), tmp_path / "other")
     assert state(tmp_path / "run", "epoch_1.pt") == state(tmp_path / "other", "epoch_1.pt"), "the steps stay the same"
+
+
+def test_zero_shot_of_features_that_are_not_finite_is_not_measured(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup = training(tiny(val_fraction=0.1), tmp_path).setup
+    setup.reader.made.model.visual.proj.data.fill_(math.nan)
+    work = validate(setup, 0, Progress(done=0), last=True)
+    assert not [name for name in returned(work) if "zeroshot" in name]
+    assert "4 of 4 images are not finite" in caplog.text
 
 
 @pytest.mark.slow
