@@ -68,7 +68,7 @@ def test_notes_are_saved_when_a_link_is_clicked_at_once_and_what_another_window_
 ) -> None:
     store = open_store(Settings(runs_dir=tmp_path / "runs"))
     finish(store, run_id := queue(store, "resnet18"), [profile_row("resnet18")])
-    with serve(tmp_path, preload="", min_free_gb="1000000") as server:
+    with serve(tmp_path, preload="") as server:
         page.goto(f"{server.url}/run?run={run_id}")
         notes = page.get_by_label("Notes")
         entries = page.evaluate("history.length")
@@ -87,7 +87,7 @@ def test_notes_are_saved_when_a_link_is_clicked_at_once_and_what_another_window_
         notes.blur()
         expect(page.get_by_role("heading", name="No such run")).to_be_visible()
 
-        store.request_cancel(cancelled := queue(store, "resnet34"))
+        store.request_cancel(cancelled := queue(store, "timm:vit*"))  # so many that it may start, but does not end
         page.goto(f"{server.url}/run?run={cancelled}")
         restart = page.get_by_role("button", name="Restart")
         expect(restart).to_be_visible()
