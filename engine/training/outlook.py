@@ -116,17 +116,17 @@ def _training(spec: TrainSpec, roots: Roots) -> tuple[int, int]:
     not possible.
     """
     model, peak = _step(spec, roots)
-    trained = tensor_bytes(memory.trained(model))
+    parameters = memory.trained(model)
+    trained = tensor_bytes(parameters)
     buckets = trained if spec.nproc > 1 else 0  # DDP gathers gradients in buckets of this size
     moments = round(_moments(spec) * trained)
     lasting = tensor_bytes(state(model)) + moments
     if spec.precision in MIXED:
-        half, half_peak = _step(spec.model_copy(update={"precision": "bf16"}), roots)
-        peak = half_peak - _lasting_with_adamw(half) + _copies(half) + lasting
-    else:
-        peak += lasting - _lasting_with_adamw(model)
+        model, peak = _step(spec.model_copy(update={"precision": "bf16"}), roots)
+        peak += _copies(model)
+    peak += lasting - _lasting_with_adamw(model)
     held = lasting + trained
-    stepping = held + _temporaries(spec, [tensor.nbytes for tensor in memory.trained(model)])
+    stepping = held + _temporaries(spec, [parameter.nbytes for parameter in parameters])
     return max(peak, stepping) + buckets, held + buckets
 
 

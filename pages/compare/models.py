@@ -135,7 +135,7 @@ def _costs(names: Sequence[str]) -> str:
 def _published(names: Sequence[str]) -> None:
     """Draw one published accuracy, chosen from a list, of every pretrained tag of every model.
 
-    The best of each model come first, so that they stand beside each other.
+    The best one of each model comes first, so that the models can be compared.
     """
     published, families = backend.published_accuracies(), launch.families()
     lines = pd.concat([model.published(published, ModelName(name), families) for name in names], ignore_index=True)
@@ -146,8 +146,8 @@ def _published(names: Sequence[str]) -> None:
     counts = lines.groupby("label", sort=False)["model"].nunique().sort_values(ascending=False, kind="stable")
     label = st.selectbox("Accuracy", list(counts.index), key="compare_accuracy", bind=BIND)
     shown = lines[lines["label"] == label].sort_values("percent", ascending=False, kind="stable")
-    place = shown.groupby(["library", "model"]).cumcount()
-    shown = shown.loc[place.clip(upper=1).sort_values(kind="stable").index]
+    place_in_model = shown.groupby(["library", "model"]).cumcount()
+    shown = shown.loc[place_in_model.clip(upper=1).sort_values(kind="stable").index]
     results_table(
         shown.assign(model=shown["library"] + ":" + shown["model"]),
         key="compare_published",

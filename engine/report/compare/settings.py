@@ -43,7 +43,7 @@ NOT_SET = "not set"
 
 
 def facts(run: Run) -> dict[tuple[str, str], str]:
-    """Return all settings of a run and facts about its environment but its date as text, by (section, name).
+    """Return all settings of a run and facts about its environment, except the date, by (section, name).
 
     For a setting that was empty in the request, the value is the one that the run used.
     """

@@ -192,7 +192,7 @@ def _targets(pairs: Pairs) -> Tensor | None:
 def check_finite(features: Tensor, what: str) -> None:
     """Raise Refused if features (N, D) contain NaN or infinity, which cannot be ranked.
 
-    what: plural, for the message.
+    what: whose features they are, in the plural, such as `images`.
     """
     if broken := len(features) - int(features.isfinite().all(dim=1).sum()):
         raise Refused(

@@ -73,8 +73,7 @@ def test_an_evaluation_holds_weights_alone() -> None:
     (found,) = lines(peak_mb=700.0, state_mb=605.0, there_gb=0.65, spec=EvaluateSpec())
     assert found == Check(
         "warning",
-        "Memory: about 700 MB: 605 MB for weights, the rest for a batch. "
-        "The device has 0.65 GB. Take a smaller batch.",
+        "Memory: about 700 MB: 605 MB for weights, the rest for a batch. The device has 0.65 GB. Take a smaller batch.",
     )
 
 

@@ -159,6 +159,13 @@ def test_training_peak_only_on_request() -> None:
     assert (row.training_peak_mb or 0) > 4 * (row.weights_mb or 0)
 
 
+@pytest.mark.parametrize(("name", "low"), [("timm:sequencer2d_s", True), ("timm:test_vit", False)])
+def test_the_training_peak_of_a_model_with_lstms_says_that_it_is_too_low(name: str, low: bool) -> None:
+    row = profile(name, ProfileSpec(models=name, training=True)).row
+    assert row.training_peak_mb
+    assert any("LSTMs keep for the backward pass is not counted" in note for note in row.notes) == low
+
+
 def test_a_model_that_cannot_train_at_this_batch_says_so() -> None:
     """Batch norm over a single value per channel has no variance to train with."""
     name = "timm:botnet26t_256"
