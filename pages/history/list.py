@@ -9,7 +9,7 @@ from engine.report import frames
 from engine.report.export import bulk
 from engine.store import Filter, Run, State
 from engine.words import plural
-from pages.history.filters import clear, go_to_first_page, key
+from pages.history.filters import go_to_first_page, key
 from pages.shared import backend, comparison_link, rerun, run_actions, sign_in, tour
 from pages.shared.form.spec_form import BIND
 from pages.shared.run_view import open_run
@@ -99,13 +99,12 @@ def _page(url: str, revision: int, filter: Filter, size: int, first: int) -> lis
 
 
 def _draw_empty(filter: Filter) -> None:
-    """Draw the message of an empty list: the first steps without any runs, else a button that clears the filters."""
+    """Draw the message of an empty list, and the first steps if there are no runs at all."""
     if filter == Filter(order=filter.order):
         st.info("No runs yet.", icon=":material/history:")
         tour.draw()
         return
     st.info("No runs match these filters.", icon=":material/filter_alt:")
-    st.button("Reset filters", icon=":material/filter_alt_off:", key=key("show_all"), on_click=clear)
 
 
 def _table(runs: list[Run]) -> list[int]:

@@ -594,7 +594,7 @@ def test_a_list_filtered_to_nothing_says_how_to_see_more(store: Store) -> None:
     app = open_page(LIST, runs_kinds="train", runs_text="no such thing")
     assert not app.exception
     assert "No runs match these filters" in texts(app)
-    app.button(key="runs_show_all").click().run()
+    app.button(key="runs_clear").click().run()
     assert listed(app) == [run_id]
 
 
