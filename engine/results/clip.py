@@ -50,6 +50,11 @@ class TrainRow(Retrieval):
     """Mean caption loss per token on held-out captions; only for models that write captions."""
     zeroshot_top1: float | None = None
     zeroshot_top5: float | None = None
+    zeroshot_images: int | None = None
+    zeroshot_classes: int | None = None
+    """Number of classes that zero-shot classification chooses from."""
+    val_pairs: int | None = None
+    """Number of held-out pairs whose images and captions were searched."""
     lr: float | None = None
     logit_scale: float | None = None
     samples_per_s: float | None = None

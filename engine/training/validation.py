@@ -139,6 +139,8 @@ def best_metric(setup: Setup) -> str:
 def row_fields(setup: Setup, done: Done, now: Done, found: Mapping[str, float]) -> dict[str, Any]:
     """Return the fields of a validation's row. found: its metrics. done, now: the progress before and after it."""
     spec, plan, spent, held = setup.spec, setup.plan, done.step_seconds, setup.pairs.val
+    fields = metric_fields(found)
+    labelled = (setup.pairs.zeroshot or held) if "zeroshot_top1" in fields else None
     return {
         "library": "open_clip",
         "model": spec.model,
@@ -151,13 +153,16 @@ def row_fields(setup: Setup, done: Done, now: Done, found: Mapping[str, float]) 
         "samples_seen": now.samples,
         "best_metric": best_metric(setup),
         "val_batch_size": min(plan.batch_size, len(held)) if held and "clip_val_loss" in found else None,
+        "val_pairs": len(held) if held and "image_to_text_r1" in fields else None,
+        "zeroshot_images": len(labelled) if labelled else None,
+        "zeroshot_classes": len(setup.pairs.classes) if labelled else None,
         "lr": setup.lr(now.step - 1) if now.step else None,
         "logit_scale": float(setup.model.logit_scale.detach().exp()),  # type: ignore[operator]
         "samples_per_s": done.batch * plan.batch_size * setup.place.world_size / spent if spent else None,
         "data_share": done.data_seconds / spent if spent else None,
         "seconds": now.seconds,
         "peak_memory_mb": peak.so_far(setup.place.device),
-        **metric_fields(found),
+        **fields,
     }
 
 

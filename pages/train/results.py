@@ -116,6 +116,18 @@ def _values(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, points: p
             help = f"Time of steps and validations, without loading PyTorch and the data.{resumed}"
             label = "Training time" if last.step >= run.done else f"Training time to step {last.step:,}"
             st.metric(label, duration(last.seconds), width="content", help=help)
+    if last is not None and (text := _guessing(last, recall=recall)):
+        st.caption(text)
+
+
+def _guessing(row: TrainRow, *, recall: bool) -> str:
+    """Return how often guessing is right; empty without an accuracy or for older runs. recall: as for `_values`."""
+    if row.zeroshot_images and row.zeroshot_classes:
+        share, images = 100 / row.zeroshot_classes, row.zeroshot_images
+        return f"Guessing is right for {share:.3g} % of the {images:,} images; one image is {100 / images:.2g} points."
+    if recall and row.val_pairs:
+        return f"Guessing reaches an R@1 of {100 / row.val_pairs:.2g} % among {row.val_pairs:,} held-out pairs."
+    return ""
 
 
 def _metric(label: str, name: str, row: TrainRow, reference: TrainRow | None, remark: str = "") -> None:

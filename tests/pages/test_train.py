@@ -405,7 +405,9 @@ def test_what_decides_is_large_and_other_curves_are_folded_away(store: Store) ->
     unclassified = train_row(1, zeroshot_top1=None, zeroshot_top5=None)
     notes = (note_on_repeats(captions=100, distinct=40),)
     repeated = unclassified.model_copy(update={"notes": notes, "best_metric": "clip_val_loss"})
-    for shown, row in ((points, train_row(1)), (captioned, unclassified), (captioned, repeated)):
+    unclassified, repeated = (row.model_copy(update={"val_pairs": 400}) for row in (unclassified, repeated))
+    classified = train_row(1, val_pairs=400, zeroshot_images=400, zeroshot_classes=8)
+    for shown, row in ((points, classified), (captioned, unclassified), (captioned, repeated)):
         record(store, queue_train(store), [*shown, *held_out, row])
     classes = open_page(PAGE, run="1")
     assert [plot["alt"].partition(" over ")[0] for plot in charts(classes)] == ["Loss", "Zero-shot accuracy (%)"]
@@ -418,6 +420,9 @@ def test_what_decides_is_large_and_other_curves_are_folded_away(store: Store) ->
     assert [plot["alt"].partition(" over ")[0] for plot in charts(repeating)] == ["Loss"]
     recalls = [{metric.label for metric in app.metric if "R@1" in metric.label} for app in (captions, repeating)]
     assert [bool(labels) for labels in recalls] == [True, False]
+    assert "Guessing is right for 12.5 % of the 400 images; one image is 0.25 points." in plainly(classes)
+    assert "Guessing reaches an R@1 of 0.25 % among 400 held-out pairs." in plainly(captions)
+    assert "Guessing" not in plainly(repeating)
     best = [[metric.label for metric in app.metric if "Best" in metric.label] for app in (captions, repeating)]
     assert best == [["Best image → text R@1 (epoch 1)"], ["Best held-out loss (epoch 1)"]], "the first is an older run"
     compared = open_page("compare/page.py", compare_runs="2,3")

@@ -333,6 +333,8 @@ def test_zero_shot_has_data_of_its_own_beside_the_held_out_pairs(tmp_path: Path)
     row = rows(train(tiny(**fields), tmp_path / "run"))[-1]
     assert row.best
     assert row.image_to_text_r1 is not None, "captions are told apart among the held-out pairs"
+    assert (row.zeroshot_images, row.zeroshot_classes) == (20, len(list((tmp_path / "classes").iterdir())))
+    assert row.val_pairs == len(setup.hold(tiny(**fields), tmp_path / "held").val or ())
     assert any(note.startswith("zero-shot accuracy is measured on 20 images") for note in row.notes)
     # the same by open_clip's own classifier
     one = training(tiny(**fields), tmp_path / "again").setup
