@@ -21,7 +21,7 @@ st.title("Bare")
 def read():
     return pd.concat([pd.read_csv(path) for path in sorted(pathlib.Path({folder!r}).rglob("*.csv"))])
 
-search = st.text_input("Search", live="50ms")
+search = st.text_input("Search", live=True)
 frame = read()
 frame = frame[frame["model"].str.contains(search or "", regex=False)]
 st.plotly_chart(px.scatter(frame, x="gmacs", y="mparams", color="library", log_x=True, log_y=True))

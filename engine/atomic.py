@@ -1,6 +1,7 @@
 """Write files atomically: write under another name, sync, rename."""
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -31,8 +32,8 @@ class Hashed:
 
 @contextmanager
 def temporary(path: Path) -> Iterator[Path]:
-    """Yield a hidden path to write to. No other process uses it, and it is removed afterwards."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Yield a hidden path to write to. No other process or thread uses it, and it is removed afterwards."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.tmp")
     try:
         yield hidden
     finally:

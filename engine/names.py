@@ -212,7 +212,10 @@ def parse_names(text: str, source: str) -> list[str]:
     if len(text) > LARGEST_FILE:
         raise Refused(f"{source} is larger than {LARGEST_FILE:,} characters: too large for a list of names")
     lines = text.splitlines()
-    header = [cell.strip() for cell in lines[0].split(",")] if lines else []
+    try:
+        header = [cell.strip() for cell in next(csv.reader(lines[:1], skipinitialspace=True), [])]
+    except csv.Error:
+        header = []
     if "model" in header:
         table = csv.DictReader(lines, skipinitialspace=True)
         try:
@@ -241,7 +244,9 @@ def expand_files(patterns: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
             replaced += parse_names(read_text(path, "file of names"), path.name)
         elif pattern.endswith(".json"):
             path = Path(pattern)
-            configs[path.stem] = parse_config(read_text(path, "model configuration"), pattern)
+            config = parse_config(read_text(path, "model configuration"), pattern)
+            if configs.setdefault(path.stem, config) != config:
+                raise Refused(f"two configurations are named {path.stem!r}: rename {pattern}")
             replaced.append(ModelName.of(OWN, path.stem))
         else:
             replaced.append(pattern)

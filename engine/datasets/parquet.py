@@ -90,6 +90,8 @@ def _captions(value: Any) -> tuple[str, ...]:
 
 
 def _class(value: Any, names: Sequence[str]) -> str:
+    if isinstance(value, float) and value.is_integer():  # as pandas stores numbers with a gap
+        value = int(value)
     if isinstance(value, int) and 0 <= value < len(names):
         return names[value]
     return "" if value is None else str(value).strip()

@@ -24,8 +24,8 @@ extrapolation is safe."""
 MATTERS = 0.05
 """An estimate is out of range if features outside their fitted range make up at least this share of its time."""
 FEWEST = 19
-"""Fewest timed models to fit a device to. The range of n ratios holds (n - 1) / (n + 1) of new ones: with fewer models,
-less than LEVEL."""
+"""Fewest timed models to fit a device to. The range of n ratios holds (n - 1) / (n + 1) of new ratios: with fewer
+models, that is less than LEVEL."""
 UNITS = {"gflop": "GFLOP/s", "gb": "GB/s", "call": "us per call"}
 """Unit of the effective rate of an operator, by the unit of its work."""
 

@@ -29,11 +29,11 @@ TOLERANCE = 1.05
 def fit(work: Floats, seconds: Floats, families: npt.ArrayLike, strengths: Sequence[float] = STRENGTHS) -> Floats:
     """Return the non-negative cost of each feature with the least absolute relative error.
 
-    work: (samples, features). seconds: per sample. Costs are pulled (see `scale_costs`) towards one cost per group of
-    COARSE: otherwise a kind of operator that few families use would be fitted to those families alone. The strength is
-    the largest whose median error, in folds of these families, is at most TOLERANCE times the smallest: smoother costs
-    are steadier and serve other devices better as a prior. Leave out families that the costs will be tested on: they
-    would influence the choice.
+    work: (samples, features). seconds: per sample. Costs are pulled (see `scale_costs`) towards one cost per group
+    of COARSE: otherwise a kind of operator that few families use would be fitted to those families alone. Of all
+    strengths whose median error in folds of these families is at most TOLERANCE times the smallest, the largest is
+    used: smoother costs are steadier and serve other devices better as a prior. Leave out families that the costs
+    will be tested on: they would influence the choice.
     """
     if len(strengths) == 1:
         return _fit_at(work, seconds, strengths[0])

@@ -89,7 +89,7 @@ def _split_fields(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) -
     what, split = next(iter(splits.items()), ("", {}))
     changed = {name: value for name in split if (value := getattr(spec, name)) not in (spec.default(name), split[name])}
     for name, value in changed.items():
-        if spec.held_out and split[name] != "auto":  # the training found out by itself what the request now names
+        if spec.held_out and split[name] != "auto":  # auto: the training recognised the format
             setting = f"all {name}" if split[name] is None else f"{name} {split[name]}"
             raise Refused(
                 f"{what} was trained with {setting}, which decides the pairs that it held out: leave out {name} "

@@ -1,15 +1,18 @@
 """Measure how much other processes used the CPUs during a timing."""
 
 import os
+import re
 import resource
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 from engine.results import Contention
 
+STAT = Path("/proc/stat")
 LEAST_CPU_SHARE = 0.9
 MOST_NEIGHBOUR_SHARE = 0.05
 MOST_SWITCHES_PER_S = 100.0
@@ -37,8 +40,11 @@ class Usage:
 def snapshot() -> Usage:
     """Return the current counters. Takes about 0.1 ms."""
     per_cpu = psutil.cpu_times(percpu=True)
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(per_cpu))
-    counted = [per_cpu[cpu] for cpu in allowed]
+    numbers = _numbers()
+    by_number = dict(zip(numbers if len(numbers) == len(per_cpu) else range(len(per_cpu)), per_cpu, strict=True))
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(by_number)
+    # a container's own /proc/stat lists only its CPUs, with numbers of its own
+    counted = [by_number[cpu] for cpu in allowed] if allowed <= by_number.keys() else per_cpu
     return Usage(
         wall_s=time.perf_counter(),
         own_s=time.process_time(),
@@ -46,6 +52,12 @@ def snapshot() -> Usage:
         cpus=len(counted),
         switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
     )
+
+
+def _numbers() -> list[int]:
+    """Return the number of each CPU that /proc/stat lists. CPUs that are offline are not in it."""
+    lines = STAT.read_text().splitlines() if STAT.is_file() else []
+    return [int(found[1]) for line in lines if (found := re.match(r"cpu(\d+) ", line))]
 
 
 def _busy(times: dict[str, float]) -> float:

@@ -129,13 +129,24 @@ def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
 
 
 def available_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
-    """Return the free memory in bytes: the system's available memory, limited by this process's control groups (v2)."""
+    """Return the free memory in bytes: the system's available memory, limited by this process's control groups (v2).
+
+    A group's usage includes the page cache, which the kernel gives back before it ends a process.
+    """
     limits = [int(psutil.virtual_memory().available)]
     for folder in _groups(cgroups, own):
         limit_file, used_file = folder / "memory.max", folder / "memory.current"
         if limit_file.is_file() and used_file.is_file() and (limit := limit_file.read_text().strip()) != "max":
-            limits.append(max(0, int(limit) - int(used_file.read_text())))
+            used = int(used_file.read_text()) - _page_cache(folder / "memory.stat")
+            limits.append(max(0, int(limit) - used))
     return min(limits)
+
+
+def _page_cache(file: Path) -> int:
+    """Return the bytes of files that a control group keeps in memory. file: lines such as `inactive_file 4096`."""
+    lines = file.read_text().splitlines() if file.is_file() else []
+    sizes = dict(line.split() for line in lines)
+    return sum(int(sizes.get(name, 0)) for name in ("active_file", "inactive_file"))
 
 
 def cpu_name() -> str:

@@ -128,8 +128,8 @@ class TimedRow(Row):
     """Settings in which this row differs from its baseline, so that the two are not comparable."""
 
     device_peak_mb: float | None = None
-    """Peak of memory allocated on the accelerator, from a separate loop and, for CUDA graphs, from their recording;
-    without memory held for other variants. None on a CPU."""
+    """Peak memory allocated on the accelerator, without what other variants hold. Measured in a separate loop; for CUDA
+    graphs, also while they are recorded. None on a CPU."""
     process_peak_mb: float | None = None
     """Peak resident memory of the process, measured in the same way."""
 

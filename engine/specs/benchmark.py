@@ -283,7 +283,7 @@ class BenchmarkSpec(Floors, Spec):
     def baseline(self, variant: Variant) -> Variant | None:
         """Return the baseline of a variant: the first one with its precision and memory format.
 
-        That first one is compared with the first variant of the plan, which has no baseline (None).
+        The first one itself is compared with the first variant of the plan, which has no baseline (None).
         """
         kind = variant.precision, variant.channels_last
         first = next(v for v in self.plan if (v.precision, v.channels_last) == kind)

@@ -5,6 +5,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
@@ -196,7 +197,7 @@ def warmup_steps(warmup: str, steps: int) -> int:
     if match := re.fullmatch(r"(\d{1,9})", warmup):
         return int(match[1])
     if (match := re.fullmatch(r"(\d{1,3}(?:\.\d+)?)\s*%", warmup)) and float(match[1]) <= 100:
-        share = math.ceil(float(match[1]) / 100 * steps)
+        share = math.ceil(Fraction(match[1]) * steps / 100)
         return min(share, max(0, steps - 1))  # leaves at least one step at the full rate
     raise ValueError(f"warm-up {warmup!r} is neither a number of steps nor a share of them, such as 200 or 10%")
 

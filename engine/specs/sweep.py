@@ -48,5 +48,6 @@ def specs(spec: TrainSpec, values: Mapping[str, Sequence[str]]) -> dict[str, Tra
             field = first["loc"][0] if first["loc"] else "spec"
             value = f" (given: {first['input']!r})" if field in combination else ""
             raise Refused(f"sweep, {field}: {describe_error(first)}{value}") from error
-        by_label[" ".join(f"{name}={getattr(combined, name):g}" for name in combination)] = combined
+        texts = {name: str(getattr(combined, name)).removesuffix(".0") for name in combination}
+        by_label[" ".join(f"{name}={text}" for name, text in texts.items())] = combined
     return by_label

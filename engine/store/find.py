@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, case, exists, func, literal, or_, select
 
-from engine.specs import ModelName, Refused, TrainSpec
+from engine.specs import BenchmarkSpec, ModelName, Refused, TrainSpec
 from engine.specs.base import numbered
 from engine.store.listing import LONGEST_MODEL
 from engine.store.model import ENDED, State
@@ -26,12 +26,13 @@ ORDERS: dict[Order, tuple[ColumnElement[Any], ...]] = {
     "latency": (run_results.c.latency_ms.asc().nulls_last(), runs.c.id.desc()),
 }
 """Orders of a list over all its pages. Runs without the value come last."""
+_CONTINUING = [spec.kind for spec in (BenchmarkSpec, TrainSpec) if spec.continues]
 LINES: Select[Any] = select(
     runs.c.id.label("run"),
     runs.c.summary.label("what"),
     *(runs.c[name] for name in "kind name state cause error done total devices notes".split()),
     *(runs.c[f"{name}_at"].label(name) for name in ("created", "started", "ended")),
-    case((runs.c.kind == TrainSpec.kind, EARLIER_S), else_=0.0).label("duration_s"),
+    case((runs.c.kind.in_(_CONTINUING), EARLIER_S), else_=0.0).label("duration_s"),
     TAGS.label("tags"),
     run_results.c.rows,
     run_results.c.failed.label("failed_rows"),

@@ -27,7 +27,7 @@ _LAST_START = select(func.max(_OWNED.c.attempt_id)).where(_OWNED.c.owner == runs
 TURNS = (_TURN, func.coalesce(_LAST_START, 0), runs.c.id)
 """The order of queued runs: the oldest run of every owner, then the second oldest of every owner, and so on.
 
-Among these, the owner whose latest start is longest ago comes first.
+Within each of these groups, owners whose latest start is longest ago come first.
 """
 
 

@@ -3,6 +3,7 @@
 import csv
 import logging
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,7 +223,9 @@ class Part:
             found = classification.results(encoded.images, encoded.labels, self._directions())
         else:
             found, more = yield from self._probe()
-        names = list(self._classes) or [str(index) for index in range(len(found.confusion))]
+        counts = Counter(self._classes)  # ImageNet has two classes named sunglasses
+        names = [name if counts[name] == 1 else f"{name} ({index})" for index, name in enumerate(self._classes)]
+        names = names or [str(index) for index in range(len(found.confusion))]
         lines = ([name, *row] for name, row in zip(names, found.confusion.tolist(), strict=True))
         confusion = self._write_csv(f"{task}_confusion", ["true", *names], lines)
         yield Artifact(name=confusion, kind="confusion")

@@ -120,8 +120,8 @@ FREE = (
     *("log_every_n_steps", "save_frequency", "save_every_steps", "keep_last", "tensorboard", "wandb"),
     *("wandb_project_name", "wandb_name", "wandb_notes"),
 )
-"""Fields that may change without a note: they do not affect the training itself. A field in neither list decides which
-pairs are used when, or what they train, so it must not change.
+"""Fields that may change without a note: they do not affect the training itself. All other fields decide which
+pairs are used and when, or which weights are trained: they must not change.
 """
 
 

@@ -22,14 +22,15 @@ TENSORBOARD = "tensorboard"
 class Files:
     """The files of one training, in its run's folder."""
 
-    def __init__(self, folder: Path, spec: TrainSpec, params: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, spec: TrainSpec, params: Mapping[str, Any], step: int) -> None:
+        """step: number of completed steps. TensorBoard hides later points of an earlier attempt."""
         self._folder = folder
         (folder / PARAMS).write_text("".join(f"{name}: {params[name]}\n" for name in sorted(params)))
         self._board: Any = None
         if spec.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(folder / TENSORBOARD))
+            self._board = SummaryWriter(str(folder / TENSORBOARD), purge_step=step + 1 if step else 0)
         self._wandb = _wandb(folder, spec, params) if spec.wandb else None
 
     def metrics(self, points: Iterable[Metric]) -> None:

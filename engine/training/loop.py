@@ -62,7 +62,7 @@ class Training:
         best_metric(self.setup)  # refuses a metric that is never measured
         yield from self._resume()
         if self.setup.place.first:
-            self._files = logs.Files(self._run_dir, spec, params(self.setup))
+            self._files = logs.Files(self._run_dir, spec, params(self.setup), self.done.step)
             for note in (*self.setup.pairs.notes, *self._notes):
                 log.info("%s", note)
         try:

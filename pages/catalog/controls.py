@@ -115,7 +115,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
             key="catalog_search",
             bind=BIND,
             type="search",
-            live="50ms",
+            live=True,
             placeholder="ViT-B/32 laion, timm:resnet*",
             help="Type words of a name, family or pretrained tag, or a pattern for the whole name with * ? [ ] { }. "
             "Separate alternatives with commas.",

@@ -1,6 +1,6 @@
 """Filters of the list of runs, kept in the address."""
 
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from typing import Any
 
 import streamlit as st
@@ -25,8 +25,6 @@ ORDERS: dict[str, Order] = {
     "highest top-1": "accuracy",
     "lowest latency": "latency",
 }
-LIVE = "50ms"
-"""Pause in typing after which the browser sends the text."""
 
 
 def key(name: str) -> str:
@@ -55,8 +53,7 @@ def _choices(url: str, revision: int) -> tuple[list[str], list[str]]:
 
 def _midnight(days: int) -> float:
     """Return when the day `days` days ago began in the local time zone, in seconds since the epoch."""
-    today = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
-    return (today - timedelta(days=days)).timestamp()
+    return datetime.combine(datetime.now().astimezone().date() - timedelta(days=days), time()).timestamp()
 
 
 def fields(store: Store) -> Filter | None:
@@ -68,7 +65,7 @@ def fields(store: Store) -> Filter | None:
         "text": grid.cell(column_span=2).text_input(
             "Search",
             key=key("text"),
-            live=LIVE,
+            live=True,
             placeholder="Name, request, notes, error",
             icon=":material/search:",
             **shared,
@@ -76,7 +73,7 @@ def fields(store: Store) -> Filter | None:
         "model": grid.text_input(
             "Model",
             key=key("model"),
-            live=LIVE,
+            live=True,
             placeholder="Part of a name, or vit_*",
             help="Show runs submitted for this model or with a row of it. A pattern with * or ? must match the "
             "whole name. With a library in front, such as timm:resnet18, only its models are found.",

@@ -136,7 +136,7 @@ def _dialog(run_ids: Sequence[int]) -> None:
     st.text(f"This deletes {subject} with {content}.")
     number = run_ids[0] if len(run_ids) == 1 else len(run_ids)
     meaning = "the run's number" if len(run_ids) == 1 else "the number of runs"
-    typed = st.text_input(f"To delete, type {meaning}: {number}", key="runs_delete_number", live="100ms")
+    typed = st.text_input(f"To delete, type {meaning}: {number}", key="runs_delete_number", live=True)
     st.button(
         "Delete",
         type="primary",

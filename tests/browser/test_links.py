@@ -74,7 +74,7 @@ def test_each_change_is_one_entry_and_back_and_forward_walk_through_the_views(pa
         search = page.get_by_label("Search", exact=True)
         expect(search).to_be_visible()
         views, entries = [view()], page.evaluate("history.length")
-        search.press_sequentially("timm:resnet", delay=100)  # one entry, though the table follows each key
+        search.press_sequentially("timm:resnet", delay=300)  # one entry, though the table follows each key
         views.append(changed("catalog_search=timm%3Aresnet$"))
         page.get_by_role("button", name="Plot options").click()
         page.get_by_text("Log X", exact=True).click()

@@ -100,6 +100,7 @@ def test_any_text_is_a_match_or_a_refusal(text: str) -> None:
         ("ViT-B-32\n# a comment\n\nresnet18, RN50 # both\n", ["ViT-B-32", "resnet18", "RN50"]),
         ("model,gmacs\nViT-B-32,7.39\nRN50,9.1\n", ["ViT-B-32", "RN50"]),
         ("library, model\ntimm, resnet18\n,RN50\n", ["timm:resnet18", "RN50"]),
+        ('"model","library"\n"resnet18","timm"\n', ["timm:resnet18"]),
     ],
 )
 def test_a_file_of_names_is_text_or_csv(tmp_path: Path, text: str, names: list[str]) -> None:
@@ -119,6 +120,10 @@ def test_a_configuration_file_is_a_model(tmp_path: Path) -> None:
     config = {"embed_dim": 8, "vision_cfg": {}, "text_cfg": {}}
     (tmp_path / "tiny.json").write_text(json.dumps(config))
     assert expand_files([str(tmp_path / "tiny.json")]) == (["config:tiny"], {"tiny": config})
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tiny.json").write_text(json.dumps(config | {"embed_dim": 16}))
+    with pytest.raises(Refused, match="two configurations are named 'tiny': rename"):
+        expand_files([str(tmp_path / "tiny.json"), str(tmp_path / "other" / "tiny.json")])
 
 
 DEEP = '{"embed_dim": 1, "vision_cfg": ' + '{"a": ' * 300 + "1" + "}" * 300 + ', "text_cfg": {}}'

@@ -168,7 +168,9 @@ def test_names_and_configurations_can_be_uploaded(store: Store) -> None:
     app.file_uploader[0].upload("list.txt", b"resnet18  # small\nresnet50\n")
     mine = {"embed_dim": 64, "vision_cfg": {}, "text_cfg": {}}
     app.file_uploader[0].upload("mine.json", json.dumps(mine).encode())
+    app.file_uploader[0].upload("mine.json", json.dumps(mine | {"embed_dim": 8}).encode())
     app.run()
+    assert ["two uploaded configurations" in error.value for error in app.error] == [True]
     assert "Counts 3 models" in texts(app)
     assert verbatim(app)[0].endswith("--models resnet18,resnet50,mine.json")
     go(app)

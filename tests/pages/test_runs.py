@@ -1,7 +1,9 @@
 """The list of runs and the page of one run, in every state a run can have."""
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import update
@@ -15,6 +17,7 @@ from engine.store import Attempt, Cause, Exit, State, Store, attempts, mirror, t
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
+from pages.history import filters
 from pages.shared import run_view
 from tests.support.clip import train_row
 from tests.support.page import (
@@ -537,6 +540,18 @@ def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> No
         app = open_page(LIST, **query)
         assert not app.exception
         assert listed(app) == found, query
+
+
+def test_a_day_of_25_hours_begins_at_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    now = datetime(2026, 10, 26, 9, tzinfo=UTC)
+    monkeypatch.setattr(filters, "datetime", SimpleNamespace(now=lambda: now, combine=datetime.combine))
+    try:
+        assert filters._midnight(1) == datetime(2026, 10, 24, 22, tzinfo=UTC).timestamp()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.slow

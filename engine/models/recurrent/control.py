@@ -36,8 +36,8 @@ benchmark, as in engine/measure/accuracy.py."""
 LOOSEST = 0.5
 """Largest tolerance in any precision. A larger error means that something else was computed."""
 ROUNDINGS = 4
-"""Smallest tolerance, in epsilons. A layer a few features wide has too few numbers to predict the next error from its
-error, and a ReLU that rounding opens changes a gradient by everything that flows through it."""
+"""Smallest tolerance, in epsilons. In a layer of a few features, the eager layer's error says little about another
+runner's, and a ReLU that opens by rounding changes a gradient by everything that flows through it."""
 WITH_RELU = ("rnn_relu", "resnet")
 """Families in which rounding decides which ReLUs are open. Their gradients are compared all together."""
 SETTLED = 3

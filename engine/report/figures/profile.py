@@ -48,6 +48,8 @@ def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.F
     """
     other = "batch_size" if x == "image_size" else "image_size"
     drawn = frame.dropna(subset=[column]).astype({other: str})
+    shared = drawn.groupby("model")["library"].transform("nunique") > 1
+    drawn["model"] = drawn["model"].mask(shared, drawn["library"] + ":" + drawn["model"])
     sides = drawn["image_size"].str.split("x", expand=True).astype(float)
     drawn = drawn.assign(x=sides.prod(axis=1) ** (1 / sides.count(axis=1)) if x == "image_size" else drawn[x])
     names = drawn[x].astype(str)

@@ -43,10 +43,11 @@ def of_run(run: Run, rows: Iterable[Row], name: str) -> pd.DataFrame:
     timed = [row for row in rows if isinstance(row, BenchmarkRow) and row.name == name]
     medians = [row.process_medians_ms if len(row.process_medians_ms) > 1 else (np.nan,) for row in timed]
     frame, environment = frames.benchmark(timed), run.environment
+    started = environment.date if environment else run.created_at.isoformat()
     hosts = [(row.host or environment.host) if environment else "" for row in timed]
     return frame.assign(
         run=run.id,
-        date=pd.to_datetime(environment.date if environment else run.created_at, utc=True),
+        date=pd.to_datetime([row.date or started for row in timed], utc=True, format="ISO8601"),
         host=hosts,
         where=[where(host, row.device, row.device_name, row.threads) for host, row in zip(hosts, timed, strict=True)],
         dtype=[computes_in(row) for row in timed],

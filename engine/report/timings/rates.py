@@ -51,7 +51,7 @@ def rates(store: Store) -> pd.DataFrame:
 
 
 def undisturbed_first(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without a flag of SPOILING, then the others, each in their order. frame: has `flags`."""
+    """Return the rows without a flag of SPOILING first, then the others; both keep their order. frame: has `flags`."""
     spoiled = frame["flags"].astype(str).str.contains("|".join(SPOILING))
     return frame.loc[spoiled.sort_values(kind="stable").index]
 
@@ -61,8 +61,9 @@ def models(store: Store) -> pd.DataFrame:
 
     A timing with a flag of SPOILING is used only if there is none without. Models of the latest LATEST benchmarks are
     included, as their library defines them: without other classes, channels or keywords. Columns: those of POINTS.
-    `gflop_per_s` is the rate achieved, of a training in `forward_ms`. `intensity` is in FLOPs per byte. `intensity_of`
-    is `itself`, or `eager` if a compiler may have fused operators: the true intensity is then higher.
+    `gflop_per_s` is the achieved rate; for a training, that of its forward pass (`forward_ms`). `intensity` is in FLOPs
+    per byte. `intensity_of` is `itself`, or `eager` if a compiler may have fused operators: the true intensity is then
+    higher.
     """
     points = []
     for run in store.runs(kind="benchmark", limit=LATEST):
@@ -74,7 +75,7 @@ def models(store: Store) -> pd.DataFrame:
             values = {name: getattr(row, name) for name in POINTS if name in BenchmarkRow.model_fields}
             values |= {"name": row.name, "dtype": computes_in(row), "gflop_per_s": achieved(row)}
             values["intensity_of"] = "eager" if row.variant.startswith(FUSING) else "itself"
-            date = run.environment.date if run.environment else ""
+            date = row.date or (run.environment.date if run.environment else "")
             place = where(row.host or run.host, row.device, row.device_name, row.threads)
             points.append(values | {"where": place, "run": run.id, "date": date[:10]})
     frame = pd.DataFrame(points, columns=POINTS)

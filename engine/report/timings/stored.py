@@ -106,7 +106,7 @@ def _source(run: Run, row: BenchmarkRow) -> str:
     """Return the source of a timing, such as `run 12, 2026-11-20, torch 2.11.0, on node7, single process`."""
     parts = [f"run {run.id}"]
     if run.environment:
-        parts += [run.environment.date[:10], f"torch {run.environment.versions.get('torch', 'unknown')}"]
+        parts += [(row.date or run.environment.date)[:10], f"torch {run.environment.versions.get('torch', 'unknown')}"]
     parts += [f"on {row.host}"] if row.host else []
     return ", ".join([*parts, *([in_words(row.flags)] if row.flags else [])])
 

@@ -19,8 +19,8 @@ from engine.specs.questions import Search
 from engine.training.evaluation.encode import Reader, encode_texts
 
 COMPARED, ALIKE = 8, 0.98
-"""Number of captions that are encoded again, and the minimum cosine with their stored features. Below it, the model is
-taken for a different one. Half precision alone leaves more than 0.99.
+"""Number of captions to encode again, and the minimum cosine with their stored features. A lower one means that it is
+another model; half precision alone keeps it above 0.99.
 """
 BATCH = 64
 """Texts per forward pass."""

@@ -36,18 +36,22 @@ def draw_configurations(prefix: str) -> dict[str, Any]:
 
 def _read_files(prefix: str, title: str, uploader: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     names: list[str] = []
-    configs: dict[str, Any] = dict(st.session_state.get(spec_form.key(prefix, "configs"), {}))
+    uploaded: dict[str, Any] = {}
+    configs: dict[str, Any] = st.session_state.get(spec_form.key(prefix, "configs"), {})
     key = f"{prefix}_files"
     if not (section := fold(title, key=f"{prefix}_fold_files", filled=bool(st.session_state.get(key)))):
-        return names, configs
+        return names, dict(configs)
     with section:
         for file in st.file_uploader(**uploader, accept_multiple_files=True, key=key):
             text = file.getvalue().decode("utf-8-sig", errors="replace")
             try:
                 if file.name.endswith(".json"):
-                    configs[file.name.rsplit(".", 1)[0]] = parse_config(text, file.name)
+                    name = file.name.rsplit(".", 1)[0]
+                    config = parse_config(text, file.name)
+                    if uploaded.setdefault(name, config) != config:
+                        raise Refused(f"two uploaded configurations are named {name!r}: rename one of the files")
                 else:
                     names += parse_names(text, file.name)
             except Refused as refusal:
                 show_error(refusal)
-    return names, configs
+    return names, configs | uploaded

@@ -109,6 +109,10 @@ def test_parquet_has_images_as_paths_or_contents(tmp_path: Path, kind: str) -> N
         open_pairs(str(tmp_path / "pairs.parquet"), caption_column="words")
     frame = pd.read_parquet(tmp_path / "pairs.parquet").assign(text=[["a", "b"], ["c"], ["d"]])
     frame.to_parquet(tmp_path / "lists.parquet")
+    if kind != "hugging face":
+        frame.assign(kind=[1.0, 10.0, 2.0]).to_parquet(tmp_path / "floats.parquet")
+        floats = open_pairs(str(tmp_path / "floats.parquet"), **columns, class_column="kind")  # type: ignore[arg-type]
+        assert floats.classes == ("1", "2", "10")
     assert captions(open_pairs(str(tmp_path / "lists.parquet"), **columns))[0] == ("a", "b")  # type: ignore[arg-type]
 
 

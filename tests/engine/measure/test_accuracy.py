@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch._dynamo.utils import same as torch_same
 
 from engine.measure.accuracy import deviation, identical, relative, rmse, same, tolerance
 from engine.specs import ModelName
@@ -54,6 +55,16 @@ def test_beyond_it_a_result_may_be_so_many_times_as_far_from_the_reference_as_ea
     eager = tensor(1, elements, dtype)
     assert same(eager, tensor(-factor, elements, dtype), reference, tol)
     assert not same(eager, tensor(-factor - 0.25, elements, dtype), reference, tol)
+
+
+@pytest.mark.parametrize(("shape", "factor"), [((2000, 1, 1, 1), 3), ((500, 1, 2, 2), 2), ((2000, 1), 2)])
+def test_weights_of_pointwise_convolutions_may_be_three_times_as_far(shape: tuple[int, ...], factor: int) -> None:
+    """As in `torch._dynamo.utils.same`."""
+    reference = torch.zeros(shape, dtype=torch.float64)
+    for distance, expected in ((factor, True), (factor + 0.25, False)):
+        result = torch.full(shape, -float(distance))
+        assert same(torch.ones(shape), result, reference, 1e-3) == expected
+        assert torch_same(torch.ones(shape), result, reference, cos_similarity=False, tol=1e-3) == expected
 
 
 def test_a_tenth_of_the_tolerance_is_allowed_on_top() -> None:

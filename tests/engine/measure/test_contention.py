@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -25,6 +26,21 @@ def after(wall: float, own: float, others: float = 0.0, switches: int = 0) -> Us
         cpus=START.cpus,
         switches=START.switches + switches,
     )
+
+
+def test_the_cpus_of_this_process_are_found_where_others_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPU 1 is offline: /proc/stat skips it. A container's own list may have other numbers: all its CPUs count then."""
+    busy = [10.0, 20.0, 30.0]
+    listed = [SimpleNamespace(_asdict=lambda user=user: {"user": user, "idle": 99.0}) for user in busy]
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: listed)
+    monkeypatch.setattr(cpu, "STAT", tmp_path / "stat")
+    (tmp_path / "stat").write_text("cpu  60 0 0\ncpu0 10 0 0\ncpu2 20 0 0\ncpu3 30 0 0\nintr 5\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3})
+    assert (snapshot().busy_s, snapshot().cpus) == (50.0, 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 8})
+    assert (snapshot().busy_s, snapshot().cpus) == (60.0, 3)
 
 
 def test_shares_by_hand() -> None:

@@ -107,6 +107,17 @@ def test_threads_follow_the_quota_of_every_control_group_above(
     assert environment.threads(tmp_path / "cgroup", own) == (most or len(os.sched_getaffinity(0)))
 
 
+def test_files_in_the_page_cache_of_a_control_group_are_free_memory(tmp_path: Path) -> None:
+    own, group = tmp_path / "own", tmp_path / "cgroup" / "job"
+    own.write_text("0::/job\n")
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text(f"{10_000_000}\n")
+    (group / "memory.current").write_text(f"{9_000_000}\n")
+    assert environment.available_bytes(tmp_path / "cgroup", own) == 1_000_000
+    (group / "memory.stat").write_text("anon 3000000\nshmem 1000000\ninactive_file 4000000\nactive_file 500000\n")
+    assert environment.available_bytes(tmp_path / "cgroup", own) == 5_500_000
+
+
 @pytest.mark.slow
 def test_threads_follow_affinity() -> None:
     only = min(os.sched_getaffinity(0))

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import time
 import zipfile
 
 import pandas as pd
@@ -9,9 +10,10 @@ import pytest
 
 from engine.report.export import bulk, tables
 from engine.specs import TrainSpec
-from engine.store import Filter, Store
+from engine.store import Exit, Filter, Store, attempts
+from engine.store import queue as queueing
 from tests.support.clip import train_row
-from tests.support.page import benchmark_row, finish, profile_row, queue, queue_benchmark
+from tests.support.page import ENVIRONMENT, benchmark_row, finish, profile_row, queue, queue_benchmark
 
 
 @pytest.mark.slow
@@ -45,6 +47,22 @@ def test_the_lines_have_the_results_that_the_list_shows(store: Store) -> None:
     lines = {line["run"]: line for line in csv.DictReader(io.StringIO(tables.to_csv(bulk.runs(store, Filter()))))}
     assert [lines[str(trained)][name] for name in ("train_loss", "clip_val_loss", "latency_ms")] == ["1.5", "1.75", ""]
     assert [lines[str(run_id)]["latency_ms"] for run_id in (timed, two)] == ["3.0", ""], "two models have no latency"
+
+
+@pytest.mark.slow
+def test_the_duration_includes_earlier_attempts_of_runs_that_continue(store: Store) -> None:
+    run_ids = [queue_benchmark(store, "a"), store.enqueue(TrainSpec()), queue(store, "resnet18")]
+    for run_id in run_ids:
+        attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
+        assert attempt
+        attempts.begin(store.database, attempt)
+        time.sleep(0.02)
+        attempts.close(store.database, attempt, Exit(code=-9), "error", "")
+        store.retry(run_id)
+        finish(store, run_id, [])
+    lines = {line["run"]: line for line in csv.DictReader(io.StringIO(tables.to_csv(bulk.runs(store, Filter()))))}
+    for run_id in run_ids:
+        assert float(lines[str(run_id)]["duration_s"]) == pytest.approx(store.run(run_id).seconds(), abs=1e-3)
 
 
 @pytest.mark.slow

@@ -161,6 +161,20 @@ def test_bars_of_fvcore_split_into_its_towers_and_what_is_outside_of_them() -> N
     assert [trace.name for trace in whole.data] == ["image"]
 
 
+def test_a_sweep_draws_models_of_one_name_in_two_libraries_apart() -> None:
+    rows = [
+        profile_row("resnet50", image_size=str(size), gmacs=gmacs + size / 100, library=library)
+        for library, gmacs in (("timm", 4.0), ("torchvision", 5.0))
+        for size in (64, 128)
+    ]
+    figure = profile.sweep(frames.profile([*rows, profile_row("resnet18", image_size="64")]), "image_size", "gmacs")
+    assert [(line.name, list(line.y)) for line in figure.data if "50" in line.name] == [
+        ("timm:resnet50", [4.64, 5.28]),
+        ("torchvision:resnet50", [5.64, 6.28]),
+    ]
+    assert "resnet18" in [line.name for line in figure.data]
+
+
 def test_image_sizes_of_equal_area_share_a_tick_that_names_both() -> None:
     def count(size: str, peak: float) -> ProfileRow:
         return profile_row("resnet18", image_size=size, inference_peak_mb=peak)

@@ -425,6 +425,18 @@ def test_the_catalogue_and_the_roofline_show_timings_of_plain_models_alone(
     assert by_model.settings(frame).nunique() == 2
 
 
+def test_a_row_kept_from_an_earlier_attempt_has_the_date_of_its_timing(store: Store) -> None:
+    rows = [benchmark_row("a", intensity=9.0, date="2026-11-01T10:00:00+00:00"), benchmark_row("b", intensity=9.0)]
+    run_id = queue_benchmark(store, "a", "b")
+    finish(store, run_id, list(rows))
+    run = store.run(run_id)
+    dates = [str(by_model.of_run(run, rows, row.name)["date"].item().date()) for row in rows]
+    assert dates == ["2026-11-01", "2026-11-20"]
+    assert rates.models(store)["date"].to_list() == dates
+    lines = stored.of_run(run, rows)
+    assert [date in source for source, date in zip(stored.table(lines)["measured"], dates, strict=True)] == [True] * 2
+
+
 def test_a_disturbed_timing_is_shown_only_without_another(store: Store) -> None:
     """The latest undisturbed one is the second. A first impression is not disturbed."""
     timed: tuple[tuple[float, tuple[Flag, ...]], ...] = (

@@ -17,6 +17,13 @@ def test_every_combination_is_a_spec_of_its_own() -> None:
     ]
 
 
+def test_values_of_many_digits_stay_apart() -> None:
+    specs = sweep.specs(TrainSpec(), sweep.parse("seed=20261127,20261128 wd=0,0.12345678,0.12345679"))
+    assert list(specs) == [
+        f"seed={seed} wd={wd}" for seed in (20261127, 20261128) for wd in (0, 0.12345678, 0.12345679)
+    ]
+
+
 def test_without_values_there_is_no_sweep_and_equal_values_are_one() -> None:
     assert sweep.specs(TrainSpec(), {}) == {}
     assert sweep.specs(TrainSpec(), {"lr": [], "wd": []}) == {}

@@ -5,6 +5,7 @@ import os
 import sqlite3
 import stat
 import subprocess
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -145,7 +146,8 @@ def test_a_backup_is_made_while_a_run_goes_on_and_is_restored(
         attempts.begin(store.database, attempt)
         under_way = attempts.current(store.database, waiting)
         backup = tmp_path / "backup.sqlite"
-        (tmp_path / f".backup.sqlite.{os.getpid()}.tmp").touch()  # as a killed backup leaves behind
+        hidden = f".backup.sqlite.{os.getpid()}.{threading.get_native_id()}.tmp"
+        (tmp_path / hidden).touch()  # as a killed backup leaves behind
         assert main(["store", "backup", str(backup)]) == 0
         assert "holds the database only" in capsys.readouterr().err
         assert main(["store", "backup", str(backup)]) == 2

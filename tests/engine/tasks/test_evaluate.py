@@ -192,6 +192,26 @@ def test_a_model_whose_features_are_not_finite_has_errors_and_no_accuracies(
         assert (found[task].acc1, found[task].image_to_text_r1) == (None, None)
 
 
+def test_classes_of_the_same_name_stay_apart(rows: Evaluate, tmp_path: Path) -> None:
+    """As ImageNet's two classes named sunglasses in open_clip."""
+    data = folder_of_classes(tmp_path / "data", "one", "two", "three")
+    with tarfile.open(data / "0.tar", "w") as tar:
+        for place, name in enumerate(("one", "two", "three")):
+            (data / f"{name}.cls").write_text(str(place))
+            tar.add(data / name / "0.png", f"{name}.png")
+            tar.add(data / f"{name}.cls", f"{name}.cls")
+    (data / "classnames.txt").write_text("lamp\nowl\nlamp\n")
+    (row,) = rows(tasks=("zeroshot",), samples=None, data=str(data / "0.tar"))
+    predictions = evaluation.read_predictions(tmp_path / "run" / row.predictions_file)
+    assert predictions["true"].to_list() == ["lamp (0)", "owl", "lamp (2)"]
+    assert predictions["right"].mean() == row.acc1
+    assert list(evaluation.read_confusion(tmp_path / "run" / row.confusion_file).columns) == [
+        "lamp (0)",
+        "owl",
+        "lamp (2)",
+    ]
+
+
 @pytest.mark.parametrize("layout", ["csv", "shards"])
 def test_images_of_several_classes_have_a_mean_average_precision(rows: Evaluate, tmp_path: Path, layout: str) -> None:
     """In a CSV, or as CLIP_benchmark writes them: a vector of zeros and ones beside each image."""

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from engine import atomic
 from engine.results import Event, Metric, Progress
@@ -89,6 +90,15 @@ def test_curves_are_carried_over_whole_or_not_at_all(
         logs.carry(folder, folder, 5, 1, validated=True)
     assert (folder / logs.HISTORY).read_text() == before
     assert not list(atomic.leftovers(folder))
+
+
+def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path: Path) -> None:
+    spec = tiny(tensorboard=True)
+    train(spec, tmp_path, steps=6)
+    (tmp_path / "checkpoints" / "latest.pt").unlink()  # as if killed: the newest checkpoint is that of step 4
+    assert losses(train(spec, tmp_path))
+    board = EventAccumulator(str(tmp_path / logs.TENSORBOARD)).Reload()
+    assert [event.step for event in board.Scalars("train/loss")] == list(range(1, 9))
 
 
 def test_a_resumed_training_tells_how_far_it_is_before_its_first_line_of_the_log(tmp_path: Path) -> None:

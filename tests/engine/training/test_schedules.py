@@ -10,6 +10,7 @@ from open_clip_train import scheduler
 from torch import nn
 
 from engine.specs import Refused
+from engine.specs.clip import warmup_steps
 from engine.specs.train import TrainSpec
 from engine.training import optimizers, precision
 from engine.training.optimizers import learning_rate
@@ -20,6 +21,14 @@ BASE, STEPS = 3e-4, 60
 
 def tower(**vision: Any) -> Any:
     return clip(vision=VISION | vision)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "steps", "expected"), [("7%", 100, 7), ("14%", 50, 7), ("0.1%", 1000, 1), ("7%", 101, 8), ("100%", 9, 8)]
+)
+def test_a_share_of_the_steps_is_exact(warmup: str, steps: int, expected: int) -> None:
+    """7 / 100 * 100 is 7.000000000000001 in floating point, whose ceiling is 8."""
+    assert warmup_steps(warmup, steps) == expected
 
 
 def theirs(kind: str, warmup: int, cooldown: int, power: float, end: float) -> Any:
