@@ -20,6 +20,8 @@ MOST_NAMES = 8
 FAINT = {"color": GREY, "symbol": "circle", "opacity": 0.45}
 """Marker of rows that have no colour of their own."""
 SMALLEST, LARGEST = 5, 22  # marker diameters in pixels
+DIAMETER = 6.0
+"""Diameter of all markers in pixels, without a size axis."""
 LETTER, LINE = 0.019, 0.07
 """Width of a letter of a label and height of a label, as shares of a phone's plot."""
 WIDE = {"legend": {"itemsizing": "constant"}, "margin": {"l": 70, "r": 8, "t": 8, "b": 44}}
@@ -53,7 +55,8 @@ def scatter(
     drawn = frame.dropna(subset=[x, y])
     drawn = drawn[((drawn[x] > 0) | (not log_x)) & ((drawn[y] > 0) | (not log_y))]
     across, up, hover = drawn[x].to_numpy(float), drawn[y].to_numpy(float), _hover_data(drawn, quantities)
-    diameters = _diameters(drawn[size]) if size else np.full(len(drawn), 6.0)
+    diameters = _diameters(drawn[size]) if size else np.full(len(drawn), DIAMETER)
+    selected = {"opacity": 1.0} | ({} if size else {"size": 2 * DIAMETER})  # with a size axis, the size has a meaning
     hollow = np.zeros(len(drawn), dtype=bool)
     if "flags" in drawn and {*MEASURED} & {*quantities}:
         hollow = drawn["flags"].to_numpy(object) != ""
@@ -69,6 +72,8 @@ def scatter(
             "customdata": hover[places],
             "hovertemplate": _hover_template(quantities, source, "provenance" in drawn),
             "marker": marker | _outline(marker, hollow[places]) | {"size": diameters[places]},
+            "selected": {"marker": selected},
+            "unselected": {"marker": {"opacity": 0.15}},
         }
         for label, members, marker in groups(drawn, colour, styles)
         # filled points first: the legend shows the symbol of the first

@@ -47,6 +47,10 @@ REACH = 3
 would squeeze all others into a point."""
 
 
+OUTLIER = 1.5
+"""Samples are drawn up to this many times the 95th percentile."""
+
+
 def labels(frame: pd.DataFrame) -> "pd.Series[str]":
     """Return a label for each row of a table: the model, and the columns of APART in which rows differ.
 
@@ -240,8 +244,12 @@ def raw(
 ) -> go.Figure:
     """Return every sample of a phase in the order taken, one panel per process.
 
+    Samples above OUTLIER times the 95th percentile of the slowest name are drawn there as triangles: a few long pauses
+    would squeeze all others into a line.
     samples: from timings.samples.read, of one mode. column: its column with the names.
     """
+    limit = OUTLIER * samples.groupby(column)[phase].quantile(0.95).max()
+    outliers = bool((samples[phase] > limit).any())
     processes = sorted(samples["process"].unique())
     titles = [f"Process {process}" for process in processes]
     figure = make_subplots(
@@ -250,16 +258,21 @@ def raw(
     for panel, process in enumerate(processes, start=1):
         for name, (colour, symbol) in family_styles(names).items():
             rows = samples[(samples["process"] == process) & (samples[column] == name)]
+            rows = rows.sort_values(phase)  # the legend shows the symbol of the first point
             figure.add_scatter(
                 x=rows["round"],
-                y=rows[phase],
+                y=rows[phase].clip(upper=limit),
+                customdata=rows[[phase]],
                 mode="markers",
                 name=text(name),
                 legendgroup=name,
                 showlegend=panel == 1,
-                marker={"size": 5, "color": colour, "symbol": symbol, "opacity": 0.7},
+                marker={
+                    **{"size": 5, "color": colour, "opacity": 0.7},
+                    "symbol": np.where(rows[phase] > limit, "triangle-up-open", symbol),
+                },
                 hovertemplate=(
-                    f"{text(name)}, process {process}, round %{{x}}<br>%{{y:,.3~r}} ms per call"
+                    f"{text(name)}, process {process}, round %{{x}}<br>%{{customdata[0]:,.3~r}} ms per call"
                     f"<br>{text(source)}<extra></extra>"
                 ),
                 row=1,
@@ -268,7 +281,8 @@ def raw(
     figure.update_layout(height=360, margin=MARGIN | {"t": 48}, legend=LEGEND | {"y": 1.1}, uirevision="raw")
     few = samples["round"].max() <= FEW_ROUNDS  # plotly would put ticks at half rounds
     figure.update_xaxes(title_text="Round", **({"dtick": 1} if few else {}))
-    figure.update_yaxes(title_text="Time per call (ms)", col=1, tickformat=",~g")
+    unit = f"ms, △ above {digits(limit)}" if outliers else "ms"
+    figure.update_yaxes(title_text=f"Time per call ({unit})", col=1, tickformat=",~g")
     figure.update_annotations(font_size=12)
     return figure
 

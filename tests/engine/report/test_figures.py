@@ -70,6 +70,9 @@ def test_few_families_have_a_colour_and_the_rest_is_one_grey_group() -> None:
 def test_size_and_colour_follow_a_third_and_fourth_figure() -> None:
     frame = table(gmacs=[1.0, 2.0, 4.0], mparams=[1.0, 2.0, 4.0], macts=[1.0, 10.0, 100.0])
     (trace,) = scatter.scatter(frame, "gmacs", "mparams", styles={}, size="macts", colour="macts").data
+    assert trace.selected.marker.size is None, "the size of a selected point keeps its meaning"
+    (plain,) = scatter.scatter(frame, "gmacs", "mparams", styles={}).data
+    assert plain.selected.marker.size > max(plain.marker.size)
     assert list(trace.marker.size) == pytest.approx(
         [scatter.SMALLEST, scatter.SMALLEST + (scatter.LARGEST - scatter.SMALLEST) * 0.5**0.5, scatter.LARGEST]
     )

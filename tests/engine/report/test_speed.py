@@ -184,6 +184,20 @@ def test_samples_are_read_and_compared_as_a_task_compares_them(tmp_path: Path) -
     assert figure.layout.xaxis.dtick is None
     single = speed.raw(frame[frame["round"] == 0], ["eager", "compile"])
     assert single.layout.xaxis.dtick == 1  # no tick at round 0.5
+    assert figure.layout.yaxis.title.text == "Time per call (ms)"
+
+
+def test_a_long_pause_does_not_squeeze_the_other_samples(tmp_path: Path) -> None:
+    row = benchmark_row("m")
+    write_samples(tmp_path, row, eager=[[900.0, *[10.0] * 39], [10.0] * 40])
+    frame = samples.read(tmp_path, row)
+    assert frame is not None
+    figure = speed.raw(frame, ["eager"])
+    assert max(max(trace.y) for trace in figure.data) == 15.0
+    assert figure.layout.yaxis.title.text == "Time per call (ms, △ above 15)"
+    (pause,) = [place for place, symbol in enumerate(figure.data[0].marker.symbol) if symbol == "triangle-up-open"]
+    assert (figure.data[0].x[pause], figure.data[0].customdata[pause][0]) == (0, 900.0)
+    assert figure.data[0].marker.symbol[0] != "triangle-up-open", "the legend shows the first symbol"
 
 
 def test_phases_add_up_and_absent_files_and_those_elsewhere_are_not_read(tmp_path: Path) -> None:
