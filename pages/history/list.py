@@ -122,7 +122,7 @@ def _table(runs: list[Run]) -> list[int]:
     if key("table") not in st.session_state or rerun.is_history_navigation():
         st.session_state[SELECTED] = comparison_link.parameter_values(SELECTED)
     selected = st.session_state[SELECTED]  # not from the address, which may be older than the last click
-    options: dict[str, Any] = {"help": "Open this run.", "pinned": True, "width": 60, "type": "tertiary"}
+    options: dict[str, Any] = {"help": "Open this run.", "pinned": True, "width": 70, "type": "secondary"}
     number = st.column_config.ButtonColumn("Run", key=key("open"), **options)
     return [
         int(run)
