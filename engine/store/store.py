@@ -134,13 +134,6 @@ class Store:
         counted = select(run_tags.c.tag, func.count().label("runs")).group_by(run_tags.c.tag)
         return {row.tag: row.runs for row in self.database.rows(counted.order_by(run_tags.c.tag))}
 
-    def set_tags(self, run_id: int, tags: Iterable[str]) -> None:
-        """Replace the tags of a run. Errors: LookupError, Refused."""
-        self.check_owner(run_id)
-        stored = [tag(text) for text in tags]
-        with self.database.write() as connection:
-            _replace_tags(connection, run_id, stored)
-
     def change_tags(self, run_ids: Iterable[int], *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
         """Add and remove tags of several runs, all or none. Errors: LookupError, Refused."""
         run_ids = list(run_ids)

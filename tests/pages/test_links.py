@@ -282,7 +282,7 @@ def test_a_name_is_no_format_string(store: Store) -> None:
     for _ in range(2):
         run_id = store.enqueue(BenchmarkSpec(models=("resnet18",)), name=name)
         store.set_notes(run_id, name)
-        store.set_tags(run_id, ["{0.__class__}%s"])
+        store.change_tags([run_id], add=["{0.__class__}%s"])
         finish(store, run_id, [benchmark_row("resnet18")])
     for page, query in (("run/page.py", {"run": "1"}), ("compare/page.py", {"compare_runs": "1,2"})):
         app = open_page(page, **query)

@@ -501,7 +501,7 @@ def test_a_cancelled_timing_offers_to_run_the_rest(store: Store, rows: list[Row]
 @pytest.mark.slow
 def test_tags_and_notes_are_kept_as_they_are_typed(store: Store) -> None:
     other, run_id = bring_to(store, State.FINISHED), bring_to(store, State.FINISHED)
-    store.set_tags(other, ["baseline"])
+    store.change_tags([other], add=["baseline"])
     app = open_page(ONE, run=str(run_id))
     tags = app.multiselect(key=f"run_tags_{run_id}")
     assert tags.options == ["baseline"]
@@ -520,7 +520,7 @@ def test_tags_and_notes_are_kept_as_they_are_typed(store: Store) -> None:
 @pytest.mark.slow
 def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> None:
     failed, tagged = bring_to(store, State.FAILED), bring_to(store, State.FINISHED, device="cpu")
-    store.set_tags(tagged, ["paper"])
+    store.change_tags([tagged], add=["paper"])
     other = queue(store, "vit_tiny")
     assert listed(open_page(LIST)) == [other, tagged, failed]
     with store.database.write() as connection:
@@ -577,7 +577,7 @@ def test_the_list_shows_the_columns_that_a_run_on_the_page_has_a_value_for(store
     finish(store, trained, [train_row(1, zeroshot_top1=None), train_row(2, zeroshot_top1=None)])
     finish(store, timed, [benchmark_row("a", flags=("unstable",))])
     finish(store, two, [benchmark_row("a"), benchmark_row("b")])
-    store.set_tags(trained, ["paper"])
+    store.change_tags([trained], add=["paper"])
     app = open_page(LIST)
     results = ["latency_ms", "flags", "clip_val_loss", "train_loss"]
     assert columns(app) == ["state", *request, *results, "tags", *always]
@@ -651,7 +651,7 @@ def test_chosen_runs_are_deleted_but_none_that_still_runs(store: Store) -> None:
 @pytest.mark.slow
 def test_chosen_runs_are_tagged_and_tried_again(store: Store) -> None:
     ended, failed = bring_to(store, State.FINISHED), bring_to(store, State.FAILED)
-    store.set_tags(ended, ["old"])
+    store.change_tags([ended], add=["old"])
     app = open_page(LIST)
     tick(app, ended, failed)
     app.multiselect(key="runs_tag_add").set_value(["old"])

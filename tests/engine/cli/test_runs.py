@@ -138,7 +138,7 @@ def test_old_runs_are_pruned_unless_they_are_tagged_or_noted(
     old, tagged, noted, young, waiting = (queue(store, "resnet18", device="cpu") for _ in range(5))
     for run_id in (old, tagged, noted, young):
         store.request_cancel(run_id)
-    store.set_tags(tagged, ["paper"])
+    store.change_tags([tagged], add=["paper"])
     store.set_notes(noted, "see the paper")
     with store.database.write() as connection:
         connection.execute(update(runs).where(runs.c.id != young).values(ended_at=runs.c.ended_at - 8 * 86_400))

@@ -20,7 +20,7 @@ from tests.support.page import ENVIRONMENT, benchmark_row, finish, profile_row, 
 def test_the_list_of_runs_is_a_line_each(store: Store) -> None:
     first, second = queue(store, "resnet18"), queue(store, "resnet50", device="cpu")
     finish(store, first, [profile_row("resnet18")])
-    store.set_tags(first, ["b", "a"])
+    store.change_tags([first], add=["b", "a"])
     store.set_notes(first, '=cmd|" /C calc"!A0\nsecond line, "quoted"')
     text = tables.to_csv(bulk.runs(store, Filter(order="oldest")))
     done, waiting = csv.DictReader(io.StringIO(text))

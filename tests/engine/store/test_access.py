@@ -57,7 +57,7 @@ ACTIONS: dict[str, Callable[[Store, int], object]] = {
     "cancel": Store.request_cancel,
     "delete": Store.delete,
     "retry": Store.retry,
-    "tag": lambda store, run: store.set_tags(run, ["mine"]),
+    "tag": lambda store, run: store.change_tags([run], add=["mine"]),
     "tag several": lambda store, run: store.change_tags(iter([run]), add=["mine"]),
     "annotate": lambda store, run: store.set_notes(run, "mine"),
 }

@@ -98,7 +98,7 @@ def test_tags_and_notes_travel_too_and_are_left_out_where_there_are_none(
 ) -> None:
     with zipfile.ZipFile(exported) as old:
         assert not {"notes", "tags"} & set(json.loads(old.read("run.json"))), "so that older versions take it"
-    store.set_tags(run_id, ["b", "a"])
+    store.change_tags([run_id], add=["b", "a"])
     store.set_notes(run_id, "As the paper has it.")
     exported.write_bytes(bundle.export_bundle(store, settings, run_id))
     elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})

@@ -56,7 +56,7 @@ def filled(store: Store) -> Store:
     for name in ODD:
         run_id = store.enqueue(ProfileSpec(models=("timm:a_b%c", "Ünique*")), name=name)
         store.request_cancel(run_id)
-        store.set_tags(run_id, ["odd", name.replace(",", "")])
+        store.change_tags([run_id], add=["odd", name.replace(",", "")])
         store.set_notes(run_id, f"Notes of {name.upper()}")
     store.enqueue(ProfileSpec(models=("resnet_17",)))
     return store
@@ -168,7 +168,7 @@ def test_tags_are_given_and_taken_at_all_runs_or_none(store: Store) -> None:
     assert store.run(one).tags == ("b", "to keep")
     for bad in ("", "a,b", "x" * 41, "a\0b"):
         with pytest.raises(Refused, match="1 to 40 characters and no comma"):
-            store.set_tags(one, [bad])
+            store.change_tags([one], add=[bad])
     with pytest.raises(Refused, match="at most 20 tags, and run 1 would have 22"):
         store.change_tags([one], add=[str(number) for number in range(20)])
     with pytest.raises(Refused, match="at most 10,000 characters"):
