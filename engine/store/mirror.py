@@ -221,8 +221,7 @@ class _Place:
     def look(self, latest: int) -> Index | None:
         """Return the latest snapshot, unless the files here are the originals.
 
-        Deletes local checkpoints that the snapshot replaces, and local files that it no longer has.
-        latest: number of the latest attempt.
+        Deletes local checkpoints that it replaces, and local files that it lacks. latest: number of the latest attempt.
         """
         known = self.read()
         if not latest or (known and known.attempt == latest and known.exit is not None):

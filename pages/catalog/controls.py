@@ -61,6 +61,15 @@ def reset() -> None:
     st.session_state["catalog_families"] = st.session_state["catalog_sizes"] = st.session_state["catalog_sort"] = []
 
 
+def draw_untimed(frame: pd.DataFrame, filters: Filters) -> None:
+    """If a limit is on a speed that no row has, say how to get it and draw a button that clears these limits."""
+    names = [name for name in filters.limits if (column := name[4:]) in MEASURED and frame[column].isna().all()]
+    if names:
+        st.caption("To filter by speed, calibrate this machine or choose a device to estimate it on, in the sidebar.")
+        limits = {f"catalog_{name}": None for name in names}
+        st.button("Remove limits on speed", key="catalog_no_speed", on_click=st.session_state.update, args=(limits,))
+
+
 def search_for(text: str) -> None:
     """Replace the search."""
     st.session_state["catalog_search"] = text

@@ -78,6 +78,7 @@ if selected.empty:
                 st.button(name, key=f"catalog_near_{name}", on_click=controls.search_for, args=(name,))
     for limit in choose.alone(frame, filters.limits):
         st.caption(plain(limit))
+    controls.draw_untimed(frame, filters)
     st.button("Reset filters", key="catalog_show_all", on_click=controls.reset)
     raise PageEnd
 

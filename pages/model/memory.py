@@ -11,6 +11,7 @@ from pages.model import history
 from pages.model.history import runs_table
 from pages.shared import backend, table
 from pages.shared.chart.chart import chart
+from pages.shared.form.spec_form import BIND
 from pages.shared.table import results_table
 from pages.shared.text import plain, size
 
@@ -26,13 +27,18 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
         st.caption("This model could not be counted, so its memory cannot be estimated.")
         return
     with st.container(horizontal=True):
-        mode = st.segmented_control("Mode", list(memory.WAYS), default="inference", required=True, key="model_way")
-        image_size = st.selectbox("Image size (px)", list(counted["image_size"]), key="model_memory_size", width=160)
+        mode = st.segmented_control(
+            "Mode", list(memory.WAYS), default="inference", required=True, key="model_way", bind=BIND
+        )
+        image_size = st.selectbox(
+            "Image size (px)", list(counted["image_size"]), key="model_memory_size", bind=BIND, width=160
+        )
         other_gb = st.number_input(
             "Other device (GB)",
             0.1,
             value=None,
             key="model_memory_gb",
+            bind=BIND,
             width=160,
             placeholder="none",
             help=OTHER_GB_HELP,
@@ -72,10 +78,13 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
     else:
         st.caption("No timing on this machine has measured the peak memory of this model in this mode.")
     with st.container(horizontal=True):
+        what = {"model": name, "image_size": image_size, "mode": mode}
+        stem = f"{name.model}-{image_size}-{mode.replace(', ', '-')}"
         in_gb = estimated.rename(columns={precision: f"{precision}_gb" for precision in memory.PRECISIONS})
-        table.download_table(lambda: in_gb, f"{name.model}-memory", key="model_memory_file", label="estimates")
+        in_gb = pd.DataFrame(what, index=in_gb.index).join(in_gb)
+        table.download_table(lambda: in_gb, f"{stem}-memory", key="model_memory_file", label="estimates")
         if len(peaks):
-            table.download_table(lambda: peaks, f"{name.model}-peaks", key="model_peaks_file", label="peaks")
+            table.download_table(lambda: peaks, f"{stem}-peaks", key="model_peaks_file", label="peaks")
 
 
 def _available_gb() -> dict[str, float]:

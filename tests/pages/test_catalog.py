@@ -249,6 +249,10 @@ def test_a_limit_on_latency_without_timings_says_that_nothing_is_timed(store: St
     assert not app.exception
     assert f"No row has a value for {LATENCY}: no model is timed in the chosen timing setting." in plainly(app)
     assert "With only the limit" not in plainly(app)
+    assert "To filter by speed, calibrate this machine or choose a device" in plainly(app)
+    app.button(key="catalog_no_speed").click().run()
+    assert len(set(models(app))) == 7
+    assert app.number_input(key="catalog_max_latency_ms").value is None
 
 
 @pytest.mark.slow
