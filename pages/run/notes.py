@@ -27,6 +27,7 @@ def draw(run_id: int) -> None:
         key=f"run_tags_{run.id}",
         accept_new_options=True,
         max_selections=MOST_TAGS,
+        select_all=False,
         placeholder="Type or choose",
         on_change=_save,
         args=("tags", run.id),

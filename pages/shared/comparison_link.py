@@ -61,6 +61,7 @@ def _field(label: str, parameter: str, options: Iterable[str], chosen: list[str]
         list(dict.fromkeys([*chosen, *options])),
         key=key,
         max_selections=MOST,
+        select_all=False,  # Enter would select all matches of the typed text
         on_change=update_address,
         **more,
     )

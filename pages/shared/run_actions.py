@@ -232,7 +232,12 @@ def retry(run_ids: Sequence[int]) -> None:
 def _tag(runs: Sequence[Run]) -> None:
     """Draw the fields that add tags to the runs and remove tags from them."""
     options: dict[str, Any] = dict(
-        key="runs_tag_add", accept_new_options=True, max_selections=MOST_TAGS, placeholder="Type or choose", width=220
+        key="runs_tag_add",
+        accept_new_options=True,
+        max_selections=MOST_TAGS,
+        placeholder="Type or choose",
+        width=220,
+        select_all=False,
     )
     add = st.multiselect("Add", list(backend.store().tags()), **options)
     existing = sorted({tag for run in runs for tag in run.tags})

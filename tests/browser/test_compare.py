@@ -1,5 +1,6 @@
 """The compare page in a browser: what is chosen stands in the address, and the address alone shows the same."""
 
+import re
 import time
 from pathlib import Path
 
@@ -47,3 +48,10 @@ def test_a_link_shows_another_reader_the_same(browser: Browser, page: Page, tmp_
             fresh.wait_for_timeout(200)  # both are drawn piece by piece
         assert shown == chosen
         fresh.context.close()
+
+        page.goto(f"{server.url}/compare?compare_models=timm:resnet50")
+        field = page.get_by_role("combobox", name=re.compile("^Models"))
+        field.fill("timm:resnet18")  # which begins other names too
+        expect(page.get_by_role("option", name="timm:resnet18", exact=True)).to_be_visible()
+        field.press("Enter")
+        expect(page).to_have_url(re.compile(r"compare_models=timm(%3A|:)resnet50(%2C|,)timm(%3A|:)resnet18$"))

@@ -135,7 +135,8 @@ def _words(
     if allowed and pills:
         return st.pills(label, allowed, default=list(default), selection_mode="multi", wrap=True, **shared)
     options = list(allowed or dict.fromkeys([*default, *(choices or ()), *st.session_state.get(shared["key"], [])]))
-    return st.multiselect(label, options, default=list(default), accept_new_options=allowed is None, **shared)
+    typed: dict[str, Any] = {"accept_new_options": allowed is None, "select_all": False}
+    return st.multiselect(label, options, default=list(default), **typed, **shared)
 
 
 def _number(
