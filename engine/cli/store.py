@@ -8,10 +8,13 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
-from engine.cli.here import EndedBadly, command, refuse_open
+from engine.cli.here import EndedBadly, command, refuse_open, store_here
 from engine.cli.output import note
 from engine.settings import Settings
-from engine.words import plural
+from engine.words import plural, shortened
+
+MOST_NAMED = 20
+"""Name at most this many waiting runs."""
 
 
 class Copy(BaseModel):
@@ -64,6 +67,14 @@ class RestoreBackup(BaseModel):
         from engine.store import transfer
 
         _show(transfer.restore_backup(Settings(), self.file))
+        with store_here() as store:
+            waiting = store.queue_order()
+        if waiting:
+            note(
+                f"{plural(len(waiting), 'run')} will start with the app or the next submission: "
+                f"{shortened([str(run_id) for run_id in waiting], MOST_NAMED)}. If the original store is still in use, "
+                "both do them, at the same time. `python -m engine runs cancel ID` cancels a run in this store only"
+            )
 
 
 class Store(BaseModel):

@@ -41,7 +41,7 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
     files = RunFiles(settings.runs_dir, attempt.run_id)
     files.prepare()
     process = Identity.mine()
-    Processes(process, process, group=False).write(files.process(attempt.number))
+    Processes(process, process, group=False, folder=files.folder_id).write(files.process(attempt.number))
     stop = Stop()
     code: int | None = None
     try:

@@ -51,23 +51,43 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def runs_this_code(lease: Lease | None, code: str) -> bool:
+def runs_this_code(settings: Settings, lease: Lease | None, code: str) -> bool:
     """Return whether a live scheduler with this code fingerprint holds the lease."""
-    return lease is not None and lease.fingerprint == code and _held(lease)
+    return lease is not None and lease.fingerprint == code and _held(settings, lease)
 
 
-def _held(lease: Lease | None) -> bool:
+def _held(settings: Settings, lease: Lease | None) -> bool:
     """Return whether the lease has not expired and its holder lives."""
-    return bool(lease and not lease.expired and _holder(lease))
+    return bool(lease and not lease.expired and _holder(settings, lease))
 
 
-def _holder(lease: Lease) -> Identity | None:
-    """Return the live process that holds a lease; None if it is dead, or if a damaged store no longer names it."""
+def _holder(settings: Settings, lease: Lease) -> Identity | None:
+    """Return the live process that holds a lease; None if it is dead, or if a damaged store no longer names it.
+
+    None too if the lease was copied with its SQLite file: its holder then serves another runs folder.
+    """
     try:
         holder = Identity.read(lease.holder)
     except (ValueError, TypeError):
         return None
-    return holder if holder.alive() else None
+    if not holder.alive() or (not settings.database_url and _serves(settings, holder.pid) is False):
+        return None
+    return holder
+
+
+def _serves(settings: Settings, pid: int) -> bool | None:
+    """Return whether a scheduler has the runs folder of these settings; None if that cannot be known.
+
+    None too for a process that is no scheduler.
+    """
+    try:
+        process = psutil.Process(pid)
+        if process.cmdline()[-3:] != ["-m", "engine", "scheduler"]:
+            return None
+        folder = process.environ().get("VITALS_RUNS_DIR")
+        return Path(process.cwd(), folder).samefile(settings.runs_dir) if folder else None
+    except (psutil.Error, OSError):  # it has ended, belongs to another user, or its folder was renamed
+        return None
 
 
 def ensure_scheduler(settings: Settings, store: Store | None = None) -> None:
@@ -78,7 +98,7 @@ def ensure_scheduler(settings: Settings, store: Store | None = None) -> None:
     code = fingerprint()
     with nullcontext(store) if store else closing(open_store(settings)) as opened:
         lease = leases.read(opened.database, lease_name(settings))
-        if runs_this_code(lease, code):
+        if runs_this_code(settings, lease, code):
             nudge(settings.runs_dir)
         else:
             start_scheduler(settings, opened, code, lease)
@@ -93,7 +113,7 @@ def start_scheduler(settings: Settings, store: Store, code: str, seen: Lease | N
     rotate(log)
     process = start_engine(settings, "scheduler", log=log)
     # on Windows, the process of a virtual environment's Python is only the parent of the scheduler
-    if sys.platform != "win32" and not _held(seen):
+    if sys.platform != "win32" and not _held(settings, seen):
         with suppress(Unavailable, ProcessLookupError):
             holder = str(Identity.of(process.pid))
             leases.take(store.database, lease_name(settings), holder, code, settings.lease_s, seen)
@@ -110,7 +130,7 @@ def stop_scheduler(settings: Settings) -> bool:
     """End the scheduler and its warm process; return False when there was none. Active runs continue to their end."""
     try:
         lease = _lease(settings)
-        holder = _holder(lease) if lease else None
+        holder = _holder(settings, lease) if lease else None
         schedulers = [holder] if holder else []
     except Unavailable:
         schedulers = _schedulers(settings)
@@ -165,7 +185,7 @@ def look_at_health(settings: Settings) -> Health:
         return Health(status="unavailable", store=error.cause, scheduler="unknown")
     finally:
         database.close()
-    working = _held(lease)
+    working = _held(settings, lease)
     scheduler = (
         "working"
         if working
@@ -197,13 +217,10 @@ def _lease(settings: Settings) -> Lease | None:
 def _schedulers(settings: Settings) -> list[Identity]:
     """Return the scheduler processes of these settings, for a damaged store that cannot name the lease's holder."""
     schedulers = []
-    # attributes are None for processes that we may not inspect
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        command, variables = process.info["cmdline"] or [], process.info["environ"] or {}
-        same_store = variables.get("VITALS_RUNS_DIR") == str(settings.runs_dir)
-        if same_store and command[-3:] == ["-m", "engine", "scheduler"]:
+    for pid in psutil.pids():
+        if _serves(settings, pid):
             with suppress(ProcessLookupError):  # it has ended since
-                schedulers.append(Identity.of(process.pid))
+                schedulers.append(Identity.of(pid))
     return schedulers
 
 

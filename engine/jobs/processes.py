@@ -70,6 +70,8 @@ class Processes:
     worker: Identity
     group: bool
     """True if the worker leads its own process group; a worker in a user's terminal does not."""
+    folder: str = ""
+    """`RunFiles.folder_id` of the run's folder; empty in records of earlier versions."""
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
@@ -78,7 +80,8 @@ class Processes:
         if record is None:
             return None
         try:
-            return cls(Identity(**record["supervisor"]), Identity(**record["worker"]), record["group"])
+            processes = Identity(**record["supervisor"]), Identity(**record["worker"])
+            return cls(*processes, group=record["group"], folder=record.get("folder", ""))
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path.name} does not hold the processes of an attempt: {error!r}") from error
 

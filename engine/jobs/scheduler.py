@@ -58,7 +58,7 @@ def _take_lease(store: Store, settings: Settings, name: str, holder: str, code: 
     """Take the lease, which the process that started this one may have taken for it. Return False if another has it."""
     for _ in range(2):  # again, because that process may take it between our read and our write
         lease = leases.read(store.database, name)
-        if runs_this_code(lease, code) and lease and lease.holder != holder:
+        if runs_this_code(settings, lease, code) and lease and lease.holder != holder:
             return False
         if leases.take(store.database, name, holder, code, settings.lease_s, lease):
             return True
@@ -208,7 +208,9 @@ class Scheduler:
             self._close(attempt, end)
         elif not executor.alive(attempt):
             if silence > lease_s:
-                self._close(attempt, Exit(note="its process never started"))
+                began = attempt.begun_at is not None  # the record of its processes is lost, or was copied here
+                note = "none of its processes is known here" if began else "its process never started"
+                self._close(attempt, Exit(note=note))
         elif attempt.cancel_requested:
             self._cancel(attempt, executor)
         elif attempt.begun_at is not None and silence > lease_s:

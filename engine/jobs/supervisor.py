@@ -133,7 +133,8 @@ def supervise(
         _become_worker(output_writer, start_reader, work)
     os.close(output_writer)
     os.close(start_reader)
-    Processes(Identity.mine(), Identity.of(pid), group=True).write(files.process(attempt.number))
+    processes = Processes(Identity.mine(), Identity.of(pid), group=True, folder=files.folder_id)
+    processes.write(files.process(attempt.number))
     os.write(start_writer, b"!")  # only now: a worker must be on record before it works
     with closing(BoundedLog(files, int(settings.log_limit_mb * 1e6))) as output:
         if copies:

@@ -82,10 +82,7 @@ def main(settings: Settings, run_id: int) -> None:
         raise Refused(f"run {run_id} has no attempt under way; the scheduler makes one when its turn comes")
     files = RunFiles(settings.runs_dir, run_id)
     if mirrored and NODE in attempt.host:  # this node has its own runs folder, so the run's folder is made here
-        if attempt.number == 1:
-            files.prepare()
-        else:
-            files.dir.mkdir(parents=True, exist_ok=True)
+        files.prepare(attempt.number)
     copies = Copies(settings, mirrored, attempt) if mirrored else None
     supervise(files, attempt, settings, lambda: work(settings, attempt), copies)
 

@@ -44,11 +44,23 @@ class RunFiles:
         """Return the file with the pids and start times of an attempt's processes."""
         return self.dir / ("process.json" if attempt == 1 else f"process-{attempt}.json")
 
-    def prepare(self) -> None:
-        """Make an empty folder for a new run. A folder left by an earlier store is renamed."""
-        if self.dir.exists():
+    @property
+    def folder_id(self) -> str:
+        """Return an id that the folder keeps when it is renamed, and that a copy of it does not have."""
+        status = self.dir.stat()
+        return f"{status.st_dev}:{status.st_ino}"
+
+    def prepare(self, attempt: int = 1) -> None:
+        """Make the folder ready for a new attempt. A new run gets an empty one; that of an earlier store is renamed.
+
+        A folder may also be a copy from another store, whose later attempts are no attempts of this one: their records
+        are deleted.
+        """
+        if attempt == 1 and self.dir.exists():
             self.dir.rename(self.dir.with_name(f"{self.run_id}.before-{time.time_ns()}"))
-        self.dir.mkdir(parents=True)
+        self.dir.mkdir(parents=True, exist_ok=True)  # an earlier attempt may have died before it made the folder
+        for record in (self.process(attempt), self.exit(attempt)):
+            record.unlink(missing_ok=True)
 
     def log_tail(self, lines: int) -> str:
         """Return the last lines of the log. Bytes that are not UTF-8 become replacement characters."""

@@ -19,13 +19,17 @@ from engine.atomic import rename, temporary
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.store import migrations
+from engine.store.attempts import close, open_attempts
 from engine.store.database import Database, Unavailable
+from engine.store.model import Cause, Exit
 from engine.store.tables import attempts, changes, leases, metadata
 
 BATCH = 1000
 """Rows read and written at once, which limits memory use."""
 TABLES = tuple(metadata.sorted_tables)
 """All tables, each after the tables that it refers to."""
+RESTORED = "it was active when the backup was made, and a restored store cannot continue it"
+"""Why a restored store closes the open attempts: their processes belong to the original."""
 Counts = dict[str, int]
 """Rows by table."""
 
@@ -73,6 +77,7 @@ def back_up(settings: Settings, path: Path) -> Counts:
 def restore_backup(settings: Settings, path: Path) -> Counts:
     """Copy a backup into the store of these settings, which must be empty. A backup of an earlier version is migrated.
 
+    The runs that were active are lost to the new store: they are queued again, cancelled or failed.
     Errors: Refused, also when the file is not a store; Unavailable.
     """
     if not path.is_file():
@@ -85,9 +90,18 @@ def restore_backup(settings: Settings, path: Path) -> Counts:
             source = _open_existing(opened, f"sqlite:///{copy_file}")
         except Unavailable as error:
             raise Refused(f"{path} cannot be restored: {error.cause}. Name a file that `store backup` wrote") from error
+        _let_go(source)
         target = opened.enter_context(closing(Database(settings.store_url)))
         with source.read() as reading:
             return _copy(source, reading, target)
+
+
+def _let_go(database: Database) -> None:
+    """Close the open attempts and delete the leases: their processes belong to the original, which may still go on."""
+    for attempt in open_attempts(database):
+        close(database, attempt, Exit(note=RESTORED), Cause.KILLED, RESTORED)
+    with database.write() as connection:
+        connection.execute(delete(leases))
 
 
 def _open_target(url: str) -> Database:

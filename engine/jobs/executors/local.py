@@ -32,11 +32,7 @@ class Executor:
 
     def start(self, attempt: Attempt) -> None:
         """Start an attempt from the warm process if there is one, else from a new interpreter. Return at once."""
-        files = self._files(attempt)
-        if attempt.number == 1:
-            files.prepare()
-        else:
-            files.dir.mkdir(parents=True, exist_ok=True)  # the first attempt may have died before it made the folder
+        self._files(attempt).prepare(attempt.number)
         if self._warm.ask(attempt.run_id):
             self._requested[attempt.token] = attempt, time.monotonic()
         else:
@@ -100,4 +96,10 @@ class Executor:
         return RunFiles(self._settings.runs_dir, attempt.run_id)
 
     def _processes(self, attempt: Attempt) -> Processes | None:
-        return Processes.read(self._files(attempt).process(attempt.number))
+        """Return an attempt's processes; None without a record, or if the record was copied with its folder.
+
+        The processes in a copied record belong to the original's scheduler.
+        """
+        files = self._files(attempt)
+        found = Processes.read(files.process(attempt.number))
+        return found if found and found.folder in ("", files.folder_id) else None

@@ -156,10 +156,10 @@ class Executor:
     def start(self, attempt: Attempt) -> None:
         """Submit the attempt's worker to its node. If that fails, the attempt has no job, and `alive` returns False."""
         files = self._files(attempt)
-        if attempt.number == 1 and not self._settings.artifacts_url:
-            files.prepare()
-        else:
+        if self._settings.artifacts_url:
             files.dir.mkdir(parents=True, exist_ok=True)
+        else:
+            files.prepare(attempt.number)
         places = queue.places_of(self._store.database, attempt)
         nodes = {host: node for host, node in (self._nodes or {}).items() if host in places and node.alive}
         if self._client is None or nodes.keys() != places.keys():

@@ -17,8 +17,8 @@ from engine.__main__ import main
 from engine.jobs.hosts import this_host
 from engine.jobs.lifecycle import processes_with
 from engine.settings import Settings
-from engine.specs import ProfileSpec, Refused
-from engine.store import Exit, Store, Unavailable, attempts, leases, open_store, queue, transfer
+from engine.specs import EvaluateSpec, ProfileSpec, Refused
+from engine.store import Exit, State, Store, Unavailable, attempts, leases, open_store, queue, transfer
 from engine.store.tables import metrics
 from tests.support.page import finish, profile_row
 from tests.support.store import fill
@@ -135,16 +135,21 @@ def test_a_value_that_the_other_database_does_not_take_is_named(
 
 
 def test_a_backup_is_made_while_a_run_goes_on_and_is_restored(
-    settings: Settings, database_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    settings: Settings,
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     settings = at(settings, database_url)
     with closing(open_store(settings)) as store:
         fill(store, 5, 4)
-        waiting = store.enqueue(SPEC)
-        attempt = queue.claim(store.database, this_host())
-        assert attempt is not None
-        attempts.begin(store.database, attempt)
-        under_way = attempts.current(store.database, waiting)
+        tried_once, tried_again = store.enqueue(SPEC), store.enqueue(EvaluateSpec(device="cuda:0"))
+        for _ in range(2):
+            attempt = queue.claim(store.database, this_host())
+            assert attempt is not None
+            attempts.begin(store.database, attempt)
+        assert leases.take(store.database, "local@here", "{}", "", 60, None)
         backup = tmp_path / "backup.sqlite"
         hidden = f".backup.sqlite.{os.getpid()}.{threading.get_native_id()}.tmp"
         (tmp_path / hidden).touch()  # as a killed backup leaves behind
@@ -154,16 +159,25 @@ def test_a_backup_is_made_while_a_run_goes_on_and_is_restored(
         assert "exists: name a file that does not exist yet" in capsys.readouterr().err
         assert main(["store", "restore", str(backup)]) == 2
         assert "is not empty" in capsys.readouterr().err
-        expected = store.run(waiting), [store.rows(run_id) for run_id in range(1, 6)]
-        attempts.close(store.database, attempt, Exit(1), "error", "")
+        expected = [(store.run(run_id), store.rows(run_id)) for run_id in range(1, 6)]
+        leases.release(store.database, "local@here", "{}")
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"backup.sqlite"}
     content = backup.read_bytes()
     empty = settings.model_copy(update={"runs_dir": tmp_path / "fresh", "database_url": ""})
-    assert transfer.restore_backup(empty, backup)["runs"] == 6
+    monkeypatch.setenv("VITALS_RUNS_DIR", str(empty.runs_dir))
+    monkeypatch.setenv("VITALS_DATABASE_URL", "")
+    assert main(["store", "restore", str(backup)]) == 0
+    printed = capsys.readouterr()
+    assert f"runs {7:>20}  equal" in printed.out
+    assert f"1 run will start with the app or the next submission: {tried_again}. If the original" in printed.err
     with closing(open_store(empty)) as restored:
-        assert (restored.run(waiting), [restored.rows(run_id) for run_id in range(1, 6)]) == expected
-        assert attempts.current(restored.database, waiting) == under_way is not None
+        assert [(restored.run(run_id), restored.rows(run_id)) for run_id in range(1, 6)] == expected
+        assert (restored.run(tried_once).state, restored.run(tried_again).state) == (State.FAILED, State.QUEUED)
+        assert restored.run(tried_once).error.startswith("it was active when the backup was made")
+        assert attempts.open_attempts(restored.database) == []
+        assert queue.holders(restored.database, this_host()) == {}
+        assert leases.read(restored.database, "local@here") is None
     assert backup.read_bytes() == content
     assert not list((tmp_path / "fresh").glob(".*")), "no temporary file is left"
 
