@@ -1,5 +1,6 @@
 """The commands runs list, tag, note, rows, delete, prune, upload, restore and storage, which work on many runs."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,7 +15,7 @@ from engine.results import kinds
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.timed import split_words
-from engine.words import plural
+from engine.words import numbered_runs, plural
 
 if TYPE_CHECKING:
     from engine.store import Filter, Store
@@ -164,7 +165,10 @@ class Delete(Several):
 
 
 class Prune(BaseModel):
-    """Delete ended runs that are older than some days, with all their files. Runs with tags or notes are kept."""
+    """Delete ended runs that are older than some days, with all their files. Runs with tags or notes are kept.
+
+    With VITALS_ARTIFACTS_URL, also delete this machine's files of runs that were deleted on other machines.
+    """
 
     days: float = Field(ge=0, le=36_500, description="Delete runs that ended longer than this many days ago.")
     kind: Words = Field((), description="Only these kinds: profile, train, ...; comma-separated.")
@@ -174,7 +178,16 @@ class Prune(BaseModel):
     def cli_cmd(self) -> None:
         before = time.time() - 86_400 * self.days
         wanted = run_filter(self.kind, self.state, ended_before=before, unmarked=True)
+        from engine.store import deletions
+        from engine.store.files import RunFiles
+
+        settings = Settings()
         with store_here() as store:
+            for run_id in deletions.deleted_elsewhere(settings, store.database):
+                if self.yes:
+                    shutil.rmtree(RunFiles(settings.runs_dir, run_id).dir)
+                verb = "is deleted" if self.yes else "would be deleted too"
+                print(f"run {run_id} was deleted on another machine, and its folder here {verb}")
             if ids := store.ids(wanted):
                 _delete(store, ids, yes=self.yes)
             else:
@@ -248,17 +261,28 @@ class Storage(BaseModel):
     """Show how much disk space runs use, and which runs use most."""
 
     def cli_cmd(self) -> None:
-        from engine.store import storage
+        from engine.store import deletions, mirror, storage
 
         settings = Settings()
         with store_here() as store:
             used, largest = storage.usage(store.database, settings), storage.largest(store.database)
+            try:
+                deleted = deletions.deleted_elsewhere(settings, store.database)
+            except mirror.Unreachable as error:
+                note(f"Folders of runs that other machines have deleted are not listed: {error}")
+                deleted = []
         run_folders, other_files = storage.folders(settings)
         print(f"{'runs':10} {used.runs:>12,}")
         for name, taken in (("database", used.database), ("free", used.free)):
             print(f"{name:10} {taken / 1e6:>12,.1f} MB")
         for name, size in (("artifacts", used.artifacts), ("folders", run_folders), ("other", other_files)):
             print(f"{name:10} {size.bytes / 1e6:>12,.1f} MB in {plural(size.files, 'file')}")
+        if deleted:
+            size = storage.of_runs(settings, deleted)
+            note(
+                f"{size.bytes / 1e6:,.1f} MB of the folders belong to {numbered_runs(deleted)}, deleted on another "
+                "machine: `runs prune` deletes them here"
+            )
         if largest:
             note("largest by their artifacts:")
         for run in largest:

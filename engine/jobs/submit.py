@@ -10,7 +10,7 @@ from engine.names import ModelNotFound, select
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, Refused, Spec
 from engine.specs.base import CLUSTER
-from engine.store import RETRYABLE, Damaged, QueueFull, Run, Store, mirror
+from engine.store import RETRYABLE, Damaged, QueueFull, Run, Store, deletions, mirror
 from engine.store.files import RunFiles
 
 
@@ -163,7 +163,7 @@ def delete_run(store: Store, settings: Settings, run_id: int) -> None:
         shutil.rmtree(folder)
     try:
         if run:
-            mirror.delete(settings, run)
+            deletions.delete_copies(settings, run)
     except mirror.Unreachable as error:
         raise Refused(
             f"run {run_id} is deleted, but not the copies of its files. Delete them there: {error}"

@@ -2,12 +2,14 @@
 
 URL/7-20261124T184512000000/index.json   the snapshot: the attempt that made it, the version of each file, the exit
 URL/7-20261124T184512000000/files/...    the files, one object per version
+URL/deleted/7-20261124T184512000000      an empty mark: the run was deleted
 
 A snapshot is what the run's folder held at one moment. Its objects are written first and never overwritten, then the
 index, so that a reader gets the old snapshot or the new one and never a part of a file. The host of the latest attempt
 writes; all others read. Credentials come from the places where fsspec's file systems look for them.
 """
 
+import json
 import logging
 import os
 import shutil
@@ -148,15 +150,6 @@ def upload(settings: Settings, run: Run) -> None:
     push(settings, run, run.attempt, known.exit or asdict(Exit()))
 
 
-def delete(settings: Settings, run: Run) -> None:
-    """Delete the copies of a run's files. Errors: Unreachable."""
-    if settings.artifacts_url:
-        place = _Place(settings, run)
-        with reaching(*place.base) as (remote, root), suppress(FileNotFoundError):
-            remote.invalidate_cache()
-            remote.rm(root, recursive=True)
-
-
 def _snapshot(folder: Path, before: dict[str, Version], links: Path) -> dict[str, Version]:
     """Return the files of a folder at one moment, and link those that are not in `before` into the folder `links`.
 
@@ -193,13 +186,17 @@ def _names(folder: Path) -> Iterator[str]:
                     yield name
 
 
+def place_name(run: Run) -> str:
+    """Return the name of a run's folder below the URL. The time tells the run from those of other stores there."""
+    return f"{run.id}-{run.created_at:%Y%m%dT%H%M%S%f}"
+
+
 class _Place:
     """The files of one run, here and below the URL."""
 
     def __init__(self, settings: Settings, run: Run) -> None:
         self.files = RunFiles(settings.runs_dir, run.id)
-        # the time tells this run from those of other stores below the same URL
-        self.base = settings.artifacts_url, f"{run.id}-{run.created_at:%Y%m%dT%H%M%S%f}"
+        self.base = settings.artifacts_url, place_name(run)
         self.url = "/".join(self.base)
         self.lock = _locks[self.url]
 
@@ -216,7 +213,8 @@ class _Place:
 
     def write(self, index: Index) -> None:
         self.files.dir.mkdir(parents=True, exist_ok=True)
-        atomic.write(self.files.dir / INDEX, index.model_dump_json())
+        record = index.model_dump(mode="json") | {"run": self.base[1]}  # `deletions` looks for the run
+        atomic.write(self.files.dir / INDEX, json.dumps(record))
 
     def look(self, latest: int) -> Index | None:
         """Return the latest snapshot, unless the files here are the originals.

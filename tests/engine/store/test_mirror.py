@@ -197,7 +197,7 @@ def test_another_machine_reads_what_a_run_has_made(here: Settings, there: Settin
     remote, root = fsspec.core.url_to_fs(here.artifacts_url)
     assert len(remote.find(root)) == 5, "an index, the log, the samples, a checkpoint and its manifest: nothing old"
     jobs.delete_run(store, here, run.id)
-    assert remote.find(root) == []
+    assert [path.removeprefix(root) for path in remote.find(root)] == [f"/deleted/{mirror.place_name(run)}"], "a mark"
 
 
 def test_a_checkpoint_that_is_replaced_meanwhile_is_copied_whole(
@@ -312,6 +312,66 @@ def test_files_are_copied_later_on_request(
     assert main(["runs", "log", str(run.id)]) == 0
     assert capsys.readouterr().out.endswith("made before the URL was set\n")
     assert main(["runs", "upload", str(run.id)]) == 2, "it has no originals"
+
+
+@pytest.mark.parametrize("here", ["bucket", "folder"], indirect=True)
+def test_what_another_machine_deleted_is_found_and_pruned_here_and_nothing_else(
+    here: Settings, there: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def engine(settings: Settings, *arguments: str) -> str:
+        monkeypatch.setenv("VITALS_RUNS_DIR", str(settings.runs_dir))
+        assert main(["runs", *arguments]) == 0
+        return "".join(capsys.readouterr())
+
+    monkeypatch.setenv("VITALS_DATABASE_URL", str(store.database.url))
+    monkeypatch.setenv("VITALS_ARTIFACTS_URL", here.artifacts_url)
+    prune = ("prune", "--days", "1")
+    assert engine(here, *prune) == "no run is that old\n"
+    third = here.model_copy(update={"runs_dir": there.runs_dir.with_name("third")})
+    moved, kept, of_earlier_store = (store.run(training(store)) for _ in range(3))
+    _, attempt, first = start(here, store, moved.id)
+    first.log.write_bytes(b"0" * 2_000_000)
+    mirror.push(here, moved, 1)
+    end(store, attempt, Exit(code=-9, note="killed"))
+    assert queue.order(store.database)[0] == moved.id
+    run, attempt, _ = start(there, store, moved.id)
+    mirror.push(there, run, 2, DONE)
+    end(store, attempt, Exit(0))
+    mirror.fetch(third, store.run(moved.id))
+    for other in (kept, of_earlier_store):
+        run, attempt, files = start(here, store, other.id)
+        files.log.write_bytes(b"made here")
+        mirror.push(here, run, 1, DONE)
+        end(store, attempt, Exit(0))
+    RunFiles(here.runs_dir, of_earlier_store.id).dir.rename(here.runs_dir / "99")
+    earlier = RunFiles(here.runs_dir, of_earlier_store.id)
+    earlier.prepare()
+    earlier.log.write_text("of a store that this folder had before")
+    for run in (moved, of_earlier_store):
+        engine(there, "delete", str(run.id))
+    assert first.log.is_file()
+
+    assert f"2.0 MB of the folders belong to run {moved.id}, deleted on another machine" in engine(here, "storage")
+    assert f"run {moved.id} was deleted on another machine, and its folder here would be deleted too" in engine(
+        here, *prune
+    )
+    if here.artifacts_url == URL:
+        with monkeypatch.context() as unreachable:
+            unreachable.setattr(Bucket, "down", True)
+            unreachable.setattr(Bucket, "exists", Bucket.cat_file)
+            assert "are not listed: the files in" in engine(here, "storage")
+            assert main(["runs", *prune, "--yes"]) == 2
+            assert "no route to the bucket" in capsys.readouterr().err
+    assert first.log.is_file()
+    for machine in (here, third):
+        assert engine(machine, *prune, "--yes").splitlines() == [
+            f"run {moved.id} was deleted on another machine, and its folder here is deleted",
+            "no run is that old",
+        ]
+        assert not RunFiles(machine.runs_dir, moved.id).dir.exists()
+        assert engine(machine, *prune, "--yes") == "no run is that old\n"
+    assert RunFiles(here.runs_dir, kept.id).log.read_bytes() == b"made here"
+    assert earlier.log.is_file()
 
 
 def test_files_copied_later_are_not_said_to_have_ended_as_an_earlier_attempt(
