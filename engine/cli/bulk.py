@@ -176,12 +176,11 @@ class Prune(BaseModel):
     yes: bool = Field(False, description="Confirm. Without this, the runs are only counted, not deleted.")
 
     def cli_cmd(self) -> None:
-        before = time.time() - 86_400 * self.days
-        wanted = run_filter(self.kind, self.state, ended_before=before, unmarked=True)
         from engine.store import deletions
         from engine.store.files import RunFiles
 
-        settings = Settings()
+        settings, before = Settings(), time.time() - 86_400 * self.days
+        wanted = run_filter(self.kind, self.state, ended_before=before, unmarked=True)
         with store_here() as store:
             for run_id in deletions.deleted_elsewhere(settings, store.database):
                 if self.yes:
