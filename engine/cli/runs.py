@@ -20,6 +20,8 @@ class Show(OneRun):
     json_: bool = Field(False, alias="json", description="Print one JSON object with every value instead.")
 
     def cli_cmd(self) -> None:
+        from engine.jobs import disk
+
         with store_here() as store:
             run, rows = store.run(self.run_id), store.rows(self.run_id)
             position = store.position(self.run_id)
@@ -35,6 +37,8 @@ class Show(OneRun):
             print(printable(run.error))
         if position is not None:
             print(f"position in the queue: {position}")
+            if problem := disk.shortage(Settings(), run.spec.devices[0]):
+                print(printable(f"starts when there is disk space: {problem}"))
         environment = run.environment.model_dump(exclude={"versions", "gpu", "settings"}) if run.environment else {}
         used = run.environment.settings if run.environment else {}
         parts = {

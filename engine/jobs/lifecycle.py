@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Literal
 
 import psutil
 
+from engine.jobs import disk
 from engine.jobs.hosts import this_host
 from engine.jobs.processes import Identity
 from engine.jobs.wake import nudge
@@ -193,8 +193,7 @@ def look_at_health(settings: Settings) -> Health:
         if queued or local_attempts
         else "idle"
     )
-    free_gb = shutil.disk_usage(settings.runs_dir).free / 1e9 if settings.runs_dir.is_dir() else None
-    full = free_gb is not None and free_gb < settings.min_free_gb
+    full = bool(disk.shortage(settings))
     return Health(
         status="ok" if (working or scheduler == "idle") and not full else "unavailable",
         store="ok",
@@ -204,7 +203,7 @@ def look_at_health(settings: Settings) -> Health:
         active=active,
         oldest_wait_s=oldest_wait_s,
         lease_left_s=lease.expires_at - time.time() if lease else None,
-        free_gb=free_gb,
+        free_gb=disk.free_gb(settings),
         devices=tuple(device.name for device in machine.devices) if machine else (),
     )
 

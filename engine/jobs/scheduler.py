@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from engine.jobs import failures
+from engine.jobs import disk, failures
 from engine.jobs.executors.local import Executor
 from engine.jobs.hosts import GIVE_UP_LEASES, NODE, close_lost, host_name, this_host
 from engine.jobs.lifecycle import detach, fingerprint, lease_name, runs_this_code, start_engine
@@ -147,11 +147,13 @@ class Scheduler:
         return leases.release(self._store.database, self._name, self._holder, host=self._host, only_idle=True)
 
     def _claim(self) -> bool:
-        """Start queued runs while their devices are free. Return whether there were any."""
+        """Start queued runs while their devices are free and the disk has space. Return whether there were any."""
         claimed = False
         nodes = self._cluster.offers if self._cluster else {}
         for host, host_nodes in [(self._host, None), *([(CLUSTER, nodes)] if nodes else [])]:
-            while attempt := queue.claim(self._store.database, host, nodes=host_nodes):
+            while not disk.shortage(self._settings, host):
+                if (attempt := queue.claim(self._store.database, host, nodes=host_nodes)) is None:
+                    break
                 log.info("run %d, attempt %d on %s", attempt.run_id, attempt.number, attempt.host)
                 executor = self._executor_of(attempt)
                 assert executor

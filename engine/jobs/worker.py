@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.datasets import DataProblem, columns_used
-from engine.jobs import failures, references
+from engine.jobs import disk, failures, references
 from engine.jobs.hosts import NODE
 from engine.jobs.supervisor import Copies, supervise
 from engine.names import refuse_code
@@ -50,10 +49,6 @@ STORE_WAIT_S = 600.0
 """Wait at most this many seconds for a store that is locked or out of reach: longer than a backup or a failover."""
 STORE_RETRY_S = 1.0
 """Seconds between two tries."""
-
-
-class DiskFull(OSError):
-    """Raised when there is too little disk space to start."""
 
 
 class Stop:
@@ -139,7 +134,7 @@ def execute(
             retry_while_unreachable(lambda: references.check_again(store, settings, run), stop)
             if not allow_code:
                 refuse_code(run.spec)
-            _refuse_full_disk(settings)
+            disk.refuse_shortage(settings)
             latest: Event | None = None
             rows = 0
             with closing(_events(run, files, settings, stop)) as events:
@@ -268,15 +263,6 @@ def _fail(store: Store, attempt: Attempt, run: Run, error: BaseException, stop: 
     except Exception:  # no memory, stale
         log.exception("run %s could not record its end", run.id)
     return failures.EXIT_CODES[cause]
-
-
-def _refuse_full_disk(settings: Settings) -> None:
-    free_gb = shutil.disk_usage(settings.runs_dir).free / 1e9
-    if free_gb < settings.min_free_gb:
-        raise DiskFull(
-            f"no space left on device: {free_gb:.2f} GB are free in {settings.runs_dir}, and VITALS_MIN_FREE_GB asks "
-            f"for {settings.min_free_gb:g} GB. Delete runs, or lower it."
-        )
 
 
 @contextmanager

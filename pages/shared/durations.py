@@ -6,6 +6,7 @@ from typing import Any
 
 import streamlit as st
 
+from engine.jobs import disk
 from engine.report.timings import needs
 from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec, Spec
 from engine.store import UNFINISHED, Filter, Run, State
@@ -82,7 +83,12 @@ def timing(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) -> s
 
 
 def start_of(run: Run) -> str:
-    """Return when a queued run is likely to start: `starts in 40 s to 2 min 10 s`, or `starts after run 7`."""
+    """Return when a queued run is likely to start: `starts in 40 s to 2 min 10 s`, or `starts after run 7`.
+
+    If the disk has too little space, return that instead.
+    """
+    if problem := disk.shortage(backend.settings(), run.spec.devices[0]):
+        return f"starts when there is disk space: {problem}"
     store = backend.store()
     unfinished = store.find(Filter(states=UNFINISHED, order="oldest"), limit=MOST_AHEAD)
     order = store.queue_order()

@@ -184,6 +184,15 @@ def test_behind_a_run_that_takes_longer_than_estimated_no_time_is_promised(store
 
 
 @pytest.mark.slow
+def test_a_run_that_waits_for_disk_space_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = bring_to(store, State.QUEUED)
+    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1e9")
+    for app in (open_page(LIST), open_page(ONE, run=str(run_id))):
+        assert "next in the queue, starts when there is disk space: " in texts(app)
+        assert "VITALS_MIN_FREE_GB asks for 1e+09 GB" in texts(app)
+
+
+@pytest.mark.slow
 def test_two_windows_keep_each_others_tags_and_notes(store: Store) -> None:
     run_id = bring_to(store, State.FINISHED)
     one, other = open_page(ONE, run=str(run_id)), open_page(ONE, run=str(run_id))

@@ -182,12 +182,17 @@ def test_rows_and_storage(
 
 @pytest.mark.slow
 def test_a_run_is_shown_in_words_and_as_json(
-    store: Store, ended: list[int], capsys: pytest.CaptureFixture[str]
+    store: Store, ended: list[int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = [queue(store, "resnet18") for _ in range(2)]
     shown = engine(capsys, "runs", "show", waiting[1])
     assert f"run {waiting[1]} (profile) is queued" in shown
     assert "position in the queue: 2" in shown
+    assert "disk space" not in shown
+    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1e9")
+    shown = engine(capsys, "runs", "show", waiting[1])
+    assert "position in the queue: 2\nstarts when there is disk space: " in shown
+    assert "VITALS_MIN_FREE_GB asks for 1e+09 GB. Delete runs, or lower it." in shown
     facts = json.loads(engine(capsys, "runs", "show", ended[1], "--json"))
     assert (facts["id"], facts["outcome"], facts["spec"]["models"]) == (ended[1], "finished", ["resnet50"])
     assert [row["model"] for row in facts["rows"]] == [f"row_of_{ended[1]}"]

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from engine import jobs
-from engine.jobs import failures, lifecycle
+from engine.jobs import disk, failures, lifecycle
 from engine.jobs.executors.local import Executor
+from engine.jobs.hosts import NODE, this_host
 from engine.jobs.lifecycle import environment, fingerprint
 from engine.jobs.log import BoundedLog, FailureLog
 from engine.jobs.processes import Identity, Processes, read_json, write_json
@@ -29,7 +30,7 @@ from engine.results import Device, Machine
 from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Refused, Spec, TrainSpec
 from engine.specs.base import CLUSTER
-from engine.store import Cause, Exit, State, Store, Unavailable, leases
+from engine.store import Attempt, Cause, Exit, State, Store, Unavailable, leases
 from engine.store.files import RunFiles
 
 SPEC = ProfileSpec(models=("open_clip:ViT-B-32",), batch_size=8)
@@ -192,6 +193,42 @@ def test_a_scheduler_that_is_woken_stays_and_an_idle_one_leaves(settings: Settin
     time.sleep(0.06)
     assert not scheduler._turn(woken=False)
     assert leases.read(store.database, name) is None
+
+
+class Recorder:
+    """An executor, or a cluster of one node, that only notes the runs that it should start."""
+
+    def __init__(self) -> None:
+        self.offers = {f"a{NODE}1": {"cluster:cpu": ("cpu",)}}
+        self.started: list[int] = []
+
+    def start(self, attempt: Attempt) -> None:
+        self.started.append(attempt.run_id)
+
+
+@pytest.mark.parametrize("own_disks", [False, True])
+def test_runs_wait_while_their_disk_is_full_and_start_when_there_is_space(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, own_disks: bool
+) -> None:
+    """Nodes of a cluster write to this disk too, unless the files of runs are copied from disks of their own."""
+    if own_disks:
+        settings = settings.model_copy(update={"artifacts_url": "s3://bucket/runs"})
+    here, cluster = Recorder(), Recorder()
+    scheduler = Scheduler(store, here, settings, "code", cluster)  # type: ignore[arg-type]
+    local = [store.enqueue(SPEC), store.enqueue(SPEC.model_copy(update={"device": "cpu"}))]
+    remote = store.enqueue(DeviceSpec(device="cluster:cpu"))
+    usage = shutil.disk_usage(settings.runs_dir)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=int(0.4e9)))
+        for _ in range(2):
+            scheduler._claim()
+        assert (here.started, cluster.started) == ([], [remote] * own_disks)
+        reason = f"0.40 GB are free in {settings.runs_dir}, and VITALS_MIN_FREE_GB asks for 1 GB. Delete runs, or"
+        assert disk.shortage(settings, this_host()).startswith(reason)
+        assert bool(disk.shortage(settings, "cluster:cpu")) != own_disks
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=int(2e9)))
+    scheduler._claim()
+    assert (here.started, cluster.started) == (local, [remote])
 
 
 @pytest.mark.parametrize("other", ["a file", "a folder", "a link"])
