@@ -136,16 +136,19 @@ def execute(
                 refuse_code(run.spec)
             disk.refuse_shortage(settings)
             latest: Event | None = None
-            rows = 0
-            with closing(_events(run, files, settings, stop)) as events:
+            rows, complete = 0, False
+            with closing(_events(run, files, settings)) as events:
                 for event in events:
-                    if event == latest:
-                        continue  # tasks repeat an event to show that they are alive and to be stopped in between
-                    latest = event
-                    _record(store, attempt, event, rows, stop)
-                    rows += isinstance(event, Row)
-                    on_event(event)
-        return _end(store, attempt, stop)
+                    if event != latest:  # tasks repeat an event to show that they are alive and to be stopped
+                        latest = event
+                        _record(store, attempt, event, rows, stop)
+                        rows += isinstance(event, Row)
+                        on_event(event)
+                    if stop:
+                        break
+                else:
+                    complete = True
+        return _end(store, attempt, stop, complete=complete)
     except StaleAttempt as stale:
         log.warning("%s", stale)
         return failures.STALE
@@ -186,8 +189,8 @@ def _record(store: Store, attempt: Attempt, event: Event, rows_before: int, stop
     retry_while_unreachable(store_event, stop)
 
 
-def _events(run: Run, files: RunFiles, settings: Settings, stop: Stop) -> Generator[Event]:
-    """Yield the task's events until the run should stop, with the settings used added to its environment.
+def _events(run: Run, files: RunFiles, settings: Settings) -> Generator[Event]:
+    """Yield the task's events, with the settings used added to its environment.
 
     When the task's generator is closed, its `finally` block saves its work.
     """
@@ -205,8 +208,6 @@ def _events(run: Run, files: RunFiles, settings: Settings, stop: Stop) -> Genera
                 used = _used_settings(settings, spec) if used is None else used
                 event = event.model_copy(update={"settings": used | event.settings})
             yield _with_hash(event, files.dir) if isinstance(event, Artifact) else event
-            if stop:
-                return
 
 
 def _used_settings(settings: Settings, spec: Spec) -> dict[str, Any]:
@@ -237,11 +238,17 @@ def _with_hash(artifact: Artifact, run_dir: Path) -> StoredArtifact:
     return StoredArtifact(name=artifact.name, kind=artifact.kind, size=path.stat().st_size, sha256=sha256)
 
 
-def _end(store: Store, attempt: Attempt, stop: Stop) -> int | None:
-    cancelled = stop.cancelled or retry_while_unreachable(lambda: attempts.heartbeat(store.database, attempt), stop)
-    if stop and not cancelled:
+def _end(store: Store, attempt: Attempt, stop: Stop, *, complete: bool) -> int | None:
+    """Record the end of a run without an error. Return an exit code; None when a signal from outside stopped it.
+
+    complete: whether the task has ended by itself. Then a signal that came later changes nothing.
+    """
+    if complete:
+        state = State.FINISHED
+    elif stop.cancelled or retry_while_unreachable(lambda: attempts.heartbeat(store.database, attempt), stop):
+        state = State.CANCELLED
+    else:
         return None
-    state = State.CANCELLED if stop else State.FINISHED
     retry_while_unreachable(lambda: attempts.finish(store.database, attempt, state), stop)
     return 0
 

@@ -187,6 +187,15 @@ def test_a_supervisor_that_is_killed_takes_its_worker_along_and_is_on_record(hou
     assert not processes.worker.alive()
 
 
+def test_a_signal_after_the_last_event_ends_no_complete_run(house: House) -> None:
+    interrupted, complete = (house.submit_retried(trouble="send itself SIGTERM", at=at) for at in (3, 4))
+    run = house.end(complete)
+    assert (run.state, run.attempt) == (State.FINISHED, 1)
+    assert [row.step for row in house.store.rows(complete)] == [1, 2, 3]
+    assert (house.exit(complete)["code"], house.exit(interrupted)["code"]) == (0, -signal.SIGTERM)
+    assert (house.end(interrupted).state, house.store.run(interrupted).attempt) == (State.FAILED, 3)
+
+
 def test_a_flood_of_output_neither_stalls_the_run_nor_fills_the_disk(house: House) -> None:
     run_id = house.submit(trouble="flood the log", limit=100_000_000)
     assert house.end(run_id).state == State.FINISHED

@@ -13,6 +13,7 @@ Trouble = Literal[
     "refuse",
     "kill itself",
     "stop itself",
+    "send itself SIGTERM",
     "exit 137",
     "eat memory",
     "eat all memory",
@@ -27,7 +28,7 @@ Trouble = Literal[
 
 
 class Steps(BaseModel):
-    """Count to `steps`, a row each; at step `at` the trouble begins."""
+    """Count to `steps`, a row each; at step `at` the trouble begins, or after the last step if `at` is larger."""
 
     steps: int = 3
     seconds: float = 0.0

@@ -26,6 +26,8 @@ def run(spec: trial_kinds.Steps, run_dir: Path, row: type = trial_kinds.TrialRow
             print("step", step)
             yield row(library="none", model=f"step {step}", step=step, pid=os.getpid())
             yield Progress(done=step, total=spec.steps)
+        if spec.at > spec.steps:
+            yield from trouble(spec, run_dir)
     finally:
         (run_dir / "finally.txt").write_text("saved what is worth saving")
 
@@ -42,6 +44,8 @@ def trouble(spec: trial_kinds.Steps, run_dir: Path) -> Iterator[Event]:
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop itself":  # here, where it holds no lock on the database
             os.kill(os.getpid(), signal.SIGSTOP)
+        case "send itself SIGTERM":
+            os.kill(os.getpid(), signal.SIGTERM)
         case "exit 137":
             os._exit(137)
         case "eat memory":
