@@ -1,5 +1,6 @@
 """Check the free disk space below which no run starts (VITALS_MIN_FREE_GB)."""
 
+import errno
 import shutil
 
 from engine.settings import Settings
@@ -8,6 +9,10 @@ from engine.specs.base import CLUSTER
 
 class DiskFull(OSError):
     """Raised when there is too little disk space to start."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"too little disk space: {problem}")
+        self.errno = errno.ENOSPC  # names the cause
 
 
 def free_gb(settings: Settings) -> float | None:
@@ -35,4 +40,4 @@ def shortage(settings: Settings, target: str = "") -> str:
 def refuse_shortage(settings: Settings) -> None:
     """Check that there is enough disk space to start. Errors: DiskFull."""
     if problem := shortage(settings):
-        raise DiskFull(f"no space left on device: {problem}")
+        raise DiskFull(problem)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
-from engine.jobs import failures
+from engine.jobs import disk, failures
 from engine.jobs.hosts import this_host
 from engine.jobs.lifecycle import ensure_scheduler
 from engine.jobs.processes import Identity, Processes, write_json
@@ -31,7 +31,7 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
 
     The spec may name modules of the user's own, because the user has typed it here. The first Ctrl-C cancels the run
     after the current model, the second at once. Ctrl-C while waiting for slots raises KeyboardInterrupt, and no run is
-    recorded. Errors: ModelNotFound, Refused, as in `submit`.
+    recorded. Errors: ModelNotFound, Refused, as in `submit`; DiskFull, also while waiting.
     """
     if any(device.startswith(CLUSTER) for device in spec.devices):
         raise Refused(f"runs on the cluster are queued: python -m engine submit {spec.kind}")
@@ -63,6 +63,7 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
 def _claim(store: Store, settings: Settings, spec: Spec, name: str, on_event: OnEvent) -> Attempt:
     """Claim a new run as soon as its slots are free. While it waits, report the runs that hold them as progress."""
     host, last_note = this_host(), ""
+    disk.refuse_shortage(settings)
     while (attempt := queue.claim_new(store.database, host, spec, name=name)) is None:
         if not last_note:
             # the process that holds a slot may have been killed, and only a scheduler frees its slots
@@ -73,6 +74,7 @@ def _claim(store: Store, settings: Settings, spec: Spec, name: str, on_event: On
             on_event(Progress(done=0, note=note))
             last_note = note
         time.sleep(LOOK_S)
+        disk.refuse_shortage(settings)
     return attempt
 
 

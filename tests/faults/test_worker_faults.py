@@ -13,8 +13,11 @@ import psutil
 import pytest
 
 from engine import jobs
+from engine.jobs import failures
+from engine.jobs.hosts import this_host
 from engine.jobs.scheduler import LOOK_S
-from engine.store import Cause, State
+from engine.jobs.worker import Stop, execute
+from engine.store import Cause, Exit, State, attempts, queue
 from tests.faults.conftest import House, until
 
 pytestmark = pytest.mark.slow
@@ -216,6 +219,18 @@ def test_nothing_starts_on_a_full_disk(house: House) -> None:
     jobs.stop_scheduler(full.settings)
     jobs.ensure_scheduler(house.settings)  # as after space was freed
     assert [house.end(run_id).state for run_id in waiting] == [State.FINISHED] * 2
+
+
+def test_a_worker_whose_disk_filled_since_its_run_was_claimed_does_not_start(house: House) -> None:
+    run_id = house.store.enqueue(house.kinds.TrialSpec())
+    attempt = queue.claim(house.store.database, this_host())
+    assert attempt is not None
+    code = execute(house.store, house.settings.model_copy(update={"min_free_gb": 1e9}), attempt, Stop())
+    attempts.close(house.store.database, attempt, Exit(code), *failures.of_exit(Exit(code), None))  # as the scheduler
+    run = house.store.run(run_id)
+    assert (run.state, run.cause) == (State.FAILED, Cause.DISK_FULL)
+    assert "VITALS_MIN_FREE_GB asks for 1e+09 GB. Delete runs, or lower it." in run.error
+    assert house.store.rows(run_id) == []
 
 
 def test_a_silent_worker_is_vanished_and_comes_back(house: House) -> None:

@@ -278,6 +278,17 @@ def test_a_device_that_is_not_there_ends_before_anything_starts(
 
 
 @pytest.mark.slow
+def test_a_full_disk_ends_a_command_before_its_run_starts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1e9")
+    done = engine("profile", "--models", "timm:resnet18", "--image-size", "64")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: too little disk space: ")
+    assert done.stderr.endswith("and VITALS_MIN_FREE_GB asks for 1e+09 GB. Delete runs, or lower it.\n")
+    assert len(done.stderr.splitlines()) == 1
+    assert store.runs() == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "state", "message"),
     [
