@@ -10,7 +10,10 @@ from typing import Any
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from engine.roots import expand_home
+
 ROOT = Path(__file__).resolve().parent.parent
+EXECUTORS = ROOT / "engine" / "jobs" / "executors"
 
 
 class Settings(BaseSettings):
@@ -73,8 +76,25 @@ class Settings(BaseSettings):
     @field_validator("catalog_dir", "runs_dir", mode="before")
     @classmethod
     def _fill_folder(cls, folder: str | Path, info: ValidationInfo) -> Any:
-        """Return the default for an empty folder, which would otherwise be the current one."""
-        return folder or cls.model_fields[info.field_name or ""].default
+        """Return the default for an empty folder, which would otherwise be the current one. Expand `~`."""
+        return expand_home(str(folder or cls.model_fields[info.field_name or ""].default))
+
+    @field_validator("artifacts_url")
+    @classmethod
+    def _expand_home(cls, url: str) -> str:
+        return str(expand_home(url)) if url.startswith("~") else url
+
+    @field_validator("executor")
+    @classmethod
+    def _check_executor(cls, name: str) -> str:
+        """Return the name. Errors: ValueError if there is no such module."""
+        modules = {path.stem for path in EXECUTORS.glob("*.py")} - {"__init__", "ray"}
+        if name not in modules:
+            raise ValueError(
+                f"must be a module of engine.jobs.executors for one host, here: {', '.join(sorted(modules))}. "
+                "For a Ray cluster, set VITALS_RAY_ADDRESS instead"
+            )
+        return name
 
     @field_validator("admins", "runners", "viewers")
     @classmethod
@@ -94,7 +114,7 @@ class Settings(BaseSettings):
     @property
     def roots(self) -> tuple[Path, ...]:
         """Return the folders that may be read: data_roots, the runs folder, and the shipped data."""
-        folders = [Path(root).expanduser() for root in self.data_roots.split(os.pathsep) if root] or [Path.home()]
+        folders = [expand_home(root) for root in self.data_roots.split(os.pathsep) if root] or [Path.home()]
         return tuple(root.resolve() for root in [*folders, self.runs_dir, ROOT / "data"])
 
     @property

@@ -28,6 +28,32 @@ def test_an_empty_folder_is_the_default_and_an_empty_preload_stays_empty(monkeyp
     assert settings.preload == ""
 
 
+@pytest.mark.parametrize("executor", ["foo", "ray", "", "../lifecycle", "__init__"])
+def test_an_unknown_executor_is_refused(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITALS_EXECUTOR", executor)
+    with pytest.raises(Refused) as refused:
+        Settings()
+    assert str(refused.value) == (
+        "VITALS_EXECUTOR: must be a module of engine.jobs.executors for one host, here: local. For a Ray cluster, set "
+        f"VITALS_RAY_ADDRESS instead (given: {executor!r})"
+    )
+
+
+def test_every_folder_of_a_setting_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RUNS_DIR", "CATALOG_DIR", "ARTIFACTS_URL", "DATA_ROOTS"):
+        monkeypatch.setenv(f"VITALS_{name}", f"~/{name}")
+    settings, home = Settings(), Path.home()
+    assert (settings.runs_dir, settings.catalog_dir) == (home / "RUNS_DIR", home / "CATALOG_DIR")
+    assert (settings.artifacts_url, settings.artifacts_refusal) == (str(home / "ARTIFACTS_URL"), "")
+    assert (home / "DATA_ROOTS").resolve() in settings.roots
+    stranger = Path("~no-such-user-here/x")
+    monkeypatch.setenv("VITALS_RUNS_DIR", str(stranger))
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(stranger))
+    assert (Settings().runs_dir, Settings().roots[0]) == (stranger, stranger.resolve())
+    monkeypatch.setenv("VITALS_ARTIFACTS_URL", "s3://bucket/~/runs")
+    assert Settings().artifacts_url == "s3://bucket/~/runs"
+
+
 def test_sqlite_is_refused_with_a_cluster(tmp_path: Path) -> None:
     settings = Settings(runs_dir=tmp_path, ray_address="http://127.0.0.1:8265")
     with pytest.raises(Refused, match=r"the store is SQLite.*Set VITALS_DATABASE_URL to a PostgreSQL database"):
