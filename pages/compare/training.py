@@ -28,7 +28,9 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     best = {run.id: _best(rows[run.id]) for run in runs}
     points = _points(runs)
     if points.empty:
-        st.info("No curves yet. They appear after the first steps.", icon=":material/show_chart:")
+        ended = all(run.state.ended for run in runs)
+        text = "These runs ended without curves." if ended else "No curves yet. They appear after the first steps."
+        st.info(text, icon=":material/show_chart:")
         return
     st.header("Curves", anchor=False)
     recall = not any(captions_repeat(row.notes) for run in runs for row in rows[run.id] if isinstance(row, TrainRow))

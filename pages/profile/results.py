@@ -38,7 +38,7 @@ SWEEP_METRICS = ("gmacs", "macts", "inference_peak_mb", "training_peak_mb", "tra
 def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
     """Draw the results of the rows so far."""
     if not rows:
-        st.caption("No models counted yet. Rows appear here as they arrive.")
+        run_view.draw_no_results(run, "No models counted yet. Rows appear here as they arrive.")
         return
     frame = frames.profile(rows)
     failed = int((frame["status"] != "ok").sum())

@@ -53,9 +53,8 @@ ENDINGS = {"table": "txt", "oss": "json", "pep": "txt"}
 def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw the results of the rows so far."""
     if not rows:
-        expected = not run.state.ended and not run.cancel_requested
-        message = "No timings yet. Rows appear when all runners that are timed side by side are done."
-        st.caption(message if expected else "No timings.")
+        expected = "No timings yet. Rows appear when all runners that are timed side by side are done."
+        run_view.draw_no_results(run, expected)
         return
     frame = frames.recurrent(rows)
     utilisation = timed.utilisation(run, rows)

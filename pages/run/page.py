@@ -43,7 +43,8 @@ def draw_request(run: Run) -> None:
 def draw_environment(run: Run) -> None:
     """Draw host, device and library versions of the run."""
     if run.environment is None:
-        st.caption("The environment is not recorded yet. The run's first event records it.")
+        expected = "The environment is not recorded yet. The run's first event records it."
+        st.caption("No environment was recorded." if run.state.ended else expected)
         return
     facts = environment_facts(run.environment)
     facts |= {f"used {name.replace('_', ' ')}": value for name, value in run.environment.settings.items()}

@@ -56,6 +56,14 @@ def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
     import_module(f"pages.{PAGES[run.kind]}.results").draw(run, store.rows(run.id))
 
 
+def draw_no_results(run: Run, expected: str) -> None:
+    """Draw a caption instead of results. expected: says when the results of a run that goes on appear."""
+    if run.state.ended:
+        st.caption("This run ended without results.")
+    else:
+        st.caption("No results." if run.cancel_requested else expected)
+
+
 def actions(run: Run, beside_form: bool) -> None:
     """Draw the actions that the user may take on a run: cancel, restart, run again, edit a copy."""
     may_change, runner = backend.may_change(run), backend.user().role >= Role.RUNNER

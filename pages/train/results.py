@@ -59,7 +59,7 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     if run.state in RETRYABLE and checkpoints:
         st.caption(plain(f"Resume continues from a checkpoint: {', '.join(path.name for path in checkpoints)}"))
     if points.empty and not rows:
-        st.caption("No results yet. Curves appear after the first steps, a row after each epoch.")
+        run_view.draw_no_results(run, "No results yet. Curves appear after the first steps, a row after each epoch.")
         return
     best = best_epoch(rows)
     notes = dict.fromkeys(note for row in rows for note in row.notes)

@@ -37,9 +37,7 @@ COLUMNS = (
 def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Draw the results of the rows so far."""
     if not rows:
-        expected = not run.state.ended and not run.cancel_requested
-        message = "No timings yet. Rows of a model appear when all its variants are done."
-        st.caption(message if expected else "No timings.")
+        run_view.draw_no_results(run, "No timings yet. Rows of a model appear when all its variants are done.")
         return
     utilisation = timed.utilisation(run, rows)
     table = readable.table(frames.benchmark(rows), rows, utilisation)

@@ -228,6 +228,12 @@ def test_trainings_have_their_curves_over_each_other(store: Store) -> None:
     app = open_page(PAGE, compare_runs=f"{ids[0]},{queue_train(store)}")
     assert not app.exception
     assert "Only the results so far are compared" in page_text(app)
+    empty = [queue_train(store) for _ in range(2)]
+    address = ",".join(map(str, empty))
+    assert "No curves yet. They appear after the first steps." in page_text(open_page(PAGE, compare_runs=address))
+    for run_id in empty:
+        store.request_cancel(run_id)
+    assert "These runs ended without curves." in page_text(open_page(PAGE, compare_runs=address))
 
 
 def test_evaluations_have_their_metrics_side_by_side(store: Store) -> None:

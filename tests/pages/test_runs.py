@@ -1,5 +1,6 @@
 """The list of runs and the page of one run, in every state a run can have."""
 
+import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -279,6 +280,21 @@ def test_a_run_shows_what_was_asked_where_it_ran_and_what_it_printed(store: Stor
     app.run()
     assert not app.exception
     assert {"version of torch", "host"} <= set(app.dataframe[-1].value["what"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", [spec for spec, _ in EVERY_KIND], ids=lambda spec: spec.kind)
+def test_a_run_that_ended_without_results_promises_none(store: Store, spec: Spec) -> None:
+    run_id = store.enqueue(spec)
+    assert re.search(r"No (results|timings|measurements|models counted) yet\.", texts(open_page(ONE, run=str(run_id))))
+    store.request_cancel(run_id)
+    app = open_page(ONE, run=str(run_id))
+    app.session_state["run_about"] = "Environment"
+    app.run()
+    assert not app.exception
+    assert "This run ended without results." in texts(app)
+    assert "No environment was recorded." in texts(app)
+    assert " yet. " not in texts(app)
 
 
 @pytest.mark.slow

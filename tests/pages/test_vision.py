@@ -365,7 +365,7 @@ def test_a_run_without_rows_says_whether_some_will_come(store: Store) -> None:
     assert not app.exception
     assert "No timings yet" in texts(app)
     store.request_cancel(run_id)
-    assert "No timings." in texts(open_page(PAGE, run=str(run_id)))
+    assert "This run ended without results." in texts(open_page(PAGE, run=str(run_id)))
 
 
 @pytest.mark.parametrize(
