@@ -187,10 +187,24 @@ class Prune(BaseModel):
                     shutil.rmtree(RunFiles(settings.runs_dir, run_id).dir)
                 verb = "is deleted" if self.yes else "would be deleted too"
                 print(f"run {run_id} was deleted on another machine, and its folder here {verb}")
-            if ids := store.ids(wanted):
-                _delete(store, ids, yes=self.yes)
-            else:
+            if not (ids := store.ids(wanted)):
                 print("no run is that old")
+            elif self.yes:
+                _delete(store, ids, yes=True)
+            else:
+                what, warning = _preview(store, ids)
+                print(f"{what} would be deleted permanently. {warning}Add --yes to delete.")
+
+
+def _preview(store: "Store", ids: list[int]) -> tuple[str, str]:
+    """Return what a deletion of runs deletes, and a warning with a space at its end; empty without one."""
+    from engine.jobs import references
+    from engine.store import storage
+
+    settings = Settings()
+    size, warning = storage.of_runs(settings, ids), references.deletion_warning(store, settings, ids)
+    what = f"{plural(len(ids), 'run')} with {plural(size.files, 'file')} of {size.bytes / 1e6:,.1f} MB"
+    return what, f"{warning} " if warning else ""
 
 
 def _delete(store: "Store", ids: list[int], *, yes: bool, alone: bool = False) -> None:
@@ -199,15 +213,12 @@ def _delete(store: "Store", ids: list[int], *, yes: bool, alone: bool = False) -
     alone: a single run that the user named, which needs no `yes` unless others began from it.
     """
     from engine import jobs
-    from engine.jobs import references
-    from engine.store import storage
 
     settings = Settings()
-    warning = references.deletion_warning(store, settings, ids)
-    if not yes and (warning or not alone):
-        size = storage.of_runs(settings, ids)
-        what = f"{plural(len(ids), 'run')} with {plural(size.files, 'file')} of {size.bytes / 1e6:,.1f} MB"
-        raise Refused(f"This deletes {what} permanently. {warning}{' ' * bool(warning)}Add --yes to confirm.")
+    if not yes:
+        what, warning = _preview(store, ids)
+        if warning or not alone:
+            raise Refused(f"This deletes {what} permanently. {warning}Add --yes to confirm.")
     failures = 0
     for run_id in ids:
         try:

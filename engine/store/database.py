@@ -56,15 +56,20 @@ RESTORE = (
 MAY_WRITE = "Let this user write to the file, to the files with -wal and -shm beside it, and to their folder"
 USE_VALID_URL = "Give `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, or leave it empty for SQLite in the runs folder"
 FREE_SPACE = "Free space on its disk, then try again"
+BY_HAND = (
+    "To make room on a full disk, delete scheduler.older.log in the runs folder, or move a run's folder to another "
+    "disk. Then `python -m engine runs prune` works again"
+)
+"""SQLite needs space even to read a store, so no command can delete runs on a full disk."""
 NOT_OURS: Fault = Damaged, "does not have the tables of this program", RESTORE
 SQLITE_FAULTS: dict[int, Fault] = {
     sqlite3.SQLITE_CORRUPT: (Damaged, "is damaged: parts of it cannot be read", RESTORE),
     sqlite3.SQLITE_NOTADB: (Damaged, "is damaged: it is not a SQLite database", RESTORE),
-    sqlite3.SQLITE_FULL: (Unavailable, "cannot be written because the disk is full", FREE_SPACE),
+    sqlite3.SQLITE_FULL: (Unavailable, "cannot be written because the disk is full", f"{FREE_SPACE}. {BY_HAND}"),
     sqlite3.SQLITE_IOERR: (
         Unavailable,
         "cannot be read or written because its disk fails or has no space left",
-        "Look at the disk's free space, the quota and the system's log",
+        f"Look at the disk's free space, the quota and the system's log. {BY_HAND}",
     ),
     sqlite3.SQLITE_READONLY: (Unavailable, "is read-only", MAY_WRITE),
     sqlite3.SQLITE_CANTOPEN: (Unavailable, "cannot be opened", MAY_WRITE),

@@ -56,3 +56,14 @@ def test_a_disk_that_fills_during_a_run_is_named_without_traces(store: Store) ->
     assert "has no space left. Look at the disk's free space" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert "log has the" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_full_disk_comes_with_a_way_to_make_room(store: Store) -> None:
+    """SQLite needs a file beside the store even to read it, so no command of ours can delete anything then."""
+    store.close()
+    done = shell("ulimit -f 0; engine runs list")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "because its disk fails or has no space left. Look at the disk's free space" in done.stderr
+    assert "delete scheduler.older.log in the runs folder, or move a run's folder to another disk" in done.stderr
+    assert shell("engine runs list").returncode == 0

@@ -144,8 +144,9 @@ def test_old_runs_are_pruned_unless_they_are_tagged_or_noted(
         connection.execute(update(runs).where(runs.c.id != young).values(ended_at=runs.c.ended_at - 8 * 86_400))
     RunFiles(settings.runs_dir, old).prepare()
     prune = ("runs", "prune", "--days", "7")
-    refusal = engine(capsys, *prune, code=2)
-    assert "This deletes 1 run with 0 files of 0.0 MB permanently. Add --yes to confirm." in refusal
+    counted = "1 run with 0 files of 0.0 MB would be deleted permanently. Add --yes to delete.\n"
+    assert engine(capsys, *prune) == counted
+    assert store.run(old).state is State.CANCELLED
     assert engine(capsys, *prune, "--state", "finished", "--yes").strip() == "no run is that old"
     assert engine(capsys, *prune, "--yes").strip() == f"run {old} is deleted"
     assert {run.id for run in store.runs()} == {tagged, noted, young, waiting}
