@@ -1,12 +1,22 @@
 """Write files atomically: write under another name, sync, rename."""
 
+import errno
 import os
+import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers of a disk or a quota that is full, and of a file at the limit of its size."""
+
+
+def why_failed(error: OSError) -> str:
+    """Return the reason of an error in words, without its number and file."""
+    return "the disk is full" if error.errno in DISK_FULL else error.strerror or str(error)
 
 
 class Hashed:
@@ -61,9 +71,26 @@ def rename(path: Path, target: Path) -> None:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Create or replace a file atomically: a reader sees the old content or the new one. Errors: OSError."""
+    """Create a file, or replace it and keep its mode. A reader sees the old content or the new one. Errors: OSError."""
     with temporary(path) as hidden:
         with hidden.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             sync(file)
+        with suppress(FileNotFoundError):
+            shutil.copymode(path, hidden)
         rename(hidden, path)
+
+
+def export(path: Path, content: str | bytes) -> None:
+    """Write a file that the user named. If that fails, an existing file keeps its content.
+
+    A link, a pipe or a device is written directly, because a new file would replace it.
+    Errors: OSError, with a message that names the file.
+    """
+    try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        else:
+            write(path, content)
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {why_failed(error)}") from error

@@ -5,10 +5,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 from pydantic_settings import CliPositionalArg, NoDecode
 from typing_extensions import TypeAliasType
 
+from engine import atomic
 from engine.cli.here import EndedBadly, OneRun, RunId, refuse_open, store_here
 from engine.cli.output import OutputFile, TableFile, note, printable
 from engine.results import kinds
@@ -90,6 +91,11 @@ class Several(BaseModel):
 
     run_ids: CliPositionalArg[list[RunId]] = Field(min_length=1, description="The ids that `runs list` shows.")
 
+    @field_validator("run_ids")
+    @classmethod
+    def _drop_repeated(cls, run_ids: list[int]) -> list[int]:
+        return list(dict.fromkeys(run_ids))
+
 
 class Tag(Several):
     """Add tags to runs, and remove tags."""
@@ -144,7 +150,7 @@ class Rows(Several):
                 f"these runs are of {len(tables)} kinds ({', '.join(tables)}), and {path.name} takes one table. "
                 f"Give --output FILE.zip --format {format}, or runs of one kind."
             )
-        path.write_bytes(bulk.written(tables, format, zipped=zipped))
+        atomic.export(path, bulk.written(tables, format, zipped=zipped))
         print(path)
 
 
@@ -157,11 +163,10 @@ class Delete(Several):
         from engine.store import Filter
 
         with store_here() as store:
-            ids = list(dict.fromkeys(self.run_ids))
             existing = set(store.ids(Filter()))  # also damaged runs, which can only be deleted
-            if missing := [run_id for run_id in ids if run_id not in existing]:
+            if missing := [run_id for run_id in self.run_ids if run_id not in existing]:
                 raise LookupError(f"there is no run {missing[0]}")
-            _delete(store, ids, yes=self.yes, alone=len(ids) == 1)
+            _delete(store, self.run_ids, yes=self.yes, alone=len(self.run_ids) == 1)
 
 
 class Prune(BaseModel):

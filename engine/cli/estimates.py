@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
+from engine import atomic
 from engine.cli.here import conclude, run_here, store_here
 from engine.cli.output import TableFile, note, show_table
 from engine.estimate import BUDGET_S
@@ -137,8 +138,8 @@ class Calibrate(BaseModel):
             device = calibrate.calibrate_device(timed, counted, candidates, **fields)
             settings.make_runs_dir()
             folder.mkdir(exist_ok=True)
-            timed.to_csv(folder / f"{name}.csv", index=False)
-            (folder / f"{name}.json").write_text(device.model_dump_json(indent=1))
+            atomic.export(folder / f"{name}.csv", timed.to_csv(index=False))
+            atomic.export(folder / f"{name}.json", device.model_dump_json(indent=1))
             note(error_of(device))
             return
         spec = estimates.calibration(

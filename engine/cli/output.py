@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator
 
+from engine import atomic
 from engine.results import (
     BenchmarkRow,
     DeviceRow,
@@ -81,12 +82,22 @@ def writable(path: Path) -> Path:
         raise ValueError(f"the folder {folder} may not be written to")
     if path.is_dir():
         raise ValueError(f"{path} is a folder, not a file")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise ValueError(f"{path} may not be written to")
     return path
 
 
 def printable(text: str) -> str:
-    """Return text as one line without control characters, so that a text of unknown origin is safe on a terminal."""
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+    """Return text as one line without control characters, so that a text of unknown origin is safe on a terminal.
+
+    Tabs stay.
+    """
+    return "".join(sign if sign.isprintable() or sign == "\t" else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
+def one_column_tabs(text: str) -> str:
+    """Return text with a space for each tab, so that its width is its number of characters."""
+    return text.replace("\t", " ")
 
 
 OutputFile = Annotated[Path, AfterValidator(writable)]
@@ -121,7 +132,7 @@ def show_progress(text: str) -> None:
     """Show progress. A terminal gets one line that is overwritten; a file gets a line every SPARSE_S seconds."""
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be cleared
-        print(f"\r\033[2K{text[:width]}", end="", file=sys.stderr, flush=True)
+        print(f"\r\033[2K{one_column_tabs(text)[:width]}", end="", file=sys.stderr, flush=True)
         _Progress.shown = True
     elif time.monotonic() >= _Progress.due:
         note(text)
@@ -223,7 +234,7 @@ def show_table(full: "pd.DataFrame", short: "pd.DataFrame", output: Path | None)
         return
     if output is None:
         text = short.astype(object).where(short.notna(), "")  # a missing value is blank, whatever its type
-        text = text.map(lambda cell: printable(cell) if isinstance(cell, str) else cell)
+        text = text.map(lambda cell: one_column_tabs(printable(cell)) if isinstance(cell, str) else cell)
         print(text.to_string(index=False, float_format=two_decimals))
         return
     from engine.report.export import tables
@@ -237,7 +248,7 @@ def show_text(text: str, output: Path | None) -> None:
     if output is None:
         print(text, end="")
         return
-    output.write_text(text, encoding="utf-8")
+    atomic.export(output, text)
     note(f"written to {output}")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
+from engine import atomic
 from engine.cli.bulk import Delete, List, Note, Prune, Restore, Rows, Storage, Tag, Upload
 from engine.cli.here import OneRun, command, store_here, submit
 from engine.cli.output import SHOWN, OutputFile, brief, note, printable, show_table
@@ -132,7 +133,8 @@ class Export(OneRun):
 
         path = self.output or Path(f"run_{self.run_id}.zip")
         with store_here() as store:
-            path.write_bytes(export_bundle(store, Settings(), self.run_id))
+            content = export_bundle(store, Settings(), self.run_id)
+        atomic.export(path, content)
         print(path)
 
 

@@ -7,11 +7,11 @@ import errno
 import signal
 from collections.abc import Iterator
 
+from engine.atomic import DISK_FULL
 from engine.results.base import tells_of_memory
 from engine.specs import Refused, Spec, error_message
 from engine.store import Busy, Cause, Exit, Unavailable
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DISK_FULL_WORDS = ("no space left on device", "disk is full", "file write failed", "disk quota exceeded")
 
 EXIT_CODES = {

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pandas as pd
 
+from engine import atomic
 from engine.report.quantities import QUANTITIES
 
 IN_WORDS = {"%": "percent", "FLOP/B": "flops_per_byte"}
@@ -79,9 +80,8 @@ FORMATS: dict[str, Callable[[pd.DataFrame], str | bytes]] = {"csv": to_csv, "jso
 
 
 def save(frame: pd.DataFrame, path: Path, format: str | None = None) -> None:
-    """Write a table in this format (of FORMATS), or else in the format of the file's extension."""
-    content = FORMATS[format or path.suffix.removeprefix(".")](frame)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    """Write a table in this format (of FORMATS), or else in the format of the file's extension. Errors: OSError."""
+    atomic.export(path, FORMATS[format or path.suffix.removeprefix(".")](frame))
 
 
 def _with_units(frame: pd.DataFrame) -> pd.DataFrame:

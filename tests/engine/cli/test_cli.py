@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from engine.__main__ import main
@@ -187,6 +188,12 @@ def test_what_others_wrote_cannot_steer_the_terminal(store: Store, capsys: pytes
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert lines[1].isprintable()
+
+
+def test_a_tab_in_a_cell_breaks_no_row(capsys: pytest.CaptureFixture[str]) -> None:
+    table = pd.DataFrame({"model": ["a\tb", "c"], "error": ["none", "d\te"]})
+    output.show_table(table, table, None)
+    assert capsys.readouterr().out.splitlines() == ["model error", "  a b  none", "    c   d e"]
 
 
 def test_catalog_filters_sorts_and_exports(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

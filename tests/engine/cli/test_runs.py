@@ -2,7 +2,11 @@
 
 import csv
 import json
+import os
 import re
+import resource
+import stat
+import sys
 from pathlib import Path
 from typing import get_args
 from zipfile import ZipFile
@@ -243,3 +247,73 @@ def test_a_run_without_a_log_says_why(
     files.prepare()
     files.log.touch()
     assert engine(capsys, "runs", "log", ended[0]) == f"run {ended[0]} has an empty log\n"
+
+
+def test_rows_of_a_run_named_twice_are_written_once(
+    ended: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "rows.json"
+    engine(capsys, "runs", "rows", ended[1], ended[0], ended[1], "--output", out)
+    assert [row["run"] for row in json.loads(out.read_text())] == [ended[1], ended[0]]
+    assert engine(capsys, "runs", "tag", ended[0], ended[0], "--add", "x") == f"run {ended[0]}: x\n"
+
+
+def test_tabs_of_a_log_stay_and_break_no_line(
+    settings: Settings, ended: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunFiles(settings.runs_dir, ended[0]).log.parent.mkdir(exist_ok=True)
+    RunFiles(settings.runs_dir, ended[0]).log.write_text("loss\t1.5\x1b[2K\n")
+    assert engine(capsys, "runs", "log", ended[0]) == "loss\t1.5\ufffd[2K\n"
+
+
+FILES = {
+    "catalog --match resnet18 --output FILE": "c.csv",
+    "runs list --output FILE": "runs.parquet",
+    "runs rows 1 --output FILE": "rows.csv",
+    "runs export 1 --output FILE": "run.zip",
+}
+
+
+@pytest.mark.parametrize(("command", "name"), FILES.items())
+def test_a_full_disk_keeps_the_old_file_and_is_told_with_its_name(
+    ended: list[int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    name: str,
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # or Python would keep half of what it compiles meanwhile
+    path = tmp_path / name
+    path.write_text("what was here before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, hard))
+    try:
+        output = engine(capsys, *command.replace("FILE", str(path)).split(), code=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert output == f"error: {path} cannot be written: the disk is full\n"
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == [name]
+    assert path.read_text() == "what was here before"
+    path.chmod(0o600)
+    engine(capsys, *command.replace("FILE", str(path)).split())
+    assert path.stat().st_size > 50
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_pipe_a_link_and_a_device_are_written_directly(
+    ended: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader, writer = os.pipe()
+    engine(capsys, "runs", "rows", ended[0], "--output", f"/dev/fd/{writer}")
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert "row_of" in pipe.read()
+    link = tmp_path / "link.csv"
+    link.symlink_to(tmp_path / "rows.csv")
+    engine(capsys, "runs", "rows", ended[0], "--output", link)
+    assert link.is_symlink()
+    assert "row_of" in (tmp_path / "rows.csv").read_text()
+    assert engine(capsys, "runs", "rows", ended[0], "--output", "/dev/full", code=2) == (
+        "error: /dev/full cannot be written: the disk is full\n"
+    )
