@@ -124,7 +124,11 @@ class Hosts(BaseModel):
 
 
 class Export(OneRun):
-    """Write a run as a bundle (zip) that another machine can import."""
+    """Write a run as a bundle (zip) that another machine can import.
+
+    It has up to 50 MB of the run's files: first the best checkpoint, then the latest one, then the smallest of the
+    others. Files that are left out are named.
+    """
 
     output: OutputFile | None = Field(None, description="The file to write. Default: run_ID.zip.")
 
@@ -133,7 +137,7 @@ class Export(OneRun):
 
         path = self.output or Path(f"run_{self.run_id}.zip")
         with store_here() as store:
-            content = export_bundle(store, Settings(), self.run_id)
+            content = export_bundle(store, Settings(), self.run_id, lambda sentence: note(printable(sentence)))
         atomic.export(path, content)
         print(path)
 

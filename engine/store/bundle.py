@@ -1,35 +1,46 @@
 """Export a run as one zip file, and import it on another machine. `bundle_format` describes the file's members."""
 
+import errno
 import json
+import shutil
 import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from hashlib import sha256
 from io import BytesIO
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import from_json
 from sqlalchemy import insert, select
+from sqlalchemy.exc import IntegrityError
 
-from engine import archives, results, specs
+from engine import archives, atomic, results, specs
 from engine.names import refuse_code
 from engine.results import Row, TrainRow
-from engine.roots import file_within, open_within
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.store import mirror
+from engine.store import bundle_files, mirror
 from engine.store.access import Role
 from engine.store.attempts import insert_event
 from engine.store.bundle_format import (
     FORMAT,
     LIBRARY,
+    LIMITS,
+    METRICS,
+    ROWS,
     VERSION,
     BundledArtifact,
     BundledMetric,
     Manifest,
     Member,
     RunRecord,
+    check_members,
     is_plain,
+    limited,
+    measure,
 )
 from engine.store.database import Unavailable
 from engine.store.files import RunFiles
@@ -38,23 +49,27 @@ from engine.store.model import Run, StoredArtifact
 from engine.store.queue import insert_run
 from engine.store.records import storable
 from engine.store.store import Store
-from engine.store.tables import run_tags, runs
+from engine.store.tables import metrics, run_tags, runs
 
-ARTIFACT_BYTES = 50_000_000
-"""At most this many bytes for all artifacts of a bundle. The others are left out."""
-LIMITS = archives.Limits(files=10_000, total_bytes=500_000_000, file_bytes=ARTIFACT_BYTES)
-TEXT_BYTES = 20_000_000
-"""At most this many bytes for every other member: rows, metrics, log and so on."""
-MOST_ROWS, MOST_METRICS = 10_000, 100_000
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The date of every member. A fixed one makes two exports of one run identical files."""
+PIECE_BYTES, METRICS_AT_ONCE = 1_000_000, 10_000
+"""Bytes of a member that are unpacked, and metrics that are inserted, at a time."""
+BAD_NAMES = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL)
+"""Errors of the file system that are caused by names of files in a bundle, not by the disk."""
 
 OF_RUN = ("kind", "name", "state", "cause", "error", "done", "total", "note", "notes", "tags")
 """The fields that `run.json` copies from a run unchanged."""
 
 
-def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
-    """Return the bundle of a run as zip bytes. Errors: LookupError; Refused when the run has not ended; Unreachable."""
+def export_bundle(
+    store: Store, settings: Settings, run_id: int, on_left_out: Callable[[str], object] = lambda sentence: None
+) -> bytes:
+    """Return the bundle of a run as zip bytes.
+
+    on_left_out: called with sentences about the artifacts that are not in the bundle.
+    Errors: LookupError; Refused when the run has not ended, or has more than an import takes; Unreachable.
+    """
     run = store.run(run_id)
     if not run.state.ended:
         raise Refused(f"run {run_id} is {run.state}: a bundle is made of a run that has ended")
@@ -66,42 +81,54 @@ def export_bundle(store: Store, settings: Settings, run_id: int) -> bytes:
     )
     files = RunFiles(settings.runs_dir, run_id)
     artifacts = store.artifacts(run_id)
-    bundled = {artifact.name for artifact in artifacts if artifact.size <= ARTIFACT_BYTES}
-    wanted = bundled | {f"{name}.json" for name in bundled}  # the manifests of checkpoints
+    chosen, left_out = bundle_files.choose(settings, run, artifacts)
+    wanted = {name for artifact in chosen for name in (artifact.name, f"{artifact.name}.json")}  # files and manifests
     mirror.fetch(settings, run, lambda name: name in wanted or name.startswith("log"))
-    contents = _contents(files.dir, artifacts)
-    members = {
-        "run.json": record.model_dump_json(exclude_defaults=True).encode(),
-        "rows.jsonl": _lines(store.rows(run_id)),
-        "metrics.jsonl": _lines(store.metrics(run_id)),
-        "artifacts.json": json.dumps(_listed(artifacts, contents)).encode(),
-        "log.txt": b"".join(path.read_bytes() for path in (files.older_log, files.log) if path.is_file()),
-    }
-    return _zip(members | {f"artifacts/{name}": data for name, data in contents.items()})
+    contents = bundle_files.read(files.dir, chosen)
+    left_out |= dict.fromkeys((artifact.name for artifact in chosen), bundle_files.CHANGED)
+    for sentence in bundle_files.sentences({name: why for name, why in left_out.items() if name not in contents}):
+        on_left_out(sentence)
+    try:
+        return _zip(
+            {
+                "run.json": [record.model_dump_json(exclude_defaults=True).encode()],
+                ROWS: limited(ROWS, _lines(store.rows(run_id))),
+                METRICS: limited(METRICS, _lines(store.stream_metrics(run_id))),
+                "artifacts.json": [json.dumps(_listed(artifacts, contents)).encode()],
+                "log.txt": [bundle_files.log(files)],
+                **{f"artifacts/{name}": [contents[name]] for name in sorted(contents)},
+            }
+        )
+    except Refused as refusal:
+        raise Refused(f"run {run_id} does not fit into a bundle: {refusal}") from refusal
 
 
 def import_bundle(store: Store, settings: Settings, path: Path) -> int:
     """Import a bundle and return the id of its run. A second import of the same bundle returns the first one's run.
 
     Errors: Refused when the user may not start runs, or the file is not a bundle, is damaged, or has contents that no
-    run can have; Unreachable when its files could not be copied for other machines.
+    run can have, or the disk is full; Unreachable when its files could not be copied for other machines.
     """
     store.user.require(Role.RUNNER)
-    try:
-        with path.open("rb") as file:
-            members = _read(file, path.stat().st_size)
-    except Refused:
-        raise
-    except archives.DAMAGED as error:
-        raise Refused(f"{path.name} is not a run bundle: {error}") from error
-    try:
-        run_id = _store_run(store, settings, _check_manifest(members))
-        mirror.upload(settings, store.run(run_id))
-        return run_id
-    except (Refused, Unavailable):
-        raise
-    except (ValueError, LookupError, OverflowError, OSError) as error:
-        raise Refused(f"{path.name} holds something no run has: {error}") from error
+    with path.open("rb") as file:
+        try:
+            members, key = _read(file, path.stat().st_size)
+        except Refused:
+            raise
+        except archives.DAMAGED as error:
+            raise Refused(f"{path.name} is not a run bundle: {error}") from error
+        try:
+            run_id = _store_run(store, settings, members, key, file)
+            mirror.upload(settings, store.run(run_id))
+            return run_id
+        except (Refused, Unavailable):
+            raise
+        except IntegrityError as error:
+            raise Refused(f"{path.name} holds two values of one metric at one step") from error
+        except (ValueError, LookupError, OverflowError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in BAD_NAMES:
+                raise Refused(f"{path.name} cannot be imported: {atomic.why_failed(error)}") from error
+            raise Refused(f"{path.name} holds something no run has: {error}") from error
 
 
 def _moments(run: Run) -> dict[str, float | None]:
@@ -114,33 +141,9 @@ def _moments(run: Run) -> dict[str, float | None]:
     return moments
 
 
-def _lines(events: list[Any]) -> bytes:
-    return "".join(f"{event.model_dump_json()}\n" for event in events).encode()
-
-
-def _contents(run_dir: Path, artifacts: list[StoredArtifact]) -> dict[str, bytes]:
-    """Return unchanged artifacts below the run's folder, smallest first, up to ARTIFACT_BYTES in total.
-
-    The manifest of each checkpoint is added, because a checkpoint without its manifest is not complete.
-    """
-    roots = (run_dir.resolve(),)
-    room = ARTIFACT_BYTES
-    contents = {}
-    for artifact in sorted(artifacts, key=lambda artifact: artifact.size):
-        path = run_dir / artifact.name
-        if artifact.size > room or not file_within(path, roots):
-            continue
-        with open_within(path, roots) as file:
-            content = file.read()
-        if sha256(content).hexdigest() == artifact.sha256:
-            contents[artifact.name] = content
-            room -= artifact.size
-    for name in [name for name in contents if not mirror.is_light(name)]:
-        manifest = f"{name}.json"
-        if file_within(run_dir / manifest, roots):
-            with open_within(run_dir / manifest, roots) as file:
-                contents[manifest] = file.read()
-    return contents
+def _lines(events: Iterable[BaseModel]) -> Iterator[bytes]:
+    for event in events:
+        yield f"{event.model_dump_json()}\n".encode()
 
 
 def _listed(artifacts: list[StoredArtifact], contents: dict[str, bytes]) -> list[dict[str, Any]]:
@@ -154,53 +157,57 @@ def _listed(artifacts: list[StoredArtifact], contents: dict[str, bytes]) -> list
     ]
 
 
-def _zip(members: dict[str, bytes]) -> bytes:
-    target = BytesIO()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as bundle:
-        for name, data in {"manifest.json": _manifest(members).model_dump_json().encode(), **members}.items():
-            bundle.writestr(zipfile.ZipInfo(name, EPOCH), data, zipfile.ZIP_DEFLATED)
+def _zip(members: Mapping[str, Iterable[bytes]]) -> bytes:
+    """Return a zip of members that are given in pieces. Errors: Refused for more than an import takes."""
+    target, files = BytesIO(), {}
+    with zipfile.ZipFile(target, "w") as bundle:
+        for name, pieces in members.items():
+            with bundle.open(_header(name), "w") as file:
+                files[name] = measure(pieces, file.write)
+        manifest = Manifest(format=FORMAT, version=VERSION, files=files)
+        bundle.writestr(_header("manifest.json"), manifest.model_dump_json())
+    check_members(target, target.getbuffer().nbytes)
     return target.getvalue()
 
 
-def _manifest(members: dict[str, bytes]) -> Manifest:
-    files = {name: Member(size=len(data), sha256=sha256(data).hexdigest()) for name, data in members.items()}
-    return Manifest(format=FORMAT, version=VERSION, files=files)
+def _header(name: str) -> zipfile.ZipInfo:
+    header = zipfile.ZipInfo(name, EPOCH)
+    header.compress_type = zipfile.ZIP_DEFLATED
+    return header
 
 
-def _read(file: BinaryIO, packed_size: int) -> dict[str, bytes]:
-    """Return all members, after checks of everything that is visible without unpacking them.
+def _read(file: BinaryIO, packed_size: int) -> tuple[dict[str, bytes], str]:
+    """Return all members but the metrics, and a key that only bundles with equal members have.
 
-    Errors: ValueError when there is no manifest; Refused when a member is not allowed; archives.DAMAGED.
+    Errors: those of `check_members`; Refused when the members differ from the manifest.
     """
-    listed = list(archives.entries(file, "zip", packed_size, LIMITS))
-    names = {entry.name for entry in listed}
-    if "manifest.json" not in names:
-        raise ValueError("it has no manifest.json")
-    for entry in listed:
-        if not is_plain(entry.name):
-            raise Refused(f"the bundle holds {entry.name[:100]!r}, which is not a plain file of a run")
-        if "/" not in entry.name and entry.size > TEXT_BYTES:
-            raise Refused(f"{entry.name} has {entry.size:,} bytes, at most {TEXT_BYTES:,} are taken")
-    if len(names) < len(listed):
-        raise Refused("the bundle holds two files of one name")
-    return {entry.name: entry.read() for entry in archives.entries(file, "zip", packed_size, LIMITS)}
-
-
-def _check_manifest(members: dict[str, bytes]) -> dict[str, bytes]:
-    """Return the members without their manifest. Errors: Refused when they differ from the manifest."""
+    names = check_members(file, packed_size)
+    listed = archives.entries(file, "zip", packed_size, LIMITS)
+    members = {entry.name: entry.read() for entry in listed if entry.name != METRICS}
     manifest = Manifest.model_validate_json(members.pop("manifest.json"))
     if (manifest.format, manifest.version) != (FORMAT, VERSION):
         raise Refused(f"the bundle is {manifest.format} {manifest.version}, and this version reads {FORMAT} {VERSION}")
-    if manifest != _manifest(members):
+    key, files = sha256(), dict[str, Member]()
+    for name in sorted(names - {"manifest.json"}):
+        key.update(b"\0" if files else b"")
+        files[name] = measure(_unpack(file, name) if name == METRICS else [members[name]], key.update)
+    if manifest.files != files:
         raise Refused("the bundle's contents are not those of its manifest: it is damaged")
-    return members
+    return members, f"bundle:{key.hexdigest()}"
 
 
-def _split_lines(members: dict[str, bytes], name: str, most: int) -> list[bytes]:
-    lines = members[name].splitlines()
-    if len(lines) > most:
-        raise Refused(f"{name} has {len(lines):,} lines, at most {most:,} are taken")
-    return lines
+def _unpack(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """Yield a member in pieces."""
+    with zipfile.ZipFile(file) as archive, archive.open(name) as member:
+        while piece := member.read(PIECE_BYTES):
+            yield piece
+
+
+def _unpack_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """Yield the lines of a member with many short lines. A longer one comes in parts, which cannot be parsed."""
+    with zipfile.ZipFile(file) as archive, archive.open(name) as member:
+        while line := member.readline(PIECE_BYTES):
+            yield line
 
 
 def _row(kind: str, line: bytes) -> Row:
@@ -220,14 +227,17 @@ def _row(kind: str, line: bytes) -> Row:
     return row
 
 
-def _store_run(store: Store, settings: Settings, members: dict[str, bytes]) -> int:
-    """Store the run and the files of a bundle; return its id, or that of the run from an earlier import."""
+def _store_run(store: Store, settings: Settings, members: dict[str, bytes], key: str, file: BinaryIO) -> int:
+    """Store the run and the files of a bundle; return its id, or that of the run from an earlier import.
+
+    members, key: as from `_read`. file: the bundle, from which the metrics are read.
+    """
     record = RunRecord.model_validate_json(members["run.json"])
     spec = specs.load(record.kind, json.dumps(record.spec))
     refuse_code(spec)
     contents = {name.removeprefix("artifacts/"): data for name, data in members.items() if "/" in name}
-    rows = [_row(record.kind, line) for line in _split_lines(members, "rows.jsonl", MOST_ROWS)]
-    metrics = [BundledMetric.model_validate_json(line) for line in _split_lines(members, "metrics.jsonl", MOST_METRICS)]
+    rows = (_row(record.kind, line) for line in limited(ROWS, BytesIO(members[ROWS])))
+    points = map(BundledMetric.model_validate_json, limited(METRICS, _unpack_lines(file, METRICS)))
     artifacts = TypeAdapter(list[BundledArtifact]).validate_json(members["artifacts.json"])
     if not set(contents) <= {artifact.name for artifact in artifacts}:
         raise Refused("the bundle holds files that its run does not name")
@@ -245,23 +255,28 @@ def _store_run(store: Store, settings: Settings, members: dict[str, bytes]) -> i
     # One attempt was made elsewhere. A retry gets the next number, so it keeps the imported files.
     columns |= {"attempt": 1, "tries_left": 0}
     columns |= {"owner": store.user.email}
-    key = "bundle:" + sha256(b"\0".join(members[name] for name in sorted(members))).hexdigest()
 
-    with store.database.write() as connection:
-        if (earlier := connection.scalar(select(runs.c.id).where(runs.c.key == key))) is not None:
-            return int(earlier)
-        run_id = insert_run(connection, spec, record.name, key=key, **columns)
-        if record.tags:
-            connection.execute(insert(run_tags), [{"run_id": run_id, "tag": tag} for tag in dict.fromkeys(record.tags)])
-        for event in (*rows, *metrics, *artifacts):
-            insert_event(connection, run_id, 0, event)
-        set_results(connection, run_id)
-        # before the transaction ends, so that no reader sees the run without its files
-        files = RunFiles(settings.runs_dir, run_id)
-        files.prepare()
-        files.log.write_bytes(members["log.txt"])
-        for name, data in contents.items():
-            target = files.dir / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
+    with ExitStack() as on_failure:
+        with store.database.write() as connection:
+            if (earlier := connection.scalar(select(runs.c.id).where(runs.c.key == key))) is not None:
+                return int(earlier)
+            run_id = insert_run(connection, spec, record.name, key=key, **columns)
+            if record.tags:
+                tags = [{"run_id": run_id, "tag": tag} for tag in dict.fromkeys(record.tags)]
+                connection.execute(insert(run_tags), tags)
+            for event in chain(rows, artifacts):
+                insert_event(connection, run_id, 0, event)
+            while batch := list(islice(points, METRICS_AT_ONCE)):
+                connection.execute(insert(metrics), [{"run_id": run_id} | point.model_dump() for point in batch])
+            set_results(connection, run_id)
+            # before the transaction ends, so that no reader sees the run without its files
+            files = RunFiles(settings.runs_dir, run_id)
+            files.prepare()
+            on_failure.callback(shutil.rmtree, files.dir, ignore_errors=True)
+            files.log.write_bytes(members["log.txt"])
+            for name, data in contents.items():
+                target = files.dir / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+        on_failure.pop_all()
         return run_id

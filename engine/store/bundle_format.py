@@ -5,22 +5,36 @@ run.json            the request, its outcome and the host
 rows.jsonl          one result per line
 metrics.jsonl       one point of a curve per line
 artifacts.json      kind, size and SHA-256 of every file below artifacts/
-log.txt             the run's log
-artifacts/...       files of the run up to a limit, and the manifest of each checkpoint
+log.txt             the run's log; of one above 20 MB, its end
+artifacts/...       files of the run up to 50 MB: the best checkpoint, the latest one, then the smallest others; and the
+                    manifest of each checkpoint
 """
 
 import re
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, BinaryIO, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
+from engine import archives
 from engine.results import Environment, Metric
+from engine.specs import Refused
 from engine.store.files import is_own_file
 from engine.store.model import LONGEST_NOTES, MOST_TAGS, Cause, State, StoredArtifact, tag
 from engine.store.records import LONGEST_TEXT
 
 FORMAT, VERSION = "model-vitals-run", 1
+ROWS, METRICS = "rows.jsonl", "metrics.jsonl"
+MOST_LINES = {ROWS: 100_000, METRICS: 10_000_000}
+"""A training of a million steps that logs nine values at each of them has 9,000,000 metrics of 600 MB."""
+MOST_BYTES = {ROWS: 100_000_000, METRICS: 1_000_000_000}
+FILE_BYTES, TEXT_BYTES = 50_000_000, 20_000_000
+"""At most this many bytes for each file of the run, and for every other member."""
+HELD_BYTES = 500_000_000
+"""At most this many bytes for all members but the metrics, because an import holds them in memory."""
+LIMITS = archives.Limits(files=10_000, total_bytes=HELD_BYTES + MOST_BYTES[METRICS], file_bytes=MOST_BYTES[METRICS])
 LONGEST_PATH = 300
 """Characters of a file name, as many as its column takes."""
 LIBRARY = re.compile(r"[\w-]{1,40}")
@@ -143,3 +157,47 @@ class Manifest(BaseModel):
     format: Annotated[str, Field(max_length=100)]
     version: int
     files: dict[str, Member]
+
+
+def limited(name: str, lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a member. Errors: Refused when there are more than its limits."""
+    size = 0
+    for count, line in enumerate(lines, start=1):
+        size += len(line)
+        if count > MOST_LINES[name] or size > MOST_BYTES[name]:
+            raise Refused(
+                f"{name} is too long: at most {MOST_LINES[name]:,} lines of {MOST_BYTES[name]:,} bytes are taken"
+            )
+        yield line
+
+
+def measure(pieces: Iterable[bytes], take: Callable[[bytes], object]) -> Member:
+    """Pass each piece of a member to `take`, and return size and hash of all of them."""
+    hashed, size = sha256(), 0
+    for piece in pieces:
+        take(piece)
+        hashed.update(piece)
+        size += len(piece)
+    return Member(size=size, sha256=hashed.hexdigest())
+
+
+def check_members(file: BinaryIO, packed_size: int) -> set[str]:
+    """Check everything that is visible without unpacking a bundle, and return the names of its members.
+
+    Errors: ValueError when there is no manifest; Refused when a member is not allowed; archives.DAMAGED.
+    """
+    listed = list(archives.entries(file, "zip", packed_size, LIMITS))
+    names = {entry.name for entry in listed}
+    if "manifest.json" not in names:
+        raise ValueError("it has no manifest.json")
+    for entry in listed:
+        if not is_plain(entry.name):
+            raise Refused(f"the bundle holds {entry.name[:100]!r}, which is not a plain file of a run")
+        most = MOST_BYTES.get(entry.name, FILE_BYTES if "/" in entry.name else TEXT_BYTES)
+        if entry.size > most:
+            raise Refused(f"{entry.name} has {entry.size:,} bytes, at most {most:,} are taken")
+    if (held := sum(entry.size for entry in listed if entry.name != METRICS)) > HELD_BYTES:
+        raise Refused(f"the bundle holds {held:,} bytes besides its metrics, at most {HELD_BYTES:,} are taken")
+    if len(names) < len(listed):
+        raise Refused("the bundle holds two files of one name")
+    return names

@@ -214,11 +214,15 @@ class Store:
 
     def metrics(self, run_id: int) -> list[Metric]:
         """Return the metrics of a run, by name, then step."""
+        return list(self.stream_metrics(run_id))
+
+    def stream_metrics(self, run_id: int) -> Iterator[Metric]:
+        """Yield the metrics of a run, by name, then step. A long training has more than fit into memory."""
         columns = (metrics.c.step, metrics.c.name, metrics.c.value)
         query = select(*columns).where(metrics.c.run_id == run_id).order_by(metrics.c.name, metrics.c.step)
-        table_rows = self.database.rows(query)
-        with self._parsing(run_id, "a metric"):
-            return [Metric(**row._mapping) for row in table_rows]
+        with self._parsing(run_id, "a metric"), self.database.read() as connection:
+            for row in connection.execute(query.execution_options(yield_per=BATCH)):
+                yield Metric(**row._mapping)
 
     def artifacts(self, run_id: int) -> list[StoredArtifact]:
         """Return the artifacts of a run, sorted by name."""

@@ -16,7 +16,7 @@ from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.command import command
 from pages.shared.rerun import PageEnd
 from pages.shared.table import download
-from pages.shared.text import quoted
+from pages.shared.text import plain, quoted
 
 # Number of lines that the page shows from the end of the log.
 LOG_LINES = 400
@@ -97,9 +97,13 @@ with st.container(horizontal=True):
             partial(export_bundle, backend.store(), backend.settings(), run.id),
             f"run-{run.id}.zip",
             icon=":material/archive:",
-            help="Download request, environment, rows, metrics, log, tags and notes as a file that another machine can "
-            "import.",
+            help="Download request, environment, rows, metrics, log, tags, notes and up to 50 MB of files as a file "
+            "that another machine can import. Of the files, the best checkpoint comes first, then the latest one, then "
+            "the smallest of the others.",
         )
     if run.state.ended and backend.may_change(run) and st.button("Delete", icon=":material/delete:", key="run_delete"):
         run_actions.request_deletion([run.id])
+if run.state.ended and backend.may_change(run):
+    for sentence in backend.not_in_bundle(run):
+        st.caption(plain(sentence))
 run_actions.draw_dialog()

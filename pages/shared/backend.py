@@ -16,7 +16,7 @@ from engine.report.catalog import catalog
 from engine.report.style import Style, family_styles
 from engine.roots import stat_within
 from engine.settings import Settings
-from engine.store import Run, Store, Unavailable, User, mirror, open_store
+from engine.store import Run, Store, Unavailable, User, bundle_files, mirror, open_store
 from engine.store.files import RunFiles
 from pages.shared import sign_in
 from pages.shared.text import plain
@@ -114,6 +114,14 @@ def fetch_problem(run: Run) -> str:
     except mirror.Unreachable as problem:
         return str(problem)
     return ""
+
+
+def not_in_bundle(run: Run) -> list[str]:
+    """Return sentences about files that a bundle of the run leaves out; none while their machine cannot be reached."""
+    try:
+        return bundle_files.left_out(store(), settings(), run)
+    except mirror.Unreachable:
+        return []
 
 
 def checkpoints(run: Run) -> dict[Path, int]:

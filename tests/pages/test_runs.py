@@ -3,6 +3,7 @@
 import re
 import time
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,13 +15,13 @@ from engine.results import Progress, Row
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
-from engine.store import Attempt, Cause, Exit, State, Store, attempts, mirror, tables
+from engine.store import Attempt, Cause, Exit, State, Store, StoredArtifact, attempts, bundle_files, mirror, tables
 from engine.store import queue as queueing
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
 from pages.history import filters
 from pages.shared import run_view
-from tests.support.clip import train_row
+from tests.support.clip import queue_train, record, train_row, write_checkpoints
 from tests.support.page import (
     ENVIRONMENT,
     benchmark_row,
@@ -470,6 +471,26 @@ def test_a_public_server_is_warned_of_on_its_pages(store: Store, monkeypatch: py
         "sign-in is not configured" in warning.replace("\\", "") and "whole home folder" in warning
         for warning in warnings
     )
+
+
+@pytest.mark.slow
+def test_files_that_a_bundle_leaves_out_are_named(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = queue_train(store)
+    write_checkpoints(RunFiles(settings.runs_dir, run_id).dir, "best.pt", "latest.pt")
+    weights = {"kind": "checkpoint", "size": len(b"weights"), "sha256": sha256(b"weights").hexdigest()}
+    names = ("checkpoints/best.pt", "checkpoints/latest.pt")
+    record(store, run_id, [train_row(1), *(StoredArtifact(name=name, **weights) for name in names)])
+
+    def captions() -> str:
+        app = open_page("run/page.py", run=str(run_id))
+        assert not app.exception
+        return " ".join(caption.value.replace("\\", "") for caption in app.caption)
+
+    assert "not in the bundle" not in captions()
+    monkeypatch.setattr(bundle_files, "ARTIFACT_BYTES", 10)
+    assert "not in the bundle, because it takes at most 0 MB of files: checkpoints/latest.pt" in captions()
 
 
 @pytest.mark.slow

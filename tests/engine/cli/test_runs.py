@@ -7,6 +7,7 @@ import re
 import resource
 import stat
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import get_args
 from zipfile import ZipFile
@@ -18,11 +19,12 @@ from sqlalchemy import update
 from engine.__main__ import main
 from engine.settings import Settings
 from engine.specs import EvaluateSpec
-from engine.store import State, Store, attempts, tables
+from engine.store import State, Store, StoredArtifact, attempts, tables
 from engine.store import queue as queueing
 from engine.store.files import RunFiles
 from engine.store.find import Order
 from engine.store.tables import runs
+from tests.support.clip import queue_train, record, train_row, write_checkpoints
 from tests.support.page import finish, profile_row, queue
 
 
@@ -317,3 +319,22 @@ def test_a_pipe_a_link_and_a_device_are_written_directly(
     assert engine(capsys, "runs", "rows", ended[0], "--output", "/dev/full", code=2) == (
         "error: /dev/full cannot be written: the disk is full\n"
     )
+
+
+def test_an_export_names_the_files_that_it_leaves_out(
+    settings: Settings, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id, path = queue_train(store), tmp_path / "run.zip"
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    write_checkpoints(folder, "best.pt", "latest.pt")
+    (folder / "checkpoints" / "latest.pt").write_bytes(bytes(50_000_000))
+    recorded = [
+        StoredArtifact(name=f"checkpoints/{name}", kind="checkpoint", size=len(data), sha256=sha256(data).hexdigest())
+        for name, data in (("best.pt", b"weights"), ("latest.pt", bytes(50_000_000)))
+    ]
+    record(store, run_id, [train_row(1), *recorded])
+    assert engine(capsys, "runs", "export", run_id, "--output", path) == (
+        f"{path}\nnot in the bundle, because it takes at most 50 MB of files: checkpoints/latest.pt\n"
+    )
+    imported = engine(capsys, "runs", "import", path)
+    assert imported == f"imported as run {run_id + 1}\n"

@@ -2,26 +2,43 @@
 
 import json
 import os
+import resource
 import stat
+import sys
 import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from engine.jobs import checkpoints
 from engine.jobs.executors.local import Executor
 from engine.results import Environment, Metric, ProfileRow, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused
-from engine.store import Cause, Exit, Filter, State, Store, StoredArtifact, attempts, bundle, open_store, queue
+from engine.store import (
+    Cause,
+    Exit,
+    Filter,
+    State,
+    Store,
+    StoredArtifact,
+    attempts,
+    bundle,
+    bundle_files,
+    bundle_format,
+    open_store,
+    queue,
+)
+from engine.store.database import Unavailable
 from engine.store.files import RunFiles
 from engine.store.storage import Size, usage
-from engine.store.tables import runs
+from engine.store.tables import metrics, rows, runs
 from tests.support.clip import evaluate_row, queue_evaluate, queue_train, record, train_row, write_checkpoints
 
 DETAIL = b'[{"path": ""}]'
@@ -136,7 +153,7 @@ def test_large_and_changed_artifacts_stay_behind(
     assert names() == ["artifacts/detail/a.json"]
     (RunFiles(settings.runs_dir, run_id).dir / "detail" / "a.json").write_bytes(b"other")
     assert names() == []
-    monkeypatch.setattr(bundle, "ARTIFACT_BYTES", len(DETAIL) - 1)
+    monkeypatch.setattr(bundle_files, "ARTIFACT_BYTES", len(DETAIL) - 1)
     (RunFiles(settings.runs_dir, run_id).dir / "detail" / "a.json").write_bytes(DETAIL)
     assert names() == []
 
@@ -160,7 +177,7 @@ def test_a_checkpoint_travels_with_its_manifest_and_only_files_of_the_bundle_are
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run_id, path = trained(settings, store), tmp_path / "run.zip"
-    monkeypatch.setattr(bundle, "ARTIFACT_BYTES", len(b"weights"))
+    monkeypatch.setattr(bundle_files, "ARTIFACT_BYTES", len(b"weights"))
     path.write_bytes(bundle.export_bundle(store, settings, run_id))
     elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
     other = open_store(elsewhere)
@@ -235,7 +252,7 @@ def test_bombs_are_refused_before_they_go_off(settings: Settings, store: Store, 
         bundle.import_bundle(store, settings, exported)
     rewrite(exported, lambda members: members.clear())
     with zipfile.ZipFile(exported, "a") as changed:
-        for number in range(bundle.LIMITS.files + 1):
+        for number in range(bundle_format.LIMITS.files + 1):
             changed.writestr(f"artifacts/{number}", b"")
     with pytest.raises(Refused, match=r"it would unpack to|at most 10,000 are taken"):
         bundle.import_bundle(store, settings, exported)
@@ -600,18 +617,167 @@ def test_rows_of_libraries_that_are_no_plain_name_are_refused(
         bundle.import_bundle(store, settings, exported)
 
 
-@pytest.mark.parametrize(("name", "most"), [("rows.jsonl", 10_000), ("metrics.jsonl", 100_000)])
-def test_more_lines_than_a_run_has_are_refused(
+@pytest.mark.parametrize("name", ["rows.jsonl", "metrics.jsonl"])
+def test_more_lines_than_a_run_has_are_refused_by_import_and_export(
+    settings: Settings, store: Store, run_id: int, exported: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for limits in (bundle_format.MOST_LINES, bundle_format.MOST_BYTES):
+        with monkeypatch.context() as patch:
+            patch.setitem(limits, name, 0)
+            with pytest.raises(Refused, match=rf"run {run_id} does not fit into a bundle: {name} is too long: at most"):
+                bundle.export_bundle(store, settings, run_id)
+            with pytest.raises(Refused, match=rf"{name} is too long: at most|{name} has .* bytes, at most 0 are taken"):
+                bundle.import_bundle(store, settings, exported)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "most"), [("rows.jsonl", 100_000_000), ("log.txt", 20_000_000)])
+def test_texts_longer_than_a_run_has_are_refused(
     settings: Settings, store: Store, exported: Path, name: str, most: int
 ) -> None:
-    rewrite(exported, lambda members: members.update({name: b"{}\n" * (most + 1)}))
-    with pytest.raises(Refused, match=f"at most {most:,} are taken"):
+    rewrite(exported, lambda members: members.update({name: os.urandom(most // 50) * 50 + b"."}))
+    with pytest.raises(Refused, match=f"{name} has {most + 1:,} bytes"):
         bundle.import_bundle(store, settings, exported)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rows.jsonl", "log.txt"])
-def test_texts_longer_than_a_run_has_are_refused(settings: Settings, store: Store, exported: Path, name: str) -> None:
-    rewrite(exported, lambda members: members.update({name: bytes(20_000_001)}))
-    with pytest.raises(Refused, match=f"{name} has 20,000,001 bytes"):
+def test_a_long_training_comes_back_equal(settings: Settings, store: Store, tmp_path: Path) -> None:
+    """The log lines of 112,000 steps, one per 10 steps, have 100,800 values."""
+    run_id, path = queue_train(store), tmp_path / "run.zip"
+    row = train_row(1, checkpoint="")
+    record(store, run_id, [row])
+    copy = {"run_id": run_id, "attempt_id": 1, "kind": row.kind, "library": row.library, "model": row.model}
+    copy |= {"status": row.status, "payload": row.model_dump_json()}
+    with store.database.write() as connection:
+        connection.execute(insert(rows), [copy] * 10_000)
+    names = [f"train/value_{number}" for number in range(9)]
+    points = [
+        {"run_id": run_id, "name": name, "step": step, "value": 1 / step}
+        for name in names
+        for step in range(10, 112_001, 10)
+    ]
+    with store.database.write() as connection:
+        connection.execute(insert(metrics), points)
+    RunFiles(settings.runs_dir, run_id).dir.mkdir()
+    RunFiles(settings.runs_dir, run_id).log.touch()
+    path.write_bytes(bundle.export_bundle(store, settings, run_id))
+    elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
+    other = open_store(elsewhere)
+    new_id = bundle.import_bundle(other, elsewhere, path)
+    assert other.rows(new_id) == store.rows(run_id)
+    assert other.metrics(new_id) == store.metrics(run_id)
+    assert bundle.export_bundle(other, elsewhere, new_id) == path.read_bytes(), "and it travels on unchanged"
+    other.close()
+
+
+def test_the_end_of_a_very_long_log_travels(
+    settings: Settings, store: Store, run_id: int, exported: Path, tmp_path: Path
+) -> None:
+    files = RunFiles(settings.runs_dir, run_id)
+    lines = [f"line {number:07}, {'x' * 80}\n" for number in range(220_000)]
+    files.older_log.write_text("".join(lines[:110_000]))
+    files.log.write_text("".join(lines[110_000:]))
+    exported.write_bytes(bundle.export_bundle(store, settings, run_id))
+    elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
+    other = open_store(elsewhere)
+    new_id = bundle.import_bundle(other, elsewhere, exported)
+    first, *rest = RunFiles(elsewhere.runs_dir, new_id).log.read_text().splitlines(keepends=True)
+    assert first == "[the bundle of this run has only the last 20 MB of its log]\n"
+    assert rest == lines[-len(rest) :]
+    assert 19_999_000 < len("".join([first, *rest])) <= 20_000_000
+    assert bundle.export_bundle(other, elsewhere, new_id) == exported.read_bytes(), "and it travels on unchanged"
+    other.close()
+
+
+def test_two_values_of_a_metric_at_one_step_are_refused(settings: Settings, store: Store, exported: Path) -> None:
+    rewrite(exported, lambda members: members.update({"metrics.jsonl": members["metrics.jsonl"] * 2}))
+    with pytest.raises(Refused, match=r"run\.zip holds two values of one metric at one step"):
         bundle.import_bundle(store, settings, exported)
+    assert len(store.runs()) == 1
+
+
+@pytest.mark.parametrize("what", ["files", "store"])
+def test_a_full_disk_is_told_and_leaves_nothing_behind(
+    settings: Settings, store: Store, run_id: int, exported: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # or Python would keep half of what it compiles meanwhile
+    large = os.urandom(3_000_000)
+    metric = b'{"step":%d,"name":"loss","value":0.1}\n'
+
+    def change(members: dict[str, bytes]) -> None:
+        if what == "files":
+            members["artifacts/detail/a.json"] = large
+            cut(members, "artifacts.json", b'"size": 14', b'"size": 3000000')
+            cut(members, "artifacts.json", *(sha256(data).hexdigest().encode() for data in (DETAIL, large)))
+        else:
+            members["metrics.jsonl"] = b"".join(metric % step for step in range(20_000))
+
+    rewrite(exported, change)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+    try:
+        with pytest.raises(Refused if what == "files" else Unavailable) as raised:
+            bundle.import_bundle(store, settings, exported)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    if what == "files":
+        assert str(raised.value) == "run.zip cannot be imported: the disk is full"
+    else:
+        assert "has no space left" in str(raised.value)
+    assert [run.id for run in store.runs()] == [run_id]
+    assert sorted(path.name for path in settings.runs_dir.iterdir() if path.is_dir()) == [str(run_id)]
+    assert RunFiles(settings.runs_dir, bundle.import_bundle(store, settings, exported)).log.is_file()
+    assert not list(settings.runs_dir.glob("*.before-*"))
+
+
+def with_three_checkpoints(settings: Settings, store: Store) -> int:
+    """Return a finished training with three checkpoints of 7 bytes, and a larger one."""
+    run_id = queue_train(store)
+    folder = RunFiles(settings.runs_dir, run_id).dir
+    names = ("best.pt", "epoch_1.pt", "latest.pt", "epoch_0.pt")
+    write_checkpoints(folder, *names)
+    (folder / "checkpoints" / "epoch_0.pt").write_bytes(b"larger weights")
+    recorded = []
+    for name in names:
+        content = (folder / "checkpoints" / name).read_bytes()
+        fields = {"size": len(content), "sha256": sha256(content).hexdigest()}
+        recorded.append(StoredArtifact(name=f"checkpoints/{name}", kind="checkpoint", **fields))
+    record(store, run_id, [train_row(1), *recorded])
+    return run_id
+
+
+@pytest.mark.parametrize(
+    ("room", "taken", "told"),
+    [
+        (7, ["best.pt"], "checkpoints/latest.pt, checkpoints/epoch_1.pt, checkpoints/epoch_0.pt"),
+        (20, ["best.pt", "latest.pt"], "checkpoints/epoch_1.pt, checkpoints/epoch_0.pt"),
+        (21, ["best.pt", "latest.pt", "epoch_1.pt"], "checkpoints/epoch_0.pt"),
+    ],
+)
+def test_the_best_checkpoint_is_taken_first_then_the_latest_and_the_others_are_told(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, room: int, taken: list[str], told: str
+) -> None:
+    run_id = with_three_checkpoints(settings, store)
+    monkeypatch.setattr(bundle_files, "ARTIFACT_BYTES", room)
+    sentences: list[str] = []
+    with zipfile.ZipFile(BytesIO(bundle.export_bundle(store, settings, run_id, sentences.append))) as made:
+        names = {name.removeprefix("artifacts/checkpoints/") for name in made.namelist() if name.endswith(".pt")}
+    assert names == set(taken)
+    assert sentences == [f"not in the bundle, because it takes at most 0 MB of files: {told}"]
+    assert bundle_files.left_out(store, settings, store.run(run_id)) == sentences
+
+
+def test_files_that_are_gone_or_have_changed_are_told_and_take_no_room(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = with_three_checkpoints(settings, store)
+    folder = RunFiles(settings.runs_dir, run_id).dir / "checkpoints"
+    monkeypatch.setattr(bundle_files, "ARTIFACT_BYTES", 28)
+    (folder / "epoch_1.pt").unlink()
+    (folder / "latest.pt").write_bytes(b"others!")
+    sentences: list[str] = []
+    bundle.export_bundle(store, settings, run_id, sentences.append)
+    assert sentences == [
+        "not in the bundle, because the run's folder no longer has them: checkpoints/epoch_1.pt",
+        "not in the bundle, because they have changed since the run wrote them: checkpoints/latest.pt",
+    ]
