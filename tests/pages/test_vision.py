@@ -212,6 +212,8 @@ def test_a_verdict_is_written_out_and_charts_come_as_there_are_figures(store: St
     app.run()
     assert not app.exception
     assert "faster: The whole interval lies above the margin of 2 %." in plainly(app).replace("**", "")
+    linked = open_page(PAGE, run="1", charts_1="Speed-up")
+    assert "faster: The whole interval lies above the margin of 2 %." in plainly(linked).replace("**", "")
 
 
 @pytest.mark.slow
