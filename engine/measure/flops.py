@@ -50,6 +50,8 @@ class Count:
     """Sums by dotted path; "" is the whole model. Each module includes all its submodules."""
     peak_bytes: int
     """Peak of the bytes alive at the same time, without weights and inputs."""
+    kept_bytes: int
+    """Bytes alive at the end: the outputs and, if gradients are on, what is kept for a backward pass."""
     notes: tuple[str, ...]
 
     @property
@@ -86,7 +88,9 @@ def count(model: torch.nn.Module, inputs: tuple[Any, ...], run: Callable[[], obj
     held = [*state(model), *(tensor for tensor in inputs if isinstance(tensor, torch.Tensor))]
     counter = _Counter(LiveBytes(held))
     with unfused(), _modules_followed(model, counter), fused_on_meta(), counter:
-        run() if run else model(*inputs)
+        outputs = run() if run else model(*inputs)
+        counter.kept = counter.live.now
+        del outputs
     return counter.result()
 
 
@@ -95,7 +99,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, live: LiveBytes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = live
+        self.live, self.kept = live, 0
         self.kinds: dict[str, Tally] = {}
         self.modules: dict[str, Tally] = {}
         self.frames = [Tally()]
@@ -139,7 +143,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.modules[""] = self.frames[0]
         operators = [OperatorCount(operator=kind, **vars(tally)) for kind, tally in self.kinds.items()]
         operators.sort(key=lambda one: (-one.flops, -one.read_bytes - one.written_bytes, one.operator))
-        return Count(tuple(operators), self.modules, self.live.peak, tuple(sorted(self.notes)))
+        return Count(tuple(operators), self.modules, self.live.peak, self.kept, tuple(sorted(self.notes)))
 
 
 def _read_bytes(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

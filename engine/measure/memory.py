@@ -36,6 +36,17 @@ def training_peak_bytes(
     return tensor_bytes([*state(model), *inputs]) + counted.peak_bytes + 2 * tensor_bytes(trained(model))
 
 
+def kept_bytes(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> int:
+    """Return the bytes that a training step keeps from its forward to its backward pass: activations, inputs, outputs.
+
+    Leaves the model in training mode. Errors: any error that the model raises.
+    """
+    model.train()
+    with torch.enable_grad():
+        counted = flops.count(model, inputs)
+    return tensor_bytes(inputs) + counted.kept_bytes
+
+
 def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """Return the parameters that have gradients, and so moments."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]

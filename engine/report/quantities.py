@@ -62,6 +62,12 @@ QUANTITIES: dict[str, Quantity] = {
     "intensity": Quantity("Intensity", "FLOP/B", "Arithmetic intensity: FLOPs per byte of memory traffic.", "larger"),
     "weights_mb": Quantity("Weights", "MB", "Memory of parameters and buffers."),
     "inference_peak_mb": Quantity("Peak mem.", "MB", "Estimated peak memory of a forward pass of the batch."),
+    "kept_mb": Quantity(
+        "Kept in training",
+        "MB",
+        "Memory that each image, or image and text, adds to a training step in float32: all that is kept from the "
+        "forward to the backward pass.",
+    ),
     "training_peak_mb": Quantity(
         "Training peak", "MB", "Estimate of weights, gradients, AdamW's two moments and saved activations."
     ),
@@ -200,8 +206,8 @@ QUANTITIES: dict[str, Quantity] = {
 
 COMPARABLE = tuple(
     (
-        "gmacs mparams macts fvcore_gmacs gflops traffic_mb intensity weights_mb inference_peak_mb image_mparams "
-        "text_mparams image_gmacs text_gmacs"
+        "gmacs mparams macts fvcore_gmacs gflops traffic_mb intensity weights_mb inference_peak_mb kept_mb "
+        "image_mparams text_mparams image_gmacs text_gmacs"
     ).split()
 )
 """Quantities offered as axes, sizes and colours, the most frequently used first."""

@@ -17,11 +17,12 @@ import open_clip
 import torch
 
 from engine import atomic, names, shipped
-from engine.measure import environment
+from engine.measure import environment, memory
+from engine.models import built as building
 from engine.models import library
 from engine.replicates.child import Ended
 from engine.results import OperatorCount, ProfileRow, Progress
-from engine.specs import ModelName, ProfileSpec, Refused
+from engine.specs import ModelName, ProfileSpec, Refused, parse_image_size
 from engine.tasks.profile import failed_row, profile
 from engine.tasks.shards import spread
 
@@ -29,7 +30,7 @@ COLUMNS = """
 library model family image_size test_size context_length image_width text_width embed_dim
 mparams image_mparams text_mparams other_mparams trainable_mparams mbuffers
 gmacs image_gmacs text_gmacs other_gmacs gflops image_gflops text_gflops other_gflops
-macts image_macts text_macts other_macts traffic_mb intensity weights_mb inference_peak_mb
+macts image_macts text_macts other_macts traffic_mb intensity weights_mb inference_peak_mb kept_mb
 complete uncounted notes status error
 """.split()
 OPERATOR_COLUMNS = ["library", "model", "image_size", *OperatorCount.model_fields]
@@ -37,6 +38,8 @@ Wanted = tuple[ModelName, str]
 """A model and an image size; empty for its own."""
 CatalogueRow = dict[str, str]
 """The cells of a row by column, as in the CSV."""
+KEPT_BATCH = 64
+"""Batch size for `kept_mb`. What does not grow with the batch, such as standardised weights, hardly counts then."""
 SIZES = "sizes"
 """Folder below the catalogue's for other image sizes, so that the catalogue's own files keep one row per model."""
 
@@ -105,7 +108,19 @@ def counted(wanted: Sequence[Wanted], workers: int) -> Iterator[ProfileRow]:
 
 def count(name: str, image_size: str = "") -> ProfileRow:
     """Return the row of one model: on meta, with a batch of one and float32. image_size: its own by default."""
-    return profile(name, _spec(name, image_size)).row
+    row = profile(name, _spec(name, image_size)).row
+    return row.model_copy(update={"kept_mb": kept_mb(ModelName(name), image_size)}) if row.status == "ok" else row
+
+
+def kept_mb(name: ModelName, image_size: str) -> float | None:
+    """Return what `ProfileRow.kept_mb` says; None if the model cannot be trained. image_size: empty for its own."""
+    size = parse_image_size(image_size) if image_size else None
+    wanted = building.Wanted(device="meta", batch_size=KEPT_BATCH, image_size=size)
+    try:
+        built = library.build(name, wanted)
+        return memory.kept_bytes(built.model, built.inputs) / KEPT_BATCH / 1e6
+    except Exception:  # noqa: BLE001 - any error of a model; its other counts are valid
+        return None
 
 
 def _count(wanted: Wanted) -> ProfileRow:

@@ -282,14 +282,15 @@ LOW_PEAK = "the training peak is too low: part of what LSTMs keep for the backwa
 
 
 def _training(name: ModelName, wanted: Wanted, build: Builder, notes: tuple[str, ...]) -> dict[str, Any]:
-    """Return the peak memory of training, or a note if the model cannot train.
+    """Return the peak memory of training and its part per sample, or a note if the model cannot train.
 
     It is always estimated on meta, so no device needs that much memory.
     """
     built = build(name, replace(wanted, device="meta"))
     try:
         peak_mb = memory.training_peak_bytes(built.model, built.inputs) / 1e6
+        kept_mb = memory.kept_bytes(built.model, built.inputs) / wanted.batch_size / 1e6
         low = [LOW_PEAK] * any(isinstance(module, torch.nn.LSTM) for module in built.model.modules())
-        return {"training_peak_mb": peak_mb, "notes": (*notes, *low)}
+        return {"training_peak_mb": peak_mb, "kept_mb": kept_mb, "notes": (*notes, *low)}
     except Exception as error:  # noqa: BLE001 - as above; the other counts are valid without it
         return {"notes": (*notes, f"no training peak: {' '.join(str(error).split())[:300]}")}

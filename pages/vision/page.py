@@ -80,11 +80,11 @@ def memory(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
         return "Memory: the run finds the largest batch that fits." if spec.batch_size == "max" else ""
     unknown = f"; {plural(need.unknown, 'model')} not in the catalogue" if need.unknown else ""
     case = f"for {need.model} at batch {need.batch_size}"
-    assumption = "saved activations are a guess" if "training" in spec.modes else "without PyTorch's own memory"
+    more = f"(without PyTorch's own memory){unknown}"
     if (available := launch.device_memory_gb(spec.device)) is None:
-        return f"Memory: about {size(need.gb)} {case} ({assumption}){unknown}"
+        return f"Memory: about {size(need.gb)} {case} {more}"
     verdict = "will not fit" if need.gb > available else "is tight" if need.gb > TIGHT * available else "fits"
-    return f"Memory: about {size(need.gb)} of {size(available)} {case}: {verdict} ({assumption}){unknown}"
+    return f"Memory: about {size(need.gb)} of {size(available)} {case}: {verdict} {more}"
 
 
 @st.fragment

@@ -176,7 +176,7 @@ def test_memory_is_estimated_beside_what_there_is_and_was_measured(store: Store)
     )
     app.get_by_key("model_way").set_value("training, AdamW").run()
     assert not app.exception
-    assert table(app, "float32")[0] == pytest.approx((4 * 46.8 + 2 * 2.5 * 4) / 1000)
+    assert table(app, "float32")[0] == pytest.approx((4 * 46.8 + 20.7) / 1000)
     linked = opened("resnet18", "Memory", model_way="training, AdamW", model_memory_gb="1.0")
     assert table(linked, "float32") == table(app, "float32")
     assert "other device, 1 GB" in plainly(linked)

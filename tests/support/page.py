@@ -37,14 +37,15 @@ PATIENCE_S = 120
 """Wait at most this many seconds for a page. A loaded machine draws the largest one in this time."""
 
 CATALOGUE = """library,model,family,image_size,context_length,mparams,gmacs,gflops,macts,weights_mb,\
-inference_peak_mb,complete,uncounted,notes,status,error
-open_clip,ViT-B-32,clip_vit,224,77,151.28,7.39,14.78,10.3,605,608,True,{},[],ok,
-open_clip,ViT-L-14,clip_vit,224,77,427.62,87.73,175.46,123.0,1710,1800,True,{},[],ok,
-timm,resnet18,resnet,224,,11.69,1.82,3.64,2.5,46.8,56,True,{},[],ok,
-timm,resnet50,resnet,224,,25.56,4.09,8.18,11.1,102,113,True,{},[],ok,
-timm,vit_tiny_patch16_224,vision_transformer,224,,5.72,1.26,2.52,5.97,23,30,True,{},[],ok,
-timm,odd_one,oddity,320,,9,3,6,4,36,60,False,"{""sort"": 2}","[""work of unknown size is missing: sort (2 calls)""]",ok,
-timm,broken,oddity,1024,,,,,,,,True,{},[],error,RuntimeError: **no** <b>way</b>
+inference_peak_mb,kept_mb,complete,uncounted,notes,status,error
+open_clip,ViT-B-32,clip_vit,224,77,151.28,7.39,14.78,10.3,605,608,90.5,True,{},[],ok,
+open_clip,ViT-L-14,clip_vit,224,77,427.62,87.73,175.46,123.0,1710,1800,700,True,{},[],ok,
+timm,resnet18,resnet,224,,11.69,1.82,3.64,2.5,46.8,56,20.7,True,{},[],ok,
+timm,resnet50,resnet,224,,25.56,4.09,8.18,11.1,102,113,83.6,True,{},[],ok,
+timm,vit_tiny_patch16_224,vision_transformer,224,,5.72,1.26,2.52,5.97,23,30,30.5,True,{},[],ok,
+timm,odd_one,oddity,320,,9,3,6,4,36,60,25,False,"{""sort"": 2}",\
+"[""work of unknown size is missing: sort (2 calls)""]",ok,
+timm,broken,oddity,1024,,,,,,,,,True,{},[],error,RuntimeError: **no** <b>way</b>
 """
 
 

@@ -34,6 +34,7 @@ def read(catalog_dir: Path) -> pd.DataFrame:
     options: dict[str, Any] = {"dtype": dict.fromkeys(TEXT, str), "keep_default_na": False, "na_values": [""]}
     parts = [pd.read_csv(path, **options).fillna(dict.fromkeys(TEXT, "")) for path in files]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame, "kept_mb"])))  # which an older catalogue lacks
     frame.insert(0, "name", frame["library"] + ":" + frame["model"])
     frame["remark"] = [_remark(row) for row in frame[["status", "error", "complete", "notes"]].itertuples(index=False)]
     return frame

@@ -68,6 +68,16 @@ def test_training_peak_of_a_convolutional_network_is_at_least_what_autograd_save
     # beside what is saved, backward holds the gradient of one layer's output and of its input
     gradient = 4 * 8 * 16 * 32 * 32
     assert least < found <= least + weights + 2 * gradient
+    assert memory.kept_bytes(model, (images,)) == 4 * images.numel() + activations
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize(("activation", "kept"), [(nn.ReLU(), 16), (nn.GELU(), 16 + 16)])
+def test_what_training_keeps_by_hand(device: str, activation: nn.Module, kept: int) -> None:
+    """The input of both layers, the output, and of GELU also its own input; a ReLU keeps its output alone."""
+    model = nn.Sequential(nn.Linear(8, 16), activation, nn.Linear(16, 4)).to(device)
+    found = [memory.kept_bytes(model, (torch.ones(batch, 8, device=device),)) for batch in (2, 6)]
+    assert found == [4 * batch * (8 + kept + 4) for batch in (2, 6)]
 
 
 @pytest.mark.slow

@@ -307,8 +307,8 @@ def test_summary_takes_the_geometric_mean_and_counts_failures_apart() -> None:
         ({"batch_size": 10, "precision": "float32,bfloat16"}, 1.5 * 46.8 + 10 * 9.2),
         ({"batch_size": "sweep", "max_batch_size": 32}, 46.8 + 32 * 9.2),
         ({"batch_size": "sweep", "max_batch_size": 50}, 46.8 + 32 * 9.2),
-        ({"batch_size": 10, "mode": "training"}, 2 * 46.8 + 2 * 2.5 * 4 * 10),
-        ({"batch_size": 10, "mode": "both", "optimizer": "adamw"}, 4 * 46.8 + 2 * 2.5 * 4 * 10),
+        ({"batch_size": 10, "mode": "training"}, 2 * 46.8 + 10 * 20.7),
+        ({"batch_size": 10, "mode": "both", "optimizer": "adamw"}, 4 * 46.8 + 10 * 20.7),
     ],
 )
 def test_memory_is_estimated_from_the_catalogue(tmp_path: Path, fields: dict[str, object], mb: float) -> None:
