@@ -74,8 +74,12 @@ def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:
 
 
 def rows(axes: Axes, filters: Filters, chosen: Sequence[str]) -> pd.DataFrame:
-    """Return the rows of the page's table for the download, or only the chosen ones, if any. Errors: Refused."""
+    """Return the rows of the page's table for the download, or only the chosen ones, if any. Errors: Refused.
+
+    `provenance` is one line, so that a row is a line of a CSV file.
+    """
     shown = selected(table(axes, filters), axes, filters).drop(columns="tags")
+    shown["provenance"] = shown["provenance"].str.replace("\n", "; ")
     return shown.loc[list(chosen)] if chosen else shown
 
 

@@ -4,12 +4,14 @@ import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from engine import shipped
 from engine.report.catalog import catalog
+from engine.report.quantities import title
 from engine.settings import Settings
 from engine.specs import ProfileSpec
 from engine.store import State, open_store
@@ -99,6 +101,16 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     expect(page.get_by_test_id("stMetric").first).to_be_visible()
     page.get_by_role("tab", name="Operators").click()
     expect(page.get_by_role("figure", name="Share of MACs and traffic by operator")).to_be_visible()
+
+
+def test_a_row_of_the_catalogue_is_a_line_of_its_csv(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/?catalog_search=timm:resnet18&catalog_figure={quote(title('imagenet_top1'))}")
+    menu = page.get_by_role("button", name=re.compile(r"^Download \d+ rows"))
+    label = re.search(r"Download (\d+) rows", menu.inner_text())
+    lines = downloaded(page, "CSV", label[0]).read_text().splitlines()
+    assert len(lines) == 1 + int(label[1])
+    written = list(csv.DictReader(lines))
+    assert any("; accuracy of a1_in1k published by " in line["provenance"] for line in written)
 
 
 def test_a_run_goes_on_while_the_page_is_reloaded_and_stops_on_request(server: Server, page: Page) -> None:
