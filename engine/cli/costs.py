@@ -46,7 +46,7 @@ class Catalog(BaseModel):
     front: bool = Field(
         False, description="Only the Pareto front of --accuracy and latency on --device, or GMACs without a device."
     )
-    sort: str = Field("gmacs", description="Column to sort by.")
+    sort: str = Field("gmacs", description="Column to sort by, named as here or as in the file of --output.")
     descending: bool = Field(False, description="Sort in descending order.")
     output: TableFile | None = Field(None, description="Write all columns to this .csv, .json or .parquet file.")
 
@@ -60,6 +60,7 @@ class Catalog(BaseModel):
 
     def cli_cmd(self) -> None:
         from engine.report.catalog import catalog, choose
+        from engine.report.export import tables
 
         costs = {"min_mparams", "max_mparams", "min_gmacs", "max_gmacs", "max_macts"}
         limits: dict[str, Any] = self.model_dump(include=costs) | {"max_inference_peak_mb": self.max_peak_mb}
@@ -80,9 +81,10 @@ class Catalog(BaseModel):
             note(f"no model matches {self.match!r}; closest: {', '.join(near)}")
         if self.front:
             frame = self._front(frame)
-        if self.sort not in frame.columns:
+        sort = {tables.exported_name(column): column for column in frame.columns}.get(self.sort, self.sort)
+        if sort not in frame.columns:
             raise Refused(f"no column {self.sort!r} to sort by; there are {', '.join(frame.columns)}")
-        frame = choose.ordered(frame, [f"{'-' if self.descending else ''}{self.sort}"])
+        frame = choose.ordered(frame, [f"{'-' if self.descending else ''}{sort}"])
         shown = ["library", "model", *(["pretrained", self.accuracy] if self.accuracy else []), "image_size"]
         shown += ["mparams", "gmacs", "macts", "inference_peak_mb"]
         latency = ["batch_size", "latency_ms", "latency_ms_low", "latency_ms_high", "source", "in_range"]

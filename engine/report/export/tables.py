@@ -84,10 +84,15 @@ def save(frame: pd.DataFrame, path: Path, format: str | None = None) -> None:
     atomic.export(path, FORMATS[format or path.suffix.removeprefix(".")](frame))
 
 
+def exported_name(column: Any) -> Any:
+    """Return a column's name in files, which states a unit that the name does not: `share_percent` for `share`."""
+    unit = IN_WORDS.get(QUANTITIES[column].unit, "") if column in QUANTITIES else ""
+    return f"{column}_{unit}" if unit and unit not in column else column
+
+
 def _with_units(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with units in its column names: `share` becomes `share_percent`."""
-    units = {name: IN_WORDS.get(QUANTITIES[name].unit, "") for name in frame.columns if name in QUANTITIES}
-    return frame.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit and unit not in name})
+    return frame.rename(columns=exported_name)
 
 
 def _format_cell(cell: Any) -> Any:

@@ -21,6 +21,16 @@ def counted() -> pd.DataFrame:
 
 
 @pytest.mark.slow
+def test_the_catalogue_sorts_by_the_names_of_its_files(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "sorted.csv"
+    line = ["catalog", "--match", "timm:resnet*", "--descending", "--output", str(file), "--sort"]
+    assert main([*line, "intensity_flops_per_byte"]) == 0
+    assert pd.read_csv(file)["intensity_flops_per_byte"].is_monotonic_decreasing
+    assert main([*line, "imagenet_top1_percent", "--accuracy", "imagenet_top1"]) == 0
+    assert pd.read_csv(file)["imagenet_top1_percent"].dropna().is_monotonic_decreasing
+
+
+@pytest.mark.slow
 def test_estimates_are_written_with_interval_source_and_range(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
