@@ -66,17 +66,20 @@ class Catalog(BaseModel):
         limits: dict[str, Any] = self.model_dump(include=costs) | {"max_inference_peak_mb": self.max_peak_mb}
         limits |= {f"min_{self.accuracy}": self.min_accuracy} if self.accuracy else {}
         limits |= {"max_latency_ms": self.max_latency_ms} if self.device else {}
+        limits = {name: limit for name, limit in limits.items() if limit is not None}
         known = shipped.families(Settings().catalog_dir)
         named = resolve([f"family:{pattern}" for pattern in split_patterns(self.family)], known)
         table = self._table()
-        frame = catalog.select(
+        unlimited = catalog.select(
             table,
             library=self.source,
             search=self.match,
             families={known[name] for name in named},
             image_size=self.image_size,
-            **limits,
         )
+        frame = catalog.select(unlimited, **limits)
+        if left_out := choose.left_out(unlimited, limits):
+            note(left_out)
         if frame.empty and (near := catalog.closest(table, self.match)):
             note(f"no model matches {self.match!r}; closest: {', '.join(near)}")
         if self.front:
@@ -91,16 +94,16 @@ class Catalog(BaseModel):
         show_table(frame, frame[[*shown, *(latency if self.device else ["remark"])]], self.output)
 
     def _front(self, frame: "pd.DataFrame") -> "pd.DataFrame":
-        """Return the rows on the Pareto front. Like the page, leave off estimates outside the fitted range."""
+        """Return the rows on the Pareto front. Like the page, leave off spoiled timings, and say how many."""
         from engine.report.catalog import choose
 
         if not self.device:
             return frame[choose.front(frame, "gmacs", self.accuracy)]
-        with_values = frame.dropna(subset=[self.accuracy, "latency_ms"])
-        within = with_values[with_values["in_range"].astype(bool)]
-        if left_off := len(with_values) - len(within):
-            note(f"{plural(left_off, 'estimate')} outside the fitted range left off the front")
-        return within[choose.front(within, "latency_ms", self.accuracy)]
+        if left_off := choose.left_off(frame, "latency_ms", self.accuracy):
+            reason = "flagged timings, or estimates outside the fitted range"
+            note(f"{plural(left_off, 'row')} left off the front: {reason}")
+        ranked = choose.ranked(frame, "latency_ms", self.accuracy, with_spoiled=False)
+        return ranked[ranked["front"]].drop(columns="front")
 
     def _table(self) -> "pd.DataFrame":
         """Return the catalogue, with a row per pretrained tag if an accuracy is asked for, and a device's speeds."""

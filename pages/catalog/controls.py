@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from engine.estimate.devices import FittedDevice
 from engine.published.publishers import ACCURACIES
 from engine.report.catalog import catalog
 from engine.report.catalog import choose as catalog_choose
@@ -17,6 +18,7 @@ from engine.results.flags import SPOILING
 from pages.shared import calibrate
 from pages.shared.form import presets
 from pages.shared.form.spec_form import BIND
+from pages.shared.text import plain
 
 SORTABLE = ("model", "library", "family", "image_size", "pretrained")
 COSTS = ("mparams", "gmacs", "macts", "inference_peak_mb")
@@ -61,13 +63,38 @@ def reset() -> None:
     st.session_state["catalog_families"] = st.session_state["catalog_sizes"] = st.session_state["catalog_sort"] = []
 
 
-def draw_untimed(frame: pd.DataFrame, filters: Filters) -> None:
-    """If a limit is on a speed that no row has, say how to get it and draw a button that clears these limits."""
-    names = [name for name in filters.limits if (column := name[4:]) in MEASURED and frame[column].isna().all()]
-    if names:
+def draw_left_out(frame: pd.DataFrame, filters: Filters, device: FittedDevice | None) -> None:
+    """Say how many rows the limits leave out for want of a value. Draw a button that shows speeds of `device`.
+
+    If a limit is on a speed that no row has, say how to get it and draw a button that clears these limits.
+    frame: from data.table.
+    """
+    if not filters.limits:
+        return
+    unlimited = replace(filters, bounds={}).select(frame)
+    names = [name for name in filters.limits if name[4:] in MEASURED]
+    unmet = {f"catalog_{name}": None for name in names if frame[name[4:]].isna().all()}
+    if unmet:
         st.caption("To filter by speed, calibrate this machine or choose a device to estimate it on, in the sidebar.")
-        limits = {f"catalog_{name}": None for name in names}
-        st.button("Remove limits on speed", key="catalog_no_speed", on_click=st.session_state.update, args=(limits,))
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if not unmet and (sentence := catalog_choose.left_out(unlimited, filters.limits)):
+            st.caption(plain(sentence), width="content")
+        if device and not filters.device and unlimited[[name[4:] for name in names]].isna().to_numpy().any():
+            st.button(
+                "Estimate speed" + ("" if device.label == filters.setting.label else f" on {_short(device.label)}"),
+                key="catalog_estimate",
+                on_click=st.session_state.update,
+                args=({"catalog_device": device.label},),
+                help="Show speeds on this device, measured or estimated. Calibrate this machine to add it.",
+            )
+        if unmet:
+            label, update = "Remove limits on speed", st.session_state.update
+            st.button(label, key="catalog_no_speed", on_click=update, args=(unmet,))
+
+
+def _short(device: str) -> str:
+    """Return the label of a device without the names of its maker and series."""
+    return device.removeprefix("NVIDIA GeForce ").removeprefix("Intel Core ")
 
 
 def search_for(text: str) -> None:
@@ -172,7 +199,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
                 "Estimate speed on",
                 devices,
                 index=None,
-                format_func=lambda label: label.removeprefix("NVIDIA GeForce ").removeprefix("Intel Core "),
+                format_func=_short,
                 key="catalog_device",
                 bind=BIND,
                 placeholder="timings of this machine only",

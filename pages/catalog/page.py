@@ -11,7 +11,7 @@ from engine.report.catalog import catalog, choose
 from engine.report.figures import scatter
 from engine.report.figures.scatter import SHOWN_FAMILIES
 from engine.report.quantities import MEASURED, title
-from engine.report.timings.estimates import worth_measuring
+from engine.report.timings import estimates
 from engine.results import FLAGS
 from engine.specs import ProfileSpec, Refused
 from engine.words import in_words, plural
@@ -61,6 +61,7 @@ presets_place = st.container()
 axes = controls.draw_axes(everything)
 filters = controls.draw_filters(everything, settings, devices, axes.flops)
 controls.draw_presets(presets_place, filters, devices)
+nearest_device = estimates.nearest_device(speeds.devices(timed), filters.setting)
 accuracies = data.accuracies(axes, filters)
 frame = data.table(axes, filters)
 chosen_labels = data.draw_chosen(frame)
@@ -78,12 +79,13 @@ if selected.empty:
                 st.button(name, key=f"catalog_near_{name}", on_click=controls.search_for, args=(name,))
     for limit in choose.alone(frame, filters.limits):
         st.caption(plain(limit))
-    controls.draw_untimed(frame, filters)
+    controls.draw_left_out(frame, filters, nearest_device)
     st.button("Reset filters", key="catalog_show_all", on_click=controls.reset)
     raise PageEnd
 
+controls.draw_left_out(frame, filters, nearest_device)
 front = list(selected.index[selected["front"]]) if axes.front else []
-left_off = 0 if axes.spoiled else int(choose.spoiled(selected.dropna(subset=[axes.x, axes.y])).sum())
+left_off = 0 if axes.spoiled else choose.left_off(selected, axes.x, axes.y)
 chosen = [label for label in selected.index if label in chosen_labels]
 chart(
     scatter.scatter(
@@ -155,7 +157,7 @@ data.draw_import()
 # With a device, the table shows its speeds, and only rows without a timing of this machine are timed.
 timed_here = data.table(axes, replace(filters, device="")).reindex(selected.index) if filters.device else selected
 speed_front = filters.device and axes.x in MEASURED and axes.y in ACCURACIES
-promising = list(worth_measuring(selected, axes.y).index) if speed_front else None
+promising = list(estimates.worth_measuring(selected, axes.y).index) if speed_front else None
 plan = measure.plan(timed_here, timed_here.loc[chosen], axes, filters.setting, promising)
 if filters.device not in ("", filters.setting.label):
     plan = measure.Plan((), f"Speeds of {filters.device} are shown. Clear the field Estimate speed on to time here.")

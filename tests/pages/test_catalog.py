@@ -256,6 +256,31 @@ def test_a_limit_on_latency_without_timings_says_that_nothing_is_timed(store: St
 
 
 @pytest.mark.slow
+def test_limits_say_how_many_rows_they_leave_out_for_want_of_a_value_or_for_a_flagged_one(store: Store) -> None:
+    machine(store)
+    one = {"batch_size": 1, "batch_size_requested": "1"}
+    timed = [
+        benchmark_row("resnet18", **one, latency_ms=4.0),
+        benchmark_row("resnet50", **one, latency_ms=72.0, flags=("contended",)),
+        benchmark_row("vit_tiny_patch16_224", **one, latency_ms=90.0),
+    ]
+    finish(store, queue_benchmark(store, "resnet18"), timed)
+    app = open_page(catalog_max_latency_ms="30")
+    assert not app.exception
+    assert models(app) == ["resnet18"]
+    flagged = "1 row with a flagged timing that misses the limit"
+    assert f"Left out by limits: 4 rows without a known speed; {flagged}." in plainly(app)
+    app.text_input(key="catalog_search").set_value("resnet50").run()
+    assert "No rows match these filters" in texts(app)
+    assert f"Left out by limits: {flagged}." in plainly(app)
+    app.number_input(key="catalog_max_latency_ms").set_value(None).run()
+    assert "Left out by limits" not in texts(app)
+    app = open_page(catalog_figure=TOP1, catalog_min_imagenet_top1="80", catalog_max_gmacs="5")
+    assert set(models(app)) == {"resnet50"}
+    assert "Left out by limits: 1 row without a published value." in plainly(app), "it is odd_one"
+
+
+@pytest.mark.slow
 def test_work_can_be_shown_in_flops_and_limits_follow() -> None:
     app = open_page(catalog_max_gmacs="4.5")
     app.get_by_key("catalog_unit").set_value("FLOPs").run()

@@ -4,6 +4,7 @@ import re
 
 import pandas as pd
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from engine.estimate import devices, work
 from engine.report.timings import estimates
@@ -88,6 +89,31 @@ def test_the_preset_of_latency_here_estimates_on_a_calibrated_machine(store: Sto
     app.selectbox(key="catalog_x").set_value("latency_ms").run()
     app.selectbox(key="catalog_device").set_value(None).run()
     assert ticked(app) == []
+
+
+def test_a_limit_on_speed_offers_to_estimate_the_rows_without_a_timing(store: Store) -> None:
+    app = open_page(catalog_max_latency_ms="30")
+    assert "No rows match these filters" in texts(app)
+    app.button(key="catalog_estimate").click().run()
+    assert not app.exception
+    published = app.selectbox(key="catalog_device").value
+    assert published == devices.find(devices.shipped(), "i7")[0].label, "a processor, like the one that is here"
+    assert len(app.dataframe[0].value) > 400
+    assert not [button for button in app.button if button.key == "catalog_estimate"]
+    calibrated_by_hand(store)
+    app = open_page(catalog_max_latency_ms="30")
+    few = len(app.dataframe[0].value)
+    assert 0 < few < 48
+    assert re.search(r"Left out by limits: 1,\d\d\d rows without a known speed\.", plainly(app))
+    app.button(key="catalog_estimate").click().run()
+    assert not app.exception
+    assert app.selectbox(key="catalog_device").value == app.selectbox(key="catalog_setting").value
+    assert len(app.dataframe[0].value) > 10 * few
+    assert "Left out by limits" not in texts(app)
+
+
+def plainly(app: AppTest) -> str:
+    return texts(app).replace("\\", "")
 
 
 def _symbols(trace: dict) -> list[str]:

@@ -72,10 +72,15 @@ def select(
     if image_size is not None:
         keep &= frame["image_size"].str.partition("x")[0] == str(image_size)
     for name, bound in bounds.items():
-        side, _, column = name.partition("_")
         if bound is not None:
-            keep &= frame[column] >= bound if side == "min" else frame[column] <= bound
+            keep &= meets(frame, name, bound)
     return frame[keep]
+
+
+def meets(frame: pd.DataFrame, name: str, bound: float) -> "pd.Series[bool]":
+    """Return which rows meet a bound. A row without a value does not. name: as for `select`."""
+    side, _, column = name.partition("_")
+    return frame[column] >= bound if side == "min" else frame[column] <= bound
 
 
 def matches(frame: pd.DataFrame, search: str) -> "pd.Series[bool]":

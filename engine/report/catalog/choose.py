@@ -1,6 +1,6 @@
 """Make the table for choosing a model: counted costs, published accuracies and measured latency, with their sources."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import pandas as pd
 
 from engine.published.match import Matched
 from engine.published.publishers import ACCURACIES
+from engine.report.catalog import catalog
 from engine.report.quantities import COMPARABLE, MEASURED, QUANTITIES, title
 from engine.report.timings import stored
 from engine.report.timings.estimates import OUT_OF_RANGE
@@ -86,6 +87,11 @@ def spoiled(frame: pd.DataFrame) -> "pd.Series[bool]":
     return frame["flags"].str.contains("|".join([*SPOILING, OUT_OF_RANGE]))
 
 
+def left_off(frame: pd.DataFrame, x: str, y: str) -> int:
+    """Return how many rows with both values `ranked` keeps off the front because they are spoiled."""
+    return int(spoiled(frame.dropna(subset=[x, y])).sum())
+
+
 def sentence(
     frame: pd.DataFrame, kept: pd.DataFrame, x: str, y: str, front: int, selected: int, left_off: int = 0
 ) -> str:
@@ -117,13 +123,38 @@ def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:
             reason = ": no model is timed in the chosen timing setting" if column in MEASURED else ""
             lines.append(f"No row has a value for {title(column)}{reason}.")
             continue
-        meets = frame[column] >= limit if side == "min" else frame[column] <= limit
+        meets = catalog.meets(frame, name, limit)
         sign = "≥" if side == "min" else "≤"
         lines.append(
             f"With only the limit {title(column)} {sign} {limit:g}, {int(meets.sum()):,} of the "
             f"{int(frame[column].notna().sum()):,} rows with a value remain."
         )
     return lines
+
+
+def left_out(frame: pd.DataFrame, limits: Mapping[str, float]) -> str:
+    """Return a sentence that counts the rows that limits leave out although their true values may meet them.
+
+    These rows meet all other limits, but have no speed, a disturbed timing or no published accuracy. Empty if there are
+    none. frame: rows that meet all conditions except the limits. limits: as for `alone`.
+    """
+    meets = pd.DataFrame({name: catalog.meets(frame, name, limit) for name, limit in limits.items()}, frame.index)
+    columns = {name: name.partition("_")[2] for name in limits}
+
+    def split(group: Collection[str]) -> tuple["pd.Series[bool]", "pd.Series[bool]"]:
+        """Return which rows meet the limits on columns outside the group, and which lack a value that is limited."""
+        own = [name for name in limits if columns[name] in group]
+        return meets.drop(columns=own).all(axis=1), frame[[columns[name] for name in own]].isna().any(axis=1)
+
+    candidates, untimed = split(MEASURED)
+    reasons = {"without a known speed": candidates & untimed}
+    if "flags" in frame:
+        missed = candidates & ~untimed & ~meets.all(axis=1)
+        reasons["with a flagged timing that misses the limit"] = missed & spoiled(frame) & flagged(frame)
+    candidates, unpublished = split(ACCURACIES)
+    reasons["without a published value"] = candidates & unpublished
+    parts = [f"{plural(count, 'row')} {reason}" for reason, rows in reasons.items() if (count := int(rows.sum()))]
+    return f"Left out by limits: {'; '.join(parts)}." if parts else ""
 
 
 def front(frame: pd.DataFrame, x: str, y: str) -> "pd.Series[bool]":

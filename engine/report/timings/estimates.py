@@ -123,6 +123,13 @@ def _read_imported(path: Path) -> Device:
     return Device(FittedDevice.model_validate_json(path.read_bytes()), timed[[*KEY, "batch_size", *SPEEDS]], "measured")
 
 
+def nearest_device(available: Sequence[Device], setting: Setting) -> FittedDevice | None:
+    """Return the device of a timing setting, else the first one of the same kind, CPU or accelerator."""
+    fitted = [device.fitted for device in available]
+    own = [device for device in fitted if device.label == setting.label]
+    return next(iter(own or published_alike(fitted, setting.device)), None)
+
+
 def device_of_setting(
     timed: pd.DataFrame, setting: Setting, work: pd.DataFrame, published: Sequence[FittedDevice]
 ) -> Device | None:
@@ -224,31 +231,33 @@ def _intervals(frame: pd.DataFrame) -> "pd.Series[str]":
 def with_speeds(frame: pd.DataFrame, device: Device, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
     """Return rows of the catalogue with the speeds of a device: COLUMNS; empty where a model has no complete count.
 
-    frame: has KEY. Its columns latency_ms and samples_per_s are replaced. batch_size: the device's typical one if
-    None; all rows have the same, so that their latencies compare.
+    `flags` are those of a timing made here, or that an estimate is outside the fitted range. frame: has KEY. Its
+    columns latency_ms, samples_per_s and flags are replaced. batch_size: the device's typical one if None; all rows
+    have the same, so that their latencies compare.
     """
     frame = frame.drop(columns=[name for name in COLUMNS if name in frame])
-    return frame.join(device.speeds(work, batch_size or device.fitted.typical_batch), on=KEY)
+    filled = frame.join(device.speeds(work, batch_size or device.fitted.typical_batch), on=KEY)
+    flags = filled["source"].fillna("").str.partition(", ")[2]
+    outside = (filled["source"] == "estimated") & ~filled["in_range"].fillna(False).astype(bool)
+    return filled.assign(flags=flags.mask(outside, OUT_OF_RANGE))
 
 
 def replace_timings(frame: pd.DataFrame, device: Device, work: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of `choose.table` with its timings replaced by the speeds of a device.
+    """Return a table of `choose.table` with its timings replaced by the speeds of a device: see with_speeds.
 
-    `measured` states the source: run, date and flags of a timing made here, the interval of an estimate. `flags` are
-    those of timings made here, or that an estimate is outside the fitted range.
+    `measured` states the source: run, date and flags of a timing made here, the interval of an estimate.
     """
     filled = with_speeds(frame, device, work)
     estimated = filled["source"] == "estimated"
-    timings = device.measured.reindex(columns=[*KEY, "batch_size", "measured", "flags"]).drop_duplicates(KEY)
+    timings = device.measured.reindex(columns=[*KEY, "batch_size", "measured"]).drop_duplicates(KEY)
     timings = timings[timings["batch_size"] == device.fitted.typical_batch].set_index(KEY).astype(object)
     timings = filled[KEY].join(timings, on=KEY).fillna("")
     interval = "estimated, 90 % interval " + _intervals(filled) + " ms"
     source = filled["source"].fillna("")
     measured = source.where(timings["measured"] == "", device.source + ", " + timings["measured"])
     measured = measured.mask(estimated, interval)
-    flags = timings["flags"].mask(estimated & ~filled["in_range"].fillna(False).astype(bool), OUT_OF_RANGE)
     sources = filled["provenance"] + "\nlatency of " + device.fitted.label + ": " + measured
-    return filled.assign(measured=measured, flags=flags, provenance=sources.where(measured != "", filled["provenance"]))
+    return filled.assign(measured=measured, provenance=sources.where(measured != "", filled["provenance"]))
 
 
 def worth_measuring(frame: pd.DataFrame, quality: str) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from engine.report.timings import estimates, stored
 from engine.report.timings.stored import Setting
 from engine.settings import Settings
 from engine.store import Store
+from tests.support.page import calibrated_by_hand
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +78,41 @@ def test_estimates_outside_the_fitted_range_are_left_off_the_front(
     assert count > 1
     capsys.readouterr()
     assert main([*line, "--front"]) == 0
-    assert f"{count} estimates outside the fitted range left off the front" in capsys.readouterr().err
+    assert f"{count} rows left off the front: flagged timings" in capsys.readouterr().err
     assert len(pd.read_csv(file)) == 0
+
+
+@pytest.mark.slow
+def test_flagged_timings_are_left_off_the_front_and_counted_if_they_miss_a_limit(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calibrated_by_hand(store, flags=("contended",))
+    file = tmp_path / "choice.csv"
+    line = ["catalog", "--accuracy", "imagenet_top1", "--device", "a cpu", "--output", str(file)]
+    assert main(line) == 0
+    rows = pd.read_csv(file)
+    flagged = rows["source"] == "measured, contended"
+    assert flagged.sum() > 24
+    assert (rows.loc[flagged, "flags"] == "contended").all()
+    accurate = rows["imagenet_top1_percent"].notna()
+    outside = (rows["flags"] == "estimate outside the fitted range") & rows["latency_ms"].notna()
+    capsys.readouterr()
+    assert main([*line, "--front"]) == 0
+    count = int(((flagged | outside) & accurate).sum())
+    assert f"{count:,} rows left off the front: flagged timings" in capsys.readouterr().err
+    front = pd.read_csv(file)
+    assert len(front) > 5
+    assert set(front["source"]) == {"estimated"}
+    assert front["flags"].isna().all()
+    assert main([*line, "--max-latency-ms", "5", "--min-accuracy", "0"]) == 0
+    slow = int((flagged & accurate & (rows["latency_ms"] > 5)).sum())
+    untimed = int((accurate & rows["latency_ms"].isna()).sum())
+    missing = int((~accurate & (rows["latency_ms"] <= 5)).sum())
+    assert slow > 1
+    assert missing > 1
+    told = f"{slow} rows with a flagged timing that misses the limit; {missing} rows without a published value."
+    told = (f"{untimed} rows without a known speed; " if untimed else "") + told
+    assert f"Left out by limits: {told}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
