@@ -21,7 +21,6 @@ from engine.specs.timed import Threads
 from engine.specs.variant import RunPrecision
 
 if TYPE_CHECKING:
-    from engine.estimate.devices import FittedDevice
     from engine.report.timings.estimates import Device
 
 SHOWN = ["model", "image_size", "device", "batch_size", "samples_per_s", "latency_ms", "latency_ms_low"]
@@ -59,7 +58,7 @@ class Estimate(BaseModel):
 
         from engine import shipped
         from engine.estimate import devices, work
-        from engine.report.timings import estimates
+        from engine.report.timings import estimates, reliability
 
         settings = Settings()
         names = resolve(self.models, shipped.families(settings.catalog_dir))
@@ -67,6 +66,8 @@ class Estimate(BaseModel):
         with store_here() as store:
             available = estimates.available(estimates.timings(store), counted, settings.device_dir)
         chosen = [choose_device(available, self.device)] if self.device else available
+        for text in () if self.device else reliability.warnings(available):
+            note(text)
         if self.rates:
             parts = [devices.rates(device.fitted).assign(device=device.fitted.label) for device in chosen]
             table = pd.concat(parts)[["device", "kind", "rate", "unit"]]
@@ -80,23 +81,22 @@ class Estimate(BaseModel):
 
 
 def choose_device(available: "Sequence[Device]", name: str) -> "Device":
-    """Return the first device that matches `name`. Print its error, and the names of the others that match."""
+    """Return the first device that matches `name`. Print how reliable it is, and the names of the others that match."""
     from engine.report.timings import estimates
 
     device, *others = estimates.find(available, name)
-    note(error_of(device.fitted))
+    note_reliability(device)
     if others:
         note(f"{name!r} also matches {'; '.join(other.fitted.label for other in others)}")
     return device
 
 
-def error_of(device: "FittedDevice") -> str:
-    """Return the held-out error of a device as a sentence."""
-    return (
-        f"{device.label}: error on unseen families of the timed models {device.median_error:.1%} (median), "
-        f"{device.p90_error:.1%} (90th percentile); {device.coverage:.0%} of them inside their 90 % interval; "
-        f"{device.models:,} models, {device.source}"
-    )
+def note_reliability(device: "Device") -> None:
+    """Print the error of a device and, if its estimates are unreliable, a warning."""
+    from engine.report.timings import reliability
+
+    for text in (reliability.error_sentence(device), *reliability.warnings([device])):
+        note(text)
 
 
 class Calibrate(BaseModel):
@@ -140,7 +140,7 @@ class Calibrate(BaseModel):
             folder.mkdir(exist_ok=True)
             atomic.export(folder / f"{name}.csv", timed.to_csv(index=False))
             atomic.export(folder / f"{name}.json", device.model_dump_json(indent=1))
-            note(error_of(device))
+            note_reliability(estimates.Device(device, timed, "measured"))
             return
         spec = estimates.calibration(
             counted,
@@ -157,7 +157,5 @@ class Calibrate(BaseModel):
             found = estimates.device_of_setting(timed, setting, counted, published)
             if not found:
                 raise Refused(f"fewer than {devices.FEWEST} models could be timed: see `runs show {run.id}`")
-            note(error_of(found.fitted))
-        if contended := sum("contended" in row.flags for row in rows):
-            note(f"{contended} of {len(rows)} timings were contended: calibrate again on a quiet machine")
+            note_reliability(found)
         conclude(run, rows)

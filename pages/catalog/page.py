@@ -87,6 +87,7 @@ controls.draw_left_out(frame, filters, nearest_device)
 front = list(selected.index[selected["front"]]) if axes.front else []
 left_off = 0 if axes.spoiled else choose.left_off(selected, axes.x, axes.y)
 chosen = [label for label in selected.index if label in chosen_labels]
+speeds.draw_warnings([device for device in speeds.devices(timed) if device.fitted.label == filters.device])
 chart(
     scatter.scatter(
         selected,

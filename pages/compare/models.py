@@ -95,9 +95,10 @@ def _rates() -> None:
     if section is None:
         return
     with section:
-        by_label = {device.fitted.label: device.fitted for device in speeds.devices(speeds.timed())}
+        by_label = {device.fitted.label: device for device in speeds.devices(speeds.timed())}
         label = st.selectbox("Device", list(by_label), key="compare_rates_device")
-        rates = rates_of(by_label[label])
+        speeds.draw_warnings([by_label[label]])
+        rates = rates_of(by_label[label].fitted)
         by_unit = rates.pivot(index="kind", columns="unit", values="rate")
         results_table(
             by_unit.reindex(index=rates["kind"].unique(), columns=list(UNITS.values())).reset_index(),

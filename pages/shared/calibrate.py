@@ -49,9 +49,10 @@ def _draw(key: str, run_id: int | None) -> None:
 
 
 def _form(key: str) -> None:
-    """Draw the choice of what to time, and the button."""
+    """Draw the choice of what to time, the button, and warnings about earlier calibrations."""
     work = speeds.work()
     assert work is not None, "the menu is drawn only with counted operators"
+    speeds.draw_warnings(speeds.devices(speeds.timed()))
     batch = st.segmented_control(
         "Speed to estimate",
         list(BATCHES),

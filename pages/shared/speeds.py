@@ -8,12 +8,13 @@ import pandas as pd
 import streamlit as st
 
 from engine.estimate import work as estimate_work
-from engine.report.timings import estimates, stored
+from engine.report.timings import estimates, reliability, stored
 from engine.report.timings.estimates import Device
 from engine.report.timings.stored import MOST_RUNS, Line
 from engine.store import Run
 from pages.shared import backend
 from pages.shared.table import results_table
+from pages.shared.text import plain
 
 Stamp = tuple[int, ...]
 
@@ -66,6 +67,12 @@ def _devices(timed: pd.DataFrame, catalog_stamp: Stamp, folder: Path, device_sta
     return [] if table is None else estimates.available(timed, table, folder)
 
 
+def draw_warnings(devices: Sequence[Device]) -> None:
+    """Draw a warning for each device whose estimates are unreliable."""
+    for text in reliability.warnings(devices):
+        st.warning(plain(text), icon=":material/warning:")
+
+
 COLUMNS = ("model", "device", "batch_size", "latency_ms", "samples_per_s", "source", "interval", "error_percent")
 
 
@@ -78,10 +85,13 @@ def table(
     extra_columns: Sequence[str] = (),
     config: dict[str, Any] | None = None,
 ) -> None:
-    """Draw speeds on devices, each with its source, and what the sources mean. frame: from estimates.side_by_side.
+    """Draw speeds on devices, each with its source, what the sources mean, and warnings about unreliable estimates.
 
+    frame: from estimates.side_by_side.
     extra_columns: columns to add, if they have values. config: as for results_table.
     """
+    estimated = set(frame.loc[frame["source"] == "estimated", "device"])
+    draw_warnings([device for device in devices if device.fitted.label in estimated])
     shown = estimates.for_readers(frame, devices)
     column = st.column_config
     results_table(

@@ -11,12 +11,12 @@ from engine.published import speeds as published_speeds
 from engine.report import frames
 from engine.report.export import tables, timm_dynamo
 from engine.report.figures import speed
-from engine.report.timings import readable
+from engine.report.timings import estimates, readable, reliability, stored
 from engine.results import VERDICTS, BenchmarkRow
 from engine.specs import BenchmarkSpec
 from engine.specs.building import OPTIONS, changes
 from engine.store import Run
-from pages.shared import backend, comparison_link, run_view, timed
+from pages.shared import backend, comparison_link, run_view, speeds, timed
 from pages.shared.chart.chart import chart, tabs
 from pages.shared.form.spec_form import BIND
 from pages.shared.table import download, download_rows, from_rows, informative_columns, results_table
@@ -40,6 +40,8 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     if not rows:
         run_view.draw_no_results(run, "No timings yet. Rows of a model appear when all its variants are done.")
         return
+    if run.name == estimates.CALIBRATION and run.state.ended:
+        _calibrated(run, rows)
     utilisation = timed.utilisation(run, rows)
     table = readable.table(frames.benchmark(rows), rows, utilisation)
     table.index = [_label(row) for row in rows]
@@ -66,6 +68,15 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
             card(*by_label[label])
     if not selected:
         st.caption("Select rows to see percentiles, memory, compilation, conditions and what each flag means.")
+
+
+def _calibrated(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    """Draw how reliable the estimates are on the device that a calibration timed."""
+    settings = {setting.label for row in rows if (setting := stored.setting_of(run, row))}
+    found = [device for device in speeds.devices(speeds.timed()) if device.fitted.label in settings]
+    speeds.draw_warnings(found)
+    for device in found:
+        st.caption(plain(f"Estimated speeds on {reliability.error_sentence(device)}."))
 
 
 def _purpose(run: Run) -> str:
@@ -172,13 +183,13 @@ def _curves(run: Run, frame: pd.DataFrame) -> None:
 
 
 def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
-    speeds = backend.published_speeds()
-    setups = published_speeds.setups(speeds, rows)
+    published = backend.published_speeds()
+    setups = published_speeds.setups(published, rows)
     if not setups:
         st.caption("No published speeds of these models at this image size and in this mode.")
         return
     setup = st.selectbox("Published set-up", setups, key=f"setup_{run.id}")
-    frame = published_speeds.beside(rows, speeds)
+    frame = published_speeds.beside(rows, published)
     frame = frame[frame["setup"] == setup]
     chart(
         speed.against(frame, setup, backend.family_colours()),

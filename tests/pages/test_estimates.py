@@ -116,6 +116,41 @@ def plainly(app: AppTest) -> str:
     return texts(app).replace("\\", "")
 
 
+def test_pages_warn_of_an_unreliable_calibration(store: Store) -> None:
+    """The calibration is fine by its error, but all of its timings are contended."""
+    calibrated_by_hand(store, flags=("single_process", "contended"))
+    message = "timings are flagged (contended). Calibrate again on a quiet machine."
+    app = open_page()
+    assert not app.warning, "no device is chosen"
+    app.button(key="catalog_preset_ImageNet against latency here").click().run()
+    assert [message in warning.value.replace("\\", "") for warning in app.warning] == [True]
+    app.session_state["catalog_calibrate"] = True  # the menu is open
+    app.run()
+    assert len(app.warning) == 2
+    device = devices.find(devices.shipped(), "i7")[0].label
+    app.session_state["catalog_calibrate"] = False
+    app.selectbox(key="catalog_device").set_value(device).run()
+    assert not app.warning
+    for page, query in {
+        "model/page.py": {"name": "open_clip:ViT-B-32", "model_part": "Speed"},
+        "run/page.py": {"run": "1"},
+    }.items():
+        app = open_page(page, **query)
+        assert not app.exception
+        assert [message in warning.value.replace("\\", "") for warning in app.warning] == [True]
+    assert "error on unseen families of the timed models" in texts(app)
+
+
+def test_pages_warn_of_no_reliable_calibration(store: Store) -> None:
+    calibrated_by_hand(store)
+    app = open_page("model/page.py", name="open_clip:ViT-B-32", model_part="Speed")
+    assert not app.exception
+    assert not app.warning
+    app = open_page("run/page.py", run="1")
+    assert not app.warning
+    assert "error on unseen families of the timed models" in texts(app)
+
+
 def _symbols(trace: dict) -> list[str]:
     symbol = trace.get("marker", {}).get("symbol", [])
     return [symbol] if isinstance(symbol, str) else list(symbol)

@@ -1,5 +1,6 @@
 """The commands estimate and calibrate, and the catalogue's choice by accuracy and speed."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -9,7 +10,7 @@ from engine.__main__ import main
 from engine.estimate import calibrate, devices, work
 from engine.published import speeds
 from engine.report.catalog import choose
-from engine.report.timings import estimates, stored
+from engine.report.timings import estimates, reliability, stored
 from engine.report.timings.stored import Setting
 from engine.settings import Settings
 from engine.store import Store
@@ -184,6 +185,40 @@ def test_a_timing_setting_becomes_a_device_that_shows_measured_values_first(coun
     expected = devices.estimate(near, counted, 1)["latency_ms"].drop(few.index) * 2
     assert (others["latency_ms"] / expected).median() == pytest.approx(1, abs=0.02)
     assert estimates.device_of_setting(timed.head(devices.FEWEST - 1), setting, counted, [near]) is None
+
+
+def test_only_unreliable_estimates_have_a_warning(counted: pd.DataFrame) -> None:
+    """Timings at random are no use, and many disturbed ones may shift all estimates alike."""
+    near = devices.find(devices.shipped(), "i7")[0]
+    few = counted.sample(40, random_state=2)
+    truth = devices.estimate(near, few, 1)["latency_ms"]
+
+    def warnings(latency_ms: pd.Series, flags: list[str]) -> list[str]:
+        lines = [
+            (name, size, None, "cpu", "", "", 2, "eager", 1, "float32", "hot", False, False, ms, 1e3 / ms, "", flag)
+            for ((name, size), ms), flag in zip(latency_ms.items(), flags, strict=True)
+        ]
+        return reliability.warnings(estimates.available(stored.latest([lines]), counted, Path("nowhere")))
+
+    quiet = ["single process, below floor"] * 40
+    assert warnings(truth, quiet) == [], "no published device has one either"
+    assert warnings(truth, ["contended"] * 19 + quiet[19:]) == []
+    (found,) = warnings(truth, ["contended"] * 19 + ["unstable, drifting"] + quiet[20:])
+    assert found == (
+        "Unreliable estimates for eager, batch 1, float32 on cpu, 2 threads: 20 of 40 timings are flagged (unstable, "
+        "contended, drifting). Calibrate again on a quiet machine."
+    )
+    (found,) = warnings(truth.sample(frac=1, random_state=1).set_axis(truth.index), quiet)
+    assert re.search(r"threads: the error on unseen families is \d+% \(median\), \d+% \(90th percentile\)\. Cal", found)
+
+
+@pytest.mark.slow
+def test_commands_warn_of_unreliable_estimates(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    calibrated_by_hand(store, flags=("contended",))
+    message = "timings are flagged (contended). Calibrate again on a quiet machine."
+    for device in ([], ["--device", "batch 1"]):
+        assert main(["estimate", "--models", "timm:resnet18", *device]) == 0
+        assert message in capsys.readouterr().err
 
 
 def test_what_is_worth_measuring_could_enter_the_front() -> None:
