@@ -40,6 +40,7 @@ from engine.training.evaluation.encode import (
     retrieved,
     subset,
 )
+from engine.training.evaluation.selection import note_on_selection
 from engine.training.setup import named, opener, readable
 from engine.training.validation import metric_fields
 from engine.words import plural
@@ -163,6 +164,8 @@ class Part:
         )
         self._classes, self._templates = named(spec, evaluated)
         self._notes += made.notes
+        if note := note_on_selection(spec, roots):
+            self._notes.append(note)
         if opened.label(0) is not None and (warning := datasets.note_on_ids(self._classes)):
             self._notes.append(warning)
         self._encoded = yield from self._features(evaluated, "the evaluated data")

@@ -33,6 +33,8 @@ from engine.specs import Refused
 NAME = re.compile(r"[A-Za-z0-9][\w-]{0,99}\.pt")
 NUMBERED = re.compile(r"\w+_\d+\.pt")
 """Names of the checkpoints that `prune` may remove. `latest.pt` and `best.pt` are overwritten instead."""
+BEST = "best.pt"
+"""Name of the checkpoint with the best metric so far."""
 State = dict[str, Any]
 
 
@@ -130,12 +132,17 @@ def load_latest(folder: Path, roots: Roots = None) -> tuple[State, Path, list[st
     return None
 
 
-def request(path: Path, roots: Roots = None) -> dict[str, Any]:
-    """Return the request stored in a checkpoint's manifest; an empty dict if there is none."""
+def about(path: Path, roots: Roots = None) -> dict[str, Any]:
+    """Return the fields that `save` added to a checkpoint's manifest; an empty dict if it cannot be read."""
     try:
-        spec = (_manifest(path, roots).model_extra or {}).get("spec")
+        return _manifest(path, roots).model_extra or {}
     except Corrupt:
         return {}
+
+
+def request(path: Path, roots: Roots = None) -> dict[str, Any]:
+    """Return the request stored in a checkpoint's manifest; an empty dict if there is none."""
+    spec = about(path, roots).get("spec")
     return spec if isinstance(spec, dict) else {}
 
 

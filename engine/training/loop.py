@@ -22,7 +22,7 @@ from engine.training.step import StepResult, train_step
 from engine.training.validation import Stopped, best_metric, best_score, params, row_fields, score, validate
 
 log = logging.getLogger("engine.training")
-LATEST, BEST = "latest.pt", "best.pt"
+LATEST, BEST = "latest.pt", checkpoints.BEST
 PROGRESS_S = 5
 """Seconds between two updates of the progress within an epoch. A cancelled run shows the last one."""
 
@@ -333,6 +333,7 @@ class Training:
         if setup.scaler is not None:
             state["scaler"] = setup.scaler.state_dict()
         about = {"epoch": done.epoch, "step": done.step, "spec": setup.spec.model_dump(mode="json")}
+        about |= {"epochs": setup.plan.epochs, "best_metric": best_metric(setup)}
         checkpoints.save(self._folder, name, state, about=about)
         self._saved_at = done.step
 

@@ -23,7 +23,7 @@ from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.tasks import evaluate
 from engine.training.evaluation import feature_cache
-from tests.support.training import TINY
+from tests.support.training import TINY, tiny, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("settings", "registry")]
 Evaluate = Callable[..., list[EvaluateRow]]
@@ -94,6 +94,32 @@ def test_a_share_is_held_out_only_of_data_that_were_trained_on(rows: Evaluate) -
     probe, held = rows(held_out_data=("digits",), **fields)
     assert (held.images, probe.images, probe.probe_images) == (10, 10, 40)
     assert rows(held_out_data=("digits",), held_out=False, **fields)[1].images == 50
+
+
+def test_results_on_images_that_chose_the_epoch_have_a_note(rows: Evaluate, tmp_path: Path) -> None:
+    """The best of several epochs is chosen by the held-out images, or by other images if the training has them."""
+
+    def noted(training: dict[str, Any], checkpoint: str = "best.pt", **fields: Any) -> bool:
+        folder = tmp_path / f"training{len(list(tmp_path.glob('training*')))}"
+        train(tiny(**training), folder)
+        held_out = {"samples": 40, "held_out_data": ("digits",)}
+        found = rows(checkpoint=str(folder / "checkpoints" / checkpoint), **{**held_out, **fields})
+        assert [(row.task, row.status) for row in found] == [("retrieval", "ok"), ("zeroshot", "ok")]
+        counts = {sum("these images chose the best epoch" in note for note in row.notes) for row in found}
+        assert len(counts) == 1
+        return counts == {1}
+
+    assert noted({})
+    assert noted({"best_metric": "clip_val_loss"})
+    assert not noted({}, "epoch_2.pt")
+    assert not noted({}, held_out_data=()), "most of these images are those of the training"
+    assert noted({"epochs": None, "steps": 8})
+    for training in ({"epochs": 1}, {"epochs": None, "steps": 4}, {"zeroshot_frequency": 2}):
+        assert not noted(training), "there was no choice"
+    assert not noted({"best_metric": "train_loss"})
+    other = str(folder_of_classes(tmp_path / "other", *map(str, range(10))))
+    assert not noted({"zeroshot_data": other})
+    assert noted({"zeroshot_data": other}, data=other, samples=None)
 
 
 def test_the_probe_learns_from_its_own_data(rows: Evaluate, tmp_path: Path) -> None:
