@@ -96,7 +96,10 @@ class TrainFlags(Flags, TrainSpec):
 
 
 class Train(RunHere, TrainFlags):
-    """Train or fine-tune CLIP in this process. --classes and --templates take files with one entry per line."""
+    """Train or fine-tune CLIP in this process. --classes and --templates take files with one entry per line.
+
+    It does not join the queue: it starts as soon as no timing runs on this host and no other run uses its device.
+    """
 
     name: RunName = ""
 
@@ -152,6 +155,7 @@ class EvaluateFlags(Flags, EvaluateSpec):
 class Evaluate(RunHere, EvaluateFlags):
     """Evaluate models, or trainings by run number, in this process: retrieval, zero-shot, linear probe.
 
+    It does not join the queue: it starts as soon as no timing runs on this host and no other run uses its device.
     --classes, --templates, --more-models and --class-prompts also accept files.
     """
 

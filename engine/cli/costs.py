@@ -208,7 +208,9 @@ class ProfileFlags(Flags, ProfileSpec):
 
 
 class Profile(RunHere, ProfileFlags):
-    """Count parameters, FLOPs, activations and memory of models in this process, without queueing.
+    """Count parameters, FLOPs, activations and memory of models in this process.
+
+    It does not join the queue: it starts as soon as no timing runs on this host and no other run uses its device.
 
     @FILE reads names from a text or CSV file; FILE.json is an open_clip configuration of your own;
     python:package.module:factory is a module of your own, which is built by calling the factory and gets images of 224

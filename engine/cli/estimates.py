@@ -104,6 +104,7 @@ class Calibrate(BaseModel):
 
     The timings are a benchmark like any other, and all timings in the same setting count. Latency (batch size 1) and
     throughput (a large batch) are separate settings. With --from, no models are timed.
+    It does not join the queue: it starts as soon as no other run is active on this host.
     """
 
     device: RealDevice = Field("cpu", description="Device to calibrate: cpu, cuda:0, mps, ...")

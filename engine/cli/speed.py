@@ -30,7 +30,9 @@ class BenchmarkFlags(Flags, BenchmarkSpec):
 
 
 class Benchmark(RunHere, BenchmarkFlags):
-    """Time models in this process, without queueing: inference or training, with several variants side by side.
+    """Time models in this process: inference or training, with several variants side by side.
+
+    It does not join the queue: it starts as soon as no other run is active on this host.
 
     @FILE reads names from a text or CSV file; FILE.json is an open_clip configuration of your own;
     python:package.module:factory is a module of your own, which is built by calling the factory and gets images of 224
@@ -83,7 +85,10 @@ class DeviceFlags(Flags, DeviceSpec):
 
 
 class Device(RunHere, DeviceFlags):
-    """Measure a device in this process, without queueing: matrix products per data type, and memory copies."""
+    """Measure a device in this process: matrix products per data type, and memory copies.
+
+    It does not join the queue: it starts as soon as no other run is active on this host.
+    """
 
 
 class SubmitDevice(Queued, DeviceFlags):
@@ -135,6 +140,7 @@ class Blocks:
 class Recurrent(RecurrentFlags):
     """Time recurrent layers in this process, forward and backward: cuDNN, ATen, scripted, compiled, plain Python.
 
+    It does not join the queue: it starts as soon as no other run is active on this host.
     Prints the table of PyTorch's fastrnns benchmark, in milliseconds, each family as soon as it is timed. A sweep has a
     table with one row per size.
     """

@@ -38,6 +38,22 @@ def engine(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=cwd, env=environment)
 
 
+@pytest.mark.parametrize(
+    ("command", "condition"),
+    [
+        *((name, "no timing runs on this host and no other run uses its device") for name in ("profile", "train")),
+        ("evaluate", "no timing runs on this host and no other run uses its device"),
+        *((name, "no other run is active on this host") for name in ("benchmark", "device", "recurrent", "calibrate")),
+    ],
+)
+def test_help_says_when_a_command_starts(command: str, condition: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"It does not join the queue: it starts as soon as {condition}." in shown
+    assert "without queueing" not in shown
+
+
 def read_csv(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text().splitlines()))
 
