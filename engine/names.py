@@ -18,9 +18,10 @@ from pydantic_core import from_json
 
 from engine import suite
 from engine.roots import open_within
-from engine.specs import ModelName, Refused, Spec, find_expression, split_patterns
+from engine.specs import EvaluateSpec, ModelName, Refused, Spec, TrainSpec, find_expression, split_patterns
 from engine.specs.base import LONGEST_PATTERN
 from engine.specs.building import option_refusal
+from engine.specs.clip import DIGITS_MODEL, OPEN_CLIP
 from engine.specs.model_name import OWN, PYTHON
 from engine.words import plural
 
@@ -189,6 +190,22 @@ def _suggestion(prefix: str, rest: str, families: Mapping[ModelName, str]) -> st
         short.setdefault(name.model.lower(), name)
     near = get_close_matches(WILDCARD.sub("", rest).lower(), short, n=3, cutoff=0.5)
     return f"closest: {', '.join(short[name] for name in near)}" if near else "nothing is close to it"
+
+
+def unknown_clip_model(spec: TrainSpec | EvaluateSpec, families: Mapping[ModelName, str]) -> str:
+    """Return the error message about the first model of a spec that cannot be trained or evaluated.
+
+    families: as in `resolve`.
+    """
+    known = {*families, *(ModelName.of(OWN, name) for name in spec.configs)}
+    unknown = next(name for name in spec.models if known.isdisjoint((name, name.replace("/", "-"))))
+    models = [name.model for name in families if name.library == OPEN_CLIP]
+    near = get_close_matches(unknown.rpartition(":")[2], models, n=3, cutoff=0.5)
+    models_of = f"a model of open_clip (closest: {', '.join(near)})" if near else "a model of open_clip"
+    allowed = [models_of, DIGITS_MODEL, "a configuration of your own (FILE.json)"]
+    allowed += ["the number of a training run"] if isinstance(spec, EvaluateSpec) else []
+    given = unknown.removeprefix(f"{OPEN_CLIP}:")
+    return f"{given!r} is no CLIP model. Give {', '.join(allowed[:-1])} or {allowed[-1]}"
 
 
 def read_text(path: Path, what: str) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from engine import shipped
 from engine.jobs import checkpoints, references
 from engine.jobs.lifecycle import ensure_scheduler
-from engine.names import ModelNotFound, select
+from engine.names import ModelNotFound, select, unknown_clip_model
 from engine.settings import Settings
-from engine.specs import BenchmarkSpec, Refused, Spec
+from engine.specs import BenchmarkSpec, EvaluateSpec, Refused, Spec, TrainSpec
 from engine.specs.base import CLUSTER
 from engine.store import RETRYABLE, Damaged, QueueFull, Run, Store, deletions, mirror
 from engine.store.files import RunFiles
@@ -94,7 +94,7 @@ def _check_machine(store: Store, settings: Settings, spec: Spec, *, allow_code: 
     """Check models and devices. Errors: ModelNotFound for an unknown model; Refused for an absent device."""
     if spec.device_refusal:
         raise Refused(spec.device_refusal)
-    _check_models(settings, spec, allow_code=allow_code)
+    check_models(settings, spec, allow_code=allow_code)
     if spec.devices[0].startswith(CLUSTER):
         _check_cluster(store, settings, spec)
         return
@@ -135,13 +135,17 @@ def _check_cluster(store: Store, settings: Settings, spec: Spec) -> None:
         )
 
 
-def _check_models(settings: Settings, spec: Spec, *, allow_code: bool) -> None:
+def check_models(settings: Settings, spec: Spec, *, allow_code: bool = False) -> None:
+    """Check the models of a request. allow_code: as for `check`. Errors: ModelNotFound; Refused."""
+    families = shipped.families(settings.catalog_dir)
     try:
-        models = select(spec, shipped.families(settings.catalog_dir), allow_code=allow_code)
+        models = select(spec, families, allow_code=allow_code)
     except ModelNotFound:
-        if not shipped.mismatches(shipped.versions(settings.catalog_dir)):
-            raise
-        return  # the installed libraries differ from those of the catalogue: the worker knows their models
+        if shipped.mismatches(shipped.versions(settings.catalog_dir)):
+            return  # the installed libraries differ from those of the catalogue: the worker knows their models
+        if families and isinstance(spec, TrainSpec | EvaluateSpec):
+            raise ModelNotFound(unknown_clip_model(spec, families)) from None
+        raise
     if isinstance(spec, BenchmarkSpec):
         for model in models:
             spec.batch_sizes(model)

@@ -13,11 +13,13 @@ from pydantic_settings import CliSuppress, NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import MAX_CONTEXT, SIZE, matching
-from engine.specs.model_name import ModelName
+from engine.specs.model_name import OWN, ModelName
 from engine.specs.profile import Configs
 
 DIGITS_MODEL = "digits-clip"
 """Our own small configuration, which fits scikit-learn's handwritten digits (engine/models/clip_configs/)."""
+OPEN_CLIP = "open_clip"
+"""The library of all models that can be trained and evaluated."""
 EMBEDDED = ("digits", "synthetic")
 """Data sources that need no file."""
 MAX_CLASSES = 10_000
@@ -207,7 +209,9 @@ def registered(*models: str) -> tuple[ModelName, ...]:
     numbers.
     """
     named = (model for model in models if model and model != DIGITS_MODEL and not model.isdecimal())
-    return tuple(name if name.is_own else ModelName.of("open_clip", name) for name in map(ModelName, named))
+    return tuple(
+        name if name.library in (OWN, OPEN_CLIP) else ModelName.of(OPEN_CLIP, name) for name in map(ModelName, named)
+    )
 
 
 def split_sources(data: str) -> list[str]:

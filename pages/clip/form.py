@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from engine import shipped
-from engine.jobs import references
+from engine.jobs import check_models, references
 from engine.jobs.checkpoints import BEST
 from engine.report import checks as report_checks
 from engine.report.checks import Check
@@ -23,7 +23,7 @@ from pages.clip import data as clip_data
 from pages.shared import backend, launch, rerun
 from pages.shared.form import groups as form_groups
 from pages.shared.form import spec_form
-from pages.shared.text import plain
+from pages.shared.text import plain, show_error
 
 ICONS = {
     "ok": ":green[:material/check_circle:]",
@@ -48,6 +48,16 @@ def trainings(model: str = "") -> dict[str, Run]:
     runs = backend.store().find(Filter(kinds=(TrainSpec.kind,), only_model=model), limit=MOST_RUNS)
     runs = [run for run in runs if not model or getattr(run.spec, "model", "") == model]
     return {str(run.id): run for run in runs if backend.checkpoints(run)}
+
+
+def draw_refusal(spec_type: type[Spec], model: str | None, configs: Mapping[str, Any]) -> None:
+    """Draw an error below the field of a model if it is no CLIP model. configs: the user's own, by name."""
+    spec, _ = spec_form.build(spec_type, {"model": model, "configs": configs})
+    if spec:
+        try:
+            check_models(backend.settings(), spec)
+        except Refused as refusal:
+            show_error(refusal)
 
 
 def weights(model: str) -> list[str]:
@@ -97,6 +107,7 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
     per forward pass, after defaults from the data are applied.
     """
     try:
+        check_models(backend.settings(), spec)
         resolved = references.resolve(backend.store(), backend.settings(), spec)
         assert isinstance(resolved, TrainSpec | EvaluateSpec)
         parts = resolved.subject_parts if isinstance(resolved, EvaluateSpec) else (resolved,)

@@ -54,6 +54,7 @@ def draw_model() -> dict[str, Any]:
     elif runs:
         st.caption("A number in the list of models is a training run; its best model is evaluated.")
     values["configs"] = dict(st.session_state.get(spec_form.key(PREFIX, "configs"), {}))
+    clip_form.draw_refusal(EvaluateSpec, values["model"], values["configs"])
     return values
 
 

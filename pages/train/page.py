@@ -99,6 +99,7 @@ def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
     values = {"model": spec_form.field(TrainSpec, "model", models, free=True, place=left)}
     weights = clip_form.weights(values["model"] or "")
     values["pretrained"] = spec_form.field(TrainSpec, "pretrained", weights, free=True, hint=SCRATCH, place=right)
+    clip_form.draw_refusal(TrainSpec, values["model"], configs)
     default = schedule(TrainSpec(), max(pairs, 1))
     rate = FINE_TUNE_LR if values["pretrained"] else SCRATCH_LR
     hints = {"batch_size": f"default: {default.batch_size}", "lr": f"default: {rate:g}"}

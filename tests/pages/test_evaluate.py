@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 from engine.datasets import open_pairs, split
 from engine.results import Progress, Row
 from engine.results.answers import Hit, Hits
-from engine.settings import Settings
+from engine.settings import ROOT, Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Question, Search
@@ -53,6 +53,18 @@ def pictures(app: AppTest) -> list[str]:
     """The captions of predictions; those of the data have no confidence."""
     captions = [picture.caption for element in app.get("image") for picture in element.proto.imgs]
     return [caption for caption in captions if caption.endswith(" %")]
+
+
+@pytest.mark.parametrize("page", ["evaluate", "train"])
+def test_a_model_that_is_no_clip_model_is_named_below_its_field(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITALS_CATALOG_DIR", str(ROOT / "data" / "catalog"))  # counted with the installed libraries
+    app = open_page(f"{page}/page.py", **{f"{page}_model": "timm:resnet18"})
+    assert not app.exception
+    (error,) = app.error
+    assert error.value.replace("\\", "").startswith("'timm:resnet18' is no CLIP model. Give a model of open_clip, ")
+    assert app.button(key=f"{page}_go").disabled
+    app.selectbox(key=f"{page}_model").set_value("ViT-B-32").run()
+    assert not app.error
 
 
 def test_the_first_visit_previews_the_prompts_and_starts(store: Store) -> None:

@@ -104,6 +104,16 @@ def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixtu
         (["submit", "train", "--steps", "5", "--optimizer=lion"], "--optimizer=lion\nclosest: --opt"),
         (["profile", "--models", "@absent.txt"], "no file of names at absent.txt"),
         (["submit", "profile", "--models", "ViT-B-23"], "no model matches 'ViT-B-23'; closest: open_clip:ViT-B-32"),
+        (
+            ["evaluate", "--model", "timm:resnet18"],
+            "'timm:resnet18' is no CLIP model. Give a model of open_clip, digits-clip, a configuration of your own "
+            "(FILE.json) or the number of a training run",
+        ),
+        (
+            ["submit", "train", "--model", "open_clip:ViT-B-33"],
+            "'ViT-B-33' is no CLIP model. Give a model of open_clip (",
+        ),
+        (["submit", "train", "--model", "config:mine"], "digits-clip or a configuration of your own (FILE.json)\n"),
         (["submit", "profile", "--models", "resnet50"], "write timm:resnet50 or torchvision:resnet50"),
         (["catalog", "--sort", "beauty"], "no column 'beauty' to sort by; there are name, library, model"),
         (["runs", "show", "77"], "there is no run 77"),

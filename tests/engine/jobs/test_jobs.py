@@ -28,7 +28,7 @@ from engine.jobs.wake import Wake, nudge
 from engine.names import ModelNotFound
 from engine.results import Device, Machine
 from engine.settings import ROOT, Settings
-from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Refused, Spec, TrainSpec
+from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Refused, Spec, TrainSpec
 from engine.specs.base import CLUSTER
 from engine.store import Attempt, Cause, Exit, State, Store, Unavailable, leases
 from engine.store.files import RunFiles
@@ -299,8 +299,10 @@ def test_a_model_newer_than_the_catalogue_is_left_to_the_worker(
 def test_unknown_models_and_absent_devices_are_refused_at_once(settings: Settings, store: Store) -> None:
     with pytest.raises(ModelNotFound, match="closest: open_clip:ViT-B-32"):
         jobs.submit(store, settings, ProfileSpec(models=("ViT-B-23",)))
-    with pytest.raises(ModelNotFound, match="no model matches 'open_clip:ViT-B-33'"):
+    with pytest.raises(ModelNotFound, match=r"^'ViT-B-33' is no CLIP model\. .* \(closest: ViT-B-32,"):
         jobs.submit(store, settings, TrainSpec(model="ViT-B-33"))
+    for known in ("ViT-B/32", "open_clip:ViT-B-32", "digits-clip"):
+        check(store, settings, EvaluateSpec(model=known))
     check(store, settings, ProfileSpec(models=("config:own", "ViT-B-32"), configs={"own": {}}))
     cuda = ProfileSpec(models=("ViT-B-32",), device="cuda")
     check(store, settings, cuda)  # the machine is not known yet
