@@ -37,8 +37,8 @@ def _warning(device: Device) -> str:
         reasons.append(f"{len(spoiled)} of {len(device.measured)} timings are flagged ({names})")
     if fitted.median_error > WORST_MEDIAN or fitted.p90_error > WORST_P90:
         reasons.append(
-            f"the error on unseen families is {fitted.median_error:.0%} (median), {fitted.p90_error:.0%} "
-            "(90th percentile)"
+            f"the error on unseen families is {100 * fitted.median_error:.0f} % (median), "
+            f"{100 * fitted.p90_error:.0f} % (90th percentile)"
         )
     advice = "Calibrate again on a quiet machine."
     return f"Unreliable estimates for {fitted.label}: {' and '.join(reasons)}. {advice}" if reasons else ""

@@ -209,7 +209,7 @@ def test_only_unreliable_estimates_have_a_warning(counted: pd.DataFrame) -> None
         "contended, drifting). Calibrate again on a quiet machine."
     )
     (found,) = warnings(truth.sample(frac=1, random_state=1).set_axis(truth.index), quiet)
-    assert re.search(r"threads: the error on unseen families is \d+% \(median\), \d+% \(90th percentile\)\. Cal", found)
+    assert re.search(r"the error on unseen families is \d+ % \(median\), \d+ % \(90th percentile\)\. Cal", found)
 
 
 @pytest.mark.slow
