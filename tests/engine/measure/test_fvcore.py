@@ -93,7 +93,7 @@ def test_work_that_one_counter_lists_under_another_operator_is_explained() -> No
         OperatorCount(operator="bmm", flops=2 * 300, **rest),
         OperatorCount(operator="convolution", flops=2 * 50, **rest),
     )
-    counted = Count(listed, {}, 0, ())
+    counted = Count(listed, {}, 0, 0, ())
     macs = Counter({"matmul": 200, "scaled_dot_product_attention": 100, "conv": 50, "batch_norm": 10})
     found = {item.operator: item for item in fvcore_counter.differences(counted, macs, Counter(), 1)}
     assert set(found) == {"matrix products", "scaled_dot_product_attention", "normalisation"}
