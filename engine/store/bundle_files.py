@@ -11,6 +11,7 @@ from engine.store.bundle_format import LIMITS, TEXT_BYTES
 from engine.store.files import RunFiles
 from engine.store.model import Run, StoredArtifact
 from engine.store.store import Store
+from engine.words import shortened
 
 ARTIFACT_BYTES = 50_000_000
 """At most this many bytes for all artifacts of a bundle. The others are left out."""
@@ -58,8 +59,7 @@ def sentences(left_out: Mapping[str, str]) -> list[str]:
     found = []
     for reason in dict.fromkeys(left_out.values()):
         names = [name for name, other in left_out.items() if other == reason]
-        more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
-        found.append(f"not in the bundle, because {reason}: {', '.join(names[:MOST_NAMED])}{more}")
+        found.append(f"not in the bundle, because {reason}: {shortened(names, MOST_NAMED)}")
     return found
 
 

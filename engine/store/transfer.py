@@ -29,7 +29,7 @@ BATCH = 1000
 TABLES = tuple(metadata.sorted_tables)
 """All tables, each after the tables that it refers to."""
 RESTORED = "it was active when the backup was made, and a restored store cannot continue it"
-"""Why a restored store closes the open attempts: their processes belong to the original."""
+"""Reason for closing the attempts that were open in a backup. Their processes belong to the original store."""
 Counts = dict[str, int]
 """Rows by table."""
 

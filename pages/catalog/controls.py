@@ -72,14 +72,15 @@ def draw_left_out(frame: pd.DataFrame, filters: Filters, device: FittedDevice | 
     if not filters.limits:
         return
     unlimited = replace(filters, bounds={}).select(frame)
-    names = [name for name in filters.limits if name[4:] in MEASURED]
-    unmet = {f"catalog_{name}": None for name in names if frame[name[4:]].isna().all()}
+    columns = {name: name.partition("_")[2] for name in filters.limits}
+    timed = {name: column for name, column in columns.items() if column in MEASURED}
+    unmet = {f"catalog_{name}": None for name, column in timed.items() if frame[column].isna().all()}
     if unmet:
         st.caption("To filter by speed, calibrate this machine or choose a device to estimate it on, in the sidebar.")
     with st.container(horizontal=True, vertical_alignment="center"):
         if not unmet and (sentence := catalog_choose.left_out(unlimited, filters.limits)):
             st.caption(plain(sentence), width="content")
-        if device and not filters.device and unlimited[[name[4:] for name in names]].isna().to_numpy().any():
+        if device and not filters.device and unlimited[list(timed.values())].isna().to_numpy().any():
             st.button(
                 "Estimate speed" + ("" if device.label == filters.setting.label else f" on {_short(device.label)}"),
                 key="catalog_estimate",

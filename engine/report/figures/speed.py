@@ -45,8 +45,6 @@ FEW_ROUNDS = 10
 REACH = 3
 """Intervals end at this many times the largest ratio on the axis, and their true end is written. A very wide interval
 would squeeze all others into a point."""
-
-
 OUTLIER = 1.5
 """Samples are drawn up to this many times the 95th percentile."""
 

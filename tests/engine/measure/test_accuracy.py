@@ -59,7 +59,7 @@ def test_beyond_it_a_result_may_be_so_many_times_as_far_from_the_reference_as_ea
 
 @pytest.mark.parametrize(("shape", "factor"), [((2000, 1, 1, 1), 3), ((500, 1, 2, 2), 2), ((2000, 1), 2)])
 def test_weights_of_pointwise_convolutions_may_be_three_times_as_far(shape: tuple[int, ...], factor: int) -> None:
-    """As in `torch._dynamo.utils.same`."""
+    """The rule is that of `torch._dynamo.utils.same`."""
     reference = torch.zeros(shape, dtype=torch.float64)
     for distance, expected in ((factor, True), (factor + 0.25, False)):
         result = torch.full(shape, -float(distance))

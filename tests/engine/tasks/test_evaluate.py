@@ -219,7 +219,7 @@ def test_a_model_whose_features_are_not_finite_has_errors_and_no_accuracies(
 
 
 def test_classes_of_the_same_name_stay_apart(rows: Evaluate, tmp_path: Path) -> None:
-    """As ImageNet's two classes named sunglasses in open_clip."""
+    """ImageNet has two classes named sunglasses in open_clip."""
     data = folder_of_classes(tmp_path / "data", "one", "two", "three")
     with tarfile.open(data / "0.tar", "w") as tar:
         for place, name in enumerate(("one", "two", "three")):
