@@ -14,5 +14,12 @@ from engine.datasets.derived import (
     with_classes_split,
 )
 from engine.datasets.opening import class_column_of, columns_of, columns_used, open_pairs
-from engine.datasets.summary import DataSummary, captions_repeat, count_distinct, note_on_repeats, summarise
+from engine.datasets.summary import (
+    DataSummary,
+    captions_repeat,
+    count_distinct,
+    fingerprint,
+    note_on_repeats,
+    summarise,
+)
 from engine.datasets.uploads import unpack

@@ -1,7 +1,9 @@
 """The interface of all sets of pairs: images with captions, in a fixed order."""
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Protocol
 
 from PIL import Image
@@ -34,6 +36,20 @@ def reading(place: object) -> Iterator[None]:
 def distinct(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the distinct texts in their order, without white space around them. Empty ones are left out."""
     return tuple(dict.fromkeys(stripped for text in texts if (stripped := text.strip())))
+
+
+def file_identifier() -> Callable[[str], str]:
+    """Return a function that returns the same text for every spelling of a file's path.
+
+    Links are followed only in folders, and once per folder, because a data set may have millions of files.
+    """
+    real_folder = cache(os.path.realpath)
+
+    def identify(path: str) -> str:
+        folder, name = os.path.split(path)
+        return path if "\0" in folder else f"{real_folder(folder)}/{name}"
+
+    return identify
 
 
 class Pairs(Protocol):

@@ -3,15 +3,13 @@
 Parts are drawn with a seed. The same seed gives the same pairs on any machine.
 """
 
-import os
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from engine.datasets.base import DataProblem, Pairs, Unreadable, distinct
+from engine.datasets.base import DataProblem, Pairs, Unreadable, distinct, file_identifier
 from engine.datasets.members import Listed
 from engine.words import plural
 
@@ -88,15 +86,10 @@ def hold_out(pairs: Pairs, val: Pairs | None, fraction: float, seed: int) -> tup
 
 def count_shared(train: Pairs, held: Pairs) -> int:
     """Return how many held-out images are also trained on, by the names of their files and their real folders."""
-    real_folder = cache(os.path.realpath)
-
-    def identity(source: str) -> tuple[str, str]:
-        folder, name = os.path.split(source)
-        return real_folder(folder), name
-
-    of_held = [identity(held.source(index)) for index in range(len(held))]
+    identify = file_identifier()
+    of_held = [identify(held.source(index)) for index in range(len(held))]
     wanted = set(of_held)  # the smaller part is kept in memory
-    shared = {found for index in range(len(train)) if (found := identity(train.source(index))) in wanted}
+    shared = {found for index in range(len(train)) if (found := identify(train.source(index))) in wanted}
     return sum(found in shared for found in of_held)
 
 

@@ -1,5 +1,6 @@
 """Images in one folder per class."""
 
+from mimetypes import guess_type
 from pathlib import Path
 
 from engine.datasets import images
@@ -7,7 +8,7 @@ from engine.datasets.base import DataProblem
 from engine.datasets.class_names import names_of_synsets
 from engine.datasets.members import Listed, entries_in, in_folder
 from engine.roots import Roots
-from engine.words import shortened
+from engine.words import plural, shortened
 
 TEMPLATES = ("a photo of a {}.",)
 
@@ -24,8 +25,17 @@ def open_folder(folder: Path, roots: Roots = None) -> Listed:
     files: list[str] = []
     labels: list[int] = []
     empty: list[str] = []
-    for path in (entry.path for entry in entries_in(folder, roots) if entry.is_folder):
-        found = [member.path for member in in_folder(path, roots) if member.name.lower().endswith(images.SUFFIXES)]
+    left_out: list[str] = []
+    for path, is_folder in ((entry.path, entry.is_folder) for entry in entries_in(folder, roots)):
+        if not is_folder:
+            left_out += [path.name] if _looks_like_image(path.name) else []
+            continue
+        found = []
+        for member in in_folder(path, roots):
+            if member.name.lower().endswith(images.SUFFIXES):
+                found.append(member.path)
+            elif _looks_like_image(member.name):
+                left_out.append(f"{path.name}/{member.name}")
         if not found:
             empty.append(path.name)
             continue
@@ -38,6 +48,11 @@ def open_folder(folder: Path, roots: Roots = None) -> Listed:
             f"and in it files ending in {', '.join(images.SUFFIXES)}"
         )
     notes = [f"folders without images are no classes: {shortened(tuple(empty))}"] if empty else []
+    if left_out:
+        notes.append(
+            f"{plural(len(left_out), 'image')} left out, because an image must be in the folder of a class and end in "
+            f"one of {', '.join(images.SUFFIXES)}: {shortened(left_out)}"
+        )
     if synset_names := names_of_synsets(names):
         notes.append(
             f"folders are synsets of ImageNet: classes have its names, such as {synset_names[0]} for {names[0]}"
@@ -54,3 +69,7 @@ def open_folder(folder: Path, roots: Roots = None) -> Listed:
         notes=tuple(notes),
         roots=roots,
     )
+
+
+def _looks_like_image(name: str) -> bool:
+    return (guess_type(name)[0] or "").startswith("image/")

@@ -157,6 +157,15 @@ def visible(name: str) -> bool:
     return not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
 
 
+def dotted_images(members: Iterable[Member]) -> list[str]:
+    """Return the images in a tar that are left out because their name has a dot: the type of `1.v2.png` is `v2.png`.
+
+    An image beside one of a known type, such as `1.mask.png` beside `1.png`, is not meant to be a pair.
+    """
+    without_image = (parts for parts in _groups(members, WEBDATASET_KEY) if not parts.keys() & set(IMAGES))
+    return [part.name for parts in without_image for type, part in parts.items() if type.endswith(images.SUFFIXES)]
+
+
 def samples(members: Iterable[Member], key: re.Pattern[str], roots: Roots = None) -> Iterator[Sample | None]:
     """Yield each image with the files of the same key directly beside it; None for an image without caption and class.
 

@@ -33,16 +33,22 @@ def open_shards(pattern: str, roots: Roots = None) -> Listed:
 
 def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Listed:
     """Return the samples of tars, one after the other. Errors: DataProblem."""
-    found = [
-        sample
-        for path in paths
-        for sample in _samples(members.in_tar(path, roots), members.WEBDATASET_KEY, path, roots)
-    ]
+    found: list[Sample | None] = []
+    dotted: list[str] = []
+    notes: list[str] = []
+    for path in paths:
+        files = members.in_tar(path, roots)
+        found += _samples(files, members.WEBDATASET_KEY, path, roots)
+        dotted += members.dotted_images(files)
     pairs = _to_pairs(found, name, paths[0].parent, roots)
-    if not (cut := [path.name for path in paths if not members.has_end(path, roots)]):
-        return pairs
-    note = f"{plural(len(cut), 'tar')} without an end mark may be cut short: {shortened(cut)}"
-    return replace(pairs, notes=(note, *pairs.notes))
+    if cut := [path.name for path in paths if not members.has_end(path, roots)]:
+        notes.append(f"{plural(len(cut), 'tar')} without an end mark may be cut short: {shortened(cut)}")
+    if dotted:
+        notes.append(
+            f"{plural(len(dotted), 'image')} with a dot in the name left out, because in a webdataset the type of a "
+            f"file begins at the first dot: {shortened(dotted)}"
+        )
+    return replace(pairs, notes=(*notes, *pairs.notes))
 
 
 def open_unpacked(folder: Path, roots: Roots = None) -> Listed:

@@ -1,9 +1,12 @@
 """Inspect data before they are used: number of pairs, classes, image sizes, and unreadable images."""
 
+import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +55,19 @@ class DataSummary:
 def count_distinct(pairs: Pairs) -> int:
     """Return the number of distinct captions."""
     return len({caption for index in range(len(pairs)) for caption in pairs.captions(index)})
+
+
+def fingerprint(pairs: Pairs) -> dict[str, Any]:
+    """Return the number of pairs, and the SHA-256 of their images and of their captions, both in order.
+
+    An image counts by the name of its file and its label, not by its folder or content: data may be moved, and reading
+    all images would take too long.
+    """
+    images, captions = sha256(), sha256()
+    for index in range(len(pairs)):
+        images.update(json.dumps([pairs.source(index).rpartition("/")[2], pairs.label(index)]).encode())
+        captions.update(json.dumps(pairs.captions(index)).encode())
+    return {"pairs": len(pairs), "images": images.hexdigest(), "captions": captions.hexdigest()}
 
 
 REPEATS = "most captions repeat"

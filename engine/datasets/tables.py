@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from engine.datasets.base import DataProblem, reading
+from engine.datasets.base import DataProblem, file_identifier, reading
 from engine.datasets.folders import TEMPLATES
 from engine.datasets.members import Listed, Member
 from engine.roots import Roots, open_within
@@ -85,11 +85,13 @@ def assemble(
     roots: Roots = None,
 ) -> Listed:
     """Return the pairs of a table. Rows with the same image are captions of one pair, so that no image is in both parts
-    of a split.
+    of a split. The path of an image may be spelled in several ways.
 
     members: place of each row's image, unique. held: True for each pair that the data's own split holds out.
     Errors: DataProblem for incomplete rows and for an image of two classes.
     """
+    identify = file_identifier()
+    first_spellings: dict[str, str] = {}
     captions: dict[str, dict[str, None]] = {}  # the inner dicts are ordered sets
     classes: dict[str, dict[str, None]] = {}
     count = 0
@@ -99,7 +101,7 @@ def assemble(
         if not image or (texts is not None and not all(texts or ("",))) or (class_column and not label):
             incomplete.append(line)
             continue
-        image = str(Path(image))
+        image = first_spellings.setdefault(identify(str(path.parent / image)), str(Path(image)))
         captions.setdefault(image, {}).update(dict.fromkeys(texts or ()))
         if class_column:
             classes.setdefault(image, {})[label] = None
@@ -152,7 +154,7 @@ def choose_columns(header: Sequence[str], columns: tuple[str, str, str], name: s
     image, caption = image or recognised(header, IMAGE_NAMES), caption or recognised(header, CAPTION_NAMES)
     chosen = {"images": image, "captions": "" if label and caption not in header else caption, "classes": label}
     for what, column in chosen.items():
-        if header.count(column) == 1 or (not column and (what == "classes" or (label and what == "captions"))):
+        if header.count(column) == 1 if column else what == "classes" or (label and what == "captions"):
             continue
         found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "nothing"
         known = ", ".join(IMAGE_NAMES if what == "images" else CAPTION_NAMES)

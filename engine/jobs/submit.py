@@ -65,8 +65,10 @@ def retry(store: Store, settings: Settings, run_id: int) -> None:
     run = store.run(run_id)
     if run.state in RETRYABLE:
         checkpoints.check_resumable(store, settings, run)
-    store.retry(run_id)
-    ensure_scheduler(settings, store)
+    try:
+        store.retry(run_id)
+    finally:
+        ensure_scheduler(settings, store)  # also if refused: the run may be one whose process was killed
 
 
 def why_not_again(store: Store, settings: Settings, run_id: int) -> str:

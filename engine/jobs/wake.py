@@ -9,6 +9,7 @@ import os
 import select
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,9 @@ class Wake:
         if self._pipe is None:
             time.sleep(seconds)
         elif select.select([self._pipe], [], [], seconds)[0]:
-            return bool(os.read(self._pipe, 65536))
+            with suppress(BlockingIOError):  # a scheduler that is being replaced may have read it first
+                return bool(os.read(self._pipe, 65536))
+            return True
         return False
 
     def close(self) -> None:

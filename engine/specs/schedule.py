@@ -33,7 +33,7 @@ class Schedule:
         """Return the error in the schedule, as a sentence; empty if there is none."""
         if self.steps_per_epoch < 1:
             return f"the data are smaller than one step of {self.batch_size} pairs: take a smaller batch size"
-        if self.warmup_steps >= self.steps:
+        if self.warmup_steps > self.steps:
             return (
                 f"a warm-up of {self.warmup_steps} steps out of {self.steps} never reaches the learning rate: "
                 "take a shorter one, such as 10%"

@@ -186,7 +186,8 @@ class Store:
         self.check_owner(run_id)
         run = self.run(run_id)
         if not queue.retry(self.database, run, self.user_queue_limit):
-            raise Refused(f"run {run_id} is {run.state}: only a failed or cancelled run can be tried again")
+            advice = "" if run.state.ended else ". If its process was killed, the scheduler finds out within a minute"
+            raise Refused(f"run {run_id} is {run.state}: only a failed or cancelled run can be tried again{advice}")
 
     def delete(self, run_id: int) -> None:
         """Delete an ended run with its results. The caller deletes its files. Errors: LookupError, Refused."""

@@ -40,7 +40,7 @@ from engine.training.evaluation.encode import (
     retrieved,
     subset,
 )
-from engine.training.evaluation.selection import note_on_selection
+from engine.training.evaluation.selection import check_held_out, note_on_selection
 from engine.training.setup import named, opener, readable
 from engine.training.validation import metric_fields
 from engine.words import plural
@@ -157,6 +157,7 @@ class Part:
         if spec.held_out:  # the split is that of the training only if both leave out the same unreadable images
             usable, unreadable = readable(opened, self._run_dir, f"{self.prefix}data", spec.checkpoint, roots)
             rest, evaluated = datasets.split(usable, spec.val_fraction, spec.seed)
+            check_held_out(spec, evaluated, roots)
             self._notes += unreadable
         # after the split: a training splits by the names as they are in the data
         self._rest, evaluated = (

@@ -148,6 +148,25 @@ def changes(spec: TrainSpec, path: Path, before: Mapping[str, Any]) -> list[str]
     ]
 
 
+def check_pairs(setup: Setup, path: Path, before: Any) -> None:
+    """Check that the data still give the pairs that a checkpoint was trained on, and those that it held out.
+
+    before: `Setup.fingerprints` when the checkpoint was written; None in a manifest of an older version.
+    Errors: Refused.
+    """
+    if before is None or before == setup.fingerprints:
+        return
+    counts = [
+        f"{plural(part['train']['pairs'], 'pair')} to train on and {part.get('val', {}).get('pairs', 0):,} held out"
+        for part in (before, setup.fingerprints)
+    ]
+    raise Refused(
+        f"{path.name} cannot be continued exactly, because {setup.spec.data} has changed: it gave {counts[0]}, and now "
+        f"gives {counts[1]}{', which are others' * (counts[0] == counts[1])}. Restore the data, or begin a new "
+        "training with its weights (--pretrained)"
+    )
+
+
 def restore(setup: Setup, state: checkpoints.State) -> tuple[Done, list[str]]:
     """Restore model, optimizer and scaler from a checkpoint's content. Return the progress, and notes.
 

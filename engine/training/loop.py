@@ -96,6 +96,7 @@ class Training:
         state, path = found
         roots = None if origin == self._run_dir else self.setup.roots
         changed = done.changes(self.setup.spec, path, checkpoints.request(path, roots))
+        done.check_pairs(self.setup, path, checkpoints.about(path, roots).get("pairs"))
         self.done, notes = done.restore(self.setup, state)
         if origin != self._run_dir:
             done.check_left(self.done, self.setup.plan.steps, self.setup.spec.patience, path)
@@ -333,7 +334,7 @@ class Training:
         if setup.scaler is not None:
             state["scaler"] = setup.scaler.state_dict()
         about = {"epoch": done.epoch, "step": done.step, "spec": setup.spec.model_dump(mode="json")}
-        about |= {"epochs": setup.plan.epochs, "best_metric": best_metric(setup)}
+        about |= {"epochs": setup.plan.epochs, "best_metric": best_metric(setup), "pairs": setup.fingerprints}
         checkpoints.save(self._folder, name, state, about=about)
         self._saved_at = done.step
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,12 @@ class Setup:
     def model(self) -> nn.Module:
         """Return the model itself, whose weights a checkpoint holds."""
         return self.made.model
+
+    @cached_property
+    def fingerprints(self) -> dict[str, Any]:
+        """Return what identifies the pairs to train on and the held-out ones, for a checkpoint's manifest."""
+        parts = {"train": self.pairs.train, "val": self.pairs.val}
+        return {name: datasets.fingerprint(pairs) for name, pairs in parts.items() if pairs is not None}
 
 
 def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]:

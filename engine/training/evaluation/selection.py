@@ -1,6 +1,13 @@
-"""Find out whether the evaluated images also chose the evaluated weights among the epochs of a training."""
+"""Compare the evaluated images with those of the training: whether they chose its best epoch, and whether it held them
+out.
+"""
 
+from typing import Any
+
+from engine import datasets
+from engine.datasets import Pairs
 from engine.roots import Roots, expand_home
+from engine.specs import Refused
 from engine.specs.clip import same_sources
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
@@ -18,12 +25,10 @@ def note_on_selection(spec: EvaluateSpec, roots: Roots) -> str:
     spec: of one model and one data set, as from EvaluateSpec.part. A checkpoint whose manifest does not name the metric
     gets no note.
     """
-    path = expand_home(spec.checkpoint)
-    if path.name != checkpoints.BEST:
+    if expand_home(spec.checkpoint).name != checkpoints.BEST:
         return ""
-    about = checkpoints.about(path, roots)
     try:
-        training = TrainSpec.model_validate(about["spec"])
+        about, training = _manifest(spec.checkpoint, roots)
         metric, epochs = str(about["best_metric"]), int(about["epochs"])
     except (KeyError, TypeError, ValueError):
         return ""
@@ -35,3 +40,31 @@ def note_on_selection(spec: EvaluateSpec, roots: Roots) -> str:
     data = (training.zeroshot_data if zeroshot else "") or training.val_data
     held_out = spec.held_out and same_sources(spec.data, training.data)
     return CHOSE_THE_EPOCH if (same_sources(spec.data, data) if data else held_out) else ""
+
+
+def check_held_out(spec: EvaluateSpec, evaluated: Pairs, roots: Roots) -> None:
+    """Check that the evaluated pairs are those that the trainings of the weights held out.
+
+    spec: as in `note_on_selection`. A checkpoint of an older version does not say which pairs these were.
+    Errors: Refused if the data have changed since.
+    """
+    checkpoint, known = spec.checkpoint, set[str]()
+    while checkpoint and checkpoint not in known:
+        known.add(checkpoint)
+        try:
+            about, training = _manifest(checkpoint, roots)
+            held_out = about["pairs"]["val"]["images"] if same_sources(training.data, spec.data) else None
+        except (KeyError, TypeError, ValueError):
+            return
+        if held_out not in (None, datasets.fingerprint(evaluated)["images"]):
+            raise Refused(
+                f"{spec.data} has changed since {checkpoint} was trained on it, so the pairs that the training held "
+                "out are not known. Restore the data, or give --no-held-out to evaluate on all pairs"
+            )
+        checkpoint = training.pretrained
+
+
+def _manifest(checkpoint: str, roots: Roots) -> tuple[dict[str, Any], TrainSpec]:
+    """Return the manifest of a checkpoint and the request of its training. Errors: KeyError, ValueError."""
+    about = checkpoints.about(expand_home(checkpoint), roots)
+    return about, TrainSpec.model_validate(about["spec"])

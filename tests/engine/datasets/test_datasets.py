@@ -85,6 +85,20 @@ def test_class_folders_in_the_order_of_their_names(tmp_path: Path) -> None:
     assert pairs.notes == ("folders without images are no classes: empty",)
 
 
+def test_images_outside_class_folders_or_of_other_formats_are_noted(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"cat": 2, "dog": 2})
+    write_image(tmp_path / "beside.png")
+    (tmp_path / "labels.csv").write_text("no image")
+    (tmp_path / "cat" / "scan.PPM").write_bytes(b"P6")
+    pairs = open_pairs(str(tmp_path), kind="folder")
+    assert len(pairs) == 4
+    (note,) = pairs.notes
+    assert note.startswith(
+        "2 images left out, because an image must be in the folder of a class and end in one of .jpg"
+    )
+    assert note.endswith(": beside.png, cat/scan.PPM")
+
+
 def test_a_folder_in_a_folder_is_taken_for_it(tmp_path: Path) -> None:
     write_classes(tmp_path / "pets", {"cat": 1, "dog": 1})
     assert open_pairs(str(tmp_path)).classes == ("cat", "dog")
@@ -152,8 +166,9 @@ def test_only_what_lies_below_the_roots_is_there(tmp_path: Path) -> None:
     for path in (outside, inside / "link", inside / ".." / "outside", inside / "absent"):
         with pytest.raises(DataProblem, match="there is no "):
             open_pairs(str(path), roots=roots)
+    write_classes(outside, {"cat": 2})
     secret = outside / "cat" / "000.png"
-    path = table(inside, "own.png,mine", f"{secret},theirs", "../outside/cat/000.png,theirs", "absent.png,nobody's")
+    path = table(inside, "own.png,mine", f"{secret},theirs", "../outside/cat/001.png,theirs", "absent.png,nobody's")
     found = summarise(open_pairs(str(path), roots=roots))
     assert found.opened == 4
     absent = "there is no such file in the folders of VITALS_DATA_ROOTS"

@@ -58,6 +58,18 @@ def test_files_belong_together_as_webdataset_says(tmp_path: Path) -> None:
     pairs = open_pairs(str(path))
     assert reds(pairs) == [1, 2, 3, 4, 5]
     assert [pairs.captions(index)[0] for index in range(5)] == ["one", "two", "three", "four", "fünf"]
+    assert pairs.notes == ()
+
+
+def test_images_with_a_dot_in_their_name_are_left_out_with_a_note(tmp_path: Path) -> None:
+    """webdataset reads `000.v2.png` as a file of the type `v2.png` of the sample `000`."""
+    dotted = {"000.v2.png": encoded(), "000.v2.txt": b"one"}
+    path = shard(tmp_path / "x.tar", dotted, sample("001", 2, txt="two"))
+    pairs = open_pairs(str(path))
+    assert reds(pairs) == [2]
+    (note,) = pairs.notes
+    assert note.startswith("1 image with a dot in the name left out, because")
+    assert note.endswith(": 000.v2.png")
 
 
 def test_captions_of_every_kind(tmp_path: Path) -> None:

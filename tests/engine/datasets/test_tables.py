@@ -48,8 +48,9 @@ def test_a_separator_and_columns_that_are_given(tmp_path: Path, given: str) -> N
 def test_paths_are_relative_to_the_table(tmp_path: Path) -> None:
     write_image(tmp_path / "there" / "a.png", (1, 2, 3))
     elsewhere = write_image(tmp_path / "elsewhere" / "b.png", (4, 5, 6))
-    pairs = opened(tmp_path / "there", f"filepath,title\na.png,one\n{elsewhere},two\n../elsewhere/b.png,three\n")
-    assert [pairs.image(index).getpixel((0, 0)) for index in range(3)] == [(1, 2, 3), (4, 5, 6), (4, 5, 6)]
+    write_image(tmp_path / "elsewhere" / "c.png", (7, 8, 9))
+    pairs = opened(tmp_path / "there", f"filepath,title\na.png,one\n{elsewhere},two\n../elsewhere/c.png,three\n")
+    assert [pairs.image(index).getpixel((0, 0)) for index in range(3)] == [(1, 2, 3), (4, 5, 6), (7, 8, 9)]
 
 
 def test_rows_of_one_image_are_captions_of_it(tmp_path: Path) -> None:
@@ -62,6 +63,17 @@ def test_two_spellings_of_a_path_are_one_image(tmp_path: Path) -> None:
     pairs = opened(tmp_path, "filepath,title\nimgs/a.png,one\n./imgs/a.png,two\nimgs//a.png,three\nimgs/b.png,four\n")
     assert captions(pairs) == [("one", "two", "three"), ("four",)]
     assert pairs.source(0) == str(tmp_path / "imgs" / "a.png")
+
+
+def test_absolute_and_relative_paths_of_a_file_are_one_image(tmp_path: Path) -> None:
+    """Also through a linked folder. A path with a NUL byte is the name of no file, and of no other image."""
+    image = write_image(tmp_path / "imgs" / "a.png")
+    (tmp_path / "link").symlink_to(tmp_path / "imgs")
+    spellings = ("imgs/a.png", image, "imgs/../imgs/a.png", "link/a.png", "\0imgs/a.png", "imgs\0/a.png")
+    rows = "".join(f"{spelling},{number}\n" for number, spelling in enumerate(spellings))
+    pairs = opened(tmp_path, f"filepath,title\n{rows}")
+    assert captions(pairs) == [("0", "1", "2", "3"), ("4",), ("5",)]
+    assert pairs.source(0) == str(image)
 
 
 def test_what_pandas_writes_is_read(tmp_path: Path) -> None:
@@ -85,6 +97,9 @@ def test_what_pandas_writes_is_read(tmp_path: Path) -> None:
         ("url,title\na,b\n", r"Choose it in Image column \(--csv-img-key\). .* separated by ',', are 'url', 'title'"),
         ("url;title\na;b\n", "separated by ';', are 'url', 'title'"),
         ("filepath,words\na,b\n", r"no column of captions .*title, .*Choose it in Caption column \(--csv-cap"),
+        (",filepath,words\n0,a,b\n", "no column of captions .* are '', 'filepath', 'words'"),  # as pandas writes it
+        (",photo,title\n0,a,b\n", "no column of images .* are '', 'photo', 'title'"),
+        ("sep=;\nfilepath;title\na;b\n", "no column of images .* are 'sep=', ''"),
         ("filepath,title,title\na,b,c\n", "needs one column called 'title', but has 2"),
         ("filepath,title\na.png,a cat, asleep\n", "has 3 cells on line 2, but 2 in its header"),
         ("filepath,title\na.png,ok\n\nb.png\n", "has 1 cells on line 4"),

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -169,6 +170,24 @@ def test_records_are_written_whole(tmp_path: Path) -> None:
         path.write_text(other)
         with pytest.raises(ValueError, match=r"record\.json does not hold"):
             Processes.read(path)
+
+
+def test_scheduler_survives_when_another_one_reads_its_pipe_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a moment there are two, when a newer one replaces it, or two containers share a runs folder."""
+    with closing(Wake(tmp_path)) as wake, closing(Wake(tmp_path)) as other:
+        nudge(tmp_path)
+        select_now = select.select
+
+        def select_and_lose(*arguments: Any) -> Any:
+            found = select_now(*arguments)
+            monkeypatch.setattr(select, "select", select_now)
+            assert other.wait(0)
+            return found
+
+        monkeypatch.setattr(select, "select", select_and_lose)
+        assert wake.wait(5)
 
 
 def test_a_nudge_wakes_and_none_is_needed(tmp_path: Path) -> None:

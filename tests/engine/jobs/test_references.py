@@ -201,7 +201,8 @@ def test_a_training_that_has_nothing_to_lose_is_retried(store: Store, settings: 
     record(store, run_id, [Progress(done=30 if resumed else 0, total=44)], state=State.FAILED)
     jobs.retry(store, settings, run_id)
     assert store.run(run_id).state is State.QUEUED
-    with pytest.raises(Refused, match="only a failed or cancelled run can be tried again"):
+    killed = "only a failed or cancelled run can be tried again. If its process was killed, the scheduler finds out"
+    with pytest.raises(Refused, match=killed):
         jobs.retry(store, settings, run_id)
 
 

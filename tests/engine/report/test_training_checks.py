@@ -49,7 +49,7 @@ def test_pairs_that_fill_no_batch_are_counted(fields: dict[str, Any], left_out: 
     ("fields", "data", "message", "mark"),
     [
         ({"batch_size": 1024}, {}, "Batch: the data are smaller than one step of 1024 pairs", "error"),
-        ({"warmup": "500"}, {}, "Learning rate: a warm-up of 500 steps out of 465 never reaches", "error"),
+        ({"warmup": "466"}, {}, "Learning rate: a warm-up of 466 steps out of 465 never reaches", "error"),
         ({}, {"distinct_captions": 3}, "1,250 captions, 3 distinct: retrieval cannot be good", "warning"),
         ({}, {"distinct_captions": 3, "classes": ("x", "y", "z")}, "1,250 captions, 3 distinct: pairs that", "ok"),
         ({}, {"distinct_captions": 1}, "Give captions in a CSV beside the images, or put", "error"),

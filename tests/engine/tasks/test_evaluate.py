@@ -96,6 +96,23 @@ def test_a_share_is_held_out_only_of_data_that_were_trained_on(rows: Evaluate) -
     assert rows(held_out_data=("digits",), held_out=False, **fields)[1].images == 50
 
 
+def test_held_out_pairs_of_changed_data_are_refused(rows: Evaluate, tmp_path: Path) -> None:
+    data = folder_of_classes(tmp_path / "data", "dark", "grey", "light")
+    training = tiny(data=str(data), samples=None, batch_size=4, val_fraction=0.25)
+    train(training, tmp_path / "first")
+    first = str(tmp_path / "first" / "checkpoints" / "best.pt")
+    train(tiny(pretrained=first), tmp_path / "second")
+    fields = {"data": str(data), "samples": None, "batch_size": 4, "held_out_data": (str(data),), "val_fraction": 0.25}
+    checkpoints = (first, str(tmp_path / "second" / "checkpoints" / "best.pt"))
+    for checkpoint in checkpoints:
+        assert {row.images for row in rows(checkpoint=checkpoint, **fields)} == {3}
+    (data / "dark" / "0.png").unlink()
+    for checkpoint in checkpoints:
+        with pytest.raises(Refused, match=rf"{data} has changed since {first} was trained on it, .*--no-held-out"):
+            rows(checkpoint=checkpoint, **fields)
+        assert {row.images for row in rows(checkpoint=checkpoint, **fields, held_out=False)} == {11}
+
+
 def test_results_on_images_that_chose_the_epoch_have_a_note(rows: Evaluate, tmp_path: Path) -> None:
     """The best of several epochs is chosen by the held-out images, or by other images if the training has them."""
 

@@ -10,7 +10,7 @@ from engine import atomic
 from engine.results import Event, Metric, Progress
 from engine.specs import Refused
 from engine.training import done, logs
-from tests.support.training import losses, rows, tiny, train
+from tests.support.training import captioned, losses, rows, tiny, train
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,30 @@ def test_another_training_is_no_continuation(
 ) -> None:
     with pytest.raises(Refused, match=f"latest.pt cannot be continued exactly: {message}"):
         go_on(stopped, tmp_path, **fields)
+
+
+@pytest.mark.parametrize("change", ["fewer", "captions", "held_out"])
+def test_changed_data_are_refused(tmp_path: Path, change: str) -> None:
+    """The split and the schedule depend on the data, so held-out pairs would be trained on."""
+    (tmp_path / "val").mkdir()
+    data, val_data = captioned(tmp_path, 24), captioned(tmp_path / "val", 8)
+    fields = {"data": str(data), "val_data": str(val_data) if change == "held_out" else "", "samples": None}
+    train(tiny(**fields), tmp_path / "first", steps=1)
+    resumed = tiny(**fields, resume=str(tmp_path / "first"))
+    assert rows(train(resumed, tmp_path / "unchanged"))
+    if change == "held_out":
+        captioned(tmp_path / "val", 9)
+    else:
+        captioned(tmp_path, *((20,) if change == "fewer" else (24, "photo {index} of a {digit}")))
+    messages = {
+        "fewer": r"it gave 19 pairs to train on and 5 held out, and now gives 16 pairs to train on and 4 held out",
+        "captions": r"now gives 19 pairs to train on and 5 held out, which are others\. Restore the data",
+        "held_out": r"it gave 24 pairs to train on and 8 held out, and now gives 24 pairs to train on and 9 held out",
+    }
+    with pytest.raises(
+        Refused, match=rf"cannot be continued exactly, because {data} has changed: .*{messages[change]}"
+    ):
+        train(resumed, tmp_path / "changed")
 
 
 def test_a_longer_training_goes_on_and_says_that_it_is_longer(stopped: Path, tmp_path: Path) -> None:
