@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,74 +61,6 @@ REFERENCE = {
 """Columns of open_clip's own profiler, in its order, by counter."""
 
 
-def profile(rows: Iterable[ProfileRow]) -> pd.DataFrame:
-    """Return every value of every row, sorted by cost, smallest first; failed models last."""
-    frame = _flat(rows, ProfileRow, ())
-    frame["cost"] = frame["gmacs"].fillna(frame["fvcore_gmacs"])
-    return frame.sort_values(["cost", "mparams", "model", "batch_size"], ignore_index=True).drop(columns="cost")
-
-
-def reference(rows: Iterable[ProfileRow], counter: Literal["torch", "fvcore"]) -> pd.DataFrame:
-    """Return exactly the columns, order, rounding and sorting of open_clip's own profiler.
-
-    Its `image_size` is the height in pixels. A failed model keeps its line, without values.
-    """
-    frame = profile(rows)
-    frame["image_size"] = [int(size.partition("x")[0]) if size else None for size in frame["image_size"]]
-    if counter == "fvcore":
-        for name in ("gmacs", "macts", "image_gmacs", "image_macts", "text_gmacs", "text_macts"):
-            frame[name] = frame[f"fvcore_{name}"]
-    frame = frame[REFERENCE[counter]].round(2)
-    whole = ["image_size", "image_width", "text_width", "embed_dim"]
-    frame = frame.astype(dict.fromkeys(whole, "Int64"))
-    leading = "gflops" if counter == "torch" else "gmacs"
-    return frame.sort_values([leading, "mparams", "model"], ignore_index=True)
-
-
-def benchmark(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
-    """Return every value of every row, in the given order."""
-    return _flat(rows, BenchmarkRow, _BENCHMARK)
-
-
-def recurrent(rows: Iterable[RecurrentRow]) -> pd.DataFrame:
-    """Return every value of every row, in the given order."""
-    return _flat(rows, RecurrentRow, _RECURRENT)
-
-
-def device(rows: Iterable[DeviceRow]) -> pd.DataFrame:
-    """Return every value of every row, in the order of measurement."""
-    return _flat(rows, DeviceRow, ("model",))
-
-
-def train(rows: Iterable[TrainRow]) -> pd.DataFrame:
-    """Return every value of every row, one line per epoch."""
-    return _flat(rows, TrainRow, _TRAIN)
-
-
-def evaluate(rows: Iterable[EvaluateRow]) -> pd.DataFrame:
-    """Return every value of every row, in the given order. Recalls at other ranks get their own columns."""
-    rows = list(rows)
-    frame = _flat(rows, EvaluateRow, (*_WHAT[:2], "checkpoint", "data", "task", "status", "error"))
-    recalls = pd.DataFrame([row.recalls for row in rows], dtype=float)
-    return pd.concat([frame.drop(columns="recalls"), recalls], axis="columns")
-
-
-def of_run(run: Run, rows: Iterable[Any]) -> pd.DataFrame:
-    """Return the table of a run's rows, each with the run's environment."""
-    frame: pd.DataFrame = globals()[run.kind](rows)
-    return with_environment(frame, run)
-
-
-def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Add a run's environment to each of its rows, so that a saved file is complete without the run."""
-    environment = run.environment
-    facts = {name: getattr(environment, name) if environment else None for name in ENVIRONMENT}
-    for name in frame.columns.intersection(["host", "date"]):  # rows of other nodes and attempts have their own
-        facts[name] = frame[name].where(frame[name] != "", facts[name])
-    nested = {name: json.dumps(getattr(environment, name)) if environment else "" for name in ("versions", "gpu")}
-    return frame.assign(**facts, **nested)
-
-
 def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.DataFrame:
     """Return a line per row and a column per field: first those of `first`, then the others, then those of contention.
 
@@ -154,6 +87,61 @@ def _cell(value: Any) -> Any:
     if isinstance(value, dict):
         return json.dumps(value) if value else ""
     return value
+
+
+benchmark = partial(_flat, kind=BenchmarkRow, first=_BENCHMARK)
+recurrent = partial(_flat, kind=RecurrentRow, first=_RECURRENT)
+device = partial(_flat, kind=DeviceRow, first=("model",))
+train = partial(_flat, kind=TrainRow, first=_TRAIN)
+"""The tables of these kinds of runs: every value of every row, in the given order. A training has a row per epoch."""
+
+
+def profile(rows: Iterable[ProfileRow]) -> pd.DataFrame:
+    """Return every value of every row, sorted by cost, smallest first; failed models last."""
+    frame = _flat(rows, ProfileRow, ())
+    frame["cost"] = frame["gmacs"].fillna(frame["fvcore_gmacs"])
+    return frame.sort_values(["cost", "mparams", "model", "batch_size"], ignore_index=True).drop(columns="cost")
+
+
+def reference(rows: Iterable[ProfileRow], counter: Literal["torch", "fvcore"]) -> pd.DataFrame:
+    """Return exactly the columns, order, rounding and sorting of open_clip's own profiler.
+
+    Its `image_size` is the height in pixels. A failed model keeps its line, without values.
+    """
+    frame = profile(rows)
+    frame["image_size"] = [int(size.partition("x")[0]) if size else None for size in frame["image_size"]]
+    if counter == "fvcore":
+        for name in ("gmacs", "macts", "image_gmacs", "image_macts", "text_gmacs", "text_macts"):
+            frame[name] = frame[f"fvcore_{name}"]
+    frame = frame[REFERENCE[counter]].round(2)
+    whole = ["image_size", "image_width", "text_width", "embed_dim"]
+    frame = frame.astype(dict.fromkeys(whole, "Int64"))
+    leading = "gflops" if counter == "torch" else "gmacs"
+    return frame.sort_values([leading, "mparams", "model"], ignore_index=True)
+
+
+def evaluate(rows: Iterable[EvaluateRow]) -> pd.DataFrame:
+    """Return every value of every row, in the given order. Recalls at other ranks get their own columns."""
+    rows = list(rows)
+    frame = _flat(rows, EvaluateRow, (*_WHAT[:2], "checkpoint", "data", "task", "status", "error"))
+    recalls = pd.DataFrame([row.recalls for row in rows], dtype=float)
+    return pd.concat([frame.drop(columns="recalls"), recalls], axis="columns")
+
+
+def of_run(run: Run, rows: Iterable[Any]) -> pd.DataFrame:
+    """Return the table of a run's rows, each with the run's environment."""
+    frame: pd.DataFrame = globals()[run.kind](rows)
+    return with_environment(frame, run)
+
+
+def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
+    """Add a run's environment to each of its rows, so that a saved file is complete without the run."""
+    environment = run.environment
+    facts = {name: getattr(environment, name) if environment else None for name in ENVIRONMENT}
+    for name in frame.columns.intersection(["host", "date"]):  # rows of other nodes and attempts have their own
+        facts[name] = frame[name].where(frame[name] != "", facts[name])
+    nested = {name: json.dumps(getattr(environment, name)) if environment else "" for name in ("versions", "gpu")}
+    return frame.assign(**facts, **nested)
 
 
 def own_sizes(catalogue: pd.DataFrame) -> pd.DataFrame:

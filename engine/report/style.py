@@ -80,6 +80,11 @@ def write_beside(figure: go.Figure, labels: Sequence[tuple[float, str, str]], xs
     return max(ends, default=0.0) or 1.0
 
 
+def whole_ticks(values: "pd.Series[Any]") -> dict[str, Any]:
+    """Return ticks at each whole number for an axis of so few that plotly would put ticks at halves."""
+    return {"dtick": 1} if values.empty or np.ptp(values) <= 10 else {}
+
+
 def log(name: str, values: "pd.Series[Any] | NDArray[Any]") -> dict[str, Any]:
     """Return a logarithmic axis with this title."""
     return {"title_text": name, **log_ticks(values)}

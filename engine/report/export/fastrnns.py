@@ -6,7 +6,7 @@ All three have one value per runner and direction. Failed runners are left out, 
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from engine.report.export.tables import guard
@@ -92,12 +92,9 @@ def _groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
     """Return the timed rows by group. Errors: Refused when a runner has several sizes."""
     if not fits(rows):
         raise Refused("fastrnns' formats hold one size per runner, and here sizes were swept: take the CSV or JSON")
-    members_by_family = {family: [row for row in _timed(rows) if row.family == family] for family in ORDER}
+    timed = [row for row in rows if row.status == "ok" and row.forward_mean_ms is not None]
+    members_by_family = {family: [row for row in timed if row.family == family] for family in ORDER}
     return {family: members for family, members in members_by_family.items() if members}
-
-
-def _timed(rows: Iterable[RecurrentRow]) -> list[RecurrentRow]:
-    return [row for row in rows if row.status == "ok" and row.forward_mean_ms is not None]
 
 
 def _trains(row: RecurrentRow) -> bool:

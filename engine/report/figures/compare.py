@@ -8,9 +8,6 @@ import plotly.graph_objects as go
 from engine.report.figures.speed import times
 from engine.report.style import COLOURS, digits, horizontal, text, write_beside
 
-ROW_PX = 26
-"""Height of a bar in pixels."""
-
 
 def bars(
     frame: pd.DataFrame,
@@ -52,7 +49,7 @@ def bars(
             value_text += f"  <i>{times(value / base)}</i>" if ratio and subject != baseline and base > 0 else ""
             beside.append((max(value, 0), label, value_text))
     widest = write_beside(figure, beside)
-    horizontal(figure, list(names.values()), text(title), row_px=ROW_PX)
+    horizontal(figure, list(names.values()), text(title))
     figure.update_layout(barmode="overlay", showlegend=not single)
     figure.update_xaxes(range=[min(0.0, float(frame[list(subjects)].min().min())), widest])
     return figure

@@ -1,7 +1,5 @@
 """Draw a model's estimated memory by batch size and data type, beside the memory that timings measured."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -30,21 +28,15 @@ def estimate(row: pd.DataFrame, way: str) -> pd.DataFrame:
     row: one counted row of the catalogue. way: one of WAYS. Columns: batch_size, and one per precision.
     """
     name, size = row["name"].iloc[0], row["image_size"].iloc[0] or None
-    lines: list[dict[str, Any]] = []
-    for batch in BATCHES:
-        line: dict[str, Any] = {"batch_size": batch}
-        for precision in PRECISIONS:
-            request = {
-                "models": (name,),
-                "batch_size": batch,
-                "precision": (precision,),
-                "image_size": size,
-                **WAYS[way],
-            }
-            need = needs.memory(BenchmarkSpec.model_validate(request), [name], row)
-            line[precision] = need.gb if need else np.nan
-        lines.append(line)
-    return pd.DataFrame(lines, columns=["batch_size", *PRECISIONS])
+    request = {"models": (name,), "image_size": size, **WAYS[way]}
+
+    def gb(batch: int, precision: str) -> float:
+        spec = BenchmarkSpec.model_validate(request | {"batch_size": batch, "precision": (precision,)})
+        need = needs.memory(spec, [name], row)
+        return need.gb if need else np.nan
+
+    columns = {precision: [gb(batch, precision) for batch in BATCHES] for precision in PRECISIONS}
+    return pd.DataFrame({"batch_size": BATCHES, **columns})
 
 
 def largest(estimated: pd.DataFrame, gb: float) -> dict[str, int | None]:

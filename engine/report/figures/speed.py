@@ -22,6 +22,7 @@ from engine.report.style import (
     horizontal,
     log,
     text,
+    whole_ticks,
     write_beside,
 )
 from engine.report.timings.readable import NO_LIMIT, interval
@@ -40,8 +41,6 @@ VERDICTS = {
     "same request": ("line-ns-open", GREY),
 }
 """Symbol and colour of each verdict. The verdict is also written beside its interval."""
-FEW_ROUNDS = 10
-"""An axis of up to this many rounds has a tick at each."""
 REACH = 3
 """Intervals end at this many times the largest ratio on the axis, and their true end is written. A very wide interval
 would squeeze all others into a point."""
@@ -277,8 +276,7 @@ def raw(
                 col=panel,
             )
     figure.update_layout(height=360, margin=MARGIN | {"t": 48}, legend=LEGEND | {"y": 1.1}, uirevision="raw")
-    few = samples["round"].max() <= FEW_ROUNDS  # plotly would put ticks at half rounds
-    figure.update_xaxes(title_text="Round", **({"dtick": 1} if few else {}))
+    figure.update_xaxes(title_text="Round", **whole_ticks(samples["round"]))
     unit = f"ms, △ above {digits(limit)}" if outliers else "ms"
     figure.update_yaxes(title_text=f"Time per call ({unit})", col=1, tickformat=",~g")
     figure.update_annotations(font_size=12)

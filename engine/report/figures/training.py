@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from engine.report.style import COLOURS, GREY, LEGEND, MARGIN, digits, log, text
+from engine.report.style import COLOURS, GREY, LEGEND, MARGIN, digits, log, text, whole_ticks
 from engine.results import Metric
 
 MOST_POINTS = 1000
@@ -18,8 +18,6 @@ second."""
 MARKED = 40
 """Mark each point of a line with at most this many points."""
 PER_ROW = 3
-FEW_STEPS = 10
-"""An axis of up to this many steps has a tick at each. With more, plotly's own ticks, at most 10, are whole steps."""
 SHARES_END = 1.02
 """Upper end of an axis of shares: beyond 1, so that a line at 100 % is not cut."""
 DASHES = {"solid": "solid", "dash": "dashed", "dot": "dotted", "dashdot": "dash-dotted"}
@@ -292,10 +290,7 @@ def _write_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, nam
 
 
 def _step_axis(panel: Panel, points: pd.DataFrame) -> dict[str, Any]:
-    """Return ticks at each step if there are so few that plotly would put ticks at half steps."""
-    steps = points[points["name"].isin(panel.names)]["step"]
-    few = steps.empty or steps.max() - steps.min() <= FEW_STEPS
-    return {"dtick": 1} if few else {}
+    return whole_ticks(points[points["name"].isin(panel.names)]["step"])
 
 
 def _axis(panel: Panel, points: pd.DataFrame) -> dict[str, Any]:
