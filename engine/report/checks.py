@@ -161,8 +161,7 @@ def _validation(spec: TrainSpec, data: Data) -> list[Check]:
 
 
 def _doubts(spec: TrainSpec) -> list[Check]:
-    results = []
-    doubts = []
+    results, doubts = [], []
     if spec.precision == "fp16" and spec.device == "cpu":
         results.append(Check("error", "Training in fp16 needs an accelerator: take fp32, bf16 or amp_bf16 on the CPU."))
     elif spec.precision == "fp16":
@@ -187,10 +186,7 @@ def _locked(spec: TrainSpec) -> list[str]:
 
 
 def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) -> Check | None:
-    """Return the check of the least memory for weights, gradients and optimizer. None if the catalogue lacks the model.
-
-    catalogue: from report.catalog. device_gb: memory of the device, in 1e9 bytes.
-    """
+    """Return the check of the least memory for weights, gradients and optimizer; None for an uncounted model."""
     rows = catalogue[(catalogue["name"] == ModelName.of("open_clip", spec.model)) & (catalogue["status"] == "ok")]
     if rows.empty:
         return None
@@ -199,9 +195,8 @@ def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) ->
     text = f"Memory: at least {_size(need_mb)} for {what}, without activations."
     if device_gb is None:
         return Check("ok", text)
-    if need_mb / 1e3 > device_gb:
-        return Check("error", f"{text} The device has {digits(device_gb)} GB.")
-    return Check("warning" if need_mb / 1e3 > device_gb / 2 else "ok", f"{text} The device has {digits(device_gb)} GB.")
+    mark: Mark = "error" if need_mb / 1e3 > device_gb else "warning" if need_mb / 1e3 > device_gb / 2 else "ok"
+    return Check(mark, f"{text} The device has {digits(device_gb)} GB.")
 
 
 def _processes_sharing(spec: TrainSpec | EvaluateSpec) -> int:
@@ -254,7 +249,7 @@ def _files(prospect: Prospect) -> list[Check]:
 
 
 def _file(needed: Needed, prospect: Prospect, *, enough: bool) -> Check:
-    what = _sentence(needed.what)
+    what = needed.what[:1].upper() + needed.what[1:].rstrip(".")
     if not needed.address:
         return Check("ok", f"{what}." if str(needed.path) in what else f"{what}: {needed.path}.")
     size = f" ({_size(needed.mb)})" if needed.mb else ""
@@ -289,7 +284,3 @@ def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: float
 
 def _size(mb: float) -> str:
     return f"{digits(mb / 1e3)} GB" if mb >= 1000 else f"{digits(mb)} MB"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:].rstrip(".")

@@ -162,10 +162,7 @@ def towers(costs: Mapping[Any, Any]) -> pd.DataFrame:
 
 
 def operators(row: ProfileRow) -> pd.DataFrame:
-    """Return one line per operator kind: unknown work first, then by MACs.
-
-    MACs and activations are per sample, bytes of the whole batch.
-    """
+    """Return a line per operator kind, unknown work first, then by MACs: per sample, but bytes of the whole batch."""
     counts = pd.DataFrame([count.model_dump() for count in row.operators], columns=list(OperatorCount.model_fields))
     frame = counts.assign(
         gmacs=counts["flops"].astype(float) / 2e9 / row.batch_size,

@@ -80,10 +80,7 @@ def flagged(frame: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def spoiled(frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Return which rows have a timing with a flag of SPOILING, or an estimate outside the fitted range.
-
-    A timing in a single process counts as a valid value.
-    """
+    """Return which rows have a timing with a flag of SPOILING, or an estimate outside the fitted range."""
     return frame["flags"].str.contains("|".join([*SPOILING, OUT_OF_RANGE]))
 
 
@@ -112,10 +109,7 @@ def sentence(
 
 
 def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:
-    """Return a sentence per limit: how many rows remain with this limit only, or that no row has a value for it.
-
-    limits: values by column name with `min_` or `max_` in front.
-    """
+    """Return a sentence per limit (`min_gmacs`): how many rows remain with it only, or that no row has a value."""
     lines = []
     for name, limit in limits.items():
         side, _, column = name.partition("_")
@@ -187,10 +181,7 @@ def ranked(frame: pd.DataFrame, x: str, y: str, *, with_spoiled: bool = True) ->
 
 
 def ordered(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Return the rows sorted by several columns, the first one first. Rows without a value come last.
-
-    keys: columns, with a leading `-` for descending order.
-    """
+    """Return the rows sorted by the columns `keys`, with `-` in front if descending. Rows without a value come last."""
     columns = [key.removeprefix("-") for key in keys]
     return frame.sort_values(
         columns, ascending=[not key.startswith("-") for key in keys], kind="stable", na_position="last", key=_comparable

@@ -38,10 +38,7 @@ def key_fields(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def axes(runs: Mapping[int, Sequence[Row]]) -> tuple[str, ...]:
-    """Return the fields in which whole runs differ. Each run has a single value of such a field, set on purpose.
-
-    runs: rows of one kind by run.
-    """
+    """Return the fields in which whole runs differ: each run has one value, set on purpose. runs: rows by run."""
     groups = [rows for rows in runs.values() if rows]
     differing = []
     for name in key_fields(groups[0]) if groups else ():
@@ -62,11 +59,7 @@ def key_of(row: Row, without: Sequence[str] = ()) -> Key:
 
 
 def differing_labels(rows: Sequence[Row], without: Sequence[str] = ()) -> list[str]:
-    """Return a label for each row with the fields in which the rows differ, such as `eager · batch 8`. Empty if none
-    differ.
-
-    without: fields that are shown elsewhere.
-    """
+    """Return a label per row of the fields in which rows differ: `eager · batch 8`. without: fields left out."""
     names = [name for name in key_fields(rows) if name not in without]
     differing = [name for name in names if len({getattr(row, name) for row in rows}) > 1]
     return [_label(row, differing) for row in rows]

@@ -36,10 +36,7 @@ UNLISTED = ("data", "val_data", "zeroshot_data", "configs", "resume", "model", "
 
 
 def export(run: Run, rows: Sequence[Row], checkpoint: Path, step: int, folder: Path) -> Export:
-    """Return the request to write a checkpoint of a training, with its model card, into a folder.
-
-    rows: of the run. step: of the checkpoint.
-    """
+    """Return the request to write the checkpoint of this step of a training, with its model card, into a folder."""
     row = next((row for row in reversed(rows) if isinstance(row, TrainRow) and row.step == step), None)
     return Export(checkpoint=checkpoint, folder=folder.absolute(), card=markdown(run, row))
 

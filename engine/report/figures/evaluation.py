@@ -42,10 +42,7 @@ def read_confusion(path: Path, roots: Roots = None) -> pd.DataFrame:
 
 
 def read_predictions(path: Path, roots: Roots = None) -> pd.DataFrame:
-    """Read source, index, true, predicted, confidence, and add whether a prediction is `right`.
-
-    Errors: as read_confusion.
-    """
+    """Read the columns PREDICTIONS, and add whether a prediction is `right`. Errors: as read_confusion."""
     words = dict.fromkeys(("source", "true", "predicted"), str)
     frame = _table(path, roots, PREDICTIONS, dtype=words)
     frame = frame.astype({"index": int, "confidence": float})
@@ -121,10 +118,7 @@ def _most_mistaken(counts: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def mistakes(counts: pd.DataFrame, most: int = 10) -> pd.DataFrame:
-    """Return the most frequent mistakes: true, predicted, count, share of the true class.
-
-    counts: from read_confusion.
-    """
+    """Return the most frequent mistakes: true, predicted, count, share of the true. counts: from read_confusion."""
     values = counts.to_numpy()
     wrong = values.copy()
     np.fill_diagonal(wrong, 0)

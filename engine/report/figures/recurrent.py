@@ -10,17 +10,7 @@ from plotly.subplots import make_subplots
 
 from engine.report.compare.timings import SIZES
 from engine.report.figures.speed import labels, median_bars, process_medians, with_flags
-from engine.report.style import (
-    COLOURS,
-    LEGEND,
-    MARGIN,
-    digits,
-    family_styles,
-    horizontal,
-    log,
-    text,
-    write_beside,
-)
+from engine.report.style import COLOURS, LEGEND, MARGIN, digits, family_styles, horizontal, log, text, write_beside
 from engine.specs.runners import RUNNERS
 from engine.words import in_words
 
@@ -61,10 +51,7 @@ def _ends(row: Mapping[Any, Any], part: str) -> tuple[float, float]:
 
 
 def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
-    """Return lines of the time per call over the swept size: one per runner, forward beside backward, log axes.
-
-    frame: from frames.recurrent, of one family. size: the swept column.
-    """
+    """Return time per call over the swept size: a line per runner, forward beside backward. frame: of one family."""
     drawn = frame.dropna(subset=["forward_ms", size]).sort_values(size)
     runners = [name for name in RUNNERS if name in set(drawn["model"])]
     figure = make_subplots(1, 2, shared_yaxes=True, subplot_titles=("Forward", "Backward"), horizontal_spacing=0.03)
@@ -93,9 +80,7 @@ def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
         height=460, margin=MARGIN | {"t": 56}, legend=LEGEND | {"y": 1.08}, uirevision=f"curves {size}"
     )
     values = [int(value) for value in drawn[size].unique()]
-    figure.update_xaxes(
-        {"type": "log", "title_text": SIZES[size], "tickvals": values, "ticktext": list(map(str, values))}
-    )
+    figure.update_xaxes(type="log", title_text=SIZES[size], tickvals=values, ticktext=list(map(str, values)))
     times = pd.concat([drawn["forward_ms"], drawn["backward_ms"]]).dropna()
     figure.update_yaxes(log("", times))
     figure.update_yaxes(title_text="Median time per call (ms)", col=1)

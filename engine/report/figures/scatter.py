@@ -145,10 +145,7 @@ def _colour_scale(values: Floats, column: str) -> dict[str, Any]:
 
 
 def _diameters(values: "pd.Series[Any]") -> Floats:
-    """Return marker diameters in pixels.
-
-    The area grows with the logarithm, because values span decades. A missing value gets the smallest.
-    """
+    """Return diameters in pixels. The area grows with the logarithm; a missing value gets the smallest."""
     logs = np.log10(values.to_numpy(float).clip(1e-6))
     least, most = (np.nanmin(logs), np.nanmax(logs)) if values.notna().any() else (0.0, 0.0)
     share = np.nan_to_num((logs - least) / (most - least)) if most > least else np.zeros(len(logs))
@@ -214,10 +211,7 @@ def front_names(line: pd.DataFrame, x: str, y: str) -> list[Any]:
 def _labels(
     frame: pd.DataFrame, named: Sequence[Any], x: str, y: str, log_x: bool, log_y: bool, rise: int
 ) -> list[dict[str, Any]]:
-    """Return labels for these rows, `rise` pixels above them, without those that would overlap earlier ones.
-
-    On a log axis they are placed by the exponent.
-    """
+    """Return labels of the rows in `named`, `rise` pixels above them, without those that would overlap earlier ones."""
     if frame.empty:
         return []
     across, up = (np.log10(frame[column]) if log else frame[column] for column, log in ((x, log_x), (y, log_y)))

@@ -42,8 +42,7 @@ VERDICTS = {
 }
 """Symbol and colour of each verdict. The verdict is also written beside its interval."""
 REACH = 3
-"""Intervals end at this many times the largest ratio on the axis, and their true end is written. A very wide interval
-would squeeze all others into a point."""
+"""Draw intervals up to this many times the largest ratio, so that a wide one does not squeeze the others."""
 OUTLIER = 1.5
 """Samples are drawn up to this many times the 95th percentile."""
 

@@ -13,8 +13,7 @@ from engine.report.style import COLOURS, GREY, LEGEND, MARGIN, digits, log, text
 from engine.results import Metric
 
 MOST_POINTS = 1000
-"""Draw at most this many points per line. More cannot be distinguished, and a page that follows a run draws them every
-second."""
+"""Draw at most this many points per line. More cannot be distinguished."""
 MARKED = 40
 """Mark each point of a line with at most this many points."""
 PER_ROW = 3
@@ -218,8 +217,7 @@ class _Line:
 
 
 def _lines(points: pd.DataFrame, panel: Panel, several: bool) -> list[_Line]:
-    """Return the lines of a panel: a colour per metric for one run; a colour per run and a dash per metric for
-    several."""
+    """Return the lines of a panel: for one run a colour per metric, else a colour per run and a dash per metric."""
     lines, labels = [], _metric_labels(panel)
     for place, run in enumerate(points["run"].drop_duplicates()):
         for name in panel.names:

@@ -73,10 +73,7 @@ def calibration(
     budget_s: float = BUDGET_S,
     nodes: int = 1,
 ) -> BenchmarkSpec:
-    """Return the benchmark that calibrates a device. nodes: of a cluster, whose devices then count as one.
-
-    Errors: Refused when the budget is too short.
-    """
+    """Return the benchmark that calibrates a device, or `nodes` of a cluster as one. Errors: Refused."""
     models = calibrate.choose(work, published_alike(devices.shipped(), device)[0], batch_size, budget_s)
     share_s = budget_s / len(models)
     return BenchmarkSpec(
@@ -112,10 +109,7 @@ def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Dev
 
 
 def _read_imported(path: Path) -> Device:
-    """Return the device in a file that `calibrate --from` wrote, with the timings from the CSV file beside it.
-
-    Files of earlier versions have no timings.
-    """
+    """Return the device in a file of `calibrate --from`. Its timings are in the CSV beside it, which old ones lack."""
     table = path.with_suffix(".csv")
     empty = pd.DataFrame(columns=[*KEY, "batch_size", "seconds"])
     timed = pd.read_csv(table, dtype={"image_size": str}) if table.is_file() else empty
@@ -169,10 +163,7 @@ def find(available: Sequence[Device], name: str) -> list[Device]:
 
 
 def side_by_side(available: Sequence[Device], work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
-    """Return the speed of each model on each device, one row per pair.
-
-    Columns: model, image_size, device, precision, COLUMNS.
-    """
+    """Return a row per model and device: model, image_size, device, precision, COLUMNS."""
     parts = []
     for device in available:
         part = device.speeds(work, batch_size).rename_axis(["model", "image_size"]).reset_index()
@@ -185,10 +176,7 @@ def side_by_side(available: Sequence[Device], work: pd.DataFrame, batch_size: in
 def of_model(
     available: Sequence[Device], timed: pd.DataFrame, work: pd.DataFrame, name: str, image_size: str
 ) -> pd.DataFrame:
-    """Return the speeds of one model: first timings in settings without estimates, then all devices as side_by_side.
-
-    timed: from stored.latest.
-    """
+    """Return a model's speeds: timings in settings without estimates, then all devices. timed: from stored.latest."""
     rows = timed[(timed["name"] == name) & (timed["image_size"] == image_size)]
     labels = {device.fitted.label for device in available}
     parts = [

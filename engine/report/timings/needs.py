@@ -190,10 +190,7 @@ def _requested_span(
 def _side_by_side(
     processes: int, timed: int, compiled: int, requested: Span, start: Span, most: float | None = None
 ) -> Span:
-    """Return the seconds to time variants side by side: `timed` in all, `compiled` with a compiler.
-
-    most: longest sampling per process in s.
-    """
+    """Return the seconds to time variants side by side. most: longest sampling of a process in s."""
     sampling = Span(COST.low * requested.low, COST.high * requested.high).times(timed)
     if most is not None:
         sampling = Span(min(most, sampling.low), min(most, sampling.high))

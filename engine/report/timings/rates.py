@@ -85,10 +85,7 @@ def models(store: Store) -> pd.DataFrame:
 
 
 def achieved(row: Counted) -> float | None:
-    """Return GFLOP/s: counted FLOPs of the batch / median latency. With a backward pass, only the forward pass is used.
-
-    None if nothing was counted or timed.
-    """
+    """Return counted FLOPs / median time in GFLOP/s, in training of the forward pass; None without work or time."""
     if isinstance(row, RecurrentRow):
         work, ms = row.gflops, row.forward_ms
     else:

@@ -32,10 +32,7 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def ends(low: float, high: float | None, form: Callable[[float], str] = digits) -> str:
-    """Return the ends of the interval of a speed-up: `1.2 to 1.3`.
-
-    high: missing or infinite without an upper limit. form: formats a number.
-    """
+    """Return the ends of the interval of a speed-up, such as `1.2 to 1.3`. high: none or infinite without a limit."""
     return f"{form(low)} to {NO_LIMIT if high is None or not math.isfinite(high) else form(high)}"
 
 

@@ -59,10 +59,7 @@ class Reader:
         self._files: dict[Path, pd.DataFrame | None] = {}
 
     def phase(self, run_dir: Path, row: TimedRow, name: str = TOTAL) -> list[list[float]] | None:
-        """Return a row's ms per call in one phase, one list per process; empty without that phase.
-
-        None if the file was not kept. Errors: those of `read`.
-        """
+        """Return a row's ms per call by process, empty without that phase; None without a file. Errors: as read."""
         path = run_dir / row.samples_file
         if path not in self._files:
             self._files[path] = read(run_dir, row)

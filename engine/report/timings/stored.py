@@ -112,10 +112,7 @@ def _source(run: Run, row: BenchmarkRow) -> str:
 
 
 def latest(newest_first: Iterable[list[Line]]) -> pd.DataFrame:
-    """Return the latest timing of every model, size and setting. newest_first: from of_run.
-
-    A timing with a flag of SPOILING is used only if there is none without.
-    """
+    """Return the latest timing of every model, size and setting, with a flag of SPOILING only if there is no other."""
     frame = table(chain.from_iterable(newest_first))
     return undisturbed_first(frame).drop_duplicates(COLUMNS[:-4]).sort_index(ignore_index=True)
 
