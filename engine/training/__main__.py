@@ -64,8 +64,7 @@ def _train(job: launch.Job, stop: threading.Event) -> None:
 
 
 def _exit_with(*process_ids: int) -> None:
-    """Exit this process as soon as one of the processes with these ids has ended, because nobody would read its events
-    or stop it."""
+    """Exit this process as soon as one of these has ended, because nobody would read its events or stop it."""
     try:
         watched = [psutil.Process(process) for process in process_ids]
         while all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in watched):

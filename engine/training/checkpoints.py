@@ -185,10 +185,7 @@ def _paths(folder: Path, roots: Roots = None) -> list[Path]:
 
 
 def _entry(path: Path, roots: Roots = None) -> Entry:
-    """Return the description of a checkpoint's file.
-
-    The file is read only if its manifest describes two files. Errors: Corrupt.
-    """
+    """Return the description of a file, which is read only if its manifest describes two files. Errors: Corrupt."""
     with _open(path, roots) as file:
         manifest = _manifest(path, roots)
         return manifest if manifest.before is None else _matching_entry(path, file, roots)
@@ -252,10 +249,7 @@ def _read(path: Path, file: BufferedReader) -> State:
 
 
 def _write(path: Path, state: State) -> tuple[str, int]:
-    """Write a state, and return the SHA-256 and size of the file.
-
-    Errors: OSError; TypeError if the state could not be loaded again.
-    """
+    """Return the SHA-256 and size of the written file. Errors: OSError; TypeError if it could not be loaded again."""
     with path.open("wb") as file:
         hashed = atomic.Hashed(file)
         try:

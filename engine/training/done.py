@@ -121,8 +121,7 @@ FREE = (
     *("wandb_project_name", "wandb_name", "wandb_notes"),
 )
 """Fields that may change without a note: they do not affect the training itself. All other fields decide which
-pairs are used and when, or which weights are trained: they must not change.
-"""
+pairs are used and when, or which weights are trained: they must not change."""
 
 
 def changes(spec: TrainSpec, path: Path, before: Mapping[str, Any]) -> list[str]:
@@ -168,10 +167,7 @@ def check_pairs(setup: Setup, path: Path, before: Any) -> None:
 
 
 def restore(setup: Setup, state: checkpoints.State) -> tuple[Done, list[str]]:
-    """Restore model, optimizer and scaler from a checkpoint's content. Return the progress, and notes.
-
-    Errors: Refused if it is not the checkpoint of a training.
-    """
+    """Restore model, optimizer and scaler; return progress and notes. Errors: Refused for weights alone."""
     if not {"state_dict", "optimizer", "epoch"} <= state.keys():
         raise Refused("the checkpoint has only weights, so no training can continue from it: use --pretrained instead")
     weights = {name.removeprefix("module."): tensor for name, tensor in state["state_dict"].items()}

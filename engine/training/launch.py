@@ -29,8 +29,7 @@ FAILURE = "failure.json"
 TICK_S = 0.1
 """Seconds between two readings of the events."""
 GRACE_S, GONE_S = 30, 5
-"""Seconds that the processes get to save a checkpoint after a stop, and seconds to wait until killed ones have
-ended."""
+"""Seconds that processes get to save a checkpoint after a stop, and seconds to wait until killed ones have ended."""
 EVENT_TYPES: dict[str, type[Event]] = {event.__name__: event for event in (TrainRow, Metric, Progress, Artifact)}
 
 
@@ -158,10 +157,7 @@ def write(event: Event, run_dir: Path) -> None:
 
 
 def _read_events(path: Path, read: int) -> tuple[list[Event], int]:
-    """Return the events after the first `read` bytes, and how many bytes are read now.
-
-    A line that is not complete yet is left for the next call.
-    """
+    """Return the events of the complete lines after the first `read` bytes, and how many bytes are read now."""
     if not path.is_file():
         return [], read
     with path.open("rb") as file:

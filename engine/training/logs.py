@@ -63,10 +63,7 @@ def history(folder: Path, roots: Roots = None) -> Iterator[Metric]:
 
 
 def _parsed(path: Path, parse: Callable[[str], Any], roots: Roots) -> Iterator[Any]:
-    """Yield the parsed lines of a file, if there is one.
-
-    Lines that cannot be parsed are skipped: a crash may leave the last one incomplete.
-    """
+    """Yield the parsed lines of a file, if there is one, without incomplete ones, which a crash may leave."""
     try:
         with open_within(path, roots) as file:
             lines = file.read().decode().splitlines()

@@ -115,6 +115,8 @@ class Training:
     def _epoch(self) -> Iterator[Event]:
         setup, plan, done = self.setup, self.setup.plan, self.done
         accumulate = setup.spec.accum_freq
+        # agreeing on a stop then waits for the accelerator, and so empties its queue of work
+        agreement_waits = setup.place.world_size > 1 and setup.place.device != "cpu"
         batches = setup.batches.of(done.epoch, done.batch)
         setup.network.train()
         if self._validates_now():  # the last attempt was stopped while it validated
@@ -144,15 +146,10 @@ class Training:
             if validating:
                 yield from self._validate_within()
                 done = self.done
-            if (logging_now or validating or not self._agreement_waits) and self._stopping():
+            if (logging_now or validating or not agreement_waits) and self._stopping():
                 self._meter.read(self.done)
                 return
         yield from self._end_of_epoch()
-
-    @property
-    def _agreement_waits(self) -> bool:
-        """Return whether agreeing on a stop waits for the accelerator and so empties its queue of work."""
-        return self.setup.place.world_size > 1 and self.setup.place.device != "cpu"
 
     def _logs_now(self) -> bool:
         """Return whether the current step gets a line in the log. All processes of a training return the same."""

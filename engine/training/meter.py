@@ -12,8 +12,7 @@ from engine.training.setup import Setup
 from engine.training.step import StepResult
 
 MOST_OVERFLOWED = 40
-"""End a training at this many overflowing steps in a row: 40 halvings take the loss scale from 2^16 to 2^-24, the
-smallest float16."""
+"""End a training at this many overflows in a row: the loss scale of 2^16 is then 2^-24, the smallest float16."""
 
 
 class Diverged(ArithmeticError):
@@ -40,8 +39,7 @@ class Meter:
         self._window = Window()
 
     def add(self, done: Done, result: StepResult, *, data_s: float, seconds: float) -> None:
-        """Add one step, which `done` already counts. seconds: time of the step, including data_s, the wait for its
-        data."""
+        """Add one step, which `done` already counts. seconds: its time, including data_s, the wait for its data."""
         self._names = (*result.losses, "grad_norm")
         self._unread.append(
             torch.stack([value.detach().float() for value in (*result.losses.values(), result.grad_norm)])
@@ -80,8 +78,7 @@ class Meter:
         self._window.step_s += seconds
 
     def _check(self, step: int, loss: float, grad_norm: float) -> None:
-        """Raise Diverged for a step that is not finite. With a loss scaler, fewer than MOST_OVERFLOWED in a row are
-        allowed, because it skips them and lowers its scale."""
+        """Raise Diverged for a step that is not finite. A loss scaler may skip fewer than MOST_OVERFLOWED in a row."""
         if math.isfinite(loss) and math.isfinite(grad_norm):
             self._overflowed = 0
             return

@@ -15,8 +15,7 @@ from engine.specs.train import TrainSpec
 
 Outputs = dict[str, Tensor]
 """Outputs of an open_clip model by name: `image_features` and `text_features` (N, D), normalised; `logit_scale`, the
-factor that multiplies cosines; `logit_bias` if the model has one; CoCa's `logits` (N, L, V) and `labels` (N, L).
-"""
+factor that multiplies cosines; `logit_bias` if the model has one; CoCa's `logits` (N, L, V) and `labels` (N, L)."""
 TEACHER_PREFIX = "dist_"
 """Prefix of the names of a teacher's outputs, as in open_clip."""
 SHOWN = 3
@@ -77,10 +76,7 @@ def create(
 
 
 def caption_loss(logits: Tensor, labels: Tensor, pad_id: int = 0) -> tuple[float, int]:
-    """Return the cross-entropy of captions, summed over their tokens, and the number of tokens. Padding is ignored.
-
-    logits: (N, L, V). labels: (N, L).
-    """
+    """Return the summed cross-entropy of logits (N, L, V) for labels (N, L), and the tokens, without padding."""
     total = functional.cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=pad_id, reduction="sum")
     return float(total), int((labels != pad_id).sum())
 
@@ -90,8 +86,7 @@ def _biased(model: nn.Module) -> bool:
 
 
 def _check(spec: TrainSpec, model: nn.Module) -> None:
-    """Refuse a model that does not fit the loss. With several processes, DDP waits for a gradient of every
-    parameter."""
+    """Refuse a model that does not fit the loss: with several processes, DDP waits for every gradient."""
     if isinstance(model, CoCa) != (spec.loss == "coca"):
         raise Refused(
             f"{spec.model} {'is' if isinstance(model, CoCa) else 'is not'} a CoCa model and the loss is {spec.loss}: "

@@ -62,8 +62,7 @@ def _split_by_tower(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
-    """Return whether a parameter gets weight decay, as in open_clip: not if it is a gain, a bias, a norm or a
-    scalar."""
+    """Return whether a parameter gets weight decay, as in open_clip: not a gain, a bias, a norm or a scalar."""
     return parameter.ndim >= 2 and not any(part in name for part in ("bn", "ln", "bias", "logit_scale"))
 
 

@@ -37,8 +37,7 @@ MIXED = ("amp", "amp_bf16")
 
 
 def answer(question: Outlook) -> Prospect:
-    """Return the files that are present or must be downloaded, the memory needed if it can be predicted, and
-    problems."""
+    """Return the files that are present or must be downloaded, problems, and the memory if it can be predicted."""
     spec, files, problems = question.spec, list[Needed](), list[str]()
     if isinstance(spec, TrainSpec):
         spec = precision.resolved(spec)
@@ -124,7 +123,8 @@ def _training(spec: TrainSpec, roots: Roots) -> tuple[int, int]:
     if spec.precision in MIXED:
         model, peak = _step(spec.model_copy(update={"precision": "bf16"}), roots)
         peak += _copies(model)
-    peak += lasting - _lasting_with_adamw(model)
+    # training_peak_bytes includes weights, buffers and AdamW's two moments
+    peak += lasting - tensor_bytes(state(model)) - 2 * tensor_bytes(memory.trained(model))
     held = lasting + trained
     stepping = held + _temporaries(spec, [parameter.nbytes for parameter in parameters])
     return max(peak, stepping) + buckets, held + buckets
@@ -144,14 +144,6 @@ def _moments(spec: TrainSpec) -> float:
     optimizer.step()
     kept = [leaf for leaf in tree_leaves(optimizer.state_dict()["state"]) if isinstance(leaf, Tensor) and leaf.ndim]
     return tensor_bytes(kept) / layer.weight.nbytes
-
-
-def _lasting_with_adamw(model: torch.nn.Module) -> int:
-    """Return the bytes of weights, buffers and AdamW's two moments, which `memory.training_peak_bytes` includes.
-
-    Gradients exist only from the backward pass on.
-    """
-    return tensor_bytes(state(model)) + 2 * tensor_bytes(memory.trained(model))
 
 
 def _copies(half: torch.nn.Module) -> int:

@@ -57,8 +57,7 @@ def autocast(precision: TrainPrecision, device: str) -> AbstractContextManager[o
 
 
 def scaler(precision: TrainPrecision, device: str) -> torch.amp.GradScaler | None:
-    """Return a scaler of losses for float16, whose exponent range is too small for most gradients; None for other
-    types."""
+    """Return a scaler of losses for float16, in which most gradients are too small; None for other types."""
     kind = torch.device(device).type
     return torch.amp.GradScaler(kind) if _autocast_dtype(precision, device) == torch.float16 else None
 

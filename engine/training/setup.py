@@ -99,8 +99,7 @@ def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]
 
 
 def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return class names and prompt templates: the request's, else the data's, else open_clip's templates. Errors:
-    Refused."""
+    """Return class names and templates: the request's, else the data's, else open_clip's templates. Errors: Refused."""
     templates = datasets.prompts(spec.templates, pairs.templates, spec.classes)
     return datasets.class_names(spec.classes, pairs.classes), templates or clip_weights.TEMPLATES
 
@@ -205,8 +204,7 @@ def resolved(spec: TrainSpec, processes: int | None = None) -> TrainSpec:
 
 
 def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -> Setup:
-    """Return a training that is ready for its first step. Errors: Refused, DataProblem, errors of building the
-    model."""
+    """Return a training ready for its first step. Errors: Refused, DataProblem, those of building the model."""
     spec = resolved(spec)
     if ":" in place.device:
         # otherwise the thread that pins memory opens a context on the first accelerator, whoever works there

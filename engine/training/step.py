@@ -106,12 +106,12 @@ def _accumulate(
     cached: list[Outputs] = []
     with steps.buffers_kept(model), torch.no_grad():
         for batch in batches:
-            states.append(_random_state(device))
+            states.append(_random_states(device))
             with autocast():
                 cached.append(_outputs(model, batch, objective))
     for turn, batch in enumerate(batches):
         last = turn == len(batches) - 1
-        _set_random_state(states[turn], device)
+        _set_random_states(states[turn], device)
         with nullcontext() if last else no_sync():
             with autocast():
                 outputs = {**cached[turn], **model(*batch)}
@@ -134,14 +134,18 @@ def _join_batches(outputs: Outputs, cached: Sequence[Outputs], turn: int, last: 
     return whole
 
 
-def _random_state(device: torch.device) -> list[Tensor]:
-    """Return the random states of the CPU and of the device. Patch dropout draws from the CPU's on any device."""
-    return [torch.get_rng_state(), *device_state(device)]
+def _random_states(device: torch.device) -> list[Tensor]:
+    """Return the random states of the CPU and of an accelerator. Patch dropout draws from the CPU's on any device."""
+    states = [torch.get_rng_state()]
+    if device.type != "cpu":
+        states.append(torch.get_device_module(device).get_rng_state(*_device_argument(device)).cpu())
+    return states
 
 
-def _set_random_state(state: Sequence[Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state[0])
-    set_device_state(device, state[1:])
+def _set_random_states(states: Sequence[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        torch.get_device_module(device).set_rng_state(state, *_device_argument(device))
 
 
 def _clip(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> Tensor:
@@ -171,19 +175,6 @@ def seed(*numbers: int) -> None:
     random.seed(int(words[0]))
     np.random.seed(int(words[1]))
     torch.manual_seed(int(words[2]))
-
-
-def device_state(device: torch.device) -> list[torch.Tensor]:
-    """Return the random state of this accelerator; an empty list for a CPU, whose state is torch's default."""
-    if device.type == "cpu":
-        return []
-    return [torch.get_device_module(device).get_rng_state(*_device_argument(device)).cpu()]
-
-
-def set_device_state(device: torch.device, states: Sequence[torch.Tensor]) -> None:
-    """Restore the random state that `device_state` returned."""
-    for state in states:
-        torch.get_device_module(device).set_rng_state(state, *_device_argument(device))
 
 
 def _device_argument(device: torch.device) -> tuple[torch.device, ...]:

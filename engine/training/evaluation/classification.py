@@ -24,8 +24,7 @@ class Classification:
 
     acc1: float
     acc5: float | None
-    """Share of images whose class is among the five most likely; None with five classes or fewer, because it
-    would always be 1."""
+    """Share of images whose class is among the five most likely; None with at most five classes."""
     mean_per_class_recall: float
     """Mean over the classes that occur in the labels."""
     confusion: NDArray[np.int64]

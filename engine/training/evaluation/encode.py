@@ -190,10 +190,7 @@ def _targets(pairs: Pairs) -> Tensor | None:
 
 
 def check_finite(features: Tensor, what: str) -> None:
-    """Raise Refused if features (N, D) contain NaN or infinity, which cannot be ranked.
-
-    what: whose features they are, in the plural, such as `images`.
-    """
+    """Refuse features (N, D) with NaN or infinity, which cannot be ranked. what: their subject, such as `images`."""
     if broken := len(features) - int(features.isfinite().all(dim=1).sum()):
         raise Refused(
             f"the features of {broken:,} of {len(features):,} {what} are not finite (NaN or infinite): the model's "

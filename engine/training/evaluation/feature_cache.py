@@ -74,10 +74,7 @@ def load(folder: Path, name: str) -> tuple[Features, str] | None:
 
 
 def save(folder: Path, name: str, found: Features, *, spare_bytes: float) -> None:
-    """Store features, and delete old ones beyond MOST_BYTES. Store nothing if less than `spare_bytes` would stay free.
-
-    Errors: OSError.
-    """
+    """Store features if `spare_bytes` stay free, and delete old ones beyond MOST_BYTES. Errors: OSError."""
     size = sum(tensor.nbytes for tensor in (found.images, found.read, found.texts))
     folder.mkdir(parents=True, exist_ok=True)
     if size > MOST_BYTES or shutil.disk_usage(folder).free - size < spare_bytes:

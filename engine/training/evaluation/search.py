@@ -1,6 +1,5 @@
 """Text search among the images that an evaluation has encoded."""
 
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,11 @@ from engine.training.evaluation.encode import Reader, encode_texts
 
 COMPARED, ALIKE = 8, 0.98
 """Number of captions to encode again, and the minimum cosine with their stored features. A lower one means that it is
-another model; half precision alone keeps it above 0.99.
-"""
+another model; half precision alone keeps it above 0.99."""
 BATCH = 64
 """Texts per forward pass."""
+_kept: dict[str, Made] = {}
+"""The model of the last question."""
 
 
 def answer(question: Search) -> Hits:
@@ -66,21 +66,14 @@ def kept_model(spec: EvaluateSpec, roots: Roots, *, texts_only: bool = False) ->
     cpu_spec = spec.model_copy(update={"device": "cpu", "precision": "fp32"})
     state = stat_within(expand_home(spec.checkpoint), roots) if spec.checkpoint else None
     key = f"{texts_only} {cpu_spec.model_dump_json()} {state and (state.st_mtime_ns, state.st_size, state.st_ino)}"
-    cache = _model_cache()
-    if key not in cache:
-        cache.clear()  # first: two models may not fit into memory
+    if key not in _kept:
+        _kept.clear()  # first: two models may not fit into memory
         made = clip_weights.create(cpu_spec, weights=spec.checkpoint, roots=roots)
         if texts_only:
             made.model.visual = nn.Identity()
         made.model.eval()
-        cache[key] = made
-    return cache[key]
-
-
-@cache
-def _model_cache() -> dict[str, Made]:
-    """Return the cache that holds the model of the last question."""
-    return {}
+        _kept[key] = made
+    return _kept[key]
 
 
 def _encode(made: Made, texts: list[str]) -> NDArray[np.float32]:
@@ -89,8 +82,7 @@ def _encode(made: Made, texts: list[str]) -> NDArray[np.float32]:
 
 
 def _check(found: Embeddings, made: Made, question: Search) -> None:
-    """Check that the model encodes the stored captions as before. Errors: Refused if the evaluated model was another
-    one."""
+    """Check that the model encodes the stored captions as before. Errors: Refused if it does not."""
     captions = list(found.captions[:COMPARED])
     features, model_name = _encode(made, captions), question.spec.checkpoint or question.spec.model
     advice = "evaluate again to search its images"
