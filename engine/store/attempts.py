@@ -20,9 +20,7 @@ from engine.store.tables import artifacts, attempts, metrics, rows, runs, slots
 
 MOST_STARTS = 10
 """After this many attempts, a run is not queued again because its process died before it began or its host was lost.
-
-The number of tries does not limit such attempts.
-"""
+The number of tries does not limit such attempts."""
 
 
 def open_attempts(database: Database) -> list[Attempt]:

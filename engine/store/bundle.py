@@ -196,18 +196,12 @@ def _read(file: BinaryIO, packed_size: int) -> tuple[dict[str, bytes], str]:
     return members, f"bundle:{key.hexdigest()}"
 
 
-def _unpack(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """Yield a member in pieces."""
+def _unpack(file: BinaryIO, name: str, *, by_line: bool = False) -> Iterator[bytes]:
+    """Yield a member in pieces. by_line: a line at a time; a very long one comes in parts, which cannot be parsed."""
     with zipfile.ZipFile(file) as archive, archive.open(name) as member:
-        while piece := member.read(PIECE_BYTES):
+        read = member.readline if by_line else member.read
+        while piece := read(PIECE_BYTES):
             yield piece
-
-
-def _unpack_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """Yield the lines of a member with many short lines. A longer one comes in parts, which cannot be parsed."""
-    with zipfile.ZipFile(file) as archive, archive.open(name) as member:
-        while line := member.readline(PIECE_BYTES):
-            yield line
 
 
 def _row(kind: str, line: bytes) -> Row:
@@ -237,7 +231,7 @@ def _store_run(store: Store, settings: Settings, members: dict[str, bytes], key:
     refuse_code(spec)
     contents = {name.removeprefix("artifacts/"): data for name, data in members.items() if "/" in name}
     rows = (_row(record.kind, line) for line in limited(ROWS, BytesIO(members[ROWS])))
-    points = map(BundledMetric.model_validate_json, limited(METRICS, _unpack_lines(file, METRICS)))
+    points = map(BundledMetric.model_validate_json, limited(METRICS, _unpack(file, METRICS, by_line=True)))
     artifacts = TypeAdapter(list[BundledArtifact]).validate_json(members["artifacts.json"])
     if not set(contents) <= {artifact.name for artifact in artifacts}:
         raise Refused("the bundle holds files that its run does not name")

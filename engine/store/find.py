@@ -43,8 +43,7 @@ LINES: Select[Any] = select(
     run_results.c.flags,
 ).join_from(runs, run_results, isouter=True)
 """Query for runs as lines of a table. Times are seconds since the epoch, devices a JSON list, tags joined by newlines.
-`duration_s` is the duration of earlier attempts, without the latest one.
-"""
+`duration_s` is the duration of earlier attempts, without the latest one."""
 _FAILED_ROWS = select(run_results.c.run_id).where(run_results.c.failed > 0)
 _ONLY_FAILED_ROWS = _FAILED_ROWS.where(run_results.c.failed == run_results.c.rows)
 _FINISHED = runs.c.state == State.FINISHED
@@ -68,9 +67,7 @@ class Filter:
     """Names from OUTCOMES. The run must have one of them."""
     model: str = ""
     """Part of the name of a model that the run requested or has a row for; the full name if it contains `*` or `?`.
-
-    With a library in front (`timm:resnet18`), only models of that library.
-    """
+    With a library in front (`timm:resnet18`), only models of that library."""
     only_model: str = ""
     """Full name of a model that the run requested or has a row for, with or without its library."""
     device: str = ""

@@ -34,10 +34,7 @@ def read(database: Database, name: str) -> Lease | None:
 
 
 def take(database: Database, name: str, holder: str, fingerprint: str, seconds: float, seen: Lease | None) -> bool:
-    """Take a lease that was last seen as `seen`; return False when another process has taken it since.
-
-    Also deletes leases that expired more than KEPT_S ago.
-    """
+    """Take a lease last seen as `seen`, and delete long expired ones. Return False when another has taken it since."""
     values = {"holder": holder, "fingerprint": fingerprint, "expires_at": time.time() + seconds}
     with database.write() as connection:
         connection.execute(delete(leases).where(leases.c.name != name, leases.c.expires_at < time.time() - KEPT_S))

@@ -26,9 +26,7 @@ _TURN = func.row_number().over(partition_by=runs.c.owner, order_by=runs.c.id)
 _LAST_START = select(func.max(_OWNED.c.attempt_id)).where(_OWNED.c.owner == runs.c.owner).scalar_subquery()
 TURNS = (_TURN, func.coalesce(_LAST_START, 0), runs.c.id)
 """The order of queued runs: the oldest run of every owner, then the second oldest of every owner, and so on.
-
-Within each of these groups, owners whose latest start is longest ago come first.
-"""
+Within each of these groups, owners whose latest start is longest ago come first."""
 
 
 def enqueue(
@@ -76,7 +74,7 @@ def claim(
         for run in connection.execute(waiting).all():
             devices = devices_of(run.devices)
             if not devices:  # every spec names at least one device
-                damaged = {"state": State.FAILED, "cause": Cause.ERROR, "error": DAMAGED, "ended_at": _now()}
+                damaged = {"state": State.FAILED, "cause": Cause.ERROR, "error": DAMAGED, "ended_at": time.time()}
                 change_run(connection, runs.c.id == run.id, queued, **damaged)
                 continue
             places = _places(devices, host, nodes, exclusive=run.exclusive)
@@ -132,20 +130,14 @@ def waiting(database: Database) -> tuple[int, float | None]:
     first = func.min(func.coalesce(ended, runs.c.created_at))
     with database.read() as connection:
         count, since = connection.execute(select(func.count(), first).where(runs.c.state == State.QUEUED)).one()
-    return count, None if since is None else max(0.0, _now() - since)
-
-
-def order(database: Database) -> list[int]:
-    """Return the ids of the queued runs, the next one first."""
-    with database.read() as connection:
-        return list(connection.scalars(select(runs.c.id).where(runs.c.state == State.QUEUED).order_by(*TURNS)))
+    return count, None if since is None else max(0.0, time.time() - since)
 
 
 def request_cancel(database: Database, run_id: int) -> None:
     """Cancel a queued run at once; request the end of an active one; leave an ended one unchanged."""
     with database.write() as connection:
         is_run = runs.c.id == run_id
-        ended = {"state": State.CANCELLED, "cancel_requested": True, "ended_at": _now()}
+        ended = {"state": State.CANCELLED, "cancel_requested": True, "ended_at": time.time()}
         if not change_run(connection, is_run, runs.c.state == State.QUEUED, **ended):
             change_run(connection, is_run, runs.c.state.in_(ACTIVE), cancel_requested=True)
 
@@ -164,7 +156,7 @@ def retry(database: Database, run: Run, owner_limit: int) -> bool:
 
 def insert_run(connection: Connection, spec: Spec, name: str, **columns: Any) -> int:
     """Insert a run with its search data and return its id. columns: values other than a new run has in the queue."""
-    values = run_values(spec, name, _now()) | {"state": State.QUEUED} | columns
+    values = run_values(spec, name, time.time()) | {"state": State.QUEUED} | columns
     run_id = int(connection.execute(insert(runs).values(values).returning(runs.c.id)).scalar_one())
     insert_listing(connection, run_id, spec, name, columns.get("notes", ""))
     change_run(connection, runs.c.id == run_id)
@@ -189,10 +181,7 @@ def _occupied(connection: Connection, hosts: list[str]) -> tuple[set[Place], set
 def _places(
     devices: list[str], host: str, nodes: Mapping[str, Mapping[str, Sequence[str]]] | None, *, exclusive: bool
 ) -> list[Place]:
-    """Return the slots that can serve a run, which takes one per device; none if another host has its devices.
-
-    exclusive: return one slot per node, because the run takes the whole node.
-    """
+    """Return the slots that can serve a run; none if another host has its devices. exclusive: only one per node."""
     if nodes is not None:
         most = 1 if exclusive else None
         return [(node, slot) for node, offers in nodes.items() for slot in offers.get(devices[0], ())[:most]]
@@ -206,12 +195,11 @@ def _choose(free: list[Place], count: int) -> list[Place]:
 
 
 def _occupy(connection: Connection, run_id: int, held: list[Place]) -> Attempt:
-    """Start an attempt of a queued run on the host of its first slot. Each statement checks its precondition, although
-    there is only one writer.
-    """
+    """Start an attempt on the host of its first slot. Each statement checks its precondition despite the one writer."""
     host = held[0][0]
     run = connection.execute(select(runs.c.attempt, runs.c.exclusive).where(runs.c.id == run_id)).one()
-    values = {"run_id": run_id, "number": run.attempt + 1, "host": host, "created_at": _now(), "heartbeat_at": _now()}
+    now = time.time()
+    values = {"run_id": run_id, "number": run.attempt + 1, "host": host, "created_at": now, "heartbeat_at": now}
     token = connection.execute(insert(attempts).values(values).returning(attempts.c.id)).scalar_one()
     waiting = (runs.c.id == run_id, runs.c.state == State.QUEUED)
     was_queued = change_run(connection, *waiting, state=State.STARTING, attempt_id=token, attempt=run.attempt + 1)
@@ -219,7 +207,3 @@ def _occupy(connection: Connection, run_id: int, held: list[Place]) -> Attempt:
     holder = {"attempt_id": token, "run_id": run_id, "exclusive": run.exclusive}
     connection.execute(insert(slots), [holder | {"host": host, "device": device} for host, device in sorted(held)])
     return Attempt(**connection.execute(ATTEMPTS.where(attempts.c.id == token)).one()._mapping)
-
-
-def _now() -> float:
-    return time.time()

@@ -43,8 +43,7 @@ RUNS: Select[Any] = select(
     *(column.label(f"results_{column.name}") for column in run_results.c),
 ).join_from(runs, run_results, isouter=True)
 """Query for runs with their tags, joined by newlines, the seconds of their earlier attempts, and a summary of their
-rows. `to_run` reads its rows.
-"""
+rows. `to_run` reads its rows."""
 
 ATTEMPTS: Select[Any] = select(
     attempts.c.id.label("token"),
@@ -55,10 +54,7 @@ ATTEMPTS: Select[Any] = select(
 
 
 def change_run(connection: Connection, *where: ColumnElement[bool], **values: Any) -> bool:
-    """Change the run that meets all conditions of `where`, in one statement; return whether there was one.
-
-    The revisions of the run and of the store increase only if there was one.
-    """
+    """Change the run that meets all conditions, and with it the revisions. Return whether there was one."""
     next_revision = select(changes.c.revision + 1).scalar_subquery()
     done = connection.execute(update(runs).where(*where).values(revision=next_revision, **values)).rowcount == 1
     if done:

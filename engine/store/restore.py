@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Table, exists, func, insert, select, update
+from sqlalchemy import Connection, exists, func, insert, select, update
 
 from engine import specs
 from engine.settings import Settings
@@ -83,7 +83,7 @@ def restore(settings: Settings) -> Restored:
         with closing(_open_damaged(path)) as old, database.write() as connection:
             found = _copy(old, connection)
             _derive(connection)
-            kept = {table.name: _count(connection, table) for table in COPIED}
+            kept = {table.name: connection.scalar(select(func.count()).select_from(table)) or 0 for table in COPIED}
         database.close()  # merges the write-ahead log into the file
         for ending in ("-wal", "-shm"):
             if (log := path.with_name(path.name + ending)).exists():
@@ -191,7 +191,3 @@ def _derive(connection: Connection) -> None:
         for device in devices_of(attempt.devices):
             slot = {"host": attempt.host, "device": device, "attempt_id": attempt.id, "run_id": attempt.run_id}
             connection.execute(insert(slots).prefix_with("OR IGNORE").values(**slot, exclusive=attempt.exclusive))
-
-
-def _count(connection: Connection, table: Table) -> int:
-    return connection.scalar(select(func.count()).select_from(table)) or 0

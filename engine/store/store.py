@@ -20,16 +20,7 @@ from engine.store.database import Damaged, Database, Unavailable
 from engine.store.find import LINES, Filter
 from engine.store.listing import searchable
 from engine.store.model import LONGEST_NOTES, MOST_TAGS, Run, State, StoredArtifact, tag
-from engine.store.records import (
-    RUNS,
-    UNREADABLE,
-    change_run,
-    devices_of,
-    mark_change,
-    readable_run,
-    storable,
-    to_run,
-)
+from engine.store.records import RUNS, UNREADABLE, change_run, devices_of, mark_change, readable_run, storable, to_run
 from engine.store.tables import artifacts, attempts, changes, machines, metrics, rows, run_tags, run_texts, runs
 
 BATCH = 500
@@ -171,13 +162,11 @@ class Store:
 
     def queue_order(self) -> list[int]:
         """Return the ids of the queued runs, the next one first."""
-        return queue.order(self.database)
+        queued = select(runs.c.id).where(runs.c.state == State.QUEUED).order_by(*queue.TURNS)
+        return [run.id for run in self.database.rows(queued)]
 
     def request_cancel(self, run_id: int) -> None:
-        """Cancel a queued run at once; request the end of an active one; leave an ended one unchanged.
-
-        Errors: Refused.
-        """
+        """Cancel a queued run at once; request the end of an active one; ignore an ended one. Errors: Refused."""
         self.check_owner(run_id)
         queue.request_cancel(self.database, run_id)
 

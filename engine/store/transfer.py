@@ -164,7 +164,7 @@ def _copy(source: Database, reading: Connection, target: Database) -> Counts:
         writing.execute(delete(changes))
         checksums = {}
         for table in TABLES:
-            checksums[table.name] = _send(_batches(source, reading, table), writing, table)
+            checksums[table.name] = _checksum(_sent(_batches(source, reading, table), writing, table))
             with source.explained():
                 last = _last_id(reading, table)
             _set_last_id(writing, table, last)
@@ -194,18 +194,15 @@ def _batches(database: Database, connection: Connection, table: Table) -> Iterat
         yield from connection.execute(select(table), execution_options={"yield_per": BATCH}).partitions()
 
 
-def _send(batches: Iterator[Sequence[Row[Any]]], writing: Connection, table: Table) -> tuple[int, int]:
-    """Insert rows; return their number and the sum of their hashes. Errors: Refused for a row that is not accepted."""
-    count, total = 0, 0
+def _sent(batches: Iterator[Sequence[Row[Any]]], writing: Connection, table: Table) -> Iterator[Sequence[Row[Any]]]:
+    """Yield each batch of rows after inserting it. Errors: Refused for a row that is not accepted."""
     for batch in batches:
         try:
             writing.execute(insert(table), [dict(row._mapping) for row in batch])
         except (DataError, IntegrityError) as error:
             reason = str(error.orig).partition("\n")[0]
             raise Refused(f"a row of table {table.name} is not accepted: {reason}. Nothing was copied") from error
-        more, hashes = _checksum([batch])
-        count, total = count + more, total + hashes
-    return count, total
+        yield batch
 
 
 def _checksum(batches: Iterable[Sequence[Row[Any]]]) -> tuple[int, int]:

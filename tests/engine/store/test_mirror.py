@@ -333,7 +333,7 @@ def test_what_another_machine_deleted_is_found_and_pruned_here_and_nothing_else(
     first.log.write_bytes(b"0" * 2_000_000)
     mirror.push(here, moved, 1)
     end(store, attempt, Exit(code=-9, note="killed"))
-    assert queue.order(store.database)[0] == moved.id
+    assert store.queue_order()[0] == moved.id
     run, attempt, _ = start(there, store, moved.id)
     mirror.push(there, run, 2, DONE)
     end(store, attempt, Exit(0))
