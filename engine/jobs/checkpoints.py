@@ -93,10 +93,7 @@ def continued(path: Path) -> TrainSpec:
 
 
 def check_resumable(store: Store, settings: Settings, run: Run) -> None:
-    """Check that a training can resume.
-
-    Errors: Refused when it took steps and has no checkpoint, because it would start again at step 0.
-    """
+    """Refuse a training that took steps and has no checkpoint: it would start again at step 0."""
     if not isinstance(run.spec, TrainSpec) or run.spec.resume:
         return
     steps = max([run.done, *(row.step for row in store.rows(run.id) if isinstance(row, TrainRow))])

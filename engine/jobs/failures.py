@@ -62,10 +62,7 @@ def message(error: BaseException, cause: Cause, spec: Spec | None) -> str:
 
 
 def of_exit(end: Exit, spec: Spec | None, *, shown: str = "its log has the reason") -> tuple[Cause, str]:
-    """Return cause and error text for an attempt whose worker could not record its own end.
-
-    shown: where the worker has printed the reason.
-    """
+    """Return cause and error text for an attempt whose worker recorded no end. shown: where it printed the reason."""
     code = end.code
     if code == EXIT_CODES[Cause.STORE_UNAVAILABLE]:
         return Cause.STORE_UNAVAILABLE, f"the store did not answer for minutes; {AFTER_OUTAGE}"

@@ -76,10 +76,7 @@ def _holder(settings: Settings, lease: Lease) -> Identity | None:
 
 
 def _serves(settings: Settings, pid: int) -> bool | None:
-    """Return whether a scheduler has the runs folder of these settings; None if that cannot be known.
-
-    None too for a process that is no scheduler.
-    """
+    """Return whether a scheduler has the runs folder of these settings; None if unknown or if it is no scheduler."""
     try:
         process = psutil.Process(pid)
         if process.cmdline()[-3:] != ["-m", "engine", "scheduler"]:
@@ -91,10 +88,7 @@ def _serves(settings: Settings, pid: int) -> bool | None:
 
 
 def ensure_scheduler(settings: Settings, store: Store | None = None) -> None:
-    """Wake the scheduler if one with this code runs; otherwise start one as a detached process.
-
-    store: the open store of these settings; by default it is opened here.
-    """
+    """Wake the scheduler if one with this code runs, else start one. store: the open store of these settings."""
     code = fingerprint()
     with nullcontext(store) if store else closing(open_store(settings)) as opened:
         lease = leases.read(opened.database, lease_name(settings))
@@ -129,7 +123,8 @@ def rotate(log: Path) -> None:
 def stop_scheduler(settings: Settings) -> bool:
     """End the scheduler and its warm process; return False when there was none. Active runs continue to their end."""
     try:
-        lease = _lease(settings)
+        with closing(open_store(settings)) as store:
+            lease = leases.read(store.database, lease_name(settings))
         holder = _holder(settings, lease) if lease else None
         schedulers = [holder] if holder else []
     except Unavailable:
@@ -206,11 +201,6 @@ def look_at_health(settings: Settings) -> Health:
         free_gb=disk.free_gb(settings),
         devices=tuple(device.name for device in machine.devices) if machine else (),
     )
-
-
-def _lease(settings: Settings) -> Lease | None:
-    with closing(open_store(settings)) as opened:
-        return leases.read(opened.database, lease_name(settings))
 
 
 def _schedulers(settings: Settings) -> list[Identity]:

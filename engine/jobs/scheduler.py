@@ -233,10 +233,7 @@ class Scheduler:
             attempts.mark_vanished(self._store.database, attempt)  # the host may come back
 
     def _give_up_unreadable(self, attempt: Attempt, error: Exception) -> None:
-        """Close an attempt whose records were unreadable for longer than a lease.
-
-        Before that the error is raised again, so that a temporary fault closes no attempt.
-        """
+        """Close an attempt whose records are unreadable for longer than a lease; before that, raise the error again."""
         if self._silence(attempt) <= self._settings.lease_s:
             raise error
         log.error("run %d, attempt %d is closed: its records cannot be read", attempt.run_id, attempt.number)

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 
 from engine import shipped
 from engine.jobs import checkpoints, references
@@ -162,7 +163,10 @@ def delete_run(store: Store, settings: Settings, run_id: int) -> None:
 
     Errors: LookupError; Refused, as in `Store.delete`, and when the copies cannot be deleted.
     """
-    run = _readable(store, run_id) if settings.artifacts_url else None
+    run: Run | None = None
+    if settings.artifacts_url:
+        with suppress(Damaged):
+            run = store.run(run_id)
     store.delete(run_id)
     folder = RunFiles(settings.runs_dir, run_id).dir
     if folder.is_dir():
@@ -174,10 +178,3 @@ def delete_run(store: Store, settings: Settings, run_id: int) -> None:
         raise Refused(
             f"run {run_id} is deleted, but not the copies of its files. Delete them there: {error}"
         ) from error
-
-
-def _readable(store: Store, run_id: int) -> Run | None:
-    try:
-        return store.run(run_id)
-    except Damaged:
-        return None

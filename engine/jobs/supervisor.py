@@ -78,31 +78,24 @@ class Copies:
         deadline = time.monotonic() + COPY_GIVE_UP_S
         while problem := self.finish(end):
             if time.monotonic() > deadline:
-                text = self._warning(problem)
+                text = self.warn(problem)
                 output.write(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S} WARNING {text}\n".encode())
-                self._store_warning(text)
                 return
             time.sleep(COPY_RETRY_S)
 
-    def warn(self, problem: Exception) -> None:
-        """Add a warning to the run that its last copy failed. Log an error when the store is unavailable."""
-        self._store_warning(self._warning(problem))
-
-    def _warning(self, problem: Exception) -> str:
-        """Return the warning that the last copy failed."""
+    def warn(self, problem: Exception) -> str:
+        """Add a warning to the run that its last copy failed, or log an error without the store. Return the warning."""
         folder, host = RunFiles(self._settings.runs_dir, self._run.id).dir, host_name(self._attempt.host)
-        return (
+        text = (
             f"its files are only in {folder} on {host}, because they could not be copied: {problem}. "
             f"Copy them on that host with `python -m engine runs upload {self._run.id}`"
         )
-
-    def _store_warning(self, text: str) -> None:
-        """Add a warning to the run, or log an error when the store is unavailable."""
         try:
             with closing(open_store(self._settings)) as store:
                 attempts.warn(store.database, self._attempt, text)
         except Unavailable as error:
             logger.error("a warning of run %d is not stored: %s", self._run.id, error)
+        return text
 
 
 def supervise(

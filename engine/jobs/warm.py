@@ -61,10 +61,7 @@ class WarmProcess:
         return self._process is not None and self._process.poll() is None
 
     def ensure(self) -> bool:
-        """Start the warm process if needed. Return False if workers must start cold.
-
-        Workers start cold on systems other than Linux, without libraries to preload, and after more than 3 deaths.
-        """
+        """Start the warm process if needed. Return False off Linux, without libraries to load, and after 4 deaths."""
         if self.alive:
             return True
         if self._process is not None:

@@ -190,10 +190,7 @@ def _record(store: Store, attempt: Attempt, event: Event, rows_before: int, stop
 
 
 def _events(run: Run, files: RunFiles, settings: Settings) -> Generator[Event]:
-    """Yield the task's events, with the settings used added to its environment.
-
-    When the task's generator is closed, its `finally` block saves its work.
-    """
+    """Yield the task's events, with the settings used in its environment. Closing this lets the task save its work."""
     task = import_module(f"engine.tasks.{run.spec.kind}")
     spec = run.spec
     device = getattr(spec, "device", "")

@@ -17,10 +17,7 @@ PATIENCE_LEASES = 8
 
 
 class Executor:
-    """Starts, watches and ends attempts. It finds everything about an attempt by its run and number alone.
-
-    So a new scheduler can take over the attempts that an old one started.
-    """
+    """Starts, watches and ends attempts. A new scheduler finds them by run and number alone."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

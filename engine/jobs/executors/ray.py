@@ -114,10 +114,7 @@ class Client(JobSubmissionClient):  # type: ignore[misc]  # Ray's client has no 
 
 
 class Executor:
-    """Starts, watches and ends attempts on the cluster.
-
-    It finds everything about an attempt by its run, number and host, so that a new scheduler can take over.
-    """
+    """Starts, watches and ends attempts on the cluster. A new scheduler finds them by run, number and host."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings = settings
