@@ -174,10 +174,7 @@ def _styles(folder: Path, stamp: tuple[int, ...]) -> dict[str, Style]:
 
 
 def published_accuracies() -> pd.DataFrame:
-    """Return the published accuracies of the catalogue's models, shipped and imported, as `match.read` does.
-
-    Changed files are read again.
-    """
+    """Return the published accuracies of the catalogue's models, shipped and imported, as `match.read` does."""
     imports, catalog_dir = update.folder(settings()), settings().catalog_dir
     return _accuracies(imports, catalog_dir, stamp(match.SHIPPED, imports, catalog_dir))
 

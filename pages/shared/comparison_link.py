@@ -19,10 +19,7 @@ WHAT = "compare_what"
 
 
 def parameter_values(parameter: str) -> list[str]:
-    """Return the values of an address parameter, without duplicates.
-
-    The parameter is a list such as `12,15`, or occurs several times.
-    """
+    """Return the distinct values of an address parameter, which is a list (`12,15`) or occurs several times."""
     parts = ",".join(st.query_params.get_all(parameter)).split(",")
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
@@ -46,10 +43,7 @@ def _switch() -> None:
 
 
 def _field(label: str, parameter: str, options: Iterable[str], chosen: list[str], **more: Any) -> list[str]:
-    """Draw the field of runs or models and return the chosen ones, at most MOST.
-
-    options: offered besides the chosen ones. more: arguments of st.multiselect.
-    """
+    """Draw the field of runs or models and return at most MOST chosen ones. options: offered besides these."""
     key = f"{parameter}_field"
 
     def update_address() -> None:

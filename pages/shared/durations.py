@@ -21,10 +21,7 @@ MOST_SEARCHED, MOST_AHEAD = 50, 20
 
 
 def _finished_runs(spec: Spec, *, similar: bool = False) -> list[Any]:
-    """Return finished runs of the kind, newest first. Contended runs are included only if there are no others.
-
-    similar: only runs with the same pace.
-    """
+    """Return finished runs, newest first, contended ones only if there are no others. similar: of the same pace."""
     runs = backend.store().runs(kind=spec.kind, states=[State.FINISHED], limit=MOST_SEARCHED)
     runs = [run for run in runs if not run.all_failed and run.seconds()]
     if similar:
@@ -40,10 +37,7 @@ def _facts(runs_dir: str, run_id: int) -> tuple[tuple[float, int], needs.Span, l
 
 
 def expected_s(spec: Spec, amount: int | None = None) -> needs.Span | None:
-    """Return the expected seconds from the latest runs with the same pace; None without any.
-
-    amount: number of models, or of steps of a training. None: as many as in the earlier runs.
-    """
+    """Return the seconds of the latest runs of the same pace, for `amount` models or steps; None without any."""
     seconds = []
     for run in _finished_runs(spec, similar=True)[:MOST_SIMILAR]:
         work, _, _ = _facts(str(backend.settings().runs_dir), run.id)
@@ -58,10 +52,7 @@ def promise(spec: Spec, amount: int | None = None) -> str:
 
 
 def timing_s(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) -> needs.Span:
-    """Return the seconds that a timing should take, corrected by the latest timings of its kind here.
-
-    models: those that a benchmark times.
-    """
+    """Return the expected seconds of a timing, corrected by the latest ones of its kind. models: of a benchmark."""
     folder = str(backend.settings().runs_dir)
     earlier = [(run, *_facts(folder, run.id)) for run in _finished_runs(spec)[:MOST_SIMILAR]]
     start = earlier[0][2] if earlier else needs.START_S

@@ -29,10 +29,7 @@ def _known_models(folder: str, stamp: tuple[int, ...]) -> dict[ModelName, str]:
 
 
 def families() -> dict[ModelName, str]:
-    """Return the family of every model of the shipped catalogue, by qualified name.
-
-    All sessions share this dictionary to save memory. Do not change it.
-    """
+    """Return the family of every model of the catalogue, by qualified name. Sessions share it: do not change it."""
     folder = backend.settings().catalog_dir
     return _known_models(str(folder), backend.stamp(folder))
 

@@ -17,10 +17,7 @@ COLUMNS = ("module", "type", "output", "kernel", "stride", "parameters", "gmacs"
 
 
 def draw(frame: pd.DataFrame, tag: str, stem: str) -> None:
-    """Draw the treemap and the table.
-
-    frame: from frames.modules. tag: part of the widget keys, unique on the page. stem: name of the downloaded file.
-    """
+    """Draw the treemap and the table of frames.modules. tag: part of the widget keys. stem: of the downloaded file."""
     options: dict[str, Any] = {
         "default": AREAS[0],
         "required": True,

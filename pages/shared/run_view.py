@@ -32,10 +32,7 @@ RESUME = "Resume", ":material/play_arrow:", "Continue from the newest complete c
 
 
 def follow(run: Run, *, beside_form: bool = False) -> None:
-    """Draw a run and update it every few seconds until it ends. The rest of the page is not redrawn.
-
-    beside_form: the form is on the same page, so no link to it is drawn.
-    """
+    """Draw a run, and update it alone every few seconds until it ends. beside_form: draw no link to its form."""
     active = not run.state.ended
     tick = (TIMING_TICK_S if run.spec.exclusive else TICK_S) if active else None
     st.fragment(rerun.in_turn(_draw), run_every=tick, key=f"run_{run.id}")(run.id, active, beside_form)
@@ -83,7 +80,9 @@ def actions(run: Run, beside_form: bool) -> None:
     if may_change and run.state in RETRYABLE:
         _draw_retries(run)
     if runner and (run.state in RETRYABLE or run.all_failed):
-        _draw_run_again(run)
+        help = "Start a new run with the same settings."
+        if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help=help):
+            submit_and_open(run.spec)
     if may_change and run.state in (State.VANISHED, State.STOPPING):
         _declare_gone(run)
     if not beside_form:
@@ -117,12 +116,6 @@ def _draw_retries(run: Run) -> None:
     label, icon, help = action
     if st.button(label, key=f"retry_{run.id}", icon=icon, help=help):
         run_actions.retry([run.id])
-
-
-def _draw_run_again(run: Run) -> None:
-    help = "Start a new run with the same settings."
-    if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help=help):
-        submit_and_open(run.spec)
 
 
 def more_processes(run: Run, **more: Any) -> None:

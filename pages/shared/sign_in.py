@@ -63,10 +63,7 @@ def user(settings: Settings) -> User:
 
 
 def draw(settings: Settings) -> None:
-    """Draw the signed-in user in the sidebar. Without a role, draw a page to sign in or out, and stop the script.
-
-    Draws nothing if sign-in is not configured.
-    """
+    """Draw the signed-in user in the sidebar. Without a role, draw a page to sign in or out, and stop the script."""
     if not configured():
         return
     visitor = user(settings)

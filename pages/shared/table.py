@@ -80,7 +80,7 @@ def results_table(
     shown = frame if columns is None else frame[[column for column in columns if column in frame]]
     options: dict[str, Any] = {}
     if selectable or on_select:
-        options = {"on_select": partial(_report, key, on_select) if on_select else "rerun"}
+        options = {"on_select": (lambda: on_select(_selected(key))) if on_select else "rerun"}
         _select(key, list(shown.index), selected if on_select else _selected(key))
     st.dataframe(
         shown,
@@ -110,11 +110,6 @@ def _select(key: str, labels: list[Any], selected: Sequence[Any]) -> None:
     if rows != sorted(state["selection"]["rows"] if state else []):
         st.session_state[key] = {"selection": {"rows": rows, "columns": [], "cells": []}}
     st.session_state[f"{key}_labels"] = labels
-
-
-def _report(key: str, on_select: Callable[[list[Any]], None]) -> None:
-    """Call `on_select` with the labels of the selected rows."""
-    on_select(_selected(key))
 
 
 MIME = {
@@ -150,10 +145,7 @@ def download(
 
 
 def download_table(frame: Callable[[], pd.DataFrame], stem: str, *, key: str, label: str = "", **more: Any) -> Any:
-    """Draw the menu that downloads the whole table as CSV, JSON or Parquet. Return it, for further formats.
-
-    label: name of the table, if several tables are near the menu.
-    """
+    """Draw the menu that downloads a table in each of FORMATS, and return it. label: name of the table among others."""
     return download_formats(
         lambda format: tables.FORMATS[format](frame()), f"{stem}.{{}}", key=key, label=label, **more
     )
@@ -166,10 +158,7 @@ def from_rows(run: Run, make: Callable[[Sequence[Any]], Any]) -> Callable[[], An
 
 
 def download_rows(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame], *, label: str = "") -> Any:
-    """Draw the menu that downloads the rows of a run with its environment. Return it, for further formats.
-
-    frame: makes a table of the rows. label: as for download_table.
-    """
+    """Draw the menu that downloads the rows of a run with its environment, and return it. frame: makes their table."""
     content = from_rows(run, lambda rows: frames.with_environment(frame(rows), run))
     return download_table(content, f"{run.kind}-{run.id}", key=f"rows_{run.id}", label=label)
 
@@ -183,10 +172,7 @@ def download_formats(
     help: str = "All columns of all rows.",
     disabled: bool = False,
 ) -> Any:
-    """Draw a menu with one button per format, and return it.
-
-    content: makes the file of a format. file_name: with `{}` for the extension.
-    """
+    """Draw a menu with a button per format, and return it. content: makes a file. file_name: `{}` is its extension."""
     menu = st.popover(f"Download {label}".strip(), icon=":material/download:", help=help, disabled=disabled)
     with menu:
         for format, name in FORMATS.items():

@@ -51,7 +51,9 @@ def draw(
             with place:
                 values |= _draw_group(spec, group if len(shown) > 1 else "", names, choices, hints or {})
         else:
-            _mark_undrawn(spec, names)
+            for name in names:
+                st.session_state.setdefault(key(spec.kind, name), Undrawn.MARK)
+                rerun.release(key(spec.kind, name))
     return values
 
 
@@ -78,13 +80,6 @@ def _draw_group(
             hint = hints.get(name)
             values[name] = field(spec, name, choices.get(name), hint=hint, narrow=True, place=column)
     return values
-
-
-def _mark_undrawn(spec: type[Spec], names: Sequence[str]) -> None:
-    """Mark these fields as not drawn in the session state."""
-    for name in names:
-        st.session_state.setdefault(key(spec.kind, name), Undrawn.MARK)
-        rerun.release(key(spec.kind, name))
 
 
 def _default(spec: type[Spec], name: str, choices: Sequence[str] | None) -> Any:

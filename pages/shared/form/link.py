@@ -21,10 +21,7 @@ Query = dict[str, str | list[str]]
 
 
 def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None = None, source: str = "") -> None:
-    """Draw the link to the form of a spec, or a button if the address cannot hold the spec.
-
-    key: of the button. source: number of the run that the form names as the source of its values.
-    """
+    """Draw a link to the form of a spec, or a button if no address can hold it. source: the run named by the form."""
     options: dict[str, Any] = {"label": label, "icon": icon, "help": help}
     query, session = _split(spec)
     query |= {SOURCE: source} if source else {}
