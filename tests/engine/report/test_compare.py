@@ -1,4 +1,4 @@
-"""Runs side by side: rows that belong together, ratios against samples by hand, what differs and what of it matters."""
+"""Comparison of runs: which rows are matched, ratios against hand computation, and differences in settings."""
 
 import math
 from dataclasses import replace
@@ -39,91 +39,96 @@ GENERATOR = np.random.default_rng(5)
 
 @pytest.fixture(autouse=True)
 def fresh_generator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test draws the same samples, whichever tests ran before it."""
+    """Draw the same samples in every test, independent of the tests that ran before."""
     monkeypatch.setitem(globals(), "GENERATOR", np.random.default_rng(5))
 
 
-def around(ms: float, processes: int = 3, samples: int = 40, noise: float = 0.01) -> list[list[float]]:
-    """Samples that scatter by so much of their middle."""
-    return [[float(x) for x in ms * GENERATOR.normal(1, noise, samples)] for _ in range(processes)]
+def normal_samples(median_ms: float, processes: int = 3, samples: int = 40, noise: float = 0.01) -> list[list[float]]:
+    """Return samples in ms per process, normal around `median_ms` with a relative standard deviation of `noise`."""
+    return [[float(x) for x in median_ms * GENERATOR.normal(1, noise, samples)] for _ in range(processes)]
 
 
-def kept(folder: Path, run: int, row: BenchmarkRow, samples: list[list[float]]) -> Timed:
-    """A row in a run of its own whose samples are these, and whose median is theirs."""
+def write_row(folder: Path, run: int, row: BenchmarkRow, samples: list[list[float]]) -> Timed:
+    """Write `samples` of `row` to the folder of `run`, and return the row with their median as its latency."""
     row = row.model_copy(update={"latency_ms": float(np.median(np.concatenate(samples)))})
     write_samples(folder / str(run), row, **{row.variant: samples})
     return Timed(run, folder / str(run), row)
 
 
-def one(frame: pd.DataFrame) -> dict[str, object]:
+def only_row(frame: pd.DataFrame) -> dict[str, object]:
     assert len(frame) == 1
     return frame.iloc[0].to_dict()
 
 
 def test_two_runs_have_a_ratio_with_an_interval_and_no_verdict(tmp_path: Path) -> None:
-    """Of two equal runs that differ by 3 % by chance, processes that agree would call one faster once in three."""
-    ones, twos = around(10.0, noise=0.004), around(8.0, noise=0.004)
+    """A verdict from two runs would be wrong too often.
+
+    Equal runs differ by 3 % by chance, so processes that agree would call one of them faster in a third of the cases.
+    """
+    base_samples, other_samples = normal_samples(10.0, noise=0.004), normal_samples(8.0, noise=0.004)
     row = benchmark_row("resnet18")
-    pair = (kept(tmp_path, 1, row, ones), kept(tmp_path, 2, row, twos))
-    line = one(timings.ratios([pair], "ms", seed=1337))
-    value, low, high = by_hand(ones, twos)
+    pair = (write_row(tmp_path, 1, row, base_samples), write_row(tmp_path, 2, row, other_samples))
+    line = only_row(timings.ratios([pair], "ms", seed=1337))
+    value, low, high = by_hand(base_samples, other_samples)
     assert line["speedup"] == pytest.approx(value, rel=1e-12)
     assert line["speedup_low"] < 1.25 < line["speedup_high"]
     assert (line["verdict"], line["run"], line["note"], line["differs_in"]) == ("needs 3 runs", 2, "", "")
     assert (line["speedup_low"], line["speedup_high"]) == pytest.approx((low, high), rel=1e-3)
-    back = one(timings.ratios([pair[::-1]], "ms", seed=1337))
-    assert back["speedup"] == pytest.approx(1 / value)
+    inverse = only_row(timings.ratios([pair[::-1]], "ms", seed=1337))
+    assert inverse["speedup"] == pytest.approx(1 / value)
 
 
 @pytest.mark.parametrize(("times", "verdict"), [(1.25, "faster"), (0.8, "slower"), (1.0, "no difference")])
-def test_rows_of_one_run_get_a_verdict(tmp_path: Path, times: float, verdict: str) -> None:
+def test_rows_of_one_run_have_a_verdict(tmp_path: Path, times: float, verdict: str) -> None:
     eager, other = benchmark_row("resnet18"), benchmark_row("resnet18", "compile")
-    streams = {"eager": around(10.0, 5, noise=0.004), "compile": around(10.0 / times, 5, noise=0.004)}
+    streams = {"eager": normal_samples(10.0, 5, noise=0.004), "compile": normal_samples(10.0 / times, 5, noise=0.004)}
     write_samples(tmp_path, eager, **streams)
     pair = tuple(Timed(1, tmp_path, row, publishable=True) for row in (eager, other))
-    line = one(timings.ratios([pair], "ms", seed=1337))  # type: ignore[list-item]
+    line = only_row(timings.ratios([pair], "ms", seed=1337))  # type: ignore[list-item]
     assert (line["verdict"], line["note"]) == (verdict, "")
 
 
-def test_rows_of_two_attempts_at_a_run_are_compared_like_two_runs(tmp_path: Path) -> None:
-    slow, fast = (kept(tmp_path, 1, benchmark_row(name), around(ms, 5)) for name, ms in (("a", 20.0), ("b", 10.0)))
-    assert one(timings.ratios([(slow, fast)], "ms", seed=1))["verdict"] == "faster"
+def test_rows_of_two_attempts_are_compared_like_two_runs(tmp_path: Path) -> None:
+    slow, fast = (
+        write_row(tmp_path, 1, benchmark_row(name), normal_samples(ms, 5)) for name, ms in (("a", 20.0), ("b", 10.0))
+    )
+    assert only_row(timings.ratios([(slow, fast)], "ms", seed=1))["verdict"] == "faster"
     earlier = replace(slow, row=slow.row.model_copy(update={"date": "2026-01-01T00:00:00+00:00"}))
-    assert one(timings.ratios([(earlier, fast)], "ms", seed=1))["verdict"] == "needs 3 runs"
+    assert only_row(timings.ratios([(earlier, fast)], "ms", seed=1))["verdict"] == "needs 3 runs"
 
 
-def test_runs_that_were_repeated_are_compared_as_runs(tmp_path: Path) -> None:
+def test_repeated_runs_are_compared_by_the_means_of_their_repeats(tmp_path: Path) -> None:
     row = benchmark_row("resnet18", latency_ms=10.0)
-    slower = {number: row.model_copy(update={"latency_ms": ms}) for number, ms in ((3, 10.1), (4, 9.9))}
-    faster = {number: row.model_copy(update={"latency_ms": ms}) for number, ms in ((5, 8.1), (6, 7.9))}
-    base = Timed(1, tmp_path, row, repeats=slower)
-    other = Timed(2, tmp_path, row.model_copy(update={"latency_ms": 8.0}), repeats=faster)
-    line = one(timings.ratios([(base, other)], "ms", seed=1))
-    logs = np.log([10.0, 10.1, 9.9]), np.log([8.0, 8.1, 7.9])
-    interval = np.exp(stats.ttest_ind(*logs).confidence_interval(0.99))
-    assert line["speedup"] == pytest.approx(np.exp(logs[0].mean() - logs[1].mean()))
+    repeats_of_base = {number: row.model_copy(update={"latency_ms": ms}) for number, ms in ((3, 10.1), (4, 9.9))}
+    repeats_of_other = {number: row.model_copy(update={"latency_ms": ms}) for number, ms in ((5, 8.1), (6, 7.9))}
+    base = Timed(1, tmp_path, row, repeats=repeats_of_base)
+    other = Timed(2, tmp_path, row.model_copy(update={"latency_ms": 8.0}), repeats=repeats_of_other)
+    line = only_row(timings.ratios([(base, other)], "ms", seed=1))
+    log_times = np.log([10.0, 10.1, 9.9]), np.log([8.0, 8.1, 7.9])
+    interval = np.exp(stats.ttest_ind(*log_times).confidence_interval(0.99))
+    assert line["speedup"] == pytest.approx(np.exp(log_times[0].mean() - log_times[1].mean()))
     assert [line["speedup_low"], line["speedup_high"]] == pytest.approx(list(interval))
     assert (line["verdict"], line["note"]) == ("faster", "of 3 and 3 runs")
 
 
 def test_repeats_are_runs_of_the_same_request_on_the_same_host(store: Store, tmp_path: Path) -> None:
-    def timed(ms: float, versions: dict[str, str] | None = None, **fields: object) -> int:
+    def finished_run(ms: float, versions: dict[str, str] | None = None, **fields: object) -> int:
         run_id = queue_benchmark(store, "timm:resnet18", **fields)
         environment = ENVIRONMENT if versions is None else ENVIRONMENT.model_copy(update={"versions": versions})
         finish(store, run_id, [benchmark_row("resnet18", latency_ms=ms)], environment)
         return run_id
 
-    first = timed(10.0)
-    timed(11.0)
-    timed(12.0, threads=1)
-    timed(13.0, versions={"torch": "of another time"})
+    first = finished_run(10.0)
+    finished_run(11.0)
+    finished_run(12.0, threads=1)
+    finished_run(13.0, versions={"torch": "of another time"})
     (found,) = timings.timed_rows(store, store.run(first), tmp_path)
     assert found.row.latency_ms == 10.0
     assert {number: row.latency_ms for number, row in found.repeats.items()} == {first + 1: 11.0}
 
 
-def test_runs_of_one_request_are_compared_one_by_one(store: Store, tmp_path: Path) -> None:
-    """Each is a repeat of the other: the means over all repeats of both are the same runs, whatever they took."""
+def test_runs_of_the_same_request_are_compared_without_repeats(store: Store, tmp_path: Path) -> None:
+    """Each is a repeat of the other, so means over all repeats would be the same for both, whatever the times."""
     runs = {}
     for ms in (10.0, 10.1, 12.0, 12.1):
         run_id = queue_benchmark(store, "timm:resnet18")
@@ -135,13 +140,13 @@ def test_runs_of_one_request_are_compared_one_by_one(store: Store, tmp_path: Pat
     assert set(lines["verdict"]) == {"same request"}
 
 
-def test_rows_that_several_nodes_timed_keep_their_node(store: Store, tmp_path: Path) -> None:
+def test_rows_keep_the_node_that_timed_them(store: Store, tmp_path: Path) -> None:
     ids = []
     for host in ("node 1", "node 2", "node 1"):
         ids.append(queue_benchmark(store, "timm:resnet18"))
         finish(store, ids[-1], [benchmark_row("resnet18", latency_ms=10.0, host=host)])
     first, second, third = (timings.timed_rows(store, store.run(run_id), tmp_path)[0] for run_id in ids)
-    assert [len(timed.repeats) for timed in (first, second, third)] == [1, 0, 1], "on another node it is no repeat"
+    assert [len(row.repeats) for row in (first, second, third)] == [1, 0, 1], "a run on another node is not a repeat"
     lines = timings.ratios([(first, second), (first, third)], "ms", seed=1)
     assert list(lines["verdict"]) == ["not comparable", "same request"]
     assert list(lines["differs_in"]) == ["host", ""]
@@ -155,135 +160,137 @@ def test_rows_that_several_nodes_timed_keep_their_node(store: Store, tmp_path: P
 
 
 @pytest.mark.slow
-def test_cuda_and_cuda_0_are_one_device(store: Store, tmp_path: Path) -> None:
+def test_cuda_and_cuda_0_are_the_same_device(store: Store, tmp_path: Path) -> None:
     runs = {}
     for number, (device, ms) in enumerate({"cuda": 10.0, "cuda:0": 8.0}.items(), start=1):
         stored = benchmark_row("resnet18").model_dump_json().replace('"device":"cpu"', f'"device":"{device}"')
-        runs[number] = [kept(tmp_path, number, BenchmarkRow.model_validate_json(stored), around(ms, noise=0.004))]
+        runs[number] = [
+            write_row(tmp_path, number, BenchmarkRow.model_validate_json(stored), normal_samples(ms, noise=0.004))
+        ]
         finish(store, queue_benchmark(store, "timm:resnet18", device=device), [runs[number][0].row])
-    line = one(timings.ratios(timings.matching_pairs(runs, 1), "ms", seed=1337))
+    line = only_row(timings.ratios(timings.matching_pairs(runs, 1), "ms", seed=1337))
     assert (line["run"], line["differs_in"], line["verdict"]) == (2, "", "needs 3 runs")
     assert settings.warnings([store.run(number) for number in runs]) == []
 
 
-def test_a_wide_interval_is_undecided(tmp_path: Path) -> None:
+def test_wide_interval_has_the_verdict_undecided(tmp_path: Path) -> None:
     eager, other = benchmark_row("resnet18"), benchmark_row("resnet18", "compile")
-    write_samples(tmp_path, eager, eager=around(10, noise=0.3), compile=around(9.8, noise=0.3))
-    line = one(timings.ratios([(Timed(1, tmp_path, eager), Timed(1, tmp_path, other))], "ms", seed=1))
+    write_samples(tmp_path, eager, eager=normal_samples(10, noise=0.3), compile=normal_samples(9.8, noise=0.3))
+    line = only_row(timings.ratios([(Timed(1, tmp_path, eager), Timed(1, tmp_path, other))], "ms", seed=1))
     assert line["verdict"] == "undecided"
 
 
-def test_other_ways_of_computing_are_not_comparable_but_have_a_ratio(tmp_path: Path) -> None:
+def test_different_settings_have_a_ratio_but_are_not_comparable(tmp_path: Path) -> None:
     row = benchmark_row("resnet18")
     other = benchmark_row("resnet18", precision="bfloat16", threads=4)
-    pair = (kept(tmp_path, 1, row, around(10)), kept(tmp_path, 2, other, around(5)))
-    line = one(timings.ratios([pair], "ms", seed=1))
+    pair = (write_row(tmp_path, 1, row, normal_samples(10)), write_row(tmp_path, 2, other, normal_samples(5)))
+    line = only_row(timings.ratios([pair], "ms", seed=1))
     assert (line["verdict"], line["differs_in"]) == ("not comparable", "threads, precision")
     assert line["speedup"] == pytest.approx(2, rel=0.02)
     assert line["speedup_low"] > 1.8
 
 
-def test_per_image_batches_may_differ(tmp_path: Path) -> None:
+def test_times_per_image_compare_different_batch_sizes(tmp_path: Path) -> None:
     small, large = benchmark_row("resnet18", batch_size=8), benchmark_row("resnet18", batch_size=32)
-    pair = (kept(tmp_path, 1, small, around(10)), kept(tmp_path, 2, large, around(20)))
-    per_call = one(timings.ratios([pair], "ms", seed=1))
+    pair = (write_row(tmp_path, 1, small, normal_samples(10)), write_row(tmp_path, 2, large, normal_samples(20)))
+    per_call = only_row(timings.ratios([pair], "ms", seed=1))
     assert (per_call["verdict"], per_call["differs_in"]) == ("not comparable", "batch size")
-    per_image = one(timings.ratios([pair], timings.PER_SAMPLE, seed=1))
+    per_image = only_row(timings.ratios([pair], timings.PER_SAMPLE, seed=1))
     assert per_image["verdict"] == "needs 3 runs"
     assert per_image["speedup"] == pytest.approx(per_call["speedup"] * 32 / 8)
     assert per_image["ms"] == pytest.approx(20 / 32, rel=0.01)
 
 
-def test_of_unequally_many_processes_the_first_are_compared(tmp_path: Path) -> None:
-    row, ones, twos = benchmark_row("resnet18"), around(10, 3), around(9, 5)
-    pair = (kept(tmp_path, 1, row, ones), kept(tmp_path, 2, row, twos))
-    line = one(timings.ratios([pair], "ms", seed=1))
+def test_unequal_numbers_of_processes_are_cut_to_the_smaller(tmp_path: Path) -> None:
+    row, three, five = benchmark_row("resnet18"), normal_samples(10, 3), normal_samples(9, 5)
+    pair = (write_row(tmp_path, 1, row, three), write_row(tmp_path, 2, row, five))
+    line = only_row(timings.ratios([pair], "ms", seed=1))
     assert line["note"] == "3 and 5 processes: the first 3 of each are compared"
-    assert line["speedup"] == pytest.approx(by_hand(ones, twos[:3])[0], rel=1e-12)
+    assert line["speedup"] == pytest.approx(by_hand(three, five[:3])[0], rel=1e-12)
 
 
-def test_without_samples_the_medians_have_a_ratio_and_no_interval(tmp_path: Path) -> None:
-    there = kept(tmp_path, 1, benchmark_row("resnet18"), around(10))
-    gone = Timed(2, tmp_path / "2", benchmark_row("resnet18", latency_ms=5.0))
-    line = one(timings.ratios([(there, gone)], "ms", seed=1))
-    assert line["speedup"] == pytest.approx(there.row.latency_ms / 5.0)  # type: ignore[operator]
+def test_rows_without_samples_have_a_ratio_but_no_interval(tmp_path: Path) -> None:
+    with_samples = write_row(tmp_path, 1, benchmark_row("resnet18"), normal_samples(10))
+    without_samples = Timed(2, tmp_path / "2", benchmark_row("resnet18", latency_ms=5.0))
+    line = only_row(timings.ratios([(with_samples, without_samples)], "ms", seed=1))
+    assert line["speedup"] == pytest.approx(with_samples.row.latency_ms / 5.0)  # type: ignore[operator]
     assert math.isnan(float(line["speedup_low"]))  # type: ignore[arg-type]
     assert (line["verdict"], line["note"]) == ("needs 3 runs", "no interval: run 2 kept no samples of this time")
-    few = kept(tmp_path, 3, benchmark_row("resnet18"), around(5, 1, 4))
-    line = one(timings.ratios([(kept(tmp_path, 4, few.row, around(5, 1, 4)), few)], "ms", seed=1))
+    few = write_row(tmp_path, 3, benchmark_row("resnet18"), normal_samples(5, 1, 4))
+    line = only_row(timings.ratios([(write_row(tmp_path, 4, few.row, normal_samples(5, 1, 4)), few)], "ms", seed=1))
     assert (line["verdict"], line["note"]) == ("needs 3 runs", "too few samples: the interval has no upper limit")
     assert line["speedup_low"] == 0.0
     assert line["speedup_high"] is None or math.isnan(float(line["speedup_high"]))  # type: ignore[arg-type]
 
 
-def test_spoilt_samples_and_failed_rows_are_told(tmp_path: Path) -> None:
-    there, other = (kept(tmp_path, run, benchmark_row("resnet18"), around(10)) for run in (1, 2))
+def test_note_explains_damaged_samples_and_failed_rows(tmp_path: Path) -> None:
+    intact, other = (write_row(tmp_path, run, benchmark_row("resnet18"), normal_samples(10)) for run in (1, 2))
     (other.folder / other.row.samples_file).write_text("a,b\n1,2\n")
-    line = one(timings.ratios([(there, other)], "ms", seed=1))
+    line = only_row(timings.ratios([(intact, other)], "ms", seed=1))
     assert "lacks the columns" in str(line["note"])
     absent = dict.fromkeys(("latency_ms", "mean_ms", "samples_per_s"))
     failed = Timed(3, tmp_path, benchmark_row("resnet18", status="error", error="RuntimeError: no", **absent))
-    line = one(timings.ratios([(there, failed)], "ms", seed=1))
+    line = only_row(timings.ratios([(intact, failed)], "ms", seed=1))
     assert line["note"] == "run 3: RuntimeError: no"
     assert pd.isna(line["speedup"])
 
 
-def test_recurrent_layers_compare_by_pass(tmp_path: Path) -> None:
-    slow, fast = around(20, 3, 20), around(10, 3, 20)
+def test_recurrent_layers_are_compared_per_pass(tmp_path: Path) -> None:
+    slow, fast = normal_samples(20, 3, 20), normal_samples(10, 3, 20)
     rows = {run: recurrent_row("aten", forward_ms=10.0, backward_ms=20.0, latency_ms=30.0) for run in (1, 2)}
     for run, (forward, backward) in {1: (slow, fast), 2: (fast, fast)}.items():
         write_recurrent_samples(tmp_path / str(run), rows[run], aten=(forward, backward))
     pair = tuple(Timed(run, tmp_path / str(run), rows[run]) for run in (1, 2))
     by_pass = {
-        name: one(timings.ratios([pair], name, seed=1))  # type: ignore[list-item]
+        name: only_row(timings.ratios([pair], name, seed=1))  # type: ignore[list-item]
         for name in ("forward_ms", "backward_ms", "ms")
     }
     assert by_pass["forward_ms"]["speedup"] == pytest.approx(2, rel=0.02)
     assert by_pass["backward_ms"]["speedup"] == pytest.approx(1)
     assert by_pass["ms"]["speedup"] == pytest.approx(1.5, rel=0.02)
-    one_way = Timed(2, tmp_path / "2", rows[2].model_copy(update={"backward_ms": None}))
-    assert "no backward pass" in str(one(timings.ratios([(pair[0], one_way)], "ms", seed=1))["note"])
+    forward_only = Timed(2, tmp_path / "2", rows[2].model_copy(update={"backward_ms": None}))
+    assert "no backward pass" in str(only_row(timings.ratios([(pair[0], forward_only)], "ms", seed=1))["note"])
     assert timings.metrics(rows.values()) == ["ms", "per_sample", "forward_ms", "backward_ms"]
 
 
-def timed(runs: dict[int, list[BenchmarkRow]]) -> dict[int, list[Timed]]:
+def timed_by_run(runs: dict[int, list[BenchmarkRow]]) -> dict[int, list[Timed]]:
     return {run: [Timed(run, Path(), row) for row in rows] for run, rows in runs.items()}
 
 
-def matched(runs: dict[int, list[BenchmarkRow]], baseline: int) -> list[tuple[str, str]]:
-    return [(one.name, two.name) for one, two in timings.matching_pairs(timed(runs), baseline)]
+def matching_names(runs: dict[int, list[BenchmarkRow]], baseline: int) -> list[tuple[str, str]]:
+    return [(base.name, other.name) for base, other in timings.matching_pairs(timed_by_run(runs), baseline)]
 
 
-def test_rows_of_the_same_are_matched_and_the_others_left_out() -> None:
+def test_rows_match_by_model_and_variant_and_others_are_omitted() -> None:
     runs = {
         1: [benchmark_row("resnet18"), benchmark_row("resnet18", "compile"), benchmark_row("resnet50")],
         2: [benchmark_row("resnet18", "compile"), benchmark_row("resnet18"), benchmark_row("resnet34")],
     }
-    found = timings.matching_pairs(timed(runs), 1)
+    found = timings.matching_pairs(timed_by_run(runs), 1)
     assert [(a.row.model, a.row.variant, a.run, b.run) for a, b in found] == [  # type: ignore[attr-defined]
         ("resnet18", "compile", 1, 2),
         ("resnet18", "eager", 1, 2),
     ]
-    assert [(a.run, b.run) for a, b in timings.matching_pairs(timed(runs), 2)] == [(2, 1), (2, 1)]
+    assert [(a.run, b.run) for a, b in timings.matching_pairs(timed_by_run(runs), 2)] == [(2, 1), (2, 1)]
 
 
-def test_what_whole_runs_differ_in_is_compared() -> None:
-    assert matched({1: [benchmark_row("resnet18")], 2: [benchmark_row("resnet18", "compile")]}, 1) == [
+def test_runs_that_differ_in_one_setting_are_matched_across_it() -> None:
+    assert matching_names({1: [benchmark_row("resnet18")], 2: [benchmark_row("resnet18", "compile")]}, 1) == [
         (
             "run 1: timm:resnet18 · inference · eager · batch 8 · 224 px",
             "run 2: timm:resnet18 · inference · compile · batch 8 · 224 px",
         )
     ]
-    ways = [benchmark_row("resnet18"), benchmark_row("resnet18", "compile")]
-    assert not matched({1: ways, 2: [benchmark_row("resnet18", "trace")]}, 1), "one of several is no axis"
-    runs = {1: ways, 2: [benchmark_row("resnet50"), benchmark_row("resnet50", "compile")]}
-    assert len(matched(runs, 1)) == 2
+    rows = [benchmark_row("resnet18"), benchmark_row("resnet18", "compile")]
+    assert not matching_names({1: rows, 2: [benchmark_row("resnet18", "trace")]}, 1), "run 1 has several variants"
+    runs = {1: rows, 2: [benchmark_row("resnet50"), benchmark_row("resnet50", "compile")]}
+    assert len(matching_names(runs, 1)) == 2
     assert compare_rows.axes(runs) == ("model",)
     assert compare_rows.axes({1: [], 2: []}) == ()
-    assert not matched({1: [], 2: [benchmark_row("resnet18")]}, 1)
+    assert not matching_names({1: [], 2: [benchmark_row("resnet18")]}, 1)
 
 
-def test_counts_stand_side_by_side_with_exact_ratios() -> None:
+def test_counts_have_a_column_per_run_and_exact_ratios() -> None:
     runs: dict[int, list[Row]] = {
         3: [profile_row("a", gmacs=2.0, macts=0.0), profile_row("b", gmacs=3.0)],
         5: [profile_row("a", gmacs=5.0, macts=4.0), profile_row("b", status="error", error="no", gmacs=None)],
@@ -291,21 +298,21 @@ def test_counts_stand_side_by_side_with_exact_ratios() -> None:
     frame = compare_values.beside(compare_values.of_runs(runs), ["run 3", "run 5"], "run 3")
     lines = frame.set_index(["what", "metric"])
     assert lines.loc[("a", "gmacs"), ["run 3", "run 5", "run 5 / run 3"]].tolist() == [2.0, 5.0, 2.5]
-    assert math.isnan(lines.loc[("a", "macts"), "run 5 / run 3"]), "nothing is a multiple of nothing"
+    assert math.isnan(lines.loc[("a", "macts"), "run 5 / run 3"]), "no ratio over zero"
     assert math.isnan(lines.loc[("b", "gmacs"), "run 5"])
     assert "seconds" not in set(frame["metric"])
-    assert "training_peak_mb" not in set(frame["metric"]), "nobody has it"
+    assert "training_peak_mb" not in set(frame["metric"]), "no run has it"
     assert compare_values.against(frame, ["run 3", "run 5"], "run 3") == ["run 5 / run 3"]
 
 
-def test_of_one_model_each_the_models_are_compared() -> None:
+def test_runs_of_one_model_each_compare_their_models() -> None:
     runs: dict[int, list[Row]] = {1: [profile_row("a", gmacs=2.0)], 2: [profile_row("b", gmacs=1.0)]}
     frame = compare_values.beside(compare_values.of_runs(runs), ["run 1", "run 2"], "run 2").set_index("metric")
     assert set(frame["what"]) == {""}
     assert frame.loc["gmacs", "run 1 / run 2"] == 2.0
 
 
-def test_accuracies_differ_by_what_lies_between_them() -> None:
+def test_accuracies_are_compared_by_their_difference() -> None:
     runs: dict[int, list[Row]] = {
         1: [evaluate_row("retrieval"), evaluate_row("zeroshot", acc1=0.9, mean_average_precision=0.43)],
         2: [evaluate_row("retrieval"), evaluate_row("zeroshot", acc1=0.75, mean_average_precision=0.45)],
@@ -319,7 +326,7 @@ def test_accuracies_differ_by_what_lies_between_them() -> None:
     assert best[best["metric"] == "epoch"]["value"].tolist() == [2, 1]
 
 
-def test_bars_say_values_and_ratios() -> None:
+def test_bars_are_labelled_with_values_and_ratios() -> None:
     values = compare_values.of_runs({1: [profile_row("a", gmacs=2.0)], 2: [profile_row("b", gmacs=1.0)]})
     frame = compare_values.beside(values, ["run 1", "run 2"], "run 1")
     figure = compare.bars(frame[frame["metric"] == "gmacs"], ["run 1", "run 2"], "run 1", "MACs (G)")
@@ -333,7 +340,7 @@ def test_bars_say_values_and_ratios() -> None:
     assert list(figure.data[0].y) == ["&lt;b&gt;x&lt;/b&gt; · run 1", "y · run 1"]
 
 
-def test_values_that_only_one_run_has_are_bars_without_a_ratio() -> None:
+def test_values_of_only_one_run_are_bars_without_a_ratio() -> None:
     values = compare_values.of_runs({1: [profile_row("a"), profile_row("b")], 2: [profile_row("b"), profile_row("c")]})
     frame = compare_values.beside(values, ["run 1", "run 2"], "run 1")
     figure = compare.bars(frame[frame["metric"] == "gmacs"], ["run 1", "run 2"], "run 1", "MACs (G)")
@@ -341,7 +348,7 @@ def test_values_that_only_one_run_has_are_bars_without_a_ratio() -> None:
     assert ["×" in note.text for note in figure.layout.annotations] == [False, False, True, False]
 
 
-def test_models_have_the_costs_of_their_own_size() -> None:
+def test_models_have_the_costs_of_their_first_catalogue_row() -> None:
     catalogue = pd.DataFrame(
         {"name": ["t:a", "t:b", "t:a"], "gmacs": [2.0, 4.0, 9.0], "mparams": [1.0, None, 1.0], "status": "ok"}
     )
@@ -352,35 +359,37 @@ def test_models_have_the_costs_of_their_own_size() -> None:
 
 
 def run(number: int, spec: Spec, **environment: object) -> Run:
-    """One that ended; without an environment if that is None."""
+    """Return a finished run. environment: fields to change; `none=True` leaves the environment out."""
     from datetime import UTC, datetime
 
-    facts = ENVIRONMENT.model_copy(update=environment)
-    where: Environment | None = None if environment.get("none") else facts
+    changed = ENVIRONMENT.model_copy(update=environment)
+    recorded: Environment | None = None if environment.get("none") else changed
     now = datetime.now(UTC)
     texts = {"name": "", "cause": None, "error": "", "note": "", "created_at": now, "started_at": now, "ended_at": now}
     counts = {"cancel_requested": False, "attempt": 1, "done": 1, "total": 1, "revision": 1}
-    return Run(id=number, kind=spec.kind, spec=spec, state=State.FINISHED, environment=where, **texts, **counts)  # type: ignore[arg-type]
+    return Run(id=number, kind=spec.kind, spec=spec, state=State.FINISHED, environment=recorded, **texts, **counts)  # type: ignore[arg-type]
 
 
-def test_settings_that_requests_left_open_are_compared_by_the_values_used() -> None:
+def test_unset_settings_are_compared_by_the_values_used() -> None:
     scratch, tuned = TrainSpec(), TrainSpec(pretrained="some/weights.pt")
     first, second = run(1, scratch), run(2, tuned, settings={"batch_size": 64, "SHA-256 of pretrained": "ab"})
     frame = settings.table([first, second])
-    differences = {what: (one, two) for what, one, two in frame[~frame["same"]][["what", "run 1", "run 2"]].to_numpy()}
+    differences = {
+        what: (before, after) for what, before, after in frame[~frame["same"]][["what", "run 1", "run 2"]].to_numpy()
+    }
     assert differences == {
         "pretrained": ("not set", "some/weights.pt"),
         "lr": ("0.001", "1e-05"),
         "batch size": ("not set", "64"),
         "SHA-256 of pretrained": ("not recorded", "ab"),
     }
-    alike = settings.table([first, run(3, TrainSpec(lr=1e-3, epochs=15))])
-    assert alike["same"].all()
+    same_settings = settings.table([first, run(3, TrainSpec(lr=1e-3, epochs=15))])
+    assert same_settings["same"].all()
     seeds = settings.table([first, run(4, TrainSpec(seed=4), seed=4)])
-    assert list(seeds[~seeds["same"]]["what"]) == ["seed"], "once"
+    assert list(seeds[~seeds["same"]]["what"]) == ["seed"], "listed once"
 
 
-def test_only_what_differs_is_told_apart() -> None:
+def test_table_of_settings_marks_only_differences() -> None:
     first = run(1, BenchmarkSpec(models=("a", "b"), variants=("eager", "compile")))
     second = run(2, BenchmarkSpec(models=("a",), variants=("eager", "compile")), host="there")
     frame = settings.table([first, second])
@@ -389,12 +398,12 @@ def test_only_what_differs_is_told_apart() -> None:
         ["setting", "models", "a, b", "a"],
         ["run", "host", "here", "there"],
     ]
-    alike = frame[frame["same"]].set_index("what")["run 1"]
-    assert alike["variants"] == "eager, compile"
-    assert (alike["version of torch"], alike["image size"], alike["deterministic"]) == ("2.15.0", "not set", "no")
+    common = frame[frame["same"]].set_index("what")["run 1"]
+    assert common["variants"] == "eager, compile"
+    assert (common["version of torch"], common["image size"], common["deterministic"]) == ("2.15.0", "not set", "no")
 
 
-def test_what_matters_is_warned_of_and_what_is_compared_is_not() -> None:
+def test_warnings_name_relevant_settings_but_not_compared_ones() -> None:
     spec = BenchmarkSpec(models=("a",))
     others = {"models": ("b",), "variants": ("compile",), "batch_size": 4, "image_size": (192, 192), "seed": 1}
     assert settings.warnings([run(1, spec), run(2, spec.model_copy(update=others), date="later")]) == []
@@ -413,13 +422,13 @@ def test_what_matters_is_warned_of_and_what_is_compared_is_not() -> None:
     assert settings.warnings([run(1, spec), run(2, spec, none=True)]) == ["The environment of run 2 is not recorded."]
 
 
-def test_times_depend_on_the_build_of_torch_and_the_settings_of_a_gpu_and_counts_do_not() -> None:
+def test_torch_build_and_gpu_settings_matter_for_times_not_for_counts() -> None:
     def with_build(number: int, spec: Spec) -> Run:
         versions = {"torch": f"2.15.0+cu13{number}", "cudnn": f"9.{number}.0"}
         return run(number, spec, versions=versions, gpu={"power limit": f"{number}00 W", "ECC": "on"})
 
-    timed = settings.warnings([with_build(number, BenchmarkSpec(models=("a",))) for number in (1, 2)])
-    assert timed == [
+    warnings = settings.warnings([with_build(number, BenchmarkSpec(models=("a",))) for number in (1, 2)])
+    assert warnings == [
         "Version of torch: 2.15.0+cu131 (run 1), 2.15.0+cu132 (run 2).",
         "Version of cudnn: 9.1.0 (run 1), 9.2.0 (run 2).",
         "GPU power limit: 100 W (run 1), 200 W (run 2).",
@@ -427,7 +436,7 @@ def test_times_depend_on_the_build_of_torch_and_the_settings_of_a_gpu_and_counts
     assert settings.warnings([with_build(number, ProfileSpec(models=("a",))) for number in (1, 2)]) == []
 
 
-def test_a_count_depends_on_no_host_and_a_loss_on_its_batch() -> None:
+def test_host_does_not_matter_for_counts_but_batch_does_for_losses() -> None:
     counts = [run(number, ProfileSpec(models=("a",)), host=str(number), threads=number) for number in (1, 2)]
     assert settings.warnings(counts) == []
     trainings = [run(1, TrainSpec(batch_size=32, lr=1e-3)), run(2, TrainSpec(batch_size=64, lr=1e-4))]
@@ -439,20 +448,20 @@ def test_a_count_depends_on_no_host_and_a_loss_on_its_batch() -> None:
     assert message == "Held out: yes (run 1), no (run 2); values come from different pairs."
 
 
-def test_timings_of_models_are_found_by_setting_the_latest_of_each(store: Store, tmp_path: Path) -> None:
+def test_by_setting_finds_the_latest_timing_of_each_model(store: Store, tmp_path: Path) -> None:
     old, new = queue_benchmark(store, "resnet18", "resnet50"), queue_benchmark(store, "resnet18")
     finish(store, old, [benchmark_row("resnet18"), benchmark_row("resnet50"), benchmark_row("resnet18", "compile")])
     finish(store, new, [benchmark_row("resnet18"), benchmark_row("resnet18", mode="training")])
     names = ["timm:resnet50", "timm:resnet18"]
     runs = timings.runs_of_models(store, names)
-    assert [entry.id for entry in runs] == [new, old]
-    found = timings.by_setting(store, [(entry, tmp_path, store.rows(entry.id)) for entry in runs], names)
-    assert [(setting.variant, [(entry.row.model, entry.run) for entry in those]) for setting, those in found] == [
+    assert [item.id for item in runs] == [new, old]
+    found = timings.by_setting(store, [(item, tmp_path, store.rows(item.id)) for item in runs], names)
+    assert [(setting.variant, [(item.row.model, item.run) for item in group]) for setting, group in found] == [
         ("eager", [("resnet50", old), ("resnet18", new)]),
-    ], "compiled, only one model is timed"
+    ], "only one model is timed with compile"
 
 
-def test_models_timed_in_runs_of_their_own_are_compared_like_these_runs(store: Store, tmp_path: Path) -> None:
+def test_models_timed_in_separate_runs_are_compared_like_runs(store: Store, tmp_path: Path) -> None:
     ids = {}
     for model, times in {"resnet18": (10.0, 10.1, 10.2), "resnet50": (20.0, 20.2, 20.4)}.items():
         for ms in times:
@@ -462,18 +471,18 @@ def test_models_timed_in_runs_of_their_own_are_compared_like_these_runs(store: S
     runs = [(entry, tmp_path, store.rows(entry.id)) for entry in timings.runs_of_models(store, names)]
     ((_, rows),) = timings.by_setting(store, runs, names)
     assert rows == [timings.timed_rows(store, store.run(ids[model]), tmp_path)[0] for model in ids]
-    assert [timed.publishable for timed in rows] == [True, True]
-    line = one(timings.ratios([(rows[0], rows[1])], "ms", seed=1))
+    assert [row.publishable for row in rows] == [True, True]
+    line = only_row(timings.ratios([(rows[0], rows[1])], "ms", seed=1))
     assert (line["verdict"], line["note"]) == ("slower", "of 3 and 3 runs")
 
 
 @pytest.mark.parametrize("changed", [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": '{"depth": 2}'}])
-def test_a_model_built_in_another_way_is_not_the_plain_model(changed: dict[str, object], tmp_path: Path) -> None:
+def test_changed_model_does_not_match_the_plain_model(changed: dict[str, object], tmp_path: Path) -> None:
     plain, other = benchmark_row("resnet18"), benchmark_row("resnet18", latency_ms=10.0, **changed)
     both = [benchmark_row("resnet50"), plain]
-    assert not matched({1: both, 2: [benchmark_row("resnet50"), benchmark_row("resnet18", **changed)]}, 1)[1:]
-    ((one_, two),) = timings.matching_pairs(timed({1: [plain], 2: [other]}), 1)
-    line = one(timings.ratios([(one_, two)], "ms", seed=1337))  # type: ignore[list-item]
+    assert not matching_names({1: both, 2: [benchmark_row("resnet50"), benchmark_row("resnet18", **changed)]}, 1)[1:]
+    ((plain_timed, changed_timed),) = timings.matching_pairs(timed_by_run({1: [plain], 2: [other]}), 1)
+    line = only_row(timings.ratios([(plain_timed, changed_timed)], "ms", seed=1337))  # type: ignore[list-item]
     assert (line["verdict"], line["differs_in"]) == ("not comparable", next(iter(changed)).replace("_", " "))
     assert compare_rows.full_label(other) != compare_rows.full_label(plain)
     assert compare_rows.full_label(profile_row("resnet18", **changed)) != compare_rows.full_label(
@@ -481,13 +490,13 @@ def test_a_model_built_in_another_way_is_not_the_plain_model(changed: dict[str, 
     )
 
 
-def test_labels_say_how_a_model_was_built() -> None:
+def test_labels_include_changes_to_the_model() -> None:
     row = benchmark_row("resnet18", num_classes=10, in_chans=4, model_kwargs='{"depth": 2}')
     assert compare_rows.full_label(row).endswith('224 px · 10 classes · 4 channels · {"depth": 2}')
 
 
 @pytest.mark.parametrize("changed", [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": "depth=2"}])
-def test_runs_that_build_models_in_another_way_are_warned_of(changed: dict[str, object], store: Store) -> None:
+def test_warnings_name_changes_to_the_model(changed: dict[str, object], store: Store) -> None:
     first, second = (store.run(queue_benchmark(store, "resnet18", **fields)) for fields in ({}, changed))
     warnings = settings.warnings([first, second])
     (name,) = changed
