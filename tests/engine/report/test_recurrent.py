@@ -1,4 +1,4 @@
-"""Timings of recurrent layers for readers: fastrnns' formats, figures, comparisons and estimates, by hand."""
+"""Reports of timings of recurrent layers: formats of fastrnns, plots, comparisons and estimates, checked by hand."""
 
 import json
 import math
@@ -42,8 +42,8 @@ def flat(processes: list[list[float]]) -> list[float]:
     return [ms for process in processes for ms in process]
 
 
-def timed(runner: str, forward: list[list[float]], backward: list[list[float]]) -> RecurrentRow:
-    """A row whose means are those of its samples."""
+def row_with_means_of(runner: str, forward: list[list[float]], backward: list[list[float]]) -> RecurrentRow:
+    """Return a row with the means of the given samples."""
     return recurrent_row(
         runner,
         forward_mean_ms=stdlib.fmean(flat(forward)),
@@ -51,7 +51,7 @@ def timed(runner: str, forward: list[list[float]], backward: list[list[float]]) 
     )
 
 
-def test_the_table_is_fastrnns_column_for_column() -> None:
+def test_table_has_the_columns_and_format_of_fastrnns() -> None:
     rows = [
         recurrent_row("resnet18_jit"),
         recurrent_row("cudnn", **FAILED),
@@ -72,8 +72,8 @@ def test_the_table_is_fastrnns_column_for_column() -> None:
     assert fastrnns.table([imported], ",").splitlines()[1].split(",")[0].strip() == "'=cmd()"
 
 
-def test_the_table_says_where_a_deviation_is_of_blocks_of_calls() -> None:
-    """fastrnns' own are of single calls; that of the mean of 25 calls is up to five times smaller."""
+def test_table_marks_deviations_over_blocks_of_calls() -> None:
+    """fastrnns has the deviation of single calls. The mean of 25 calls has a deviation up to five times smaller."""
     rows = [
         recurrent_row("aten", calls_per_sample=25),
         recurrent_row("aten_layernorm", calls_per_sample=4, **NO_BACKWARD),
@@ -86,18 +86,20 @@ def test_the_table_says_where_a_deviation_is_of_blocks_of_calls() -> None:
     assert "blocks" not in fastrnns.table([recurrent_row("aten", calls_per_sample=None)])
 
 
-def test_oss_and_pep_hold_the_samples(tmp_path: Path) -> None:
+def test_oss_has_the_means_and_pep_every_sample(tmp_path: Path) -> None:
     rng = random.Random(7)
 
-    def drawn() -> list[list[float]]:
+    def random_samples() -> list[list[float]]:
         return [[rng.uniform(0.1, 30) for _ in range(4)] for _ in range(3)]
 
-    ways = {name: (drawn(), drawn()) for name in ("py", "aten", "vl_py", "gru_py", "resnet18")}
-    ways["aten_layernorm"] = (drawn(), [])
-    rows = [timed(name, *way) for name, way in ways.items()] + [recurrent_row("cudnn", **FAILED)]
+    samples_of = {name: (random_samples(), random_samples()) for name in ("py", "aten", "vl_py", "gru_py", "resnet18")}
+    samples_of["aten_layernorm"] = (random_samples(), [])
+    rows = [row_with_means_of(name, *way) for name, way in samples_of.items()] + [recurrent_row("cudnn", **FAILED)]
     for file in {row.samples_file for row in rows}:
-        held = {row.model: ways[row.model] for row in rows if row.samples_file == file and row.model in ways}
-        write_recurrent_samples(tmp_path, next(row for row in rows if row.samples_file == file), **held)
+        samples_of_file = {
+            row.model: samples_of[row.model] for row in rows if row.samples_file == file and row.model in samples_of
+        }
+        write_recurrent_samples(tmp_path, next(row for row in rows if row.samples_file == file), **samples_of_file)
 
     (line,) = fastrnns.oss(rows).splitlines()
     found = json.loads(line)
@@ -107,8 +109,8 @@ def test_oss_and_pep_hold_the_samples(tmp_path: Path) -> None:
     assert list(found["lstm-backward"]) == ["py", "aten"]
     for group, figures in found.items():
         for name, mean in figures.items():
-            held = flat(ways[name][group.endswith("-backward")])
-            assert mean == pytest.approx(sum(held) / len(held), rel=1e-12)
+            values = flat(samples_of[name][group.endswith("-backward")])
+            assert mean == pytest.approx(sum(values) / len(values), rel=1e-12)
 
     observed: dict[str, list[float]] = {}
     for line in fastrnns.pep(rows, tmp_path).splitlines():
@@ -122,14 +124,14 @@ def test_oss_and_pep_hold_the_samples(tmp_path: Path) -> None:
         observed.setdefault(content["metric"], []).append(float(content["value"]))
     assert list(observed)[:4] == ["vl_lstm-vl_py", "vl_lstm-backward-vl_py", "lstm-py", "lstm-aten"]
     expected = {
-        f"{group}-{name}": flat(ways[name][group.endswith("-backward")])
+        f"{group}-{name}": flat(samples_of[name][group.endswith("-backward")])
         for group, figures in found.items()
         for name in figures
     }
     assert observed == expected  # to the last bit
 
 
-def test_what_does_not_fit_fastrnns_formats_is_refused(tmp_path: Path) -> None:
+def test_sweeps_and_missing_samples_are_refused_by_fastrnns_formats(tmp_path: Path) -> None:
     rows = [recurrent_row("aten", hidden_size=size) for size in (32, 64)]
     for export in (fastrnns.table, fastrnns.oss, lambda rows: fastrnns.pep(rows, tmp_path)):
         with pytest.raises(Refused, match="one size per runner"):
@@ -138,15 +140,15 @@ def test_what_does_not_fit_fastrnns_formats_is_refused(tmp_path: Path) -> None:
         fastrnns.pep(rows[:1], tmp_path)
 
 
-def test_rows_say_whether_tf32_was_on_also_those_stored_before_they_did() -> None:
+def test_rows_stored_without_tf32_get_it_from_their_precision() -> None:
     for precision in ("float32", "tf32", "bfloat16"):
-        new = recurrent_row("cudnn", precision=precision)
-        stored = new.model_dump(mode="json", exclude={"tf32", "cudnn_benchmark"})
-        for row in (new, RecurrentRow.model_validate_json(json.dumps(stored))):
+        complete = recurrent_row("cudnn", precision=precision)
+        without_tf32 = complete.model_dump(mode="json", exclude={"tf32", "cudnn_benchmark"})
+        for row in (complete, RecurrentRow.model_validate_json(json.dumps(without_tf32))):
             assert (row.tf32, row.cudnn_benchmark) == (precision == "tf32", False)
 
 
-def test_frames_begin_with_what_was_done_and_hold_every_field() -> None:
+def test_full_table_has_every_field_and_starts_with_the_setup() -> None:
     contention = Contention(cpu_share=0.5, neighbour_share=None, switches_per_s=2.0)
     rows = [recurrent_row("aten", flags=("unstable", "contended"), contention=contention), recurrent_row("resnet18")]
     frame = timm_dynamo.full(frames.recurrent(rows), [0.5, None])
@@ -161,14 +163,14 @@ def test_frames_begin_with_what_was_done_and_hold_every_field() -> None:
     assert list(frame["utilisation"].isna()) == [False, True]
 
 
-def test_a_benchmarks_columns_keep_their_order() -> None:
-    """What was done comes first, as a reader of the CSV has always found it."""
+def test_columns_of_a_benchmark_keep_their_order() -> None:
+    """Files must keep the columns at the positions where their users read them."""
     head = "library model status error family tower purpose mode variant baseline device device_name threads"
     head += " batch_size_requested batch_size image_size"
     assert list(frames.benchmark([]).columns[:16]) == head.split()
 
 
-def test_utilisation_is_the_forward_passs_share_of_the_measured_rate() -> None:
+def test_utilisation_is_forward_rate_over_measured_peak_rate() -> None:
     columns = ["operation", "device", "device_name", "threads", "dtype", "gflop_per_s", "host"]
     rates = pd.DataFrame(
         [
@@ -188,23 +190,28 @@ def test_utilisation_is_the_forward_passs_share_of_the_measured_rate() -> None:
     assert timings_rates.utilisation(rows, rates, "here") == [0.25, 0.5, None, None, None]
 
 
-def test_any_two_are_compared_as_a_task_compares_them(tmp_path: Path) -> None:
+def test_ratios_of_runners_equal_hand_computation(tmp_path: Path) -> None:
     rng = random.Random(3)
 
-    def around(ms: float) -> list[list[float]]:
-        return [[rng.gauss(ms, ms / 100) for _ in range(20)] for _ in range(3)]
+    def normal_samples(median_ms: float) -> list[list[float]]:
+        return [[rng.gauss(median_ms, median_ms / 100) for _ in range(20)] for _ in range(3)]
 
-    forward, backward = {"aten": around(10), "py": around(20)}, {"aten": around(30), "py": around(30)}
+    forward, backward = (
+        {"aten": normal_samples(10), "py": normal_samples(20)},
+        {"aten": normal_samples(30), "py": normal_samples(30)},
+    )
     rows = [recurrent_row(name) for name in ("aten", "py", "aten_layernorm")]
-    ways = {name: (forward[name], backward[name]) for name in forward} | {"aten_layernorm": (around(11), [])}
-    write_recurrent_samples(tmp_path, rows[0], **ways)
-    read = samples.Reader()
-    assert read.phase(tmp_path, rows[1], "backward_ms") == backward["py"]
-    assert read.phase(tmp_path, rows[2], "backward_ms") == []
+    samples_of = {name: (forward[name], backward[name]) for name in forward} | {
+        "aten_layernorm": (normal_samples(11), [])
+    }
+    write_recurrent_samples(tmp_path, rows[0], **samples_of)
+    reader = samples.Reader()
+    assert reader.phase(tmp_path, rows[1], "backward_ms") == backward["py"]
+    assert reader.phase(tmp_path, rows[2], "backward_ms") == []
 
     def over_py(phase: str) -> pd.DataFrame:
-        kept = [Timed(1, tmp_path, row) for row in rows]
-        pairs = [(kept[1], kept[0]), (kept[1], kept[2])]
+        timed_rows = [Timed(1, tmp_path, row) for row in rows]
+        pairs = [(timed_rows[1], timed_rows[0]), (timed_rows[1], timed_rows[2])]
         return timings.ratios(pairs, phase, seed=5).dropna(subset=["speedup"]).set_index("model")
 
     found = over_py("forward_ms")
@@ -216,14 +223,14 @@ def test_any_two_are_compared_as_a_task_compares_them(tmp_path: Path) -> None:
     assert found.loc["aten_layernorm", "verdict"] == "not comparable"
     value, _, _ = by_hand(backward["py"], backward["aten"])
     assert over_py("backward_ms").loc["aten", "speedup"] == pytest.approx(value, rel=1e-12)
-    both = [
+    total = [
         [[f + b for f, b in zip(*pair, strict=True)] for pair in zip(forward[name], backward[name], strict=True)]
         for name in ("py", "aten")
     ]
-    assert over_py("ms").loc["aten", "speedup"] == pytest.approx(by_hand(*both)[0], rel=1e-9)
+    assert over_py("ms").loc["aten", "speedup"] == pytest.approx(by_hand(*total)[0], rel=1e-9)
 
 
-def test_few_samples_give_an_interval_without_an_upper_limit(tmp_path: Path) -> None:
+def test_few_samples_give_an_interval_without_upper_limit(tmp_path: Path) -> None:
     rows = [recurrent_row(name) for name in ("aten", "py")]
     write_recurrent_samples(tmp_path, rows[0], aten=([[1.0, 1.0]], [[1.0, 1.0]]), py=([[2.0, 2.0]], [[2.0, 2.0]]))
     pair = Timed(1, tmp_path, rows[0]), Timed(1, tmp_path, rows[1])
@@ -236,7 +243,7 @@ def test_few_samples_give_an_interval_without_an_upper_limit(tmp_path: Path) -> 
         assert (figure.data[0].error_x.arrayminus[0], figure.data[0].error_x.array[0]) == (0.5, 2.5)
 
 
-def test_what_stood_side_by_side_is_told_apart() -> None:
+def test_rows_are_grouped_by_family_and_swept_size() -> None:
     rows = [recurrent_row(name, hidden_size=size) for size in (32, 64) for name in ("aten", "py")]
     rows.append(recurrent_row("resnet18"))
     assert timings.swept(rows) == "hidden_size"
@@ -248,7 +255,7 @@ def test_what_stood_side_by_side_is_told_apart() -> None:
     assert timings.swept(rows[-2:]) == ""
 
 
-def test_bars_stand_beside_each_other_with_flags_written_out() -> None:
+def test_bars_are_grouped_by_pass_and_show_flags() -> None:
     rows = [
         recurrent_row(
             "aten",
@@ -302,8 +309,8 @@ def test_curves_have_a_line_per_runner_in_each_panel() -> None:
 def test_raw_samples_are_drawn_per_process_and_phase(tmp_path: Path) -> None:
     row = recurrent_row("aten")
     write_recurrent_samples(tmp_path, row, aten=([[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]))
-    drawn = samples.read(tmp_path, row)
-    figure = speed.raw(drawn, ["aten"], column="runner", phase="backward_ms")
+    frame = samples.read(tmp_path, row)
+    figure = speed.raw(frame, ["aten"], column="runner", phase="backward_ms")
     assert [list(trace.y) for trace in figure.data] == [[5.0, 6.0], [7.0, 8.0]]
 
 
@@ -322,23 +329,23 @@ def test_raw_samples_are_drawn_per_process_and_phase(tmp_path: Path) -> None:
         ({"runners": "aten", "sweep": "mini_batch", "sweep_values": "1,4"}, 10 * 4 * (3 + 4 + 24) + 2 * 16 * 7),
     ],
 )
-def test_memory_has_a_lower_bound(fields: dict[str, object], values: float) -> None:
+def test_lower_bound_of_memory_equals_hand_formula(fields: dict[str, object], values: float) -> None:
     small = {"seq_length": 10, "mini_batch": 2, "input_size": 3, "hidden_size": 4}
     spec = RecurrentSpec.model_validate(small | fields)
     assert needs.recurrent_least_gb(spec) == pytest.approx(4 * values / 1e9)
 
 
-def test_time_is_promised_as_a_range_that_holds_what_is_sampled_and_grows_with_what_is_timed() -> None:
+def test_expected_time_covers_sampling_and_grows_with_the_work() -> None:
     start = needs.Span(4, 8)
     small = {"seq_length": 2, "mini_batch": 1, "input_size": 4, "hidden_size": 4, "threads": 1}
-    one = needs.recurrent_s(RecurrentSpec(runners=("aten",), **small), start)
+    one_runner = needs.recurrent_s(RecurrentSpec(runners=("aten",), **small), start)
     # three processes: a start, 2 s of samples with at least half a second of warm-up, at most twice of it in all
-    assert 3 * (4 + 2.5) <= one.low <= 3 * (4 + 3)
-    assert 3 * (8 + 4) <= one.high <= 3 * (8 + 8)
-    two = needs.recurrent_s(RecurrentSpec(runners=("aten", "py"), **small), start)
-    assert two.low >= one.low + 3 * 2.5
+    assert 3 * (4 + 2.5) <= one_runner.low <= 3 * (4 + 3)
+    assert 3 * (8 + 4) <= one_runner.high <= 3 * (8 + 8)
+    two_runners = needs.recurrent_s(RecurrentSpec(runners=("aten", "py"), **small), start)
+    assert two_runners.low >= one_runner.low + 3 * 2.5
     swept = RecurrentSpec(runners=("aten",), sweep="mini_batch", sweep_values=(1, 2, 4), **small)
-    assert needs.recurrent_s(swept, start) == one.times(3)
+    assert needs.recurrent_s(swept, start) == one_runner.times(3)
     # a call computes 3 x 2 x 2^27 FLOPs and is sampled 1000 times: more than 2 s on any thread
     large = small | {"seq_length": 64, "mini_batch": 1, "input_size": 512, "hidden_size": 512, "loops": 1000}
-    assert needs.recurrent_s(RecurrentSpec(runners=("aten",), **large), start).low > 3 * 5 > one.low - 3 * 4
+    assert needs.recurrent_s(RecurrentSpec(runners=("aten",), **large), start).low > 3 * 5 > one_runner.low - 3 * 4

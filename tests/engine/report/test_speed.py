@@ -1,4 +1,4 @@
-"""Timings for readers: figures, samples, published speeds, summaries and estimates, against hand formulas."""
+"""Reports of timings: plots, samples, published speeds, summaries, estimates of memory and time, checked by hand."""
 
 import math
 import random
@@ -30,7 +30,7 @@ def annotation_texts(figure: object) -> list[str]:
     return [annotation.text for annotation in figure.layout.annotations]
 
 
-def test_percentiles_say_what_they_lack() -> None:
+def test_percentiles_name_the_number_of_samples_they_need() -> None:
     row = benchmark_row("m", samples=100, p90_ms=23.456)
     assert readable.percentile(row, 90) == "23.5 ms"
     assert readable.percentile(row, 95) == "needs 130 samples"
@@ -38,7 +38,7 @@ def test_percentiles_say_what_they_lack() -> None:
     assert readable.percentile(benchmark_row("m", samples=0), 99) == "–"
 
 
-def test_every_flag_and_verdict_has_its_meaning() -> None:
+def test_every_flag_and_verdict_has_a_description() -> None:
     from typing import get_args
 
     from engine.results import FLAGS, VERDICTS, Flag, Verdict
@@ -47,7 +47,7 @@ def test_every_flag_and_verdict_has_its_meaning() -> None:
     assert set(VERDICTS) == set(speed.VERDICTS) == set(get_args(Verdict))
 
 
-def test_latency_bars_write_flags_out_and_keep_the_order_of_the_table() -> None:
+def test_latency_bars_show_flags_and_keep_the_order_of_the_table() -> None:
     rows = [
         benchmark_row("a", p90_ms=25.0, flags=("unstable", "single_process")),
         benchmark_row("a", "compile", latency_ms=15.0, process_medians_ms=(14.0, 15.0, 17.0)),
@@ -68,12 +68,12 @@ def test_latency_bars_write_flags_out_and_keep_the_order_of_the_table() -> None:
     assert sorted(ticks.x) == [14.0, 15.0, 17.0, 19.5, 20.0, 20.4]
 
 
-def test_names_are_text() -> None:
+def test_latency_bars_escape_html_in_names() -> None:
     figure = speed.latency(frames.benchmark([benchmark_row("<b>x</b>")]))
     assert list(figure.data[0].y) == ["&lt;b&gt;x&lt;/b&gt;"]
 
 
-def test_speedups_say_their_verdict_beside_the_line_of_one() -> None:
+def test_speedups_show_their_verdict_and_a_line_at_1() -> None:
     rows = [
         benchmark_row("a", "compile", verdict="faster"),
         benchmark_row("b", "compile", speedup=1.001, speedup_low=0.99, speedup_high=1.01, verdict="no difference"),
@@ -95,7 +95,7 @@ def test_speedups_say_their_verdict_beside_the_line_of_one() -> None:
     assert [(shape.x0, shape.x1) for shape in line] == [(1, 1)]
 
 
-def test_an_interval_that_says_nothing_does_not_squeeze_the_others() -> None:
+def test_huge_interval_is_cut_on_the_chart() -> None:
     rows = [
         benchmark_row("a", "compile", speedup=0.05, speedup_low=0.04, speedup_high=2e17, verdict="undecided"),
         benchmark_row("b", "compile", speedup=2.0, speedup_low=1.9, speedup_high=2.1, verdict="faster"),
@@ -106,7 +106,7 @@ def test_an_interval_that_says_nothing_does_not_squeeze_the_others() -> None:
     assert figure.layout.xaxis.range[1] < 10
 
 
-def test_an_interval_without_an_upper_limit_has_a_whisker_as_long_as_the_longest() -> None:
+def test_interval_without_upper_limit_has_the_longest_whisker() -> None:
     rows = [
         benchmark_row("a", "compile", speedup=4.0, speedup_low=0.0, speedup_high=None, verdict="undecided"),
         benchmark_row("b", "compile", speedup=2.0, speedup_low=0.5, speedup_high=80.0, verdict="undecided"),
@@ -147,7 +147,7 @@ def test_curves_have_a_line_per_model_and_variant_and_a_point_per_batch_size() -
     assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
 
 
-def test_no_two_curves_look_alike() -> None:
+def test_all_curves_look_different() -> None:
     rows = [
         benchmark_row(model, variant, mode=mode, batch_size=size, family="resnet")
         for model in ("a", "b", "c", "d")
@@ -156,28 +156,28 @@ def test_no_two_curves_look_alike() -> None:
         for size in (1, 2)
     ]
     figure = speed.curves(frames.benchmark(rows))
-    looks = {trace.name: (trace.line.color, trace.line.dash, trace.marker.symbol) for trace in figure.data}
-    assert len(set(looks.values())) == len(looks) == 16
-    inference, training = looks["a · inference · eager"], looks["a · training · eager"]
+    styles = {trace.name: (trace.line.color, trace.line.dash, trace.marker.symbol) for trace in figure.data}
+    assert len(set(styles.values())) == len(styles) == 16
+    inference, training = styles["a · inference · eager"], styles["a · training · eager"]
     assert inference == (COLOURS[0], "solid", "circle")
     assert training == (COLOURS[0], "dash", "circle-open")
     assert {trace.marker.color for trace in figure.data} <= set(COLOURS)
 
 
-def test_samples_are_read_and_compared_as_a_task_compares_them(tmp_path: Path) -> None:
+def test_samples_are_read_by_variant_and_drawn_per_process(tmp_path: Path) -> None:
     row = benchmark_row("m")
     rng = random.Random(3)
-    slow = [[rng.gauss(20, 0.2) for _ in range(20)] for _ in range(3)]
-    fast = [[rng.gauss(10, 0.1) for _ in range(20)] for _ in range(3)]
-    write_samples(tmp_path, row, eager=slow, compile=fast)
+    eager_ms = [[rng.gauss(20, 0.2) for _ in range(20)] for _ in range(3)]
+    compiled_ms = [[rng.gauss(10, 0.1) for _ in range(20)] for _ in range(3)]
+    write_samples(tmp_path, row, eager=eager_ms, compile=compiled_ms)
     frame = samples.read(tmp_path, row)
     assert frame is not None
-    here, there = (benchmark_row("m", variant, samples_file=row.samples_file) for variant in ("eager", "compile"))
-    assert list(samples.of(frame, samples.place(there))["ms"]) == [ms for process in fast for ms in process]
-    read = samples.Reader()
-    assert read.phase(tmp_path, here) == slow
-    assert read.phase(tmp_path, there.model_copy(update={"mode": "training"})) == []
-    assert read.phase(tmp_path, there, "optimizer_ms") == []
+    eager, compiled = (benchmark_row("m", variant, samples_file=row.samples_file) for variant in ("eager", "compile"))
+    assert list(samples.of(frame, samples.place(compiled))["ms"]) == [ms for process in compiled_ms for ms in process]
+    reader = samples.Reader()
+    assert reader.phase(tmp_path, eager) == eager_ms
+    assert reader.phase(tmp_path, compiled.model_copy(update={"mode": "training"})) == []
+    assert reader.phase(tmp_path, compiled, "optimizer_ms") == []
     figure = speed.raw(frame, ["eager", "compile"])
     assert [len(trace.x) for trace in figure.data] == [20] * 6  # three panels of two variants
     assert annotation_texts(figure) == ["Process 1", "Process 2", "Process 3"]
@@ -187,7 +187,7 @@ def test_samples_are_read_and_compared_as_a_task_compares_them(tmp_path: Path) -
     assert figure.layout.yaxis.title.text == "Time per call (ms)"
 
 
-def test_a_long_pause_does_not_squeeze_the_other_samples(tmp_path: Path) -> None:
+def test_sample_with_a_long_pause_is_drawn_at_the_upper_edge(tmp_path: Path) -> None:
     row = benchmark_row("m")
     write_samples(tmp_path, row, eager=[[900.0, *[10.0] * 39], [10.0] * 40])
     frame = samples.read(tmp_path, row)
@@ -195,12 +195,12 @@ def test_a_long_pause_does_not_squeeze_the_other_samples(tmp_path: Path) -> None
     figure = speed.raw(frame, ["eager"])
     assert max(max(trace.y) for trace in figure.data) == 15.0
     assert figure.layout.yaxis.title.text == "Time per call (ms, △ above 15)"
-    (pause,) = [place for place, symbol in enumerate(figure.data[0].marker.symbol) if symbol == "triangle-up-open"]
+    (pause,) = [index for index, symbol in enumerate(figure.data[0].marker.symbol) if symbol == "triangle-up-open"]
     assert (figure.data[0].x[pause], figure.data[0].customdata[pause][0]) == (0, 900.0)
     assert figure.data[0].marker.symbol[0] != "triangle-up-open", "the legend shows the first symbol"
 
 
-def test_phases_add_up_and_absent_files_and_those_elsewhere_are_not_read(tmp_path: Path) -> None:
+def test_phases_add_up_and_only_files_of_the_run_are_read(tmp_path: Path) -> None:
     row = benchmark_row("m", mode="training")
     path = tmp_path / row.samples_file
     path.parent.mkdir()
@@ -214,11 +214,11 @@ def test_phases_add_up_and_absent_files_and_those_elsewhere_are_not_read(tmp_pat
     assert samples.read(tmp_path, benchmark_row("other", samples_file="")) is None
     (tmp_path / "run").mkdir()
     outside = benchmark_row("m", samples_file=f"../{row.samples_file}")
-    assert samples.read(tmp_path / "run", outside) is None, "files elsewhere are not read"
+    assert samples.read(tmp_path / "run", outside) is None, "the file is outside the run's folder"
 
 
 @pytest.mark.parametrize("ms", ["0", "-1", "inf"])
-def test_times_that_are_none_are_no_samples(tmp_path: Path, ms: str) -> None:
+def test_zero_negative_and_infinite_times_are_refused(tmp_path: Path, ms: str) -> None:
     (tmp_path / "samples.csv").write_text(f"process,mode,variant,round,calls,call_ms\n0,inference,eager,0,1,{ms}\n")
     with pytest.raises(ValueError, match="zero, negative or infinite"):
         samples.read(tmp_path, benchmark_row("m", samples_file="samples.csv"))
@@ -233,14 +233,14 @@ def test_published_speeds_are_joined_by_model_size_and_mode() -> None:
         }
     )
     rows = [benchmark_row("m"), benchmark_row("m", library="torchvision"), benchmark_row("k")]
-    both = published_speeds.beside([*rows, benchmark_row("m", status="error", samples_per_s=None)], table)
-    assert both[["model", "here", "theirs", "times", "their_batch_size"]].values.tolist() == [["m", 400, 800, 2, 256]]
-    figure = speed.against(both, "GPU, amp", {})
+    joined = published_speeds.beside([*rows, benchmark_row("m", status="error", samples_per_s=None)], table)
+    assert joined[["model", "here", "theirs", "times", "their_batch_size"]].values.tolist() == [["m", 400, 800, 2, 256]]
+    figure = speed.against(joined, "GPU, amp", {})
     assert figure.layout.xaxis.title.text == "Published: GPU, amp (samples/s)"
     assert "GPU, amp" in figure.data[0].hovertemplate
 
 
-def test_of_published_speeds_those_of_the_newest_torch_are_kept_for_each_precision(tmp_path: Path) -> None:
+def test_published_speeds_keep_the_newest_torch_per_precision(tmp_path: Path) -> None:
     lines = [
         "model,mode,image_size,batch_size,samples_per_s,step_time_ms,device,precision,memory_format,compiled,torch"
     ]
@@ -253,8 +253,8 @@ def test_of_published_speeds_those_of_the_newest_torch_are_kept_for_each_precisi
         lines.append(f"resnet18,inference,224,64,{rate},9,GPU,{precision},contiguous_format,False,{version}")
     path = tmp_path / "speeds.csv"
     path.write_text("\n".join(lines))
-    kept = published_speeds.speeds(path)
-    assert dict(zip(kept["setup"], kept["samples_per_s"], strict=True)) == {
+    speeds = published_speeds.speeds(path)
+    assert dict(zip(speeds["setup"], speeds["samples_per_s"], strict=True)) == {
         "GPU, amp, eager, torch 2.10.0": 3,
         "GPU, fp32, eager, torch 2.9.1": 1,
     }
@@ -262,21 +262,21 @@ def test_of_published_speeds_those_of_the_newest_torch_are_kept_for_each_precisi
 
 def test_shipped_speeds_name_their_device_precision_and_torch() -> None:
     speeds = published_speeds.speeds()
-    known = speeds[(speeds["model"] == "resnet18") & (speeds["image_size"] == "224")]
-    assert not known.empty
+    resnet18_speeds = speeds[(speeds["model"] == "resnet18") & (speeds["image_size"] == "224")]
+    assert not resnet18_speeds.empty
     assert not speeds.duplicated(["model", "mode", "image_size", "device", "precision", "compiled"]).any()
     assert all(setup.count(", ") == 3 and "torch" in setup for setup in speeds["setup"].unique())
     assert "Intel" in published_speeds.setups(speeds, [benchmark_row("resnet18")])[0]
     assert "NVIDIA" in published_speeds.setups(speeds, [benchmark_row("resnet18", device="cuda:0")])[0]
 
 
-def test_models_of_one_name_in_two_libraries_are_told_apart() -> None:
+def test_models_with_equal_names_show_their_library() -> None:
     rows = [benchmark_row("resnet18"), benchmark_row("resnet18", library="torchvision"), benchmark_row("resnet50")]
     figure = speed.latency(frames.benchmark(rows))
     assert list(figure.data[0].y) == ["timm:resnet18", "torchvision:resnet18", "resnet50"]
 
 
-def test_summary_takes_the_geometric_mean_and_counts_failures_apart() -> None:
+def test_summary_has_geometric_mean_and_number_of_failures() -> None:
     rows = [
         benchmark_row("a"),
         benchmark_row("a", "compile", speedup=2.0),
@@ -290,16 +290,18 @@ def test_summary_takes_the_geometric_mean_and_counts_failures_apart() -> None:
     assert readable.summary_lines(rows) == [
         "compile, inference: geometric mean of the speed-ups 2, 2 faster, 1 slower, 1 failed"
     ]
-    judged = [benchmark_row(str(n), "compile", accuracy=a) for n, a in enumerate(("pass", "pass_due_to_skip", "OOM"))]
-    assert readable.summary(judged)["passed"].tolist() == ["2 of 3"]
-    assert "2 of 3 passed (67%)" in readable.summary_lines(judged)[0]
+    accuracy_rows = [
+        benchmark_row(str(n), "compile", accuracy=a) for n, a in enumerate(("pass", "pass_due_to_skip", "OOM"))
+    ]
+    assert readable.summary(accuracy_rows)["passed"].tolist() == ["2 of 3"]
+    assert "2 of 3 passed (67%)" in readable.summary_lines(accuracy_rows)[0]
     assert readable.summary_lines([benchmark_row("a")]) == []
 
 
 @pytest.mark.parametrize(
     ("fields", "mb"),
     [
-        ({"batch_size": 1}, 56.0),  # the catalogue's own: 46.8 of weights and 9.2 of activations
+        ({"batch_size": 1}, 56.0),  # as in the catalogue: 46.8 of weights and 9.2 of activations
         ({"batch_size": 10}, 46.8 + 10 * 9.2),
         ({"batch_size": 10, "image_size": 448}, 46.8 + 4 * 10 * 9.2),
         ({"batch_size": 10, "variants": "eager,compile"}, 2 * 46.8 + 10 * 9.2),  # both hold their weights
@@ -311,7 +313,7 @@ def test_summary_takes_the_geometric_mean_and_counts_failures_apart() -> None:
         ({"batch_size": 10, "mode": "both", "optimizer": "adamw"}, 4 * 46.8 + 10 * 20.7),
     ],
 )
-def test_memory_is_estimated_from_the_catalogue(tmp_path: Path, fields: dict[str, object], mb: float) -> None:
+def test_memory_estimate_equals_hand_computation(tmp_path: Path, fields: dict[str, object], mb: float) -> None:
     catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
     need = needs.memory(spec(**fields), [ModelName("timm:resnet18"), ModelName("timm:unknown")], catalogue)
     assert need is not None
@@ -320,43 +322,45 @@ def test_memory_is_estimated_from_the_catalogue(tmp_path: Path, fields: dict[str
 
 
 @pytest.mark.parametrize("name", ["timm:resnet50", "timm:convnext_base"])
-def test_inference_needs_what_it_takes_at_the_size_a_model_is_tested_at(name: str) -> None:
+def test_memory_estimate_of_inference_uses_the_test_image_size(name: str) -> None:
     catalogue = catalog.read(Settings().catalog_dir)
     trained, tested = (
         catalogue[(catalogue["name"] == name) & (catalogue["image_size"] == size)].iloc[0] for size in ("224", "288")
     )
-    weights, held = tested["weights_mb"], tested["inference_peak_mb"] - tested["weights_mb"]
+    weights, activations = tested["weights_mb"], tested["inference_peak_mb"] - tested["weights_mb"]
     need = needs.memory(spec(batch_size=64), [ModelName(ModelName(name))], catalogue)
     assert need is not None
-    assert need.gb == pytest.approx((weights + 64 * held) / 1000, rel=0.02)
+    assert need.gb == pytest.approx((weights + 64 * activations) / 1000, rel=0.02)
     training = needs.memory(spec(batch_size=64, mode="training"), [ModelName(ModelName(name))], catalogue)
-    twice = needs.memory(spec(batch_size=64, mode="training", image_size=224), [ModelName(ModelName(name))], catalogue)
-    assert training == twice
+    training_at_224 = needs.memory(
+        spec(batch_size=64, mode="training", image_size=224), [ModelName(ModelName(name))], catalogue
+    )
+    assert training == training_at_224
     assert trained["test_size"] == "288"
 
 
-def test_the_model_that_needs_most_is_named(tmp_path: Path) -> None:
+def test_memory_estimate_names_the_model_with_the_largest_need(tmp_path: Path) -> None:
     catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
     names = ["timm:vit_tiny_patch16_224", "timm:resnet50", "timm:resnet18"]
     need = needs.memory(spec(batch_size=2), names, catalogue)
     assert need == needs.Need("timm:resnet50", 2, pytest.approx(0.124), 0)
 
 
-def test_nothing_is_estimated_of_a_search_or_of_unknown_models(tmp_path: Path) -> None:
+def test_no_memory_estimate_for_largest_batch_or_unknown_models(tmp_path: Path) -> None:
     catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
     assert needs.memory(spec(batch_size="max"), [ModelName("timm:resnet18")], catalogue) is None
     assert needs.memory(spec(), [ModelName("timm:unknown"), ModelName("timm:broken")], catalogue) is None
 
 
-def test_recorded_batch_sizes_are_the_suites() -> None:
-    # recorded as 128 there, and halved
+def test_recorded_batch_sizes_are_those_of_the_benchmark_suite() -> None:
+    # the suite records 128, of which half is used
     assert spec(batch_size="recorded").batch_sizes(ModelName("timm:beit_base_patch16_224")) == (64,)
     with pytest.raises(Refused, match="no batch size is recorded for timm:resnet18"):
         spec(batch_size="recorded").batch_sizes(ModelName("timm:resnet18"))
 
 
-def test_time_is_expected_from_the_fixed_part_and_the_work_of_earlier_runs() -> None:
-    """A run of 2 models took 50 s, 40 s of it for its rows; a training 30 s, 24 s of it for 60 steps."""
+def test_expected_time_scales_the_work_of_earlier_runs() -> None:
+    """A timing of 2 models took 50 s, of which 40 s for its rows; a training took 30 s, of which 24 s for 60 steps."""
     rows = [
         benchmark_row(model, variant, seconds=s)
         for model, s in (("a", 10.0), ("b", 30.0))
@@ -364,41 +368,41 @@ def test_time_is_expected_from_the_fixed_part_and_the_work_of_earlier_runs() -> 
     ]
     assert needs.work(rows) == (40.0, 2)
     assert needs.rescaled_s(50.0, *needs.work(rows), 5) == 10 + 5 * 20
-    trained = [train_row(epoch=1, step=30, seconds=12.0), train_row(epoch=2, step=60, seconds=24.0)]
-    assert needs.rescaled_s(30.0, *needs.work(trained), 600) == 6 + 240
+    epochs = [train_row(epoch=1, step=30, seconds=12.0), train_row(epoch=2, step=60, seconds=24.0)]
+    assert needs.rescaled_s(30.0, *needs.work(epochs), 600) == 6 + 240
     assert needs.rescaled_s(7.0, *needs.work([]), 5) == 7.0
     assert needs.similar_s([100, 60]) == needs.Span(0.7 * 60, 1.5 * 100)
 
 
-def test_a_prediction_learns_from_earlier_errors() -> None:
-    """Runs of which 20 s were told took 40 and 60 s."""
+def test_expected_time_is_corrected_by_earlier_errors() -> None:
+    """Two runs took 40 s and 60 s although 20 s were expected."""
     estimate = needs.Span(10, 40)
     corrected = estimate.corrected([2.0, 3.0])
     assert (corrected.low, corrected.high) == pytest.approx((0.7 * 2 * 20, 1.5 * 3 * 20))
     assert estimate.corrected([]) == estimate
 
 
-def test_time_is_promised_as_a_range_of_its_parts(tmp_path: Path) -> None:
+def test_expected_time_is_a_range_of_the_sum_of_its_parts(tmp_path: Path) -> None:
     catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
     start = needs.Span(4, 8)
 
-    def promised(models: tuple[str, ...] = ("timm:resnet18",), **fields: object) -> needs.Span:
+    def expected(models: tuple[str, ...] = ("timm:resnet18",), **fields: object) -> needs.Span:
         return needs.benchmark_s(spec(threads=8, **fields), models, catalogue, start)
 
-    one = promised()
-    assert 3 * (4 + 2.5) <= one.low <= 3 * (4 + 3)
-    assert 3 * (8 + 4) <= one.high <= 3 * (8 + 8)
-    assert promised(("timm:resnet18", "timm:unknown")).low >= 2 * 3 * (4 + 2.5)
-    assert promised(publishable=True).low >= 5 * (4 + 12.5)
+    single_model = expected()
+    assert 3 * (4 + 2.5) <= single_model.low <= 3 * (4 + 3)
+    assert 3 * (8 + 4) <= single_model.high <= 3 * (8 + 8)
+    assert expected(("timm:resnet18", "timm:unknown")).low >= 2 * 3 * (4 + 2.5)
+    assert expected(publishable=True).low >= 5 * (4 + 12.5)
     # 2 x 1.82 GFLOPs x 64 images a call, 10 of which are sampled: from 80 to 5 GFLOP/s on each of 8 threads
-    assert promised(batch_size=64).low >= 3 * (4 + 10 * 2 * 1.82 * 64 / 640)
-    assert promised(batch_size=64).high >= 3 * (8 + 2 * 10 * 2 * 1.82 * 64 / 40)
-    assert promised(variants="eager,compile").low >= one.low + 3 * 2.5 + 5
-    assert promised(device="cuda").low >= one.low + 3 * 2.5, "latency, and back to back"
-    assert promised(batch_size=64, replicates=1, max_seconds=5).high == 8 + 3 + 5
+    assert expected(batch_size=64).low >= 3 * (4 + 10 * 2 * 1.82 * 64 / 640)
+    assert expected(batch_size=64).high >= 3 * (8 + 2 * 10 * 2 * 1.82 * 64 / 40)
+    assert expected(variants="eager,compile").low >= single_model.low + 3 * 2.5 + 5
+    assert expected(device="cuda").low >= single_model.low + 3 * 2.5, "a GPU is timed twice: per call and back to back"
+    assert expected(batch_size=64, replicates=1, max_seconds=5).high == 8 + 3 + 5
 
 
-def test_a_promise_rests_on_what_starts_took_before() -> None:
+def test_expected_start_time_comes_from_earlier_starts() -> None:
     parts = Parts(starts_s=18, compilation_s=0, warmup_s=2, sampled_s=6, rest_s=1)
     rows = [benchmark_row("a", parts=parts, processes=3), benchmark_row("b")]
     assert needs.start_s(rows) == needs.Span(0.7 * 6, 1.5 * 6)
@@ -409,9 +413,7 @@ CHANGES = [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": '{"depth": 2}'
 
 
 @pytest.mark.parametrize("changed", CHANGES)
-def test_a_model_built_in_another_way_has_no_published_speed_and_no_estimate(
-    changed: dict[str, object], tmp_path: Path
-) -> None:
+def test_changed_model_has_no_published_speed_and_no_estimate(changed: dict[str, object], tmp_path: Path) -> None:
     published = {"model": ["m"], "mode": ["inference"], "image_size": ["224"], "samples_per_s": [800.0]}
     table = pd.DataFrame(published | {"batch_size": [256], "setup": ["GPU, amp"]})
     assert len(published_speeds.beside([benchmark_row("m")], table)) == 1
@@ -423,9 +425,7 @@ def test_a_model_built_in_another_way_has_no_published_speed_and_no_estimate(
 
 
 @pytest.mark.parametrize("changed", CHANGES)
-def test_the_catalogue_and_the_roofline_show_timings_of_plain_models_alone(
-    changed: dict[str, object], store: Store
-) -> None:
+def test_catalogue_and_roofline_omit_timings_of_changed_models(changed: dict[str, object], store: Store) -> None:
     rows = [
         benchmark_row("resnet18", intensity=9.0),
         benchmark_row("resnet18", latency_ms=5.0, intensity=9.0, **changed),
@@ -439,7 +439,7 @@ def test_the_catalogue_and_the_roofline_show_timings_of_plain_models_alone(
     assert by_model.settings(frame).nunique() == 2
 
 
-def test_a_row_kept_from_an_earlier_attempt_has_the_date_of_its_timing(store: Store) -> None:
+def test_row_of_an_earlier_attempt_has_its_own_date(store: Store) -> None:
     rows = [benchmark_row("a", intensity=9.0, date="2026-11-01T10:00:00+00:00"), benchmark_row("b", intensity=9.0)]
     run_id = queue_benchmark(store, "a", "b")
     finish(store, run_id, list(rows))
@@ -451,22 +451,22 @@ def test_a_row_kept_from_an_earlier_attempt_has_the_date_of_its_timing(store: St
     assert [date in source for source, date in zip(stored.table(lines)["measured"], dates, strict=True)] == [True] * 2
 
 
-def test_a_disturbed_timing_is_shown_only_without_another(store: Store) -> None:
-    """The latest undisturbed one is the second. A first impression is not disturbed."""
-    timed: tuple[tuple[float, tuple[Flag, ...]], ...] = (
+def test_disturbed_timing_is_shown_only_if_there_is_no_other(store: Store) -> None:
+    """The second timing is the latest undisturbed one: a single process is not a disturbance."""
+    timings: tuple[tuple[float, tuple[Flag, ...]], ...] = (
         (20.0, ()),
         (21.0, ("single_process",)),
         (90.0, ("contended",)),
         (80.0, ("unstable", "drifting")),
     )
     found = []
-    for latency, flags in timed:
+    for latency, flags in timings:
         run_id = queue_benchmark(store, "a")
-        both = [benchmark_row("a", latency_ms=latency, flags=flags, intensity=9.0)]
-        both += [benchmark_row("b", latency_ms=latency, flags=("throttled",), intensity=9.0)]
-        finish(store, run_id, list(both))
-        found.insert(0, (store.run(run_id), Path(), both))
-    latest = stored.latest(stored.of_run(run, rows) for run, _, rows in found)
+        rows_of_run = [benchmark_row("a", latency_ms=latency, flags=flags, intensity=9.0)]
+        rows_of_run += [benchmark_row("b", latency_ms=latency, flags=("throttled",), intensity=9.0)]
+        finish(store, run_id, list(rows_of_run))
+        found.insert(0, (store.run(run_id), Path(), rows_of_run))
+    latest = stored.latest(stored.of_run(run, run_rows) for run, _, run_rows in found)
     assert latest[["name", "latency_ms", "flags"]].to_numpy().tolist() == [
         ["timm:b", 80.0, "throttled"],
         ["timm:a", 21.0, "single process"],
