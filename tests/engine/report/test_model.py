@@ -1,4 +1,4 @@
-"""What is said of one model: held against figures worked out by hand, on a real store where there are runs."""
+"""Report of one model: values checked by hand, with runs in a real store."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ ROW = pd.DataFrame(
     ("pattern", "name"),
     [("timm:resnet18", "timm:resnet18"), ("resnet18", "timm:resnet18"), ("ViT-B-32", "open_clip:ViT-B-32")],
 )
-def test_a_name_means_one_model(pattern: str, name: str) -> None:
+def test_find_returns_the_model_of_a_name(pattern: str, name: str) -> None:
     assert model.find(pattern, FAMILIES) == name
 
 
@@ -57,18 +57,18 @@ def test_a_name_means_one_model(pattern: str, name: str) -> None:
         ("all", "means 6 models (timm:resnet18, timm:resnet50, torchvision:resnet50, ...)"),
     ],
 )
-def test_a_name_that_means_none_or_several_is_refused_with_those_near(pattern: str, message: str) -> None:
+def test_name_of_no_or_several_models_is_refused_with_suggestions(pattern: str, message: str) -> None:
     with pytest.raises(ModelNotFound) as refused:
         model.find(pattern, FAMILIES)
     assert message in str(refused.value)
 
 
-def test_what_is_no_name_is_refused() -> None:
+def test_names_over_200_characters_are_refused() -> None:
     with pytest.raises(Refused, match="at most 200 characters, this one 1,000"):
         model.find("x" * 1000, FAMILIES)
 
 
-def test_towers_are_those_of_the_catalogue() -> None:
+def test_towers_have_the_counts_of_the_catalogue() -> None:
     counted: dict[str, object] = {"mparams": 151.0, "gmacs": 7.4, "macts": 10.3}
     towers = {"image_mparams": 88.0, "image_gmacs": 4.4, "image_macts": 5.0, "text_mparams": 63.0, "text_gmacs": 3.0}
     found = frames.towers(counted | towers | {"text_macts": 5.3, "other_mparams": 0.0, "other_gmacs": None})
@@ -78,51 +78,51 @@ def test_towers_are_those_of_the_catalogue() -> None:
     }
 
 
-def accuracies(*lines: tuple[str, str, str, str, str, float]) -> pd.DataFrame:
+def accuracies(*rows: tuple[str, str, str, str, str, float]) -> pd.DataFrame:
     columns = ["library", "model", "pretrained", "image_size", "accuracy", "percent"]
-    return pd.DataFrame(lines, columns=columns).assign(source=lambda frame: frame["library"] + "'s authors")
+    return pd.DataFrame(rows, columns=columns).assign(source=lambda frame: frame["library"] + "'s authors")
 
 
-def test_published_accuracies_stand_by_tag_and_image_size_with_their_source() -> None:
-    known = accuracies(
+def test_published_accuracies_have_a_column_per_tag_and_size() -> None:
+    published = accuracies(
         ("timm", "resnet18", "a1_in1k", "224", "imagenet_top1", 71.49),
         ("timm", "resnet18", "a1_in1k", "288", "imagenet_top1", 73.16),
         ("timm", "resnet18", "tv_in1k", "224", "imagenet_top1", 69.76),
         ("timm", "resnet18", "tv_in1k", "224", "imagenet_a_top1", 1.15),
         ("timm", "resnet50", "a1_in1k", "224", "imagenet_top1", 80.0),
     )
-    lines = model.published(known, ModelName("timm:resnet18"), FAMILIES)
-    assert list(lines["percent"]) == [71.49, 73.16, 69.76, 1.15]
-    wide = model.by_tag(lines).set_index("label")
-    assert list(wide.columns) == ["a1_in1k at 224 px", "a1_in1k at 288 px", "tv_in1k", "source"]
-    assert list(wide.index) == ["ImageNet top-1", "ImageNet-A top-1"]
-    assert wide.loc["ImageNet top-1", "a1_in1k at 288 px"] == 73.16
-    assert wide.loc["ImageNet-A top-1", "tv_in1k"] == 1.15
-    assert pd.isna(wide.loc["ImageNet-A top-1", "a1_in1k at 224 px"])
-    assert set(wide["source"]) == {"timm's authors"}
+    of_model = model.published(published, ModelName("timm:resnet18"), FAMILIES)
+    assert list(of_model["percent"]) == [71.49, 73.16, 69.76, 1.15]
+    table = model.by_tag(of_model).set_index("label")
+    assert list(table.columns) == ["a1_in1k at 224 px", "a1_in1k at 288 px", "tv_in1k", "source"]
+    assert list(table.index) == ["ImageNet top-1", "ImageNet-A top-1"]
+    assert table.loc["ImageNet top-1", "a1_in1k at 288 px"] == 73.16
+    assert table.loc["ImageNet-A top-1", "tv_in1k"] == 1.15
+    assert pd.isna(table.loc["ImageNet-A top-1", "a1_in1k at 224 px"])
+    assert set(table["source"]) == {"timm's authors"}
 
 
-def test_a_publishers_name_for_another_activation_counts_where_the_catalogue_has_no_such_model() -> None:
-    known = accuracies(
+def test_quickgelu_accuracies_are_used_only_without_quickgelu_model() -> None:
+    published = accuracies(
         ("open_clip", "ViT-B-32-quickgelu", "openai", "", "zeroshot_imagenet_1k", 63.3),
         ("open_clip", "RN50-quickgelu", "openai", "", "zeroshot_imagenet_1k", 59.8),
     )
-    assert list(model.published(known, ModelName("open_clip:ViT-B-32"), FAMILIES)["percent"]) == [63.3]
-    assert model.published(known, ModelName("open_clip:RN50"), FAMILIES).empty
-    assert list(model.published(known, ModelName("open_clip:RN50-quickgelu"), FAMILIES)["percent"]) == [59.8]
+    assert list(model.published(published, ModelName("open_clip:ViT-B-32"), FAMILIES)["percent"]) == [63.3]
+    assert model.published(published, ModelName("open_clip:RN50"), FAMILIES).empty
+    assert list(model.published(published, ModelName("open_clip:RN50-quickgelu"), FAMILIES)["percent"]) == [59.8]
 
 
-def test_requests_find_the_figures_of_a_model_again() -> None:
-    known = accuracies(("open_clip", "ViT-B-32", "openai", "", "zeroshot_imagenet_1k", 63.3))
-    lines = model.published(known, ModelName("open_clip:ViT-B-32"), FAMILIES)
-    requests = model.requests(ModelName("open_clip:ViT-B-32"), lines)
+def test_requests_reproduce_the_values_of_a_model() -> None:
+    published = accuracies(("open_clip", "ViT-B-32", "openai", "", "zeroshot_imagenet_1k", 63.3))
+    of_model = model.published(published, ModelName("open_clip:ViT-B-32"), FAMILIES)
+    requests = model.requests(ModelName("open_clip:ViT-B-32"), of_model)
     assert requests["Time eager against compile"] == BenchmarkSpec(
         models=("open_clip:ViT-B-32",), variants=("eager", "compile")
     )
     assert requests["Fine-tune it"] == TrainSpec(model="ViT-B-32", pretrained="openai")
     assert requests["Evaluate it"] == EvaluateSpec(model="ViT-B-32", checkpoint="openai")
-    assert "Fine-tune it" not in model.requests(ModelName("open_clip:RN50"), lines.head(0))
-    assert {spec.kind for spec in model.requests(ModelName("timm:resnet18"), lines.head(0)).values()} == {
+    assert "Fine-tune it" not in model.requests(ModelName("open_clip:RN50"), of_model.head(0))
+    assert {spec.kind for spec in model.requests(ModelName("timm:resnet18"), of_model.head(0)).values()} == {
         "profile",
         "benchmark",
     }
@@ -140,34 +140,40 @@ def test_requests_find_the_figures_of_a_model_again() -> None:
         ("training, AdamW", "float16", (100 * 4 + 2 * 5 * 4 * 4) / 2),
     ],
 )
-def test_memory_is_estimated_by_batch_size_and_data_type(way: str, precision: str, mb: float) -> None:
+def test_memory_estimate_equals_hand_computation(way: str, precision: str, mb: float) -> None:
     estimated = memory.estimate(ROW, way).set_index("batch_size")
     assert list(estimated.index) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
     assert estimated.loc[4, precision] == pytest.approx(mb / 1000)
 
 
-def test_the_largest_batch_that_fits_is_told_of_each_data_type() -> None:
+def test_largest_batch_that_fits_is_found_per_data_type() -> None:
     estimated = memory.estimate(ROW, "inference")
     assert memory.largest(estimated, 0.31) == {"float32": 4, "amp": 4, "bfloat16": 8, "float16": 8}
     assert memory.largest(estimated, 0.09) == {"float32": None, "amp": None, "bfloat16": 1, "float16": 1}
 
 
-def run_of(store: Store, *rows: BenchmarkRow, date: str = "2026-11-20T10:00:00+00:00") -> Run:
-    """A finished benchmark of that date."""
+def finished_run(store: Store, *rows: BenchmarkRow, date: str = "2026-11-20T10:00:00+00:00") -> Run:
+    """Return a finished benchmark with `rows`, whose environment was recorded at `date`."""
     run_id = queue_benchmark(store, *dict.fromkeys(f"{row.library}:{row.model}" for row in rows))
     finish(store, run_id, list(rows))
     return replace(store.run(run_id), environment=ENVIRONMENT.model_copy(update={"date": date}))
 
 
-def lines(store: Store, *rows: BenchmarkRow, date: str = "2026-11-20T10:00:00+00:00") -> pd.DataFrame:
-    return by_model.of_run(run_of(store, *rows, date=date), rows, "timm:resnet18")
+def timings_of(store: Store, *rows: BenchmarkRow, date: str = "2026-11-20T10:00:00+00:00") -> pd.DataFrame:
+    return by_model.of_run(finished_run(store, *rows, date=date), rows, "timm:resnet18")
 
 
 @pytest.mark.slow
-def test_timings_are_a_models_own_with_the_span_of_their_processes(store: Store) -> None:
-    own = benchmark_row("resnet18", flags=("unstable", "drifting"), spread=0.06)
-    alone = benchmark_row("resnet18", "compile", process_medians_ms=(18.0,), processes=1, spread=None)
-    found = lines(store, own, benchmark_row("resnet50"), benchmark_row("resnet18", library="torchvision"), alone)
+def test_timings_of_a_model_have_the_range_of_its_processes(store: Store) -> None:
+    several_processes = benchmark_row("resnet18", flags=("unstable", "drifting"), spread=0.06)
+    one_process = benchmark_row("resnet18", "compile", process_medians_ms=(18.0,), processes=1, spread=None)
+    found = timings_of(
+        store,
+        several_processes,
+        benchmark_row("resnet50"),
+        benchmark_row("resnet18", library="torchvision"),
+        one_process,
+    )
     assert list(found["variant"]) == ["eager", "compile"]
     assert list(found.loc[0, ["low_ms", "latency_ms", "high_ms"]]) == [19.5, 20.0, 20.4]
     assert found.loc[0, "flags"] == "unstable, drifting"
@@ -178,31 +184,31 @@ def test_timings_are_a_models_own_with_the_span_of_their_processes(store: Store)
     assert found.loc[1, ["low_ms", "high_ms", "spread_percent"]].isna().all()
 
 
-def test_timings_of_several_runs_come_newest_first_and_differ_in_few_words(store: Store) -> None:
-    older = lines(store, benchmark_row("resnet18"), date="2026-10-01T00:00:00+00:00")
-    newer = lines(store, benchmark_row("resnet18"), benchmark_row("resnet18", batch_size=64))
-    none = lines(store, benchmark_row("resnet50"))
-    both = by_model.together([older, none, newer])
-    assert list(both["run"]) == [2, 2, 1]
-    assert list(by_model.settings(both)) == ["batch 8", "batch 64", "batch 8"]
+def test_timings_are_newest_first_with_labels_of_what_differs(store: Store) -> None:
+    older = timings_of(store, benchmark_row("resnet18"), date="2026-10-01T00:00:00+00:00")
+    newer = timings_of(store, benchmark_row("resnet18"), benchmark_row("resnet18", batch_size=64))
+    no_timings = timings_of(store, benchmark_row("resnet50"))
+    joined = by_model.together([older, no_timings, newer])
+    assert list(joined["run"]) == [2, 2, 1]
+    assert list(by_model.settings(joined)) == ["batch 8", "batch 64", "batch 8"]
     assert list(by_model.settings(older)) == ["inference, eager, batch 8, float32"]
     assert by_model.together([]).empty
 
 
 @pytest.mark.slow
-def test_over_time_draws_the_span_of_processes_and_marks_flags(store: Store) -> None:
-    older = lines(store, benchmark_row("resnet18", flags=("unstable",)), date="2026-10-01T00:00:00+00:00")
-    newer = lines(store, benchmark_row("resnet18", latency_ms=30.0, process_medians_ms=(30.0,)))
-    (drawn,) = by_model.over_time(by_model.together([newer, older])).data
-    assert list(drawn.y) == [20.0, 30.0]
-    assert list(drawn.marker.symbol) == ["circle-open", "circle"]
-    assert list(drawn.error_y.array) == pytest.approx([0.4, 0.0])
-    assert list(drawn.error_y.arrayminus) == pytest.approx([0.5, 0.0])
+def test_plot_over_time_shows_ranges_of_processes_and_flags(store: Store) -> None:
+    older = timings_of(store, benchmark_row("resnet18", flags=("unstable",)), date="2026-10-01T00:00:00+00:00")
+    newer = timings_of(store, benchmark_row("resnet18", latency_ms=30.0, process_medians_ms=(30.0,)))
+    (trace,) = by_model.over_time(by_model.together([newer, older])).data
+    assert list(trace.y) == [20.0, 30.0]
+    assert list(trace.marker.symbol) == ["circle-open", "circle"]
+    assert list(trace.error_y.array) == pytest.approx([0.4, 0.0])
+    assert list(trace.error_y.arrayminus) == pytest.approx([0.5, 0.0])
     first, last = by_model.over_time(by_model.together([newer])).layout.xaxis.range
     assert (last - first).days == 2, "one timing has days on its axis, not a millisecond"
 
 
-def test_runs_are_found_by_the_whole_name_of_a_model(store: Store) -> None:
+def test_runs_are_found_by_the_complete_name_of_a_model(store: Store) -> None:
     by_pattern = queue_benchmark(store, "resnet*")
     finish(store, by_pattern, [benchmark_row("resnet18")])
     for name in ("resnet18", "resnet18d", "my_resnet18", "resnet19", "wesnet18"):
@@ -213,24 +219,24 @@ def test_runs_are_found_by_the_whole_name_of_a_model(store: Store) -> None:
     assert [run.id for run in by_model.runs(store, "timm:resnet18", "profile")] == [7]
 
 
-def test_peaks_are_the_devices_where_it_told_else_the_processes(store: Store) -> None:
-    there = benchmark_row("resnet18", device="cuda:0", device_name="a GPU", device_peak_mb=250.0, batch_size=16)
-    trained = benchmark_row("resnet18", mode="training", optimizer="adamw", process_peak_mb=1500.0)
+def test_memory_peak_is_of_the_device_if_recorded_else_of_the_process(store: Store) -> None:
+    on_gpu = benchmark_row("resnet18", device="cuda:0", device_name="a GPU", device_peak_mb=250.0, batch_size=16)
+    training = benchmark_row("resnet18", mode="training", optimizer="adamw", process_peak_mb=1500.0)
     tower = benchmark_row("resnet18", tower="image")
-    peaks = memory.peaks(lines(store, there, benchmark_row("resnet18"), trained, tower))
+    peaks = memory.peaks(timings_of(store, on_gpu, benchmark_row("resnet18"), training, tower))
     assert list(peaks["way"]) == ["inference", "inference", "training, AdamW"]
     assert list(peaks["peak_gb"]) == [0.25, 0.3, 1.5]
     assert list(peaks["what"]) == ["allocated on the device", *["whole process, with PyTorch itself"] * 2]
 
 
-def test_a_peak_with_another_optimizer_is_no_peak_of_sgd(store: Store) -> None:
-    trained = [benchmark_row("resnet18", mode="training", optimizer=name) for name in ("timm/adam", "sgd", "")]
-    peaks = memory.peaks(lines(store, *trained))
+def test_memory_peaks_of_training_are_labelled_by_optimizer(store: Store) -> None:
+    rows = [benchmark_row("resnet18", mode="training", optimizer=name) for name in ("timm/adam", "sgd", "")]
+    peaks = memory.peaks(timings_of(store, *rows))
     assert list(peaks["way"]) == ["training, timm/adam", "training, SGD", "training, SGD"]
 
 
-def test_estimates_that_agree_are_one_line_and_devices_say_what_they_have(store: Store) -> None:
-    peaks = memory.peaks(lines(store, benchmark_row("resnet18")))
+def test_equal_memory_estimates_share_a_line_and_devices_are_marked(store: Store) -> None:
+    peaks = memory.peaks(timings_of(store, benchmark_row("resnet18")))
     figure = memory.figure(memory.estimate(ROW, "inference"), peaks, {"this host": 8.0})
     names = [trace.name for trace in figure.data]
     assert names[:2] == ["float32, amp, estimated", "bfloat16, float16, estimated"]
@@ -238,52 +244,56 @@ def test_estimates_that_agree_are_one_line_and_devices_say_what_they_have(store:
     assert list(figure.data[2].x) == [8]
     assert list(figure.data[2].y) == [0.3]
     (note,) = figure.layout.annotations
-    assert (note.text, note.y) == ("this host has 8 GB", pytest.approx(log10(8.0))), "an axis over decades"
+    assert (note.text, note.y) == ("this host has 8 GB", pytest.approx(log10(8.0))), (
+        "a position on a logarithmic axis is an exponent"
+    )
 
 
-def trainings(store: Store, name: str) -> pd.DataFrame:
+def runs_of_model(store: Store, name: str) -> pd.DataFrame:
     runs = [(run, store.rows(run.id)) for run in store.runs()]
     return model.of_runs(runs, ModelName(name)).set_index("run")
 
 
-def test_a_training_has_the_figures_of_its_best_epoch(store: Store) -> None:
-    tuned = queue_train(store, model="ViT-B-32", pretrained="openai", data="synthetic")
-    record(store, tuned, [train_row(epoch, model="ViT-B-32") for epoch in (1, 2, 3)])
+def test_training_has_the_values_of_its_best_epoch(store: Store) -> None:
+    fine_tuned = queue_train(store, model="ViT-B-32", pretrained="openai", data="synthetic")
+    record(store, fine_tuned, [train_row(epoch, model="ViT-B-32") for epoch in (1, 2, 3)])
     unmarked = queue_train(store, model="ViT-B-32")
     record(store, unmarked, [train_row(3, model="ViT-B-32")])
     other = queue_train(store, model="RN50")
     teacher = queue_train(store, model="RN50", loss="distill", distill_model="ViT-B-32", distill_pretrained="openai")
-    found = trainings(store, "open_clip:ViT-B-32")
-    assert list(found.index) == [teacher, unmarked, tuned]
+    found = runs_of_model(store, "open_clip:ViT-B-32")
+    assert list(found.index) == [teacher, unmarked, fine_tuned]
     assert list(found["what"]) == ["taught RN50", "from scratch", "fine-tune"]
-    assert list(found.loc[tuned, ["zeroshot_top1", "clip_val_loss", "epochs", "data"]]) == [
+    assert list(found.loc[fine_tuned, ["zeroshot_top1", "clip_val_loss", "epochs", "data"]]) == [
         *(0.934, 1.75, 3),
         "synthetic",
     ]
-    assert found.loc[tuned, "begins_with"] == "openai"
+    assert found.loc[fine_tuned, "begins_with"] == "openai"
     assert found.loc[unmarked, "zeroshot_top1"] == 0.5
     store.request_cancel(other)  # it would run first
     record(store, teacher, [train_row(epoch, model="RN50") for epoch in (1, 2)])
-    taught = trainings(store, "open_clip:ViT-B-32").loc[teacher]
-    assert taught[[*model.SHARES, "clip_val_loss"]].isna().all(), "those are values of the student"
-    assert (taught["epochs"], taught["seconds"]) == (2, 6.0)
-    assert trainings(store, "open_clip:RN50").loc[teacher, "zeroshot_top1"] == 0.934
+    distillation = runs_of_model(store, "open_clip:ViT-B-32").loc[teacher]
+    assert distillation[[*model.SHARES, "clip_val_loss"]].isna().all(), (
+        "the values of a distillation belong to the student"
+    )
+    assert (distillation["epochs"], distillation["seconds"]) == (2, 6.0)
+    assert runs_of_model(store, "open_clip:RN50").loc[teacher, "zeroshot_top1"] == 0.934
 
 
-def test_an_evaluation_has_the_figures_of_its_tasks(store: Store) -> None:
+def test_evaluation_has_the_values_of_its_tasks(store: Store) -> None:
     run_id = queue_evaluate(store, model="ViT-B-32", checkpoint="openai", tasks=("retrieval", "zeroshot"))
     rows = [evaluate_row("retrieval"), evaluate_row("zeroshot"), evaluate_row("linear-probe", acc1=0.97)]
     record(store, run_id, [*rows, evaluate_row("zeroshot", status="error", error="no", acc1=0.1)])
-    line = trainings(store, "open_clip:ViT-B-32").loc[run_id]
+    line = runs_of_model(store, "open_clip:ViT-B-32").loc[run_id]
     assert line["what"] == "evaluation"
     assert list(line[["zeroshot_top1", "linear_probe_top1", "image_to_text_r1", "text_to_image_r1"]]) == [
         *(0.934, 0.97, 0.91, 0.25)
     ]
     assert line["seconds"] == 8.0
     assert line["date"] <= datetime.now(UTC)
-    assert trainings(store, "open_clip:RN50").empty
+    assert runs_of_model(store, "open_clip:RN50").empty
 
 
-def test_rows_of_other_kinds_are_no_timings(store: Store) -> None:
-    run = run_of(store, benchmark_row("resnet18"))
+def test_rows_of_other_kinds_are_omitted_from_timings(store: Store) -> None:
+    run = finished_run(store, benchmark_row("resnet18"))
     assert by_model.of_run(run, [profile_row("resnet18")], "timm:resnet18").empty

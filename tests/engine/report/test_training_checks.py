@@ -1,4 +1,4 @@
-"""What is said before a training is started, held against hand counts."""
+"""Checks before the start of a training: messages and numbers, checked by hand."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ CATALOGUE = pd.DataFrame(
 
 
 def marks(spec: TrainSpec, data: Data = DATA) -> dict[str, str]:
-    """What the checks say, with their marks."""
+    """Return the marks of the checks by their texts."""
     return {check.text: check.mark for check in checks(spec, data)}
 
 
-def test_data_that_are_fine_have_no_doubts() -> None:
+def test_good_data_have_no_warnings() -> None:
     # 1000 / 16 is 62.5, the largest power of two below is 32; 1000 // 32 is 31
     assert marks(TrainSpec()) == {
         "1,000 pairs to train on, 250 held out.": "ok",
@@ -40,7 +40,7 @@ def test_data_that_are_fine_have_no_doubts() -> None:
         ({"overfit": True, "steps": 5, "epochs": None}, ""),
     ],
 )
-def test_pairs_that_fill_no_batch_are_counted(fields: dict[str, Any], left_out: str) -> None:
+def test_pairs_left_out_of_each_epoch_are_counted(fields: dict[str, Any], left_out: str) -> None:
     (steps,) = (text for text in marks(TrainSpec(**fields)) if "steps of" in text)
     assert steps.partition(". ")[2] == left_out.removeprefix(" ")
 
@@ -96,7 +96,7 @@ def test_pairs_that_fill_no_batch_are_counted(fields: dict[str, Any], left_out: 
         ({"overfit": True, "steps": 50}, {}, "50 steps of 32 pairs: the same batch each time", "ok"),
     ],
 )
-def test_what_stands_against_a_start_or_may_be_meant(
+def test_checks_report_errors_warnings_and_facts(
     fields: dict[str, object], data: dict[str, object], message: str, mark: str
 ) -> None:
     found = marks(TrainSpec.model_validate(fields), Data(**(vars(DATA) | data)))  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def test_what_stands_against_a_start_or_may_be_meant(
     "fields",
     [{"precision": "bf16", "lr": 1e-3}, {"precision": "amp_bf16", "lr": 1e-5}, {"precision": "auto", "lr": 1e-5}],
 )
-def test_weights_that_move_need_no_warning(fields: dict[str, object]) -> None:
+def test_no_warning_if_precision_is_enough_for_the_learning_rate(fields: dict[str, object]) -> None:
     assert set(marks(TrainSpec.model_validate(fields)).values()) == {"ok"}
 
 
@@ -116,13 +116,13 @@ def rates(**gflop_per_s: float) -> pd.DataFrame:
     return pd.DataFrame([shared | {"dtype": name, "gflop_per_s": rate} for name, rate in gflop_per_s.items()])
 
 
-def test_bf16_is_proposed_where_measured_rates_say_that_it_pays() -> None:
+def test_bf16_is_advised_if_its_measured_rate_is_much_higher() -> None:
     measured = rates(float32=196.0, bfloat16=827.0)
     advice = bf16_advice(measured, "here", "cpu", "Precision amp_bf16")
     assert advice.startswith("Precision amp_bf16 may be up to 4.22 times as fast")
     assert "827 GFLOP/s in bfloat16 and 196 GFLOP/s in float32" in advice
-    for nothing in (rates(float32=196.0, bfloat16=200.0), rates(float32=196.0), measured.head(0)):
-        assert bf16_advice(nothing, "here", "cpu", "") == ""
+    for insufficient in (rates(float32=196.0, bfloat16=200.0), rates(float32=196.0), measured.head(0)):
+        assert bf16_advice(insufficient, "here", "cpu", "") == ""
     assert bf16_advice(measured, "elsewhere", "cpu", "") == bf16_advice(measured, "here", "cuda:0", "") == ""
 
 
@@ -133,23 +133,23 @@ def test_bf16_is_proposed_where_measured_rates_say_that_it_pays() -> None:
         ({"precision": "bf16"}, "1.2 GB"),  # of 8 bytes
         ({"lock_image": True}, "1.32 GB"),  # 60 M of 16 bytes and 90 M of 4
         ({"lock_image": True, "precision": "bf16"}, "660 MB"),  # 60 M of 8 bytes and 90 M of 2
-        ({"opt": "timm/sgd"}, "1.2 GB"),  # of 8 bytes: what other optimizers keep is not counted
+        ({"opt": "timm/sgd"}, "1.2 GB"),  # of 8 bytes: the state of other optimizers is not counted
         ({"nproc": 2}, "4.8 GB"),  # twice 2.4 in the memory of the host
         ({"nproc": 2, "device": "cuda"}, "2.4 GB"),  # on each device
     ],
 )
-def test_the_floor_of_memory(fields: dict[str, object], size: str) -> None:
+def test_lower_bound_of_memory_equals_hand_computation(fields: dict[str, object], size: str) -> None:
     check = memory(TrainSpec.model_validate({"model": "B", **fields}), CATALOGUE, None)
     assert check is not None
     assert check.text.startswith(f"Memory: at least {size} for")
 
 
-@pytest.mark.parametrize(("there", "mark"), [(2.0, "error"), (3.0, "warning"), (8.0, "ok"), (None, "ok")])
-def test_the_floor_of_memory_beside_what_there_is(there: float | None, mark: str) -> None:
-    check = memory(TrainSpec(model="B"), CATALOGUE, there)
+@pytest.mark.parametrize(("available_gb", "mark"), [(2.0, "error"), (3.0, "warning"), (8.0, "ok"), (None, "ok")])
+def test_lower_bound_of_memory_is_compared_with_available_memory(available_gb: float | None, mark: str) -> None:
+    check = memory(TrainSpec(model="B"), CATALOGUE, available_gb)
     assert check is not None
     assert check.mark == mark
 
 
-def test_of_an_unknown_model_no_memory_is_told() -> None:
+def test_unknown_model_has_no_memory_estimate() -> None:
     assert memory(TrainSpec(), CATALOGUE, 1.0) is None

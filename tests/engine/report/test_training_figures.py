@@ -1,4 +1,4 @@
-"""Curves of trainings, and what evaluations leave: confusion matrices, predictions, maps of embeddings."""
+"""Plots of trainings and evaluations: curves, confusion matrices, predictions, maps of embeddings."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ METRICS = [
 ]
 
 
-def test_loss_and_accuracy_are_large_and_all_others_small() -> None:
+def test_loss_and_accuracy_have_large_panels_and_others_small_ones() -> None:
     frame = figures.frame({"run 1": METRICS})
     assert [(panel.title, panel.names) for panel in figures.large(frame)] == [
         ("Loss", ("train/loss", "val/clip_val_loss")),
@@ -48,7 +48,7 @@ def test_loss_and_accuracy_are_large_and_all_others_small() -> None:
     assert figures.large(figures.frame({})) == figures.small(figures.frame({"run 1": []})) == []
 
 
-def test_the_held_out_clip_loss_is_not_drawn_with_another_training_loss() -> None:
+def test_clip_loss_is_drawn_apart_from_other_training_losses() -> None:
     frame = figures.frame({"run 1": METRICS})
     assert [(panel.title, panel.names) for panel in figures.large(frame, clip_loss=False)] == [
         ("Loss", ("train/loss",)),
@@ -57,26 +57,26 @@ def test_the_held_out_clip_loss_is_not_drawn_with_another_training_loss() -> Non
     ]
 
 
-def test_parts_of_the_loss_are_shown_where_there_are_several() -> None:
-    one = [*METRICS, *points("train/contrastive_loss", [3.0])]
-    assert "Parts of the loss" not in {panel.title for panel in figures.small(figures.frame({"run 1": one}))}
-    two = [*one, *points("train/caption_loss", [1.0])]
-    panels = {panel.title: panel.names for panel in figures.small(figures.frame({"run 1": two}))}
+def test_parts_of_the_loss_have_a_panel_if_there_are_several() -> None:
+    one_part = [*METRICS, *points("train/contrastive_loss", [3.0])]
+    assert "Parts of the loss" not in {panel.title for panel in figures.small(figures.frame({"run 1": one_part}))}
+    two_parts = [*one_part, *points("train/caption_loss", [1.0])]
+    panels = {panel.title: panel.names for panel in figures.small(figures.frame({"run 1": two_parts}))}
     assert panels["Parts of the loss"] == ("train/contrastive_loss", "train/caption_loss")
 
 
-def drawn(figure: object, name: str) -> list[tuple[float, float]]:
-    """The points of the line of that name."""
+def points_of_line(figure: object, name: str) -> list[tuple[float, float]]:
+    """Return the points of the line called `name`."""
     line = next(trace for trace in figure.data if trace.name == name and trace.showlegend is not False)  # type: ignore[attr-defined]
     return list(zip(line.x, line.y, strict=True))
 
 
-def test_a_curve_has_its_points_and_says_its_last_figure_and_the_best() -> None:
+def test_curve_has_its_points_and_labels_of_last_and_best() -> None:
     frame = figures.frame({"run 1": METRICS})
     loss, right = figures.large(frame)
     figure = figures.curves(frame, loss, best={"run 1": 2})
-    assert drawn(figure, "training") == [(1, 3.0), (2, 2.0), (3, 1.0)]
-    assert drawn(figure, "held out (CLIP loss)") == [(3, 2.5)]
+    assert points_of_line(figure, "training") == [(1, 3.0), (2, 2.0), (3, 1.0)]
+    assert points_of_line(figure, "held out (CLIP loss)") == [(3, 2.5)]
     written = [trace.text[0] for trace in figure.data if trace.text is not None]
     assert written == ["2.5", "1"]
     assert [trace.textposition for trace in figure.data if trace.text is not None] == ["top right", "bottom right"]
@@ -87,7 +87,7 @@ def test_a_curve_has_its_points_and_says_its_last_figure_and_the_best() -> None:
     assert [trace.text[0] for trace in accuracy.data if trace.text is not None] == ["93.4 %"]
 
 
-def test_several_runs_have_a_colour_each_and_a_dash_per_curve() -> None:
+def test_runs_differ_by_colour_and_curves_by_dash() -> None:
     frame = figures.frame({"run 1": METRICS, "run 2 <b>": METRICS})
     figure = figures.curves(frame, figures.large(frame)[0], best={"run 1": 2, "run 2 <b>": 3})
     lines = [trace for trace in figure.data if trace.showlegend is not False]
@@ -102,11 +102,11 @@ def test_several_runs_have_a_colour_each_and_a_dash_per_curve() -> None:
     assert [note.text for note in figure.layout.annotations] == ["best of run 1", "best of run 2 &lt;b&gt;"]
 
 
-def test_zero_shot_accuracies_on_different_data_share_the_dash_of_their_metric() -> None:
-    own = points("val/own-zeroshot-val-top1", [0.2])
+def test_zero_shot_curves_of_different_data_share_a_dash() -> None:
+    custom = points("val/own-zeroshot-val-top1", [0.2])
     digits = [*points("val/digits-zeroshot-val-top1", [0.3]), *points("val/digits-zeroshot-val-top5", [0.4])]
     expected = {"run 1: zero-shot top-1": "solid", "run 6: zero-shot top-1": "solid", "run 6: zero-shot top-5": "dash"}
-    for metrics in ({"run 1": own, "run 6": digits}, {"run 6": digits, "run 1": own}):
+    for metrics in ({"run 1": custom, "run 6": digits}, {"run 6": digits, "run 1": custom}):
         frame = figures.frame(metrics)
         figure = figures.curves(frame, figures.large(frame)[0])
         lines = [trace for trace in figure.data if trace.showlegend is not False]
@@ -115,7 +115,7 @@ def test_zero_shot_accuracies_on_different_data_share_the_dash_of_their_metric()
         assert {trace.text[0] for trace in figure.data if trace.text is not None} == {"20.0 %", "30.0 %"}
 
 
-def test_small_charts_of_several_runs_say_what_their_dashes_mean() -> None:
+def test_small_charts_of_several_runs_explain_their_dashes() -> None:
     frame = figures.frame({"run 1": METRICS, "run 2": [*METRICS, *points("train/lr_image", [0.1])]})
     panels = figures.small(frame)
     assert figures.overview_key(frame, panels) == (
@@ -125,7 +125,7 @@ def test_small_charts_of_several_runs_say_what_their_dashes_mean() -> None:
     lines = [trace for trace in figures.overview(frame, panels).data if trace.mode != "markers+text"]
     dashes = {line.name.partition(": ")[2]: line.line.dash for line in lines}
     assert (dashes["whole step"], dashes["waiting for data"], dashes["image tower"]) == ("solid", "dash", "dash")
-    assert figures.overview_key(figures.frame({"run 1": METRICS, "run 2": []}), panels) == "", "the other has no points"
+    assert figures.overview_key(figures.frame({"run 1": METRICS, "run 2": []}), panels) == "", "only one run has points"
 
 
 def test_only_noisy_curves_are_smoothed() -> None:
@@ -138,32 +138,32 @@ def test_only_noisy_curves_are_smoothed() -> None:
         assert bool(faint) is (name in smoothed), name
 
 
-def test_smoothing_keeps_the_points_faintly_and_leaves_validation_alone() -> None:
+def test_smoothing_shows_faint_raw_points_and_skips_validation() -> None:
     frame = figures.frame({"run 1": METRICS})
     figure = figures.curves(frame, figures.large(frame)[0], smooth=3)
     faint = [trace for trace in figure.data if trace.opacity == 0.3]
     assert [list(trace.y) for trace in faint] == [[3.0, 2.0, 1.0]]
-    # weights of half as much for each point before, by hand: (3/4 + 2/2 + 1) / (1/4 + 1/2 + 1)
-    assert drawn(figure, "training")[-1] == (3, pytest.approx(2.75 / 1.75))
-    assert drawn(figure, "held out (CLIP loss)") == [(3, 2.5)]
+    # each earlier point has half the weight of the next, by hand: (3/4 + 2/2 + 1) / (1/4 + 1/2 + 1)
+    assert points_of_line(figure, "training")[-1] == (3, pytest.approx(2.75 / 1.75))
+    assert points_of_line(figure, "held out (CLIP loss)") == [(3, 2.5)]
 
 
 def test_long_curves_are_thinned_and_keep_their_end() -> None:
     frame = figures.frame({"run 1": points("train/loss", [float(n) for n in range(25_001)])})
-    line = drawn(figures.curves(frame, figures.large(frame)[0]), "training")
+    line = points_of_line(figures.curves(frame, figures.large(frame)[0]), "training")
     assert 900 <= len(line) <= figures.MOST_POINTS
     assert line[-1] == (25_001, 25_000.0)
 
 
 @pytest.mark.parametrize(("steps", "between"), [(1, 1), (3, 1), (11, 1), (12, None), (300, None)])
-def test_no_tick_is_between_two_steps(steps: int, between: int | None) -> None:
+def test_short_curves_have_ticks_only_at_steps(steps: int, between: int | None) -> None:
     frame = figures.frame({"run 1": points("train/loss", [1.0] * steps) + points("train/lr", [0.1] * steps)})
     assert figures.curves(frame, figures.large(frame)[0]).layout.xaxis.dtick == between
     overview = figures.overview(frame, [*figures.large(frame), *figures.small(frame)])
     assert [overview.layout.xaxis.dtick, overview.layout.xaxis2.dtick] == [between, between]
 
 
-def test_the_overview_has_a_panel_for_each_and_takes_figures_that_are_none() -> None:
+def test_overview_has_a_panel_per_metric_and_accepts_nan() -> None:
     broken = [*METRICS, *points("train/grad_norm", [1.0, float("nan")]), *points("train/logit_scale", [-1.0])]
     frame = figures.frame({"run 1": broken})
     panels = figures.small(frame)
@@ -181,7 +181,7 @@ def write(folder: Path, content: str) -> Path:
     return path
 
 
-def test_a_confusion_matrix_is_read_drawn_and_its_mistakes_are_ranked(tmp_path: Path) -> None:
+def test_confusion_matrix_is_read_drawn_and_ranked_by_mistakes(tmp_path: Path) -> None:
     counts = evaluated.read_confusion(write(tmp_path, CONFUSION))
     assert counts.to_numpy().tolist() == [[3, 1], [2, 0]]
     assert list(counts.columns) == list(counts.index) == ["cat", "a, b"]
@@ -196,7 +196,7 @@ def test_a_confusion_matrix_is_read_drawn_and_its_mistakes_are_ranked(tmp_path: 
     ]
 
 
-def test_of_many_classes_those_with_most_mistakes_are_drawn() -> None:
+def test_confusion_matrix_draws_classes_with_most_mistakes() -> None:
     values = np.diag(np.full(100, 5))
     values[70, 71] = 3
     names = [f"class {n}" for n in range(100)]
@@ -207,36 +207,36 @@ def test_of_many_classes_those_with_most_mistakes_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "a\n", "true,a,b\na,1,2\n", "true,a\nb,1\n", "true,a,b\na,1\nb,1,2\n"])
-def test_another_file_is_no_confusion_matrix(content: str, tmp_path: Path) -> None:
+def test_files_that_are_no_confusion_matrix_are_refused(content: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no confusion matrix"):
         evaluated.read_confusion(write(tmp_path, content))
 
 
-def test_predictions_are_read_as_they_stand(tmp_path: Path) -> None:
+def test_predictions_keep_class_names_as_text(tmp_path: Path) -> None:
     head = "source,index,true,predicted,confidence\n"
     frame = evaluated.read_predictions(write(tmp_path, head + "x.png,0,NA,NA,0.5\n1.png,1,2,3,0.25\n"))
     assert frame["right"].tolist() == [True, False]
-    assert frame["true"].tolist() == ["NA", "2"], "names of classes stay texts"
+    assert frame["true"].tolist() == ["NA", "2"], "class names stay text"
     with pytest.raises(ValueError, match="lacks the columns confidence"):
         evaluated.read_predictions(write(tmp_path, "source,index,true,predicted\n"))
 
 
-def test_principal_components_are_those_of_the_covariance() -> None:
-    drawn_points = np.random.default_rng(0).normal(size=(200, 5)) @ np.diag([5.0, 3.0, 1.0, 0.5, 0.1])
-    coordinates, shares = evaluated.pca(drawn_points)
-    values, vectors = np.linalg.eigh(np.cov(drawn_points.T))
+def test_principal_components_are_eigenvectors_of_the_covariance() -> None:
+    samples = np.random.default_rng(0).normal(size=(200, 5)) @ np.diag([5.0, 3.0, 1.0, 0.5, 0.1])
+    coordinates, shares = evaluated.pca(samples)
+    values, vectors = np.linalg.eigh(np.cov(samples.T))
     assert shares == pytest.approx(values[::-1][:2] / values.sum())
     for component in range(2):
         direction = vectors[:, -1 - component]
-        expected = (drawn_points - drawn_points.mean(axis=0)) @ direction
+        expected = (samples - samples.mean(axis=0)) @ direction
         sign = np.sign(direction[np.abs(direction).argmax()])
         assert coordinates[:, component] == pytest.approx(sign * expected)
-    assert evaluated.pca(np.ones((3, 4)))[1].tolist() == [0, 0], "all in one place"
+    assert evaluated.pca(np.ones((3, 4)))[1].tolist() == [0, 0], "all points are equal"
 
 
-def write_embeddings(path: Path, **more: object) -> Path:
+def write_embeddings(path: Path, **changes: object) -> Path:
     rng = np.random.default_rng(0)
-    held: dict[str, object] = {
+    arrays: dict[str, object] = {
         "images": rng.normal(size=(4, 3)).astype(np.float32),
         "texts": rng.normal(size=(5, 3)).astype(np.float32) + 10,
         "owner": np.array([0, 1, 2, 3, 3]),
@@ -245,11 +245,11 @@ def write_embeddings(path: Path, **more: object) -> Path:
         "captions": np.array(["x", "y", "y", "z", "w"]),
         "classes": np.array(["cat", "dog"]),
     }
-    np.savez_compressed(path, **(held | more))
+    np.savez_compressed(path, **(arrays | changes))
     return path
 
 
-def test_embeddings_are_read_with_each_caption_once(tmp_path: Path) -> None:
+def test_embeddings_are_read_with_unique_captions(tmp_path: Path) -> None:
     found = read_embeddings(write_embeddings(tmp_path / "e.npz"))
     assert found.labels == ("cat", "dog", "dog", "")
     assert found.captions == ("x", "y", "z", "w")
@@ -257,16 +257,16 @@ def test_embeddings_are_read_with_each_caption_once(tmp_path: Path) -> None:
     assert len(found.texts) == 4
 
 
-def test_a_map_shows_images_beside_captions_or_the_gap_between_them(tmp_path: Path) -> None:
+def test_map_aligns_images_and_captions_or_shows_their_gap(tmp_path: Path) -> None:
     found = read_embeddings(write_embeddings(tmp_path / "e.npz"))
     places, shares = evaluated.place(found)
     assert list(places["what"]) == ["image"] * 4 + ["caption"] * 4
     assert list(places["name"][:5]) == ["a.png", "b.png", "c.png", "d.png", "x"]
     means = places.groupby("what")[["x", "y"]].mean()
     assert means.to_numpy() == pytest.approx(0, abs=1e-6)
-    apart, gap = evaluated.place(found, aligned=False)
+    not_aligned, gap = evaluated.place(found, aligned=False)
     assert gap[0] > 0.9 > shares[0], "the gap is nearly all of the variance"
-    ends = apart.groupby("what")["x"].agg(["min", "max"])
+    ends = not_aligned.groupby("what")["x"].agg(["min", "max"])
     assert (
         ends.loc["image", "max"] < ends.loc["caption", "min"] or ends.loc["image", "min"] > ends.loc["caption", "max"]
     )
@@ -275,7 +275,7 @@ def test_a_map_shows_images_beside_captions_or_the_gap_between_them(tmp_path: Pa
     assert [note.text for note in figure.layout.annotations if note.visible] == ["cat", "dog"]
 
 
-def test_a_map_of_very_many_is_of_some_of_them(tmp_path: Path) -> None:
+def test_map_draws_a_limited_number_of_images(tmp_path: Path) -> None:
     many = 3 * evaluated.MOST_DRAWN
     path = write_embeddings(
         tmp_path / "e.npz",
@@ -288,7 +288,7 @@ def test_a_map_of_very_many_is_of_some_of_them(tmp_path: Path) -> None:
     assert [trace.name for trace in evaluated.embeddings(places, shares).data] == ["images", "captions"]
 
 
-def test_another_file_holds_no_embeddings(tmp_path: Path) -> None:
+def test_files_without_embeddings_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "e.npz", images=np.zeros((2, 3)))
     with pytest.raises(ValueError, match="holds no embeddings"):
         read_embeddings(tmp_path / "e.npz")
