@@ -1,4 +1,4 @@
-"""Many runs as files."""
+"""Export of many runs: the list of runs, and their rows, as CSV, JSON and Parquet files."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from tests.support.page import ENVIRONMENT, benchmark_row, finish, profile_row, 
 
 
 @pytest.mark.slow
-def test_the_list_of_runs_is_a_line_each(store: Store) -> None:
+def test_list_of_runs_has_a_line_per_run(store: Store) -> None:
     first, second = queue(store, "resnet18"), queue(store, "resnet50", device="cpu")
     finish(store, first, [profile_row("resnet18")])
     store.change_tags([first], add=["b", "a"])
@@ -26,7 +26,9 @@ def test_the_list_of_runs_is_a_line_each(store: Store) -> None:
     done, waiting = csv.DictReader(io.StringIO(text))
     assert (done["run"], done["what"], done["state"]) == (str(first), "resnet18 (torch, meta)", "finished")
     assert (done["tags"], done["devices"], done["done"], done["total"]) == ("a; b", "meta", "1", "1")
-    assert done["notes"] == '\'=cmd|" /C calc"!A0\nsecond line, "quoted"', "no spreadsheet takes it for a formula"
+    assert done["notes"] == '\'=cmd|" /C calc"!A0\nsecond line, "quoted"', (
+        "the quote keeps spreadsheets from reading a formula"
+    )
     assert float(done["duration_s"]) == pytest.approx(store.run(first).seconds(), abs=1e-5)
     assert pd.Timestamp(done["created"]).timestamp() == pytest.approx(store.run(first).created_at.timestamp(), abs=1)
     assert (waiting["run"], waiting["state"], waiting["started"], waiting["duration_s"]) == (
@@ -39,18 +41,24 @@ def test_the_list_of_runs_is_a_line_each(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_the_lines_have_the_results_that_the_list_shows(store: Store) -> None:
-    trained, timed, two = store.enqueue(TrainSpec()), queue_benchmark(store, "a"), queue_benchmark(store, "a", "b")
+def test_list_of_runs_has_their_main_results(store: Store) -> None:
+    trained, one_model, two_models = (
+        store.enqueue(TrainSpec()),
+        queue_benchmark(store, "a"),
+        queue_benchmark(store, "a", "b"),
+    )
     finish(store, trained, [train_row(1), train_row(2)])
-    finish(store, timed, [benchmark_row("a", latency_ms=3.0)])
-    finish(store, two, [benchmark_row("a", latency_ms=3.0), benchmark_row("b", latency_ms=1.0)])
+    finish(store, one_model, [benchmark_row("a", latency_ms=3.0)])
+    finish(store, two_models, [benchmark_row("a", latency_ms=3.0), benchmark_row("b", latency_ms=1.0)])
     lines = {line["run"]: line for line in csv.DictReader(io.StringIO(tables.to_csv(bulk.runs(store, Filter()))))}
     assert [lines[str(trained)][name] for name in ("train_loss", "clip_val_loss", "latency_ms")] == ["1.5", "1.75", ""]
-    assert [lines[str(run_id)]["latency_ms"] for run_id in (timed, two)] == ["3.0", ""], "two models have no latency"
+    assert [lines[str(run_id)]["latency_ms"] for run_id in (one_model, two_models)] == ["3.0", ""], (
+        "no single latency for two models"
+    )
 
 
 @pytest.mark.slow
-def test_the_duration_includes_earlier_attempts_of_runs_that_continue(store: Store) -> None:
+def test_duration_includes_earlier_attempts_of_resumable_runs(store: Store) -> None:
     run_ids = [queue_benchmark(store, "a"), store.enqueue(TrainSpec()), queue(store, "resnet18")]
     for run_id in run_ids:
         attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
@@ -66,13 +74,13 @@ def test_the_duration_includes_earlier_attempts_of_runs_that_continue(store: Sto
 
 
 @pytest.mark.slow
-def test_rows_of_several_runs_are_one_table_with_the_run_in_front(store: Store) -> None:
+def test_rows_of_several_runs_are_one_table_starting_with_the_run(store: Store) -> None:
     ids = [queue(store, "resnet18"), queue(store, "resnet50")]
     finish(store, ids[0], [profile_row("resnet18"), profile_row("broken", status="error", error="a,\nb", gmacs=None)])
     finish(store, ids[1], [profile_row("resnet50")])
     text = bulk.written(bulk.rows(store, ids), "csv").decode()
-    made = [(line["host"], line["versions"], line["date"][:10]) for line in csv.DictReader(io.StringIO(text))]
-    assert made == [("here", '{"torch": "2.15.0"}', "2026-11-20")] * 3, "each row says what it was made in"
+    environments = [(line["host"], line["versions"], line["date"][:10]) for line in csv.DictReader(io.StringIO(text))]
+    assert environments == [("here", '{"torch": "2.15.0"}', "2026-11-20")] * 3, "each row has its environment"
     lines = list(csv.DictReader(io.StringIO(text, newline="")))
     assert [(line["run"], line["model"]) for line in lines] == [("1", "resnet18"), ("1", "broken"), ("2", "resnet50")]
     assert lines[1]["error"] == "a,\nb"
@@ -81,24 +89,24 @@ def test_rows_of_several_runs_are_one_table_with_the_run_in_front(store: Store) 
     assert (lines[2]["text_gmacs"], lines[2]["error"]) == ("", "")
 
 
-READ = {"csv": pd.read_csv, "json": pd.read_json, "parquet": pd.read_parquet}
+READERS = {"csv": pd.read_csv, "json": pd.read_json, "parquet": pd.read_parquet}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format", READ)
-def test_rows_of_several_kinds_are_a_table_each(store: Store, format: str) -> None:
+@pytest.mark.parametrize("format", READERS)
+def test_rows_of_several_kinds_are_one_table_per_kind(store: Store, format: str) -> None:
     ids = [queue(store, "resnet18"), queue_benchmark(store, "resnet18"), queue(store, "resnet50")]
     for run_id, row in zip(ids, (profile_row("a"), benchmark_row("b"), profile_row("c")), strict=True):
         finish(store, run_id, [row])
     with zipfile.ZipFile(io.BytesIO(bulk.written(bulk.rows(store, ids), format))) as archive:
-        found = {name: READ[format](io.BytesIO(archive.read(name))) for name in archive.namelist()}
+        found = {name: READERS[format](io.BytesIO(archive.read(name))) for name in archive.namelist()}
     assert {name: list(frame["model"]) for name, frame in found.items()} == {
         f"profile.{format}": ["a", "c"],
         f"benchmark.{format}": ["b"],
     }
 
 
-def test_runs_without_rows_are_an_empty_table(store: Store) -> None:
+def test_runs_without_rows_give_an_empty_table(store: Store) -> None:
     (table,) = bulk.rows(store, [queue(store, "resnet18"), queue(store, "resnet50")]).values()
     assert table.empty
     assert table.columns[0] == "run"

@@ -1,4 +1,4 @@
-"""The catalogue as a table: reading, searching, versions."""
+"""The catalogue as a table: reading, search, filters and versions."""
 
 import json
 from importlib import metadata
@@ -39,14 +39,14 @@ def frame(folder: Path) -> pd.DataFrame:
     return catalog.read(folder)
 
 
-def test_reading_keeps_texts_as_texts_and_figures_as_figures(frame: pd.DataFrame) -> None:
+def test_read_keeps_text_and_numbers_apart(frame: pd.DataFrame) -> None:
     assert list(frame["image_size"]) == ["224", "336", "224", "224x320", "1024"]
     assert frame["gmacs"].dtype == float
     assert frame.loc[2, "name"] == "timm:resnet50"
     assert frame.loc[0, "error"] == ""
 
 
-def test_remarks_name_what_is_missing(frame: pd.DataFrame) -> None:
+def test_remarks_name_missing_work_and_errors(frame: pd.DataFrame) -> None:
     assert list(frame["remark"]) == [
         *("", "", ""),
         "incomplete: work of unknown size is missing: sort (2 calls)",
@@ -54,18 +54,21 @@ def test_remarks_name_what_is_missing(frame: pd.DataFrame) -> None:
     ]
 
 
-def test_selected_rows_are_counted_at_their_sizes(frame: pd.DataFrame) -> None:
-    others = frame.assign(image_size=["288", "288", "288", "288", "1024"])
-    everything = pd.concat([frame, others.iloc[:4], frame.iloc[2:3].assign(image_size="160")], ignore_index=True)
-    one, both = everything["model"] == "resnet50", everything["model"].isin(["resnet50", "ViT-B-32"])
-    assert catalog.sizes_to_count(everything, everything[one]) == ("160", "224", "288")
-    assert catalog.sizes_to_count(everything, everything[one & (everything["image_size"] != "224")]) == ("160", "288")
-    assert catalog.sizes_to_count(everything, everything[both & (everything["image_size"] == "288")]) == ("288",)
-    assert catalog.sizes_to_count(everything, everything[both]) == (), "ViT-B-32 was not selected at 160 px"
-    assert catalog.sizes_to_count(everything, frame) == (), "the models' own sizes are the default"
+def test_sizes_to_count_are_common_to_the_selected_models(frame: pd.DataFrame) -> None:
+    other_sizes = frame.assign(image_size=["288", "288", "288", "288", "1024"])
+    catalogue = pd.concat([frame, other_sizes.iloc[:4], frame.iloc[2:3].assign(image_size="160")], ignore_index=True)
+    is_resnet50, is_either = catalogue["model"] == "resnet50", catalogue["model"].isin(["resnet50", "ViT-B-32"])
+    assert catalog.sizes_to_count(catalogue, catalogue[is_resnet50]) == ("160", "224", "288")
+    assert catalog.sizes_to_count(catalogue, catalogue[is_resnet50 & (catalogue["image_size"] != "224")]) == (
+        "160",
+        "288",
+    )
+    assert catalog.sizes_to_count(catalogue, catalogue[is_either & (catalogue["image_size"] == "288")]) == ("288",)
+    assert catalog.sizes_to_count(catalogue, catalogue[is_either]) == (), "ViT-B-32 was not selected at 160 px"
+    assert catalog.sizes_to_count(catalogue, frame) == (), "the models' own sizes are the default"
 
 
-def test_a_folder_without_a_catalogue_is_an_empty_table(tmp_path: Path) -> None:
+def test_folder_without_catalogue_gives_an_empty_table(tmp_path: Path) -> None:
     empty = catalog.read(tmp_path)
     assert empty.empty
     assert {"name", "library", "model", "gmacs", "remark"} <= set(empty.columns)
@@ -93,11 +96,11 @@ def test_a_folder_without_a_catalogue_is_an_empty_table(tmp_path: Path) -> None:
         ("[", 0),
     ],
 )
-def test_search(frame: pd.DataFrame, search: str, models: int) -> None:
+def test_search_finds_the_expected_number_of_models(frame: pd.DataFrame, search: str, models: int) -> None:
     assert len(catalog.select(frame, search=search)) == models
 
 
-def test_a_search_finds_pretrained_tags_and_names_what_is_close(frame: pd.DataFrame) -> None:
+def test_search_finds_pretrained_tags_and_suggests_close_names(frame: pd.DataFrame) -> None:
     tagged = frame.assign(tags=["openai laion2b_s34b_b79k", "openai", "a1_in1k", "", ""])
     assert list(catalog.select(tagged, search="laion2b")["model"]) == ["ViT-B-32"]
     assert list(catalog.select(tagged, search="resnet50.a1_in1k, vit openai")["model"]) == [
@@ -108,7 +111,7 @@ def test_a_search_finds_pretrained_tags_and_names_what_is_close(frame: pd.DataFr
     assert catalog.closest(frame, "ViT-L-14@336px")[0] == "ViT-L-14-336"
 
 
-def test_filters_combine_and_bounds_leave_out_rows_without_the_figure(frame: pd.DataFrame) -> None:
+def test_filters_combine_and_bounds_omit_rows_without_a_value(frame: pd.DataFrame) -> None:
     assert list(catalog.select(frame, max_gmacs=10)["model"]) == ["ViT-B-32", "resnet50", "resnet50d_wide"]
     assert list(catalog.select(frame, max_gmacs=10, library="timm", max_mparams=25.9)["model"]) == ["resnet50"]
     assert list(catalog.select(frame, min_mparams=400)["model"]) == ["ViT-L-14-336"]
@@ -117,20 +120,20 @@ def test_filters_combine_and_bounds_leave_out_rows_without_the_figure(frame: pd.
     assert list(catalog.select(frame, max_gmacs=None)["model"])[-1] == "broken"
 
 
-def test_a_search_is_bounded(frame: pd.DataFrame) -> None:
+def test_long_search_texts_are_refused(frame: pd.DataFrame) -> None:
     for search, answer in (("vit " * 300, "at most 1,000 characters"), (",".join(["{a,b}" * 9] * 6), "3,000 patterns")):
         with pytest.raises(Refused, match=answer):
             catalog.select(frame, search=search)
 
 
-def test_sizes_and_families_are_in_a_useful_order(frame: pd.DataFrame) -> None:
+def test_image_sizes_and_families_are_in_a_useful_order(frame: pd.DataFrame) -> None:
     assert catalog.image_sizes(frame) == ["224", "224x320", "336", "1024"]
     assert catalog.families(frame) == ["clip_vit", "resnet", "none"]
 
 
 def test_versions_that_differ_from_the_installed_ones_are_named(folder: Path) -> None:
-    here = metadata.version("pydantic")
-    counted = {"pydantic": f"{here}+cpu", "pandas": "0.1", "no-such-package": "1.0", "counted_on": "2026-11-20"}
+    installed = metadata.version("pydantic")
+    counted = {"pydantic": f"{installed}+cpu", "pandas": "0.1", "no-such-package": "1.0", "counted_on": "2026-11-20"}
     (folder / "versions.json").write_text(json.dumps(counted))
     read = shipped.versions(folder)
     assert shipped.mismatches(read) == {
@@ -139,12 +142,12 @@ def test_versions_that_differ_from_the_installed_ones_are_named(folder: Path) ->
     }
 
 
-def test_description_says_with_what_and_when() -> None:
+def test_description_has_versions_and_date() -> None:
     counted = {"torch": "2.15.0", "timm": "1.0.31", "fvcore": "0.1", "counted_on": "2026-11-20T10:00:00+00:00"}
     assert catalog.describe(counted) == "torch 2.15.0, timm 1.0.31 on 2026-11-20"
 
 
-def test_the_shipped_catalogue_can_be_read_and_searched() -> None:
+def test_shipped_catalogue_can_be_read_and_searched() -> None:
     shipped = catalog.read(Settings().catalog_dir)
     assert not shipped.duplicated(["library", "model", "image_size"]).any()
     vit = shipped[shipped["name"] == "open_clip:ViT-B-32"].iloc[0]
@@ -153,7 +156,7 @@ def test_the_shipped_catalogue_can_be_read_and_searched() -> None:
 
 
 @pytest.mark.slow
-def test_a_latency_stands_beside_the_costs_of_the_same_text_length(tmp_path: Path, store: Store) -> None:
+def test_latency_is_joined_only_to_costs_at_the_same_text_length(tmp_path: Path, store: Store) -> None:
     clip: dict[str, object] = {"library": "open_clip", "image_size": "224"}
     found = []
     for model, length, latency in (("ViT-B-32", 77, 50.0), ("ViT-B-32", 16, 35.0), ("ViT-L-14", 16, 90.0)):
@@ -164,8 +167,8 @@ def test_a_latency_stands_beside_the_costs_of_the_same_text_length(tmp_path: Pat
     latest = stored.latest(reversed(found))
     (setting,) = stored.settings(latest)
     models = catalog.read(write_catalogue(tmp_path / "catalog"))
-    none = match.match(match.read().iloc[:0], models, {})
-    table = choose.table(models, none, [], stored.within(latest, setting), "torch 1", setting.label)
+    no_accuracies = match.match(match.read().iloc[:0], models, {})
+    table = choose.table(models, no_accuracies, [], stored.within(latest, setting), "torch 1", setting.label)
     table = table.set_index("name")
     assert table.loc["open_clip:ViT-B-32", "latency_ms"] == 50.0
     assert pd.isna(table.loc["open_clip:ViT-L-14", "latency_ms"])

@@ -1,4 +1,4 @@
-"""Exports: complete, and harmless in a spreadsheet."""
+"""Export of tables to CSV, JSON and Parquet: complete values, and no formulas for spreadsheets."""
 
 import csv
 import io
@@ -23,16 +23,16 @@ from engine.report.quantities import QUANTITIES
 )
 def test_formulas_become_text(cell: str) -> None:
     written = tables.to_csv(pd.DataFrame({"model": [cell]}))
-    kept = cell.replace("\r\n", "\n").replace("\r", "\n")
-    assert list(csv.reader(io.StringIO(written, newline="")))[1:] == [[f"'{kept}"]]
+    normalised = cell.replace("\r\n", "\n").replace("\r", "\n")
+    assert list(csv.reader(io.StringIO(written, newline="")))[1:] == [[f"'{normalised}"]]
 
 
-def test_no_cell_can_begin_a_row_of_its_own() -> None:
+def test_line_breaks_in_cells_start_no_row() -> None:
     written = tables.to_csv(pd.DataFrame({"model": ["a\r=1", "b\n=1", "c\r\n=1"]}))
     assert [row[0][0] for row in csv.reader(io.StringIO(written, newline=""))] == ["m", "a", "b", "c"]
 
 
-def test_headers_are_guarded_too() -> None:
+def test_formulas_in_headers_become_text() -> None:
     assert tables.to_csv(pd.DataFrame({"=evil": [1]})).splitlines()[0] == "'=evil"
     assert tables.to_csv(pd.DataFrame({" ＝evil": [1]})).splitlines()[0] == "' ＝evil"
     assert tables.guarded([["\n=evil"], ["－2+3"]]) == "\"'\n=evil\"\n'－2+3\n"
@@ -43,44 +43,44 @@ def test_numbers_stay_numbers() -> None:
     assert tables.to_csv(frame) == "delta,text,count\n-1.5,-1.5,-3\n,a-b,\n"
 
 
-def test_json_has_null_for_what_is_missing() -> None:
+def test_json_has_null_for_missing_values() -> None:
     written = tables.to_json(pd.DataFrame({"model": ["é=1", "b"], "gmacs": [1.5, None]}))
     assert json.loads(written) == [{"model": "é=1", "gmacs": 1.5}, {"model": "b", "gmacs": None}]
 
 
-def test_json_has_figures_to_the_last_digit_and_times_as_csv_has_them() -> None:
-    figures = [3.217841e-11, 1 / 3, -2.5e300]
+def test_json_has_exact_numbers_and_iso_8601_times() -> None:
+    numbers = [3.217841e-11, 1 / 3, -2.5e300]
     times = pd.to_datetime(["2026-11-20T10:00:00.5Z", None, "2026-11-20T10:00:01Z"], utc=True, format="ISO8601")
-    frame = pd.DataFrame({"deviation": figures, "date": times, "count": pd.array([1, None, 3], "Int64")})
+    frame = pd.DataFrame({"deviation": numbers, "date": times, "count": pd.array([1, None, 3], "Int64")})
     written = json.loads(tables.to_json(frame))
-    assert [line["deviation"] for line in written] == figures
+    assert [line["deviation"] for line in written] == numbers
     assert [line["date"] for line in written] == ["2026-11-20T10:00:00+00:00", None, "2026-11-20T10:00:01+00:00"]
     assert [line["count"] for line in written] == [1, None, 3]
 
 
-def test_a_file_is_guarded_cell_by_cell_and_no_name_becomes_a_number() -> None:
+def test_guarded_file_changes_only_formulas() -> None:
     lines = [["true", "00007", "a", "a"], ["000123", "1e3", "=cmd", 'with, "quotes"\r\nand lines']]
     guarded = list(csv.reader(io.StringIO(tables.guarded(lines))))
     assert guarded == [lines[0], ["000123", "1e3", "'=cmd", 'with, "quotes"\nand lines']]
 
 
-def test_headers_have_units() -> None:
-    """Whoever opens a file has its header alone: a quantity with a unit says it there."""
-    marks = {
+def test_headers_of_csv_files_include_units() -> None:
+    """In a file, only the header can tell the unit of a quantity."""
+    suffixes = {
         **{"M": ("mparams", "mbuffers", "macts"), "G": ("gmacs", "gflops"), "MB": ("_mb",), "ms": ("_ms",)},
         **{"%": ("_percent",), "FLOP/B": ("_flops_per_byte",), "samples/s": ("per_s",), "1/s": ("per_s",)},
         **{"s": ("seconds",), "J/sample": ("joules_per_sample",)},
     }
-    pure = {"", "×"}
-    ours = {"here", "theirs"}  # of a comparison on a page, which names its unit there
+    without_unit = {"", "×"}
+    only_on_pages = {"here", "theirs"}  # columns of a comparison on a page, which shows the unit
     frame = pd.DataFrame({name: [1.0] for name in QUANTITIES})
     header = tables.to_csv(frame).splitlines()[0].split(",")
     for (name, quantity), written in zip(QUANTITIES.items(), header, strict=True):
-        if quantity.unit not in pure and name not in ours:
-            assert any(mark in written for mark in marks[quantity.unit]), written
+        if quantity.unit not in without_unit and name not in only_on_pages:
+            assert any(suffix in written for suffix in suffixes[quantity.unit]), written
 
 
-def test_times_are_iso_8601_and_lists_are_words() -> None:
+def test_csv_has_iso_8601_times_and_lists_joined_by_semicolons() -> None:
     frame = pd.DataFrame(
         {
             "created": pd.to_datetime(["2026-11-21T20:45:17.25Z", None]),
@@ -90,7 +90,7 @@ def test_times_are_iso_8601_and_lists_are_words() -> None:
     assert tables.to_csv(frame) == "created,tags\n2026-11-21T20:45:17+00:00,a; b\n,\n"
 
 
-def test_parquet_holds_the_same_table(tmp_path: Path) -> None:
+def test_parquet_has_the_values_of_the_table(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {
             "model": ["é=1", None],

@@ -1,4 +1,4 @@
-"""Charts: what they draw, in which unit, and that names are text."""
+"""Charts of results: points, bars, labels, units, and escaping of names."""
 
 import sys
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def table(**columns: list[object]) -> pd.DataFrame:
     return pd.DataFrame(known | {"image_size": ["224"] * count, "batch_size": 1} | columns)
 
 
-def test_a_family_keeps_its_colour_and_no_two_families_look_alike() -> None:
+def test_each_family_has_a_fixed_and_unique_style() -> None:
     families = [f"family {number}" for number in range(40)]
     styles = family_styles(families)
     assert len(set(styles.values())) == 40
@@ -34,14 +34,14 @@ def test_a_family_keeps_its_colour_and_no_two_families_look_alike() -> None:
     assert drawn == {"family 7": styles["family 7"][0], "family 0": styles["family 0"][0]}
 
 
-def test_a_name_is_no_format_of_a_hover() -> None:
+def test_names_cannot_be_format_strings_of_hover_texts() -> None:
     assert text("<b>%{x:>1000000000} %{0}") == "&lt;b&gt;%&#123;x:&gt;1000000000} %&#123;0}"
 
 
-def test_scatter_draws_every_row_that_has_the_figures_with_units_and_source() -> None:
+def test_scatter_draws_rows_with_both_values_and_shows_the_source() -> None:
     frame = table(gmacs=[1.0, 10.0, None, 0.0], mparams=[5.0, 50.0, 7.0, 3.0])
     figure = scatter.scatter(frame, "gmacs", "mparams", styles={}, source="counted with torch 2.15")
-    assert sum(len(trace.x) for trace in figure.data) == 2  # no figure, or no place on a log axis
+    assert sum(len(trace.x) for trace in figure.data) == 2  # the others lack a value, or have none on a log axis
     assert figure.layout.xaxis.title.text == "MACs (G)"
     assert figure.layout.yaxis.title.text == "Parameters (M)"
     assert figure.layout.xaxis.type == "log"
@@ -58,7 +58,7 @@ def test_points_carry_the_label_of_their_row() -> None:
     assert [int(label) for label in trace.customdata[:, 0]] == [2, 0]
 
 
-def test_few_families_have_a_colour_and_the_rest_is_one_grey_group() -> None:
+def test_scatter_groups_smaller_families_as_other() -> None:
     count = scatter.SHOWN_FAMILIES + 5
     frame = table(gmacs=[1.0] * count, mparams=[1.0] * count, family=[f"f{i}" for i in range(count)])
     traces = scatter.scatter(frame, "gmacs", "mparams", styles={}).data
@@ -67,7 +67,7 @@ def test_few_families_have_a_colour_and_the_rest_is_one_grey_group() -> None:
     assert len(traces[0].x) == 5
 
 
-def test_size_and_colour_follow_a_third_and_fourth_figure() -> None:
+def test_size_and_colour_of_points_show_further_values() -> None:
     frame = table(gmacs=[1.0, 2.0, 4.0], mparams=[1.0, 2.0, 4.0], macts=[1.0, 10.0, 100.0])
     (trace,) = scatter.scatter(frame, "gmacs", "mparams", styles={}, size="macts", colour="macts").data
     assert trace.selected.marker.size is None, "the size of a selected point keeps its meaning"
@@ -80,7 +80,7 @@ def test_size_and_colour_follow_a_third_and_fourth_figure() -> None:
     assert "Activations" in trace.hovertemplate
 
 
-def test_a_share_is_coloured_as_it_is() -> None:
+def test_percentages_are_coloured_on_a_linear_scale() -> None:
     frame = table(gmacs=[1.0, 2.0], mparams=[1.0, 2.0], imagenet_top1=[62.5, 88.0])
     (trace,) = scatter.scatter(frame, "gmacs", "mparams", styles={}, colour="imagenet_top1").data
     assert list(trace.marker.color) == [62.5, 88.0]
@@ -93,22 +93,22 @@ def test_rows_without_a_size_or_a_colour_are_drawn_small_and_grey() -> None:
     assert (grey.name, list(grey.x), grey.marker.color) == ("no Activations (M)", [2.0], GREY)
     assert list(grey.marker.size) == [scatter.SMALLEST]
     assert (list(coloured.x), list(coloured.marker.size)) == ([1.0, 4.0], [scatter.SMALLEST, scatter.LARGEST])
-    none = table(gmacs=[1.0], mparams=[1.0], macts=[None])
-    (trace,) = scatter.scatter(none, "gmacs", "mparams", styles={}, size="macts", colour="macts").data
+    only_missing = table(gmacs=[1.0], mparams=[1.0], macts=[None])
+    (trace,) = scatter.scatter(only_missing, "gmacs", "mparams", styles={}, size="macts", colour="macts").data
     assert (list(trace.x), list(trace.marker.size)) == ([1.0], [scatter.SMALLEST])
 
 
-def test_what_stands_out_is_named_on_the_chart() -> None:
+def test_outliers_are_labelled() -> None:
     line = 10.0 ** np.linspace(0, 3, 20)
     frame = table(gmacs=[*line, 30.0], mparams=[*line, 3000.0], model=[*(f"m{i}" for i in range(20)), "odd"])
     figure = scatter.scatter(frame, "gmacs", "mparams", styles={})
     labels = {annotation.text for annotation in figure.layout.annotations}
     assert {"odd", "m0", "m19"} <= labels
     assert len(labels) <= 6
-    assert all(annotation.x <= 3 for annotation in figure.layout.annotations)  # exponents, on a log axis
+    assert all(annotation.x <= 3 for annotation in figure.layout.annotations)  # a log axis has exponents
 
 
-def test_names_that_would_overlap_on_a_phone_are_left_out() -> None:
+def test_labels_that_would_overlap_on_a_phone_are_left_out() -> None:
     frame = table(gmacs=[1.0, 2.0, 100.0], mparams=[1.0, 1.02, 100.0], model=["first_model", "second", "far_away"])
     named = [
         label.text
@@ -117,7 +117,7 @@ def test_names_that_would_overlap_on_a_phone_are_left_out() -> None:
     assert named == ["first_model", "far_away"]
 
 
-def test_a_share_ends_at_100_and_one_point_has_a_range_with_readable_ticks() -> None:
+def test_percent_axis_ends_at_100_and_one_point_has_useful_ticks() -> None:
     frame = table(gmacs=[2.0], imagenet_top1=[80.0])
     layout = scatter.scatter(frame, "gmacs", "imagenet_top1", styles={}).layout
     assert layout.yaxis.maxallowed == 2  # on a log axis, plotly takes the exponent
@@ -128,13 +128,13 @@ def test_a_share_ends_at_100_and_one_point_has_a_range_with_readable_ticks() -> 
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
-def test_few_rows_are_no_trouble(rows: int) -> None:
+def test_scatter_accepts_few_rows(rows: int) -> None:
     frame = table(gmacs=[2.0] * rows, mparams=[2.0] * rows) if rows else table(gmacs=[2.0], mparams=[2.0]).iloc[:0]
     figure = scatter.scatter(frame, "gmacs", "mparams", styles={}, size="gmacs", colour="mparams")
     assert sum(len(trace.x) for trace in figure.data) == rows
 
 
-def test_names_are_text_in_charts() -> None:
+def test_charts_escape_html_in_names() -> None:
     evil = ["<a href='javascript:alert(1)'>x</a>"]
     frame = table(gmacs=[1.0], mparams=[1.0], model=evil, name=evil, family=evil)
     drawn = scatter.scatter(frame, "gmacs", "mparams", styles={}).to_json()
@@ -143,7 +143,7 @@ def test_names_are_text_in_charts() -> None:
     assert "<a" not in profile.bars(frame, "gmacs").to_json().replace("\\u003c", "<")
 
 
-def test_bars_split_into_towers_and_say_the_figure() -> None:
+def test_bars_split_into_towers_and_show_the_value() -> None:
     frame = table(gmacs=[4.0, 1234.5], image_gmacs=[3.0, 1000.0], text_gmacs=[1.0, 234.5], other_gmacs=[0.0, 0.0])
     figure = profile.bars(frame, "gmacs", source="run 3")
     assert {trace.name: list(trace.x) for trace in figure.data} == {"image": [3.0, 1000.0], "text": [1.0, 234.5]}
@@ -152,7 +152,7 @@ def test_bars_split_into_towers_and_say_the_figure() -> None:
     assert "run 3" in figure.data[0].hovertemplate
 
 
-def test_bars_of_fvcore_split_into_its_towers_and_what_is_outside_of_them() -> None:
+def test_bars_of_fvcore_split_into_its_towers_and_other() -> None:
     other_counter = {"gmacs": [9.0, 9.0], "image_gmacs": [9.0, 9.0]}
     towers = {"fvcore_image_gmacs": [3.0, 1.0], "fvcore_text_gmacs": [1.0, float("nan")]}
     figure = profile.bars(table(fvcore_gmacs=[4.5, 1.0], **towers, **other_counter), "fvcore_gmacs")
@@ -164,7 +164,7 @@ def test_bars_of_fvcore_split_into_its_towers_and_what_is_outside_of_them() -> N
     assert [trace.name for trace in whole.data] == ["image"]
 
 
-def test_a_sweep_draws_models_of_one_name_in_two_libraries_apart() -> None:
+def test_sweep_separates_equal_names_by_library() -> None:
     rows = [
         profile_row("resnet50", image_size=str(size), gmacs=gmacs + size / 100, library=library)
         for library, gmacs in (("timm", 4.0), ("torchvision", 5.0))
@@ -196,7 +196,7 @@ def test_image_sizes_of_equal_area_share_a_tick_that_names_both() -> None:
     ]
 
 
-def test_tower_shares_add_up() -> None:
+def test_tower_shares_are_percentages_of_the_total() -> None:
     frame = pd.DataFrame(
         {"tower": ["image", "text", "total"], "mparams": [3.0, 1.0, 4.0], "gmacs": [9.0, 1.0, 10.0], "macts": [1, 1, 2]}
     )
@@ -204,7 +204,7 @@ def test_tower_shares_add_up() -> None:
     assert shares == {"image": [50.0, 90.0, 75.0], "text": [50.0, 10.0, 25.0]}
 
 
-def test_treemap_areas_are_what_children_leave_over() -> None:
+def test_treemap_area_is_the_value_minus_that_of_children() -> None:
     def module(path: str, gmacs: float) -> ModuleCount:
         return ModuleCount(path=path, type="Block", mparams=1, gmacs=gmacs, macts=1, calls=1)
 
@@ -215,13 +215,13 @@ def test_treemap_areas_are_what_children_leave_over() -> None:
         "model.a": 1,
         "model.a.x": 5,
         "model.b": 0,
-        "model.b.shared": 2,  # is also called from elsewhere, so it is worth more than its parent
+        "model.b.shared": 2,  # also called elsewhere, so its value is larger than its parent's
     }
     assert list(trace.parents) == ["", "model", "model.a", "model", "model.b"]
     assert list(trace.customdata[:, 1]) == ["10", "6", "5", "2", "3"]
 
 
-def test_treemap_areas_add_up_to_the_model_where_modules_are_shared() -> None:
+def test_treemap_areas_of_shared_modules_add_up_to_the_model() -> None:
     class Block(torch.nn.Module):
         def __init__(self, shared: torch.nn.Module) -> None:
             super().__init__()
@@ -254,7 +254,7 @@ def test_operator_bars_show_work_and_traffic() -> None:
     ("value", "shown"),
     [(1234.5, "1,230"), (0.012345, "0.0123"), (10, "10"), (None, "–"), (float("nan"), "–"), (1e6, "1,000,000")],
 )
-def test_three_significant_digits(value: float | None, shown: str) -> None:
+def test_digits_rounds_to_three_significant_digits(value: float | None, shown: str) -> None:
     assert digits(value) == shown
 
 
@@ -278,22 +278,22 @@ def names(count: int) -> list[str]:
     ],
     ids=["profile", "latency", "speed-ups", "recurrent", "compared"],
 )
-def test_a_bar_costs_the_same_however_many_there_are(draw: Callable[[int], go.Figure]) -> None:
-    """Counted in calls of Python functions: plotly's add_annotation costs more with each annotation that is there."""
+def test_time_to_draw_a_bar_does_not_grow_with_their_number(draw: Callable[[int], go.Figure]) -> None:
+    """Count calls of Python functions. plotly's `add_annotation` takes longer with each existing annotation."""
 
     def calls(count: int) -> int:
-        made = 0
+        number = 0
 
-        def note(_frame: object, event: str, _argument: object) -> None:
-            nonlocal made
-            made += event == "call"
+        def count_call(_frame: object, event: str, _argument: object) -> None:
+            nonlocal number
+            number += event == "call"
 
-        sys.setprofile(note)
+        sys.setprofile(count_call)
         try:
             assert len(draw(count).layout.annotations) >= count
         finally:
             sys.setprofile(None)
-        return made
+        return number
 
-    draw(1)  # imports what plotly imports when it is first used
+    draw(1)  # plotly imports some modules on first use
     assert calls(120) < 4 * calls(40)

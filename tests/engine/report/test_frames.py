@@ -1,4 +1,4 @@
-"""Tables of results against figures worked out by hand."""
+"""Tables of results, compared with values computed by hand."""
 
 import json
 
@@ -8,12 +8,12 @@ from engine.report import frames
 from engine.results import ModuleCount, OperatorCount, ProfileRow
 
 
-def row(model: str = "ViT-B-32", **figures: object) -> ProfileRow:
-    known: dict[str, object] = {"library": "open_clip", "model": model, "counter": "torch", "device": "meta"}
-    return ProfileRow.model_validate(known | {"batch_size": 1, "precision": "float32"} | figures)
+def row(model: str = "ViT-B-32", **fields: object) -> ProfileRow:
+    defaults: dict[str, object] = {"library": "open_clip", "model": model, "counter": "torch", "device": "meta"}
+    return ProfileRow.model_validate(defaults | {"batch_size": 1, "precision": "float32"} | fields)
 
 
-def test_profile_keeps_every_figure_and_sorts_by_cost_with_failures_last() -> None:
+def test_profile_has_all_fields_sorted_by_cost_with_failures_last() -> None:
     rows = [
         row("c", gmacs=8.0, mparams=3.0),
         row("failed", status="error", error="RuntimeError: no"),
@@ -29,14 +29,14 @@ def test_profile_keeps_every_figure_and_sorts_by_cost_with_failures_last() -> No
     assert frame["gmacs"].dtype == float
 
 
-def test_no_rows_are_an_empty_table_with_its_columns() -> None:
+def test_no_rows_give_an_empty_table_with_all_columns() -> None:
     assert list(frames.profile([]).columns[:4]) == ["library", "model", "status", "error"]
     assert set(frames.profile([]).columns) == set(ProfileRow.model_fields) - {"operators"}
     for counter in ("torch", "fvcore"):
         assert list(frames.reference([], counter).columns) == frames.REFERENCE[counter]
 
 
-def test_reference_has_exactly_the_columns_of_open_clips_profiler() -> None:
+def test_reference_has_the_columns_of_the_profiler_of_open_clip() -> None:
     assert ",".join(frames.REFERENCE["torch"]) == (
         "model,image_size,image_width,text_width,embed_dim,mparams,image_mparams,text_mparams,"
         "gflops,image_gflops,text_gflops"
@@ -47,14 +47,14 @@ def test_reference_has_exactly_the_columns_of_open_clips_profiler() -> None:
     )
 
 
-def test_reference_rounds_to_two_decimals_and_takes_the_height() -> None:
-    figures = {"image_size": "224x320", "image_width": 768, "text_width": 512, "embed_dim": 512}
-    whole = row(mparams=151.277313, gflops=14.7758, gmacs=7.3879, **figures)
-    frame = frames.reference([whole], "torch")
+def test_reference_rounds_to_two_decimals_and_uses_the_height() -> None:
+    fields = {"image_size": "224x320", "image_width": 768, "text_width": 512, "embed_dim": 512}
+    model_row = row(mparams=151.277313, gflops=14.7758, gmacs=7.3879, **fields)
+    frame = frames.reference([model_row], "torch")
     assert frame.to_csv(index=False).splitlines()[1] == "ViT-B-32,224,768,512,512,151.28,,,14.78,,"
 
 
-def test_reference_sorts_by_the_counters_own_figure() -> None:
+def test_reference_sorts_by_the_value_of_its_counter() -> None:
     rows = [
         row("x", gflops=1.0, gmacs=0.5, fvcore_gmacs=0.9, fvcore_macts=1.5, mparams=1.0),
         row("y", gflops=2.0, gmacs=1.0, fvcore_gmacs=0.4, fvcore_macts=2.5, mparams=1.0),
@@ -67,13 +67,13 @@ def test_reference_sorts_by_the_counters_own_figure() -> None:
     assert list(fvcore["macts"]) == [2.5, 2.5, 1.5]
 
 
-def test_a_failed_model_keeps_its_line_in_the_reference_columns() -> None:
+def test_reference_keeps_failed_models() -> None:
     frame = frames.reference([row("failed", status="error", error="no"), row("ok", gflops=1.0)], "torch")
     assert list(frame["model"]) == ["ok", "failed"]
     assert pd.isna(frame.loc[1, "gflops"])
 
 
-def test_towers_leave_out_what_a_model_lacks() -> None:
+def test_towers_omit_those_that_a_model_lacks() -> None:
     both = row(
         **{"mparams": 10.0, "image_mparams": 7.0, "text_mparams": 3.0, "other_mparams": 0.0},
         **{"gmacs": 4.0, "image_gmacs": 3.0, "text_gmacs": 1.0, "other_gmacs": 0.0},
@@ -84,7 +84,7 @@ def test_towers_leave_out_what_a_model_lacks() -> None:
     assert list(frames.towers(dict(single))["tower"]) == ["image", "total"]
 
 
-def test_operators_are_per_sample_with_shares_and_put_unknown_work_first() -> None:
+def test_operators_are_per_sample_and_start_with_unknown_work() -> None:
     def count(operator: str, flops: int, work: str = "counted") -> OperatorCount:
         sizes = {"activations": 6_000_000, "read_bytes": 5_000_000, "written_bytes": 1_000_000}
         return OperatorCount(operator=operator, calls=2, flops=flops, work=work, **sizes)
@@ -101,7 +101,7 @@ def test_operators_are_per_sample_with_shares_and_put_unknown_work_first() -> No
     assert frames.operators(row()).empty
 
 
-def test_modules_know_the_nearest_listed_module_around_them() -> None:
+def test_parent_of_a_module_is_the_nearest_listed_one() -> None:
     def module(path: str) -> ModuleCount:
         return ModuleCount(path=path, type="Linear", mparams=1, gmacs=1, macts=1, calls=1)
 

@@ -1,4 +1,4 @@
-"""The Pareto front against looking at every pair of rows."""
+"""The Pareto front, compared with a comparison of all pairs of rows."""
 
 from itertools import product
 
@@ -12,61 +12,61 @@ from engine.report.catalog import choose
 from engine.report.figures import scatter
 from engine.report.quantities import QUANTITIES, title
 
-FEW = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 1e9, None])
+FREQUENT_TIES = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 1e9, None])
 """Few values, so that ties are frequent."""
-ANY = st.one_of(FEW, st.floats(allow_nan=False, allow_infinity=False))
+VALUES = st.one_of(FREQUENT_TIES, st.floats(allow_nan=False, allow_infinity=False))
 AXES = ["gmacs", "mparams", "imagenet_top1", "samples_per_s"]
 
 
 def brute_force(rows: list[tuple[float | None, float | None]], x: str, y: str) -> list[bool]:
-    """By the definition."""
+    """Return which rows no other row beats, by comparing all pairs."""
 
-    def at_least(one: float, other: float, column: str) -> bool:
-        return one >= other if QUANTITIES[column].better == "larger" else one <= other
+    def at_least(value: float, other: float, column: str) -> bool:
+        return value >= other if QUANTITIES[column].better == "larger" else value <= other
 
     def beaten(row: tuple[float, float], other: tuple[float, float]) -> bool:
         return at_least(other[0], row[0], x) and at_least(other[1], row[1], y) and other != row
 
-    whole = [row for row in rows if None not in row]
-    return [None not in row and not any(beaten(row, other) for other in whole) for row in rows]
+    complete = [row for row in rows if None not in row]
+    return [None not in row and not any(beaten(row, other) for other in complete) for row in rows]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("x", "y"), list(product(AXES[:3:2], AXES[1::2])))
-@given(rows=st.lists(st.tuples(ANY, ANY), max_size=40))
-def test_the_front_is_what_brute_force_finds(rows: list[tuple[float | None, float | None]], x: str, y: str) -> None:
+@given(rows=st.lists(st.tuples(VALUES, VALUES), max_size=40))
+def test_front_equals_brute_force(rows: list[tuple[float | None, float | None]], x: str, y: str) -> None:
     frame = pd.DataFrame(rows, columns=[x, y], dtype=float)
     assert list(choose.front(frame, x, y)) == brute_force(rows, x, y)
 
 
 @pytest.mark.slow
-@given(rows=st.lists(st.tuples(ANY, ANY), max_size=40))
-def test_the_ranking_has_every_row_once_and_the_front_first(rows: list[tuple[float | None, float | None]]) -> None:
+@given(rows=st.lists(st.tuples(VALUES, VALUES), max_size=40))
+def test_ranking_has_every_row_once_and_the_front_first(rows: list[tuple[float | None, float | None]]) -> None:
     frame = pd.DataFrame(rows, columns=["gmacs", "imagenet_top1"], dtype=float)
     ranked = choose.ranked(frame, "gmacs", "imagenet_top1")
     assert sorted(ranked.index) == list(frame.index)
-    on = list(ranked["front"])
-    assert on == sorted(on, reverse=True)
+    on_front = list(ranked["front"])
+    assert on_front == sorted(on_front, reverse=True)
     front = ranked[ranked["front"]]
     assert front["gmacs"].is_monotonic_increasing
     assert front["imagenet_top1"].is_monotonic_increasing
-    whole = ranked[~ranked["front"]].dropna()
-    assert whole["imagenet_top1"].is_monotonic_decreasing
-    lacking = ranked[["gmacs", "imagenet_top1"]].isna().any(axis=1)
-    assert list(lacking) == sorted(lacking)
+    complete = ranked[~ranked["front"]].dropna()
+    assert complete["imagenet_top1"].is_monotonic_decreasing
+    incomplete = ranked[["gmacs", "imagenet_top1"]].isna().any(axis=1)
+    assert list(incomplete) == sorted(incomplete)
 
 
-def test_spoiled_timings_and_estimates_out_of_range_are_left_off_the_front() -> None:
+def test_front_can_omit_disturbed_timings_and_estimates_out_of_range() -> None:
     flags = ["", "single process", "contended", "estimate outside the fitted range"]
     frame = pd.DataFrame({"latency_ms": [4.0, 3.0, 2.0, 1.0], "imagenet_top1": [80.0] * 4, "flags": flags})
-    strict = choose.ranked(frame, "latency_ms", "imagenet_top1", with_spoiled=False)
-    assert list(strict.index[strict["front"]]) == [1]
-    every = choose.ranked(frame, "latency_ms", "imagenet_top1")
-    assert list(every.index[every["front"]]) == [3]
+    without_disturbed = choose.ranked(frame, "latency_ms", "imagenet_top1", with_spoiled=False)
+    assert list(without_disturbed.index[without_disturbed["front"]]) == [1]
+    with_all = choose.ranked(frame, "latency_ms", "imagenet_top1")
+    assert list(with_all.index[with_all["front"]]) == [3]
     assert list(choose.flagged(frame)) == [False, True, True, False], "an estimate cannot be timed again"
 
 
-def test_a_front_by_hand() -> None:
+def test_front_equals_hand_computation() -> None:
     frame = pd.DataFrame(
         {
             "gmacs": [1.0, 2.0, 2.0, 4.0, 4.0, 5.0, 0.5],
@@ -75,16 +75,16 @@ def test_a_front_by_hand() -> None:
         index=list("abcdefg"),
     )
     ranked = choose.ranked(frame, "gmacs", "imagenet_top1")
-    assert list(ranked.index[ranked["front"]]) == ["a", "b", "d", "e"]  # d and e are equal: both are on it
+    assert list(ranked.index[ranked["front"]]) == ["a", "b", "d", "e"]  # d and e are equal, so both are on the front
     assert list(ranked.index) == ["a", "b", "d", "e", "f", "c", "g"]
 
 
-def test_an_axis_against_itself_has_its_best_rows_on_the_front() -> None:
+def test_front_of_an_axis_against_itself_has_its_best_rows() -> None:
     frame = pd.DataFrame({"gmacs": [3.0, 1.0, 1.0]})
     assert list(choose.front(frame, "gmacs", "gmacs")) == [False, True, True]
 
 
-def test_no_rows_have_no_front() -> None:
+def test_ranking_of_no_rows_is_empty() -> None:
     frame = pd.DataFrame({"gmacs": [], "imagenet_top1": []}, dtype=float)
     assert choose.ranked(frame, "gmacs", "imagenet_top1").empty
 
@@ -93,7 +93,7 @@ def test_no_rows_have_no_front() -> None:
     ("x", "shape", "names", "places"),
     [("gmacs", "hv", ["a", "b", "d"], [1.0, 2.0, 4.0]), ("samples_per_s", "vh", ["d", "e"], [4.0, 5.0])],
 )
-def test_the_front_is_a_staircase_that_no_row_lies_beyond(
+def test_front_is_drawn_as_a_staircase_in_the_right_direction(
     x: str, shape: str, names: list[str], places: list[float]
 ) -> None:
     rows = [(1.0, 70.0), (2.0, 75.0), (2.5, 74.0), (4.0, 80.0), (5.0, 79.0)]
@@ -110,7 +110,7 @@ def test_the_front_is_a_staircase_that_no_row_lies_beyond(
     assert figure.data[0].customdata[0][-1] == "counted &lt;here&gt;<br>published by them"
 
 
-def test_a_limit_on_a_column_without_values_is_not_blamed() -> None:
+def test_advice_on_limits_names_columns_without_values() -> None:
     frame = pd.DataFrame({"gmacs": [1.0, 3.0], "latency_ms": [np.nan] * 2, "imagenet_top1": [np.nan] * 2})
     latency, top1 = title("latency_ms"), title("imagenet_top1")
     assert choose.alone(frame, {"max_latency_ms": 100.0, "min_imagenet_top1": 80.0, "max_gmacs": 2.0}) == [

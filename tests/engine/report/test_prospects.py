@@ -1,4 +1,4 @@
-"""The lines on what a run needs beside its data."""
+"""Checks of the weights, disk space and memory that a run needs."""
 
 import pytest
 
@@ -16,23 +16,23 @@ FETCHED = (
 
 
 def lines(
-    *, there_gb: float | None = None, spec: TrainSpec | EvaluateSpec | None = None, **fields: object
+    *, available_gb: float | None = None, spec: TrainSpec | EvaluateSpec | None = None, **fields: object
 ) -> list[Check]:
-    known: dict[str, object] = {"cache": "/cache", "free_mb": 30_000.0}
-    return of_prospect(Prospect.model_validate(known | fields), spec or TrainSpec(), there_gb)
+    defaults: dict[str, object] = {"cache": "/cache", "free_mb": 30_000.0}
+    return of_prospect(Prospect.model_validate(defaults | fields), spec or TrainSpec(), available_gb)
 
 
-def test_files_that_are_here_and_files_to_be_fetched() -> None:
+def test_local_files_and_files_to_download_are_listed() -> None:
     assert lines(needed=(LOCAL, REMOTE)) == [
         Check("ok", "The tokenizer of roberta-base: /cache/tokenizer.json."),
         Check("ok", f"{FETCHED}, where 30 GB are free."),
     ]
-    named_by_path = Needed(what="weights /runs/4/best.pt", path="/runs/4/best.pt")
-    assert lines(needed=(named_by_path,)) == [Check("ok", "Weights /runs/4/best.pt.")]
+    weights_by_path = Needed(what="weights /runs/4/best.pt", path="/runs/4/best.pt")
+    assert lines(needed=(weights_by_path,)) == [Check("ok", "Weights /runs/4/best.pt.")]
     assert lines(needed=(REMOTE.model_copy(update={"mb": None}),))[0].text.startswith(FETCHED.replace(" (605 MB)", ""))
 
 
-def test_a_disk_without_room_for_all_of_them_is_an_error() -> None:
+def test_too_little_disk_for_all_downloads_is_an_error() -> None:
     assert [check.mark for check in lines(needed=(REMOTE,), free_mb=1000.0)] == ["ok"]
     assert (
         lines(needed=(REMOTE, REMOTE), free_mb=1000.0)
@@ -40,42 +40,42 @@ def test_a_disk_without_room_for_all_of_them_is_an_error() -> None:
     )
 
 
-def test_what_cannot_work_comes_first_as_it_was_said() -> None:
+def test_problems_come_first_with_their_text() -> None:
     assert lines(needed=(LOCAL,), problems=("no such tag",))[0] == Check("error", "no such tag")
 
 
-@pytest.mark.parametrize(("there", "mark"), [(None, "ok"), (6.0, "ok"), (4.0, "warning"), (2.0, "error")])
-def test_memory_beside_what_there_is(there: float | None, mark: str) -> None:
-    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=there)
+@pytest.mark.parametrize(("available_gb", "mark"), [(None, "ok"), (6.0, "ok"), (4.0, "warning"), (2.0, "error")])
+def test_needed_memory_is_compared_with_available_memory(available_gb: float | None, mark: str) -> None:
+    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=available_gb)
     start = "Memory: about 5.77 GB: 2.42 GB for weights, gradients and optimizer, the rest for a batch."
     assert found.text.startswith(start)
     assert found.mark == mark
     assert ("Take a smaller batch, or checkpoint activations." in found.text) == (mark == "warning")
 
 
-def test_memory_that_others_use_is_a_warning() -> None:
-    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, unused_mb=5000.0)
+def test_memory_used_by_other_processes_causes_a_warning() -> None:
+    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=8.0, unused_mb=5000.0)
     assert found.mark == "warning"
     assert "The device has 8 GB, and 5 GB are free now. Take a smaller batch" in found.text
-    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, unused_mb=7000.0)
+    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=8.0, unused_mb=7000.0)
     assert found.mark == "ok"
 
 
-def test_processes_share_the_memory_of_the_host_and_have_accelerators_of_their_own() -> None:
-    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, spec=TrainSpec(nproc=2))
+def test_processes_share_host_memory_but_not_accelerators() -> None:
+    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=8.0, spec=TrainSpec(nproc=2))
     assert found.mark == "warning"
     assert "about 11.5 GB in 2 processes: 4.84 GB for" in found.text
-    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, there_gb=8.0, spec=TrainSpec(nproc=2, device="cuda"))
+    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=8.0, spec=TrainSpec(nproc=2, device="cuda"))
     assert found.mark == "ok"
 
 
-def test_an_evaluation_holds_weights_alone() -> None:
-    (found,) = lines(peak_mb=700.0, state_mb=605.0, there_gb=0.65, spec=EvaluateSpec())
+def test_evaluation_needs_memory_for_weights_and_a_batch() -> None:
+    (found,) = lines(peak_mb=700.0, state_mb=605.0, available_gb=0.65, spec=EvaluateSpec())
     assert found == Check(
         "warning",
         "Memory: about 700 MB: 605 MB for weights, the rest for a batch. The device has 0.65 GB. Take a smaller batch.",
     )
 
 
-def test_without_an_answer_nothing_stands_against_a_start() -> None:
+def test_missing_answer_is_only_a_warning() -> None:
     assert unknown(TrainSpec(), "it died").mark == "warning"

@@ -10,7 +10,7 @@ from engine.report.export import tables, timm_dynamo
 from engine.results import BenchmarkRow, Contention
 from tests.support.page import benchmark_row
 
-# as timm's benchmark.py (bench=both, with detail; error where a model failed) and dynamo's common.py write them
+# columns as written by timm's benchmark.py (bench=both, with detail, `error` for a failed model) and dynamo's common.py
 TIMM = (
     "model,infer_samples_per_sec,infer_step_time,infer_batch_size,infer_img_size,infer_gmacs,infer_macts,"
     "train_samples_per_sec,train_step_time,train_fwd_time,train_bwd_time,train_opt_time,train_batch_size,"
@@ -23,9 +23,9 @@ PERFORMANCE = (
 )
 
 
-def failed(model: str, variant: str = "eager", **figures: object) -> BenchmarkRow:
-    nothing = {"latency_ms": None, "samples_per_s": None, "speedup": None, "verdict": None, "process_peak_mb": None}
-    return benchmark_row(model, variant, **({"status": "error", "error": "no"} | nothing | figures))
+def failed(model: str, variant: str = "eager", **fields: object) -> BenchmarkRow:
+    missing = {"latency_ms": None, "samples_per_s": None, "speedup": None, "verdict": None, "process_peak_mb": None}
+    return benchmark_row(model, variant, **({"status": "error", "error": "no"} | missing | fields))
 
 
 def lines(frame: pd.DataFrame) -> list[str]:
@@ -49,12 +49,12 @@ def test_timm_joins_modes_per_model_and_sorts_by_throughput() -> None:
     ]
 
 
-def test_timm_of_training_alone_is_sorted_by_training() -> None:
+def test_timm_of_only_training_is_sorted_by_training_throughput() -> None:
     rows = [benchmark_row(name, mode="training", samples_per_s=speed) for name, speed in (("a", 1.0), ("b", 2.0))]
     assert list(timm_dynamo.timm(rows)["model"]) == ["b", "a"]
 
 
-def test_a_sweep_has_a_line_per_batch_size() -> None:
+def test_timm_of_a_sweep_has_a_line_per_batch_size() -> None:
     swept = {"batch_size_requested": "sweep"}
     rows = [benchmark_row("m", batch_size=size, samples_per_s=size, **swept) for size in (1, 2, 4)]
     rows += [benchmark_row("m", mode="training", batch_size=2, samples_per_s=0.5, **swept)]
@@ -63,7 +63,7 @@ def test_a_sweep_has_a_line_per_batch_size() -> None:
     assert list(frame["train_samples_per_sec"].fillna(0)) == [0, 0.5, 0]
 
 
-def test_dynamo_performance() -> None:
+def test_dynamo_file_of_performance_has_its_columns_and_values() -> None:
     graphs = {"calls_captured": 120, "unique_graphs": 2, "graph_breaks": 1, "unique_graph_breaks": 1}
     rows = [
         benchmark_row("m", process_peak_mb=300.0),
@@ -78,18 +78,18 @@ def test_dynamo_performance() -> None:
     ]
 
 
-def test_memory_of_an_accelerator_counts_before_that_of_the_process() -> None:
+def test_dynamo_prefers_device_memory_to_process_memory() -> None:
     rows = [benchmark_row("m", device_peak_mb=2000.0), benchmark_row("m", "compile", device_peak_mb=1000.0)]
     (line,) = timm_dynamo.dynamo(rows).to_dict("records")
     assert (line["eager_peak_mem"], line["dynamo_peak_mem"], line["compression_ratio"]) == (2.0, 1.0, 2.0)
 
 
-def test_dynamo_names_the_variant_where_a_file_holds_several() -> None:
+def test_dynamo_names_include_the_variant_if_there_are_several() -> None:
     rows = [benchmark_row("m", library="open_clip"), *(benchmark_row("m", v) for v in ("compile", "trace"))]
     assert list(timm_dynamo.dynamo(rows)["name"]) == ["m [inference, compile]", "m [inference, trace]"]
     assert list(timm_dynamo.dynamo([benchmark_row("m", "trace", library="open_clip")])["name"]) == ["open_clip:m"]
     assert list(timm_dynamo.dynamo([benchmark_row("m", "trace", device="cuda:1")])["dev"]) == ["cuda"], (
-        "as PyTorch's files"
+        "as in PyTorch's files"
     )
 
 
@@ -103,25 +103,25 @@ def test_dynamo_names_the_variant_where_a_file_holds_several() -> None:
         ({"status": "error"}, "fail_to_run"),
     ],
 )
-def test_dynamo_accuracy(fields: dict[str, object], answer: str) -> None:
+def test_dynamo_file_of_accuracy_has_its_columns_and_values(fields: dict[str, object], answer: str) -> None:
     rows = [benchmark_row("m", "compile", purpose="accuracy", unique_graphs=1, **fields)]
     assert lines(timm_dynamo.dynamo(rows)) == [f"dev,name,batch_size,accuracy,{GRAPHS}", f"cpu,m,8,{answer},,1,,"]
 
 
-def test_dynamo_tolerance() -> None:
-    figures = {"max_deviation": 0.25, "mean_deviation": 0.125, "std_deviation": 0.5}
-    rows = [benchmark_row("m", "compile", purpose="tolerance", **figures)]
+def test_dynamo_file_of_tolerance_has_its_columns_and_values() -> None:
+    deviations = {"max_deviation": 0.25, "mean_deviation": 0.125, "std_deviation": 0.5}
+    rows = [benchmark_row("m", "compile", purpose="tolerance", **deviations)]
     assert lines(timm_dynamo.dynamo(rows)) == ["dev,name,batch_size,max,mean,std", "cpu,m,8,0.25,0.125,0.5"]
 
 
 @pytest.mark.parametrize("format", ["timm", "dynamo", "full"])
-def test_no_rows_are_a_header(format: timm_dynamo.Format) -> None:
+def test_export_of_no_rows_is_a_header(format: timm_dynamo.Format) -> None:
     assert len(lines(timm_dynamo.export([], format, []))) == 1
 
 
-def test_the_full_table_holds_every_figure() -> None:
-    seen = Contention(cpu_share=0.8, neighbour_share=None, switches_per_s=12.0)
-    row = benchmark_row("m", flags=("unstable", "contended"), contention=seen, unique_graphs=3)
+def test_full_table_has_every_field() -> None:
+    contention = Contention(cpu_share=0.8, neighbour_share=None, switches_per_s=12.0)
+    row = benchmark_row("m", flags=("unstable", "contended"), contention=contention, unique_graphs=3)
     frame = frames.benchmark([row, failed("n")])
     fields = set(BenchmarkRow.model_fields) - {"contention"}
     assert set(frame.columns) == fields | {"cpu_share", "neighbour_share", "switches_per_s"}
