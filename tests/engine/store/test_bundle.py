@@ -1,4 +1,4 @@
-"""A run travels as a zip file: what it holds comes back equal, and what no bundle holds is refused."""
+"""Export and import of a run as a zip file: an imported run equals the original, and invalid files are refused."""
 
 import json
 import os
@@ -46,7 +46,7 @@ DETAIL = b'[{"path": ""}]'
 
 @pytest.fixture
 def run_id(settings: Settings, store: Store) -> int:
-    """A run that has ended, with something of everything."""
+    """Return the id of a finished run with a row, a metric, an artifact, a log and an environment."""
     run_id = store.enqueue(ProfileSpec(models=("timm:a",)), name="<b>mine</b>\n")
     attempt = queue.claim(store.database, "a host")
     assert attempt is not None
@@ -75,7 +75,7 @@ def exported(settings: Settings, store: Store, run_id: int, tmp_path: Path) -> P
 
 
 def rewrite(path: Path, change: Callable[[dict[str, bytes]], None], *, honest: bool = True) -> None:
-    """The same bundle with other contents; honest: with a manifest that says so."""
+    """Apply `change` to the members of a bundle. honest: also update the manifest."""
     with zipfile.ZipFile(path) as old:
         members = {name: old.read(name) for name in old.namelist()}
     manifest = json.loads(members.pop("manifest.json"))
@@ -89,7 +89,7 @@ def rewrite(path: Path, change: Callable[[dict[str, bytes]], None], *, honest: b
             new.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
 
 
-def test_another_machine_gets_an_equal_run_under_a_new_id(
+def test_import_gives_an_equal_run_with_a_new_id(
     settings: Settings, store: Store, run_id: int, exported: Path, tmp_path: Path
 ) -> None:
     elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
@@ -106,15 +106,17 @@ def test_another_machine_gets_an_equal_run_under_a_new_id(
     files = RunFiles(elsewhere.runs_dir, new_id)
     assert (files.dir / "detail" / "a.json").read_bytes() == DETAIL
     assert files.log_tail(2) == "\ufffd one\ntwo\n"
-    assert bundle.export_bundle(other, elsewhere, new_id) == exported.read_bytes(), "and it travels on unchanged"
+    assert bundle.export_bundle(other, elsewhere, new_id) == exported.read_bytes(), (
+        "a second export gives the same file"
+    )
     other.close()
 
 
-def test_tags_and_notes_travel_too_and_are_left_out_where_there_are_none(
+def test_tags_and_notes_are_in_the_bundle_only_if_there_are_any(
     settings: Settings, store: Store, run_id: int, exported: Path, tmp_path: Path
 ) -> None:
     with zipfile.ZipFile(exported) as old:
-        assert not {"notes", "tags"} & set(json.loads(old.read("run.json"))), "so that older versions take it"
+        assert not {"notes", "tags"} & set(json.loads(old.read("run.json"))), "older versions refuse unknown fields"
     store.change_tags([run_id], add=["b", "a"])
     store.set_notes(run_id, "As the paper has it.")
     exported.write_bytes(bundle.export_bundle(store, settings, run_id))
@@ -130,7 +132,7 @@ def test_tags_and_notes_travel_too_and_are_left_out_where_there_are_none(
         bundle.import_bundle(store, settings, exported)
 
 
-def test_a_second_import_is_recognised(settings: Settings, store: Store, exported: Path) -> None:
+def test_second_import_returns_the_existing_run(settings: Settings, store: Store, exported: Path) -> None:
     first = bundle.import_bundle(store, settings, exported)
     assert bundle.import_bundle(store, settings, exported) == first
     store.delete(first)
@@ -142,7 +144,7 @@ def test_only_an_ended_run_is_exported(settings: Settings, store: Store) -> None
         bundle.export_bundle(store, settings, store.enqueue(ProfileSpec(models=("a",))))
 
 
-def test_large_and_changed_artifacts_stay_behind(
+def test_large_and_changed_artifacts_are_not_exported(
     settings: Settings, store: Store, run_id: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def names() -> list[str]:
@@ -158,7 +160,7 @@ def test_large_and_changed_artifacts_stay_behind(
     assert names() == []
 
 
-def trained(settings: Settings, store: Store) -> int:
+def finished_training(settings: Settings, store: Store) -> int:
     """Return a finished training with two checkpoints, of which only the smaller one fits into a small bundle."""
     run_id = queue_train(store)
     folder = RunFiles(settings.runs_dir, run_id).dir
@@ -173,10 +175,10 @@ def trained(settings: Settings, store: Store) -> int:
     return run_id
 
 
-def test_a_checkpoint_travels_with_its_manifest_and_only_files_of_the_bundle_are_listed(
+def test_bundle_has_checkpoint_manifests_and_lists_only_its_files(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    run_id, path = trained(settings, store), tmp_path / "run.zip"
+    run_id, path = finished_training(settings, store), tmp_path / "run.zip"
     monkeypatch.setattr(bundle_files, "ARTIFACT_BYTES", len(b"weights"))
     path.write_bytes(bundle.export_bundle(store, settings, run_id))
     elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
@@ -189,15 +191,15 @@ def test_a_checkpoint_travels_with_its_manifest_and_only_files_of_the_bundle_are
     files = {f"checkpoints/{file.name}": file.stat().st_size for file in (best, manifest)}
     assert {artifact.name: artifact.size for artifact in other.artifacts(new.id)} == files
     assert usage(other.database, elsewhere).artifacts == Size(2, sum(files.values()))
-    assert bundle.export_bundle(other, elsewhere, new.id) == path.read_bytes(), "and it travels on unchanged"
+    assert bundle.export_bundle(other, elsewhere, new.id) == path.read_bytes(), "a second export gives the same file"
     other.close()
 
 
-def test_a_bundle_of_an_earlier_version_without_manifests_is_imported(
+def test_bundle_of_an_earlier_version_without_manifests_is_imported(
     settings: Settings, store: Store, tmp_path: Path
 ) -> None:
-    """It lists all files of its run, also those that are not in it."""
-    run_id, path = trained(settings, store), tmp_path / "run.zip"
+    """Such a bundle also lists files of the run that it does not have."""
+    run_id, path = finished_training(settings, store), tmp_path / "run.zip"
     path.write_bytes(bundle.export_bundle(store, settings, run_id))
 
     def change(members: dict[str, bytes]) -> None:
@@ -226,7 +228,9 @@ def test_a_bundle_of_an_earlier_version_without_manifests_is_imported(
         "d/",
     ],
 )
-def test_names_that_lead_elsewhere_are_refused(settings: Settings, store: Store, exported: Path, name: str) -> None:
+def test_file_names_outside_the_run_folder_are_refused(
+    settings: Settings, store: Store, exported: Path, name: str
+) -> None:
     rewrite(exported, lambda members: members.update({name: b"evil"}))
     before = sorted(settings.runs_dir.parent.rglob("*"))
     with pytest.raises(Refused, match=r"not a plain file of a run|not those of its manifest"):
@@ -245,7 +249,7 @@ def test_links_are_refused(settings: Settings, store: Store, exported: Path) -> 
 
 
 @pytest.mark.slow
-def test_bombs_are_refused_before_they_go_off(settings: Settings, store: Store, exported: Path) -> None:
+def test_zip_bombs_are_refused_before_unpacking(settings: Settings, store: Store, exported: Path) -> None:
     rewrite(exported, lambda members: members.update({"artifacts/zeros": bytes(60_000_000)}))
     assert exported.stat().st_size < 200_000
     with pytest.raises(Refused, match=r"it would unpack to|at most 10,000 are taken"):
@@ -258,7 +262,7 @@ def test_bombs_are_refused_before_they_go_off(settings: Settings, store: Store, 
         bundle.import_bundle(store, settings, exported)
 
 
-def cut(members: dict[str, bytes], name: str, old: bytes, new: bytes) -> None:
+def replace_in_member(members: dict[str, bytes], name: str, old: bytes, new: bytes) -> None:
     assert old in members[name]
     members[name] = members[name].replace(old, new)
 
@@ -268,16 +272,16 @@ def cut(members: dict[str, bytes], name: str, old: bytes, new: bytes) -> None:
     [
         lambda members: members.pop("run.json"),
         lambda members: members.pop("rows.jsonl"),
-        lambda members: cut(members, "run.json", b'"finished"', b'"running"'),
-        lambda members: cut(members, "run.json", b'"profile"', b'"dance"'),
-        lambda members: cut(members, "run.json", b'"batch_size":[1]', b'"batch_size":[1000000000]'),
-        lambda members: cut(members, "rows.jsonl", b'"library":"timm"', b'"library":7'),
-        lambda members: cut(members, "metrics.jsonl", b"0.1", b"{"),
+        lambda members: replace_in_member(members, "run.json", b'"finished"', b'"running"'),
+        lambda members: replace_in_member(members, "run.json", b'"profile"', b'"dance"'),
+        lambda members: replace_in_member(members, "run.json", b'"batch_size":[1]', b'"batch_size":[1000000000]'),
+        lambda members: replace_in_member(members, "rows.jsonl", b'"library":"timm"', b'"library":7'),
+        lambda members: replace_in_member(members, "metrics.jsonl", b"0.1", b"{"),
         lambda members: members.update({"artifacts/unnamed": b"?"}),
         lambda members: members.update({"rows.jsonl": b"\xff\n"}),
     ],
 )
-def test_contents_are_validated_like_anything_else(
+def test_invalid_contents_are_refused(
     settings: Settings, store: Store, exported: Path, change: Callable[[dict[str, bytes]], None]
 ) -> None:
     rewrite(exported, change)
@@ -286,7 +290,7 @@ def test_contents_are_validated_like_anything_else(
     assert len(store.runs()) == 1
 
 
-def with_record(members: dict[str, bytes], **fields: object) -> None:
+def change_record(members: dict[str, bytes], **fields: object) -> None:
     members["run.json"] = json.dumps(json.loads(members["run.json"]) | fields).encode()
 
 
@@ -313,35 +317,35 @@ def with_record(members: dict[str, bytes], **fields: object) -> None:
         ({"kind": "device"}, "models"),
     ],
 )
-def test_a_record_that_no_run_can_have_is_refused_in_a_short_message(
+def test_impossible_run_record_is_refused_with_a_short_message(
     settings: Settings, store: Store, exported: Path, fields: dict[str, object], message: str
 ) -> None:
-    rewrite(exported, lambda members: with_record(members, **fields))
+    rewrite(exported, lambda members: change_record(members, **fields))
     with pytest.raises(Refused, match=message) as refusal:
         bundle.import_bundle(store, settings, exported)
     assert len(str(refusal.value)) < 5000
     assert len(store.runs()) == 1
 
 
-def test_an_environment_without_end_is_refused(settings: Settings, store: Store, exported: Path) -> None:
+def test_too_long_environment_is_refused(settings: Settings, store: Store, exported: Path) -> None:
     def change(members: dict[str, bytes]) -> None:
         environment = json.loads(members["run.json"])["environment"]
-        with_record(members, environment=environment | {"host": "x" * 1_000_000})
+        change_record(members, environment=environment | {"host": "x" * 1_000_000})
 
     rewrite(exported, change)
     with pytest.raises(Refused, match="at most 20,000 characters are allowed"):
         bundle.import_bundle(store, settings, exported)
 
 
-def test_texts_are_stored_as_every_database_takes_them(settings: Settings, store: Store, exported: Path) -> None:
-    """PostgreSQL takes no NUL."""
+def test_nul_characters_in_texts_are_replaced(settings: Settings, store: Store, exported: Path) -> None:
+    """PostgreSQL does not accept NUL characters in text."""
     fields = {"name": "a\0b", "state": "failed", "cause": "error", "error": "c\0d", "note": "e\0f"}
-    rewrite(exported, lambda members: with_record(members, **fields))
+    rewrite(exported, lambda members: change_record(members, **fields))
     run = store.run(bundle.import_bundle(store, settings, exported))
     assert (run.name, run.error, run.note) == ("a\ufffdb", "c\ufffdd", "e\ufffdf")
 
 
-def test_a_run_whose_clock_was_set_back_is_exported_in_order(
+def test_times_are_exported_in_order_after_a_clock_was_set_back(
     settings: Settings, store: Store, run_id: int, exported: Path
 ) -> None:
     with store.database.write() as connection:
@@ -354,13 +358,13 @@ def test_a_run_whose_clock_was_set_back_is_exported_in_order(
 
 
 @pytest.mark.slow
-def test_a_retry_of_an_imported_run_keeps_its_files(settings: Settings, store: Store, exported: Path) -> None:
-    rewrite(exported, lambda members: with_record(members, state="cancelled"))
+def test_retry_of_an_imported_run_keeps_its_files(settings: Settings, store: Store, exported: Path) -> None:
+    rewrite(exported, lambda members: change_record(members, state="cancelled"))
     run_id = bundle.import_bundle(store, settings, exported)
     store.retry(run_id)
     attempt = queue.claim(store.database, "a host", run_id)
     assert attempt is not None
-    attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")  # so that the worker leaves at once
+    attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")  # makes the worker exit at once
     executor = Executor(settings.model_copy(update={"preload": ""}))
     executor.start(attempt)
     while executor.alive(attempt):
@@ -371,7 +375,7 @@ def test_a_retry_of_an_imported_run_keeps_its_files(settings: Settings, store: S
 
 @pytest.mark.parametrize("field", ["created_at", "started_at", "ended_at", "done", "total"])
 @pytest.mark.parametrize("value", ["1e20", "-1", "NaN", "Infinity"])
-def test_what_no_list_of_runs_could_show_is_refused(
+def test_impossible_times_and_progress_are_refused(
     settings: Settings, store: Store, exported: Path, field: str, value: str
 ) -> None:
     def change(members: dict[str, bytes]) -> None:
@@ -384,13 +388,15 @@ def test_what_no_list_of_runs_could_show_is_refused(
     assert len(store.runs()) == 1
 
 
-def test_damage_and_other_files_are_refused(settings: Settings, store: Store, exported: Path, tmp_path: Path) -> None:
-    whole = exported.read_bytes()
-    rewrite(exported, lambda members: cut(members, "rows.jsonl", b"timm", b"tomm"), honest=False)
+def test_damaged_bundles_and_other_files_are_refused(
+    settings: Settings, store: Store, exported: Path, tmp_path: Path
+) -> None:
+    valid = exported.read_bytes()
+    rewrite(exported, lambda members: replace_in_member(members, "rows.jsonl", b"timm", b"tomm"), honest=False)
     with pytest.raises(Refused, match="not those of its manifest: it is damaged"):
         bundle.import_bundle(store, settings, exported)
     other = tmp_path / "other.zip"
-    for content in (b"", b"a picture, say", whole[: len(whole) // 2], whole[:-200] + bytes(200)):
+    for content in (b"", b"a picture, say", valid[: len(valid) // 2], valid[:-200] + bytes(200)):
         other.write_bytes(content)
         with pytest.raises(Refused, match="is not a run bundle"):
             bundle.import_bundle(store, settings, other)
@@ -402,9 +408,7 @@ def test_damage_and_other_files_are_refused(settings: Settings, store: Store, ex
         bundle.import_bundle(store, settings, other)
 
 
-def test_a_size_that_lies_is_refused_without_unpacking_the_rest(
-    settings: Settings, store: Store, exported: Path
-) -> None:
+def test_member_larger_than_its_stated_size_is_refused_early(settings: Settings, store: Store, exported: Path) -> None:
     with zipfile.ZipFile(exported, "a", zipfile.ZIP_DEFLATED) as changed:
         changed.writestr("artifacts/zeros", bytes(50_000_000))
         changed.getinfo("artifacts/zeros").file_size = 10
@@ -417,7 +421,7 @@ def test_a_size_that_lies_is_refused_without_unpacking_the_rest(
         tracemalloc.stop()
 
 
-def test_a_member_shorter_than_it_says_is_refused(settings: Settings, store: Store, exported: Path) -> None:
+def test_member_shorter_than_its_stated_size_is_refused(settings: Settings, store: Store, exported: Path) -> None:
     with zipfile.ZipFile(exported, "a") as changed:
         changed.writestr("artifacts/short", b"short")
         changed.getinfo("artifacts/short").file_size = 10
@@ -434,23 +438,23 @@ def test_other_compressions_are_refused(settings: Settings, store: Store, export
 
 
 def test_damaged_compressed_data_is_refused(settings: Settings, store: Store, exported: Path) -> None:
-    whole = bytearray(exported.read_bytes())
+    content = bytearray(exported.read_bytes())
     with zipfile.ZipFile(exported) as old:
         start = old.getinfo("rows.jsonl").header_offset + 30 + len("rows.jsonl")
-    whole[start : start + 20] = b"\xff" * 20
-    exported.write_bytes(whole)
+    content[start : start + 20] = b"\xff" * 20
+    exported.write_bytes(content)
     with pytest.raises(Refused, match="is not a run bundle"):
         bundle.import_bundle(store, settings, exported)
 
 
 @pytest.mark.slow
 def test_any_flipped_byte_is_imported_or_refused(settings: Settings, store: Store, exported: Path) -> None:
-    """Damaged headers too: a header that leads nowhere is no other kind of error."""
-    whole = exported.read_bytes()
-    directory = whole.index(b"PK\1\2")
+    """Damage in headers must not raise another kind of error."""
+    content = exported.read_bytes()
+    directory = content.index(b"PK\1\2")
     refused = 0
-    for at in (*range(60), *range(directory, len(whole))):
-        exported.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+    for position in (*range(60), *range(directory, len(content))):
+        exported.write_bytes(content[:position] + bytes([content[position] ^ 0xFF]) + content[position + 1 :])
         try:
             bundle.import_bundle(store, settings, exported)
         except Refused:
@@ -478,14 +482,14 @@ def test_any_flipped_byte_is_imported_or_refused(settings: Settings, store: Stor
         ("run.json", None, b"[" * 100_000),
     ],
 )
-def test_values_that_no_column_takes_are_refused(
+def test_values_outside_the_range_of_their_column_are_refused(
     settings: Settings, store: Store, exported: Path, name: str, old: bytes | None, new: bytes
 ) -> None:
     def change(members: dict[str, bytes]) -> None:
         if old is None:
             members[name] = new
         else:
-            cut(members, name, old, new)
+            replace_in_member(members, name, old, new)
 
     rewrite(exported, change)
     with pytest.raises(Refused, match="holds something no run has"):
@@ -494,19 +498,19 @@ def test_values_that_no_column_takes_are_refused(
 
 
 @pytest.mark.parametrize("name", ["log.txt", "process.json", "process-2.json", "exit-2.json", "Exit-2.json.part"])
-def test_artifacts_in_the_place_of_a_runs_own_files_are_refused(
+def test_artifacts_named_like_files_of_the_run_are_refused(
     settings: Settings, store: Store, exported: Path, name: str
 ) -> None:
     def change(members: dict[str, bytes]) -> None:
         members[f"artifacts/{name}"] = members.pop("artifacts/detail/a.json")
-        cut(members, "artifacts.json", b"detail/a.json", name.encode())
+        replace_in_member(members, "artifacts.json", b"detail/a.json", name.encode())
 
     rewrite(exported, change)
     with pytest.raises(Refused, match="is the name of a file that the run itself keeps"):
         bundle.import_bundle(store, settings, exported)
 
 
-def test_artifacts_that_are_not_those_of_the_run_are_refused(settings: Settings, store: Store, exported: Path) -> None:
+def test_artifacts_that_differ_from_their_record_are_refused(settings: Settings, store: Store, exported: Path) -> None:
     rewrite(exported, lambda members: members.update({"artifacts/detail/a.json": b"other"}))
     with pytest.raises(Refused, match=r"detail/a\.json is not the one that its run recorded"):
         bundle.import_bundle(store, settings, exported)
@@ -524,10 +528,10 @@ def test_artifacts_that_are_not_those_of_the_run_are_refused(settings: Settings,
         ("rows.jsonl", b'"library":"timm"', b'"library":"' + b"x" * 1_000_000 + b'"'),
     ],
 )
-def test_names_that_no_run_has_are_refused_in_a_short_message(
+def test_impossible_names_are_refused_with_a_short_message(
     settings: Settings, store: Store, exported: Path, name: str, old: bytes, new: bytes
 ) -> None:
-    rewrite(exported, lambda members: cut(members, name, old, new))
+    rewrite(exported, lambda members: replace_in_member(members, name, old, new))
     with pytest.raises(Refused) as refusal:
         bundle.import_bundle(store, settings, exported)
     assert len(str(refusal.value)) < 5000
@@ -538,7 +542,7 @@ def test_names_that_no_run_has_are_refused_in_a_short_message(
 def test_artifacts_of_other_folders_are_refused(settings: Settings, store: Store, exported: Path, name: str) -> None:
     def change(members: dict[str, bytes]) -> None:
         del members["artifacts/detail/a.json"]
-        cut(members, "artifacts.json", b"detail/a.json", name.encode())
+        replace_in_member(members, "artifacts.json", b"detail/a.json", name.encode())
 
     rewrite(exported, change)
     with pytest.raises(Refused, match="not the name of a file below the run's folder"):
@@ -566,8 +570,8 @@ def test_artifacts_of_other_folders_are_not_exported(
     attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")
     path = tmp_path / "run.zip"
     path.write_bytes(bundle.export_bundle(store, settings, run_id))
-    with zipfile.ZipFile(path) as made:
-        assert not [member for member in made.namelist() if member.startswith("artifacts/")]
+    with zipfile.ZipFile(path) as archive:
+        assert not [member for member in archive.namelist() if member.startswith("artifacts/")]
 
 
 @pytest.mark.parametrize("name", ["../../../etc/hostname", "/etc/hostname", "a/../../b"])
@@ -589,10 +593,10 @@ def test_rows_with_files_of_other_folders_are_refused(
         bundle.import_bundle(store, settings, path)
 
 
-def test_checkpoints_of_a_training_lie_below_its_folder_and_those_of_an_evaluation_anywhere(
+def test_only_trainings_need_their_checkpoint_in_the_run_folder(
     settings: Settings, store: Store, tmp_path: Path
 ) -> None:
-    """An evaluation of a training names the training's file by its absolute path."""
+    """An evaluation of a training has the absolute path of the checkpoint, which belongs to the training."""
     best, path = str(tmp_path / "runs/18/checkpoints/best.pt"), tmp_path / "run.zip"
     evaluation = queue_evaluate(store, checkpoint=best)
     record(store, evaluation, [evaluate_row("zeroshot", checkpoint=best)])
@@ -608,17 +612,17 @@ def test_checkpoints_of_a_training_lie_below_its_folder_and_those_of_an_evaluati
 
 
 @pytest.mark.parametrize("library", ["../../etc", "a/b", "..", "a\\\\b", "", "a" * 41])
-def test_rows_of_libraries_that_are_no_plain_name_are_refused(
+def test_rows_with_invalid_library_names_are_refused(
     settings: Settings, store: Store, exported: Path, library: str
 ) -> None:
     old, new = b'"library":"timm"', f'"library":"{library}"'.encode()
-    rewrite(exported, lambda members: cut(members, "rows.jsonl", old, new))
+    rewrite(exported, lambda members: replace_in_member(members, "rows.jsonl", old, new))
     with pytest.raises(Refused, match="not a plain name"):
         bundle.import_bundle(store, settings, exported)
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "metrics.jsonl"])
-def test_more_lines_than_a_run_has_are_refused_by_import_and_export(
+def test_too_many_lines_are_refused_by_import_and_export(
     settings: Settings, store: Store, run_id: int, exported: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     for limits in (bundle_format.MOST_LINES, bundle_format.MOST_BYTES):
@@ -632,16 +636,14 @@ def test_more_lines_than_a_run_has_are_refused_by_import_and_export(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "most"), [("rows.jsonl", 100_000_000), ("log.txt", 20_000_000)])
-def test_texts_longer_than_a_run_has_are_refused(
-    settings: Settings, store: Store, exported: Path, name: str, most: int
-) -> None:
+def test_too_long_texts_are_refused(settings: Settings, store: Store, exported: Path, name: str, most: int) -> None:
     rewrite(exported, lambda members: members.update({name: os.urandom(most // 50) * 50 + b"."}))
     with pytest.raises(Refused, match=f"{name} has {most + 1:,} bytes"):
         bundle.import_bundle(store, settings, exported)
 
 
 @pytest.mark.slow
-def test_a_long_training_comes_back_equal(settings: Settings, store: Store, tmp_path: Path) -> None:
+def test_long_training_is_equal_after_export_and_import(settings: Settings, store: Store, tmp_path: Path) -> None:
     """The log lines of 112,000 steps, one per 10 steps, have 100,800 values."""
     run_id, path = queue_train(store), tmp_path / "run.zip"
     row = train_row(1, checkpoint="")
@@ -666,11 +668,11 @@ def test_a_long_training_comes_back_equal(settings: Settings, store: Store, tmp_
     new_id = bundle.import_bundle(other, elsewhere, path)
     assert other.rows(new_id) == store.rows(run_id)
     assert other.metrics(new_id) == store.metrics(run_id)
-    assert bundle.export_bundle(other, elsewhere, new_id) == path.read_bytes(), "and it travels on unchanged"
+    assert bundle.export_bundle(other, elsewhere, new_id) == path.read_bytes(), "a second export gives the same file"
     other.close()
 
 
-def test_the_end_of_a_very_long_log_travels(
+def test_bundle_has_only_the_end_of_a_very_long_log(
     settings: Settings, store: Store, run_id: int, exported: Path, tmp_path: Path
 ) -> None:
     files = RunFiles(settings.runs_dir, run_id)
@@ -685,7 +687,9 @@ def test_the_end_of_a_very_long_log_travels(
     assert first == "[the bundle of this run has only the last 20 MB of its log]\n"
     assert rest == lines[-len(rest) :]
     assert 19_999_000 < len("".join([first, *rest])) <= 20_000_000
-    assert bundle.export_bundle(other, elsewhere, new_id) == exported.read_bytes(), "and it travels on unchanged"
+    assert bundle.export_bundle(other, elsewhere, new_id) == exported.read_bytes(), (
+        "a second export gives the same file"
+    )
     other.close()
 
 
@@ -697,18 +701,20 @@ def test_two_values_of_a_metric_at_one_step_are_refused(settings: Settings, stor
 
 
 @pytest.mark.parametrize("what", ["files", "store"])
-def test_a_full_disk_is_told_and_leaves_nothing_behind(
+def test_import_on_a_full_disk_has_a_clear_error_and_leaves_no_files(
     settings: Settings, store: Store, run_id: int, exported: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # or Python would keep half of what it compiles meanwhile
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # the limit on file sizes would leave truncated .pyc files
     large = os.urandom(3_000_000)
     metric = b'{"step":%d,"name":"loss","value":0.1}\n'
 
     def change(members: dict[str, bytes]) -> None:
         if what == "files":
             members["artifacts/detail/a.json"] = large
-            cut(members, "artifacts.json", b'"size": 14', b'"size": 3000000')
-            cut(members, "artifacts.json", *(sha256(data).hexdigest().encode() for data in (DETAIL, large)))
+            replace_in_member(members, "artifacts.json", b'"size": 14', b'"size": 3000000')
+            replace_in_member(
+                members, "artifacts.json", *(sha256(data).hexdigest().encode() for data in (DETAIL, large))
+            )
         else:
             members["metrics.jsonl"] = b"".join(metric % step for step in range(20_000))
 
@@ -747,27 +753,32 @@ def with_three_checkpoints(settings: Settings, store: Store) -> int:
 
 
 @pytest.mark.parametrize(
-    ("room", "taken", "told"),
+    ("limit_bytes", "exported_names", "omitted_names"),
     [
         (7, ["best.pt"], "checkpoints/latest.pt, checkpoints/epoch_1.pt, checkpoints/epoch_0.pt"),
         (20, ["best.pt", "latest.pt"], "checkpoints/epoch_1.pt, checkpoints/epoch_0.pt"),
         (21, ["best.pt", "latest.pt", "epoch_1.pt"], "checkpoints/epoch_0.pt"),
     ],
 )
-def test_the_best_checkpoint_is_taken_first_then_the_latest_and_the_others_are_told(
-    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, room: int, taken: list[str], told: str
+def test_bundle_prefers_best_and_latest_checkpoints_and_names_others(
+    settings: Settings,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    limit_bytes: int,
+    exported_names: list[str],
+    omitted_names: str,
 ) -> None:
     run_id = with_three_checkpoints(settings, store)
-    monkeypatch.setattr(bundle_files, "ARTIFACT_BYTES", room)
-    sentences: list[str] = []
-    with zipfile.ZipFile(BytesIO(bundle.export_bundle(store, settings, run_id, sentences.append))) as made:
-        names = {name.removeprefix("artifacts/checkpoints/") for name in made.namelist() if name.endswith(".pt")}
-    assert names == set(taken)
-    assert sentences == [f"not in the bundle, because it takes at most 0 MB of files: {told}"]
-    assert bundle_files.left_out(store, settings, store.run(run_id)) == sentences
+    monkeypatch.setattr(bundle_files, "ARTIFACT_BYTES", limit_bytes)
+    messages: list[str] = []
+    with zipfile.ZipFile(BytesIO(bundle.export_bundle(store, settings, run_id, messages.append))) as archive:
+        names = {name.removeprefix("artifacts/checkpoints/") for name in archive.namelist() if name.endswith(".pt")}
+    assert names == set(exported_names)
+    assert messages == [f"not in the bundle, because it takes at most 0 MB of files: {omitted_names}"]
+    assert bundle_files.left_out(store, settings, store.run(run_id)) == messages
 
 
-def test_files_that_are_gone_or_have_changed_are_told_and_take_no_room(
+def test_missing_and_changed_files_are_named_and_need_no_space(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = with_three_checkpoints(settings, store)
@@ -775,9 +786,9 @@ def test_files_that_are_gone_or_have_changed_are_told_and_take_no_room(
     monkeypatch.setattr(bundle_files, "ARTIFACT_BYTES", 28)
     (folder / "epoch_1.pt").unlink()
     (folder / "latest.pt").write_bytes(b"others!")
-    sentences: list[str] = []
-    bundle.export_bundle(store, settings, run_id, sentences.append)
-    assert sentences == [
+    messages: list[str] = []
+    bundle.export_bundle(store, settings, run_id, messages.append)
+    assert messages == [
         "not in the bundle, because the run's folder no longer has them: checkpoints/epoch_1.pt",
         "not in the bundle, because they have changed since the run wrote them: checkpoints/latest.pt",
     ]

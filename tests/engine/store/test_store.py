@@ -1,4 +1,4 @@
-"""The store's promises, on a real SQLite file and on a real PostgreSQL server."""
+"""The store: queue, attempts, leases, events and schema, on a real SQLite file and a real PostgreSQL server."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ HOST = "a host"
 
 @pytest.fixture
 def settings(settings: Settings, database_url: str) -> Settings:
-    """Instead of the settings of all tests: each test here runs on both databases."""
+    """Replace the settings of `conftest.py`, so that each test of this file runs on both databases."""
     return settings.model_copy(update={"database_url": database_url})
 
 
@@ -52,8 +52,8 @@ def row(model: str) -> ProfileRow:
     return ProfileRow(library="timm", model=model, counter="torch", device="cpu", batch_size=1, precision="float32")
 
 
-def started(store: Store, *events: Event) -> Attempt:
-    """A run under way, with these events stored."""
+def start_run(store: Store, *events: Event) -> Attempt:
+    """Start a run, store `events` for it, and return its attempt."""
     store.enqueue(spec())
     attempt = queue.claim(store.database, HOST)
     assert attempt is not None
@@ -66,7 +66,7 @@ def close(store: Store, attempt: Attempt, cause: Cause = Cause.KILLED) -> None:
     attempts.close(store.database, attempt, Exit(-9), cause, "as the test says")
 
 
-def test_a_run_goes_its_way(store: Store) -> None:
+def test_run_passes_through_all_its_states(store: Store) -> None:
     run_id = store.enqueue(spec(), name="first")
     assert store.run(run_id).state == State.QUEUED
     assert store.position(run_id) == 1
@@ -93,8 +93,8 @@ def test_a_run_goes_its_way(store: Store) -> None:
     assert store.rows(run_id) == [row("a")]
 
 
-def test_the_estimated_end_is_counted_down_between_two_reports_of_progress(store: Store) -> None:
-    attempt = started(store)
+def test_seconds_left_count_down_between_progress_reports(store: Store) -> None:
+    attempt = start_run(store)
 
     def report(**progress: Any) -> Run:
         attempts.record(store.database, attempt, [Progress(**progress)])
@@ -102,23 +102,29 @@ def test_the_estimated_end_is_counted_down_between_two_reports_of_progress(store
 
     assert report(done=0, total=4).seconds_left() is None
     run = report(done=1, total=4, note="a")
-    since = replace(run, started_at=run.progressed_at - timedelta(seconds=10))
-    assert [since.seconds_left(run.progressed_at + timedelta(seconds=later)) for later in (0, 12, 31)] == [30, 18, 0]
-    assert report(done=1, total=4, note="b").progressed_at == run.progressed_at, "only its note has changed"
+    started_earlier = replace(run, started_at=run.progressed_at - timedelta(seconds=10))
+    assert [started_earlier.seconds_left(run.progressed_at + timedelta(seconds=later)) for later in (0, 12, 31)] == [
+        30,
+        18,
+        0,
+    ]
+    assert report(done=1, total=4, note="b").progressed_at == run.progressed_at, "a change of the note is no progress"
     assert report(done=2, total=4).progressed_at > run.progressed_at
     estimated = report(done=3, total=4, seconds_left=5.0)
     assert estimated.seconds_left(estimated.progressed_at + timedelta(seconds=2)) == 3
-    assert report(done=1, total=11).seconds_left() is None, "the first of many is often the slowest"
+    assert report(done=1, total=11).seconds_left() is None, (
+        "no estimate from the first of many, which is often the slowest"
+    )
 
 
-def test_a_cluster_takes_runs_for_its_devices_and_no_others(store: Store) -> None:
+def test_cluster_claims_only_runs_for_its_devices(store: Store) -> None:
     gpus = ("gpu 0", "gpu 1")
     offers = {"cluster:cpu": ("cpu",), "cluster:gpu": gpus, "cluster:gpu:H100": gpus}
     local = store.enqueue(spec())
     cluster = [store.enqueue(spec(device)) for device in ("cluster:gpu", "cluster:gpu:H100", "cluster:gpu")]
     assert store.enqueue(spec("cluster:gpu:A100"))
     claimed = [queue.claim(store.database, "cluster:", nodes={"a node": offers}) for _ in range(3)]
-    assert [attempt and attempt.run_id for attempt in claimed] == [*cluster[:2], None], "it has two GPUs"
+    assert [attempt and attempt.run_id for attempt in claimed] == [*cluster[:2], None], "the node has two GPUs"
     assert set(queue.holders(store.database, "a node")) == set(gpus)
     claimed = [queue.claim(store.database, HOST) for _ in range(2)]
     assert [attempt and attempt.run_id for attempt in claimed] == [local, None]
@@ -127,36 +133,36 @@ def test_a_cluster_takes_runs_for_its_devices_and_no_others(store: Store) -> Non
     assert (another.run_id, another.host) == (cluster[2], "another node")
 
 
-def test_a_training_takes_slots_of_several_nodes_and_waits_for_all_of_them(store: Store) -> None:
+def test_training_waits_for_all_its_slots_on_several_nodes(store: Store) -> None:
     offers = {"small": {"cluster:gpu": ("gpu 0",)}, "large": {"cluster:gpu": ("gpu 0", "gpu 1")}}
 
     def claim() -> Attempt | None:
         return queue.claim(store.database, "cluster:", nodes=offers)
 
-    def started(*run_ids: int) -> list[Attempt]:
+    def claim_all(*run_ids: int) -> list[Attempt]:
         claimed = [claim() for _ in run_ids]
         assert [attempt and attempt.run_id for attempt in claimed] == list(run_ids)
         assert claim() is None
         return [attempt for attempt in claimed if attempt]
 
-    store.enqueue(TrainSpec(device="cluster:gpu", nproc=4))  # more than there are: this blocks no other run
-    first, second = started(store.enqueue(spec("cluster:gpu")), store.enqueue(spec("cluster:gpu")))
+    store.enqueue(TrainSpec(device="cluster:gpu", nproc=4))  # more GPUs than exist: this run blocks no other
+    first, second = claim_all(store.enqueue(spec("cluster:gpu")), store.enqueue(spec("cluster:gpu")))
     assert (first.host, second.host) == ("small", "large")
-    three = store.enqueue(TrainSpec(device="cluster:gpu", nproc=3))
-    behind = store.enqueue(spec("cluster:gpu"))
-    assert claim() is None, "the free one is kept for the training"
+    on_three_gpus = store.enqueue(TrainSpec(device="cluster:gpu", nproc=3))
+    later = store.enqueue(spec("cluster:gpu"))
+    assert claim() is None, "the free GPU is reserved for the training"
     for attempt in (first, second):
         attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")
-    (training,) = started(three)
-    assert training.host == "large", "with most slots"
+    (training,) = claim_all(on_three_gpus)
+    assert training.host == "large", "the node with most slots"
     assert queue.places_of(store.database, training) == {"large": 2, "small": 1}
     attempts.close(store.database, training, Exit(0), Cause.ERROR, "")
-    assert [attempt.host for attempt in started(behind)] == ["small"]
-    (two,) = started(store.enqueue(TrainSpec(device="cluster:gpu", nproc=2)))
-    assert queue.places_of(store.database, two) == {"large": 2}
+    assert [attempt.host for attempt in claim_all(later)] == ["small"]
+    (on_two_gpus,) = claim_all(store.enqueue(TrainSpec(device="cluster:gpu", nproc=2)))
+    assert queue.places_of(store.database, on_two_gpus) == {"large": 2}
 
 
-def test_a_timing_on_several_nodes_waits_until_each_is_empty(store: Store) -> None:
+def test_timing_on_several_nodes_waits_for_empty_nodes(store: Store) -> None:
     gpus = {"cluster:gpu": ("gpu 0", "gpu 1")}
     offers = {"first": gpus, "second": gpus, "third": gpus}
 
@@ -164,22 +170,22 @@ def test_a_timing_on_several_nodes_waits_until_each_is_empty(store: Store) -> No
         return queue.claim(store.database, "cluster:", nodes=offers)
 
     others = [store.enqueue(spec("cluster:gpu")) for _ in range(3)]
-    held = [attempt for _ in others if (attempt := claim())]
-    assert [attempt.host for attempt in held] == ["first", "first", "second"]
+    active = [attempt for _ in others if (attempt := claim())]
+    assert [attempt.host for attempt in active] == ["first", "first", "second"]
     timing = store.enqueue(BenchmarkSpec(models=("a", "b"), device="cluster:gpu", nodes=2))
-    behind = store.enqueue(spec("cluster:gpu"))
-    assert claim() is None, "only the third is empty, and kept"
-    attempts.close(store.database, held[2], Exit(0), Cause.ERROR, "")
+    later = store.enqueue(spec("cluster:gpu"))
+    assert claim() is None, "only the third node is empty, and it is reserved"
+    attempts.close(store.database, active[2], Exit(0), Cause.ERROR, "")
     found = claim()
     assert found is not None
     assert (found.run_id, queue.places_of(store.database, found)) == (timing, {"second": 1, "third": 1})
-    attempts.close(store.database, held[0], Exit(0), Cause.ERROR, "")
+    attempts.close(store.database, active[0], Exit(0), Cause.ERROR, "")
     last = claim()
     assert last is not None
-    assert (last.run_id, last.host, claim()) == (behind, "first", None)
+    assert (last.run_id, last.host, claim()) == (later, "first", None)
 
 
-def test_a_lost_host_uses_up_no_try_but_not_for_ever(store: Store) -> None:
+def test_lost_hosts_cost_no_try_up_to_a_limit(store: Store) -> None:
     run_id = store.enqueue(spec())  # a count has one try
     for number in range(1, attempts.MOST_STARTS + 1):
         assert store.run(run_id).state is State.QUEUED
@@ -192,7 +198,7 @@ def test_a_lost_host_uses_up_no_try_but_not_for_ever(store: Store) -> None:
     assert (run.state, run.cause, run.error) == (State.FAILED, Cause.KILLED, "its node left the cluster")
 
 
-def test_a_lost_host_gives_its_try_back(store: Store) -> None:
+def test_lost_host_gives_its_try_back(store: Store) -> None:
     run_id = store.enqueue(BenchmarkSpec(models=("timm:resnet18",), device="cpu"))  # a timing has two tries
     for exit, state in ((Exit(host_lost=True), State.QUEUED), (Exit(), State.QUEUED), (Exit(), State.FAILED)):
         attempt = queue.claim(store.database, HOST)
@@ -202,24 +208,24 @@ def test_a_lost_host_gives_its_try_back(store: Store) -> None:
         assert store.run(run_id).state is state
 
 
-def test_one_key_is_one_run(store: Store) -> None:
+def test_requests_with_the_same_key_are_one_run(store: Store) -> None:
     first = store.enqueue(spec(), key="click")
     assert store.enqueue(spec(), key="click") == first
     assert store.enqueue(spec(), key="another") != first
     assert len(store.runs()) == 2
 
 
-def test_the_queue_has_a_limit(settings: Settings, store: Store) -> None:
+def test_queue_has_a_limit(settings: Settings, store: Store) -> None:
     small = open_store(settings.model_copy(update={"queue_limit": 2}))
     small.enqueue(spec())
-    waits = small.enqueue(spec(), key="k")
+    queued_id = small.enqueue(spec(), key="k")
     with pytest.raises(QueueFull, match="2 runs in the queue, at most 2 may wait"):
         small.enqueue(spec())
-    assert small.enqueue(spec(), key="k") == waits
+    assert small.enqueue(spec(), key="k") == queued_id
     small.close()
 
 
-def test_text_is_kept_literally(store: Store) -> None:
+def test_run_names_are_stored_literally(store: Store) -> None:
     name = "$(id); <b>'x\"\n --drop"
     assert store.run(store.enqueue(spec(), name=name)).name == name
     assert store.run(store.enqueue(spec(), name="a\0b\ud800")).name == "a\ufffdb?"
@@ -238,7 +244,7 @@ def test_runs_are_listed_newest_first_and_filtered(store: Store) -> None:
         store.run(99)
 
 
-def test_slots_are_taken_in_order_and_nobody_starves(store: Store) -> None:
+def test_devices_are_claimed_in_order_and_no_run_starves(store: Store) -> None:
     class Two(ProfileSpec):
         @property
         def devices(self) -> tuple[str, ...]:
@@ -248,7 +254,7 @@ def test_slots_are_taken_in_order_and_nobody_starves(store: Store) -> None:
         exclusive = True
 
     first = store.enqueue(spec("cuda:0"))
-    both = store.enqueue(Two(models=("a",), device="cuda:0"))
+    both_devices = store.enqueue(Two(models=("a",), device="cuda:0"))
     single = store.enqueue(spec("cuda:1"))
     on_cpu = store.enqueue(spec("cpu"))
     alone = store.enqueue(Alone(models=("a",), device="mps"))
@@ -257,35 +263,35 @@ def test_slots_are_taken_in_order_and_nobody_starves(store: Store) -> None:
     def claim() -> Attempt | None:
         return queue.claim(store.database, HOST)
 
-    one, cpu = claim(), claim()
-    assert one is not None
-    assert cpu is not None
-    assert (one.run_id, cpu.run_id) == (first, on_cpu)
-    assert claim() is None, "cuda:1 is kept for the run that waits for two devices, and the host for the timing"
-    close(store, one, Cause.ERROR)
-    two = claim()
-    assert two is not None
-    assert two.run_id == both
+    first_attempt, cpu_attempt = claim(), claim()
+    assert first_attempt is not None
+    assert cpu_attempt is not None
+    assert (first_attempt.run_id, cpu_attempt.run_id) == (first, on_cpu)
+    assert claim() is None, "cuda:1 is reserved for the run with two devices, and the host for the timing"
+    close(store, first_attempt, Cause.ERROR)
+    both_attempt = claim()
+    assert both_attempt is not None
+    assert both_attempt.run_id == both_devices
     assert claim() is None
-    close(store, two, Cause.ERROR)
-    third = claim()
-    assert third is not None
-    assert third.run_id == single
-    close(store, third, Cause.ERROR)
-    assert claim() is None, "the timing waits for an empty host, and what came after waits for it"
-    close(store, cpu, Cause.ERROR)
+    close(store, both_attempt, Cause.ERROR)
+    single_attempt = claim()
+    assert single_attempt is not None
+    assert single_attempt.run_id == single
+    close(store, single_attempt, Cause.ERROR)
+    assert claim() is None, "the timing waits for an empty host, and later runs wait for it"
+    close(store, cpu_attempt, Cause.ERROR)
     timing = claim()
     assert timing is not None
     assert timing.run_id == alone
-    assert claim() is None, "nothing runs beside a timing"
+    assert claim() is None, "no run starts beside a timing"
     assert queue.claim_new(store.database, HOST, spec("xpu:0"), name="") is None
     elsewhere = queue.claim(store.database, "another host")
     assert elsewhere is not None
     assert elsewhere.run_id == after
 
 
-def test_a_stale_attempt_writes_nothing(store: Store) -> None:
-    old = started(store, row("a"))
+def test_stale_attempt_cannot_write(store: Store) -> None:
+    old = start_run(store, row("a"))
     run_id = old.run_id
     close(store, old)
     assert store.run(run_id).state == State.FAILED
@@ -315,8 +321,8 @@ def test_a_stale_attempt_writes_nothing(store: Store) -> None:
     assert store.run(run_id).state == State.RUNNING
 
 
-def test_an_ended_run_takes_nothing_more(store: Store) -> None:
-    attempt = started(store)
+def test_ended_run_accepts_no_more_events(store: Store) -> None:
+    attempt = start_run(store)
     attempts.finish(store.database, attempt, State.FAILED, Cause.ERROR, "why")
     with pytest.raises(StaleAttempt):
         attempts.record(store.database, attempt, [row("late")])
@@ -327,11 +333,11 @@ def test_an_ended_run_takes_nothing_more(store: Store) -> None:
     assert (run.state, run.cause, run.error) == (State.FAILED, Cause.ERROR, "why")
 
 
-def test_cancel(store: Store) -> None:
+def test_cancel_ends_queued_and_running_runs(store: Store) -> None:
     waiting = store.enqueue(spec())
     store.request_cancel(waiting)
     assert store.run(waiting).state == State.CANCELLED
-    attempt = started(store, row("kept"))
+    attempt = start_run(store, row("kept"))
     assert attempts.heartbeat(store.database, attempt) is False
     store.request_cancel(attempt.run_id)
     assert attempts.heartbeat(store.database, attempt) is True
@@ -344,8 +350,8 @@ def test_cancel(store: Store) -> None:
     assert store.run(attempt.run_id).state == State.CANCELLED
 
 
-def test_a_vanished_run_comes_back_with_its_heartbeat(store: Store) -> None:
-    attempt = started(store)
+def test_vanished_run_is_running_again_after_a_heartbeat(store: Store) -> None:
+    attempt = start_run(store)
     attempts.mark_vanished(store.database, attempt)
     assert store.run(attempt.run_id).state == State.VANISHED
     attempts.heartbeat(store.database, attempt)
@@ -356,7 +362,7 @@ def test_a_vanished_run_comes_back_with_its_heartbeat(store: Store) -> None:
 
 
 @pytest.mark.parametrize("tries", [1, 3])
-def test_a_killed_run_is_tried_as_often_as_its_kind_says(store: Store, tries: int) -> None:
+def test_killed_run_has_the_number_of_tries_of_its_kind(store: Store, tries: int) -> None:
     class Tried(ProfileSpec):
         attempts = tries
 
@@ -367,7 +373,7 @@ def test_a_killed_run_is_tried_as_often_as_its_kind_says(store: Store, tries: in
         assert attempt.number == number
         attempts.begin(store.database, attempt)
         attempts.record(store.database, attempt, [row(f"of attempt {number}")])
-        assert store.rows(run_id) == [row(f"of attempt {number}")], "results of two attempts are never mixed"
+        assert store.rows(run_id) == [row(f"of attempt {number}")], "results of two attempts must not mix"
         close(store, attempt)
     run = store.run(run_id)
     assert (run.state, run.cause, run.attempt) == (State.FAILED, Cause.KILLED, tries)
@@ -376,8 +382,8 @@ def test_a_killed_run_is_tried_as_often_as_its_kind_says(store: Store, tries: in
     assert store.run(run_id).state == State.QUEUED
 
 
-def test_a_run_tried_again_starts_from_nothing_but_keeps_its_rows_until_then(store: Store) -> None:
-    attempt = started(store, row("a"), Progress(done=1, total=2, note="b"))
+def test_retried_run_keeps_its_rows_until_it_starts_again(store: Store) -> None:
+    attempt = start_run(store, row("a"), Progress(done=1, total=2, note="b"))
     close(store, attempt)
     assert store.run(attempt.run_id).seconds() is not None
     store.retry(attempt.run_id)
@@ -394,9 +400,7 @@ def test_a_run_tried_again_starts_from_nothing_but_keeps_its_rows_until_then(sto
 @pytest.mark.parametrize(
     ("submitted", "counted"), [(BenchmarkSpec(models="a"), 100), (TrainSpec(), 100), (ProfileSpec(models="a"), 0)]
 )
-def test_seconds_of_earlier_attempts_count_where_their_work_is_kept(
-    store: Store, submitted: Spec, counted: int
-) -> None:
+def test_duration_includes_earlier_attempts_if_work_is_kept(store: Store, submitted: Spec, counted: int) -> None:
     run_id = store.enqueue(submitted)
     first = queue.claim(store.database, HOST)
     assert first
@@ -414,7 +418,7 @@ def test_seconds_of_earlier_attempts_count_where_their_work_is_kept(
 
 
 @pytest.mark.parametrize("changed", ["kind = 'of another version'", "spec = '{}'", "created_at = 1e20"])
-def test_a_run_that_cannot_be_read_spoils_no_list(store: Store, changed: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_run_is_left_out_of_lists(store: Store, changed: str, caplog: pytest.LogCaptureFixture) -> None:
     bad, good = store.enqueue(spec()), store.enqueue(spec())
     store.request_cancel(bad)
     with store.database.write() as connection:
@@ -427,7 +431,7 @@ def test_a_run_that_cannot_be_read_spoils_no_list(store: Store, changed: str, ca
     assert caplog.text == ""
 
 
-def test_an_attempt_nobody_began_costs_no_try_but_not_for_ever(store: Store) -> None:
+def test_attempts_that_never_began_cost_no_try_up_to_a_limit(store: Store) -> None:
     run_id = store.enqueue(spec())
     for _ in range(attempts.MOST_STARTS):
         attempt = queue.claim(store.database, HOST)
@@ -437,7 +441,7 @@ def test_an_attempt_nobody_began_costs_no_try_but_not_for_ever(store: Store) -> 
     assert store.run(run_id).cause == Cause.KILLED
 
 
-def test_its_own_error_is_not_tried_again(store: Store) -> None:
+def test_run_that_failed_by_itself_is_not_tried_again(store: Store) -> None:
     class Tried(ProfileSpec):
         attempts = 3
 
@@ -449,9 +453,9 @@ def test_its_own_error_is_not_tried_again(store: Store) -> None:
     assert store.run(attempt.run_id).state == State.FAILED
 
 
-def test_metrics_and_artifacts_are_replaced_rows_are_added(store: Store) -> None:
+def test_metrics_and_artifacts_are_replaced_and_rows_are_added(store: Store) -> None:
     file = StoredArtifact(name="detail/a.json", kind="detail", size=5_000_000_000, sha256="0" * 64)
-    attempt = started(store, Metric(step=2, name="loss", value=3), Metric(step=1, name="loss", value=4), file)
+    attempt = start_run(store, Metric(step=2, name="loss", value=3), Metric(step=1, name="loss", value=4), file)
     again = [Metric(step=2, name="loss", value=2.5), file.model_copy(update={"size": 7}), row("a"), row("a")]
     attempts.record(store.database, attempt, again)
     assert [(metric.step, metric.value) for metric in store.metrics(attempt.run_id)] == [(1, 4), (2, 2.5)]
@@ -460,31 +464,31 @@ def test_metrics_and_artifacts_are_replaced_rows_are_added(store: Store) -> None
 
 
 def test_events_are_stored_all_or_none(store: Store) -> None:
-    attempt = started(store)
+    attempt = start_run(store)
     with pytest.raises(TypeError, match="Event is not an event that is stored"):
         attempts.record(store.database, attempt, [row("a"), Event()])
     assert store.rows(attempt.run_id) == []
 
 
 def test_revisions_grow_with_every_change(store: Store) -> None:
-    seen = [store.revision()]
+    revisions = [store.revision()]
     run_id = store.enqueue(spec())
-    seen.append(store.revision())
+    revisions.append(store.revision())
     attempt = queue.claim(store.database, HOST)
     assert attempt is not None
-    seen.append(store.revision())
+    revisions.append(store.revision())
     attempts.begin(store.database, attempt)
     for event in (row("a"), Progress(done=1), Metric(step=1, name="m", value=0)):
         attempts.record(store.database, attempt, [event])
-        seen.append(store.revision())
-        assert store.run(run_id).revision == seen[-1]
-    assert seen == sorted(set(seen))
+        revisions.append(store.revision())
+        assert store.run(run_id).revision == revisions[-1]
+    assert revisions == sorted(set(revisions))
     attempts.heartbeat(store.database, attempt)
-    assert store.revision() == seen[-1], "a heartbeat is nothing to look at"
+    assert store.revision() == revisions[-1], "a heartbeat is no change to show"
 
 
-def test_deleting_leaves_nothing(store: Store) -> None:
-    attempt = started(store, row("a"), Metric(step=1, name="m", value=0))
+def test_delete_removes_everything_of_a_run(store: Store) -> None:
+    attempt = start_run(store, row("a"), Metric(step=1, name="m", value=0))
     with pytest.raises(Refused, match="is running: cancel it first"):
         store.delete(attempt.run_id)
     attempts.finish(store.database, attempt, State.FINISHED)
@@ -497,18 +501,18 @@ def test_deleting_leaves_nothing(store: Store) -> None:
             assert connection.scalar(text(f"SELECT count(*) FROM {table}")) == 0
     with pytest.raises(LookupError):
         store.delete(attempt.run_id)
-    assert store.enqueue(spec()) > attempt.run_id, "a number is never given twice"
+    assert store.enqueue(spec()) > attempt.run_id, "the id of a deleted run is not used again"
 
 
-def test_a_lease_has_one_holder(store: Store) -> None:
+def test_lease_has_one_holder(store: Store) -> None:
     database = store.database
     assert leases.take(database, "l", "one", "f", 60, None)
     assert not leases.take(database, "l", "two", "f", 60, None)
-    seen = leases.read(database, "l")
-    assert seen is not None
-    assert (seen.holder, seen.expired) == ("one", False)
-    assert leases.take(database, "l", "two", "f2", 60, seen)
-    assert not leases.take(database, "l", "three", "f3", 60, seen), "what it saw is no longer so"
+    lease = leases.read(database, "l")
+    assert lease is not None
+    assert (lease.holder, lease.expired) == ("one", False)
+    assert leases.take(database, "l", "two", "f2", 60, lease)
+    assert not leases.take(database, "l", "three", "f3", 60, lease), "the lease has changed since it was read"
     assert not leases.renew(database, "l", "one", 60)
     assert leases.renew(database, "l", "two", -1)
     expired = leases.read(database, "l")
@@ -516,23 +520,23 @@ def test_a_lease_has_one_holder(store: Store) -> None:
     assert expired.expired
 
 
-def test_an_idle_lease_is_not_given_back_while_a_run_waits_or_goes(store: Store) -> None:
+def test_lease_is_not_released_while_a_run_is_queued_or_active(store: Store) -> None:
     leases.take(store.database, "l", "one", "f", 60, None)
 
-    def leave() -> bool:
+    def release() -> bool:
         return leases.release(store.database, "l", "one", host=HOST, only_idle=True)
 
     store.enqueue(spec())
-    assert not leave()
+    assert not release()
     attempt = queue.claim(store.database, HOST)
     assert attempt is not None
-    assert not leave()
+    assert not release()
     close(store, attempt, Cause.ERROR)
-    assert leave()
+    assert release()
     assert leases.read(store.database, "l") is None
 
 
-def test_the_machine_is_kept_by_host(store: Store) -> None:
+def test_machine_is_stored_per_host(store: Store) -> None:
     assert store.machine() is None
     machine = Machine(
         host=HOST, platform="p", cpu="c", threads=1, memory_gb=1, devices=(Device(name="cpu", model="c"),), date="d"
@@ -548,21 +552,21 @@ def test_the_machine_is_kept_by_host(store: Store) -> None:
     assert store.machine_age(HOST, "newer code") is None
 
 
-def test_migrations_make_the_tables_that_queries_expect(store: Store) -> None:
+def test_migrations_create_the_tables_of_the_metadata(store: Store) -> None:
     with store.database.read() as connection:
         context = MigrationContext.configure(connection)
         assert context.get_current_revision() == HEAD
         assert compare_metadata(context, metadata) == []
 
 
-def test_a_newer_schema_is_refused_by_name(settings: Settings, store: Store) -> None:
+def test_newer_schema_is_refused_with_its_version(settings: Settings, store: Store) -> None:
     with store.database.write() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(Unavailable, match=r"schema 9999, which this version .*\. Upgrade the program"):
         open_store(settings)
 
 
-def test_a_locked_store_is_busy_and_tables_that_are_gone_are_damage(settings: Settings, store: Store) -> None:
+def test_locked_store_is_busy_and_missing_tables_are_damage(settings: Settings, store: Store) -> None:
     impatient = Database(settings.store_url, busy_s=0.1)
     locked = r"is locked by another process\. Wait until"
     with store.database.write(), pytest.raises(Busy, match=locked), impatient.write():
@@ -585,7 +589,7 @@ open_store(Settings()).close()
 
 
 @pytest.mark.slow
-def test_many_may_open_a_new_store_at_once(settings: Settings) -> None:
+def test_several_processes_can_open_a_new_store_at_once(settings: Settings) -> None:
     command = [sys.executable, "-W", "error", "-c", OPEN_AT_ONCE]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     openers = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(4)]  # type: ignore[call-overload]
@@ -609,5 +613,5 @@ def test_opening_an_up_to_date_store_loads_no_alembic(settings: Settings, store:
         f"s = Settings(database_url={settings.database_url!r}); open_store(s).runs();"
         "print({'alembic', 'torch', 'pandas'} & set(sys.modules))"
     )
-    opened = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert opened.stdout.strip() == "set()"
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "set()"
