@@ -1,4 +1,4 @@
-"""A store that is damaged, read-only, full, locked or out of reach: one sentence with the remedy, and a way back."""
+"""A damaged, read-only, full, locked or unreachable store: a one-line error with the remedy, and `runs restore`."""
 
 import os
 import random
@@ -35,7 +35,7 @@ if os.getuid() == 0:
     os.setuid(65534)
 sys.exit(engine.__main__.main(sys.argv[1:]))
 """
-"""To root all files are writable, so the command runs as nobody; what it imports is imported before."""
+"""Run a command as the user `nobody`, because root may write all files. Modules are imported before the change."""
 
 
 def file_of(settings: Settings) -> Path:
@@ -44,7 +44,7 @@ def file_of(settings: Settings) -> Path:
 
 @pytest.fixture
 def path(settings: Settings, store: Store) -> Path:
-    """The file of a closed store with 30 runs, of which run 30 still waits."""
+    """Return the file of a closed store with 30 runs, of which run 30 is queued."""
     fill(store, 29, 4)
     store.enqueue(ProfileSpec(models=("resnet18",), device="cpu"))
     store.close()
@@ -57,7 +57,7 @@ def engine(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line that a command says which cannot do its work."""
+    """Run a command that must fail, and return its only line of output, which is on stderr."""
     assert main(list(map(str, arguments))) == 2
     out, error = capsys.readouterr()
     assert out == ""
@@ -66,9 +66,7 @@ def error_line(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.97])
-def test_a_truncated_store_is_told_in_one_sentence(
-    path: Path, share: float, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_truncated_store_gives_a_one_line_error(path: Path, share: float, capsys: pytest.CaptureFixture[str]) -> None:
     os.truncate(path, int(path.stat().st_size * share))
     line = error_line(capsys, "runs", "list", "--model", "resnet18", "--tag", "paper")
     assert line.startswith(f"error: the store {path} is damaged: ")
@@ -76,16 +74,16 @@ def test_a_truncated_store_is_told_in_one_sentence(
 
 
 @pytest.mark.slow
-def test_a_store_that_is_no_database_is_told_in_one_sentence(path: Path) -> None:
+def test_store_that_is_no_database_gives_a_one_line_error(path: Path) -> None:
     path.write_bytes(b"\0" * path.stat().st_size)
-    done = engine("runs", "list")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    process = engine("runs", "list")
+    assert process.returncode == 2
+    assert process.stdout == ""
+    (line,) = process.stderr.splitlines()
     assert line.startswith(f"error: the store {path} is damaged: it is not a SQLite database. {RESTORE}")
 
 
-def test_damaged_pages_are_told_where_they_are_needed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_pages_give_an_error_only_when_they_are_read(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overwrite(path, *table_pages(path, "rows"))
     assert main(["runs", "list"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 31
@@ -93,13 +91,13 @@ def test_damaged_pages_are_told_where_they_are_needed(path: Path, capsys: pytest
     assert line.startswith(f"error: the store {path} is damaged: parts of it cannot be read. {RESTORE}")
 
 
-def test_a_database_of_another_program_is_told(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_database_of_another_program_gives_a_clear_error(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("ALTER TABLE runs RENAME COLUMN state TO country")
     assert "does not have the tables of this program" in error_line(capsys, "runs", "list")
 
 
-def test_a_store_of_a_newer_version_is_told(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_of_a_newer_version_gives_a_clear_error(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     line = error_line(capsys, "runs", "list")
@@ -108,16 +106,16 @@ def test_a_store_of_a_newer_version_is_told(path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_no_flipped_byte_leads_to_a_traceback(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole, dice = path.read_bytes(), random.Random(20_261_123)
+def test_flipped_bits_cause_no_traceback(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    intact, rng = path.read_bytes(), random.Random(20_261_123)
     outcomes = set()
     for _ in range(50):
         for ending in ("-wal", "-shm"):
             path.with_name(path.name + ending).unlink(missing_ok=True)
-        flipped = bytearray(whole)
-        for page in dice.sample(range(len(flipped) // 4096), 5):  # at its head, where damage is worst, and anywhere
-            for place in (dice.randrange(64), dice.randrange(4096)):
-                flipped[4096 * page + place] ^= 1 << dice.randrange(8)
+        flipped = bytearray(intact)
+        for page in rng.sample(range(len(flipped) // 4096), 5):  # in the header, where damage is worst, and anywhere
+            for offset in (rng.randrange(64), rng.randrange(4096)):
+                flipped[4096 * page + offset] ^= 1 << rng.randrange(8)
         path.write_bytes(flipped)
         outcomes.add(main(["runs", "list"]))
         assert "Traceback" not in capsys.readouterr().err
@@ -126,7 +124,7 @@ def test_no_flipped_byte_leads_to_a_traceback(path: Path, capsys: pytest.Capture
 
 @pytest.mark.slow
 @pytest.mark.parametrize("value", ["'{'", "x'ff'", "'[]'", "7"])
-def test_a_damaged_value_of_one_run_hides_no_other(
+def test_damaged_value_of_a_run_hides_no_other_run(
     store: Store, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ids = [store.enqueue(ProfileSpec(models=("resnet18",), device="cpu")) for _ in range(3)]
@@ -143,7 +141,7 @@ def test_a_damaged_value_of_one_run_hides_no_other(
 
 
 @pytest.mark.slow
-def test_a_damaged_value_is_told_with_its_run(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_of_a_damaged_value_names_its_run(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     run_id = store.enqueue(ProfileSpec(models=("resnet18",), device="cpu"))
     finish(store, run_id, [profile_row("resnet18")])
     for change, what in ((update(rows).values(payload="{"), "a row"), (update(runs).values(spec="{"), "its request")):
@@ -155,7 +153,7 @@ def test_a_damaged_value_is_told_with_its_run(store: Store, capsys: pytest.Captu
     assert main(["runs", "delete", str(run_id)]) == 0
 
 
-def test_a_queued_run_whose_devices_are_lost_fails_and_holds_up_no_other(store: Store) -> None:
+def test_queued_run_with_damaged_devices_fails_and_blocks_no_other(store: Store) -> None:
     ids = [store.enqueue(ProfileSpec(models=("resnet18",), device="cpu")) for _ in range(2)]
     with store.database.write() as connection:
         connection.execute(update(runs).where(runs.c.id == ids[0]).values(devices="[cp"))
@@ -169,7 +167,7 @@ def test_a_queued_run_whose_devices_are_lost_fails_and_holds_up_no_other(store: 
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
-    """A folder that nobody may enter, unlike `tmp_path`."""
+    """Return a folder that the user `nobody` may enter, unlike `tmp_path`."""
     folder = Path(tempfile.mkdtemp(prefix="vitals-store-"))
     folder.chmod(0o755)
     yield folder
@@ -186,7 +184,7 @@ def public_folder() -> Iterator[Path]:
         (0o666, 0o000, ["runs", "list"], "needs a folder that cannot be made"),
     ],
 )
-def test_a_store_without_permission_is_told(
+def test_store_without_permission_gives_a_one_line_error(
     public_folder: Path, file_mode: int, folder_mode: int, arguments: list[str], cause: str
 ) -> None:
     folder = public_folder / "runs"
@@ -197,19 +195,19 @@ def test_a_store_without_permission_is_told(
     runs_dir = folder / "below" if folder_mode == 0 else folder
     environment = os.environ | {"VITALS_RUNS_DIR": str(runs_dir), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", AS_NOBODY, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/", env=environment, check=False)
+    process = subprocess.run(command, capture_output=True, text=True, cwd="/", env=environment, check=False)
     folder.chmod(0o777)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.splitlines()
+    assert process.returncode == 2, process.stderr
+    (line,) = process.stderr.splitlines()
     assert line.startswith(f"error: the store {runs_dir}")
     assert cause in line
     assert "Let this user write to" in line
 
 
-def test_a_full_disk_is_told_and_is_the_cause(store: Store) -> None:
+def test_full_disk_gives_a_clear_error_and_the_cause_disk_full(store: Store) -> None:
     spec = ProfileSpec(models=("resnet18",), device="cpu")
     with store.database.write() as connection:
-        connection.exec_driver_sql("PRAGMA max_page_count = 1")  # not less than there are now
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")  # SQLite raises it to the present number of pages
     with pytest.raises(Unavailable, match=r"cannot be written because the disk is full\. Free space") as raised:
         [store.enqueue(spec, name="x" * 200) for _ in range(100)]
     assert not isinstance(raised.value, Busy | Damaged)
@@ -227,7 +225,7 @@ def test_a_full_disk_is_told_and_is_the_cause(store: Store) -> None:
         ("mysql://u:secret@h/d", "of the kind 'mysql', and only PostgreSQL and SQLite"),
     ],
 )
-def test_a_wrong_url_is_told_without_its_password(
+def test_error_of_a_wrong_url_hides_the_password(
     url: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("VITALS_DATABASE_URL", url)
@@ -238,7 +236,7 @@ def test_a_wrong_url_is_told_without_its_password(
 
 
 @pytest.mark.cluster
-def test_a_server_out_of_reach_is_told_as_busy_and_without_its_password(
+def test_unreachable_server_is_busy_and_its_error_hides_the_password(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as unused:
@@ -255,7 +253,7 @@ def test_a_server_out_of_reach_is_told_as_busy_and_without_its_password(
     assert "restore it from its own backup" in error_line(capsys, "runs", "restore")
 
 
-def test_a_backup_put_in_place_is_read_at_once(settings: Settings, store: Store) -> None:
+def test_open_store_reads_a_replaced_file_at_once(settings: Settings, store: Store) -> None:
     store.enqueue(ProfileSpec(models=("resnet18",), device="cpu"))
     backup = settings.runs_dir / "backup"
     with closing(sqlite3.connect(file_of(settings))) as source, closing(sqlite3.connect(backup)) as target:
@@ -269,39 +267,41 @@ def test_a_backup_put_in_place_is_read_at_once(settings: Settings, store: Store)
 
 
 class TestRestore:
-    """`runs restore`."""
+    """The command `runs restore`."""
 
     @pytest.mark.slow
-    def test_all_that_can_be_read_is_brought_over(self, settings: Settings, path: Path) -> None:
+    def test_restore_copies_all_readable_rows(self, settings: Settings, path: Path) -> None:
         with closing(open_store(settings)) as store:
-            findable = store.count(Filter(text="resnet"))
+            matches = store.count(Filter(text="resnet"))
         _, *leaves = table_pages(path, "rows")
         overwrite(path, *leaves[3:5], *table_pages(path, "run_texts"))
         damaged = path.read_bytes()
         done = engine("runs", "restore")
         assert done.returncode == 0, done.stderr
-        kept, *counts = done.stdout.splitlines()
+        first_line, *counts = done.stdout.splitlines()
         numbers = {line.split()[0]: line.split()[1:] for line in counts}
         assert numbers["runs"] == ["30", "brought", "over,", "0", "lost"]
         rows_kept, rows_lost = int(numbers["rows"][0]), int(numbers["rows"][3])
         assert rows_kept + rows_lost == 29 * 4
         assert 0 < rows_lost < 30
-        (aside,) = settings.runs_dir.glob("vitals-damaged-*.sqlite")
-        assert kept.endswith(str(aside))
-        assert aside.read_bytes() == damaged
+        (damaged_copy,) = settings.runs_dir.glob("vitals-damaged-*.sqlite")
+        assert first_line.endswith(str(damaged_copy))
+        assert damaged_copy.read_bytes() == damaged
         with closing(open_store(settings)) as store:
             assert [run.id for run in store.runs()] == list(range(30, 0, -1))
             assert sum(len(store.rows(run.id)) for run in store.runs()) == rows_kept
-            assert store.count(Filter(text="resnet")) == findable > 0, "the text of searches was lost and is made anew"
+            assert store.count(Filter(text="resnet")) == matches > 0, (
+                "the index of text search was damaged and is built again"
+            )
             assert store.position(30) == 1
             assert store.enqueue(ProfileSpec(models=("resnet18",), device="cpu")) == 31
             with store.database.read() as connection:
                 assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
 
     @pytest.mark.slow
-    def test_runs_under_way_keep_their_slots_or_end(self, settings: Settings, store: Store) -> None:
-        going, lost = (store.enqueue(ProfileSpec(models=("a",), device=device)) for device in ("cpu", "cuda:0"))
-        for run_id in (going, lost):
+    def test_restore_keeps_devices_of_active_runs_or_ends_them(self, settings: Settings, store: Store) -> None:
+        active, lost = (store.enqueue(ProfileSpec(models=("a",), device=device)) for device in ("cpu", "cuda:0"))
+        for run_id in (active, lost):
             attempt = queue.claim(store.database, "here", run_id)
             assert attempt is not None
             attempts.begin(store.database, attempt)
@@ -312,13 +312,13 @@ class TestRestore:
         store.close()
         overwrite(file_of(settings), *table_pages(file_of(settings), "metrics"))
         assert main(["runs", "restore"]) == 0
-        assert queue.holders(store.database, "here") == {"cpu": going}
-        assert store.run(going).state is State.STARTING
+        assert queue.holders(store.database, "here") == {"cpu": active}
+        assert store.run(active).state is State.STARTING
         assert (store.run(lost).state, store.run(lost).cause) == (State.FAILED, Cause.ERROR)
-        assert store.revision() > revision, "pages must not take the new store for the old one"
+        assert store.revision() > revision, "open pages must notice the new store"
 
     @pytest.mark.slow
-    def test_of_a_store_that_cannot_be_read_at_all_an_empty_one_is_made(
+    def test_restore_of_an_unreadable_store_creates_an_empty_one(
         self, settings: Settings, path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         path.write_bytes(b"\0" * 8192)
@@ -332,49 +332,49 @@ class TestRestore:
         with closing(open_store(settings)) as store:
             assert store.runs() == []
 
-    def test_a_whole_store_is_left_alone(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_restore_leaves_an_intact_store_unchanged(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         before = path.read_bytes()
         assert error_line(capsys, "runs", "restore").endswith("is whole: there is nothing to restore")
         assert path.read_bytes() == before
 
     @pytest.mark.slow
-    def test_a_store_in_use_is_left_alone(self, path: Path, store: Store) -> None:
+    def test_restore_refuses_a_store_that_is_in_use(self, path: Path, store: Store) -> None:
         overwrite(path, *table_pages(path, "metrics"))
-        assert len(store.runs()) == 30  # opens it
-        done = engine("runs", "restore")
-        assert done.returncode == 2
-        assert f"is open in process {os.getpid()} (" in done.stderr
-        assert "Stop the app, run `python -m engine stop`" in done.stderr
+        assert len(store.runs()) == 30  # opens the file
+        process = engine("runs", "restore")
+        assert process.returncode == 2
+        assert f"is open in process {os.getpid()} (" in process.stderr
+        assert "Stop the app, run `python -m engine stop`" in process.stderr
         store.close()
         assert engine("runs", "restore").returncode == 0
 
 
 @pytest.mark.usefixtures("own_world")
 class TestPages:
-    """Pages with such a store."""
+    """Pages with a damaged store."""
 
     PAGES = ("catalog/page.py", "vision/page.py", "history/page.py")
 
     @pytest.mark.slow
     @pytest.mark.parametrize("page", PAGES)
-    def test_a_page_says_what_is_wrong_and_goes_on_once_it_is_put_right(self, path: Path, page: str) -> None:
+    def test_page_shows_the_damage_and_works_again_after_repair(self, path: Path, page: str) -> None:
         app = open_page(page)
         assert not app.error
-        whole = path.read_bytes()
-        for damaged in (b"\0" * 8192, whole[: len(whole) // 3]):
+        intact = path.read_bytes()
+        for damaged in (b"\0" * 8192, intact[: len(intact) // 3]):
             _replace(path, damaged)
             app.run()
             assert not app.exception
             (error,) = app.error
             assert "is damaged" in error.value
             assert "runs restore" in error.value
-            _replace(path, whole)
+            _replace(path, intact)
             app.run()
             assert not app.exception
             assert not app.error
 
     @pytest.mark.slow
-    def test_a_part_of_a_page_says_it_too(self, path: Path) -> None:
+    def test_part_of_a_page_shows_the_damage(self, path: Path) -> None:
         overwrite(path, *table_pages(path, "changes"))
         app = open_page("history/page.py")
         assert [button.label for button in app.button if button.key == "runs_cancel_30"] == ["Cancel"]
@@ -383,7 +383,7 @@ class TestPages:
         assert "is damaged" in error.value
 
     @pytest.mark.slow
-    def test_a_run_with_damaged_values_is_told(self, settings: Settings, path: Path) -> None:
+    def test_page_of_a_run_with_damaged_values_shows_an_error(self, settings: Settings, path: Path) -> None:
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("UPDATE runs SET spec = '{' WHERE id = 7")
         app = open_page("run/page.py", run="7")
@@ -393,7 +393,7 @@ class TestPages:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put another file in its place, as one who restores a backup does."""
+    """Replace the file of a store, as an operator does who restores a backup."""
     for ending in ("-wal", "-shm"):
         path.with_name(path.name + ending).unlink(missing_ok=True)
     new = path.with_name("new")

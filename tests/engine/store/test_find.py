@@ -28,7 +28,7 @@ from tests.support import store as support_store
 from tests.support.clip import evaluate_row, train_row
 from tests.support.page import benchmark_row, finish, profile_row
 
-ODD = ("100%_of/them", "ÄRGER in Zürich", "a\\b 'quoted'", "<b>bold</b>")
+SPECIAL_NAMES = ("100%_of/them", "ÄRGER in Zürich", "a\\b 'quoted'", "<b>bold</b>")
 PATTERNS = ("resnet_17", "RESNET", "vit_base_1?", "*_12", "timm:swin_3*", "aten", "a_b%", "100%", "/", "nothing*", "*")
 WORDS = (
     "sweep",
@@ -51,9 +51,9 @@ WORDS = (
 
 @pytest.fixture
 def filled(store: Store) -> Store:
-    """Some hundred runs of every kind, and a few with odd names, one of them waiting."""
+    """Return a store with 200 runs of every kind, 4 runs with special characters, and a queued run."""
     support_store.fill(store, 200, 4)
-    for name in ODD:
+    for name in SPECIAL_NAMES:
         run_id = store.enqueue(ProfileSpec(models=("timm:a_b%c", "Ünique*")), name=name)
         store.request_cancel(run_id)
         store.change_tags([run_id], add=["odd", name.replace(",", "")])
@@ -62,18 +62,18 @@ def filled(store: Store) -> Store:
     return store
 
 
-def lets_through(wanted: Filter, run: Run, rows: list[Row]) -> bool:
-    """What a filter promises, without any SQL."""
+def matches(wanted: Filter, run: Run, rows: list[Row]) -> bool:
+    """Return whether `run` matches the filter, computed without SQL."""
     requested_models = (
         getattr(run.spec, "models", None) or getattr(run.spec, "chosen", None) or (getattr(run.spec, "model", ""),)
     )
     names = {name.casefold() for name in (*requested_models, *(row.name for row in rows)) if name}
     pattern = wanted.model.casefold()
     models = names if ":" in pattern else {re.sub(r"^[^:]*:(?=.)", "", name) for name in names}
-    signs = {"*": ".*", "?": "."}
-    whole = "".join(signs.get(sign, re.escape(sign)) for sign in pattern)
-    if not set(pattern) & set(signs):
-        whole = f".*{whole}.*"
+    wildcards = {"*": ".*", "?": "."}
+    expression = "".join(wildcards.get(character, re.escape(character)) for character in pattern)
+    if not set(pattern) & set(wildcards):
+        expression = f".*{expression}.*"
     number = wanted.text.casefold().removeprefix("run ")
     contents = "\n".join((run.name, run.spec.summary, run.notes)).casefold()
     failed = run.error.casefold() if run.state is State.FAILED else ""
@@ -82,15 +82,15 @@ def lets_through(wanted: Filter, run: Run, rows: list[Row]) -> bool:
         and (not wanted.states or run.state in wanted.states)
         and (not wanted.device or {"cuda": "cuda:0"}.get(wanted.device, wanted.device) in run.spec.devices)
         and set(wanted.tags) <= set(run.tags)
-        and (not wanted.model or any(re.fullmatch(whole, model, re.DOTALL) for model in models))
+        and (not wanted.model or any(re.fullmatch(expression, model, re.DOTALL) for model in models))
         and (
             number == str(run.id) or all(word in contents or word in failed for word in wanted.text.casefold().split())
         )
     )
 
 
-def drawn(rng: random.Random) -> Filter:
-    """Any filter, most often of one or two parts."""
+def random_filter(rng: random.Random) -> Filter:
+    """Return a random filter, most often with one or two conditions."""
 
     def some(values: tuple[str, ...], most: int) -> tuple[str, ...]:
         return tuple(rng.sample(values, rng.randint(1, most))) if rng.random() < 0.3 else ()
@@ -100,21 +100,21 @@ def drawn(rng: random.Random) -> Filter:
         states=tuple(State(state) for state in some(tuple(State), 3)),
         model=rng.choice(PATTERNS) if rng.random() < 0.4 else "",
         device=rng.choice(("cpu", "cuda:0", "meta", "cuda", "%")) if rng.random() < 0.3 else "",
-        tags=some((*support_store.TAGS, "odd", ODD[0]), 2),
+        tags=some((*support_store.TAGS, "odd", SPECIAL_NAMES[0]), 2),
         text=rng.choice(WORDS) if rng.random() < 0.4 else "",
         order=rng.choice(get_args(Order)),
     )
 
 
 @pytest.mark.slow
-def test_the_database_lets_through_what_the_filter_promises(filled: Store) -> None:
+def test_filters_in_sql_equal_the_same_filters_in_python(filled: Store) -> None:
     runs = filled.runs(limit=1000)
     assert len(runs) == 205
     rows = {run.id: filled.rows(run.id) for run in runs}
     rng, lengths = random.Random(1), set()
     filters = [Filter(model=pattern) for pattern in PATTERNS] + [Filter(text=word) for word in WORDS]
-    for wanted in [*filters, *(drawn(rng) for _ in range(160))]:
-        expected = [run for run in runs if lets_through(wanted, run, rows[run.id])]
+    for wanted in [*filters, *(random_filter(rng) for _ in range(160))]:
+        expected = [run for run in runs if matches(wanted, run, rows[run.id])]
         if wanted.order == "oldest":
             expected.reverse()
         elif wanted.order != "newest":
@@ -125,16 +125,16 @@ def test_the_database_lets_through_what_the_filter_promises(filled: Store) -> No
             values = {run.id: getattr(run.results, name) for run in expected}
             expected.sort(key=lambda run: math.inf if values[run.id] is None else sign * values[run.id])
         number = wanted.text.casefold().removeprefix("run ")
-        expected.sort(key=lambda run: str(run.id) != number)  # the run of that number is first
+        expected.sort(key=lambda run: str(run.id) != number)  # the run with this number comes first
         assert filled.count(wanted) == len(expected), wanted
         assert filled.find(wanted, limit=7, offset=5) == expected[5:12], wanted
         lines = [line for batch in filled.lines(wanted) for line in batch]
         assert [line["run"] for line in lines] == [run.id for run in expected], wanted
         lengths.add(len(expected))
-    assert len(lengths) > 25, "filters that let everything or nothing through show little"
+    assert len(lengths) > 25, "the filters must have results of different lengths"
 
 
-def test_a_run_is_found_by_the_models_of_its_rows_from_the_moment_they_come(store: Store) -> None:
+def test_run_is_found_by_models_of_its_rows_as_soon_as_stored(store: Store) -> None:
     run_id = store.enqueue(ProfileSpec(models=("family:resnet",)))
     assert store.count(Filter(model="resnet50")) == 0
     finish(store, run_id, [profile_row("ResNet50"), profile_row("ResNet50")])
@@ -148,37 +148,37 @@ def test_a_run_is_found_by_the_models_of_its_rows_from_the_moment_they_come(stor
             assert connection.scalar(text(f"SELECT count(*) FROM {table}")) == 0
 
 
-def test_what_there_is_to_choose_from(filled: Store) -> None:
+def test_devices_and_tags_of_all_runs_are_listed(filled: Store) -> None:
     assert filled.devices() == ["cpu", "cuda:0", "cuda:1", "meta"]
     tags = filled.tags()
-    assert set(tags) == {*support_store.TAGS, "odd", *(name.replace(",", "") for name in ODD)}
-    assert tags["odd"] == len(ODD)
+    assert set(tags) == {*support_store.TAGS, "odd", *(name.replace(",", "") for name in SPECIAL_NAMES)}
+    assert tags["odd"] == len(SPECIAL_NAMES)
 
 
-def test_tags_are_given_and_taken_at_all_runs_or_none(store: Store) -> None:
-    one, two = store.enqueue(ProfileSpec(models=("a",))), store.enqueue(ProfileSpec(models=("b",)))
+def test_tags_change_on_all_selected_runs_or_none(store: Store) -> None:
+    first, second = store.enqueue(ProfileSpec(models=("a",))), store.enqueue(ProfileSpec(models=("b",)))
     before = store.revision()
-    store.change_tags([one, two], add=["  to \n keep ", "b"])
-    assert store.run(one).tags == store.run(two).tags == ("b", "to keep")
+    store.change_tags([first, second], add=["  to \n keep ", "b"])
+    assert store.run(first).tags == store.run(second).tags == ("b", "to keep")
     assert store.revision() > before
-    store.change_tags([two], add=["c"], remove=["b"])
-    assert store.run(two).tags == ("c", "to keep")
+    store.change_tags([second], add=["c"], remove=["b"])
+    assert store.run(second).tags == ("c", "to keep")
     with pytest.raises(LookupError, match="no run 99"):
-        store.change_tags([one, 99], remove=["b"])
-    assert store.run(one).tags == ("b", "to keep")
+        store.change_tags([first, 99], remove=["b"])
+    assert store.run(first).tags == ("b", "to keep")
     for bad in ("", "a,b", "x" * 41, "a\0b"):
         with pytest.raises(Refused, match="1 to 40 characters and no comma"):
-            store.change_tags([one], add=[bad])
+            store.change_tags([first], add=[bad])
     with pytest.raises(Refused, match="at most 20 tags, and run 1 would have 22"):
-        store.change_tags([one], add=[str(number) for number in range(20)])
+        store.change_tags([first], add=[str(number) for number in range(20)])
     with pytest.raises(Refused, match="at most 10,000 characters"):
-        store.set_notes(one, "x" * 10_001)
+        store.set_notes(first, "x" * 10_001)
     with pytest.raises(LookupError):
         store.set_notes(99, "")
 
 
 def old_store(settings: Settings) -> Database:  # noqa: F811
-    """A database as the first version left it, with two runs that can be read and one that cannot."""
+    """Return a database of the first version, with two readable runs and one unreadable run."""
     settings.runs_dir.mkdir(parents=True, exist_ok=True)
     database = Database(settings.store_url)
     spec = ProfileSpec(models=("timm:ResNet18", "vit*"), device="cpu")
@@ -209,7 +209,7 @@ def old_store(settings: Settings) -> Database:  # noqa: F811
     return database
 
 
-def test_runs_of_the_first_version_can_be_found_too(settings: Settings) -> None:  # noqa: F811
+def test_runs_of_the_first_version_are_found(settings: Settings) -> None:  # noqa: F811
     old_store(settings).close()
     store = open_store(settings)
     with store.database.read() as connection:
@@ -232,7 +232,7 @@ def test_runs_of_the_first_version_can_be_found_too(settings: Settings) -> None:
     store.close()
 
 
-def test_sizes_are_those_of_the_files(filled: Store, settings: Settings) -> None:  # noqa: F811
+def test_storage_sizes_equal_those_of_the_files(filled: Store, settings: Settings) -> None:  # noqa: F811
     for run_id, sizes in ((1, (10, 2000)), (2, (300,))):
         for place, size in enumerate(sizes):
             path = RunFiles(settings.runs_dir, run_id).dir / "deep" / f"{place}.bin"
@@ -260,7 +260,7 @@ def test_sizes_are_those_of_the_files(filled: Store, settings: Settings) -> None
 
 
 @pytest.mark.parametrize("field", ["text", "model", "only_model"])
-def test_a_search_that_no_query_can_hold_is_refused(field: str) -> None:
+def test_too_long_searches_and_nul_characters_are_refused(field: str) -> None:
     with pytest.raises(Refused, match="a search has at most 200 characters, this one 6,000"):
         Filter(**{field: "a " * 3000})
     with pytest.raises(Refused, match="has a NUL character"):
@@ -268,13 +268,13 @@ def test_a_search_that_no_query_can_hold_is_refused(field: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_search_of_many_words_is_answered(filled: Store) -> None:
+def test_search_for_many_words_works(filled: Store) -> None:
     words = " ".join(chr(ord("a") + place % 26) for place in range(100))
     assert filled.count(Filter(text=words)) == 0
     assert filled.count(Filter(text="a " * 100)) > 0
 
 
-def test_a_run_of_one_library_is_not_found_as_one_of_another(store: Store) -> None:
+def test_model_search_with_a_library_finds_only_its_runs(store: Store) -> None:
     of_timm, of_torchvision = (
         store.enqueue(ProfileSpec(models=(f"{lib}:resnet18",))) for lib in ("timm", "torchvision")
     )
@@ -289,43 +289,51 @@ def test_a_run_of_one_library_is_not_found_as_one_of_another(store: Store) -> No
         assert [run.id for run in store.find(Filter(model=pattern), limit=9)] == found, pattern
 
 
-def test_the_results_of_a_run_follow_its_rows(store: Store) -> None:
-    """Counts, values and words; another attempt starts without them, and a run without failed rows is finished."""
-    failed, some, good, trained = (store.enqueue(ProfileSpec(models=("resnet18",))) for _ in range(4))
-    finish(store, failed, [profile_row("a", status="error"), profile_row("b", status="out_of_memory")])
-    finish(store, some, [profile_row("a"), profile_row("b", status="error"), profile_row("c", status="error")])
-    finish(store, good, [benchmark_row("a", latency_ms=3.0), benchmark_row("b", latency_ms=1.0, flags=("unstable",))])
+def test_results_and_outcome_of_a_run_follow_its_rows(store: Store) -> None:
+    """Check numbers of rows, values and outcome for runs with failed, some failed, and no failed rows."""
+    all_failed, partly_failed, succeeded, training = (
+        store.enqueue(ProfileSpec(models=("resnet18",))) for _ in range(4)
+    )
+    finish(store, all_failed, [profile_row("a", status="error"), profile_row("b", status="out_of_memory")])
+    finish(store, partly_failed, [profile_row("a"), profile_row("b", status="error"), profile_row("c", status="error")])
+    finish(
+        store, succeeded, [benchmark_row("a", latency_ms=3.0), benchmark_row("b", latency_ms=1.0, flags=("unstable",))]
+    )
     losses = [
         train_row(epoch=1, train_loss=2.0, clip_val_loss=2.5, zeroshot_top1=0.5),
         train_row(epoch=2, train_loss=1.5, clip_val_loss=2.25, zeroshot_top1=None),
     ]
-    finish(store, trained, [*losses, train_row(epoch=3, train_loss=None, status="error")])
-    single, evaluated = store.enqueue(BenchmarkSpec(models="a")), store.enqueue(EvaluateSpec())
+    finish(store, training, [*losses, train_row(epoch=3, train_loss=None, status="error")])
+    single, evaluation = store.enqueue(BenchmarkSpec(models="a")), store.enqueue(EvaluateSpec())
     finish(store, single, [benchmark_row("a", latency_ms=3.0), benchmark_row("b", status="error", latency_ms=None)])
-    finish(store, evaluated, [evaluate_row("zeroshot", acc1=0.75, clip_val_loss=1.0)])
+    finish(store, evaluation, [evaluate_row("zeroshot", acc1=0.75, clip_val_loss=1.0)])
     outcomes = {run.id: (run.state, run.outcome, run.all_failed) for run in store.runs()}
-    assert outcomes[failed] == (State.FINISHED, "all failed", True)
-    assert outcomes[some] == (State.FINISHED, "finished, 2 errors", False)
-    assert outcomes[good] == (State.FINISHED, "finished", False)
+    assert outcomes[all_failed] == (State.FINISHED, "all failed", True)
+    assert outcomes[partly_failed] == (State.FINISHED, "finished, 2 errors", False)
+    assert outcomes[succeeded] == (State.FINISHED, "finished", False)
     for wanted, found in {
-        ("all failed",): [failed],
-        ("finished with errors", "queued"): [single, trained, some],
-        ("finished",): [evaluated, good],
+        ("all failed",): [all_failed],
+        ("finished with errors", "queued"): [single, training, partly_failed],
+        ("finished",): [evaluation, succeeded],
     }.items():
         assert [run.id for run in store.find(Filter(outcomes=wanted), limit=9)] == found, wanted
         assert store.count(Filter(outcomes=wanted)) == len(found)
-    results = store.run(good).results
-    assert (results.rows, results.latency_ms, results.flags) == (2, None, ("unstable",)), "of no model"
+    results = store.run(succeeded).results
+    assert (results.rows, results.latency_ms, results.flags) == (2, None, ("unstable",)), (
+        "no single latency for two models"
+    )
     assert store.run(single).results.latency_ms == 3.0
-    results = store.run(trained).results
+    results = store.run(training).results
     assert (results.loss, results.held_out_loss, results.accuracy) == (1.5, 2.25, 0.5)
-    results = store.run(evaluated).results
-    assert (results.loss, results.held_out_loss, results.accuracy) == (None, None, 0.75), "its pairs may be any"
-    assert [run.id for run in store.find(Filter(order="latency"), limit=2)] == [single, evaluated]
-    assert [run.id for run in store.find(Filter(order="held_out_loss"), limit=2)] == [trained, evaluated]
+    results = store.run(evaluation).results
+    assert (results.loss, results.held_out_loss, results.accuracy) == (None, None, 0.75), (
+        "an evaluation has no held-out loss, because its pairs may be any"
+    )
+    assert [run.id for run in store.find(Filter(order="latency"), limit=2)] == [single, evaluation]
+    assert [run.id for run in store.find(Filter(order="held_out_loss"), limit=2)] == [training, evaluation]
 
 
-def test_a_store_of_the_version_before_gets_held_out_losses_and_loses_latencies_of_no_model(store: Store) -> None:
+def test_migration_adds_held_out_losses_and_drops_mixed_latencies(store: Store) -> None:
     trained, several, single = store.enqueue(TrainSpec()), *(store.enqueue(BenchmarkSpec(models="a")) for _ in range(2))
     finish(store, trained, [train_row(epoch=1, train_loss=2.0, clip_val_loss=2.5)])
     finish(store, several, [benchmark_row("a", latency_ms=3.0), benchmark_row("b", latency_ms=1.0)])

@@ -1,4 +1,4 @@
-"""Files of runs travel between machines that share a store and a URL, but no runs folder."""
+"""Copies of run files in object storage, for machines that share a store but no runs folder."""
 
 import json
 import os
@@ -28,7 +28,7 @@ DONE = {"code": 0, "out_of_memory": False, "note": "", "host_lost": False}
 
 
 class Bucket(MemoryFileSystem):
-    """A file system in memory that may be out of reach."""
+    """A file system in memory that can be made unreachable."""
 
     protocol = "bucket"
     store: dict[str, Any] = {}  # noqa: RUF012
@@ -55,7 +55,7 @@ fsspec.register_implementation("bucket", Bucket)
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An empty bucket, and no waiting between two looks."""
+    """Empty the bucket after each test, and look into it without a pause."""
     monkeypatch.setattr(mirror, "LOOK_S", 0.0)
     monkeypatch.setattr(mirror, "FAILED_S", 0.0)
     Bucket.down = False
@@ -68,20 +68,20 @@ URL = "bucket://runs/of/all"
 
 
 @pytest.fixture
-def here(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> Settings:
-    """The settings of the machine that works."""
+def worker_machine(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> Settings:
+    """Return the settings of the machine that runs the attempt."""
     url = str(tmp_path / "copies") if getattr(request, "param", "") == "folder" else URL
     return settings.model_copy(update={"artifacts_url": url})
 
 
 @pytest.fixture
-def there(here: Settings, tmp_path: Path) -> Settings:
-    """The settings of another machine."""
-    return here.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
+def other_machine(worker_machine: Settings, tmp_path: Path) -> Settings:
+    """Return the settings of another machine."""
+    return worker_machine.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
 
 
 def start(settings: Settings, store: Store, run_id: int) -> tuple[Run, Attempt, RunFiles]:
-    """A run whose next attempt begins on the machine with these settings."""
+    """Begin the next attempt of a run on the machine with `settings`, and return run, attempt and files."""
     attempt = queue.claim(store.database, "a host")
     assert attempt is not None
     assert attempt.run_id == run_id
@@ -95,7 +95,7 @@ def start(settings: Settings, store: Store, run_id: int) -> tuple[Run, Attempt, 
 
 
 def end(store: Store, attempt: Attempt, exit: Exit) -> None:
-    """End an attempt; one that was killed is queued again."""
+    """End an attempt. A killed run is queued again."""
     if exit.code == 0:
         attempts.finish(store.database, attempt, State.FINISHED)
     attempts.close(store.database, attempt, exit, Cause.KILLED, "killed")
@@ -112,33 +112,33 @@ def save(files: RunFiles, name: str, content: bytes, step: int = 1) -> None:
         part.replace(path)
 
 
-def is_whole(settings: Settings, run: Run, name: str) -> bool:
+def is_complete(settings: Settings, run: Run, name: str) -> bool:
     """Return whether a checkpoint agrees with its manifest."""
     path = RunFiles(settings.runs_dir, run.id).dir / "checkpoints" / name
     digest = sha256(path.read_bytes()).hexdigest()
     return bool(json.loads(path.with_name(f"{name}.json").read_text())["sha256"] == digest)
 
 
-def test_an_upload_is_copied_at_submission_and_fetched_where_it_is_needed(
-    here: Settings, there: Settings, store: Store
+def test_upload_is_copied_at_submission_and_fetched_when_needed(
+    worker_machine: Settings, other_machine: Settings, store: Store
 ) -> None:
-    upload = here.runs_dir / "uploads" / "pets-1234"
+    upload = worker_machine.runs_dir / "uploads" / "pets-1234"
     pair = upload / "cats" / "one.txt"
     pair.parent.mkdir(parents=True)
     pair.write_text("a cat")
     (upload / ".owner").write_text("ann@example.org")
     run = store.run(store.enqueue(TrainSpec(data=str(upload / "cats"))))
     for _ in range(2):
-        references.share_uploads(here, run.spec)
+        references.share_uploads(worker_machine, run.spec)
     (copy,) = (path for path in Bucket.store if "uploads" in path)
     assert copy.endswith("runs/of/all/uploads/pets-1234.tar")
-    shutil.rmtree(upload)  # another machine, with the same path
-    references.check_again(store, here, run)
+    shutil.rmtree(upload)  # as on another machine with the same path
+    references.check_again(store, worker_machine, run)
     assert (pair.read_text(), (upload / ".owner").read_text()) == ("a cat", "ann@example.org")
     assert [path.name for path in upload.parent.iterdir()] == ["pets-1234"]
-    uploads.delete(here, upload)
-    elsewhere = there.runs_dir / "uploads" / "pets-1234"
-    uploads.fetch(there, elsewhere)
+    uploads.delete(worker_machine, upload)
+    elsewhere = other_machine.runs_dir / "uploads" / "pets-1234"
+    uploads.fetch(other_machine, elsewhere)
     assert not elsewhere.exists()
 
 
@@ -146,177 +146,195 @@ def training(store: Store, **fields: Any) -> int:
     return store.enqueue(TrainSpec(steps=10, **fields))
 
 
-@pytest.mark.parametrize("here", ["bucket", "folder"], indirect=True)
-def test_another_machine_reads_what_a_run_has_made(here: Settings, there: Settings, store: Store) -> None:
-    run, attempt, files = start(here, store, training(store))
+@pytest.mark.parametrize("worker_machine", ["bucket", "folder"], indirect=True)
+def test_another_machine_reads_the_files_of_a_run(
+    worker_machine: Settings, other_machine: Settings, store: Store
+) -> None:
+    run, attempt, files = start(worker_machine, store, training(store))
     files.log.write_bytes(b"step 1\n")
     (files.dir / "samples[1]*.csv").write_bytes(b"ms\n1\n")
     save(files, "epoch_1.pt", b"one")
     save(files, "best.pt", b"one")
-    mirror.push(here, run, 1)
-    copy = RunFiles(there.runs_dir, run.id)
-    mirror.fetch(there, run)
+    mirror.push(worker_machine, run, 1)
+    copy = RunFiles(other_machine.runs_dir, run.id)
+    mirror.fetch(other_machine, run)
     assert copy.log_tail(9) == "step 1\n"
     assert (copy.dir / "samples[1]*.csv").stat().st_mtime_ns == (files.dir / "samples[1]*.csv").stat().st_mtime_ns
-    assert not list(copy.dir.glob("*/*.pt")), "checkpoints are large: they come one by one"
+    assert not list(copy.dir.glob("*/*.pt")), "checkpoints are large, so each is fetched only when needed"
     assert not copy.process().exists()
-    assert [path.name for path in checkpoints.complete(there, run)] == ["best.pt", "epoch_1.pt"]
-    spec = references.resolve(store, there, EvaluateSpec(model=str(run.id)))
+    assert [path.name for path in checkpoints.complete(other_machine, run)] == ["best.pt", "epoch_1.pt"]
+    spec = references.resolve(store, other_machine, EvaluateSpec(model=str(run.id)))
     assert isinstance(spec, EvaluateSpec)
     assert Path(spec.checkpoint).read_bytes() == b"one"
-    assert Path(spec.checkpoint).is_relative_to(there.runs_dir)
+    assert Path(spec.checkpoint).is_relative_to(other_machine.runs_dir)
     named = EvaluateSpec(checkpoint=str(copy.dir / "checkpoints" / "epoch_1.pt"))
-    references.resolve(store, there, named)
-    assert is_whole(there, run, "epoch_1.pt")
+    references.resolve(store, other_machine, named)
+    assert is_complete(other_machine, run, "epoch_1.pt")
 
     with files.log.open("ab") as log:
         log.write(b"step 2\n")
     save(files, "best.pt", b"two", step=2)
     for name in ("epoch_1.pt", "epoch_1.pt.json"):
         (files.dir / "checkpoints" / name).unlink()
-    mirror.push(here, run, 1, DONE)
+    mirror.push(worker_machine, run, 1, DONE)
     files.log.write_bytes(b"only here\n")
-    mirror.fetch(here, run)
+    mirror.fetch(worker_machine, run)
     assert files.log_tail(9) == "only here\n", "originals are never replaced"
     files.log.write_bytes(b"step 1\nstep 2\n")
-    mirror.fetch(there, run)
+    mirror.fetch(other_machine, run)
     assert copy.log_tail(9) == "step 1\nstep 2\n"
     assert [path.name for path in copy.dir.glob("checkpoints/*")] == ["best.pt.json"], (
-        "what was replaced or removed is gone"
+        "replaced and removed files are deleted"
     )
-    checkpoints.fetch(there, run, "best.pt")
-    assert is_whole(there, run, "best.pt")
+    checkpoints.fetch(other_machine, run, "best.pt")
+    assert is_complete(other_machine, run, "best.pt")
     requests = Bucket.requests
-    mirror.fetch(there, run)
-    assert Bucket.requests == requests, "the attempt has ended: nothing more is to come"
+    mirror.fetch(other_machine, run)
+    assert Bucket.requests == requests, "no request, because the attempt has ended"
     end(store, attempt, Exit(0))
-    assert export_bundle(store, there, run.id) == export_bundle(
-        store, here.model_copy(update={"artifacts_url": ""}), run.id
+    assert export_bundle(store, other_machine, run.id) == export_bundle(
+        store, worker_machine.model_copy(update={"artifacts_url": ""}), run.id
     )
 
-    remote, root = fsspec.core.url_to_fs(here.artifacts_url)
-    assert len(remote.find(root)) == 5, "an index, the log, the samples, a checkpoint and its manifest: nothing old"
-    jobs.delete_run(store, here, run.id)
-    assert [path.removeprefix(root) for path in remote.find(root)] == [f"/deleted/{mirror.place_name(run)}"], "a mark"
+    remote, root = fsspec.core.url_to_fs(worker_machine.artifacts_url)
+    assert len(remote.find(root)) == 5, "only the index, the log, the samples, a checkpoint and its manifest"
+    jobs.delete_run(store, worker_machine, run.id)
+    assert [path.removeprefix(root) for path in remote.find(root)] == [f"/deleted/{mirror.place_name(run)}"], (
+        "only the mark of a deleted run"
+    )
 
 
-def test_a_checkpoint_that_is_replaced_meanwhile_is_copied_whole(
-    here: Settings, there: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+def test_checkpoint_replaced_during_its_copy_is_copied_completely(
+    worker_machine: Settings, other_machine: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, _, files = start(here, store, training(store))
+    run, _, files = start(worker_machine, store, training(store))
     save(files, "latest.pt", b"0")
-    mirror.push(here, run, 1)
-    remote = mirror._connect(here.artifacts_url, os.getpid())[0]
+    mirror.push(worker_machine, run, 1)
+    remote = mirror._connect(worker_machine.artifacts_url, os.getpid())[0]
     put = remote.put
 
-    def replaced(*arguments: Any) -> None:
+    def put_and_replace(*arguments: Any) -> None:
         save(files, "latest.pt", b"2")
         put(*arguments)
 
-    def cut(paths: list[str], objects: list[str]) -> None:
+    def put_incompletely(paths: list[str], objects: list[str]) -> None:
         put(paths[:1], objects[:1])
         raise OSError("the connection broke")
 
     save(files, "latest.pt", b"1")
-    for trouble, expected in ((cut, b"0"), (replaced, b"1"), (put, b"2")):
-        monkeypatch.setattr(remote, "put", trouble)
-        if trouble is cut:
+    for put_variant, expected in ((put_incompletely, b"0"), (put_and_replace, b"1"), (put, b"2")):
+        monkeypatch.setattr(remote, "put", put_variant)
+        if put_variant is put_incompletely:
             with pytest.raises(mirror.Unreachable, match="the connection broke"):
-                mirror.push(here, run, 1)
+                mirror.push(worker_machine, run, 1)
         else:
-            mirror.push(here, run, 1)
-        mirror.fetch(there, run, lambda name: True)
-        assert is_whole(there, run, "latest.pt")
-        assert (RunFiles(there.runs_dir, run.id).dir / "checkpoints" / "latest.pt").read_bytes() == expected
+            mirror.push(worker_machine, run, 1)
+        mirror.fetch(other_machine, run, lambda name: True)
+        assert is_complete(other_machine, run, "latest.pt")
+        assert (RunFiles(other_machine.runs_dir, run.id).dir / "checkpoints" / "latest.pt").read_bytes() == expected
 
 
-def test_the_next_attempt_continues_elsewhere_and_the_earlier_one_writes_no_more(
-    here: Settings, there: Settings, store: Store
+def test_next_attempt_continues_elsewhere_and_the_earlier_cannot_write(
+    worker_machine: Settings, other_machine: Settings, store: Store
 ) -> None:
-    run, attempt, files = start(here, store, training(store))
+    run, attempt, files = start(worker_machine, store, training(store))
     files.log.write_bytes(b"first\n")
     save(files, "epoch_1.pt", b"1")
-    mirror.push(here, run, 1)
-    save(files, "epoch_2.pt", b"2")  # only here: the host was lost before it was copied
+    mirror.push(worker_machine, run, 1)
+    save(files, "epoch_2.pt", b"2")  # not copied, because the host was lost before
     end(store, attempt, Exit(note="its node left", host_lost=True))
-    second, attempt, copy = start(there, store, run.id)
-    assert is_whole(there, run, "epoch_1.pt")
+    second, attempt, copy = start(other_machine, store, run.id)
+    assert is_complete(other_machine, run, "epoch_1.pt")
     assert not (copy.dir / "checkpoints" / "epoch_2.pt").exists()
     with copy.log.open("ab") as log:
         log.write(b"second\n")
     (copy.dir / "checkpoints" / "epoch_1.pt").unlink()
     save(copy, "epoch_3.pt", b"3")
-    mirror.push(there, second, 2)
+    mirror.push(other_machine, second, 2)
     files.log.write_bytes(b"late\n")
-    mirror.push(here, run, 1)  # it was not dead after all
+    mirror.push(worker_machine, run, 1)  # the lost host was alive
     end(store, attempt, Exit(note="killed", code=-9))
-    third, *_ = start(here, store, run.id)
+    third, *_ = start(worker_machine, store, run.id)
     assert third.attempt == 3
     assert files.log_tail(9) == "first\nsecond\n"
-    assert is_whole(here, third, "epoch_3.pt")
-    assert sorted(path.name for path in files.dir.glob("*/*.pt")) == ["epoch_2.pt", "epoch_3.pt"], "never copied: kept"
+    assert is_complete(worker_machine, third, "epoch_3.pt")
+    assert sorted(path.name for path in files.dir.glob("*/*.pt")) == ["epoch_2.pt", "epoch_3.pt"], (
+        "epoch_2.pt was never copied, so it is kept"
+    )
 
 
-def test_an_attempt_that_was_given_up_deletes_nothing_that_the_next_one_has_taken_over(
-    here: Settings, there: Settings, store: Store
+def test_abandoned_attempt_cannot_delete_files_of_the_next_one(
+    worker_machine: Settings, other_machine: Settings, store: Store
 ) -> None:
-    run, attempt, files = start(here, store, training(store))
+    run, attempt, files = start(worker_machine, store, training(store))
     save(files, "latest.pt", b"1")
-    mirror.push(here, run, 1)
+    mirror.push(worker_machine, run, 1)
     end(store, attempt, Exit(note="its node was not heard from", host_lost=True))
-    second, attempt, _ = start(there, store, run.id)
+    second, attempt, _ = start(other_machine, store, run.id)
     save(files, "latest.pt", b"2, which is too late")
-    mirror.push(here, run, 1)  # it still lives, and the next attempt has copied nothing yet
-    mirror.push(there, second, 2)
+    mirror.push(worker_machine, run, 1)  # it is still alive, and the next attempt has not copied anything
+    mirror.push(other_machine, second, 2)
     end(store, attempt, Exit(note="its node left", host_lost=True))
-    third, *_ = start(here, store, run.id)
+    third, *_ = start(worker_machine, store, run.id)
     assert third.attempt == 3
-    assert is_whole(here, third, "latest.pt")
+    assert is_complete(worker_machine, third, "latest.pt")
     assert (files.dir / "checkpoints" / "latest.pt").read_bytes() == b"1"
 
 
-def test_a_bucket_out_of_reach_loses_nothing(
-    here: Settings, there: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_unreachable_bucket_gives_errors_without_repeated_requests(
+    worker_machine: Settings,
+    other_machine: Settings,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run, attempt, files = start(here, store, training(store))
+    run, attempt, files = start(worker_machine, store, training(store))
     files.log.write_bytes(b"step 1\n")
     Bucket.down = True
     for action in (mirror.push, mirror.begin):
         with pytest.raises(mirror.Unreachable, match="no route to the bucket"):
-            action(here if action is mirror.push else there, run, 1 if action is mirror.push else 2)
+            action(worker_machine if action is mirror.push else other_machine, run, 1 if action is mirror.push else 2)
     with pytest.raises(mirror.Unreachable, match=f"{URL}/{run.id}-"):
-        mirror.fetch(there, run)
+        mirror.fetch(other_machine, run)
     monkeypatch.setattr(mirror, "FAILED_S", 60.0)
     requests = Bucket.requests
     with pytest.raises(mirror.Unreachable, match="no route"):
-        mirror.fetch(there, run)
-    assert Bucket.requests == requests, "a page does not wait for every look"
+        mirror.fetch(other_machine, run)
+    assert Bucket.requests == requests, "pages must not wait for the bucket each time"
     end(store, attempt, Exit(0))
     monkeypatch.setattr(mirror, "FAILED_S", 0.0)
     monkeypatch.setattr(Bucket, "rm", Bucket.cat_file)
     with pytest.raises(Refused, match=f"run {run.id} is deleted, but not the copies"):
-        jobs.delete_run(store, here, run.id)
+        jobs.delete_run(store, worker_machine, run.id)
 
 
-def test_files_are_copied_later_on_request(
-    here: Settings, there: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_runs_upload_copies_files_of_an_earlier_run(
+    worker_machine: Settings,
+    other_machine: Settings,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    alone = here.model_copy(update={"artifacts_url": ""})
-    run, attempt, files = start(alone, store, training(store))
+    without_url = worker_machine.model_copy(update={"artifacts_url": ""})
+    run, attempt, files = start(without_url, store, training(store))
     files.log.write_bytes(b"made before the URL was set\n")
     end(store, attempt, Exit(0))
-    monkeypatch.setenv("VITALS_ARTIFACTS_URL", here.artifacts_url)
+    monkeypatch.setenv("VITALS_ARTIFACTS_URL", worker_machine.artifacts_url)
     assert main(["runs", "upload", str(run.id)]) == 0
-    monkeypatch.setenv("VITALS_RUNS_DIR", str(there.runs_dir))
+    monkeypatch.setenv("VITALS_RUNS_DIR", str(other_machine.runs_dir))
     monkeypatch.setenv("VITALS_DATABASE_URL", str(store.database.url))
     assert main(["runs", "log", str(run.id)]) == 0
     assert capsys.readouterr().out.endswith("made before the URL was set\n")
-    assert main(["runs", "upload", str(run.id)]) == 2, "it has no originals"
+    assert main(["runs", "upload", str(run.id)]) == 2, "this machine does not have the original files"
 
 
-@pytest.mark.parametrize("here", ["bucket", "folder"], indirect=True)
-def test_what_another_machine_deleted_is_found_and_pruned_here_and_nothing_else(
-    here: Settings, there: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("worker_machine", ["bucket", "folder"], indirect=True)
+def test_prune_deletes_only_folders_of_runs_deleted_elsewhere(
+    worker_machine: Settings,
+    other_machine: Settings,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def engine(settings: Settings, *arguments: str) -> str:
         monkeypatch.setenv("VITALS_RUNS_DIR", str(settings.runs_dir))
@@ -324,93 +342,97 @@ def test_what_another_machine_deleted_is_found_and_pruned_here_and_nothing_else(
         return "".join(capsys.readouterr())
 
     monkeypatch.setenv("VITALS_DATABASE_URL", str(store.database.url))
-    monkeypatch.setenv("VITALS_ARTIFACTS_URL", here.artifacts_url)
+    monkeypatch.setenv("VITALS_ARTIFACTS_URL", worker_machine.artifacts_url)
     prune = ("prune", "--days", "1")
-    assert engine(here, *prune) == "no run is that old\n"
-    third = here.model_copy(update={"runs_dir": there.runs_dir.with_name("third")})
-    moved, kept, of_earlier_store = (store.run(training(store)) for _ in range(3))
-    _, attempt, first = start(here, store, moved.id)
+    assert engine(worker_machine, *prune) == "no run is that old\n"
+    third = worker_machine.model_copy(update={"runs_dir": other_machine.runs_dir.with_name("third")})
+    moved, kept_run, of_earlier_store = (store.run(training(store)) for _ in range(3))
+    _, attempt, first = start(worker_machine, store, moved.id)
     first.log.write_bytes(b"0" * 2_000_000)
-    mirror.push(here, moved, 1)
+    mirror.push(worker_machine, moved, 1)
     end(store, attempt, Exit(code=-9, note="killed"))
     assert store.queue_order()[0] == moved.id
-    run, attempt, _ = start(there, store, moved.id)
-    mirror.push(there, run, 2, DONE)
+    run, attempt, _ = start(other_machine, store, moved.id)
+    mirror.push(other_machine, run, 2, DONE)
     end(store, attempt, Exit(0))
     mirror.fetch(third, store.run(moved.id))
-    for other in (kept, of_earlier_store):
-        run, attempt, files = start(here, store, other.id)
+    for other in (kept_run, of_earlier_store):
+        run, attempt, files = start(worker_machine, store, other.id)
         files.log.write_bytes(b"made here")
-        mirror.push(here, run, 1, DONE)
+        mirror.push(worker_machine, run, 1, DONE)
         end(store, attempt, Exit(0))
-    RunFiles(here.runs_dir, of_earlier_store.id).dir.rename(here.runs_dir / "99")
-    earlier = RunFiles(here.runs_dir, of_earlier_store.id)
+    RunFiles(worker_machine.runs_dir, of_earlier_store.id).dir.rename(worker_machine.runs_dir / "99")
+    earlier = RunFiles(worker_machine.runs_dir, of_earlier_store.id)
     earlier.prepare()
     earlier.log.write_text("of a store that this folder had before")
     for run in (moved, of_earlier_store):
-        engine(there, "delete", str(run.id))
+        engine(other_machine, "delete", str(run.id))
     assert first.log.is_file()
 
-    assert f"2.0 MB of the folders belong to run {moved.id}, deleted on another machine" in engine(here, "storage")
-    assert f"run {moved.id} was deleted on another machine, and its folder here would be deleted too" in engine(
-        here, *prune
+    assert f"2.0 MB of the folders belong to run {moved.id}, deleted on another machine" in engine(
+        worker_machine, "storage"
     )
-    if here.artifacts_url == URL:
+    assert f"run {moved.id} was deleted on another machine, and its folder here would be deleted too" in engine(
+        worker_machine, *prune
+    )
+    if worker_machine.artifacts_url == URL:
         with monkeypatch.context() as unreachable:
             unreachable.setattr(Bucket, "down", True)
             unreachable.setattr(Bucket, "exists", Bucket.cat_file)
-            assert "are not listed: the files in" in engine(here, "storage")
+            assert "are not listed: the files in" in engine(worker_machine, "storage")
             assert main(["runs", *prune, "--yes"]) == 2
             assert "no route to the bucket" in capsys.readouterr().err
     assert first.log.is_file()
-    for machine in (here, third):
+    for machine in (worker_machine, third):
         assert engine(machine, *prune, "--yes").splitlines() == [
             f"run {moved.id} was deleted on another machine, and its folder here is deleted",
             "no run is that old",
         ]
         assert not RunFiles(machine.runs_dir, moved.id).dir.exists()
         assert engine(machine, *prune, "--yes") == "no run is that old\n"
-    assert RunFiles(here.runs_dir, kept.id).log.read_bytes() == b"made here"
+    assert RunFiles(worker_machine.runs_dir, kept_run.id).log.read_bytes() == b"made here"
     assert earlier.log.is_file()
 
 
-def test_files_copied_later_are_not_said_to_have_ended_as_an_earlier_attempt(
-    here: Settings, there: Settings, store: Store
+def test_files_uploaded_later_have_the_exit_of_the_last_attempt(
+    worker_machine: Settings, other_machine: Settings, store: Store
 ) -> None:
-    run, attempt, _ = start(here, store, training(store))
+    run, attempt, _ = start(worker_machine, store, training(store))
     killed = Exit(code=-9, note="killed")
-    mirror.push(here, run, 1, asdict(killed))
+    mirror.push(worker_machine, run, 1, asdict(killed))
     end(store, attempt, killed)
-    second, attempt, _ = start(here.model_copy(update={"artifacts_url": ""}), store, run.id)
+    second, attempt, _ = start(worker_machine.model_copy(update={"artifacts_url": ""}), store, run.id)
     end(store, attempt, Exit(0))
-    mirror.upload(here, store.run(run.id))
-    copies = mirror.look(there, second)
+    mirror.upload(worker_machine, store.run(run.id))
+    copies = mirror.look(other_machine, second)
     assert copies is not None
     assert (copies.attempt, copies.exit) == (2, asdict(Exit()))
 
 
-def test_an_index_cannot_name_files_outside_the_folder(here: Settings, there: Settings, store: Store) -> None:
-    run, _, files = start(here, store, training(store))
+def test_index_cannot_name_files_outside_the_run_folder(
+    worker_machine: Settings, other_machine: Settings, store: Store
+) -> None:
+    run, _, files = start(worker_machine, store, training(store))
     files.log.write_bytes(b"step 1\n")
-    mirror.push(here, run, 1)
-    remote, root = fsspec.core.url_to_fs(here.artifacts_url)
+    mirror.push(worker_machine, run, 1)
+    remote, root = fsspec.core.url_to_fs(worker_machine.artifacts_url)
     (index,) = remote.glob(f"{root}/*/index.json")
     for name in ("../other/log.txt", "/etc/passwd", "a/../../b", ".hidden", "process.json", "exit-2.json"):
         remote.pipe_file(index, remote.cat_file(index).replace(b"log.txt", name.encode()))
         with pytest.raises(mirror.Unreachable, match="is not the name of a file that is copied"):
-            mirror.fetch(there, run)
+            mirror.fetch(other_machine, run)
 
 
 @pytest.mark.parametrize(
     "url", ["s3://KEY:SECRET/x@bucket", "sftp://me:SECRET@host/runs", "s3://bucket/runs?key=SECRET", "runs/SECRET"]
 )
-def test_a_url_with_secrets_is_refused_and_not_shown(settings: Settings, url: str) -> None:
+def test_url_with_secrets_is_refused_and_not_shown(settings: Settings, url: str) -> None:
     settings = settings.model_copy(update={"artifacts_url": url})
     with pytest.raises(Refused) as refused:
         open_store(settings)
     assert "SECRET" not in f"{refused.value}{settings!r}"
 
 
-def test_nothing_is_loaded_without_a_url(settings: Settings) -> None:
+def test_fsspec_is_not_imported_without_a_url(settings: Settings) -> None:
     code = "import sys; from engine.__main__ import main; main(['runs', 'list']); sys.exit('fsspec' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
