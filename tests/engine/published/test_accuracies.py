@@ -1,4 +1,4 @@
-"""Published accuracies and the rows of the catalogue they belong to."""
+"""Published accuracies, and how they are matched to rows of the catalogue."""
 
 import csv
 from pathlib import Path
@@ -29,47 +29,47 @@ def matched(published: pd.DataFrame) -> match.Matched:
     return match.match(published, catalog.read(folder), shipped.versions(folder))
 
 
-def written(name: str) -> list[dict[str, str]]:
+def rows_of_file(name: str) -> list[dict[str, str]]:
     with (match.SHIPPED / name).open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 @pytest.mark.slow
-def test_every_published_row_finds_its_model_or_is_listed_with_the_reason(matched: match.Matched) -> None:
-    """Against the files, read by the csv module alone."""
+def test_published_rows_match_a_model_or_have_a_reason(matched: match.Matched) -> None:
+    """The expected rows come from the files, read with the `csv` module."""
     for kind, table in TABLES.items():
-        models = matched.rows["model"].str.partition(".")[0]  # a tag may be a model of its own
+        models = matched.rows["model"].str.partition(".")[0]  # a tag may have its own model
         found = set(zip(models, matched.rows["pretrained"], strict=True))
-        left = matched.unmatched[matched.unmatched["kind"] == kind]
-        listed = {tuple(row) for row in left[["model", "pretrained"]].to_numpy()}
-        rows = written(table.shipped)
+        unmatched = matched.unmatched[matched.unmatched["kind"] == kind]
+        listed = {tuple(row) for row in unmatched[["model", "pretrained"]].to_numpy()}
+        rows = rows_of_file(table.shipped)
         assert {(row["model"], row["pretrained"]) for row in rows} <= found | listed
         counts = matched.counts.set_index("kind").loc[kind]
         assert counts["rows"] == len(rows)
         assert counts["matched"] + counts["unmatched"] == len(rows)
-        assert counts["unmatched"] == len(left)
+        assert counts["unmatched"] == len(unmatched)
     assert (matched.unmatched["reason"] != "").all()
 
 
-def test_an_accuracy_stands_in_the_row_of_its_own_model_and_size(matched: match.Matched) -> None:
-    """Every accuracy of the files, at the place of the catalogue where it should be."""
+def test_accuracies_are_in_the_row_of_their_model_and_size(matched: match.Matched) -> None:
+    """Check each accuracy of the files against the row of the catalogue with its model, tag and size."""
     models = catalog.read(Settings().catalog_dir)
-    at = models.loc[matched.rows["place"], ["library", "model", "image_size"]].to_numpy()
-    assert (at == matched.rows[["library", "model", "image_size"]].to_numpy()).all()
+    matched_rows = models.loc[matched.rows["place"], ["library", "model", "image_size"]].to_numpy()
+    assert (matched_rows == matched.rows[["library", "model", "image_size"]].to_numpy()).all()
     for table in TABLES.values():
-        mine = matched.rows[matched.rows["library"] == table.library]
-        mine = mine.assign(model=mine["model"].str.partition(".")[0])
+        of_library = matched.rows[matched.rows["library"] == table.library]
+        of_library = of_library.assign(model=of_library["model"].str.partition(".")[0])
         key = ["model", "pretrained", *(["image_size"] if table is TIMM else [])]
-        places = {tuple(line[name] for name in key): line for line in mine.to_dict("records")}
-        for row in written(table.shipped):
-            if found := places.get(tuple(row[name] for name in key)):
+        row_of = {tuple(line[name] for name in key): line for line in of_library.to_dict("records")}
+        for row in rows_of_file(table.shipped):
+            if found := row_of.get(tuple(row[name] for name in key)):
                 for accuracy in table.accuracies:
-                    theirs, got = row[accuracy.name.removeprefix(table.prefix)], found[accuracy.name]
-                    assert pd.isna(got) if theirs == "" else got == pytest.approx(float(theirs) * table.scale)
+                    expected, value = row[accuracy.name.removeprefix(table.prefix)], found[accuracy.name]
+                    assert pd.isna(value) if expected == "" else value == pytest.approx(float(expected) * table.scale)
 
 
-HAND = [
-    # looked up in the publishers' own files, the costs in papers
+LOOKED_UP = [
+    # looked up in the files of the publishers
     ("timm", "beit3_base_patch16_224", "in22k_ft_in1k", "224", "imagenet_top1", 85.390),
     ("timm", "bat_resnext26ts", "ch_in1k", "256", "imagenet_a_top1", 8.920),
     ("open_clip", "ViT-H-14-378-quickgelu", "dfn5b", "378", "zeroshot_imagenet_1k", 84.37),
@@ -79,8 +79,8 @@ HAND = [
 ]
 
 
-@pytest.mark.parametrize(("library", "model", "tag", "size", "accuracy", "percent"), HAND)
-def test_accuracies_by_hand(
+@pytest.mark.parametrize(("library", "model", "tag", "size", "accuracy", "percent"), LOOKED_UP)
+def test_accuracies_equal_those_of_the_publishers(
     matched: match.Matched, library: str, model: str, tag: str, size: str, accuracy: str, percent: float
 ) -> None:
     rows = matched.rows
@@ -90,8 +90,8 @@ def test_accuracies_by_hand(
     assert matched.sources.loc[row.name, accuracy] == TABLE_OF[accuracy].source
 
 
-def test_costs_are_counted_at_the_rows_own_image_size(matched: match.Matched) -> None:
-    """A convolutional network's multiply-adds grow with the area of the image; its last layer's do not."""
+def test_costs_are_counted_at_the_image_size_of_the_accuracy(matched: match.Matched) -> None:
+    """Multiply-adds of a convolutional network grow with the image area, except those of its last layer."""
     joined = matched.beside(catalog.read(Settings().catalog_dir), ["imagenet_top1"])
     resnet = joined[(joined["name"] == "timm:resnet50") & (joined["imagenet_top1"].notna())]
     by_size = resnet.drop_duplicates("image_size").set_index("image_size")["gmacs"]
@@ -100,25 +100,25 @@ def test_costs_are_counted_at_the_rows_own_image_size(matched: match.Matched) ->
     assert not resnet.duplicated(["pretrained", "image_size"]).any()
 
 
-def test_costs_are_those_of_the_classifier_that_has_the_accuracy(matched: match.Matched) -> None:
-    """timm builds some models without a tag for another data set than the one of the published accuracy."""
+def test_costs_are_of_the_classifier_with_the_published_accuracy(matched: match.Matched) -> None:
+    """timm builds some untagged models with the classifier of another data set than that of the accuracy."""
     rows = matched.rows[matched.rows["library"] == "timm"].drop_duplicates(["model", "pretrained"])
     for model, tag in zip(rows["model"], rows["pretrained"], strict=True):
         published_for = timm.get_pretrained_cfg(f"{model.partition('.')[0]}.{tag}")
         assert timm.get_pretrained_cfg(model).num_classes == published_for.num_classes, (model, tag)
 
     joined = matched.beside(catalog.read(Settings().catalog_dir), ["imagenet_top1"]).set_index("name")
-    without, tagged = joined.loc["timm:tiny_vit_21m_224"], joined.loc["timm:tiny_vit_21m_224.in1k"]
-    assert pd.isna(without["imagenet_top1"])
+    untagged, tagged = joined.loc["timm:tiny_vit_21m_224"], joined.loc["timm:tiny_vit_21m_224.in1k"]
+    assert pd.isna(untagged["imagenet_top1"])
     assert (tagged["imagenet_top1"], tagged["pretrained"]) == (83.268, "in1k")
-    fewer = (576 + 1) * (21841 - 1000) / 1e6  # weights and biases of a linear layer
-    assert tagged["mparams"] == pytest.approx(without["mparams"] - fewer)
-    assert tagged["gmacs"] == pytest.approx(without["gmacs"] - 576 * (21841 - 1000) / 1e9, rel=1e-6)
+    fewer_mparams = (576 + 1) * (21841 - 1000) / 1e6  # weights and biases of a linear layer
+    assert tagged["mparams"] == pytest.approx(untagged["mparams"] - fewer_mparams)
+    assert tagged["gmacs"] == pytest.approx(untagged["gmacs"] - 576 * (21841 - 1000) / 1e9, rel=1e-6)
 
 
-def test_everything_is_in_per_cent_and_said_to_be_published(published: pd.DataFrame) -> None:
+def test_accuracies_are_percentages_and_their_help_names_the_source(published: pd.DataFrame) -> None:
     assert published["percent"].between(0, 100).all()
-    assert published.groupby("accuracy")["percent"].max().min() > 10  # nothing was left a fraction
+    assert published.groupby("accuracy")["percent"].max().min() > 10  # no value is a fraction
     for name in ACCURACIES:
         assert QUANTITIES[name].unit == "%"
         assert QUANTITIES[name].better == "larger"
@@ -145,7 +145,7 @@ def line(library: str, model: str, size: str = "", accuracy: str = "imagenet_top
         (line("open_clip", "ViT-B-33-quickgelu", accuracy="zeroshot_mnist"), "open_clip 3.4 has no model of this name"),
     ],
 )
-def test_the_reason_is_true(tmp_path: Path, row: dict[str, object], reason: str) -> None:
+def test_unmatched_rows_have_the_right_reason(tmp_path: Path, row: dict[str, object], reason: str) -> None:
     models = catalog.read(write_catalogue(tmp_path / "catalog"))
     found = match.match(pd.DataFrame([row]), models, {"timm": "1.2", "open_clip_torch": "3.4"})
     assert list(found.unmatched["reason"]) == ([reason] if reason else [])
@@ -169,14 +169,14 @@ def test_models_without_a_published_accuracy_stay_in_the_table(tmp_path: Path) -
     assert table.loc["timm:resnet50 224", "provenance"] == "costs counted here, torch 1"
 
 
-def test_two_names_of_the_same_cost_stay_apart(tmp_path: Path) -> None:
+def test_quickgelu_variants_share_costs_but_keep_separate_rows(tmp_path: Path) -> None:
     models = catalog.read(write_catalogue(tmp_path / "catalog"))
     lines = [line("open_clip", name, accuracy="zeroshot_mnist") for name in ("ViT-B-32", "ViT-B-32-quickgelu")]
     joined = match.match(pd.DataFrame(lines), models, {}).beside(models, ["zeroshot_mnist"])
     assert list(joined.loc[joined["model"] == "ViT-B-32", "pretrained"]) == ["tag", "tag (ViT-B-32-quickgelu)"]
 
 
-def test_sizes_wanted_are_those_published(published: pd.DataFrame) -> None:
-    wanted = match.sizes(published)
-    assert set(wanted["timm:resnet50"]) >= {"224", "288"}
-    assert not any(name.startswith("open_clip:") for name in wanted)
+def test_sizes_to_count_are_the_published_ones(published: pd.DataFrame) -> None:
+    sizes = match.sizes(published)
+    assert set(sizes["timm:resnet50"]) >= {"224", "288"}
+    assert not any(name.startswith("open_clip:") for name in sizes)

@@ -1,4 +1,4 @@
-"""Importing newer versions of the publishers' own tables: what is imported and what is refused."""
+"""Import of newer tables from the publishers: which values are read, and which files are refused."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ brand_new.tag_in1k,77.000,23.000,93.000,7.000,10.00,224,0.900,bicubic
 
 
 def clip(kind: str, *rows: dict[str, str]) -> str:
-    """A table of open_clip's, every accuracy 0.5 where nothing else is said."""
+    """Return a table as open_clip publishes it, with 0.5 for each accuracy that `rows` does not give."""
     headings = [
         "name",
         "pretrained",
@@ -27,8 +27,8 @@ def clip(kind: str, *rows: dict[str, str]) -> str:
         "FLOPs (B)",
         *(accuracy.heading for accuracy in TABLES[kind].accuracies),
     ]
-    known = dict.fromkeys(headings, "0.5000") | {"name": "ViT-B-32", "pretrained": "openai"}
-    lines = [",".join((known | row)[heading] for heading in headings) for row in rows or ({},)]
+    defaults = dict.fromkeys(headings, "0.5000") | {"name": "ViT-B-32", "pretrained": "openai"}
+    lines = [",".join((defaults | row)[heading] for heading in headings) for row in rows or ({},)]
     return "\n".join([",".join(headings), *lines]) + "\n"
 
 
@@ -41,14 +41,16 @@ def percent(folder: Path, model: str, accuracy: str, pretrained: str = "", size:
 
 
 @pytest.mark.slow
-def test_timms_own_table_stands_in_for_what_was_shipped(tmp_path: Path) -> None:
-    done = take(TIMM.encode(), "results-imagenet.csv", tmp_path)
-    assert done.startswith("3 rows of huggingface/pytorch-image-models: ")
+def test_imported_timm_table_replaces_shipped_values(tmp_path: Path) -> None:
+    message = take(TIMM.encode(), "results-imagenet.csv", tmp_path)
+    assert message.startswith("3 rows of huggingface/pytorch-image-models: ")
     ((top1, source),) = percent(tmp_path, "resnet50", "imagenet_top1", "a1_in1k", "288")
     assert top1 == 81.214
     assert "results-imagenet.csv, imported 20" in source
     assert percent(tmp_path, "brand_new", "imagenet_top5") == [(93.0, source)]
-    ((_, other),) = percent(tmp_path, "resnet50", "imagenet_v2_top1", "a1_in1k", "288")  # another test set: as shipped
+    ((_, other),) = percent(
+        tmp_path, "resnet50", "imagenet_v2_top1", "a1_in1k", "288"
+    )  # other test sets keep the shipped values
     assert "imported" not in other
     again = take(TIMM.encode(), "results-imagenet.csv", tmp_path)
     assert ": 0 new values, 0 changed." in again
@@ -56,7 +58,7 @@ def test_timms_own_table_stands_in_for_what_was_shipped(tmp_path: Path) -> None:
     assert ": 0 new values, 1 changed." in changed
     assert percent(tmp_path, "brand_new", "imagenet_top1")[0][0] == 78.0
     (file,) = tmp_path.glob("*.csv")
-    file.write_text(file.read_text().replace(",accuracy,", ",figure,", 1))  # as older versions wrote it
+    file.write_text(file.read_text().replace(",accuracy,", ",figure,", 1))  # the column name of older versions
     assert percent(tmp_path, "brand_new", "imagenet_top1")[0][0] == 78.0
     again = take(TIMM.encode(), "results-imagenet.csv", tmp_path)
     assert ": 0 new values, 1 changed." in again
@@ -64,14 +66,14 @@ def test_timms_own_table_stands_in_for_what_was_shipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_import_merges_with_earlier_ones(tmp_path: Path) -> None:
+def test_imports_are_merged_with_earlier_ones(tmp_path: Path) -> None:
     take(TIMM.encode(), "results-imagenet.csv", tmp_path)
     take(TIMM.replace("brand_new", "newer_still").encode(), "results-imagenet.csv", tmp_path)
     take(TIMM.encode(), "results-imagenet-a.csv", tmp_path)
     assert percent(tmp_path, "brand_new", "imagenet_top1")
     assert percent(tmp_path, "newer_still", "imagenet_top1")
     assert percent(tmp_path, "brand_new", "imagenet_a_top1")
-    assert len(list(tmp_path.iterdir())) == 2  # and nothing half written
+    assert len(list(tmp_path.iterdir())) == 2  # and no incomplete file
 
 
 @pytest.mark.parametrize(
@@ -81,9 +83,11 @@ def test_an_import_merges_with_earlier_ones(tmp_path: Path) -> None:
         ("openclip_retrieval", "MSCOCO text retr. R@5", "retrieval_mscoco_image_to_text_r5"),
     ],
 )
-def test_open_clips_own_tables_are_fractions(tmp_path: Path, kind: str, heading: str, accuracy: str) -> None:
-    done = take(clip(kind, {heading: "0.6543"}).encode(), "any name.csv", tmp_path)
-    assert done.startswith("1 row of mlfoundations/open_clip: ")
+def test_fractions_in_tables_of_open_clip_become_percentages(
+    tmp_path: Path, kind: str, heading: str, accuracy: str
+) -> None:
+    message = take(clip(kind, {heading: "0.6543"}).encode(), "any name.csv", tmp_path)
+    assert message.startswith("1 row of mlfoundations/open_clip: ")
     ((value, source),) = percent(tmp_path, "ViT-B-32", accuracy, "openai")
     assert value == pytest.approx(65.43)
     assert "any name.csv, imported" in source
@@ -118,7 +122,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "name", "why"), REFUSED, ids=range(len(REFUSED)))
-def test_what_is_wrong_is_refused_and_changes_nothing(tmp_path: Path, text: str, name: str, why: str) -> None:
+def test_invalid_tables_are_refused_and_change_nothing(tmp_path: Path, text: str, name: str, why: str) -> None:
     take(TIMM.encode(), "results-imagenet.csv", tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(Refused, match=why):
@@ -126,15 +130,17 @@ def test_what_is_wrong_is_refused_and_changes_nothing(tmp_path: Path, text: str,
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_fractions_in_timms_layout_are_noticed(tmp_path: Path) -> None:
+def test_fractions_in_a_table_of_timm_are_refused(tmp_path: Path) -> None:
     head, *rows = TIMM.splitlines()
-    small = [",".join([row.split(".")[0], "0.8", "0.2", "0.9", "0.1", "1", "224", "1", "bicubic"]) for row in rows]
+    fractions = [",".join([row.split(".")[0], "0.8", "0.2", "0.9", "0.1", "1", "224", "1", "bicubic"]) for row in rows]
     with pytest.raises(Refused, match=r"fractions of 1|100 less"):
-        take("\n".join([head, *small]).encode(), "results-imagenet.csv", tmp_path)
+        take("\n".join([head, *fractions]).encode(), "results-imagenet.csv", tmp_path)
 
 
 @pytest.mark.slow
-def test_the_command_imports_and_lists(tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_import_and_published_commands_work(
+    tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "results-imagenet.csv").write_text(TIMM)
     assert main(["published-import", str(tmp_path / "results-imagenet.csv")]) == 0
     assert "3 rows of huggingface/pytorch-image-models" in capsys.readouterr().err
@@ -152,7 +158,7 @@ def test_the_command_imports_and_lists(tmp_path: Path, settings: Settings, capsy
         *("ftp://host/a.csv", "s3://bucket/a.csv", "file:///etc/hostname", " https://a/b.csv"),
     ],
 )
-def test_a_web_address_is_refused_with_the_way_to_the_file(
+def test_web_addresses_are_refused_with_download_instructions(
     settings: Settings, capsys: pytest.CaptureFixture[str], address: str
 ) -> None:
     assert main(["published-import", address]) == 2

@@ -1,4 +1,4 @@
-"""Roles, owners and turns, on both databases."""
+"""Roles, owners, and the order of runs from several owners, on both databases."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ SPEC = ProfileSpec(models=("a",), device="cpu")
 
 @pytest.fixture
 def settings(settings: Settings, database_url: str) -> Settings:
-    """Each test here runs on both databases, with at most 3 waiting runs of a user."""
+    """Return settings with at most 3 queued runs per user. Each test of this file runs on both databases."""
     return settings.model_copy(update={"database_url": database_url, "user_queue_limit": 3})
 
 
@@ -42,13 +42,13 @@ def settings(settings: Settings, database_url: str) -> Settings:
         ("carl@example.org\n", True, Role.NONE),
     ],
 )
-def test_a_role_needs_exactly_the_listed_and_verified_address(email: object, verified: object, role: Role) -> None:
+def test_role_needs_a_listed_and_verified_address(email: object, verified: object, role: Role) -> None:
     settings = Settings(admins="ANN@example.org", runners="@example.org, k@b.org", viewers="dan@partner.example,")
     assert user_of({"email": email, "email_verified": verified}, settings).role is role
 
 
 @pytest.mark.parametrize("names", ["example.org", "*@example.org", "a@b@c", "ann@example.org bob@x.org", "@"])
-def test_what_is_neither_an_address_nor_a_domain_is_refused(names: str) -> None:
+def test_setting_that_is_no_address_or_domain_is_refused(names: str) -> None:
     with pytest.raises(Refused, match=r"VITALS_RUNNERS: .* neither an e-mail"):
         Settings(runners=names)
 
@@ -64,7 +64,7 @@ ACTIONS: dict[str, Callable[[Store, int], object]] = {
 
 
 @pytest.mark.parametrize("user", [BOB, EVE, User("", Role.RUNNER), User("ann@x.org", Role.NONE)])
-def test_nobody_but_owner_and_admin_changes_a_run(store: Store, user: User) -> None:
+def test_only_owner_and_admins_change_a_run(store: Store, user: User) -> None:
     run_id = store.acting_as(ANN).enqueue(SPEC)
     before = store.run(run_id)
     assert before.owner == "ann@x.org"
@@ -80,7 +80,7 @@ def test_nobody_but_owner_and_admin_changes_a_run(store: Store, user: User) -> N
     store.acting_as(ANN).delete(run_id)
 
 
-def test_a_run_without_owner_is_the_admins_and_viewers_start_none(store: Store) -> None:
+def test_only_admins_change_runs_without_owner_and_viewers_start_none(store: Store) -> None:
     run_id = store.enqueue(SPEC)
     for user in (ANN, User("", Role.RUNNER)):
         with pytest.raises(Refused, match="belongs to no user"):
@@ -90,7 +90,7 @@ def test_a_run_without_owner_is_the_admins_and_viewers_start_none(store: Store) 
         store.acting_as(EVE).enqueue(SPEC)
 
 
-def test_a_lost_host_with_runs_of_others_is_declared_gone_by_admins_only(settings: Settings, store: Store) -> None:
+def test_users_declare_only_hosts_with_their_own_runs_gone(settings: Settings, store: Store) -> None:
     for user in (ANN, BOB):
         store.acting_as(user).enqueue(SPEC)
         assert queue.claim(store.database, "lost" if user is ANN else "lost too")
@@ -101,10 +101,10 @@ def test_a_lost_host_with_runs_of_others_is_declared_gone_by_admins_only(setting
     assert hosts.declare_gone(store.acting_as(ANN), quick, "lost").run_ids == (1,)
 
 
-def test_owners_take_turns_and_each_owner_keeps_its_order(store: Store) -> None:
+def test_owners_take_turns_and_runs_of_an_owner_keep_their_order(store: Store) -> None:
     for user in (ANN, ANN, ANN, BOB, BOB):
         store.acting_as(user).enqueue(SPEC)
-    store.enqueue(SPEC)  # of nobody
+    store.enqueue(SPEC)  # a run without owner
     expected = [1, 4, 6, 2, 5, 3]
     assert store.queue_order() == expected
     assert [store.position(run_id) for run_id in expected] == [1, 2, 3, 4, 5, 6]
@@ -112,20 +112,20 @@ def test_owners_take_turns_and_each_owner_keeps_its_order(store: Store) -> None:
     while attempt := queue.claim(store.database, f"host {len(started)}"):
         started.append(attempt.run_id)
     assert started == expected
-    for user in (ANN, BOB):  # both have had turns, Ann the last one
+    for user in (ANN, BOB):  # both had turns, and Ann had the last one
         store.acting_as(user).enqueue(SPEC)
     assert store.queue_order() == [8, 7]
 
 
-def test_a_user_has_a_limit_of_waiting_runs_which_hits_nobody_else(store: Store) -> None:
-    mine = store.acting_as(ANN)
-    ids = [mine.enqueue(SPEC) for _ in range(3)]
+def test_limit_of_queued_runs_applies_per_user(store: Store) -> None:
+    as_ann = store.acting_as(ANN)
+    ids = [as_ann.enqueue(SPEC) for _ in range(3)]
     with pytest.raises(QueueFull, match=r"3 runs of ann@x\.org in the queue, at most 3 may wait: cancel some"):
-        mine.enqueue(SPEC)
+        as_ann.enqueue(SPEC)
     store.acting_as(BOB).enqueue(SPEC)
     for _ in range(4):
         store.enqueue(SPEC)
-    mine.request_cancel(ids[0])
-    mine.enqueue(SPEC)
+    as_ann.request_cancel(ids[0])
+    as_ann.enqueue(SPEC)
     with pytest.raises(QueueFull, match="3 runs of ann"):
-        mine.retry(ids[0])
+        as_ann.retry(ids[0])

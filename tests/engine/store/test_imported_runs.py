@@ -1,4 +1,4 @@
-"""An imported run that is tried again gets no further than a run that is submitted with the same request."""
+"""A retry of an imported run passes the same checks as a submission of its request."""
 
 import json
 from pathlib import Path
@@ -24,10 +24,10 @@ from tests.support.clip import record
 from tests.support.page import ENVIRONMENT, open_page, texts, unfold
 
 FACTORY = "os:system"
-"""A function of one's own, as a runner or a model would name it."""
+"""Name of a Python function, given as a runner or a model."""
 FORBIDDEN = ("data", "val_data", "pretrained", "distill_pretrained", "resume", "checkpoint")
 
-# A scheduler outlives whoever started it: that nobody waits for it is meant.
+# The scheduler keeps running after the process that started it, so that process never waits for it.
 pytestmark = [
     pytest.mark.usefixtures("own_world"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
@@ -36,7 +36,7 @@ pytestmark = [
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder outside the data roots with a file that exists."""
+    """Return a folder with an existing file outside the data roots."""
     (tmp_path / "mine").mkdir()
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path / "mine"))
     (tmp_path / "secret.pt").write_bytes(b"weights")
@@ -52,7 +52,7 @@ def spec(field: str, path: Path) -> Spec:
 
 
 def bundle(settings: Settings, folder: Path, request: Spec) -> Path:
-    """Return the bundle of a failed run of another machine."""
+    """Return the bundle of a failed run from another machine."""
     elsewhere = settings.model_copy(update={"runs_dir": folder / "elsewhere", "database_url": ""})
     store = open_store(elsewhere)
     run_id = store.enqueue(request)
@@ -63,12 +63,12 @@ def bundle(settings: Settings, folder: Path, request: Spec) -> Path:
     return path
 
 
-def imported(store: Store, settings: Settings, folder: Path, request: Spec) -> int:
+def import_run(store: Store, settings: Settings, folder: Path, request: Spec) -> int:
     return import_bundle(store, settings, bundle(settings, folder, request))
 
 
-def worked(store: Store, settings: Settings, run_id: int) -> tuple[State, Cause | None, str]:
-    """Return how a queued run ends in a worker."""
+def run_in_worker(store: Store, settings: Settings, run_id: int) -> tuple[State, Cause | None, str]:
+    """Execute a queued run in a worker, and return its state, cause and error."""
     attempt = queue.claim(store.database, ENVIRONMENT.host, run_id)
     assert attempt
     RunFiles(settings.runs_dir, run_id).dir.mkdir(exist_ok=True)
@@ -80,10 +80,10 @@ def worked(store: Store, settings: Settings, run_id: int) -> tuple[State, Cause 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", FORBIDDEN)
-def test_a_retry_is_checked_as_a_submission(store: Store, outside: Path, field: str) -> None:
+def test_retry_of_an_imported_run_is_checked_like_a_submission(store: Store, outside: Path, field: str) -> None:
     settings, messages = Settings(), set()
     for path in (outside / "secret.pt", outside / "nothing.pt"):
-        run_id = imported(store, settings, outside, spec(field, path))
+        run_id = import_run(store, settings, outside, spec(field, path))
         for act in (
             lambda run_id=run_id: jobs.retry(store, settings, run_id),
             lambda path=path: jobs.submit(store, settings, spec(field, path)),
@@ -98,25 +98,25 @@ def test_a_retry_is_checked_as_a_submission(store: Store, outside: Path, field: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", FORBIDDEN)
-def test_a_worker_checks_what_was_queued_past_that(store: Store, outside: Path, field: str) -> None:
+def test_worker_checks_paths_of_runs_queued_without_checks(store: Store, outside: Path, field: str) -> None:
     settings, messages = Settings(), set()
     for path in (outside / "secret.pt", outside / "nothing.pt"):
-        run_id = imported(store, settings, outside, spec(field, path))
+        run_id = import_run(store, settings, outside, spec(field, path))
         store.retry(run_id)
-        state, cause, error = worked(store, settings, run_id)
+        state, cause, error = run_in_worker(store, settings, run_id)
         assert (state, cause) == (State.FAILED, Cause.REFUSED)
         messages.add(error.replace(str(path), "PATH"))
     (only,) = messages
     assert only.startswith(f"{field}: nothing can be read at 'PATH'")
 
 
-def test_a_link_that_was_turned_since_the_submission_is_found_by_the_worker(store: Store, outside: Path) -> None:
+def test_worker_refuses_a_link_changed_after_submission(store: Store, outside: Path) -> None:
     settings, path = Settings(), outside / "mine" / "pairs.csv"
     path.write_text("filepath,title\n")
     run_id = jobs.submit(store, settings, TrainSpec(data=str(path)))
     path.unlink()
     path.symlink_to(outside / "secret.pt")
-    assert worked(store, settings, run_id)[1:] == (
+    assert run_in_worker(store, settings, run_id)[1:] == (
         Cause.REFUSED,
         f"data: nothing can be read at {str(path)!r}. Readable folders (VITALS_DATA_ROOTS): "
         + ", ".join(str(root) for root in settings.roots),
@@ -124,11 +124,9 @@ def test_a_link_that_was_turned_since_the_submission_is_found_by_the_worker(stor
 
 
 @pytest.mark.slow
-def test_a_training_with_checkpoints_of_its_own_needs_the_one_it_began_from_no_more(
-    store: Store, outside: Path
-) -> None:
+def test_resumed_training_does_not_need_its_initial_checkpoint(store: Store, outside: Path) -> None:
     settings = Settings()
-    run_id = imported(store, settings, outside, spec("resume", outside / "secret.pt"))
+    run_id = import_run(store, settings, outside, spec("resume", outside / "secret.pt"))
     assert jobs.why_not_again(store, settings, run_id)
     folder = RunFiles(settings.runs_dir, run_id).dir / "checkpoints"
     folder.mkdir()
@@ -139,10 +137,10 @@ def test_a_training_with_checkpoints_of_its_own_needs_the_one_it_began_from_no_m
 
 
 @pytest.mark.slow
-def test_an_import_says_at_once_what_the_run_lacks(
+def test_import_warns_if_the_run_cannot_be_repeated(
     store: Store, outside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its results are taken in all the same: data of another machine are seldom here."""
+    """The import still succeeds, because data of another machine are rarely on this one."""
     path = bundle(Settings(), outside, spec("data", outside / "secret.pt"))
     assert main(["runs", "import", str(path)]) == 0
     printed = capsys.readouterr()
@@ -157,10 +155,10 @@ def test_an_import_says_at_once_what_the_run_lacks(
 
 
 @pytest.mark.slow
-def test_the_command_does_not_retry_an_imported_run_that_reads_elsewhere(
+def test_resume_refuses_an_imported_run_that_reads_other_folders(
     store: Store, outside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    imported(store, Settings(), outside, spec("pretrained", outside / "secret.pt"))
+    import_run(store, Settings(), outside, spec("pretrained", outside / "secret.pt"))
     assert main(["resume", "1"]) == 2
     assert "pretrained: nothing can be read" in capsys.readouterr().err
     assert store.run(1).state is State.FAILED
@@ -168,8 +166,8 @@ def test_the_command_does_not_retry_an_imported_run_that_reads_elsewhere(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("button", ["retry", "again", "runs_retry"])
-def test_pages_do_not_retry_an_imported_run_that_reads_elsewhere(store: Store, outside: Path, button: str) -> None:
-    run_id = imported(store, Settings(), outside, spec("checkpoint", outside / "secret.pt"))
+def test_pages_refuse_to_retry_imported_runs_that_read_other_folders(store: Store, outside: Path, button: str) -> None:
+    run_id = import_run(store, Settings(), outside, spec("checkpoint", outside / "secret.pt"))
     if button == "runs_retry":
         app = open_page("history/page.py")
         tick(app, run_id)
@@ -187,7 +185,7 @@ def _toasts(app: Any) -> str:
 
 
 @pytest.mark.slow
-def test_code_of_ones_own_is_refused_wherever_a_request_comes_from(
+def test_user_code_is_refused_from_every_source_of_requests(
     store: Store, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message = f"no runner is called '{FACTORY}'"
@@ -211,11 +209,11 @@ def test_code_of_ones_own_is_refused_wherever_a_request_comes_from(
 
 
 @pytest.mark.slow
-def test_a_model_of_ones_own_code_is_refused_too(store: Store, settings: Settings, tmp_path: Path) -> None:
-    run_id = imported(store, settings, tmp_path, ProfileSpec(models=(FACTORY,)))
+def test_user_code_as_a_model_is_refused(store: Store, settings: Settings, tmp_path: Path) -> None:
+    run_id = import_run(store, settings, tmp_path, ProfileSpec(models=(FACTORY,)))
     with pytest.raises(Refused, match=f"no model matches '{FACTORY}'"):
         jobs.submit(store, settings, ProfileSpec(models=(FACTORY,)))
     store.retry(run_id)
-    state, cause, error = worked(store, settings, run_id)
+    state, cause, error = run_in_worker(store, settings, run_id)
     assert (state, cause) == (State.FAILED, Cause.REFUSED)
     assert f"no model matches '{FACTORY}'" in error

@@ -29,7 +29,7 @@ RUNS = 32
 
 @pytest.fixture
 def filled(settings: Settings, store: Store) -> Settings:
-    """Runs of every kind, one that waits, and a newest one that was deleted, so that its id must not be given again."""
+    """Fill a store with runs of every kind, a queued run, and a deleted newest run, whose id must not be used again."""
     fill(store, RUNS - 2, 4)
     store.enqueue(SPEC, name="ÄRGER 100%_of/them 'quoted' <b> \N{GRINNING FACE}")
     deleted = store.enqueue(SPEC)
@@ -40,12 +40,12 @@ def filled(settings: Settings, store: Store) -> Settings:
 
 
 def contents(path: Path) -> list[str]:
-    """Everything in a SQLite file, as SQL statements, with the ids given last."""
+    """Return the contents of a SQLite file, including the counters of ids, as SQL statements."""
     with closing(sqlite3.connect(path)) as connection:
         return sorted(connection.iterdump())
 
 
-def at(settings: Settings, url: str) -> Settings:
+def settings_with_url(settings: Settings, url: str) -> Settings:
     return settings.model_copy(update={"database_url": url})
 
 
@@ -55,25 +55,25 @@ def check_moved(filled: Settings, tmp_path: Path, url: str) -> None:
     counts = transfer.move(filled, url)
     assert counts["runs"] == RUNS - 1
     assert counts["rows"] == 4 * (RUNS - 2)
-    back = tmp_path / "back.sqlite"
-    assert transfer.move(at(filled, url), f"sqlite:///{back}") == counts
-    assert contents(back) == before
-    with closing(open_store(at(filled, url))) as store:
+    moved_back = tmp_path / "back.sqlite"
+    assert transfer.move(settings_with_url(filled, url), f"sqlite:///{moved_back}") == counts
+    assert contents(moved_back) == before
+    with closing(open_store(settings_with_url(filled, url))) as store:
         store.request_cancel(RUNS - 1)
         assert store.enqueue(SPEC) == RUNS + 1
         finish(store, RUNS + 1, [profile_row("resnet18")])
 
 
-def test_a_store_moves_to_another_file_and_back(filled: Settings, tmp_path: Path) -> None:
+def test_store_moves_to_another_file_and_back(filled: Settings, tmp_path: Path) -> None:
     check_moved(filled, tmp_path, f"sqlite:///{tmp_path / 'other.sqlite'}")
 
 
 @pytest.mark.cluster
-def test_a_store_moves_to_postgresql_and_back(filled: Settings, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_store_moves_to_postgresql_and_back(filled: Settings, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     check_moved(filled, tmp_path, request.getfixturevalue("postgres").new_database())
 
 
-def test_only_an_unused_store_moves_and_only_to_an_empty_one(
+def test_store_copy_needs_an_unused_source_and_an_empty_target(
     filled: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other.sqlite"
@@ -101,17 +101,20 @@ def test_only_an_unused_store_moves_and_only_to_an_empty_one(
         reader.kill()
     assert main(["store", "copy", "--to", f"sqlite:///{other}"]) == 0
     assert f"runs {RUNS - 1:>20}  equal" in capsys.readouterr().out
-    assert other.stat().st_mode & 0o077 == 0, "only its owner may read a store"
+    assert other.stat().st_mode & 0o077 == 0, "only the owner of the file may read it"
     assert f"the store {other} is not empty (table runs: {RUNS - 1} rows): name an empty one" in refused()
     with pytest.raises(Refused, match=r"is in .* already"):
         transfer.move(filled, f"sqlite:///{filled.runs_dir / 'vitals.sqlite'}")
     with pytest.raises(Unavailable, match="holds no tables"):
-        transfer.move(at(filled, f"sqlite:///{tmp_path / 'absent.sqlite'}"), f"sqlite:///{tmp_path / 'third.sqlite'}")
+        transfer.move(
+            settings_with_url(filled, f"sqlite:///{tmp_path / 'absent.sqlite'}"),
+            f"sqlite:///{tmp_path / 'third.sqlite'}",
+        )
 
 
-def test_a_copy_that_differs_is_not_kept(filled: Settings, tmp_path: Path) -> None:
+def test_copy_that_differs_leaves_an_empty_target(filled: Settings, tmp_path: Path) -> None:
     other = tmp_path / "other.sqlite"
-    open_store(at(filled, f"sqlite:///{other}")).close()
+    open_store(settings_with_url(filled, f"sqlite:///{other}")).close()
     with closing(sqlite3.connect(other)) as connection:
         spoil = "UPDATE rows SET model = 'x' WHERE id = 5"
         connection.execute(f"CREATE TRIGGER spoil AFTER INSERT ON rows WHEN new.id = 5 BEGIN {spoil}; END")
@@ -122,7 +125,7 @@ def test_a_copy_that_differs_is_not_kept(filled: Settings, tmp_path: Path) -> No
 
 
 @pytest.mark.cluster
-def test_a_value_that_the_other_database_does_not_take_is_named(
+def test_error_names_the_table_of_a_value_that_the_target_rejects(
     filled: Settings, request: pytest.FixtureRequest
 ) -> None:
     with closing(open_store(filled)) as store, store.database.write() as connection:
@@ -130,18 +133,18 @@ def test_a_value_that_the_other_database_does_not_take_is_named(
     url = request.getfixturevalue("postgres").new_database()
     with pytest.raises(Refused, match=r"a row of table metrics is not accepted: integer out of range"):
         transfer.move(filled, url)
-    with closing(open_store(at(filled, url))) as store:
+    with closing(open_store(settings_with_url(filled, url))) as store:
         assert store.runs() == []
 
 
-def test_a_backup_is_made_while_a_run_goes_on_and_is_restored(
+def test_backup_during_a_run_can_be_restored(
     settings: Settings,
     database_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    settings = at(settings, database_url)
+    settings = settings_with_url(settings, database_url)
     with closing(open_store(settings)) as store:
         fill(store, 5, 4)
         tried_once, tried_again = store.enqueue(SPEC), store.enqueue(EvaluateSpec(device="cuda:0"))
@@ -152,7 +155,7 @@ def test_a_backup_is_made_while_a_run_goes_on_and_is_restored(
         assert leases.take(store.database, "local@here", "{}", "", 60, None)
         backup = tmp_path / "backup.sqlite"
         hidden = f".backup.sqlite.{os.getpid()}.{threading.get_native_id()}.tmp"
-        (tmp_path / hidden).touch()  # as a killed backup leaves behind
+        (tmp_path / hidden).touch()  # left over from a killed backup
         assert main(["store", "backup", str(backup)]) == 0
         assert "holds the database only" in capsys.readouterr().err
         assert main(["store", "backup", str(backup)]) == 2
@@ -182,7 +185,7 @@ def test_a_backup_is_made_while_a_run_goes_on_and_is_restored(
     assert not list((tmp_path / "fresh").glob(".*")), "no temporary file is left"
 
 
-def test_what_is_no_backup_is_refused(settings: Settings, tmp_path: Path) -> None:
+def test_restore_refuses_files_that_are_no_backup(settings: Settings, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     damaged.write_bytes(b"\0" * 8192)
     empty = tmp_path / "empty"
@@ -197,7 +200,7 @@ def test_what_is_no_backup_is_refused(settings: Settings, tmp_path: Path) -> Non
     assert not (settings.runs_dir / "vitals.sqlite").exists()
 
 
-def test_health_of_an_operator(
+def test_health_reports_store_scheduler_queue_and_disk(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def health() -> dict[str, object]:
