@@ -1,4 +1,4 @@
-"""The command line, as a user runs it: a process of its own, its output and its exit code."""
+"""The command line: usage, output and exit codes, in this process or in one of its own."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ REFERENCE = (
 
 
 def engine(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end. The `settings` fixture has pointed it at a store of its own."""
+    """Run a command in a new process until it ends. It uses the temporary store of the `settings` fixture."""
     command = [sys.executable, "-m", "engine", *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=cwd, env=environment)
@@ -46,7 +46,7 @@ def engine(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[
         *((name, "no other run is active on this host") for name in ("benchmark", "device", "recurrent", "calibrate")),
     ],
 )
-def test_help_says_when_a_command_starts(command: str, condition: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_explains_when_a_command_starts(command: str, condition: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([command, "--help"])
     shown = " ".join(capsys.readouterr().out.split())
@@ -66,7 +66,7 @@ def tiny(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", [[], ["profile"], ["submit", "profile"], ["runs"], ["catalog"], ["scheduler"]])
-def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_commands_flags_and_exit_codes(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main([*command, "--help"])
     assert exit_.value.code == 0
@@ -132,14 +132,14 @@ def test_help_says_what_there_is(command: list[str], capsys: pytest.CaptureFixtu
         (["estimate", "--models", "timm:resnet18", "--device", "xyz"], "choose one of\n  Intel Core i7-12700H, fp32"),
     ],
 )
-def test_bad_usage_is_named_and_leaves_with_2(
+def test_bad_usage_prints_the_reason_and_exits_with_2(
     settings: Settings, capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str
 ) -> None:
     assert main(arguments) == 2
     assert answer in capsys.readouterr().err
 
 
-def test_a_wrong_setting_and_a_missing_catalogue_are_named(
+def test_errors_name_wrong_settings_and_a_missing_catalogue(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VITALS_CATALOG_DIR", str(tmp_path / "nothing"))
@@ -157,13 +157,13 @@ def test_a_wrong_setting_and_a_missing_catalogue_are_named(
     assert "VITALS_ADMINS: 'ann' is neither an e-mail" in line
 
 
-def test_one_size_for_both_sides_has_one_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_square_image_size_has_one_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--models", "resnet18", "--image-size", "0"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: --image-size: must be at least 1")
 
 
-def test_a_default_that_follows_from_a_wrong_value_is_no_second_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_default_derived_from_a_wrong_value_is_no_second_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["benchmark", "--models", "resnet18", "--device", "gpu"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: --device: ")
@@ -201,14 +201,14 @@ def test_a_default_that_follows_from_a_wrong_value_is_no_second_error(capsys: py
         ("train --csv-img-key image", "--csv-img-key has no effect: the data are digits, not a file"),
     ],
 )
-def test_a_flag_without_effect_is_named(
+def test_flags_without_effect_are_named(
     store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str], command: str, note: str
 ) -> None:
     assert main(["submit", *command.split()]) == 0
     assert capsys.readouterr().err == (f"{note}\n" if note else "")
 
 
-def test_what_others_wrote_cannot_steer_the_terminal(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_run_names_are_not_printed(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.enqueue(ProfileSpec(models=("resnet18",)), name="x\n    9  profile    finished \x1b[2K\x1b]0;title\x07")
     assert main(["runs"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -216,7 +216,7 @@ def test_what_others_wrote_cannot_steer_the_terminal(store: Store, capsys: pytes
     assert lines[1].isprintable()
 
 
-def test_a_tab_in_a_cell_breaks_no_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tabs_in_cells_are_printed_as_spaces(capsys: pytest.CaptureFixture[str]) -> None:
     table = pd.DataFrame({"model": ["a\tb", "c"], "error": ["none", "d\te"]})
     output.show_table(table, table, None)
     assert capsys.readouterr().out.splitlines() == ["model error", "  a b  none", "    c   d e"]
@@ -236,7 +236,7 @@ def test_catalog_filters_sorts_and_exports(capsys: pytest.CaptureFixture[str], t
     assert gmacs[0] <= 60
 
 
-def test_catalog_takes_wildcards_for_families_and_names_similar_models(capsys: pytest.CaptureFixture[str]) -> None:
+def test_catalog_accepts_family_wildcards_and_suggests_similar_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["catalog", "--family", "resnet*,tre?net", "--max-mparams", "40"]) == 0
     shown = set(capsys.readouterr().out.split())
     assert shown & {"resnet18", "tresnet_m", "densenet121"} == {"resnet18", "tresnet_m"}
@@ -254,25 +254,25 @@ def test_catalog_sorts_image_sizes_as_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_profile_counts_here_and_is_recorded(store: Store, tmp_path: Path, tiny: Path) -> None:
+def test_profile_counts_models_and_stores_the_run(store: Store, tmp_path: Path, tiny: Path) -> None:
     names = tmp_path / "names.csv"
     names.write_text("library,model\nopen_clip,ViT-B-32\ntimm,resnet18\n")
-    done = engine("profile", "--models", f"@{names},{tiny}", "--output", tmp_path / "rows.csv", "--detail")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"open_clip:ViT-B-32: 14\.78 GFLOPs", done.stderr)
+    process = engine("profile", "--models", f"@{names},{tiny}", "--output", tmp_path / "rows.csv", "--detail")
+    assert process.returncode == 0, process.stderr
+    assert re.search(r"open_clip:ViT-B-32: 14\.78 GFLOPs", process.stderr)
     rows = {row["model"]: row for row in read_csv(tmp_path / "rows.csv")}
     assert set(rows) == {"ViT-B-32", "resnet18", "tiny"}
     assert rows["resnet18"]["status"] == "ok"
     # He et al. 2015, table 1 gives 1.8e9 multiply-adds for ResNet-18
     assert float(rows["resnet18"]["gmacs"]) == pytest.approx(1.8, rel=0.02)
-    assert "timm:resnet18 at 224 px by operator" in done.stdout
+    assert "timm:resnet18 at 224 px by operator" in process.stdout
     (run,) = store.runs()
     assert (run.state, run.kind, run.done) == (State.FINISHED, "profile", 3)
     assert len(store.rows(run.id)) == 3
 
 
 @pytest.mark.slow
-def test_reference_columns_are_the_reference_profilers(settings: Settings, tmp_path: Path) -> None:
+def test_reference_columns_equal_the_published_table_of_open_clip(settings: Settings, tmp_path: Path) -> None:
     out = tmp_path / "rows.csv"
     columns = ["--columns", "reference", "--output", str(out)]
     assert main(["profile", "--models", "RN50,ViT-B-32,ViT-B-16", *columns]) == 0
@@ -286,11 +286,11 @@ def test_reference_columns_are_the_reference_profilers(settings: Settings, tmp_p
 
 
 @pytest.mark.slow
-def test_a_failed_model_is_a_row_and_exit_code_1(
+def test_failed_model_gives_a_row_and_exit_code_1(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "rows.json"
-    # 16 pixels are half a patch of ViT-B-32, and plenty for a convolutional network
+    # 16 px is half a patch of ViT-B-32, but enough for a convolutional network
     models = ["--models", "ViT-B-32,timm:resnet18", "--image-size", "16"]
     assert main(["profile", *models, "--output", str(out)]) == 1
     rows = {row["model"]: row for row in json.loads(out.read_text())}
@@ -300,9 +300,7 @@ def test_a_failed_model_is_a_row_and_exit_code_1(
 
 
 @pytest.mark.slow
-def test_a_device_that_is_not_there_ends_before_anything_starts(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_device_is_refused_before_the_run_starts(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--models", "timm:resnet18", "--device", "cuda:7"]) == 2
     shown = capsys.readouterr().err
     assert "has no device 'cuda:7'" in shown
@@ -311,13 +309,13 @@ def test_a_device_that_is_not_there_ends_before_anything_starts(
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_a_command_before_its_run_starts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_space_is_refused_before_the_run_starts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITALS_MIN_FREE_GB", "1e9")
-    done = engine("profile", "--models", "timm:resnet18", "--image-size", "64")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: too little disk space: ")
-    assert done.stderr.endswith("and VITALS_MIN_FREE_GB asks for 1e+09 GB. Delete runs, or lower it.\n")
-    assert len(done.stderr.splitlines()) == 1
+    process = engine("profile", "--models", "timm:resnet18", "--image-size", "64")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr.startswith("error: too little disk space: ")
+    assert process.stderr.endswith("and VITALS_MIN_FREE_GB asks for 1e+09 GB. Delete runs, or lower it.\n")
+    assert len(process.stderr.splitlines()) == 1
     assert store.runs() == []
 
 
@@ -329,9 +327,7 @@ def test_a_full_disk_ends_a_command_before_its_run_starts(store: Store, monkeypa
         (signal.SIGTERM, State.FAILED, "Run 1 failed. Killed by SIGTERM. `python -m engine resume 1` queues it again."),
     ],
 )
-def test_a_signal_ends_a_run_and_keeps_what_is_done(
-    store: Store, sent: signal.Signals, state: State, message: str
-) -> None:
+def test_signal_ends_a_run_and_keeps_its_rows(store: Store, sent: signal.Signals, state: State, message: str) -> None:
     command = [sys.executable, "-m", "engine", "profile", "--models", "timm:all"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert process.stderr is not None
@@ -349,10 +345,10 @@ def test_a_signal_ends_a_run_and_keeps_what_is_done(
 
 
 @pytest.mark.slow
-def test_submit_show_log_export_import_delete_and_resume(
+def test_run_commands_work_from_submit_to_import(
     store: Store, tmp_path: Path, tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("VITALS_PRELOAD", "")  # a warm process may import for longer than eight short leases
+    monkeypatch.setenv("VITALS_PRELOAD", "")  # the imports of a warm process may take longer than eight short leases
     submitted = engine("submit", "profile", "--models", tiny, "--name", "a tiny one; $(id)")
     assert submitted.returncode == 0, submitted.stderr
     run_id = re.search(r"queued as run (\d+)", submitted.stdout)[1]  # type: ignore[index]
@@ -371,7 +367,7 @@ def test_submit_show_log_export_import_delete_and_resume(
     assert run.id != int(run_id)
     assert run.state == State.FINISHED
     assert [row.status for row in store.rows(run.id)] == ["ok"]
-    assert main(["resume", str(run.id)]) == 2  # it has finished: there is nothing to resume
+    assert main(["resume", str(run.id)]) == 2  # a finished run cannot be resumed
     assert engine("stop").returncode == 0
 
 
@@ -382,7 +378,7 @@ def wait_for_end(store: Store, run_id: int) -> None:
         time.sleep(0.2)
 
 
-def test_errors_name_the_flag_as_it_is_typed(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_the_flag_as_typed(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, start in (
         (["train", "--lr", "1000"], "error: --lr: "),
         (["submit", "benchmark", "--models", "resnet18", "--min-seconds", "-1"], "error: --min-seconds: "),
@@ -424,7 +420,7 @@ def test_progress_is_one_line_on_a_terminal_and_sparse_in_a_pipe(
     assert capsys.readouterr().err == "".join([*lines, "\r\033[2Kresult\n"])
 
 
-def test_a_shell_completes_commands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bash_completes_commands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
     for words, completed in ((["runs", "sh"], ["show"]), (["runs", "list", "--or"], ["--order"]), (["tr"], ["train"])):

@@ -1,4 +1,4 @@
-"""The command line of training and evaluation."""
+"""The commands `train`, `evaluate`, `search` and `resume`, sweeps, and the export of models."""
 
 import csv
 import json
@@ -32,13 +32,13 @@ def test_help_lists_every_field(
     shown = capsys.readouterr().out
     for name in set(spec.model_fields) - {"configs"}:
         assert f"--{name.replace('_', '-')}" in shown
-    places = [
+    positions = [
         shown.index(f"  --{flag} ") for flag in (["data", "model", "lr", "image-mean"] if command == "train" else [])
     ]
-    assert places == sorted(places), "data and model come first"
+    assert positions == sorted(positions), "data and model come first"
     assert "tuple[" not in shown
-    for doubled in ("(default: )", "(default: ())", "(default: None)", "(default factory"):
-        assert doubled not in shown
+    for unwanted in ("(default: )", "(default: ())", "(default: None)", "(default factory"):
+        assert unwanted not in shown
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_help_lists_every_field(
         (["search", "1", "a seven", "--top", "0"], "top: must be at least 1"),
     ],
 )
-def test_bad_usage_is_named_and_leaves_with_2(
+def test_bad_usage_prints_the_reason_and_exits_with_2(
     store: Store, capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str
 ) -> None:
     assert main(arguments) == 2
@@ -62,7 +62,7 @@ def test_bad_usage_is_named_and_leaves_with_2(
 
 
 @pytest.mark.parametrize("flag", ["classes", "templates"])
-def test_a_json_file_is_no_list_of_lines(
+def test_json_files_of_classes_and_templates_are_refused(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
 ) -> None:
     names = tmp_path / "names.json"
@@ -74,7 +74,7 @@ def test_a_json_file_is_no_list_of_lines(
 
 @pytest.fixture
 def tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Flags of a training that takes a second; its configuration is a file."""
+    """Return the flags of a training that takes a second and has its model configuration in a file."""
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
     (tmp_path / "tiny.json").write_text(json.dumps(TINY))
     flags = "--samples 40 --batch-size 8 --log-every-n-steps 1 --no-tensorboard --threads 1"
@@ -82,7 +82,7 @@ def tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.slow
-def test_train_then_evaluate_it_by_its_number(
+def test_training_is_evaluated_by_its_run_number(
     store: Store,
     tmp_path: Path,
     tiny_model: list[str],
@@ -91,8 +91,8 @@ def test_train_then_evaluate_it_by_its_number(
 ) -> None:
     (tmp_path / "templates.txt").write_text("the digit {}\n{}\n")
     table = tmp_path / "epochs.csv"
-    own = ["--templates", str(tmp_path / "templates.txt"), "--output", str(table)]
-    assert main(["train", *tiny_model, "--epochs", "2", *own]) == 0
+    more_flags = ["--templates", str(tmp_path / "templates.txt"), "--output", str(table)]
+    assert main(["train", *tiny_model, "--epochs", "2", *more_flags]) == 0
     assert "epoch 2, step" in capsys.readouterr().err
     assert "Train Epoch: 1 [" in caplog.text, "as in the log of a queued run"
     run = store.runs()[0]
@@ -107,17 +107,17 @@ def test_train_then_evaluate_it_by_its_number(
     assert main(["evaluate", "--model", str(run.id), "--tasks", "retrieval,zeroshot,linear-probe"]) == 0
     found = {row.task: row for row in store.rows(store.runs()[0].id) if isinstance(row, EvaluateRow)}
     assert set(found) == {"retrieval", "zeroshot", "linear-probe"}
-    assert found["retrieval"].images == 8, "what the training has held out"
+    assert found["retrieval"].images == 8, "the pairs held out by the training"
     best = [row for row in rows if row.best][-1]
     assert found["retrieval"].image_to_text_r1 == best.image_to_text_r1
 
 
 @pytest.mark.slow
-def test_other_ranks_and_untrained_weights_show_on_the_terminal(
+def test_evaluate_prints_custom_ranks_and_a_note_on_untrained_weights(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = "evaluate --data synthetic --samples 16 --no-held-out --tasks retrieval --recall-k 3"
-    assert main(asked.split()) == 0
+    command = "evaluate --data synthetic --samples 16 --no-held-out --tasks retrieval --recall-k 3"
+    assert main(command.split()) == 0
     shown = capsys.readouterr()
     (row,) = (row for row in store.rows(store.runs()[0].id) if isinstance(row, EvaluateRow))
     assert row.recalls["image_to_text_r3"] > 0
@@ -127,12 +127,12 @@ def test_other_ranks_and_untrained_weights_show_on_the_terminal(
 
 
 @pytest.mark.slow
-def test_search_the_images_of_an_evaluation(
+def test_search_finds_images_of_an_evaluation_only(
     store: Store, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All eight by a text, in the terminal and as a file; a training has none."""
+    """Rank all 8 images by a text on the terminal and in a file. A training has no images to search."""
     tiny = {"model": "config:tiny", "configs": {"tiny": TINY}, "samples": 8}
-    run_id, trained = queue_evaluate(store, **tiny), queue_train(store)
+    run_id, training = queue_evaluate(store, **tiny), queue_train(store)
     spec = store.run(run_id).spec
     assert isinstance(spec, EvaluateSpec)
     folder = RunFiles(settings.runs_dir, run_id).dir
@@ -151,23 +151,25 @@ def test_search_the_images_of_an_evaluation(
     cosines = [float(line["similarity"]) for line in lines]
     assert cosines == sorted(cosines, reverse=True)
     capsys.readouterr()
-    assert main(["search", str(trained), "the digit seven"]) == 2
+    assert main(["search", str(training), "the digit seven"]) == 2
     output = capsys.readouterr()
     assert not output.out
-    assert f"run {trained} (train) has no images to search: only an evaluation has them" in output.err
+    assert f"run {training} (train) has no images to search: only an evaluation has them" in output.err
 
 
 @pytest.mark.slow
-def test_a_killed_training_goes_on_from_its_checkpoint(
+def test_killed_training_continues_from_its_checkpoint(
     store: Store, tiny_model: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second attempt of a killed run has the same curve as a run that nobody killed.
+    """The curve of a killed and continued run must equal that of an uninterrupted run.
 
-    Twenty seconds: two processes load PyTorch and train, one after the other.
+    The test takes 20 s: two processes import PyTorch and train, one after the other.
     """
-    monkeypatch.setenv("VITALS_LEASE_S", "15")  # the warm process may import for longer than eight short leases
-    never = ["--val-frequency", "0", "--zeroshot-frequency", "0"]
-    flags = [*tiny_model, "--epochs", "15", "--save-every-steps", "2", *never]
+    monkeypatch.setenv(
+        "VITALS_LEASE_S", "15"
+    )  # the imports of the warm process may take longer than eight short leases
+    no_validation = ["--val-frequency", "0", "--zeroshot-frequency", "0"]
+    flags = [*tiny_model, "--epochs", "15", "--save-every-steps", "2", *no_validation]
     assert main(["train", *flags]) == 0
     assert main(["submit", "train", *flags]) == 0
     run_id = store.runs()[0].id
@@ -179,8 +181,8 @@ def test_a_killed_training_goes_on_from_its_checkpoint(
     assert run.state is State.FINISHED, run.error
     assert files.process(2).is_file(), "there was a second attempt"
 
-    def curve(of: int) -> list[tuple[int, float]]:
-        return [(metric.step, metric.value) for metric in store.metrics(of) if metric.name == "train/loss"]
+    def curve(number: int) -> list[tuple[int, float]]:
+        return [(metric.step, metric.value) for metric in store.metrics(number) if metric.name == "train/loss"]
 
     assert curve(run_id) == curve(run_id - 1)
     notes = [row.notes for row in store.rows(run_id) if isinstance(row, TrainRow)][-1]
@@ -188,15 +190,15 @@ def test_a_killed_training_goes_on_from_its_checkpoint(
     assert main(["stop"]) == 0
 
 
-def wait(until: object, seconds: float = 300) -> None:
+def wait(condition: object, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
-    while not until():  # type: ignore[operator]
+    while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
 @pytest.mark.parametrize(("command", "spec"), [("train", TrainSpec), ("evaluate", EvaluateSpec)])
-def test_entries_of_a_flag_that_is_repeated_are_added(
+def test_entries_of_a_repeated_flag_are_combined(
     store: Store, no_scheduler: None, command: str, spec: type[Spec]
 ) -> None:
     entries = {
@@ -206,16 +208,19 @@ def test_entries_of_a_flag_that_is_repeated_are_added(
         "more_data": ("digits", "synthetic"),
         "held_out_data": ("digits", "synthetic"),
     }
-    given = {name: values for name, values in entries.items() if name in spec.model_fields}
+    known_entries = {name: values for name, values in entries.items() if name in spec.model_fields}
     flags = [
-        word for name, values in given.items() for value in values for word in (f"--{name.replace('_', '-')}", value)
+        word
+        for name, values in known_entries.items()
+        for value in values
+        for word in (f"--{name.replace('_', '-')}", value)
     ]
     assert main(["submit", command, *flags]) == 0
     run = store.run(1)
-    assert {name: getattr(run.spec, name) for name in given} == given
+    assert {name: getattr(run.spec, name) for name in known_entries} == known_entries
 
 
-def test_a_sweep_is_queued_as_tagged_runs(store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_is_queued_as_tagged_runs(store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "train", "--epochs", "1", "--sweep", "lr=1e-3,1e-4 seed=0,1", "--name", "try"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "queued as run 2: lr=0.001 seed=1"
     runs = {run.id: run for run in store.runs()}
@@ -228,7 +233,7 @@ def test_a_sweep_is_queued_as_tagged_runs(store: Store, no_scheduler: None, caps
     }
 
 
-def test_a_sweep_beyond_the_queue_queues_nothing(
+def test_sweep_beyond_the_queue_limit_is_cancelled(
     store: Store, no_scheduler: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("VITALS_QUEUE_LIMIT", "2")
@@ -238,7 +243,7 @@ def test_a_sweep_beyond_the_queue_queues_nothing(
 
 
 @pytest.mark.slow
-def test_a_model_is_exported_with_its_card(
+def test_model_is_exported_with_its_card(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], registry: None
 ) -> None:
     fields = ["--samples", "40", "--batch-size", "8", "--epochs", "1", "--no-tensorboard", "--name", "tried | out"]

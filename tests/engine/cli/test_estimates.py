@@ -1,4 +1,4 @@
-"""The commands estimate and calibrate, and the catalogue's choice by accuracy and speed."""
+"""The commands `estimate` and `calibrate`, and the options of `catalog` for accuracy and speed."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ def counted() -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_the_catalogue_sorts_by_the_names_of_its_files(store: Store, tmp_path: Path) -> None:
+def test_catalog_sorts_by_column_names_of_its_files(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "sorted.csv"
     line = ["catalog", "--match", "timm:resnet*", "--descending", "--output", str(file), "--sort"]
     assert main([*line, "intensity_flops_per_byte"]) == 0
@@ -33,7 +33,7 @@ def test_the_catalogue_sorts_by_the_names_of_its_files(store: Store, tmp_path: P
 
 
 @pytest.mark.slow
-def test_estimates_are_written_with_interval_source_and_range(
+def test_estimate_writes_interval_source_and_range(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "estimates.csv"
@@ -53,7 +53,7 @@ def test_estimates_are_written_with_interval_source_and_range(
 
 
 @pytest.mark.slow
-def test_the_catalogue_is_chosen_by_accuracy_and_latency(store: Store, tmp_path: Path) -> None:
+def test_catalog_selects_by_accuracy_latency_and_front(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "choice.csv"
     limits = ["--min-accuracy", "80", "--max-gmacs", "5", "--max-latency-ms", "50", "--device", "i7"]
     assert main(["catalog", "--accuracy", "imagenet_top1", *limits, "--front", "--output", str(file)]) == 0
@@ -66,7 +66,7 @@ def test_the_catalogue_is_chosen_by_accuracy_and_latency(store: Store, tmp_path:
 
 
 @pytest.mark.slow
-def test_estimates_outside_the_fitted_range_are_left_off_the_front(
+def test_front_omits_estimates_outside_the_fitted_range(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Published timings of this GPU start at batch 4, so at batch 1 every estimate is outside."""
@@ -84,7 +84,7 @@ def test_estimates_outside_the_fitted_range_are_left_off_the_front(
 
 
 @pytest.mark.slow
-def test_flagged_timings_are_left_off_the_front_and_counted_if_they_miss_a_limit(
+def test_front_omits_flagged_timings_and_limits_count_them(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calibrated_by_hand(store, flags=("contended",))
@@ -111,9 +111,9 @@ def test_flagged_timings_are_left_off_the_front_and_counted_if_they_miss_a_limit
     missing = int((~accurate & (rows["latency_ms"] <= 5)).sum())
     assert slow > 1
     assert missing > 1
-    told = f"{slow} rows with a flagged timing that misses the limit; {missing} rows without a published value."
-    told = (f"{untimed} rows without a known speed; " if untimed else "") + told
-    assert f"Left out by limits: {told}" in capsys.readouterr().err
+    reasons = f"{slow} rows with a flagged timing that misses the limit; {missing} rows without a published value."
+    reasons = (f"{untimed} rows without a known speed; " if untimed else "") + reasons
+    assert f"Left out by limits: {reasons}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_flagged_timings_are_left_off_the_front_and_counted_if_they_miss_a_limit
         (["calibrate", "--budget", "10s", "--batch-size", "4096"], "give a longer budget or a smaller batch size"),
     ],
 )
-def test_bad_usage_is_named(
+def test_bad_usage_prints_the_reason_and_exits_with_2(
     store: Store, capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str
 ) -> None:
     assert main(arguments) == 2
@@ -136,10 +136,10 @@ def test_bad_usage_is_named(
 
 
 @pytest.mark.slow
-def test_a_file_of_timms_benchmark_becomes_a_device(
+def test_calibrate_makes_a_device_from_a_file_of_timm(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The i7's published timings under another name, with a failed line: the prior is another CPU or the i7 itself."""
+    """Calibrate from published timings of the i7 under another name, with a failed model. The prior may be the i7."""
     published = speeds.read().query("device.str.contains('i7') and mode == 'inference'").sample(60, random_state=3)
     columns = {"image_size": "infer_img_size", "batch_size": "infer_batch_size"}
     table = published.rename(columns={**columns, "samples_per_s": "infer_samples_per_sec"})
@@ -150,13 +150,21 @@ def test_a_file_of_timms_benchmark_becomes_a_device(
     assert "my laptop: error on unseen families" in capsys.readouterr().err
     assert main(["estimate", "--models", "timm:resnet18", "--device", "my laptop"]) == 0
     assert "estimated" in capsys.readouterr().out
-    timed, answer = published.iloc[0], tmp_path / "answer.csv"
-    estimate = ["estimate", "--models", f"timm:{timed['model']}", "--device", "my laptop", "--output", str(answer)]
+    published_row, answer = published.iloc[0], tmp_path / "answer.csv"
+    estimate = [
+        "estimate",
+        "--models",
+        f"timm:{published_row['model']}",
+        "--device",
+        "my laptop",
+        "--output",
+        str(answer),
+    ]
     assert main(estimate) == 0
-    row = pd.read_csv(answer).set_index("image_size").loc[int(timed["image_size"])]
+    row = pd.read_csv(answer).set_index("image_size").loc[int(published_row["image_size"])]
     assert row["source"] == "measured"
-    assert row["samples_per_s"] == pytest.approx(timed["samples_per_s"])
-    (Settings().device_dir / "my laptop.csv").unlink()  # earlier versions kept no timings
+    assert row["samples_per_s"] == pytest.approx(published_row["samples_per_s"])
+    (Settings().device_dir / "my laptop.csv").unlink()  # as stored by versions without this file
     assert main(estimate) == 0
     assert pd.read_csv(answer)["source"].eq("estimated").all()
     (tmp_path / "bench.csv").write_text("name,speed\na,1\n")
@@ -164,34 +172,34 @@ def test_a_file_of_timms_benchmark_becomes_a_device(
     assert "lacks columns of timm's benchmark.py" in capsys.readouterr().err
 
 
-def test_a_timing_setting_becomes_a_device_that_shows_measured_values_first(counted: pd.DataFrame) -> None:
-    near = devices.find(devices.shipped(), "i7")[0]
-    few = counted.sample(30, random_state=2)
-    truth = devices.estimate(near, few, 1)["latency_ms"] * 2
+def test_device_of_a_timing_setting_prefers_measured_values(counted: pd.DataFrame) -> None:
+    i7 = devices.find(devices.shipped(), "i7")[0]
+    timed_models = counted.sample(30, random_state=2)
+    measured_ms = devices.estimate(i7, timed_models, 1)["latency_ms"] * 2
     setting = Setting(device="cpu", device_name="Slow CPU", threads=2)
     lines = [
         (name, size, None, "cpu", "Slow CPU", "", 2, "eager", 1, "float32", "hot", False, False, ms, 1e3 / ms, "", "")
-        for (name, size), ms in truth.items()
+        for (name, size), ms in measured_ms.items()
     ]
     timed = stored.latest([lines])
-    slow = estimates.available(timed, counted, Path("nowhere"))[0]
-    assert slow.fitted.label == setting.label
-    found = slow.speeds(counted)
-    assert found.loc[few.index, "source"].eq("measured").all()
-    assert found.loc[few.index, "latency_ms"].to_numpy() == pytest.approx(truth.to_numpy())
-    assert found.loc[few.index, "latency_ms_low"].isna().all()
-    others = found.drop(few.index)
+    device = estimates.available(timed, counted, Path("nowhere"))[0]
+    assert device.fitted.label == setting.label
+    found = device.speeds(counted)
+    assert found.loc[timed_models.index, "source"].eq("measured").all()
+    assert found.loc[timed_models.index, "latency_ms"].to_numpy() == pytest.approx(measured_ms.to_numpy())
+    assert found.loc[timed_models.index, "latency_ms_low"].isna().all()
+    others = found.drop(timed_models.index)
     assert others["source"].eq("estimated").all()
-    expected = devices.estimate(near, counted, 1)["latency_ms"].drop(few.index) * 2
+    expected = devices.estimate(i7, counted, 1)["latency_ms"].drop(timed_models.index) * 2
     assert (others["latency_ms"] / expected).median() == pytest.approx(1, abs=0.02)
-    assert estimates.device_of_setting(timed.head(devices.FEWEST - 1), setting, counted, [near]) is None
+    assert estimates.device_of_setting(timed.head(devices.FEWEST - 1), setting, counted, [i7]) is None
 
 
 def test_only_unreliable_estimates_have_a_warning(counted: pd.DataFrame) -> None:
-    """Timings at random are no use, and many disturbed ones may shift all estimates alike."""
-    near = devices.find(devices.shipped(), "i7")[0]
-    few = counted.sample(40, random_state=2)
-    truth = devices.estimate(near, few, 1)["latency_ms"]
+    """Random timings have large errors, and many disturbed timings may shift all estimates in the same direction."""
+    i7 = devices.find(devices.shipped(), "i7")[0]
+    timed_models = counted.sample(40, random_state=2)
+    measured_ms = devices.estimate(i7, timed_models, 1)["latency_ms"]
 
     def warnings(latency_ms: pd.Series, flags: list[str]) -> list[str]:
         lines = [
@@ -201,19 +209,19 @@ def test_only_unreliable_estimates_have_a_warning(counted: pd.DataFrame) -> None
         return reliability.warnings(estimates.available(stored.latest([lines]), counted, Path("nowhere")))
 
     quiet = ["single process, below floor"] * 40
-    assert warnings(truth, quiet) == [], "no published device has one either"
-    assert warnings(truth, ["contended"] * 19 + quiet[19:]) == []
-    (found,) = warnings(truth, ["contended"] * 19 + ["unstable, drifting"] + quiet[20:])
+    assert warnings(measured_ms, quiet) == [], "no warning for published devices either"
+    assert warnings(measured_ms, ["contended"] * 19 + quiet[19:]) == []
+    (found,) = warnings(measured_ms, ["contended"] * 19 + ["unstable, drifting"] + quiet[20:])
     assert found == (
         "Unreliable estimates for eager, batch 1, float32 on cpu, 2 threads: 20 of 40 timings are flagged (unstable, "
         "contended, drifting). Calibrate again on a quiet machine."
     )
-    (found,) = warnings(truth.sample(frac=1, random_state=1).set_axis(truth.index), quiet)
+    (found,) = warnings(measured_ms.sample(frac=1, random_state=1).set_axis(measured_ms.index), quiet)
     assert re.search(r"the error on unseen families is \d+ % \(median\), \d+ % \(90th percentile\)\. Cal", found)
 
 
 @pytest.mark.slow
-def test_commands_warn_of_unreliable_estimates(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_estimate_warns_of_unreliable_estimates(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     calibrated_by_hand(store, flags=("contended",))
     message = "timings are flagged (contended). Calibrate again on a quiet machine."
     for device in ([], ["--device", "batch 1"]):
@@ -221,7 +229,7 @@ def test_commands_warn_of_unreliable_estimates(store: Store, capsys: pytest.Capt
         assert message in capsys.readouterr().err
 
 
-def test_what_is_worth_measuring_could_enter_the_front() -> None:
+def test_worth_measuring_has_models_that_could_enter_the_front() -> None:
     frame = pd.DataFrame(
         {
             **{"name": list("abcd"), "quality": [80.0, 80.0, 80.0, 70.0], "latency_ms": [10.0, 12.0, 20.0, 15.0]},
@@ -230,15 +238,17 @@ def test_what_is_worth_measuring_could_enter_the_front() -> None:
         }
     )
     ranked = estimates.worth_measuring(frame, "quality")
-    assert list(ranked["name"]) == ["b", "d"], "b by 10 / 8, d by 10 / 9; c is slower than a even at its best"
+    assert list(ranked["name"]) == ["b", "d"], "gains: b 10 / 8, d 10 / 9; the lower bound of c is above a"
     assert list(ranked["gain"]) == [1.25, pytest.approx(10 / 9)]
-    wild = pd.DataFrame({"name": ["e"], "quality": 90.0, "latency_ms": 1.0, "latency_ms_low": 0.5, "in_range": False})
-    ranked = estimates.worth_measuring(pd.concat([frame, wild.assign(source="estimated")]), "quality")
-    assert list(ranked["name"]) == ["e", "b", "d"], "an estimate outside the fitted range hides no other"
+    out_of_range = pd.DataFrame(
+        {"name": ["e"], "quality": 90.0, "latency_ms": 1.0, "latency_ms_low": 0.5, "in_range": False}
+    )
+    ranked = estimates.worth_measuring(pd.concat([frame, out_of_range.assign(source="estimated")]), "quality")
+    assert list(ranked["name"]) == ["e", "b", "d"], "an estimate outside the fitted range does not remove others"
 
 
 @pytest.mark.slow
-def test_latencies_of_one_device_have_one_batch_size(counted: pd.DataFrame) -> None:
+def test_speeds_of_a_device_have_one_batch_size(counted: pd.DataFrame) -> None:
     device = estimates.find(estimates.available(stored.latest([]), counted, Path("nowhere")), "5090 eager")[0]
     frame = counted.reset_index()[["name", "image_size"]]
     filled = estimates.with_speeds(frame, device, counted)
@@ -247,7 +257,7 @@ def test_latencies_of_one_device_have_one_batch_size(counted: pd.DataFrame) -> N
     assert choose.front(filled.assign(gmacs=1.0), "latency_ms", "gmacs").any()
 
 
-def test_only_numbers_of_timms_file_are_read(tmp_path: Path) -> None:
+def test_read_timm_skips_rows_without_a_speed(tmp_path: Path) -> None:
     file = tmp_path / "b.csv"
     file.write_text("model,img_size,batch_size,samples_per_sec\nresnet18.a1_in1k,224,2,100\nresnet34,224,2,0\n")
     assert calibrate.read_timm(file).to_dict("records") == [

@@ -1,4 +1,4 @@
-"""The commands that README.md shows are accepted as they stand there."""
+"""The commands in README.md are accepted exactly as they are written."""
 
 import re
 import shlex
@@ -15,16 +15,16 @@ from engine.store.tables import runs
 
 COMMANDS = re.findall(r"^python -m engine (.+?)(?: +#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)
 REFUSALS = {"runs restore": "there is nothing to restore", "search": "evaluate again to search"}
-"""Reasons why a command has nothing to do with the store of this test, by its first words."""
+"""Expected refusals by the first words of a command, because the store of this test has nothing for it to do."""
 
 
-class Begun(Exception):
-    """Raised where a command would begin to measure or train."""
+class Started(Exception):
+    """Raised when a command would begin to measure or train."""
 
 
 @pytest.fixture
 def old_runs(store: Store) -> None:
-    """Twelve trainings and an evaluation, so that runs 12 and 13 exist, all cancelled long ago."""
+    """Store 12 trainings and an evaluation, cancelled a year ago: the README uses runs 12 and 13."""
     for spec in [*[TrainSpec()] * 12, EvaluateSpec()]:
         store.request_cancel(store.enqueue(spec))
     with store.database.write() as connection:
@@ -33,7 +33,7 @@ def old_runs(store: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_readmes_commands_are_accepted(
+def test_commands_of_the_readme_are_accepted(
     old_runs: None,
     no_scheduler: None,
     tmp_path: Path,
@@ -41,19 +41,19 @@ def test_the_readmes_commands_are_accepted(
     capsys: pytest.CaptureFixture[str],
     command: str,
 ) -> None:
-    def begin(*_arguments: object, **_options: object) -> None:
-        raise Begun
+    def raise_started(*_arguments: object, **_options: object) -> None:
+        raise Started
 
-    monkeypatch.setattr("engine.jobs.foreground.run_here", begin)
+    monkeypatch.setattr("engine.jobs.foreground.run_here", raise_started)
     monkeypatch.chdir(tmp_path)
     try:
         code = main(shlex.split(command))
-    except Begun:
+    except Started:
         return
     problem = capsys.readouterr().err
     reason = next((reason for words, reason in REFUSALS.items() if command.startswith(words)), "")
     assert reason in problem if reason else code == 0, problem
 
 
-def test_the_readme_shows_commands() -> None:
+def test_readme_has_commands() -> None:
     assert len(COMMANDS) > 20

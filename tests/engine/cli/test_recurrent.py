@@ -1,4 +1,4 @@
-"""The command line of recurrent layers."""
+"""The command `recurrent`: usage, progress, output formats and exit codes."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
         (["--output", "/nowhere/rows.csv"], "there is no folder"),
     ],
 )
-def test_bad_usage_is_named_and_leaves_with_2(
+def test_bad_usage_prints_the_reason_and_exits_with_2(
     store: Store, capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str
 ) -> None:
     assert main(["recurrent", *arguments]) == 2
@@ -50,7 +50,7 @@ def test_bad_usage_is_named_and_leaves_with_2(
     assert store.runs() == []
 
 
-def test_a_line_per_row_tells_how_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_has_a_line_per_row(capsys: pytest.CaptureFixture[str]) -> None:
     print_progress(recurrent_row("py", flags=("single_process",)))
     print_progress(recurrent_row("aten_layernorm", backward_ms=None, speedup=None))
     print_progress(recurrent_row("resnet18", baseline="", speedup=None))
@@ -65,7 +65,7 @@ def test_a_line_per_row_tells_how_it_goes(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.slow
-def test_what_cannot_run_is_told_and_the_rest_is_printed_as_fastrnns_does(
+def test_failed_runner_is_named_and_others_are_printed_like_fastrnns(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["recurrent", "--runners", "cudnn,aten,py", *TINY.split(), "--separator", "|"]) == 1
@@ -85,9 +85,9 @@ def test_what_cannot_run_is_told_and_the_rest_is_printed_as_fastrnns_does(
 
 
 @pytest.mark.slow
-def test_pep_is_every_sample_that_was_kept(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["recurrent", "--runners", "aten", *TINY.split(), "--format", "pep"]
-    assert main([*asked, "--output", str(tmp_path / "samples.txt")]) == 0
+def test_pep_output_has_every_stored_sample(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["recurrent", "--runners", "aten", *TINY.split(), "--format", "pep"]
+    assert main([*command, "--output", str(tmp_path / "samples.txt")]) == 0
     assert capsys.readouterr().out == ""
     text = (tmp_path / "samples.txt").read_text()
     lines = [json.loads(line.removeprefix("Caffe2Observer ")) for line in text.splitlines()]
@@ -99,7 +99,7 @@ def test_pep_is_every_sample_that_was_kept(store: Store, tmp_path: Path, capsys:
 
 
 @pytest.mark.slow
-def test_a_sweep_is_a_table_of_our_own_with_every_value_as_parquet(
+def test_sweep_is_exported_to_parquet_with_every_value(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "rows.parquet"
@@ -112,7 +112,7 @@ def test_a_sweep_is_a_table_of_our_own_with_every_value_as_parquet(
     assert list(written["forward_ms"]) == [row.forward_ms for row in rows]
 
 
-def test_sequences_of_different_lengths_are_told_to_be_slow(
+def test_submit_warns_of_slow_runners_of_variable_length(
     store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", "recurrent", "--groups", "vl", "--name", "mine"]) == 0
@@ -121,7 +121,7 @@ def test_sequences_of_different_lengths_are_told_to_be_slow(
     assert (run.name, run.spec) == ("mine", RecurrentSpec(groups=("vl",)))
 
 
-def test_a_family_is_printed_as_soon_as_the_next_begins(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_of_a_family_is_printed_when_the_next_begins(capsys: pytest.CaptureFixture[str]) -> None:
     blocks = Blocks("|")
     blocks.on_event(Progress(done=0, total=2, note="lstm"))
     blocks.on_event(recurrent_row("aten"))

@@ -1,4 +1,4 @@
-"""The commands that list, tag, note, count and delete runs, as a user types them."""
+"""The command `runs`: list, tag, note, export, prune and delete runs."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ from tests.support.page import finish, profile_row, queue
 
 
 def engine(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
-    """What a command prints, both to stdout and to stderr."""
+    """Run a command in this process, and return its output to stdout and stderr."""
     assert main(list(map(str, arguments))) == code
     printed = capsys.readouterr()
     return printed.out + printed.err
@@ -37,32 +37,32 @@ def engine(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0
 
 @pytest.fixture
 def ended(store: Store) -> list[int]:
-    """Three runs that have ended."""
+    """Return the ids of three finished runs."""
     ids = [queue(store, model, device="cpu") for model in ("resnet18", "resnet50", "vit_tiny")]
     for run_id in ids:
         finish(store, run_id, [profile_row(f"row_of_{run_id}")])
     return ids
 
 
-def test_an_empty_store_has_no_runs_yet(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_an_empty_store_prints_no_runs_yet(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert engine(capsys, "runs") == engine(capsys, "runs", "list", "--order", "oldest") == "no runs yet\n"
     assert engine(capsys, "runs", "list", "--kind", "train") == "no run matches\n"
 
 
 @pytest.mark.slow
-def test_runs_are_listed_by_what_they_are_about(
+def test_runs_list_filters_orders_and_exports(
     store: Store, ended: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    waiting = queue(store, "resnet18")
+    queued_id = queue(store, "resnet18")
 
     def listed(*arguments: object) -> list[int]:
         lines = engine(capsys, "runs", "list", *arguments).splitlines()[1:]
         return [int(line.split()[0]) for line in lines if " of " not in line]
 
-    assert listed() == [waiting, *ended[::-1]]
-    assert listed("--model", "resnet*") == [waiting, ended[1], ended[0]]
+    assert listed() == [queued_id, *ended[::-1]]
+    assert listed("--model", "resnet*") == [queued_id, ended[1], ended[0]]
     assert listed("--model", f"row_of_{ended[2]}", "--kind", "profile,train") == [ended[2]]
-    assert listed("--state", "queued,running") == [waiting]
+    assert listed("--state", "queued,running") == [queued_id]
     assert listed("--device", "cpu", "--order", "oldest", "--limit", 1, "--page", 2) == [ended[1]]
     assert all(len(listed("--order", order)) == 4 for order in get_args(Order))
     assert "3 of 4 runs" in engine(capsys, "runs", "list", "--limit", 3)
@@ -70,8 +70,8 @@ def test_runs_are_listed_by_what_they_are_about(
     out = tmp_path / "runs.csv"
     assert "3 runs written" in engine(capsys, "runs", "list", "--state", "finished", "--limit", 1, "--output", out)
     assert [line["run"] for line in csv.DictReader(out.read_text().splitlines())] == [str(run) for run in ended[::-1]]
-    finish(store, waiting, [profile_row("resnet18", status="error", error="no")])
-    assert listed("--state", "all failed") == [waiting]
+    finish(store, queued_id, [profile_row("resnet18", status="error", error="no")])
+    assert listed("--state", "all failed") == [queued_id]
     assert listed("--state", "finished") == ended[::-1]
 
 
@@ -89,7 +89,7 @@ def test_runs_are_listed_by_what_they_are_about(
         (["delete"], "required: RUN-IDS"),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_bad_usage_of_runs_prints_the_reason_and_exits_with_2(
     ended: list[int], arguments: list[str], answer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["runs", *arguments]) == 2
@@ -97,34 +97,34 @@ def test_what_cannot_be_done_is_said(
 
 
 @pytest.mark.slow
-def test_tags_and_notes(store: Store, ended: list[int], capsys: pytest.CaptureFixture[str]) -> None:
-    one, two, _ = ended
-    printed = engine(capsys, "runs", "tag", one, two, "--add", "baseline,to keep")
-    assert printed.splitlines() == [f"run {run}: baseline, to keep" for run in (one, two)]
-    assert engine(capsys, "runs", "tag", two, "--remove", "to keep") == f"run {two}: baseline\n"
+def test_runs_tag_and_runs_note_change_runs(store: Store, ended: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, _ = ended
+    printed = engine(capsys, "runs", "tag", first, second, "--add", "baseline,to keep")
+    assert printed.splitlines() == [f"run {run}: baseline, to keep" for run in (first, second)]
+    assert engine(capsys, "runs", "tag", second, "--remove", "to keep") == f"run {second}: baseline\n"
     assert "#baseline  #to keep" in engine(capsys, "runs", "list", "--tag", "to keep,baseline")
-    engine(capsys, "runs", "note", one, "as the paper has it")
-    assert store.run(one).notes == "as the paper has it"
-    assert str(one) in engine(capsys, "runs", "list", "--text", "paper")
-    assert "no notes" in engine(capsys, "runs", "note", one, "")
+    engine(capsys, "runs", "note", first, "as the paper has it")
+    assert store.run(first).notes == "as the paper has it"
+    assert str(first) in engine(capsys, "runs", "list", "--text", "paper")
+    assert "no notes" in engine(capsys, "runs", "note", first, "")
 
 
 @pytest.mark.slow
-def test_several_runs_are_deleted_when_that_is_said_twice(
+def test_delete_of_several_runs_needs_confirmation(
     store: Store, ended: list[int], settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    waiting = queue(store, "resnet18")
+    queued_id = queue(store, "resnet18")
     path = RunFiles(settings.runs_dir, ended[0]).log
     path.parent.mkdir(parents=True)
     path.write_bytes(b"0" * 1_500_000)
-    output = engine(capsys, "runs", "delete", *ended[:2], waiting, code=2)
+    output = engine(capsys, "runs", "delete", *ended[:2], queued_id, code=2)
     assert "This deletes 3 runs with 1 file of 1.5 MB permanently. Add --yes to confirm." in output
     assert "there is no run 99" in engine(capsys, "runs", "delete", ended[0], 99, "--yes", code=2)
     assert len(store.runs()) == 4
-    output = engine(capsys, "runs", "delete", *ended[:2], waiting, "--yes", code=1)
-    assert f"run {waiting} is queued: cancel it first" in output
+    output = engine(capsys, "runs", "delete", *ended[:2], queued_id, "--yes", code=1)
+    assert f"run {queued_id} is queued: cancel it first" in output
     assert "1 of 3 runs could not be deleted" in output
-    assert [run.id for run in store.runs()] == [waiting, ended[2]]
+    assert [run.id for run in store.runs()] == [queued_id, ended[2]]
     assert not path.exists()
     best = RunFiles(settings.runs_dir, ended[2]).dir / "checkpoints" / "best.pt"
     other = store.enqueue(EvaluateSpec(model="ViT-B-32", checkpoint=str(best)))
@@ -134,32 +134,32 @@ def test_several_runs_are_deleted_when_that_is_said_twice(
     store.request_cancel(other)
     engine(capsys, "runs", "delete", other)
     engine(capsys, "runs", "delete", ended[2])
-    assert [run.id for run in store.runs()] == [waiting]
+    assert [run.id for run in store.runs()] == [queued_id]
 
 
 @pytest.mark.slow
-def test_old_runs_are_pruned_unless_they_are_tagged_or_noted(
+def test_prune_keeps_tagged_noted_and_recent_runs(
     settings: Settings, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old, tagged, noted, young, waiting = (queue(store, "resnet18", device="cpu") for _ in range(5))
-    for run_id in (old, tagged, noted, young):
+    old, tagged, noted, recent, queued_id = (queue(store, "resnet18", device="cpu") for _ in range(5))
+    for run_id in (old, tagged, noted, recent):
         store.request_cancel(run_id)
     store.change_tags([tagged], add=["paper"])
     store.set_notes(noted, "see the paper")
     with store.database.write() as connection:
-        connection.execute(update(runs).where(runs.c.id != young).values(ended_at=runs.c.ended_at - 8 * 86_400))
+        connection.execute(update(runs).where(runs.c.id != recent).values(ended_at=runs.c.ended_at - 8 * 86_400))
     RunFiles(settings.runs_dir, old).prepare()
     prune = ("runs", "prune", "--days", "7")
-    counted = "1 run with 0 files of 0.0 MB would be deleted permanently. Add --yes to delete.\n"
-    assert engine(capsys, *prune) == counted
+    preview = "1 run with 0 files of 0.0 MB would be deleted permanently. Add --yes to delete.\n"
+    assert engine(capsys, *prune) == preview
     assert store.run(old).state is State.CANCELLED
     assert engine(capsys, *prune, "--state", "finished", "--yes").strip() == "no run is that old"
     assert engine(capsys, *prune, "--yes").strip() == f"run {old} is deleted"
-    assert {run.id for run in store.runs()} == {tagged, noted, young, waiting}
+    assert {run.id for run in store.runs()} == {tagged, noted, recent, queued_id}
     assert not RunFiles(settings.runs_dir, old).dir.exists()
 
 
-def test_rows_and_storage(
+def test_runs_rows_exports_rows_and_runs_storage_shows_sizes(
     store: Store, ended: list[int], settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "rows.csv"
@@ -188,16 +188,16 @@ def test_rows_and_storage(
 
 
 @pytest.mark.slow
-def test_a_run_is_shown_in_words_and_as_json(
+def test_runs_show_prints_text_or_json(
     store: Store, ended: list[int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = [queue(store, "resnet18") for _ in range(2)]
-    shown = engine(capsys, "runs", "show", waiting[1])
-    assert f"run {waiting[1]} (profile) is queued" in shown
+    queued_ids = [queue(store, "resnet18") for _ in range(2)]
+    shown = engine(capsys, "runs", "show", queued_ids[1])
+    assert f"run {queued_ids[1]} (profile) is queued" in shown
     assert "position in the queue: 2" in shown
     assert "disk space" not in shown
     monkeypatch.setenv("VITALS_MIN_FREE_GB", "1e9")
-    shown = engine(capsys, "runs", "show", waiting[1])
+    shown = engine(capsys, "runs", "show", queued_ids[1])
     assert "position in the queue: 2\nstarts when there is disk space: " in shown
     assert "VITALS_MIN_FREE_GB asks for 1e+09 GB. Delete runs, or lower it." in shown
     facts = json.loads(engine(capsys, "runs", "show", ended[1], "--json"))
@@ -206,7 +206,7 @@ def test_a_run_is_shown_in_words_and_as_json(
 
 
 @pytest.mark.slow
-def test_a_queued_run_is_cancelled_and_queued_again(
+def test_queued_run_is_cancelled_and_queued_again(
     store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_id = queue(store, "timm:resnet18")
@@ -234,13 +234,13 @@ def test_hosts_with_open_runs_are_listed_and_declared_gone(
 
 
 @pytest.mark.slow
-def test_a_run_without_a_log_says_why(
+def test_runs_log_explains_a_missing_log(
     settings: Settings, store: Store, ended: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    waiting = queue(store, "resnet18")
-    assert engine(capsys, "runs", "log", waiting) == f"run {waiting} has no log yet: it is queued\n"
-    store.request_cancel(waiting)
-    assert engine(capsys, "runs", "log", waiting) == f"run {waiting} has no log: it never started\n"
+    queued_id = queue(store, "resnet18")
+    assert engine(capsys, "runs", "log", queued_id) == f"run {queued_id} has no log yet: it is queued\n"
+    store.request_cancel(queued_id)
+    assert engine(capsys, "runs", "log", queued_id) == f"run {queued_id} has no log: it never started\n"
     in_foreground = (
         f"run {ended[0]} has no log here: a run in the foreground prints its messages to the terminal instead\n"
     )
@@ -260,7 +260,7 @@ def test_rows_of_a_run_named_twice_are_written_once(
     assert engine(capsys, "runs", "tag", ended[0], ended[0], "--add", "x") == f"run {ended[0]}: x\n"
 
 
-def test_tabs_of_a_log_stay_and_break_no_line(
+def test_runs_log_keeps_tabs_and_replaces_escape_characters(
     settings: Settings, ended: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     RunFiles(settings.runs_dir, ended[0]).log.parent.mkdir(exist_ok=True)
@@ -277,7 +277,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("command", "name"), FILES.items())
-def test_a_full_disk_keeps_the_old_file_and_is_told_with_its_name(
+def test_full_disk_keeps_the_old_file_and_gives_a_clear_error(
     ended: list[int],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -285,7 +285,7 @@ def test_a_full_disk_keeps_the_old_file_and_is_told_with_its_name(
     command: str,
     name: str,
 ) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # or Python would keep half of what it compiles meanwhile
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # the limit on file sizes would leave truncated .pyc files
     path = tmp_path / name
     path.write_text("what was here before")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -303,7 +303,7 @@ def test_a_full_disk_keeps_the_old_file_and_is_told_with_its_name(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_pipe_a_link_and_a_device_are_written_directly(
+def test_pipes_links_and_devices_are_written_directly(
     ended: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reader, writer = os.pipe()
@@ -321,7 +321,7 @@ def test_a_pipe_a_link_and_a_device_are_written_directly(
     )
 
 
-def test_an_export_names_the_files_that_it_leaves_out(
+def test_export_names_the_files_it_leaves_out(
     settings: Settings, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_id, path = queue_train(store), tmp_path / "run.zip"

@@ -1,4 +1,4 @@
-"""The command line of timings."""
+"""The command `benchmark`: usage, requests, output and exit codes."""
 
 import csv
 import re
@@ -39,7 +39,7 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
         (["--models", "timm:resnet18", "--tower", "text"], "timm:resnet18 has no text tower"),
     ],
 )
-def test_bad_usage_is_named_and_leaves_with_2(
+def test_bad_usage_prints_the_reason_and_exits_with_2(
     store: Store, capsys: pytest.CaptureFixture[str], arguments: list[str], answer: str
 ) -> None:
     assert main(["benchmark", *arguments]) == 2
@@ -47,15 +47,15 @@ def test_bad_usage_is_named_and_leaves_with_2(
     assert store.runs() == []
 
 
-def test_a_file_of_batch_sizes_is_part_of_the_request(
+def test_file_of_batch_sizes_becomes_part_of_the_request(
     store: Store, no_scheduler: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "sizes.txt"
     file.write_text("resnet18 8\nresnet50,4\n")
-    asked = ["submit", "benchmark", "--batch-size-file", str(file), "--models"]
-    assert main([*asked, "timm:resnet18,timm:resnet34"]) == 2
+    command = ["submit", "benchmark", "--batch-size-file", str(file), "--models"]
+    assert main([*command, "timm:resnet18,timm:resnet34"]) == 2
     assert "the batch size list has no line for timm:resnet34" in capsys.readouterr().err
-    assert main([*asked, "timm:resnet18"]) == 0
+    assert main([*command, "timm:resnet18"]) == 0
     (run,) = store.runs()
     assert run.spec == BenchmarkSpec(models=("timm:resnet18",), batch_size_list="resnet18 8, resnet50 4")
 
@@ -67,7 +67,7 @@ def test_a_file_of_batch_sizes_is_part_of_the_request(
         ("--device cuda:77", "this machine has no device 'cuda:77'"),
     ],
 )
-def test_a_refused_timing_prints_only_the_reason(
+def test_refused_timing_prints_only_the_reason(
     store: Store, capsys: pytest.CaptureFixture[str], arguments: str, answer: str
 ) -> None:
     assert main(["benchmark", "--models", "timm:test_vit", *arguments.split()]) == 2
@@ -75,14 +75,14 @@ def test_a_refused_timing_prints_only_the_reason(
     assert line.startswith(f"error: {answer}")
 
 
-@pytest.mark.slow  # half a minute when busy: the compiler is loaded before it looks for the backend
-def test_a_variant_that_fails_is_a_row_and_exit_code_1(
+@pytest.mark.slow  # 30 s on a busy machine, because the compiler is imported before the backend is looked up
+def test_failed_variant_gives_a_row_and_exit_code_1(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "rows.csv"
-    asked = "benchmark --models timm:test_resnet --replicates 1 --min-seconds 0.1 --threads 1"
-    asked += " --variants eager,compile:absent --batch-size-list test_resnet,2"
-    assert main([*asked.split(), "--format", "dynamo", "--output", str(out)]) == 1
+    command = "benchmark --models timm:test_resnet --replicates 1 --min-seconds 0.1 --threads 1"
+    command += " --variants eager,compile:absent --batch-size-list test_resnet,2"
+    assert main([*command.split(), "--format", "dynamo", "--output", str(out)]) == 1
     shown = capsys.readouterr().err
     assert re.search(r"test_resnet \(eager, inference, batch 2\): \S+ ms, \S+ samples/s; single process", shown)
     assert "compile:absent, inference: 1 failed" in shown
@@ -109,5 +109,5 @@ def test_a_variant_that_fails_is_a_row_and_exit_code_1(
         (1234.567, "1,234.57"),
     ],
 )
-def test_small_figures_do_not_vanish_on_a_terminal(value: float, shown: str) -> None:
+def test_two_decimals_keeps_three_digits_of_small_values(value: float, shown: str) -> None:
     assert two_decimals(value) == shown

@@ -1,4 +1,4 @@
-"""Estimated speeds: known costs are recovered, families stay whole, and the range of a fit is respected."""
+"""Estimates of speed: work of models, fits of costs, error on unseen families, ranges and calibration."""
 
 from pathlib import Path
 
@@ -32,54 +32,56 @@ def costs_of(**known: float) -> np.ndarray:
 TRUE = costs_of(convolution_gflop=2e-3, addmm_gflop=1e-3, add_gb=5e-3, gelu_gb=4e-3, other_call=1e-5)
 
 
-def test_work_of_a_convolution_network_is_that_of_hand_formulas(table: pd.DataFrame) -> None:
-    """ResNet-18 at 224 px: its only matrix product is the classifier, 512 x 1000, which reads 512,000 weights."""
+def test_work_of_resnet18_equals_hand_formulas(table: pd.DataFrame) -> None:
+    """In ResNet-18 at 224 px, the only matrix product is the classifier, 512 x 1000, which reads 512,000 weights."""
     row = table.loc[("timm:resnet18", "224")]
     assert row["flop:addmm"] == pytest.approx(2 * 512 * 1000 / 1e9)
     assert row["call:native_batch_norm"] == 20
     assert row["call:convolution"] == 20
     assert row["weight:addmm"] + row["byte:addmm"] == pytest.approx(4 * (512_000 + 1000 + 512 + 1000) / 1e9)
-    once, many = (work.features(table.loc[[("timm:resnet18", "224")]], batch)[0] for batch in (1, 100))
+    batch_1, batch_100 = (work.features(table.loc[[("timm:resnet18", "224")]], batch)[0] for batch in (1, 100))
     calls = FEATURES.index("convolution:call")
-    assert (once[calls], many[calls]) == (20, 0.2)
-    moved = FEATURES.index("convolution:gb")
-    assert once[moved] - many[moved] == pytest.approx(row["weight:convolution"] * 0.99)
+    assert (batch_1[calls], batch_100[calls]) == (20, 0.2)
+    gigabytes = FEATURES.index("convolution:gb")
+    assert batch_1[gigabytes] - batch_100[gigabytes] == pytest.approx(row["weight:convolution"] * 0.99)
 
 
-def test_work_at_another_size_grows_with_the_counted_flops(table: pd.DataFrame) -> None:
+def test_work_grows_with_the_image_size_but_weights_do_not(table: pd.DataFrame) -> None:
     small, large = (table.loc[("timm:resnet50", size)] for size in ("224", "288"))
     assert large["flop:convolution"] / small["flop:convolution"] == pytest.approx((288 / 224) ** 2, rel=0.01)
     assert large["weight:convolution"] == small["weight:convolution"]
 
 
-def test_fused_recurrent_layers_cost_what_their_matrix_products_do(table: pd.DataFrame) -> None:
-    row, listed = (table.loc[("timm:sequencer2d_s", "224")], pd.read_csv(Settings().catalog_dir / work.OPERATORS))
-    products = listed[(listed["model"] == "sequencer2d_s") & listed["operator"].isin(["addmm", "mkldnn_rnn_layer"])]
+def test_fused_recurrent_layers_count_as_matrix_products(table: pd.DataFrame) -> None:
+    row, operators = (table.loc[("timm:sequencer2d_s", "224")], pd.read_csv(Settings().catalog_dir / work.OPERATORS))
+    products = operators[
+        (operators["model"] == "sequencer2d_s") & operators["operator"].isin(["addmm", "mkldnn_rnn_layer"])
+    ]
     assert len(products) == 2
     assert row["flop:addmm"] == pytest.approx(products["flops"].sum() / 1e9)
     assert row["call:addmm"] == products["calls"].sum() == 55 + 72
 
 
-def test_the_fit_recovers_known_costs(table: pd.DataFrame) -> None:
+def test_fit_recovers_known_costs(table: pd.DataFrame) -> None:
     seconds = timings(table, TRUE)["seconds"].to_numpy()
     found = fit(work.features(table, 64), seconds, table["family"], [1e-6])
     large = np.flatnonzero(TRUE)
     assert found[large] == pytest.approx(TRUE[large], rel=0.02)
 
 
-def test_costs_are_pulled_together_as_strongly_as_lowers_the_error_on_other_families(table: pd.DataFrame) -> None:
-    charged, family = work.features(table, 64), table["family"]
-    seconds = charged @ TRUE
-    assert (fit(charged, seconds, family, [100.0, 0.01]) == fit(charged, seconds, family, [0.01])).all()
+def test_fit_selects_the_regularisation_with_least_error_on_families(table: pd.DataFrame) -> None:
+    features, family = work.features(table, 64), table["family"]
+    seconds = features @ TRUE
+    assert (fit(features, seconds, family, [100.0, 0.01]) == fit(features, seconds, family, [0.01])).all()
     random = np.random.default_rng(0)
-    few = random.choice(len(table), 60, replace=False)
-    alike = np.array([1e-3, 1e-3, 1e-3, 5e-3, 1e-5])[np.array(COARSE)]
-    noisy = charged[few] @ alike * random.lognormal(0, 0.3, len(few))
-    pulled = fit(charged[few], noisy, family.iloc[few], [0.01, 100.0])
-    assert (pulled == fit(charged[few], noisy, family.iloc[few], [100.0])).all()
+    rows = random.choice(len(table), 60, replace=False)
+    equal_costs = np.array([1e-3, 1e-3, 1e-3, 5e-3, 1e-5])[np.array(COARSE)]
+    noisy = features[rows] @ equal_costs * random.lognormal(0, 0.3, len(rows))
+    found = fit(features[rows], noisy, family.iloc[rows], [0.01, 100.0])
+    assert (found == fit(features[rows], noisy, family.iloc[rows], [100.0])).all()
 
 
-def test_scaling_a_known_device_recovers_a_device_that_is_faster_by_group(table: pd.DataFrame) -> None:
+def test_scale_costs_recovers_a_device_that_is_faster_by_group(table: pd.DataFrame) -> None:
     factors = np.array([0.5, 1.0, 2.0, 0.8, 1.5])[np.array(COARSE)]
     few = table.sample(30, random_state=0)
     found = scale_costs(TRUE, work.features(few, 64), work.features(few, 64) @ (TRUE * factors), COARSE, 1e-6)
@@ -87,7 +89,7 @@ def test_scaling_a_known_device_recovers_a_device_that_is_faster_by_group(table:
     assert held_out @ found == pytest.approx(held_out @ (TRUE * factors), rel=0.02)
 
 
-def test_no_family_is_on_both_sides_of_a_split(table: pd.DataFrame) -> None:
+def test_splits_keep_each_family_on_one_side(table: pd.DataFrame) -> None:
     families = table["family"].to_numpy()
     tested = np.zeros(len(families), dtype=int)
     for train, test in splits(families):
@@ -98,48 +100,50 @@ def test_no_family_is_on_both_sides_of_a_split(table: pd.DataFrame) -> None:
     assert len(list(splits(families))) == 8
 
 
-def test_estimates_of_a_fitted_device_and_their_range(table: pd.DataFrame) -> None:
+def test_estimates_of_a_fitted_device_are_accurate_in_their_range(table: pd.DataFrame) -> None:
     small = table[table["flop:convolution"] < table["flop:convolution"].quantile(0.8)]
-    what = {"device": "GPU", "precision": "amp", "source": "test"}
-    known, held_out = devices.fit_device(timings(small, TRUE), small, **what)
-    assert known.median_error < 0.05
+    fields = {"device": "GPU", "precision": "amp", "source": "test"}
+    fitted, held_out = devices.fit_device(timings(small, TRUE), small, **fields)
+    assert fitted.median_error < 0.05
     assert set(held_out["family"]) == set(small["family"])
-    found = devices.estimate(known, table, 64)
+    found = devices.estimate(fitted, table, 64)
     truth = 64e3 * work.features(table, 64) @ TRUE
     inside = found["in_range"].to_numpy()
     assert np.median(np.abs(found["latency_ms"] / truth - 1)[inside]) < 0.1
     assert (found["latency_ms_low"] <= found["latency_ms_high"]).all()
     assert found["samples_per_s"].to_numpy() == pytest.approx(64e3 / found["latency_ms"].to_numpy())
     largest = table["flop:convolution"].idxmax()
-    assert not found.loc[largest, "in_range"], "far more convolutions than any fitted model"
-    assert not devices.estimate(known, table, 1)["in_range"].any(), "no batch of one was fitted"
+    assert not found.loc[largest, "in_range"], "it has far more convolutions than any fitted model"
+    assert not devices.estimate(fitted, table, 1)["in_range"].any(), "batch size 1 was not fitted"
     only_new = table.assign(**{"flop:bmm": 1e6})
-    assert not devices.estimate(known, only_new, 64)["in_range"].any(), "products that no fitted model has"
+    assert not devices.estimate(fitted, only_new, 64)["in_range"].any(), "no fitted model has these products"
 
 
-def test_an_estimate_with_less_time_per_operator_than_any_timing_is_out_of_range(table: pd.DataFrame) -> None:
-    """Launching an operator takes some time however small the batch is, and large batches do not show how much."""
-    known, _ = devices.fit_device(timings(table, TRUE), table, device="GPU", precision="amp", source="test")
+def test_estimate_below_the_least_time_per_operator_is_out_of_range(table: pd.DataFrame) -> None:
+    """The launch of an operator takes time even for small batches, and timings of large batches do not show it."""
+    fitted, _ = devices.fit_device(timings(table, TRUE), table, device="GPU", precision="amp", source="test")
     calls = table.filter(like="call:").sum(axis=1)
     timed = work.features(table, 64) @ TRUE * 64 / calls
-    assert known.least_per_call == pytest.approx(timed.min(), rel=1e-4)
-    wide = known.model_copy(update={"batch_sizes": (1, 64), "most": dict.fromkeys(FEATURES, 1e9)})
-    found = devices.estimate(wide, table, 1)
-    enough = found["latency_ms"] / 1e3 / calls >= known.least_per_call / 1.25
+    assert fitted.least_per_call == pytest.approx(timed.min(), rel=1e-4)
+    without_limits = fitted.model_copy(update={"batch_sizes": (1, 64), "most": dict.fromkeys(FEATURES, 1e9)})
+    found = devices.estimate(without_limits, table, 1)
+    enough = found["latency_ms"] / 1e3 / calls >= fitted.least_per_call / 1.25
     assert 0 < enough.sum() < len(table)
     assert list(found["in_range"]) == list(enough)
-    assert devices.estimate(wide, table, 64)["in_range"].all()
+    assert devices.estimate(without_limits, table, 64)["in_range"].all()
 
 
-def test_intervals_hold_what_they_claim() -> None:
+def test_interval_covers_the_claimed_share() -> None:
     ratios = np.exp(np.random.default_rng(0).normal(0, 0.2, 40_000))
     low, high = devices.interval(ratios[:20_000])
     assert np.mean((low <= ratios[20_000:]) & (ratios[20_000:] <= high)) == pytest.approx(0.9, abs=0.01)
-    assert devices.interval(np.array([1.0, 2.0, 3.0])) == (1.0, 3.0), "too few for quantiles: the whole range"
+    assert devices.interval(np.array([1.0, 2.0, 3.0])) == (1.0, 3.0), (
+        "the whole range, because 3 values are too few for quantiles"
+    )
     assert devices.interval(np.arange(1.0, 40.0)) == (2.0, 38.0), "5 % of 40 are 2 ranks"
 
 
-def test_the_range_of_the_fewest_models_holds_what_it_claims() -> None:
+def test_range_of_the_fewest_models_covers_the_claimed_share() -> None:
     draws = np.random.default_rng(0).normal(size=(20_000, devices.FEWEST + 1))
     fitted, new = draws[:, :-1], draws[:, -1]
     inside = (fitted.min(axis=1) <= new) & (new <= fitted.max(axis=1))
@@ -149,69 +153,69 @@ def test_the_range_of_the_fewest_models_holds_what_it_claims() -> None:
 def test_too_few_timings_are_refused(table: pd.DataFrame) -> None:
     with pytest.raises(Refused, match="5 counted models are timed, at least 19"):
         devices.fit_device(timings(table.head(5), TRUE), table, device="GPU", precision="amp", source="test")
-    one = table[table["family"] == "resnet"]
+    one_family = table[table["family"] == "resnet"]
     with pytest.raises(Refused, match=r"are of the family resnet.* at least 2 families"):
-        devices.fit_device(timings(one, TRUE), table, device="GPU", precision="amp", source="test")
+        devices.fit_device(timings(one_family, TRUE), table, device="GPU", precision="amp", source="test")
 
 
-def test_shipped_devices_name_their_error_and_cover_every_published_setting() -> None:
-    known = devices.shipped()
+def test_shipped_devices_have_errors_and_every_published_setting() -> None:
+    shipped = devices.shipped()
     settings = speeds.read()[speeds.SETTING].drop_duplicates()
-    assert len(known) == len(settings)
+    assert len(shipped) == len(settings)
     assert all(
-        device.models > 500 and 0.85 <= device.coverage <= 0.95 and device.low < 1 < device.high for device in known
+        device.models > 500 and 0.85 <= device.coverage <= 0.95 and device.low < 1 < device.high for device in shipped
     )
-    assert devices.find(known, "5090 eager")[0].label == "NVIDIA GeForce RTX 5090, amp, eager, torch 2.9.1"
-    compiled = [device.torch for device in devices.find(known, "4090 compiled")]
+    assert devices.find(shipped, "5090 eager")[0].label == "NVIDIA GeForce RTX 5090, amp, eager, torch 2.9.1"
+    compiled = [device.torch for device in devices.find(shipped, "4090 compiled")]
     assert compiled == ["2.9.1", "2.4.0"], "the newest torch first"
     with pytest.raises(Refused, match=r"(?s)no known device has 'H100'.*RTX 3090"):
-        devices.find(known, "H100")
-    rates = devices.rates(known[0])
+        devices.find(shipped, "H100")
+    rates = devices.rates(shipped[0])
     assert set(rates["unit"]) == set(devices.UNITS.values())
     assert (rates["rate"] > 0).all()
 
 
-def test_an_estimate_of_a_published_device_is_close_to_a_published_speed(table: pd.DataFrame) -> None:
-    known = devices.find(devices.shipped(), "4090 eager 2.4.0 amp")[0]
+def test_interval_of_a_published_device_overlaps_published_speeds(table: pd.DataFrame) -> None:
+    device = devices.find(devices.shipped(), "4090 eager 2.4.0 amp")[0]
     published = speeds.read().query("model == 'resnet50' and image_size == '224' and torch == '2.4.0'")
-    published = published[(published["device"] == known.device) & ~published["compiled"]]
-    found = devices.estimate(known, table.loc[[("timm:resnet50", "224")]]).iloc[0]
+    published = published[(published["device"] == device.device) & ~published["compiled"]]
+    found = devices.estimate(device, table.loc[[("timm:resnet50", "224")]]).iloc[0]
     assert found["in_range"]
     assert found["samples_per_s_low"] < published["samples_per_s"].max()
     assert found["samples_per_s_high"] > published["samples_per_s"].min()
 
 
-def test_models_to_time_are_quick_and_of_many_families(table: pd.DataFrame) -> None:
-    near = devices.find(devices.shipped(), "i7")[0]
-    chosen = calibrate.choose(table, near, batch_size=1, budget_s=150)
+def test_models_for_calibration_are_fast_and_of_many_families(table: pd.DataFrame) -> None:
+    i7 = devices.find(devices.shipped(), "i7")[0]
+    chosen = calibrate.choose(table, i7, batch_size=1, budget_s=150)
     families = table.reset_index().drop_duplicates("name").set_index("name")["family"]
     assert len(chosen) == len(set(chosen)) == 30
     assert families[chosen].nunique() >= 25
-    latency = devices.estimate(near, table, 1)["latency_ms"].groupby("name").min()
+    latency = devices.estimate(i7, table, 1)["latency_ms"].groupby("name").min()
     assert latency[chosen].max() * calibrate.CALLS < 150e3 / 30
     with pytest.raises(Refused, match="give a longer budget or a smaller batch size"):
-        calibrate.choose(table, near, batch_size=4096, budget_s=1)
+        calibrate.choose(table, i7, batch_size=4096, budget_s=1)
 
 
-def test_a_calibrated_device_names_its_prior(table: pd.DataFrame) -> None:
-    known = devices.shipped()
-    near = devices.find(known, "i7")[0]
-    few = table.sample(40, random_state=1)
+def test_calibrated_device_names_its_prior(table: pd.DataFrame) -> None:
+    priors = devices.shipped()
+    i7 = devices.find(priors, "i7")[0]
+    timed_models = table.sample(40, random_state=1)
     found = calibrate.calibrate_device(
-        timings(few, 3 * near.vector, 1), table, known[:3], device="mine", precision="float32"
+        timings(timed_models, 3 * i7.vector, 1), table, priors[:3], device="mine", precision="float32"
     )
-    assert found.source == f"timed here; prior {near.label}"
+    assert found.source == f"timed here; prior {i7.label}"
     assert found.median_error < 0.01
 
 
-def test_the_error_of_a_calibrated_device_includes_the_choice_of_its_prior(table: pd.DataFrame) -> None:
+def test_error_of_a_calibrated_device_includes_the_choice_of_prior(table: pd.DataFrame) -> None:
     priors = [known for known in devices.shipped() if known.mode == "inference"][:6]
     noise = np.exp(np.random.default_rng(6).normal(0, 0.5, 40))
-    few = timings(table.sample(40, random_state=1), priors[0].vector, 1)
-    few["seconds"] *= noise
-    what = {"device": "mine", "precision": "float32"}
+    noisy_timings = timings(table.sample(40, random_state=1), priors[0].vector, 1)
+    noisy_timings["seconds"] *= noise
+    fields = {"device": "mine", "precision": "float32"}
     held_out = pd.concat(
-        devices.fit_device(few, table, prior, **what, source="")[1].assign(prior=number)
+        devices.fit_device(noisy_timings, table, prior, **fields, source="")[1].assign(prior=number)
         for number, prior in enumerate(priors)
     )
     held_out["error"] = (held_out["predicted"] / held_out["seconds"] - 1).abs()
@@ -220,12 +224,14 @@ def test_the_error_of_a_calibrated_device_includes_the_choice_of_its_prior(table
         for fold, part in held_out.groupby("fold")
         if len(others := held_out[held_out["fold"] != fold])
     ]
-    found = calibrate.calibrate_device(few, table, priors, **what)
+    found = calibrate.calibrate_device(noisy_timings, table, priors, **fields)
     assert found.median_error == pytest.approx(pd.concat(errors).median(), abs=1e-4)
-    assert found.median_error > held_out.groupby("prior")["error"].median().min(), "which was chosen among six"
+    assert found.median_error > held_out.groupby("prior")["error"].median().min(), (
+        "the error of the best of six priors is too low"
+    )
 
 
-def test_reading_needs_no_sizes(tmp_path: Path, table: pd.DataFrame) -> None:
+def test_read_works_without_the_file_of_sizes(tmp_path: Path, table: pd.DataFrame) -> None:
     for name in ("timm.csv", "operators.csv.gz"):
         (tmp_path / name).symlink_to(Settings().catalog_dir / name)
     assert work.read(tmp_path).loc[("timm:resnet18", "224")].equals(table.loc[("timm:resnet18", "224")])
