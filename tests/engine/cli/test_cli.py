@@ -229,9 +229,9 @@ def test_catalog_filters_sorts_and_exports(capsys: pytest.CaptureFixture[str], t
     assert {"library", "model", "gmacs", "mparams"} <= set(lines[0].split())
     assert all("open_clip" in line and "ViT-B-" in line for line in lines[1:])
     assert main([*line, "--output", str(tmp_path / "found.csv")]) == 0
-    found = read_csv(tmp_path / "found.csv")
-    assert len(found) == len(lines) - 1 > 5
-    gmacs = [float(row["gmacs"]) for row in found]
+    exported = read_csv(tmp_path / "found.csv")
+    assert len(exported) == len(lines) - 1 > 5
+    gmacs = [float(row["gmacs"]) for row in exported]
     assert gmacs == sorted(gmacs, reverse=True)
     assert gmacs[0] <= 60
 

@@ -105,11 +105,11 @@ def test_training_is_evaluated_by_its_run_number(
     assert (first["step"], first["train_loss"]) == ("0", ""), "the initial weights"
     assert [float(line["train_loss"]) for line in epochs] == [row.train_loss for row in rows[1:]]
     assert main(["evaluate", "--model", str(run.id), "--tasks", "retrieval,zeroshot,linear-probe"]) == 0
-    found = {row.task: row for row in store.rows(store.runs()[0].id) if isinstance(row, EvaluateRow)}
-    assert set(found) == {"retrieval", "zeroshot", "linear-probe"}
-    assert found["retrieval"].images == 8, "the pairs held out by the training"
+    row_of_task = {row.task: row for row in store.rows(store.runs()[0].id) if isinstance(row, EvaluateRow)}
+    assert set(row_of_task) == {"retrieval", "zeroshot", "linear-probe"}
+    assert row_of_task["retrieval"].images == 8, "the pairs held out by the training"
     best = [row for row in rows if row.best][-1]
-    assert found["retrieval"].image_to_text_r1 == best.image_to_text_r1
+    assert row_of_task["retrieval"].image_to_text_r1 == best.image_to_text_r1
 
 
 @pytest.mark.slow

@@ -184,14 +184,14 @@ def test_device_of_a_timing_setting_prefers_measured_values(counted: pd.DataFram
     timed = stored.latest([lines])
     device = estimates.available(timed, counted, Path("nowhere"))[0]
     assert device.fitted.label == setting.label
-    found = device.speeds(counted)
-    assert found.loc[timed_models.index, "source"].eq("measured").all()
-    assert found.loc[timed_models.index, "latency_ms"].to_numpy() == pytest.approx(measured_ms.to_numpy())
-    assert found.loc[timed_models.index, "latency_ms_low"].isna().all()
-    others = found.drop(timed_models.index)
-    assert others["source"].eq("estimated").all()
+    frame = device.speeds(counted)
+    assert frame.loc[timed_models.index, "source"].eq("measured").all()
+    assert frame.loc[timed_models.index, "latency_ms"].to_numpy() == pytest.approx(measured_ms.to_numpy())
+    assert frame.loc[timed_models.index, "latency_ms_low"].isna().all()
+    estimated = frame.drop(timed_models.index)
+    assert estimated["source"].eq("estimated").all()
     expected = devices.estimate(i7, counted, 1)["latency_ms"].drop(timed_models.index) * 2
-    assert (others["latency_ms"] / expected).median() == pytest.approx(1, abs=0.02)
+    assert (estimated["latency_ms"] / expected).median() == pytest.approx(1, abs=0.02)
     assert estimates.device_of_setting(timed.head(devices.FEWEST - 1), setting, counted, [i7]) is None
 
 
@@ -211,13 +211,13 @@ def test_only_unreliable_estimates_have_a_warning(counted: pd.DataFrame) -> None
     quiet = ["single process, below floor"] * 40
     assert warnings(measured_ms, quiet) == [], "no warning for published devices either"
     assert warnings(measured_ms, ["contended"] * 19 + quiet[19:]) == []
-    (found,) = warnings(measured_ms, ["contended"] * 19 + ["unstable, drifting"] + quiet[20:])
-    assert found == (
+    (message,) = warnings(measured_ms, ["contended"] * 19 + ["unstable, drifting"] + quiet[20:])
+    assert message == (
         "Unreliable estimates for eager, batch 1, float32 on cpu, 2 threads: 20 of 40 timings are flagged (unstable, "
         "contended, drifting). Calibrate again on a quiet machine."
     )
-    (found,) = warnings(measured_ms.sample(frac=1, random_state=1).set_axis(measured_ms.index), quiet)
-    assert re.search(r"the error on unseen families is \d+ % \(median\), \d+ % \(90th percentile\)\. Cal", found)
+    (message,) = warnings(measured_ms.sample(frac=1, random_state=1).set_axis(measured_ms.index), quiet)
+    assert re.search(r"the error on unseen families is \d+ % \(median\), \d+ % \(90th percentile\)\. Cal", message)
 
 
 @pytest.mark.slow

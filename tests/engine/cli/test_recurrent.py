@@ -106,10 +106,10 @@ def test_sweep_is_exported_to_parquet_with_every_value(
     sweep = "--sweep seq_length --sweep-values 2,4 --separator ;"
     assert main(["recurrent", "--runners", "py", *TINY.split(), *sweep.split(), "--output", str(file)]) == 0
     rows = store.rows(store.runs()[0].id)
-    written = pd.read_parquet(file)
-    assert list(written["seq_length"]) == [2, 4]
+    frame = pd.read_parquet(file)
+    assert list(frame["seq_length"]) == [2, 4]
     assert "--separator has no effect: a sweep has columns of its own\n" in capsys.readouterr().err
-    assert list(written["forward_ms"]) == [row.forward_ms for row in rows]
+    assert list(frame["forward_ms"]) == [row.forward_ms for row in rows]
 
 
 def test_submit_warns_of_slow_runners_of_variable_length(

@@ -64,9 +64,9 @@ def test_fused_recurrent_layers_count_as_matrix_products(table: pd.DataFrame) ->
 
 def test_fit_recovers_known_costs(table: pd.DataFrame) -> None:
     seconds = timings(table, TRUE)["seconds"].to_numpy()
-    found = fit(work.features(table, 64), seconds, table["family"], [1e-6])
+    costs = fit(work.features(table, 64), seconds, table["family"], [1e-6])
     large = np.flatnonzero(TRUE)
-    assert found[large] == pytest.approx(TRUE[large], rel=0.02)
+    assert costs[large] == pytest.approx(TRUE[large], rel=0.02)
 
 
 def test_fit_selects_the_regularisation_with_least_error_on_families(table: pd.DataFrame) -> None:
@@ -77,16 +77,16 @@ def test_fit_selects_the_regularisation_with_least_error_on_families(table: pd.D
     rows = random.choice(len(table), 60, replace=False)
     equal_costs = np.array([1e-3, 1e-3, 1e-3, 5e-3, 1e-5])[np.array(COARSE)]
     noisy = features[rows] @ equal_costs * random.lognormal(0, 0.3, len(rows))
-    found = fit(features[rows], noisy, family.iloc[rows], [0.01, 100.0])
-    assert (found == fit(features[rows], noisy, family.iloc[rows], [100.0])).all()
+    costs = fit(features[rows], noisy, family.iloc[rows], [0.01, 100.0])
+    assert (costs == fit(features[rows], noisy, family.iloc[rows], [100.0])).all()
 
 
 def test_scale_costs_recovers_a_device_that_is_faster_by_group(table: pd.DataFrame) -> None:
     factors = np.array([0.5, 1.0, 2.0, 0.8, 1.5])[np.array(COARSE)]
-    few = table.sample(30, random_state=0)
-    found = scale_costs(TRUE, work.features(few, 64), work.features(few, 64) @ (TRUE * factors), COARSE, 1e-6)
+    rows = table.sample(30, random_state=0)
+    costs = scale_costs(TRUE, work.features(rows, 64), work.features(rows, 64) @ (TRUE * factors), COARSE, 1e-6)
     held_out = work.features(table, 64)
-    assert held_out @ found == pytest.approx(held_out @ (TRUE * factors), rel=0.02)
+    assert held_out @ costs == pytest.approx(held_out @ (TRUE * factors), rel=0.02)
 
 
 def test_splits_keep_each_family_on_one_side(table: pd.DataFrame) -> None:
@@ -106,14 +106,14 @@ def test_estimates_of_a_fitted_device_are_accurate_in_their_range(table: pd.Data
     fitted, held_out = devices.fit_device(timings(small, TRUE), small, **fields)
     assert fitted.median_error < 0.05
     assert set(held_out["family"]) == set(small["family"])
-    found = devices.estimate(fitted, table, 64)
+    estimates = devices.estimate(fitted, table, 64)
     truth = 64e3 * work.features(table, 64) @ TRUE
-    inside = found["in_range"].to_numpy()
-    assert np.median(np.abs(found["latency_ms"] / truth - 1)[inside]) < 0.1
-    assert (found["latency_ms_low"] <= found["latency_ms_high"]).all()
-    assert found["samples_per_s"].to_numpy() == pytest.approx(64e3 / found["latency_ms"].to_numpy())
+    inside = estimates["in_range"].to_numpy()
+    assert np.median(np.abs(estimates["latency_ms"] / truth - 1)[inside]) < 0.1
+    assert (estimates["latency_ms_low"] <= estimates["latency_ms_high"]).all()
+    assert estimates["samples_per_s"].to_numpy() == pytest.approx(64e3 / estimates["latency_ms"].to_numpy())
     largest = table["flop:convolution"].idxmax()
-    assert not found.loc[largest, "in_range"], "it has far more convolutions than any fitted model"
+    assert not estimates.loc[largest, "in_range"], "it has far more convolutions than any fitted model"
     assert not devices.estimate(fitted, table, 1)["in_range"].any(), "batch size 1 was not fitted"
     only_new = table.assign(**{"flop:bmm": 1e6})
     assert not devices.estimate(fitted, only_new, 64)["in_range"].any(), "no fitted model has these products"
@@ -126,10 +126,10 @@ def test_estimate_below_the_least_time_per_operator_is_out_of_range(table: pd.Da
     timed = work.features(table, 64) @ TRUE * 64 / calls
     assert fitted.least_per_call == pytest.approx(timed.min(), rel=1e-4)
     without_limits = fitted.model_copy(update={"batch_sizes": (1, 64), "most": dict.fromkeys(FEATURES, 1e9)})
-    found = devices.estimate(without_limits, table, 1)
-    enough = found["latency_ms"] / 1e3 / calls >= fitted.least_per_call / 1.25
+    estimates = devices.estimate(without_limits, table, 1)
+    enough = estimates["latency_ms"] / 1e3 / calls >= fitted.least_per_call / 1.25
     assert 0 < enough.sum() < len(table)
-    assert list(found["in_range"]) == list(enough)
+    assert list(estimates["in_range"]) == list(enough)
     assert devices.estimate(without_limits, table, 64)["in_range"].all()
 
 
@@ -179,10 +179,10 @@ def test_interval_of_a_published_device_overlaps_published_speeds(table: pd.Data
     device = devices.find(devices.shipped(), "4090 eager 2.4.0 amp")[0]
     published = speeds.read().query("model == 'resnet50' and image_size == '224' and torch == '2.4.0'")
     published = published[(published["device"] == device.device) & ~published["compiled"]]
-    found = devices.estimate(device, table.loc[[("timm:resnet50", "224")]]).iloc[0]
-    assert found["in_range"]
-    assert found["samples_per_s_low"] < published["samples_per_s"].max()
-    assert found["samples_per_s_high"] > published["samples_per_s"].min()
+    estimate = devices.estimate(device, table.loc[[("timm:resnet50", "224")]]).iloc[0]
+    assert estimate["in_range"]
+    assert estimate["samples_per_s_low"] < published["samples_per_s"].max()
+    assert estimate["samples_per_s_high"] > published["samples_per_s"].min()
 
 
 def test_models_for_calibration_are_fast_and_of_many_families(table: pd.DataFrame) -> None:
@@ -201,11 +201,11 @@ def test_calibrated_device_names_its_prior(table: pd.DataFrame) -> None:
     priors = devices.shipped()
     i7 = devices.find(priors, "i7")[0]
     timed_models = table.sample(40, random_state=1)
-    found = calibrate.calibrate_device(
+    device = calibrate.calibrate_device(
         timings(timed_models, 3 * i7.vector, 1), table, priors[:3], device="mine", precision="float32"
     )
-    assert found.source == f"timed here; prior {i7.label}"
-    assert found.median_error < 0.01
+    assert device.source == f"timed here; prior {i7.label}"
+    assert device.median_error < 0.01
 
 
 def test_error_of_a_calibrated_device_includes_the_choice_of_prior(table: pd.DataFrame) -> None:
@@ -220,13 +220,13 @@ def test_error_of_a_calibrated_device_includes_the_choice_of_prior(table: pd.Dat
     )
     held_out["error"] = (held_out["predicted"] / held_out["seconds"] - 1).abs()
     errors = [
-        part.loc[part["prior"] == others.groupby("prior")["error"].median().idxmin(), "error"]
+        part.loc[part["prior"] == other_folds.groupby("prior")["error"].median().idxmin(), "error"]
         for fold, part in held_out.groupby("fold")
-        if len(others := held_out[held_out["fold"] != fold])
+        if len(other_folds := held_out[held_out["fold"] != fold])
     ]
-    found = calibrate.calibrate_device(noisy_timings, table, priors, **fields)
-    assert found.median_error == pytest.approx(pd.concat(errors).median(), abs=1e-4)
-    assert found.median_error > held_out.groupby("prior")["error"].median().min(), (
+    device = calibrate.calibrate_device(noisy_timings, table, priors, **fields)
+    assert device.median_error == pytest.approx(pd.concat(errors).median(), abs=1e-4)
+    assert device.median_error > held_out.groupby("prior")["error"].median().min(), (
         "the error of the best of six priors is too low"
     )
 

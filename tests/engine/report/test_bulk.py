@@ -23,15 +23,17 @@ def test_list_of_runs_has_a_line_per_run(store: Store) -> None:
     store.change_tags([first], add=["b", "a"])
     store.set_notes(first, '=cmd|" /C calc"!A0\nsecond line, "quoted"')
     text = tables.to_csv(bulk.runs(store, Filter(order="oldest")))
-    done, waiting = csv.DictReader(io.StringIO(text))
-    assert (done["run"], done["what"], done["state"]) == (str(first), "resnet18 (torch, meta)", "finished")
-    assert (done["tags"], done["devices"], done["done"], done["total"]) == ("a; b", "meta", "1", "1")
-    assert done["notes"] == '\'=cmd|" /C calc"!A0\nsecond line, "quoted"', (
+    finished, queued = csv.DictReader(io.StringIO(text))
+    assert (finished["run"], finished["what"], finished["state"]) == (str(first), "resnet18 (torch, meta)", "finished")
+    assert (finished["tags"], finished["devices"], finished["done"], finished["total"]) == ("a; b", "meta", "1", "1")
+    assert finished["notes"] == '\'=cmd|" /C calc"!A0\nsecond line, "quoted"', (
         "the quote keeps spreadsheets from reading a formula"
     )
-    assert float(done["duration_s"]) == pytest.approx(store.run(first).seconds(), abs=1e-5)
-    assert pd.Timestamp(done["created"]).timestamp() == pytest.approx(store.run(first).created_at.timestamp(), abs=1)
-    assert (waiting["run"], waiting["state"], waiting["started"], waiting["duration_s"]) == (
+    assert float(finished["duration_s"]) == pytest.approx(store.run(first).seconds(), abs=1e-5)
+    assert pd.Timestamp(finished["created"]).timestamp() == pytest.approx(
+        store.run(first).created_at.timestamp(), abs=1
+    )
+    assert (queued["run"], queued["state"], queued["started"], queued["duration_s"]) == (
         str(second),
         "queued",
         "",
@@ -99,8 +101,8 @@ def test_rows_of_several_kinds_are_one_table_per_kind(store: Store, format: str)
     for run_id, row in zip(ids, (profile_row("a"), benchmark_row("b"), profile_row("c")), strict=True):
         finish(store, run_id, [row])
     with zipfile.ZipFile(io.BytesIO(bulk.written(bulk.rows(store, ids), format))) as archive:
-        found = {name: READERS[format](io.BytesIO(archive.read(name))) for name in archive.namelist()}
-    assert {name: list(frame["model"]) for name, frame in found.items()} == {
+        tables_by_file = {name: READERS[format](io.BytesIO(archive.read(name))) for name in archive.namelist()}
+    assert {name: list(frame["model"]) for name, frame in tables_by_file.items()} == {
         f"profile.{format}": ["a", "c"],
         f"benchmark.{format}": ["b"],
     }

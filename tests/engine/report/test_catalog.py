@@ -135,8 +135,8 @@ def test_versions_that_differ_from_the_installed_ones_are_named(folder: Path) ->
     installed = metadata.version("pydantic")
     counted = {"pydantic": f"{installed}+cpu", "pandas": "0.1", "no-such-package": "1.0", "counted_on": "2026-11-20"}
     (folder / "versions.json").write_text(json.dumps(counted))
-    read = shipped.versions(folder)
-    assert shipped.mismatches(read) == {
+    versions = shipped.versions(folder)
+    assert shipped.mismatches(versions) == {
         "pandas": ("0.1", metadata.version("pandas")),
         "no-such-package": ("1.0", "not installed"),
     }
@@ -158,13 +158,13 @@ def test_shipped_catalogue_can_be_read_and_searched() -> None:
 @pytest.mark.slow
 def test_latency_is_joined_only_to_costs_at_the_same_text_length(tmp_path: Path, store: Store) -> None:
     clip: dict[str, object] = {"library": "open_clip", "image_size": "224"}
-    found = []
+    lines = []
     for model, length, latency in (("ViT-B-32", 77, 50.0), ("ViT-B-32", 16, 35.0), ("ViT-L-14", 16, 90.0)):
         row = benchmark_row(model, **clip, context_length=length, latency_ms=latency)
         run_id = queue_benchmark(store, f"open_clip:{model}")
         finish(store, run_id, [row])
-        found.append(stored.of_run(store.run(run_id), [row]))
-    latest = stored.latest(reversed(found))
+        lines.append(stored.of_run(store.run(run_id), [row]))
+    latest = stored.latest(reversed(lines))
     (setting,) = stored.settings(latest)
     models = catalog.read(write_catalogue(tmp_path / "catalog"))
     no_accuracies = match.match(match.read().iloc[:0], models, {})

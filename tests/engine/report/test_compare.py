@@ -80,10 +80,10 @@ def test_two_runs_have_a_ratio_with_an_interval_and_no_verdict(tmp_path: Path) -
 
 @pytest.mark.parametrize(("times", "verdict"), [(1.25, "faster"), (0.8, "slower"), (1.0, "no difference")])
 def test_rows_of_one_run_have_a_verdict(tmp_path: Path, times: float, verdict: str) -> None:
-    eager, other = benchmark_row("resnet18"), benchmark_row("resnet18", "compile")
+    eager, compiled = benchmark_row("resnet18"), benchmark_row("resnet18", "compile")
     streams = {"eager": normal_samples(10.0, 5, noise=0.004), "compile": normal_samples(10.0 / times, 5, noise=0.004)}
     write_samples(tmp_path, eager, **streams)
-    pair = tuple(Timed(1, tmp_path, row, publishable=True) for row in (eager, other))
+    pair = tuple(Timed(1, tmp_path, row, publishable=True) for row in (eager, compiled))
     line = only_row(timings.ratios([pair], "ms", seed=1337))  # type: ignore[list-item]
     assert (line["verdict"], line["note"]) == (verdict, "")
 
@@ -122,9 +122,9 @@ def test_repeats_are_runs_of_the_same_request_on_the_same_host(store: Store, tmp
     finished_run(11.0)
     finished_run(12.0, threads=1)
     finished_run(13.0, versions={"torch": "of another time"})
-    (found,) = timings.timed_rows(store, store.run(first), tmp_path)
-    assert found.row.latency_ms == 10.0
-    assert {number: row.latency_ms for number, row in found.repeats.items()} == {first + 1: 11.0}
+    (timed,) = timings.timed_rows(store, store.run(first), tmp_path)
+    assert timed.row.latency_ms == 10.0
+    assert {number: row.latency_ms for number, row in timed.repeats.items()} == {first + 1: 11.0}
 
 
 def test_runs_of_the_same_request_are_compared_without_repeats(store: Store, tmp_path: Path) -> None:
@@ -174,9 +174,9 @@ def test_cuda_and_cuda_0_are_the_same_device(store: Store, tmp_path: Path) -> No
 
 
 def test_wide_interval_has_the_verdict_undecided(tmp_path: Path) -> None:
-    eager, other = benchmark_row("resnet18"), benchmark_row("resnet18", "compile")
+    eager, compiled = benchmark_row("resnet18"), benchmark_row("resnet18", "compile")
     write_samples(tmp_path, eager, eager=normal_samples(10, noise=0.3), compile=normal_samples(9.8, noise=0.3))
-    line = only_row(timings.ratios([(Timed(1, tmp_path, eager), Timed(1, tmp_path, other))], "ms", seed=1))
+    line = only_row(timings.ratios([(Timed(1, tmp_path, eager), Timed(1, tmp_path, compiled))], "ms", seed=1))
     assert line["verdict"] == "undecided"
 
 
@@ -216,8 +216,10 @@ def test_rows_without_samples_have_a_ratio_but_no_interval(tmp_path: Path) -> No
     assert line["speedup"] == pytest.approx(with_samples.row.latency_ms / 5.0)  # type: ignore[operator]
     assert math.isnan(float(line["speedup_low"]))  # type: ignore[arg-type]
     assert (line["verdict"], line["note"]) == ("needs 3 runs", "no interval: run 2 kept no samples of this time")
-    few = write_row(tmp_path, 3, benchmark_row("resnet18"), normal_samples(5, 1, 4))
-    line = only_row(timings.ratios([(write_row(tmp_path, 4, few.row, normal_samples(5, 1, 4)), few)], "ms", seed=1))
+    few_samples = write_row(tmp_path, 3, benchmark_row("resnet18"), normal_samples(5, 1, 4))
+    line = only_row(
+        timings.ratios([(write_row(tmp_path, 4, few_samples.row, normal_samples(5, 1, 4)), few_samples)], "ms", seed=1)
+    )
     assert (line["verdict"], line["note"]) == ("needs 3 runs", "too few samples: the interval has no upper limit")
     assert line["speedup_low"] == 0.0
     assert line["speedup_high"] is None or math.isnan(float(line["speedup_high"]))  # type: ignore[arg-type]
@@ -266,8 +268,8 @@ def test_rows_match_by_model_and_variant_and_others_are_omitted() -> None:
         1: [benchmark_row("resnet18"), benchmark_row("resnet18", "compile"), benchmark_row("resnet50")],
         2: [benchmark_row("resnet18", "compile"), benchmark_row("resnet18"), benchmark_row("resnet34")],
     }
-    found = timings.matching_pairs(timed_by_run(runs), 1)
-    assert [(a.row.model, a.row.variant, a.run, b.run) for a, b in found] == [  # type: ignore[attr-defined]
+    pairs = timings.matching_pairs(timed_by_run(runs), 1)
+    assert [(a.row.model, a.row.variant, a.run, b.run) for a, b in pairs] == [  # type: ignore[attr-defined]
         ("resnet18", "compile", 1, 2),
         ("resnet18", "eager", 1, 2),
     ]
@@ -405,9 +407,11 @@ def test_table_of_settings_marks_only_differences() -> None:
 
 def test_warnings_name_relevant_settings_but_not_compared_ones() -> None:
     spec = BenchmarkSpec(models=("a",))
-    others = {"models": ("b",), "variants": ("compile",), "batch_size": 4, "image_size": (192, 192), "seed": 1}
-    assert settings.warnings([run(1, spec), run(2, spec.model_copy(update=others), date="later")]) == []
-    assert settings.warnings([run(1, spec), run(2, spec.model_copy(update={"threads": 2}))]) == [], "both used 2"
+    compared = {"models": ("b",), "variants": ("compile",), "batch_size": 4, "image_size": (192, 192), "seed": 1}
+    assert settings.warnings([run(1, spec), run(2, spec.model_copy(update=compared), date="later")]) == []
+    assert settings.warnings([run(1, spec), run(2, spec.model_copy(update={"threads": 2}))]) == [], (
+        "both runs used 2 threads"
+    )
     trainings = [run(1, TrainSpec(), settings={"threads": 2}), run(2, TrainSpec(threads=4), settings={"threads": 4})]
     assert settings.warnings(trainings) == ["Threads: 2 (run 1), 4 (run 2)."]
     versions = {"versions": {"torch": "2.16.0"}}
@@ -455,8 +459,8 @@ def test_by_setting_finds_the_latest_timing_of_each_model(store: Store, tmp_path
     names = ["timm:resnet50", "timm:resnet18"]
     runs = timings.runs_of_models(store, names)
     assert [item.id for item in runs] == [new, old]
-    found = timings.by_setting(store, [(item, tmp_path, store.rows(item.id)) for item in runs], names)
-    assert [(setting.variant, [(item.row.model, item.run) for item in group]) for setting, group in found] == [
+    groups = timings.by_setting(store, [(item, tmp_path, store.rows(item.id)) for item in runs], names)
+    assert [(setting.variant, [(item.row.model, item.run) for item in group]) for setting, group in groups] == [
         ("eager", [("resnet50", old), ("resnet18", new)]),
     ], "only one model is timed with compile"
 
@@ -478,13 +482,15 @@ def test_models_timed_in_separate_runs_are_compared_like_runs(store: Store, tmp_
 
 @pytest.mark.parametrize("changed", [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": '{"depth": 2}'}])
 def test_changed_model_does_not_match_the_plain_model(changed: dict[str, object], tmp_path: Path) -> None:
-    plain, other = benchmark_row("resnet18"), benchmark_row("resnet18", latency_ms=10.0, **changed)
-    both = [benchmark_row("resnet50"), plain]
-    assert not matching_names({1: both, 2: [benchmark_row("resnet50"), benchmark_row("resnet18", **changed)]}, 1)[1:]
-    ((plain_timed, changed_timed),) = timings.matching_pairs(timed_by_run({1: [plain], 2: [other]}), 1)
+    plain, changed_row = benchmark_row("resnet18"), benchmark_row("resnet18", latency_ms=10.0, **changed)
+    two_models = [benchmark_row("resnet50"), plain]
+    assert not matching_names({1: two_models, 2: [benchmark_row("resnet50"), benchmark_row("resnet18", **changed)]}, 1)[
+        1:
+    ]
+    ((plain_timed, changed_timed),) = timings.matching_pairs(timed_by_run({1: [plain], 2: [changed_row]}), 1)
     line = only_row(timings.ratios([(plain_timed, changed_timed)], "ms", seed=1337))  # type: ignore[list-item]
     assert (line["verdict"], line["differs_in"]) == ("not comparable", next(iter(changed)).replace("_", " "))
-    assert compare_rows.full_label(other) != compare_rows.full_label(plain)
+    assert compare_rows.full_label(changed_row) != compare_rows.full_label(plain)
     assert compare_rows.full_label(profile_row("resnet18", **changed)) != compare_rows.full_label(
         profile_row("resnet18")
     )

@@ -22,14 +22,14 @@ from engine.report.quantities import QUANTITIES
     ],
 )
 def test_formulas_become_text(cell: str) -> None:
-    written = tables.to_csv(pd.DataFrame({"model": [cell]}))
+    text = tables.to_csv(pd.DataFrame({"model": [cell]}))
     normalised = cell.replace("\r\n", "\n").replace("\r", "\n")
-    assert list(csv.reader(io.StringIO(written, newline="")))[1:] == [[f"'{normalised}"]]
+    assert list(csv.reader(io.StringIO(text, newline="")))[1:] == [[f"'{normalised}"]]
 
 
 def test_line_breaks_in_cells_start_no_row() -> None:
-    written = tables.to_csv(pd.DataFrame({"model": ["a\r=1", "b\n=1", "c\r\n=1"]}))
-    assert [row[0][0] for row in csv.reader(io.StringIO(written, newline=""))] == ["m", "a", "b", "c"]
+    text = tables.to_csv(pd.DataFrame({"model": ["a\r=1", "b\n=1", "c\r\n=1"]}))
+    assert [row[0][0] for row in csv.reader(io.StringIO(text, newline=""))] == ["m", "a", "b", "c"]
 
 
 def test_formulas_in_headers_become_text() -> None:
@@ -44,18 +44,18 @@ def test_numbers_stay_numbers() -> None:
 
 
 def test_json_has_null_for_missing_values() -> None:
-    written = tables.to_json(pd.DataFrame({"model": ["é=1", "b"], "gmacs": [1.5, None]}))
-    assert json.loads(written) == [{"model": "é=1", "gmacs": 1.5}, {"model": "b", "gmacs": None}]
+    text = tables.to_json(pd.DataFrame({"model": ["é=1", "b"], "gmacs": [1.5, None]}))
+    assert json.loads(text) == [{"model": "é=1", "gmacs": 1.5}, {"model": "b", "gmacs": None}]
 
 
 def test_json_has_exact_numbers_and_iso_8601_times() -> None:
     numbers = [3.217841e-11, 1 / 3, -2.5e300]
     times = pd.to_datetime(["2026-11-20T10:00:00.5Z", None, "2026-11-20T10:00:01Z"], utc=True, format="ISO8601")
     frame = pd.DataFrame({"deviation": numbers, "date": times, "count": pd.array([1, None, 3], "Int64")})
-    written = json.loads(tables.to_json(frame))
-    assert [line["deviation"] for line in written] == numbers
-    assert [line["date"] for line in written] == ["2026-11-20T10:00:00+00:00", None, "2026-11-20T10:00:01+00:00"]
-    assert [line["count"] for line in written] == [1, None, 3]
+    lines = json.loads(tables.to_json(frame))
+    assert [line["deviation"] for line in lines] == numbers
+    assert [line["date"] for line in lines] == ["2026-11-20T10:00:00+00:00", None, "2026-11-20T10:00:01+00:00"]
+    assert [line["count"] for line in lines] == [1, None, 3]
 
 
 def test_guarded_file_changes_only_formulas() -> None:
@@ -75,9 +75,9 @@ def test_headers_of_csv_files_include_units() -> None:
     only_on_pages = {"here", "theirs"}  # columns of a comparison on a page, which shows the unit
     frame = pd.DataFrame({name: [1.0] for name in QUANTITIES})
     header = tables.to_csv(frame).splitlines()[0].split(",")
-    for (name, quantity), written in zip(QUANTITIES.items(), header, strict=True):
+    for (name, quantity), column in zip(QUANTITIES.items(), header, strict=True):
         if quantity.unit not in without_unit and name not in only_on_pages:
-            assert any(suffix in written for suffix in suffixes[quantity.unit]), written
+            assert any(suffix in column for suffix in suffixes[quantity.unit]), column
 
 
 def test_csv_has_iso_8601_times_and_lists_joined_by_semicolons() -> None:
@@ -103,11 +103,11 @@ def test_parquet_has_the_values_of_the_table(tmp_path: Path) -> None:
         }
     )
     tables.save(frame, tmp_path / "table.parquet")
-    read = parquet.read_table(tmp_path / "table.parquet").to_pylist()
-    assert [line["model"] for line in read] == ["é=1", None]
-    assert [line["gmacs"] for line in read] == [1.5, None]
-    assert [line["images"] for line in read] == [3, None]
-    assert [line["batch_size"] for line in read] == ["8", "sweep"]
-    assert read[0]["created"].isoformat() == "2026-11-21T20:45:17+00:00"
-    assert [line["tags"] for line in read] == [["a"], []]
-    assert read[0]["share_percent"] == 50
+    lines = parquet.read_table(tmp_path / "table.parquet").to_pylist()
+    assert [line["model"] for line in lines] == ["é=1", None]
+    assert [line["gmacs"] for line in lines] == [1.5, None]
+    assert [line["images"] for line in lines] == [3, None]
+    assert [line["batch_size"] for line in lines] == ["8", "sweep"]
+    assert lines[0]["created"].isoformat() == "2026-11-21T20:45:17+00:00"
+    assert [line["tags"] for line in lines] == [["a"], []]
+    assert lines[0]["share_percent"] == 50

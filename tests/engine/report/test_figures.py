@@ -30,8 +30,10 @@ def test_each_family_has_a_fixed_and_unique_style() -> None:
     assert len(set(styles.values())) == 40
     assert [styles[family][0] for family in families[: len(COLOURS)]] == list(COLOURS)
     frame = table(gmacs=[1.0, 2.0], mparams=[1.0, 2.0], family=["family 7", "family 0"])
-    drawn = {trace.name: trace.marker.color for trace in scatter.scatter(frame, "gmacs", "mparams", styles=styles).data}
-    assert drawn == {"family 7": styles["family 7"][0], "family 0": styles["family 0"][0]}
+    colours = {
+        trace.name: trace.marker.color for trace in scatter.scatter(frame, "gmacs", "mparams", styles=styles).data
+    }
+    assert colours == {"family 7": styles["family 7"][0], "family 0": styles["family 0"][0]}
 
 
 def test_names_cannot_be_format_strings_of_hover_texts() -> None:
@@ -76,7 +78,7 @@ def test_size_and_colour_of_points_show_further_values() -> None:
     assert list(trace.marker.size) == pytest.approx(
         [scatter.SMALLEST, scatter.SMALLEST + (scatter.LARGEST - scatter.SMALLEST) * 0.5**0.5, scatter.LARGEST]
     )
-    assert list(trace.marker.color) == [0.0, 1.0, 2.0]  # decades
+    assert list(trace.marker.color) == [0.0, 1.0, 2.0]  # logarithms to base 10
     assert "Activations" in trace.hovertemplate
 
 
@@ -137,9 +139,9 @@ def test_scatter_accepts_few_rows(rows: int) -> None:
 def test_charts_escape_html_in_names() -> None:
     evil = ["<a href='javascript:alert(1)'>x</a>"]
     frame = table(gmacs=[1.0], mparams=[1.0], model=evil, name=evil, family=evil)
-    drawn = scatter.scatter(frame, "gmacs", "mparams", styles={}).to_json()
-    assert "<a" not in drawn
-    assert "\\u003ca" not in drawn
+    figure_json = scatter.scatter(frame, "gmacs", "mparams", styles={}).to_json()
+    assert "<a" not in figure_json
+    assert "\\u003ca" not in figure_json
     assert "<a" not in profile.bars(frame, "gmacs").to_json().replace("\\u003c", "<")
 
 
@@ -156,12 +158,14 @@ def test_bars_of_fvcore_split_into_its_towers_and_other() -> None:
     other_counter = {"gmacs": [9.0, 9.0], "image_gmacs": [9.0, 9.0]}
     towers = {"fvcore_image_gmacs": [3.0, 1.0], "fvcore_text_gmacs": [1.0, float("nan")]}
     figure = profile.bars(table(fvcore_gmacs=[4.5, 1.0], **towers, **other_counter), "fvcore_gmacs")
-    drawn = {trace.name: list(trace.x) for trace in figure.data}
-    assert (drawn["image"], drawn["text"][1], drawn["other"]) == ([1.0, 3.0], 1.0, [0.0, 0.5])
+    values_of = {trace.name: list(trace.x) for trace in figure.data}
+    assert (values_of["image"], values_of["text"][1], values_of["other"]) == ([1.0, 3.0], 1.0, [0.0, 0.5])
     assert [annotation.text for annotation in figure.layout.annotations] == ["1", "4.5"]
     assert figure.layout.xaxis.title.text == "fvcore MACs (G)"
-    whole = profile.bars(table(fvcore_gmacs=[4.5], fvcore_image_gmacs=[4.5], fvcore_text_gmacs=[None]), "fvcore_gmacs")
-    assert [trace.name for trace in whole.data] == ["image"]
+    one_tower = profile.bars(
+        table(fvcore_gmacs=[4.5], fvcore_image_gmacs=[4.5], fvcore_text_gmacs=[None]), "fvcore_gmacs"
+    )
+    assert [trace.name for trace in one_tower.data] == ["image"]
 
 
 def test_sweep_separates_equal_names_by_library() -> None:

@@ -71,8 +71,8 @@ def test_names_over_200_characters_are_refused() -> None:
 def test_towers_have_the_counts_of_the_catalogue() -> None:
     counted: dict[str, object] = {"mparams": 151.0, "gmacs": 7.4, "macts": 10.3}
     towers = {"image_mparams": 88.0, "image_gmacs": 4.4, "image_macts": 5.0, "text_mparams": 63.0, "text_gmacs": 3.0}
-    found = frames.towers(counted | towers | {"text_macts": 5.3, "other_mparams": 0.0, "other_gmacs": None})
-    assert found.to_dict("list") == {
+    frame = frames.towers(counted | towers | {"text_macts": 5.3, "other_mparams": 0.0, "other_gmacs": None})
+    assert frame.to_dict("list") == {
         **{"tower": ["image", "text", "total"], "mparams": [88.0, 63.0, 151.0], "gmacs": [4.4, 3.0, 7.4]},
         "macts": [5.0, 5.3, 10.3],
     }
@@ -167,24 +167,24 @@ def timings_of(store: Store, *rows: BenchmarkRow, date: str = "2026-11-20T10:00:
 def test_timings_of_a_model_have_the_range_of_its_processes(store: Store) -> None:
     several_processes = benchmark_row("resnet18", flags=("unstable", "drifting"), spread=0.06)
     one_process = benchmark_row("resnet18", "compile", process_medians_ms=(18.0,), processes=1, spread=None)
-    found = timings_of(
+    frame = timings_of(
         store,
         several_processes,
         benchmark_row("resnet50"),
         benchmark_row("resnet18", library="torchvision"),
         one_process,
     )
-    assert list(found["variant"]) == ["eager", "compile"]
-    assert list(found.loc[0, ["low_ms", "latency_ms", "high_ms"]]) == [19.5, 20.0, 20.4]
-    assert found.loc[0, "flags"] == "unstable, drifting"
-    assert found.loc[0, "spread_percent"] == pytest.approx(6.0)
-    assert found.loc[0, "where"] == "a cpu, 2 threads, on here"
-    assert found.loc[0, "torch"] == "2.15.0"
-    assert found.loc[0, "date"] == pd.Timestamp("2026-11-20T10:00:00Z")
-    assert found.loc[1, ["low_ms", "high_ms", "spread_percent"]].isna().all()
+    assert list(frame["variant"]) == ["eager", "compile"]
+    assert list(frame.loc[0, ["low_ms", "latency_ms", "high_ms"]]) == [19.5, 20.0, 20.4]
+    assert frame.loc[0, "flags"] == "unstable, drifting"
+    assert frame.loc[0, "spread_percent"] == pytest.approx(6.0)
+    assert frame.loc[0, "where"] == "a cpu, 2 threads, on here"
+    assert frame.loc[0, "torch"] == "2.15.0"
+    assert frame.loc[0, "date"] == pd.Timestamp("2026-11-20T10:00:00Z")
+    assert frame.loc[1, ["low_ms", "high_ms", "spread_percent"]].isna().all()
 
 
-def test_timings_are_newest_first_with_labels_of_what_differs(store: Store) -> None:
+def test_timings_are_newest_first_with_labels_of_differences(store: Store) -> None:
     older = timings_of(store, benchmark_row("resnet18"), date="2026-10-01T00:00:00+00:00")
     newer = timings_of(store, benchmark_row("resnet18"), benchmark_row("resnet18", batch_size=64))
     no_timings = timings_of(store, benchmark_row("resnet50"))
@@ -259,18 +259,18 @@ def test_training_has_the_values_of_its_best_epoch(store: Store) -> None:
     record(store, fine_tuned, [train_row(epoch, model="ViT-B-32") for epoch in (1, 2, 3)])
     unmarked = queue_train(store, model="ViT-B-32")
     record(store, unmarked, [train_row(3, model="ViT-B-32")])
-    other = queue_train(store, model="RN50")
+    other_model = queue_train(store, model="RN50")
     teacher = queue_train(store, model="RN50", loss="distill", distill_model="ViT-B-32", distill_pretrained="openai")
-    found = runs_of_model(store, "open_clip:ViT-B-32")
-    assert list(found.index) == [teacher, unmarked, fine_tuned]
-    assert list(found["what"]) == ["taught RN50", "from scratch", "fine-tune"]
-    assert list(found.loc[fine_tuned, ["zeroshot_top1", "clip_val_loss", "epochs", "data"]]) == [
+    frame = runs_of_model(store, "open_clip:ViT-B-32")
+    assert list(frame.index) == [teacher, unmarked, fine_tuned]
+    assert list(frame["what"]) == ["taught RN50", "from scratch", "fine-tune"]
+    assert list(frame.loc[fine_tuned, ["zeroshot_top1", "clip_val_loss", "epochs", "data"]]) == [
         *(0.934, 1.75, 3),
         "synthetic",
     ]
-    assert found.loc[fine_tuned, "begins_with"] == "openai"
-    assert found.loc[unmarked, "zeroshot_top1"] == 0.5
-    store.request_cancel(other)  # it would run first
+    assert frame.loc[fine_tuned, "begins_with"] == "openai"
+    assert frame.loc[unmarked, "zeroshot_top1"] == 0.5
+    store.request_cancel(other_model)  # otherwise it would run first
     record(store, teacher, [train_row(epoch, model="RN50") for epoch in (1, 2)])
     distillation = runs_of_model(store, "open_clip:ViT-B-32").loc[teacher]
     assert distillation[[*model.SHARES, "clip_val_loss"]].isna().all(), (

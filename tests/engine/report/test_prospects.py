@@ -46,32 +46,32 @@ def test_problems_come_first_with_their_text() -> None:
 
 @pytest.mark.parametrize(("available_gb", "mark"), [(None, "ok"), (6.0, "ok"), (4.0, "warning"), (2.0, "error")])
 def test_needed_memory_is_compared_with_available_memory(available_gb: float | None, mark: str) -> None:
-    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=available_gb)
+    (check,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=available_gb)
     start = "Memory: about 5.77 GB: 2.42 GB for weights, gradients and optimizer, the rest for a batch."
-    assert found.text.startswith(start)
-    assert found.mark == mark
-    assert ("Take a smaller batch, or checkpoint activations." in found.text) == (mark == "warning")
+    assert check.text.startswith(start)
+    assert check.mark == mark
+    assert ("Take a smaller batch, or checkpoint activations." in check.text) == (mark == "warning")
 
 
 def test_memory_used_by_other_processes_causes_a_warning() -> None:
-    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=8.0, unused_mb=5000.0)
-    assert found.mark == "warning"
-    assert "The device has 8 GB, and 5 GB are free now. Take a smaller batch" in found.text
-    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=8.0, unused_mb=7000.0)
-    assert found.mark == "ok"
+    (check,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=8.0, unused_mb=5000.0)
+    assert check.mark == "warning"
+    assert "The device has 8 GB, and 5 GB are free now. Take a smaller batch" in check.text
+    (check,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=8.0, unused_mb=7000.0)
+    assert check.mark == "ok"
 
 
 def test_processes_share_host_memory_but_not_accelerators() -> None:
-    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=8.0, spec=TrainSpec(nproc=2))
-    assert found.mark == "warning"
-    assert "about 11.5 GB in 2 processes: 4.84 GB for" in found.text
-    (found,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=8.0, spec=TrainSpec(nproc=2, device="cuda"))
-    assert found.mark == "ok"
+    (check,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=8.0, spec=TrainSpec(nproc=2))
+    assert check.mark == "warning"
+    assert "about 11.5 GB in 2 processes: 4.84 GB for" in check.text
+    (check,) = lines(peak_mb=5770.0, state_mb=2420.0, available_gb=8.0, spec=TrainSpec(nproc=2, device="cuda"))
+    assert check.mark == "ok"
 
 
 def test_evaluation_needs_memory_for_weights_and_a_batch() -> None:
-    (found,) = lines(peak_mb=700.0, state_mb=605.0, available_gb=0.65, spec=EvaluateSpec())
-    assert found == Check(
+    (check,) = lines(peak_mb=700.0, state_mb=605.0, available_gb=0.65, spec=EvaluateSpec())
+    assert check == Check(
         "warning",
         "Memory: about 700 MB: 605 MB for weights, the rest for a batch. The device has 0.65 GB. Take a smaller batch.",
     )

@@ -94,7 +94,9 @@ def test_oss_has_the_means_and_pep_every_sample(tmp_path: Path) -> None:
 
     samples_of = {name: (random_samples(), random_samples()) for name in ("py", "aten", "vl_py", "gru_py", "resnet18")}
     samples_of["aten_layernorm"] = (random_samples(), [])
-    rows = [row_with_means_of(name, *way) for name, way in samples_of.items()] + [recurrent_row("cudnn", **FAILED)]
+    rows = [row_with_means_of(name, *passes) for name, passes in samples_of.items()] + [
+        recurrent_row("cudnn", **FAILED)
+    ]
     for file in {row.samples_file for row in rows}:
         samples_of_file = {
             row.model: samples_of[row.model] for row in rows if row.samples_file == file and row.model in samples_of
@@ -102,12 +104,12 @@ def test_oss_has_the_means_and_pep_every_sample(tmp_path: Path) -> None:
         write_recurrent_samples(tmp_path, next(row for row in rows if row.samples_file == file), **samples_of_file)
 
     (line,) = fastrnns.oss(rows).splitlines()
-    found = json.loads(line)
+    groups = json.loads(line)
     families = ["vl_lstm", "lstm", "gru", "resnet"]
-    assert list(found) == [name for family in families for name in (family, f"{family}-backward")]
-    assert list(found["lstm"]) == ["py", "aten", "aten_layernorm"]
-    assert list(found["lstm-backward"]) == ["py", "aten"]
-    for group, figures in found.items():
+    assert list(groups) == [name for family in families for name in (family, f"{family}-backward")]
+    assert list(groups["lstm"]) == ["py", "aten", "aten_layernorm"]
+    assert list(groups["lstm-backward"]) == ["py", "aten"]
+    for group, figures in groups.items():
         for name, mean in figures.items():
             values = flat(samples_of[name][group.endswith("-backward")])
             assert mean == pytest.approx(sum(values) / len(values), rel=1e-12)
@@ -125,10 +127,10 @@ def test_oss_has_the_means_and_pep_every_sample(tmp_path: Path) -> None:
     assert list(observed)[:4] == ["vl_lstm-vl_py", "vl_lstm-backward-vl_py", "lstm-py", "lstm-aten"]
     expected = {
         f"{group}-{name}": flat(samples_of[name][group.endswith("-backward")])
-        for group, figures in found.items()
+        for group, figures in groups.items()
         for name in figures
     }
-    assert observed == expected  # to the last bit
+    assert observed == expected  # exactly equal
 
 
 def test_sweeps_and_missing_samples_are_refused_by_fastrnns_formats(tmp_path: Path) -> None:
@@ -214,13 +216,13 @@ def test_ratios_of_runners_equal_hand_computation(tmp_path: Path) -> None:
         pairs = [(timed_rows[1], timed_rows[0]), (timed_rows[1], timed_rows[2])]
         return timings.ratios(pairs, phase, seed=5).dropna(subset=["speedup"]).set_index("model")
 
-    found = over_py("forward_ms")
+    frame = over_py("forward_ms")
     value, low, high = by_hand(forward["py"], forward["aten"])
-    line = found.loc["aten"]
+    line = frame.loc["aten"]
     assert line["speedup"] == pytest.approx(value, rel=1e-12)
     assert (line["speedup_low"], line["speedup_high"]) == pytest.approx((low, high), rel=5e-3)
     assert line["verdict"] == "faster"
-    assert found.loc["aten_layernorm", "verdict"] == "not comparable"
+    assert frame.loc["aten_layernorm", "verdict"] == "not comparable"
     value, _, _ = by_hand(backward["py"], backward["aten"])
     assert over_py("backward_ms").loc["aten", "speedup"] == pytest.approx(value, rel=1e-12)
     total = [
@@ -235,10 +237,10 @@ def test_few_samples_give_an_interval_without_upper_limit(tmp_path: Path) -> Non
     write_recurrent_samples(tmp_path, rows[0], aten=([[1.0, 1.0]], [[1.0, 1.0]]), py=([[2.0, 2.0]], [[2.0, 2.0]]))
     pair = Timed(1, tmp_path, rows[0]), Timed(1, tmp_path, rows[1])
     for phase in ("ms", "forward_ms", "backward_ms"):
-        found = timings.ratios([pair], phase, seed=5)
-        assert found[["speedup", "verdict", "speedup_low"]].values.tolist() == [[0.5, "needs 3 processes", 0.0]]
-        assert found["speedup_high"].isna().all()
-        figure = speed.speedups(found)
+        frame = timings.ratios([pair], phase, seed=5)
+        assert frame[["speedup", "verdict", "speedup_low"]].values.tolist() == [[0.5, "needs 3 processes", 0.0]]
+        assert frame["speedup_high"].isna().all()
+        figure = speed.speedups(frame)
         assert annotation_texts(figure) == ["0.50×  <i>needs 3 processes</i> (no upper limit)"]
         assert (figure.data[0].error_x.arrayminus[0], figure.data[0].error_x.array[0]) == (0.5, 2.5)
 
@@ -247,8 +249,8 @@ def test_rows_are_grouped_by_family_and_swept_size() -> None:
     rows = [recurrent_row(name, hidden_size=size) for size in (32, 64) for name in ("aten", "py")]
     rows.append(recurrent_row("resnet18"))
     assert timings.swept(rows) == "hidden_size"
-    found = timings.groups(rows)
-    assert {name: len(members) for name, members in found.items()} == {
+    groups = timings.groups(rows)
+    assert {name: len(members) for name, members in groups.items()} == {
         **{"lstm, hidden size 32": 2, "lstm, hidden size 64": 2},
         "resnet": 1,
     }
@@ -317,7 +319,7 @@ def test_raw_samples_are_drawn_per_process_and_phase(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "values"),
     [
-        # in and out 10 steps x 2 x (3 + 4), gates and states 6 x 4 each, weights and gradients 2 x 4 x 4 x (3 + 4)
+        # in- and output 10 steps x 2 x (3 + 4), gates and states 6 x 4 each, weights and gradients 2 x 4 x 4 x (3 + 4)
         ({"runners": "aten"}, 10 * 2 * (3 + 4 + 24) + 2 * 16 * 7),
         ({"runners": "aten", "precision": "bfloat16"}, (10 * 2 * (3 + 4 + 24) + 2 * 16 * 7) / 2),
         ({"runners": "gru_py"}, 10 * 2 * (3 + 4 + 16) + 2 * 12 * 7),
@@ -339,7 +341,7 @@ def test_expected_time_covers_sampling_and_grows_with_the_work() -> None:
     start = needs.Span(4, 8)
     small = {"seq_length": 2, "mini_batch": 1, "input_size": 4, "hidden_size": 4, "threads": 1}
     one_runner = needs.recurrent_s(RecurrentSpec(runners=("aten",), **small), start)
-    # three processes: a start, 2 s of samples with at least half a second of warm-up, at most twice of it in all
+    # three processes, each with a start, 2 s of samples and at least 0.5 s of warm-up, at most twice that in total
     assert 3 * (4 + 2.5) <= one_runner.low <= 3 * (4 + 3)
     assert 3 * (8 + 4) <= one_runner.high <= 3 * (8 + 8)
     two_runners = needs.recurrent_s(RecurrentSpec(runners=("aten", "py"), **small), start)

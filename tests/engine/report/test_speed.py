@@ -86,11 +86,11 @@ def test_speedups_show_their_verdict_and_a_line_at_1() -> None:
         "1.00×  <i>no difference</i>",
         "1.25×  <i>not comparable</i>",
     ]
-    drawn = {trace.name: trace for trace in figure.data}
-    assert set(drawn) == {"faster", "no difference", "not comparable"}
-    assert drawn["faster"].error_x.array[0] == pytest.approx(0.05)
-    assert drawn["faster"].error_x.arrayminus[0] == pytest.approx(0.05)
-    assert drawn["not comparable"].marker.color == "#8A8F98"
+    traces = {trace.name: trace for trace in figure.data}
+    assert set(traces) == {"faster", "no difference", "not comparable"}
+    assert traces["faster"].error_x.array[0] == pytest.approx(0.05)
+    assert traces["faster"].error_x.arrayminus[0] == pytest.approx(0.05)
+    assert traces["not comparable"].marker.color == "#8A8F98"
     line = [shape for shape in figure.layout.shapes if shape.type == "line"]
     assert [(shape.x0, shape.x1) for shape in line] == [(1, 1)]
 
@@ -459,21 +459,21 @@ def test_disturbed_timing_is_shown_only_if_there_is_no_other(store: Store) -> No
         (90.0, ("contended",)),
         (80.0, ("unstable", "drifting")),
     )
-    found = []
+    runs = []
     for latency, flags in timings:
         run_id = queue_benchmark(store, "a")
         rows_of_run = [benchmark_row("a", latency_ms=latency, flags=flags, intensity=9.0)]
         rows_of_run += [benchmark_row("b", latency_ms=latency, flags=("throttled",), intensity=9.0)]
         finish(store, run_id, list(rows_of_run))
-        found.insert(0, (store.run(run_id), Path(), rows_of_run))
-    latest = stored.latest(stored.of_run(run, run_rows) for run, _, run_rows in found)
+        runs.insert(0, (store.run(run_id), Path(), rows_of_run))
+    latest = stored.latest(stored.of_run(run, run_rows) for run, _, run_rows in runs)
     assert latest[["name", "latency_ms", "flags"]].to_numpy().tolist() == [
         ["timm:b", 80.0, "throttled"],
         ["timm:a", 21.0, "single process"],
     ]
     points = rates.models(store).set_index("model")["latency_ms"]
     assert points.to_dict() == {"a": 21.0, "b": 80.0}
-    ((_, compared),) = compare_timings.by_setting(store, found, ["timm:a", "timm:b"])
+    ((_, compared),) = compare_timings.by_setting(store, runs, ["timm:a", "timm:b"])
     assert [line.row.latency_ms for line in compared] == [21.0, 80.0]
     speeds = estimates.of_model([], latest, pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []])), "timm:b", "224")
     assert speeds["source"].to_list() == ["measured, throttled"]

@@ -131,5 +131,5 @@ def test_full_table_has_every_field() -> None:
     assert first["process_medians_ms"] == "19.5; 20.0; 20.4"
     assert frame["latency_ms"].isna().tolist() == [False, True]
     assert timm_dynamo.export([row, failed("n")], "full", [0.25, None])["utilisation"].fillna(-1).tolist() == [0.25, -1]
-    written = json.loads(tables.to_json(frame))
-    assert (written[0]["unique_graphs"], written[1]["latency_ms"]) == (3, None)
+    lines_of_json = json.loads(tables.to_json(frame))
+    assert (lines_of_json[0]["unique_graphs"], lines_of_json[1]["latency_ms"]) == (3, None)

@@ -99,8 +99,8 @@ def test_pairs_left_out_of_each_epoch_are_counted(fields: dict[str, Any], left_o
 def test_checks_report_errors_warnings_and_facts(
     fields: dict[str, object], data: dict[str, object], message: str, mark: str
 ) -> None:
-    found = marks(TrainSpec.model_validate(fields), Data(**(vars(DATA) | data)))  # type: ignore[arg-type]
-    assert [found[item] for item in found if message in item] == [mark], found
+    mark_of = marks(TrainSpec.model_validate(fields), Data(**(vars(DATA) | data)))  # type: ignore[arg-type]
+    assert [mark_of[item] for item in mark_of if message in item] == [mark], mark_of
 
 
 @pytest.mark.parametrize(

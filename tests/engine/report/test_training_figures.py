@@ -77,8 +77,8 @@ def test_curve_has_its_points_and_labels_of_last_and_best() -> None:
     figure = figures.curves(frame, loss, best={"run 1": 2})
     assert points_of_line(figure, "training") == [(1, 3.0), (2, 2.0), (3, 1.0)]
     assert points_of_line(figure, "held out (CLIP loss)") == [(3, 2.5)]
-    written = [trace.text[0] for trace in figure.data if trace.text is not None]
-    assert written == ["2.5", "1"]
+    labels = [trace.text[0] for trace in figure.data if trace.text is not None]
+    assert labels == ["2.5", "1"]
     assert [trace.textposition for trace in figure.data if trace.text is not None] == ["top right", "bottom right"]
     assert [note.text for note in figure.layout.annotations] == ["best"]
     assert figure.layout.shapes[0].x0 == 2
@@ -189,8 +189,8 @@ def test_confusion_matrix_is_read_drawn_and_ranked_by_mistakes(tmp_path: Path) -
     assert figure.data[0].z.tolist() == [[0.75, 0.25], [1.0, 0.0]]
     assert figure.data[0].text.tolist() == [["3", "1"], ["2", ""]]
     assert figure.layout.xaxis.ticktext == ("cat", "a, b")
-    found = evaluated.mistakes(counts).to_dict("records")
-    assert found == [
+    mistakes = evaluated.mistakes(counts).to_dict("records")
+    assert mistakes == [
         {"true": "a, b", "predicted": "cat", "count": 2, "share": 1.0},
         {"true": "cat", "predicted": "a, b", "count": 1, "share": 0.25},
     ]
@@ -250,21 +250,21 @@ def write_embeddings(path: Path, **changes: object) -> Path:
 
 
 def test_embeddings_are_read_with_unique_captions(tmp_path: Path) -> None:
-    found = read_embeddings(write_embeddings(tmp_path / "e.npz"))
-    assert found.labels == ("cat", "dog", "dog", "")
-    assert found.captions == ("x", "y", "z", "w")
-    assert found.text_labels == ("cat", "dog", "", "")
-    assert len(found.texts) == 4
+    embeddings = read_embeddings(write_embeddings(tmp_path / "e.npz"))
+    assert embeddings.labels == ("cat", "dog", "dog", "")
+    assert embeddings.captions == ("x", "y", "z", "w")
+    assert embeddings.text_labels == ("cat", "dog", "", "")
+    assert len(embeddings.texts) == 4
 
 
 def test_map_aligns_images_and_captions_or_shows_their_gap(tmp_path: Path) -> None:
-    found = read_embeddings(write_embeddings(tmp_path / "e.npz"))
-    places, shares = evaluated.place(found)
+    embeddings = read_embeddings(write_embeddings(tmp_path / "e.npz"))
+    places, shares = evaluated.place(embeddings)
     assert list(places["what"]) == ["image"] * 4 + ["caption"] * 4
     assert list(places["name"][:5]) == ["a.png", "b.png", "c.png", "d.png", "x"]
     means = places.groupby("what")[["x", "y"]].mean()
     assert means.to_numpy() == pytest.approx(0, abs=1e-6)
-    not_aligned, gap = evaluated.place(found, aligned=False)
+    not_aligned, gap = evaluated.place(embeddings, aligned=False)
     assert gap[0] > 0.9 > shares[0], "the gap is nearly all of the variance"
     ends = not_aligned.groupby("what")["x"].agg(["min", "max"])
     assert (
@@ -276,12 +276,12 @@ def test_map_aligns_images_and_captions_or_shows_their_gap(tmp_path: Path) -> No
 
 
 def test_map_draws_a_limited_number_of_images(tmp_path: Path) -> None:
-    many = 3 * evaluated.MOST_DRAWN
+    count = 3 * evaluated.MOST_DRAWN
     path = write_embeddings(
         tmp_path / "e.npz",
-        images=np.random.default_rng(1).normal(size=(many, 3)).astype(np.float32),
-        labels=np.arange(many) % 31,
-        sources=np.array([f"{n}.png" for n in range(many)]),
+        images=np.random.default_rng(1).normal(size=(count, 3)).astype(np.float32),
+        labels=np.arange(count) % 31,
+        sources=np.array([f"{n}.png" for n in range(count)]),
     )
     places, shares = evaluated.place(read_embeddings(path))
     assert (places["what"] == "image").sum() == evaluated.MOST_DRAWN

@@ -93,23 +93,23 @@ def test_import_gives_an_equal_run_with_a_new_id(
     settings: Settings, store: Store, run_id: int, exported: Path, tmp_path: Path
 ) -> None:
     elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
-    other = open_store(elsewhere)
-    other.enqueue(ProfileSpec(models=("b",)))
-    new_id = bundle.import_bundle(other, elsewhere, exported)
+    other_store = open_store(elsewhere)
+    other_store.enqueue(ProfileSpec(models=("b",)))
+    new_id = bundle.import_bundle(other_store, elsewhere, exported)
     assert new_id != run_id
-    old, new = store.run(run_id), other.run(new_id)
+    old, new = store.run(run_id), other_store.run(new_id)
     for field in ("kind", "name", "spec", "state", "environment", "created_at", "started_at", "ended_at", "done"):
         assert getattr(new, field) == getattr(old, field), field
-    assert other.rows(new_id) == store.rows(run_id)
-    assert other.metrics(new_id) == store.metrics(run_id)
-    assert other.artifacts(new_id) == store.artifacts(run_id)
+    assert other_store.rows(new_id) == store.rows(run_id)
+    assert other_store.metrics(new_id) == store.metrics(run_id)
+    assert other_store.artifacts(new_id) == store.artifacts(run_id)
     files = RunFiles(elsewhere.runs_dir, new_id)
     assert (files.dir / "detail" / "a.json").read_bytes() == DETAIL
     assert files.log_tail(2) == "\ufffd one\ntwo\n"
-    assert bundle.export_bundle(other, elsewhere, new_id) == exported.read_bytes(), (
+    assert bundle.export_bundle(other_store, elsewhere, new_id) == exported.read_bytes(), (
         "a second export gives the same file"
     )
-    other.close()
+    other_store.close()
 
 
 def test_tags_and_notes_are_in_the_bundle_only_if_there_are_any(
@@ -121,12 +121,12 @@ def test_tags_and_notes_are_in_the_bundle_only_if_there_are_any(
     store.set_notes(run_id, "As the paper has it.")
     exported.write_bytes(bundle.export_bundle(store, settings, run_id))
     elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
-    other = open_store(elsewhere)
-    new = other.run(bundle.import_bundle(other, elsewhere, exported))
+    other_store = open_store(elsewhere)
+    new = other_store.run(bundle.import_bundle(other_store, elsewhere, exported))
     assert (new.tags, new.notes) == (("a", "b"), "As the paper has it.")
-    wanted = Filter(tags=("a",), model=store.rows(run_id)[0].model, text="PAPER")
-    assert [run.id for run in other.find(wanted, limit=9)] == [new.id]
-    other.close()
+    criteria = Filter(tags=("a",), model=store.rows(run_id)[0].model, text="PAPER")
+    assert [run.id for run in other_store.find(criteria, limit=9)] == [new.id]
+    other_store.close()
     rewrite(exported, lambda members: members.update({"run.json": members["run.json"].replace(b'"b"', b'"b,c"')}))
     with pytest.raises(Refused, match="no comma"):
         bundle.import_bundle(store, settings, exported)
@@ -182,17 +182,19 @@ def test_bundle_has_checkpoint_manifests_and_lists_only_its_files(
     monkeypatch.setattr(bundle_files, "ARTIFACT_BYTES", len(b"weights"))
     path.write_bytes(bundle.export_bundle(store, settings, run_id))
     elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
-    other = open_store(elsewhere)
-    new = other.run(bundle.import_bundle(other, elsewhere, path))
+    other_store = open_store(elsewhere)
+    new = other_store.run(bundle.import_bundle(other_store, elsewhere, path))
     best = RunFiles(elsewhere.runs_dir, new.id).dir / "checkpoints" / "best.pt"
     assert checkpoints.complete(elsewhere, new) == {best: len(b"weights")}
     assert checkpoints.named(elsewhere, new, "") == (best, 1), "the step is that of the manifest"
     manifest = best.with_name("best.pt.json")
     files = {f"checkpoints/{file.name}": file.stat().st_size for file in (best, manifest)}
-    assert {artifact.name: artifact.size for artifact in other.artifacts(new.id)} == files
-    assert usage(other.database, elsewhere).artifacts == Size(2, sum(files.values()))
-    assert bundle.export_bundle(other, elsewhere, new.id) == path.read_bytes(), "a second export gives the same file"
-    other.close()
+    assert {artifact.name: artifact.size for artifact in other_store.artifacts(new.id)} == files
+    assert usage(other_store.database, elsewhere).artifacts == Size(2, sum(files.values()))
+    assert bundle.export_bundle(other_store, elsewhere, new.id) == path.read_bytes(), (
+        "a second export gives the same file"
+    )
+    other_store.close()
 
 
 def test_bundle_of_an_earlier_version_without_manifests_is_imported(
@@ -395,17 +397,17 @@ def test_damaged_bundles_and_other_files_are_refused(
     rewrite(exported, lambda members: replace_in_member(members, "rows.jsonl", b"timm", b"tomm"), honest=False)
     with pytest.raises(Refused, match="not those of its manifest: it is damaged"):
         bundle.import_bundle(store, settings, exported)
-    other = tmp_path / "other.zip"
+    other_file = tmp_path / "other.zip"
     for content in (b"", b"a picture, say", valid[: len(valid) // 2], valid[:-200] + bytes(200)):
-        other.write_bytes(content)
+        other_file.write_bytes(content)
         with pytest.raises(Refused, match="is not a run bundle"):
-            bundle.import_bundle(store, settings, other)
-    with zipfile.ZipFile(other, "w") as another:
-        another.writestr("pairs.csv", "filepath,title\n")
-        another.writestr("images/", "")
-        another.writestr("images/a: b.png", "a picture, say")
+            bundle.import_bundle(store, settings, other_file)
+    with zipfile.ZipFile(other_file, "w") as archive:
+        archive.writestr("pairs.csv", "filepath,title\n")
+        archive.writestr("images/", "")
+        archive.writestr("images/a: b.png", "a picture, say")
     with pytest.raises(Refused, match=r"^other\.zip is not a run bundle: it has no manifest\.json$"):
-        bundle.import_bundle(store, settings, other)
+        bundle.import_bundle(store, settings, other_file)
 
 
 def test_member_larger_than_its_stated_size_is_refused_early(settings: Settings, store: Store, exported: Path) -> None:
@@ -602,8 +604,8 @@ def test_only_trainings_need_their_checkpoint_in_the_run_folder(
     record(store, evaluation, [evaluate_row("zeroshot", checkpoint=best)])
     path.write_bytes(bundle.export_bundle(store, settings, evaluation))
     elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
-    other = open_store(elsewhere)
-    assert other.rows(bundle.import_bundle(other, elsewhere, path)) == store.rows(evaluation)
+    other_store = open_store(elsewhere)
+    assert other_store.rows(bundle.import_bundle(other_store, elsewhere, path)) == store.rows(evaluation)
     training = queue_train(store)
     record(store, training, [train_row(1, checkpoint=best)])
     path.write_bytes(bundle.export_bundle(store, settings, training))
@@ -664,12 +666,14 @@ def test_long_training_is_equal_after_export_and_import(settings: Settings, stor
     RunFiles(settings.runs_dir, run_id).log.touch()
     path.write_bytes(bundle.export_bundle(store, settings, run_id))
     elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
-    other = open_store(elsewhere)
-    new_id = bundle.import_bundle(other, elsewhere, path)
-    assert other.rows(new_id) == store.rows(run_id)
-    assert other.metrics(new_id) == store.metrics(run_id)
-    assert bundle.export_bundle(other, elsewhere, new_id) == path.read_bytes(), "a second export gives the same file"
-    other.close()
+    other_store = open_store(elsewhere)
+    new_id = bundle.import_bundle(other_store, elsewhere, path)
+    assert other_store.rows(new_id) == store.rows(run_id)
+    assert other_store.metrics(new_id) == store.metrics(run_id)
+    assert bundle.export_bundle(other_store, elsewhere, new_id) == path.read_bytes(), (
+        "a second export gives the same file"
+    )
+    other_store.close()
 
 
 def test_bundle_has_only_the_end_of_a_very_long_log(
@@ -681,16 +685,16 @@ def test_bundle_has_only_the_end_of_a_very_long_log(
     files.log.write_text("".join(lines[110_000:]))
     exported.write_bytes(bundle.export_bundle(store, settings, run_id))
     elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
-    other = open_store(elsewhere)
-    new_id = bundle.import_bundle(other, elsewhere, exported)
+    other_store = open_store(elsewhere)
+    new_id = bundle.import_bundle(other_store, elsewhere, exported)
     first, *rest = RunFiles(elsewhere.runs_dir, new_id).log.read_text().splitlines(keepends=True)
     assert first == "[the bundle of this run has only the last 20 MB of its log]\n"
     assert rest == lines[-len(rest) :]
     assert 19_999_000 < len("".join([first, *rest])) <= 20_000_000
-    assert bundle.export_bundle(other, elsewhere, new_id) == exported.read_bytes(), (
+    assert bundle.export_bundle(other_store, elsewhere, new_id) == exported.read_bytes(), (
         "a second export gives the same file"
     )
-    other.close()
+    other_store.close()
 
 
 def test_two_values_of_a_metric_at_one_step_are_refused(settings: Settings, store: Store, exported: Path) -> None:

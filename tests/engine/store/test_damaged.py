@@ -276,9 +276,9 @@ class TestRestore:
         _, *leaves = table_pages(path, "rows")
         overwrite(path, *leaves[3:5], *table_pages(path, "run_texts"))
         damaged = path.read_bytes()
-        done = engine("runs", "restore")
-        assert done.returncode == 0, done.stderr
-        first_line, *counts = done.stdout.splitlines()
+        process = engine("runs", "restore")
+        assert process.returncode == 0, process.stderr
+        first_line, *counts = process.stdout.splitlines()
         numbers = {line.split()[0]: line.split()[1:] for line in counts}
         assert numbers["runs"] == ["30", "brought", "over,", "0", "lost"]
         rows_kept, rows_lost = int(numbers["rows"][0]), int(numbers["rows"][3])

@@ -62,29 +62,30 @@ def filled(store: Store) -> Store:
     return store
 
 
-def matches(wanted: Filter, run: Run, rows: list[Row]) -> bool:
+def matches(criteria: Filter, run: Run, rows: list[Row]) -> bool:
     """Return whether `run` matches the filter, computed without SQL."""
     requested_models = (
         getattr(run.spec, "models", None) or getattr(run.spec, "chosen", None) or (getattr(run.spec, "model", ""),)
     )
     names = {name.casefold() for name in (*requested_models, *(row.name for row in rows)) if name}
-    pattern = wanted.model.casefold()
+    pattern = criteria.model.casefold()
     models = names if ":" in pattern else {re.sub(r"^[^:]*:(?=.)", "", name) for name in names}
     wildcards = {"*": ".*", "?": "."}
     expression = "".join(wildcards.get(character, re.escape(character)) for character in pattern)
     if not set(pattern) & set(wildcards):
         expression = f".*{expression}.*"
-    number = wanted.text.casefold().removeprefix("run ")
+    number = criteria.text.casefold().removeprefix("run ")
     contents = "\n".join((run.name, run.spec.summary, run.notes)).casefold()
     failed = run.error.casefold() if run.state is State.FAILED else ""
     return (
-        (not wanted.kinds or run.kind in wanted.kinds)
-        and (not wanted.states or run.state in wanted.states)
-        and (not wanted.device or {"cuda": "cuda:0"}.get(wanted.device, wanted.device) in run.spec.devices)
-        and set(wanted.tags) <= set(run.tags)
-        and (not wanted.model or any(re.fullmatch(expression, model, re.DOTALL) for model in models))
+        (not criteria.kinds or run.kind in criteria.kinds)
+        and (not criteria.states or run.state in criteria.states)
+        and (not criteria.device or {"cuda": "cuda:0"}.get(criteria.device, criteria.device) in run.spec.devices)
+        and set(criteria.tags) <= set(run.tags)
+        and (not criteria.model or any(re.fullmatch(expression, model, re.DOTALL) for model in models))
         and (
-            number == str(run.id) or all(word in contents or word in failed for word in wanted.text.casefold().split())
+            number == str(run.id)
+            or all(word in contents or word in failed for word in criteria.text.casefold().split())
         )
     )
 
@@ -113,23 +114,23 @@ def test_filters_in_sql_equal_the_same_filters_in_python(filled: Store) -> None:
     rows = {run.id: filled.rows(run.id) for run in runs}
     rng, lengths = random.Random(1), set()
     filters = [Filter(model=pattern) for pattern in PATTERNS] + [Filter(text=word) for word in WORDS]
-    for wanted in [*filters, *(random_filter(rng) for _ in range(160))]:
-        expected = [run for run in runs if matches(wanted, run, rows[run.id])]
-        if wanted.order == "oldest":
+    for criteria in [*filters, *(random_filter(rng) for _ in range(160))]:
+        expected = [run for run in runs if matches(criteria, run, rows[run.id])]
+        if criteria.order == "oldest":
             expected.reverse()
-        elif wanted.order != "newest":
+        elif criteria.order != "newest":
             name, sign = {
                 "loss": ("loss", 1), "held_out_loss": ("held_out_loss", 1), "accuracy": ("accuracy", -1),
                 "latency": ("latency_ms", 1),
-            }[wanted.order]  # fmt: skip
+            }[criteria.order]  # fmt: skip
             values = {run.id: getattr(run.results, name) for run in expected}
             expected.sort(key=lambda run: math.inf if values[run.id] is None else sign * values[run.id])
-        number = wanted.text.casefold().removeprefix("run ")
+        number = criteria.text.casefold().removeprefix("run ")
         expected.sort(key=lambda run: str(run.id) != number)  # the run with this number comes first
-        assert filled.count(wanted) == len(expected), wanted
-        assert filled.find(wanted, limit=7, offset=5) == expected[5:12], wanted
-        lines = [line for batch in filled.lines(wanted) for line in batch]
-        assert [line["run"] for line in lines] == [run.id for run in expected], wanted
+        assert filled.count(criteria) == len(expected), criteria
+        assert filled.find(criteria, limit=7, offset=5) == expected[5:12], criteria
+        lines = [line for batch in filled.lines(criteria) for line in batch]
+        assert [line["run"] for line in lines] == [run.id for run in expected], criteria
         lengths.add(len(expected))
     assert len(lengths) > 25, "the filters must have results of different lengths"
 
@@ -166,9 +167,9 @@ def test_tags_change_on_all_selected_runs_or_none(store: Store) -> None:
     with pytest.raises(LookupError, match="no run 99"):
         store.change_tags([first, 99], remove=["b"])
     assert store.run(first).tags == ("b", "to keep")
-    for bad in ("", "a,b", "x" * 41, "a\0b"):
+    for invalid in ("", "a,b", "x" * 41, "a\0b"):
         with pytest.raises(Refused, match="1 to 40 characters and no comma"):
-            store.change_tags([first], add=[bad])
+            store.change_tags([first], add=[invalid])
     with pytest.raises(Refused, match="at most 20 tags, and run 1 would have 22"):
         store.change_tags([first], add=[str(number) for number in range(20)])
     with pytest.raises(Refused, match="at most 10,000 characters"):
@@ -215,14 +216,14 @@ def test_runs_of_the_first_version_are_found(settings: Settings) -> None:  # noq
     with store.database.read() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     assert [run.id for run in store.runs()] == [3, 1]
-    for wanted, found in (
+    for criteria, run_ids in (
         (Filter(model="resnet18"), [3, 1]),
         (Filter(model="vit_tiny", kinds=("profile",)), [3, 1]),
         (Filter(model="ömlaut", text="first"), [1]),
         (Filter(text="vit* cpu"), [3, 1]),
         (Filter(device="cpu", order="oldest"), [1, 3]),
     ):
-        assert [run.id for run in store.find(wanted, limit=9)] == found, wanted
+        assert [run.id for run in store.find(criteria, limit=9)] == run_ids, criteria
     assert store.count(Filter(model="vit_tiny")) == store.count(Filter()) == 3
     assert len(store.rows(1)) == 3
     assert (store.run(1).notes, store.run(1).tags) == ("", ())
@@ -279,14 +280,14 @@ def test_model_search_with_a_library_finds_only_its_runs(store: Store) -> None:
         store.enqueue(ProfileSpec(models=(f"{lib}:resnet18",))) for lib in ("timm", "torchvision")
     )
     finish(store, of_timm, [profile_row("resnet18d")])
-    for pattern, found in {
+    for pattern, run_ids in {
         "timm:resnet18": [of_timm],
         "TorchVision:resnet1*": [of_torchvision],
         "resnet18": [of_torchvision, of_timm],
         "t*": [],
         "open_clip:*": [],
     }.items():
-        assert [run.id for run in store.find(Filter(model=pattern), limit=9)] == found, pattern
+        assert [run.id for run in store.find(Filter(model=pattern), limit=9)] == run_ids, pattern
 
 
 def test_results_and_outcome_of_a_run_follow_its_rows(store: Store) -> None:
@@ -311,13 +312,13 @@ def test_results_and_outcome_of_a_run_follow_its_rows(store: Store) -> None:
     assert outcomes[all_failed] == (State.FINISHED, "all failed", True)
     assert outcomes[partly_failed] == (State.FINISHED, "finished, 2 errors", False)
     assert outcomes[succeeded] == (State.FINISHED, "finished", False)
-    for wanted, found in {
+    for selected, run_ids in {
         ("all failed",): [all_failed],
         ("finished with errors", "queued"): [single, training, partly_failed],
         ("finished",): [evaluation, succeeded],
     }.items():
-        assert [run.id for run in store.find(Filter(outcomes=wanted), limit=9)] == found, wanted
-        assert store.count(Filter(outcomes=wanted)) == len(found)
+        assert [run.id for run in store.find(Filter(outcomes=selected), limit=9)] == run_ids, selected
+        assert store.count(Filter(outcomes=selected)) == len(run_ids)
     results = store.run(succeeded).results
     assert (results.rows, results.latency_ms, results.flags) == (2, None, ("unstable",)), (
         "no single latency for two models"

@@ -176,13 +176,16 @@ def test_timing_on_several_nodes_waits_for_empty_nodes(store: Store) -> None:
     later = store.enqueue(spec("cluster:gpu"))
     assert claim() is None, "only the third node is empty, and it is reserved"
     attempts.close(store.database, active[2], Exit(0), Cause.ERROR, "")
-    found = claim()
-    assert found is not None
-    assert (found.run_id, queue.places_of(store.database, found)) == (timing, {"second": 1, "third": 1})
+    timing_attempt = claim()
+    assert timing_attempt is not None
+    assert (timing_attempt.run_id, queue.places_of(store.database, timing_attempt)) == (
+        timing,
+        {"second": 1, "third": 1},
+    )
     attempts.close(store.database, active[0], Exit(0), Cause.ERROR, "")
-    last = claim()
-    assert last is not None
-    assert (last.run_id, last.host, claim()) == (later, "first", None)
+    later_attempt = claim()
+    assert later_attempt is not None
+    assert (later_attempt.run_id, later_attempt.host, claim()) == (later, "first", None)
 
 
 def test_lost_hosts_cost_no_try_up_to_a_limit(store: Store) -> None:
@@ -257,8 +260,8 @@ def test_devices_are_claimed_in_order_and_no_run_starves(store: Store) -> None:
     both_devices = store.enqueue(Two(models=("a",), device="cuda:0"))
     single = store.enqueue(spec("cuda:1"))
     on_cpu = store.enqueue(spec("cpu"))
-    alone = store.enqueue(Alone(models=("a",), device="mps"))
-    after = store.enqueue(spec("xpu:0"))
+    exclusive_id = store.enqueue(Alone(models=("a",), device="mps"))
+    later = store.enqueue(spec("xpu:0"))
 
     def claim() -> Attempt | None:
         return queue.claim(store.database, HOST)
@@ -280,14 +283,14 @@ def test_devices_are_claimed_in_order_and_no_run_starves(store: Store) -> None:
     close(store, single_attempt, Cause.ERROR)
     assert claim() is None, "the timing waits for an empty host, and later runs wait for it"
     close(store, cpu_attempt, Cause.ERROR)
-    timing = claim()
-    assert timing is not None
-    assert timing.run_id == alone
+    exclusive_attempt = claim()
+    assert exclusive_attempt is not None
+    assert exclusive_attempt.run_id == exclusive_id
     assert claim() is None, "no run starts beside a timing"
     assert queue.claim_new(store.database, HOST, spec("xpu:0"), name="") is None
     elsewhere = queue.claim(store.database, "another host")
     assert elsewhere is not None
-    assert elsewhere.run_id == after
+    assert elsewhere.run_id == later
 
 
 def test_stale_attempt_cannot_write(store: Store) -> None:
@@ -391,9 +394,9 @@ def test_retried_run_keeps_its_rows_until_it_starts_again(store: Store) -> None:
     assert (run.state, run.started_at, run.ended_at, run.seconds()) == (State.QUEUED, None, None, None)
     assert (run.done, run.total, run.note) == (0, None, "")
     assert store.rows(attempt.run_id) == [row("a")]
-    again = queue.claim(store.database, HOST)
-    assert again is not None
-    attempts.begin(store.database, again)
+    second = queue.claim(store.database, HOST)
+    assert second is not None
+    attempts.begin(store.database, second)
     assert store.rows(attempt.run_id) == []
 
 
@@ -419,15 +422,15 @@ def test_duration_includes_earlier_attempts_if_work_is_kept(store: Store, submit
 
 @pytest.mark.parametrize("changed", ["kind = 'of another version'", "spec = '{}'", "created_at = 1e20"])
 def test_unreadable_run_is_left_out_of_lists(store: Store, changed: str, caplog: pytest.LogCaptureFixture) -> None:
-    bad, good = store.enqueue(spec()), store.enqueue(spec())
-    store.request_cancel(bad)
+    unreadable, readable = store.enqueue(spec()), store.enqueue(spec())
+    store.request_cancel(unreadable)
     with store.database.write() as connection:
-        connection.execute(text(f"UPDATE runs SET {changed} WHERE id = {bad}"))
-    assert [run.id for run in store.runs()] == [good]
-    assert f"run {bad} is left out" in caplog.text
-    store.delete(bad)
+        connection.execute(text(f"UPDATE runs SET {changed} WHERE id = {unreadable}"))
+    assert [run.id for run in store.runs()] == [readable]
+    assert f"run {unreadable} is left out" in caplog.text
+    store.delete(unreadable)
     caplog.clear()
-    assert [run.id for run in store.runs()] == [good]
+    assert [run.id for run in store.runs()] == [readable]
     assert caplog.text == ""
 
 
@@ -456,8 +459,8 @@ def test_run_that_failed_by_itself_is_not_tried_again(store: Store) -> None:
 def test_metrics_and_artifacts_are_replaced_and_rows_are_added(store: Store) -> None:
     file = StoredArtifact(name="detail/a.json", kind="detail", size=5_000_000_000, sha256="0" * 64)
     attempt = start_run(store, Metric(step=2, name="loss", value=3), Metric(step=1, name="loss", value=4), file)
-    again = [Metric(step=2, name="loss", value=2.5), file.model_copy(update={"size": 7}), row("a"), row("a")]
-    attempts.record(store.database, attempt, again)
+    second_events = [Metric(step=2, name="loss", value=2.5), file.model_copy(update={"size": 7}), row("a"), row("a")]
+    attempts.record(store.database, attempt, second_events)
     assert [(metric.step, metric.value) for metric in store.metrics(attempt.run_id)] == [(1, 4), (2, 2.5)]
     assert store.artifacts(attempt.run_id) == [file.model_copy(update={"size": 7})]
     assert len(store.rows(attempt.run_id)) == 2
@@ -543,9 +546,9 @@ def test_machine_is_stored_per_host(store: Store) -> None:
     )
     store.save_machine(machine, "code")
     store.save_machine(machine.model_copy(update={"threads": 2}), "code")
-    found = store.machine()
-    assert found is not None
-    assert found.threads == 2
+    stored = store.machine()
+    assert stored is not None
+    assert stored.threads == 2
     age = store.machine_age(HOST, "code")
     assert age is not None
     assert age < 60

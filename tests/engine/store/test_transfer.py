@@ -76,33 +76,33 @@ def test_store_moves_to_postgresql_and_back(filled: Settings, tmp_path: Path, re
 def test_store_copy_needs_an_unused_source_and_an_empty_target(
     filled: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = tmp_path / "other.sqlite"
+    target = tmp_path / "other.sqlite"
 
-    def refused() -> str:
-        assert main(["store", "copy", "--to", f"sqlite:///{other}"]) == 2
+    def error_of_copy() -> str:
+        assert main(["store", "copy", "--to", f"sqlite:///{target}"]) == 2
         return capsys.readouterr().err
 
-    with closing(sqlite3.connect(other)) as connection:
+    with closing(sqlite3.connect(target)) as connection:
         connection.execute("CREATE TABLE theirs (id INTEGER)")
-    assert "holds other tables (theirs): name an empty database" in refused()
-    other.unlink()
+    assert "holds other tables (theirs): name an empty database" in error_of_copy()
+    target.unlink()
     with closing(open_store(filled)) as store:
         assert leases.take(store.database, "local@here", "{}", "", 60, None)
-        assert "the scheduler local@here uses the store" in refused()
+        assert "the scheduler local@here uses the store" in error_of_copy()
         leases.release(store.database, "local@here", "{}")
         attempt = queue.claim(store.database, this_host())
         assert attempt is not None
-        assert f"runs {attempt.run_id} of the store" in refused()
+        assert f"runs {attempt.run_id} of the store" in error_of_copy()
         attempts.close(store.database, attempt, Exit(1), "error", "")
     with subprocess.Popen(["tail", "-f", str(filled.runs_dir / "vitals.sqlite")], stdout=subprocess.DEVNULL) as reader:
         while not processes_with(filled.runs_dir / "vitals.sqlite"):
             time.sleep(0.01)  # until it has opened the file
-        assert f"is open in process {reader.pid} (tail -f" in refused()
+        assert f"is open in process {reader.pid} (tail -f" in error_of_copy()
         reader.kill()
-    assert main(["store", "copy", "--to", f"sqlite:///{other}"]) == 0
+    assert main(["store", "copy", "--to", f"sqlite:///{target}"]) == 0
     assert f"runs {RUNS - 1:>20}  equal" in capsys.readouterr().out
-    assert other.stat().st_mode & 0o077 == 0, "only the owner of the file may read it"
-    assert f"the store {other} is not empty (table runs: {RUNS - 1} rows): name an empty one" in refused()
+    assert target.stat().st_mode & 0o077 == 0, "only the owner of the file may read it"
+    assert f"the store {target} is not empty (table runs: {RUNS - 1} rows): name an empty one" in error_of_copy()
     with pytest.raises(Refused, match=r"is in .* already"):
         transfer.move(filled, f"sqlite:///{filled.runs_dir / 'vitals.sqlite'}")
     with pytest.raises(Unavailable, match="holds no tables"):
@@ -113,14 +113,14 @@ def test_store_copy_needs_an_unused_source_and_an_empty_target(
 
 
 def test_copy_that_differs_leaves_an_empty_target(filled: Settings, tmp_path: Path) -> None:
-    other = tmp_path / "other.sqlite"
-    open_store(settings_with_url(filled, f"sqlite:///{other}")).close()
-    with closing(sqlite3.connect(other)) as connection:
+    target = tmp_path / "other.sqlite"
+    open_store(settings_with_url(filled, f"sqlite:///{target}")).close()
+    with closing(sqlite3.connect(target)) as connection:
         spoil = "UPDATE rows SET model = 'x' WHERE id = 5"
         connection.execute(f"CREATE TRIGGER spoil AFTER INSERT ON rows WHEN new.id = 5 BEGIN {spoil}; END")
     with pytest.raises(Refused, match=r"in table rows \(120 rows there, 120 in the copy\)"):
-        transfer.move(filled, f"sqlite:///{other}")
-    with closing(sqlite3.connect(other)) as connection:
+        transfer.move(filled, f"sqlite:///{target}")
+    with closing(sqlite3.connect(target)) as connection:
         assert connection.execute("SELECT count(*) FROM runs").fetchone() == (0,)
 
 
@@ -205,25 +205,25 @@ def test_health_reports_store_scheduler_queue_and_disk(
 ) -> None:
     def health() -> dict[str, object]:
         expected = main(["health", "--json"])
-        found: dict[str, object] = json.loads(capsys.readouterr().out)
-        assert found["status"] == ("unavailable" if expected else "ok")
-        return found
+        report: dict[str, object] = json.loads(capsys.readouterr().out)
+        assert report["status"] == ("unavailable" if expected else "ok")
+        return report
 
-    found = health()
-    assert (found["status"], found["store"], found["scheduler"], found["disk"]) == ("ok", "ok", "idle", "ok")
-    assert (found["queued"], found["active"], found["oldest_wait_s"], found["lease_left_s"]) == (0, 0, None, None)
+    report = health()
+    assert (report["status"], report["store"], report["scheduler"], report["disk"]) == ("ok", "ok", "idle", "ok")
+    assert (report["queued"], report["active"], report["oldest_wait_s"], report["lease_left_s"]) == (0, 0, None, None)
     first, now = store.enqueue(SPEC), time.time()
     time.sleep(0.02)
     store.enqueue(SPEC)
-    found = health()
-    assert found["status"] == "unavailable"
-    assert found["queued"] == 2
-    assert 0.02 <= found["oldest_wait_s"] <= time.time() - now + 1
+    report = health()
+    assert report["status"] == "unavailable"
+    assert report["queued"] == 2
+    assert 0.02 <= report["oldest_wait_s"] <= time.time() - now + 1
     attempt = queue.claim(store.database, this_host())
     assert attempt is not None
     assert attempt.run_id == first
-    found = health()
-    assert (found["queued"], found["active"]) == (1, 1)
+    report = health()
+    assert (report["queued"], report["active"]) == (1, 1)
     monkeypatch.setenv("VITALS_MIN_FREE_GB", "1e9")
     assert health()["disk"] == "less than 1e+09 GB are free, so no run starts"
     monkeypatch.setenv("VITALS_DATABASE_URL", "mysql://u:secret@h/d")
