@@ -1,4 +1,4 @@
-"""The benchmark task and the fresh processes it measures in."""
+"""The benchmark task and the worker processes that measure for it."""
 
 import csv
 import json
@@ -28,8 +28,8 @@ from engine.tasks import benchmark
 from engine.tasks.benchmark import run
 
 SHORT: dict[str, Any] = {"models": "timm:toy", "batch_size": 2, "min_samples": 3, "min_seconds": 0.01, "threads": 1}
-OWN = "python:tests.support.own_models:tiny"
-"""Compiled in seconds: four layers."""
+USER_MODEL = "python:tests.support.own_models:tiny"
+"""A user model of four layers, which compiles in seconds."""
 REAL: dict[str, Any] = SHORT | {"models": "timm:test_vit", "replicates": 1}
 
 
@@ -40,12 +40,12 @@ def job(**fields: Any) -> Job:
 
 
 def replicates() -> list[psutil.Process]:
-    """The processes that measure for this one. Other tests may have left it other children."""
+    """Return the worker processes of this process, without children that other tests have left."""
     below = psutil.Process().children(recursive=True)
     return [process for process in below if process.is_running() and "engine.replicates" in process.cmdline()]
 
 
-def test_a_process_is_killed_when_its_time_is_over() -> None:
+def test_process_is_killed_after_its_time_limit() -> None:
     started = time.monotonic()
     (end,) = (item for item in child.reports(job(time_limit=0.2), {}, started + 0.2) if item)
     assert isinstance(end, Ended)
@@ -54,28 +54,28 @@ def test_a_process_is_killed_when_its_time_is_over() -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_says_how() -> None:
-    with closing(child.reports(job(), {}, time.monotonic() + 60)) as heard:
-        next(heard)
+def test_dead_process_is_reported_with_its_signal() -> None:
+    with closing(child.reports(job(), {}, time.monotonic() + 60)) as reports:
+        next(reports)
         (process,) = replicates()
         process.send_signal(signal.SIGSEGV)
-        *_, end = heard
+        *_, end = reports
     assert isinstance(end, Ended)
     assert end.status == "error"
     assert "signal SIGSEGV" in end.error
 
 
 @pytest.mark.slow
-def test_stopping_in_the_middle_leaves_no_process() -> None:
-    heard = child.reports(job(), {}, time.monotonic() + 60)
-    next(heard)
+def test_closing_the_reports_ends_the_process() -> None:
+    reports = child.reports(job(), {}, time.monotonic() + 60)
+    next(reports)
     (process,) = replicates()
-    heard.close()
+    reports.close()
     assert not process.is_running()
 
 
 @pytest.mark.slow
-def test_a_time_limit_gives_every_variant_of_every_mode_a_row(tmp_path: Path) -> None:
+def test_time_limit_gives_every_variant_and_mode_a_timeout_row(tmp_path: Path) -> None:
     request = BenchmarkSpec(**REAL | {"mode": "both", "variants": "eager,compile", "time_limit": 0.3})
     found = [event for event in run(request, tmp_path) if isinstance(event, BenchmarkRow)]
     assert [(item.mode, item.variant) for item in found] == [
@@ -84,7 +84,7 @@ def test_a_time_limit_gives_every_variant_of_every_mode_a_row(tmp_path: Path) ->
     assert {item.status for item in found} == {"timeout"}
 
 
-def test_nothing_starts_when_no_batch_size_is_recorded(tmp_path: Path) -> None:
+def test_missing_recorded_batch_size_is_refused_before_the_first_event(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no batch size is recorded for timm:test_vit"):
         next(run(BenchmarkSpec(**REAL | {"batch_size": "recorded"}), tmp_path))
 
@@ -94,18 +94,18 @@ def events(tmp_path: Path, **fields: Any) -> list[Event]:
 
 
 @pytest.mark.slow
-def test_the_whole_way(tmp_path: Path) -> None:
-    """Half a minute: two processes build a CLIP model, time it, and the first traces it."""
+def test_benchmark_of_a_clip_model_gives_one_row_and_its_files(tmp_path: Path) -> None:
+    """Two processes build and time a CLIP model, and the first one traces it: half a minute."""
     found = events(tmp_path, models="open_clip:ViT-S-32-alt", replicates=2, trace=True)
     assert isinstance(found[0], Environment)
     assert [type(item) for item in found if not isinstance(item, Progress)][1:] == [Artifact, Artifact, BenchmarkRow]
     assert found[-1] == Progress(done=2, total=2)
-    assert {item.done for item in found if isinstance(item, Progress)} == {0, 1, 2}, "processes are counted"
+    assert {item.done for item in found if isinstance(item, Progress)} == {0, 1, 2}, "progress counts processes"
     (row,) = (item for item in found if isinstance(item, BenchmarkRow))
     assert (row.status, row.error, row.processes, row.image_size, row.threads) == ("ok", "", 2, "224", 1)
     assert (row.context_length, row.family) == (77, "clip_vit")
     assert (tmp_path / row.trace_file).stat().st_size > 1000
-    assert sum(one.share for one in row.slowest) > 0.5
+    assert sum(operator.share for operator in row.slowest) > 0.5
     with (tmp_path / row.samples_file).open(newline="") as file:
         samples = [(line["process"], float(line["forward_ms"])) for line in csv.DictReader(file)]
     medians = [statistics.median(ms for process, ms in samples if process == number) for number in "12"]
@@ -114,7 +114,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process instead of one per node, which tests/faults/test_ray.py has."""
+    """The work runs in this process; tests/faults/test_ray.py has the test with one process per node."""
     request = BenchmarkSpec(**REAL | {"models": "timm:test_vit,timm:test_resnet", "nodes": 2})
     begun, killed = list[str](), {"timm:test_vit"}
 
@@ -147,42 +147,44 @@ def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: 
         "timm:test_vit": lost,
         "timm:test_resnet": timed.model_copy(update={"date": found[0].date, "notes": (*timed.notes, note)}),
     }
-    assert begun == ["timm:test_vit"], "only what is missing"
+    assert begun == ["timm:test_vit"], "only the missing model is timed"
     begun.clear()
     killed.add("timm:test_resnet")
     (tmp_path / timed.samples_file).unlink()
     list(run(request, tmp_path))
-    assert begun == ["timm:test_vit", "timm:test_resnet"], "its samples are on a lost machine"
+    assert begun == ["timm:test_vit", "timm:test_resnet"], "the file of its samples is missing"
 
 
 @pytest.mark.slow
-def test_a_later_attempt_times_only_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_attempt_times_only_missing_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = BenchmarkSpec(**REAL | {"models": "timm:test_resnet,timm:test_vit"})
     with closing(run(request, tmp_path)) as first:
-        here = next(first)
-        assert isinstance(here, Environment)
+        environment = next(first)
+        assert isinstance(environment, Environment)
         timed = next(event for event in first if isinstance(event, BenchmarkRow))
-        second_model = next(event for event in first if isinstance(event, Progress))  # cancelled before it begins
+        second_model = next(
+            event for event in first if isinstance(event, Progress)
+        )  # cancelled before this model starts
         assert (timed.name, second_model.done, second_model.note) == ("timm:test_resnet", 1, "timm:test_vit")
 
     begun: list[str] = []
     monkeypatch.setattr(benchmark, "_time_model", lambda spec, model, *rest: begun.append(model) or iter(()))
-    _, kept, *others = run(request, tmp_path)
-    note = f"timed by an earlier attempt at this run, which began {here.date}"
-    assert kept == timed.model_copy(update={"date": here.date, "notes": (*timed.notes, note)})
+    _, reused, *others = run(request, tmp_path)
+    note = f"timed by an earlier attempt at this run, which began {environment.date}"
+    assert reused == timed.model_copy(update={"date": environment.date, "notes": (*timed.notes, note)})
     assert others[0] == Progress(done=1, total=2, note="timm:test_vit")
     assert begun == ["timm:test_vit"]
 
-    elsewhere = here.model_copy(update={"host": "elsewhere"})
-    monkeypatch.setattr(benchmark.environment, "current", lambda device, seed: elsewhere)
+    other_host = environment.model_copy(update={"host": "elsewhere"})
+    monkeypatch.setattr(benchmark.environment, "current", lambda device, seed: other_host)
     assert not [event for event in run(request, tmp_path) if isinstance(event, BenchmarkRow)]
     assert begun[1:] == ["timm:test_resnet", "timm:test_vit"], "times of two hosts are not mixed"
 
 
 @pytest.mark.slow
-def test_compiled_beside_eager_with_cold_and_warm_compilation(tmp_path: Path) -> None:
-    """Half a minute: a process loads PyTorch's compiler and compiles twice, the first time with an empty cache."""
-    found = events(tmp_path, models=OWN, variants="eager,compile", time_limit=900)
+def test_compiled_variant_has_cold_and_warm_compile_times(tmp_path: Path) -> None:
+    """A process loads PyTorch's compiler and compiles twice, first with an empty cache: half a minute."""
+    found = events(tmp_path, models=USER_MODEL, variants="eager,compile", time_limit=900)
     eager, compiled = (item for item in found if isinstance(item, BenchmarkRow))
     assert (eager.status, compiled.status) == ("ok", "ok"), compiled.error
     assert eager.compile_cold_ms is None
@@ -190,16 +192,16 @@ def test_compiled_beside_eager_with_cold_and_warm_compilation(tmp_path: Path) ->
     assert compiled.compile_warm_ms is not None
     assert compiled.unique_graphs == 1
     assert compiled.graph_breaks == 0
-    assert compiled.calls_captured == 4, "one for each of its layers"
+    assert compiled.calls_captured == 4, "one call for each layer"
     assert compiled.verdict == "needs 3 processes"
     assert compiled.speedup_low < compiled.speedup < compiled.speedup_high
 
 
 @pytest.mark.slow
-def test_a_missing_compiler_is_the_compiled_variants_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_fails_only_the_compiled_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/no/such/compiler")
     eager, compiled = (
-        item for item in events(tmp_path, models=OWN, variants="eager,compile") if isinstance(item, BenchmarkRow)
+        item for item in events(tmp_path, models=USER_MODEL, variants="eager,compile") if isinstance(item, BenchmarkRow)
     )
     assert eager.status == "ok"
     assert compiled.status == "error"
@@ -221,12 +223,12 @@ for event in run(BenchmarkSpec.model_validate_json(sys.argv[2]), Path(sys.argv[3
 
 
 @pytest.mark.slow
-def test_a_real_want_of_memory_on_the_cpu_is_a_row(tmp_path: Path) -> None:
-    """Enlarged images of 314 px take 606 MB each in double precision: one fits into 1.2 GB beside torch, two never do.
+def test_smaller_batch_is_timed_when_the_cpu_runs_out_of_memory(tmp_path: Path) -> None:
+    """An enlarged image of 314 px takes 606 MB in double precision: one fits into 1.2 GB beside torch, two do not.
 
-    The smaller batch is tried in a process of its own, as the task does.
+    The task tries the smaller batch in a new process.
     """
-    models = OWN.replace("tiny", "enlarging")
+    models = USER_MODEL.replace("tiny", "enlarging")
     request = BenchmarkSpec(**REAL | {"models": models, "batch_size": 2, "image_size": "314"})
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(1_200_000_000), request.model_dump_json(), str(tmp_path)],
@@ -242,7 +244,7 @@ def test_a_real_want_of_memory_on_the_cpu_is_a_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_threads_follow_affinity(tmp_path: Path) -> None:
+def test_thread_count_follows_cpu_affinity(tmp_path: Path) -> None:
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
     try:
@@ -254,7 +256,7 @@ def test_threads_follow_affinity(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_benchmark_leaves_no_process(tmp_path: Path) -> None:
+def test_killed_benchmark_leaves_no_process(tmp_path: Path) -> None:
     request = BenchmarkSpec(**REAL | {"min_seconds": 600, "time_limit": 900})
     command = [sys.executable, "-c", LIMITED, str(10**11), request.model_dump_json(), str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT) as benchmark:
@@ -262,7 +264,7 @@ def test_a_killed_benchmark_leaves_no_process(tmp_path: Path) -> None:
         while not (children := psutil.Process(benchmark.pid).children()) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert children
-        time.sleep(3)  # it has begun by now, or will see that nobody waits for it
+        time.sleep(3)  # by now it measures, or it will notice that its parent is gone
         benchmark.kill()
         _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
@@ -287,7 +289,7 @@ print(json.dumps(found))
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_what_is_compiled_second_finds_nothing_of_the_first_but_its_own_in_the_next_process(tmp_path: Path) -> None:
+def test_variants_have_separate_compile_caches_that_later_runs_reuse(tmp_path: Path) -> None:
     env = os.environ | {name: str(tmp_path / folder) for name, folder in CACHES.items()}
 
     def compiled(*labels: str) -> dict[str, dict[str, int]]:
@@ -296,6 +298,6 @@ def test_what_is_compiled_second_finds_nothing_of_the_first_but_its_own_in_the_n
         found: dict[str, dict[str, int]] = json.loads(done.stdout.splitlines()[-1])
         return found
 
-    fresh, known = {"miss": 1, "hit": 0}, {"miss": 0, "hit": 1}
+    fresh, cached = {"miss": 1, "hit": 0}, {"miss": 0, "hit": 1}
     assert compiled("compile", "compile+channels_last") == {"compile": fresh, "compile+channels_last": fresh}
-    assert compiled("compile+channels_last") == {"compile+channels_last": known}
+    assert compiled("compile+channels_last") == {"compile+channels_last": cached}

@@ -1,4 +1,4 @@
-"""Building the catalogue's files with real worker processes."""
+"""Building the files of the catalogue with real worker processes."""
 
 import csv
 import gzip
@@ -15,13 +15,13 @@ from engine.settings import ROOT
 from engine.tasks.catalogue import VersionsDiffer, build
 
 
-def read(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 @pytest.mark.slow
-def test_build_recounts_what_it_is_asked_and_keeps_the_rest(tmp_path: Path) -> None:
+def test_build_recounts_requested_models_and_keeps_other_rows(tmp_path: Path) -> None:
     events = list(build(["torchvision:resnet18", "timm:resnet{18,26}"], tmp_path, workers=1))
     assert all(isinstance(event, Progress) for event in events)
     assert (events[0].done, events[0].total) == (0, 3)
@@ -31,7 +31,7 @@ def test_build_recounts_what_it_is_asked_and_keeps_the_rest(tmp_path: Path) -> N
         "timm:resnet26": "resnet",
         "torchvision:resnet18": "resnet",
     }
-    (torchvision,) = read(tmp_path / "torchvision.csv")
+    (torchvision,) = read_rows(tmp_path / "torchvision.csv")
     assert torchvision["gmacs"] == "1.814073"
     assert torchvision["mparams"] == "11.689512"
     assert (torchvision["text_gmacs"], torchvision["status"], torchvision["complete"]) == ("", "ok", "True")
@@ -39,16 +39,16 @@ def test_build_recounts_what_it_is_asked_and_keeps_the_rest(tmp_path: Path) -> N
     operators = list(
         csv.DictReader(gzip.decompress((tmp_path / "operators.csv.gz").read_bytes()).decode().splitlines())
     )
-    mine = [row for row in operators if (row["library"], row["model"]) == ("torchvision", "resnet18")]
-    assert sum(int(row["flops"]) for row in mine) == round(1.814073344e9) * 2
+    resnet_operators = [row for row in operators if (row["library"], row["model"]) == ("torchvision", "resnet18")]
+    assert sum(int(row["flops"]) for row in resnet_operators) == round(1.814073344e9) * 2
     assert "openai" in shipped.weights(tmp_path)["ViT-B-32"]
     assert json.loads((tmp_path / "versions.json").read_text()).keys() >= {"torch", "timm", "counted_on"}
 
-    before = read(tmp_path / "timm.csv")
-    assert [row["test_size"] for row in before] == ["288", "288"], "as their published accuracies are"
+    before = read_rows(tmp_path / "timm.csv")
+    assert [row["test_size"] for row in before] == ["288", "288"], "timm publishes the accuracies at 288 px"
     list(build(["open_clip:ViT-S-32-alt"], tmp_path, workers=1))
-    assert read(tmp_path / "timm.csv") == before
-    assert [row["model"] for row in read(tmp_path / "open_clip.csv")] == ["ViT-S-32-alt"]
+    assert read_rows(tmp_path / "timm.csv") == before
+    assert [row["model"] for row in read_rows(tmp_path / "open_clip.csv")] == ["ViT-S-32-alt"]
     assert not list(tmp_path.glob(".*.tmp"))
 
     versions = json.loads((tmp_path / "versions.json").read_text()) | {"timm": "0.0.1"}
@@ -57,12 +57,12 @@ def test_build_recounts_what_it_is_asked_and_keeps_the_rest(tmp_path: Path) -> N
         list(build(["open_clip:ViT-S-32-alt"], tmp_path, workers=1))
 
 
-def test_the_shipped_tags_are_those_of_the_installed_open_clip() -> None:
+def test_shipped_tags_equal_those_of_the_installed_open_clip() -> None:
     shipped_tags = shipped.weights(ROOT / "data" / "catalog")
     assert {(model, tag) for model, tags in shipped_tags.items() for tag in tags} == set(open_clip.list_pretrained())
 
 
-def test_an_unknown_model_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_unknown_model_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="no model matches 'timm:resnet1O'"):
         list(build(["timm:resnet1O"], tmp_path / "catalog", workers=1))
     assert not (tmp_path / "catalog").exists()

@@ -1,4 +1,4 @@
-"""Costs at image sizes that are not a model's own, counted because accuracies are published for them."""
+"""Costs at published image sizes: sizes other than a model's default, for which accuracies are published."""
 
 import csv
 import json
@@ -14,18 +14,18 @@ from engine.specs import format_image_size
 from engine.tasks import catalogue
 
 
-def read(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 @pytest.mark.slow
-def test_what_lacks_is_counted_and_what_is_there_stays(tmp_path: Path) -> None:
+def test_build_sizes_counts_missing_sizes_and_keeps_existing_rows(tmp_path: Path) -> None:
     list(catalogue.build(["timm:resnet18", "timm:test_vit"], tmp_path, workers=1))
     wanted = {"timm:resnet18": ["224", "288", "160"], "timm:test_vit": ["161"], "timm:resnet26": ["288"]}
     events = list(catalogue.build_sizes(wanted, tmp_path, workers=1))
-    assert (events[0].done, events[0].total) == (0, 3)  # 224 is its own; resnet26 is not in this catalogue
-    small, large, odd = read(tmp_path / "sizes" / "timm.csv")
+    assert (events[0].done, events[0].total) == (0, 3)  # 224 is the default; resnet26 is not in this catalogue
+    small, large, odd = read_rows(tmp_path / "sizes" / "timm.csv")
     assert [row["image_size"] for row in (small, large)] == ["160", "288"]
     head = 512 * 1000 / 1e9
     assert float(small["gmacs"]) - head == pytest.approx((1.814073 - head) * (160 / 224) ** 2, rel=1e-5)
@@ -34,7 +34,7 @@ def test_what_lacks_is_counted_and_what_is_there_stays(tmp_path: Path) -> None:
     assert "161" in odd["error"]
 
     frame = catalog.read(tmp_path)
-    assert list(frame["image_size"]) == ["224", "160", "160", "288", "161"]  # own sizes first
+    assert list(frame["image_size"]) == ["224", "160", "160", "288", "161"]  # default sizes first
     assert list(catalogue.build_sizes(wanted, tmp_path, workers=1))[-1].total == 0
     assert list(catalogue.build_sizes({"timm:resnet18": ["160"]}, tmp_path, workers=1))[-1].total == 0
 
@@ -55,17 +55,17 @@ def test_every_published_size_is_shipped() -> None:
 
 
 @pytest.mark.slow
-def test_the_shipped_sizes_are_what_we_count_today() -> None:
-    for row in read(Settings().catalog_dir / "sizes" / "timm.csv")[::25]:
+def test_shipped_size_rows_equal_a_fresh_count() -> None:
+    for row in read_rows(Settings().catalog_dir / "sizes" / "timm.csv")[::25]:
         counted = catalogue.count(f"timm:{row['model']}", row["image_size"])
         assert catalogue.catalogue_row(counted) == row
 
 
-def test_the_shipped_catalogue_names_the_sizes_that_timm_tests_at() -> None:
+def test_shipped_catalogue_has_the_test_sizes_of_timm() -> None:
     frame = catalog.read(Settings().catalog_dir)
     rows = frame[(frame["library"] == "timm") & (frame["status"] == "ok")].drop_duplicates("name")
     assert len(rows) > 1300
-    for model, trained, named in zip(rows["model"], rows["image_size"], rows["test_size"], strict=True):
-        _, *tested = timm.get_pretrained_cfg(model).test_input_size or (0, 0, 0)
-        size = format_image_size((tested[0], tested[1])) if any(tested) else ""
-        assert named == ("" if size == trained else size), model
+    for model, train_size, test_size in zip(rows["model"], rows["image_size"], rows["test_size"], strict=True):
+        _, *resolution = timm.get_pretrained_cfg(model).test_input_size or (0, 0, 0)
+        size = format_image_size((resolution[0], resolution[1])) if any(resolution) else ""
+        assert test_size == ("" if size == train_size else size), model

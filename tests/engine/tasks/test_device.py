@@ -1,4 +1,4 @@
-"""What a device can do: the rates against their samples, the rows against what was asked, the reading side by hand."""
+"""Rates of a device: rates against their samples, rows of the task, and utilisation and roofline by hand."""
 
 import csv
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ BRIEF = Plan(min_samples=3, min_seconds=0.01, warmup_calls=1, warmup_seconds=0.0
 
 @pytest.fixture
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copy a few megabytes: with caches of a server, a copy moves gigabytes and takes seconds."""
+    """Make a copy move a few megabytes: with a server's caches it moves gigabytes and takes seconds."""
     monkeypatch.setattr(environment, "caches", lambda: {"L2": 1_000_000})
 
 
 @pytest.mark.slow
-def test_a_product_of_matrices_is_2n3_flops_and_the_fastest_size_wins() -> None:
+def test_matmul_counts_2n3_flops_and_reports_the_fastest_size() -> None:
     rate = rates.matmul("cpu", "float32", BRIEF)
     assert rate.latency_ms == pytest.approx(median(rate.timed.samples_ms))
     assert rate.per_s == pytest.approx(2 * rate.size**3 / (median(rate.timed.samples_ms) / 1e3))
@@ -46,7 +46,7 @@ def test_a_product_of_matrices_is_2n3_flops_and_the_fastest_size_wins() -> None:
         assert per_s == pytest.approx(2 * size**3 / (median(rate.session.timed[str(size)].samples_ms) / 1e3))
 
 
-def test_sizes_end_where_memory_does_and_the_rate_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_that_do_not_fit_in_memory_are_skipped_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     real = torch.randn
 
     def small_only(rows: int, *shape: int, **options: Any) -> torch.Tensor:
@@ -61,7 +61,7 @@ def test_sizes_end_where_memory_does_and_the_rate_says_so(monkeypatch: pytest.Mo
     assert rate.notes == ("matrices of 512 do not fit in memory",)
 
 
-def test_sizes_end_where_a_product_takes_long_and_the_rate_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_that_take_too_long_are_skipped_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "LONGEST_MS", 0.0)
     rate = rates.matmul("cpu", "float32", BRIEF)
     assert list(rate.by_size) == [256]
@@ -69,7 +69,7 @@ def test_sizes_end_where_a_product_takes_long_and_the_rate_says_so(monkeypatch: 
     assert note.startswith("matrices above 256 were not tried: one product would take about ")
 
 
-def test_a_disturbed_prediction_does_not_end_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disturbed_prediction_does_not_skip_larger_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     def product_ms(size: int) -> float:
         return 0.16 * (size / 256) ** 3
 
@@ -88,13 +88,13 @@ def test_a_disturbed_prediction_does_not_end_the_sizes(monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_a_copy_moves_its_bytes_twice_and_is_larger_than_the_caches() -> None:
+def test_copy_moves_its_bytes_twice_and_is_larger_than_the_caches() -> None:
     rate = rates.copy("cpu", BRIEF)
     assert rate.size >= 4 * max(environment.caches().values(), default=0)
     assert rate.per_s == pytest.approx(2 * rate.size / (median(rate.timed.samples_ms) / 1e3))
 
 
-def test_a_copy_that_does_not_fit_is_out_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_copy_that_does_not_fit_is_out_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10**8, total=10**9))
     row = task.measure("copy", "float32", DeviceSpec(), threads=1)
     assert row.status == "out_of_memory"
@@ -104,14 +104,14 @@ def test_a_copy_that_does_not_fit_is_out_of_memory(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_caches")
-def test_the_task_gives_a_row_for_everything_asked_and_leaves_the_threads_alone(tmp_path: Path) -> None:
+def test_task_gives_a_row_per_operation_and_restores_the_threads(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     spec = DeviceSpec(dtypes=("tf32", "float32", "tf32"), seconds=0.05, threads=1)
     events = list(task.run(spec, tmp_path))
     assert torch.get_num_threads() == before
     assert isinstance(events[0], Environment)
     assert events[-1] == Progress(done=3, total=3)
-    tf32, float32, copied = (event for event in events if isinstance(event, DeviceRow))
+    tf32, float32, copy = (event for event in events if isinstance(event, DeviceRow))
     assert (tf32.status, tf32.gflop_per_s) == ("error", None)
     assert "tf32 needs an NVIDIA GPU" in tf32.error
     assert (float32.model, float32.device, float32.threads) == ("matmul float32", "cpu", 1)
@@ -120,11 +120,11 @@ def test_the_task_gives_a_row_for_everything_asked_and_leaves_the_threads_alone(
     assert float32.gflop_per_s == pytest.approx(max(float32.rates.values()))
     assert float32.contention is not None
     assert {"single_process", "below_floor"} <= set(float32.flags)
-    assert (copied.model, copied.status, copied.gflop_per_s) == ("copy", "ok", None)
-    assert copied.gb_per_s
+    assert (copy.model, copy.status, copy.gflop_per_s) == ("copy", "ok", None)
+    assert copy.gb_per_s
 
 
-def test_a_data_type_that_cannot_be_multiplied_is_that_types_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_data_type_gives_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'")
 
@@ -136,45 +136,43 @@ def test_a_data_type_that_cannot_be_multiplied_is_that_types_row(monkeypatch: py
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("settings", "small_caches")
-def test_the_command_line_measures_here_and_now_and_tells_of_failures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_line_writes_rates_and_reports_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "rates.csv"
     assert main(["device", "--dtypes", "tf32", "--seconds", "0.05", "--output", str(out)]) == 1
     assert "matmul tf32 failed (error)" in capsys.readouterr().err
-    tf32, copied = csv.DictReader(out.read_text().splitlines())
+    tf32, copy = csv.DictReader(out.read_text().splitlines())
     assert (tf32["status"], tf32["gflop_per_s"]) == ("error", "")
-    assert (copied["status"], float(copied["gb_per_s"]) > 0) == ("ok", True)
+    assert (copy["status"], float(copy["gb_per_s"]) > 0) == ("ok", True)
 
 
-def rate(operation: str = "matmul", dtype: str = "float32", **figures: object) -> DeviceRow:
-    known = {"device": "cpu", "device_name": "x", "threads": 2, "operation": operation, "dtype": dtype, "size": 1024}
-    return DeviceRow.model_validate(known | {"model": f"{operation} {dtype}"} | figures)
+def rate(operation: str = "matmul", dtype: str = "float32", **metrics: object) -> DeviceRow:
+    defaults = {"device": "cpu", "device_name": "x", "threads": 2, "operation": operation, "dtype": dtype, "size": 1024}
+    return DeviceRow.model_validate(defaults | {"model": f"{operation} {dtype}"} | metrics)
 
 
-def timed(model: str = "resnet18", **figures: object) -> BenchmarkRow:
-    known: dict[str, object] = {
+def timed(model: str = "resnet18", **metrics: object) -> BenchmarkRow:
+    defaults: dict[str, object] = {
         **{"library": "timm", "model": model, "family": "resnet", "mode": "inference", "variant": "eager"},
         **{"device": "cpu", "device_name": "x", "threads": 2, "batch_size_requested": "4", "batch_size": 4},
         **{"precision": "float32", "dtype": "float32", "gflops": 2.0, "latency_ms": 100.0, "intensity": 20.0},
     }
-    return BenchmarkRow.model_validate(known | figures)
+    return BenchmarkRow.model_validate(defaults | metrics)
 
 
-def finish(store: Store, spec: Spec, *rows: Row, **where: str) -> int:
-    """A finished run with these rows, made in an environment with these differences."""
+def finish(store: Store, spec: Spec, *rows: Row, **changes: str) -> int:
+    """Store a finished run with these rows; `changes` are fields of its environment. Return the ID of the run."""
     run_id = store.enqueue(spec)
     attempt = queueing.claim(store.database, "here", run_id)
     assert attempt
     attempts.begin(store.database, attempt)
-    attempts.record(store.database, attempt, [ENVIRONMENT.model_copy(update=where), *rows])
+    attempts.record(store.database, attempt, [ENVIRONMENT.model_copy(update=changes), *rows])
     attempts.finish(store.database, attempt, State.FINISHED)
     attempts.close(store.database, attempt, Exit(code=0), None, "")
     return run_id
 
 
-def old_names(store: Store) -> None:
-    """Write `cuda` for `cuda:0` wherever a run has stored it, as earlier versions did."""
+def store_old_device_names(store: Store) -> None:
+    """Replace `cuda:0` by `cuda` in everything that runs have stored, as earlier versions wrote it."""
     with store.database.write() as connection:
         for column in (tables.runs.c.spec, tables.runs.c.environment, tables.rows.c.payload):
             connection.execute(update(column.table).values({column: func.replace(column, '"cuda:0"', '"cuda"')}))
@@ -183,23 +181,23 @@ def old_names(store: Store) -> None:
     assert all('"device":"cuda"' in payload for payload in stored)
 
 
-def test_the_latest_rates_are_found_and_failures_hide_none(store: Store) -> None:
+def test_latest_rates_are_returned_despite_later_failures(store: Store) -> None:
     assert timings_rates.rates(store).empty
     finish(store, DeviceSpec(), rate(gflop_per_s=100.0), rate("copy", gb_per_s=20.0), rate(gflop_per_s=60.0, threads=1))
     finish(store, DeviceSpec(), rate(gflop_per_s=110.0), rate("copy", status="error", error="no"), host="there")
     second = finish(store, DeviceSpec(), rate(gflop_per_s=120.0), rate("copy", status="error", error="no"))
     known = timings_rates.rates(store)
-    here = known[known["host"] == "here"]
-    found = {(row.operation, row.threads): (row.gflop_per_s, row.gb_per_s, row.run) for row in here.itertuples()}
+    host_rates = known[known["host"] == "here"]
+    found = {(row.operation, row.threads): (row.gflop_per_s, row.gb_per_s, row.run) for row in host_rates.itertuples()}
     assert found["matmul", 2][::2] == (120.0, second)
     assert found["matmul", 1][0] == 60.0
     assert found["copy", 2][1] == 20.0
     assert len(found) == 3
     assert set(known["host"]) == {"here", "there"}
-    assert str(here["date"].iloc[0]) == "2026-11-20 00:00:00+00:00"
+    assert str(host_rates["date"].iloc[0]) == "2026-11-20 00:00:00+00:00"
 
 
-def test_a_disturbed_measurement_hides_no_undisturbed_one(store: Store) -> None:
+def test_undisturbed_rate_is_preferred_to_a_later_disturbed_one(store: Store) -> None:
     finish(store, DeviceSpec(), rate(gflop_per_s=5.0, flags=("contended",)))
     finish(store, DeviceSpec(), rate(gflop_per_s=6.0, flags=("single_process", "contended")))
     assert timings_rates.rates(store)["gflop_per_s"].to_list() == [6.0]
@@ -210,7 +208,7 @@ def test_a_disturbed_measurement_hides_no_undisturbed_one(store: Store) -> None:
     assert found.loc["bfloat16", "gflop_per_s"] == 9.0
 
 
-def test_utilisation_is_counted_work_over_time_over_the_measured_rate(store: Store) -> None:
+def test_utilisation_is_flops_per_time_divided_by_the_measured_rate(store: Store) -> None:
     rows = (rate(gflop_per_s=100.0), rate(dtype="bfloat16", gflop_per_s=400.0), rate("copy", gb_per_s=20.0))
     finish(store, DeviceSpec(), *rows)
     known = timings_rates.rates(store)
@@ -229,29 +227,29 @@ def test_utilisation_is_counted_work_over_time_over_the_measured_rate(store: Sto
     assert timings_rates.utilisation([timed()], known, "elsewhere") == [None]
 
 
-def test_utilisation_is_of_the_rate_on_the_same_host_undisturbed_where_there_is_one(store: Store) -> None:
+def test_utilisation_uses_the_undisturbed_rate_of_the_same_host(store: Store) -> None:
     finish(store, DeviceSpec(), rate(gflop_per_s=100.0))
     finish(store, DeviceSpec(), rate(gflop_per_s=20.0, flags=("contended",)))
     finish(store, DeviceSpec(), rate(gflop_per_s=40.0), host="another of the same name")
     known = timings_rates.rates(store)
     assert timings_rates.utilisation([timed()], known, "here") == [0.8]
     assert timings_rates.utilisation([timed()], known, "another of the same name") == [2.0]
-    assert timings_rates.utilisation([timed(host="another of the same name")], known, "here") == [2.0], "its own host"
+    assert timings_rates.utilisation([timed(host="another of the same name")], known, "here") == [2.0], "its host"
 
 
-def test_an_accelerators_rate_is_its_own_whatever_its_number_and_threads(store: Store) -> None:
+def test_rate_of_a_gpu_holds_for_every_gpu_number_and_thread_count(store: Store) -> None:
     gpu = {"device": "cuda:0", "device_name": "H", "threads": None}
     finish(store, DeviceSpec(device="cuda"), rate(dtype="tf32", gflop_per_s=160.0, **gpu))
     row = timed(device="cuda:1", device_name="H", threads=16, tf32=True)
     assert timings_rates.utilisation([row], timings_rates.rates(store), "here") == [0.5]
 
 
-def test_cuda_and_cuda_0_are_one_device_with_one_roof(store: Store) -> None:
-    """Rates and timings stored when a device had two names, and those of today, in either order."""
+def test_cuda_and_cuda_0_are_the_same_device_with_one_roof(store: Store) -> None:
+    """Earlier versions stored `cuda`, today's stores `cuda:0`: rates and timings of both belong to one device."""
     gpu = {"device": "cuda:0", "device_name": "H", "threads": None}
     finish(store, DeviceSpec(device="cuda"), rate(gflop_per_s=100.0, **gpu), rate("copy", gb_per_s=20.0, **gpu))
     finish(store, BenchmarkSpec(models=("resnet18",), device="cuda"), timed(**gpu))
-    old_names(store)
+    store_old_device_names(store)
     finish(store, BenchmarkSpec(models=("resnet18",), device="cuda:0"), timed("resnet50", **gpu))
     finish(store, DeviceSpec(device="cuda:0"), rate(dtype="bfloat16", gflop_per_s=400.0, **gpu))
     rates_, points = timings_rates.rates(store), timings_rates.models(store)
@@ -261,7 +259,7 @@ def test_cuda_and_cuda_0_are_one_device_with_one_roof(store: Store) -> None:
     assert sum(trace.mode == "lines" for trace in figure.data) == 3, "the slope and two roofs"
 
 
-def test_points_of_the_roofline_are_the_latest_of_what_was_counted(store: Store) -> None:
+def test_roofline_points_are_the_latest_timings_with_counted_flops(store: Store) -> None:
     spec = BenchmarkSpec(models=("resnet18",))
     finish(store, spec, timed(), timed("old", latency_ms=50.0), timed("uncounted", gflops=None, intensity=None))
     last = finish(store, spec, timed(latency_ms=200.0), timed("failed", status="error", error="no"))
@@ -272,7 +270,7 @@ def test_points_of_the_roofline_are_the_latest_of_what_was_counted(store: Store)
     assert points.loc["old", "where"] == "x, 2 threads, on here"
 
 
-def test_a_tower_or_a_cold_cache_is_a_point_of_its_own_and_says_so(store: Store) -> None:
+def test_towers_and_cold_caches_are_separate_roofline_points(store: Store) -> None:
     spec = BenchmarkSpec(models=("resnet18",))
     finish(store, spec, timed())
     finish(store, spec, timed(tower="image", latency_ms=50.0), timed(cache="cold", latency_ms=400.0))
@@ -287,7 +285,7 @@ def test_a_tower_or_a_cold_cache_is_a_point_of_its_own_and_says_so(store: Store)
     assert ["cold cache" in text for text in trace.text] == [False, True, False]
 
 
-def test_the_point_of_a_training_says_which_time_its_rate_is_of(store: Store) -> None:
+def test_roofline_point_of_a_training_names_the_forward_time(store: Store) -> None:
     row = timed(mode="training", forward_ms=40.0, latency_ms=120.0)
     finish(store, BenchmarkSpec(models=("resnet18",)), row)
     points = timings_rates.models(store)
@@ -298,7 +296,7 @@ def test_the_point_of_a_training_says_which_time_its_rate_is_of(store: Store) ->
     assert [label.text for label in figure.layout.annotations] == ["resnet18, training"]
 
 
-def test_a_compiled_model_is_never_drawn_as_if_the_intensity_of_eager_were_its_own(store: Store) -> None:
+def test_compiled_models_are_hollow_points_with_the_eager_intensity(store: Store) -> None:
     hollow = ("compile", "compile:max-autotune+bfloat16", "trace+channels_last")
     filled = ("eager", "eager+channels_last", "export", "cudagraphs")
     finish(store, BenchmarkSpec(models=("resnet18",)), *(timed(variant=label) for label in hollow + filled))
@@ -314,7 +312,7 @@ def test_a_compiled_model_is_never_drawn_as_if_the_intensity_of_eager_were_its_o
     assert (exported[list(filled)] == "itself").all()
 
 
-def test_the_slope_meets_each_roof_where_bandwidth_suffices(store: Store) -> None:
+def test_slope_meets_each_roof_where_bandwidth_suffices(store: Store) -> None:
     rows = (rate(gflop_per_s=100.0), rate(dtype="bfloat16", gflop_per_s=400.0), rate("copy", gb_per_s=20.0))
     finish(store, DeviceSpec(), *rows)
     finish(store, BenchmarkSpec(models=("resnet18",)), timed())
@@ -333,14 +331,14 @@ def test_the_slope_meets_each_roof_where_bandwidth_suffices(store: Store) -> Non
 
 
 @pytest.mark.parametrize("operations", [[], ["matmul"], ["copy"]])
-def test_a_roofline_can_be_drawn_of_what_there_is(store: Store, operations: list[str]) -> None:
-    figures = {"matmul": {"gflop_per_s": 100.0}, "copy": {"gb_per_s": 20.0}}
-    finish(store, DeviceSpec(), *(rate(operation, **figures[operation]) for operation in operations))
+def test_roofline_is_drawn_with_any_part_of_the_rates(store: Store, operations: list[str]) -> None:
+    metrics = {"matmul": {"gflop_per_s": 100.0}, "copy": {"gb_per_s": 20.0}}
+    finish(store, DeviceSpec(), *(rate(operation, **metrics[operation]) for operation in operations))
     figure = roofline(timings_rates.rates(store), timings_rates.models(store), styles={})
     assert len(figure.data) == operations.count("matmul")
 
 
-def test_rates_are_written_with_their_units() -> None:
+def test_rates_are_shown_with_their_units() -> None:
     rows = [
         rate(gflop_per_s=1234.0, flags=("single_process", "drifting"), rates={"512": 1000.0, "1024": 1234.0}),
         rate("copy", gb_per_s=23.45, size=268435456),
@@ -355,7 +353,7 @@ def test_rates_are_written_with_their_units() -> None:
     assert (line.x, line.y) == ((512, 1024), (1000.0, 1234.0))
 
 
-def test_a_machine_is_told_in_ten_lines() -> None:
+def test_machine_facts_have_ten_lines() -> None:
     known: dict[str, Any] = {"host": "h", "platform": "Linux", "cpu": "x", "threads": 4, "memory_gb": 16.0, "date": ""}
     devices = (Device(name="cpu", model="x"), Device(name="cuda:0", model="H200", memory_gb=141.0, driver="570.1"))
     caches = {"L1d": "48 KiB", "L3": "32 MiB"}

@@ -1,4 +1,4 @@
-"""The task of an evaluation: several models and data sets, the probe's own data, kept features."""
+"""The evaluation task: several models and data sets, separate data for the probe, cached features."""
 
 import os
 import re
@@ -31,7 +31,7 @@ Evaluate = Callable[..., list[EvaluateRow]]
 
 @pytest.fixture
 def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
-    """The rows of an evaluation of a tiny model."""
+    """Return a function that evaluates a tiny model and returns the rows."""
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
 
     def run(**fields: Any) -> list[EvaluateRow]:
@@ -44,7 +44,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
 
 
 @pytest.mark.slow
-def test_progress_never_goes_back(tmp_path: Path) -> None:
+def test_progress_never_decreases(tmp_path: Path) -> None:
     tasks = ("retrieval", "zeroshot", "linear-probe")
     spec = EvaluateSpec(model="config:tiny", configs={"tiny": TINY}, samples=60, tasks=tasks)
     done = [event.done for event in evaluate.run(spec, tmp_path) if isinstance(event, Progress)]
@@ -52,8 +52,8 @@ def test_progress_never_goes_back(tmp_path: Path) -> None:
     assert done[-1] == 1 + len(tasks)
 
 
-def folder_of_classes(folder: Path, *names: str) -> Path:
-    """Four images per class, each class of one brightness."""
+def write_class_folders(folder: Path, *names: str) -> Path:
+    """Write four images per class, with one brightness for each class, and return the folder."""
     for place, name in enumerate(names):
         (folder / name).mkdir(parents=True)
         for number in range(4):
@@ -62,13 +62,13 @@ def folder_of_classes(folder: Path, *names: str) -> Path:
 
 
 def test_each_model_is_evaluated_on_each_data_set(rows: Evaluate, tmp_path: Path) -> None:
-    """A combination that fails is a row, and the others go on."""
-    data = folder_of_classes(tmp_path / "data", "dark", "light")
+    """A combination that fails gives an error row, and the others are still evaluated."""
+    data = write_class_folders(tmp_path / "data", "dark", "light")
     found = rows(more_models=("digits-clip", "config:tiny,/nowhere.pt"), more_data=(str(data), "/none.csv"))
     by_task = {(row.model, row.checkpoint, row.data, row.task): row for row in found}
     assert len(by_task) == len(found) == 3 * 3 * 2
-    fine = {key for key, row in by_task.items() if row.status == "ok"}
-    assert {key[:3] for key in fine} == {
+    ok_keys = {key for key, row in by_task.items() if row.status == "ok"}
+    assert {key[:3] for key in ok_keys} == {
         (m, "", d) for m in ("config:tiny", "digits-clip") for d in ("digits", str(data))
     }
     assert "no /none.csv" in by_task["config:tiny", "", "/none.csv", "zeroshot"].error
@@ -76,14 +76,14 @@ def test_each_model_is_evaluated_on_each_data_set(rows: Evaluate, tmp_path: Path
     files = {row.embeddings_file for row in found if row.status == "ok"}
     assert len(files) == 4
     assert all((tmp_path / "run" / name).is_file() for name in files)
-    alone = rows(model="digits-clip", data=str(data))
-    assert alone[1].acc1 == by_task["digits-clip", "", str(data), "zeroshot"].acc1
+    single = rows(model="digits-clip", data=str(data))
+    assert single[1].acc1 == by_task["digits-clip", "", str(data), "zeroshot"].acc1
     assert list(frames.evaluate(found)["images"].dropna().unique()) == [60, 8]
     with pytest.raises(Refused, match="no /none"):
         rows(data="/none.csv")
 
 
-def test_a_share_is_held_out_only_of_data_that_were_trained_on(rows: Evaluate) -> None:
+def test_held_out_share_applies_only_to_data_used_in_training(rows: Evaluate) -> None:
     fields = {"samples": 50, "tasks": ("linear-probe", "retrieval")}
     probe, whole = rows(**fields)
     assert (whole.images, probe.images, probe.probe_images) == (50, 10, 40)
@@ -97,7 +97,7 @@ def test_a_share_is_held_out_only_of_data_that_were_trained_on(rows: Evaluate) -
 
 
 def test_held_out_pairs_of_changed_data_are_refused(rows: Evaluate, tmp_path: Path) -> None:
-    data = folder_of_classes(tmp_path / "data", "dark", "grey", "light")
+    data = write_class_folders(tmp_path / "data", "dark", "grey", "light")
     training = tiny(data=str(data), samples=None, batch_size=4, val_fraction=0.25)
     train(training, tmp_path / "first")
     first = str(tmp_path / "first" / "checkpoints" / "best.pt")
@@ -113,10 +113,10 @@ def test_held_out_pairs_of_changed_data_are_refused(rows: Evaluate, tmp_path: Pa
         assert {row.images for row in rows(checkpoint=checkpoint, **fields, held_out=False)} == {11}
 
 
-def test_results_on_images_that_chose_the_epoch_have_a_note(rows: Evaluate, tmp_path: Path) -> None:
-    """The best of several epochs is chosen by the held-out images, or by other images if the training has them."""
+def test_results_on_images_used_to_choose_the_epoch_have_a_note(rows: Evaluate, tmp_path: Path) -> None:
+    """The held-out images choose the best of several epochs, or other images if the training has them."""
 
-    def noted(training: dict[str, Any], checkpoint: str = "best.pt", **fields: Any) -> bool:
+    def has_note(training: dict[str, Any], checkpoint: str = "best.pt", **fields: Any) -> bool:
         folder = tmp_path / f"training{len(list(tmp_path.glob('training*')))}"
         train(tiny(**training), folder)
         held_out = {"samples": 40, "held_out_data": ("digits",)}
@@ -126,51 +126,51 @@ def test_results_on_images_that_chose_the_epoch_have_a_note(rows: Evaluate, tmp_
         assert len(counts) == 1
         return counts == {1}
 
-    assert noted({})
-    assert noted({"best_metric": "clip_val_loss"})
-    assert not noted({}, "epoch_2.pt")
-    assert not noted({}, held_out_data=()), "most of these images are those of the training"
-    assert noted({"epochs": None, "steps": 8})
+    assert has_note({})
+    assert has_note({"best_metric": "clip_val_loss"})
+    assert not has_note({}, "epoch_2.pt")
+    assert not has_note({}, held_out_data=()), "most of these images were trained on"
+    assert has_note({"epochs": None, "steps": 8})
     for training in ({"epochs": 1}, {"epochs": None, "steps": 4}, {"zeroshot_frequency": 2}):
-        assert not noted(training), "there was no choice"
-    assert not noted({"best_metric": "train_loss"})
-    other = str(folder_of_classes(tmp_path / "other", *map(str, range(10))))
-    assert not noted({"zeroshot_data": other})
-    assert noted({"zeroshot_data": other}, data=other, samples=None)
+        assert not has_note(training), "only one epoch could be chosen"
+    assert not has_note({"best_metric": "train_loss"})
+    other = str(write_class_folders(tmp_path / "other", *map(str, range(10))))
+    assert not has_note({"zeroshot_data": other})
+    assert has_note({"zeroshot_data": other}, data=other, samples=None)
 
 
-def test_the_probe_learns_from_its_own_data(rows: Evaluate, tmp_path: Path) -> None:
-    """Its classes may be in another order, because they are matched by name."""
-    data = folder_of_classes(tmp_path / "data", "dark", "light")
-    own = tmp_path / "own.csv"
+def test_probe_is_trained_on_separate_data(rows: Evaluate, tmp_path: Path) -> None:
+    """The classes of the probe's data may be in another order, because they are matched by name."""
+    data = write_class_folders(tmp_path / "data", "dark", "light")
+    probe_csv = tmp_path / "own.csv"
     lines = [f"data/{name}/{number}.png,{name}" for name in ("light", "dark") for number in range(4)]
-    own.write_text("\n".join(["filepath,class", *lines, "data/light/0.png,light"]))
+    probe_csv.write_text("\n".join(["filepath,class", *lines, "data/light/0.png,light"]))
     fields = {"data": str(data), "samples": None, "csv_class_key": "class", "tasks": ("linear-probe",)}
-    (row,) = rows(probe_data=str(own), probe_c=(1e4,), **fields)
+    (row,) = rows(probe_data=str(probe_csv), probe_c=(1e4,), **fields)
     assert (row.status, row.acc1, row.images, row.probe_images, row.probe_c) == ("ok", 1.0, 8, 8, 1e4)
-    (row,) = rows(probe_data=str(own), shots=2, probe_c=(1, 1e3), **fields)
+    (row,) = rows(probe_data=str(probe_csv), shots=2, probe_c=(1, 1e3), **fields)
     assert row.probe_images == 4
     assert row.probe_c in (1, 1e3)
-    (row,) = rows(probe_data=str(own), shots=5, **fields)
+    (row,) = rows(probe_data=str(probe_csv), shots=5, **fields)
     assert row.error.startswith(
         "5 shots need 5 training images per class; these classes have fewer: dark (4), light (4)"
     )
-    folder_of_classes(tmp_path / "other", "dark", "grey")
+    write_class_folders(tmp_path / "other", "dark", "grey")
     (row,) = rows(probe_data=str(tmp_path / "other"), **fields)
     assert "classes that the evaluated data lack: grey" in row.error
 
 
-def test_ranks_and_prompts_are_those_asked_for(rows: Evaluate, tmp_path: Path) -> None:
-    data = folder_of_classes(tmp_path / "data", "dark", "light")
+def test_requested_ranks_and_prompts_are_used(rows: Evaluate, tmp_path: Path) -> None:
+    data = write_class_folders(tmp_path / "data", "dark", "light")
     retrieval, zeroshot = rows(data=str(data), recall_k=(1, 3), class_prompts={"dark": ["a b"], "light": ["c", "d e"]})
-    assert retrieval.val_batch_size == retrieval.images, "fewer than the batch size that was asked for"
+    assert retrieval.val_batch_size == retrieval.images, "there are fewer images than the default batch size"
     assert set(retrieval.recalls) == {"image_to_text_r3", "text_to_image_r3"}
     assert (retrieval.image_to_text_r5, retrieval.image_to_text_r1 is None) == (None, False)
     assert frames.evaluate([retrieval, zeroshot])["image_to_text_r3"][0] == retrieval.recalls["image_to_text_r3"]
     assert zeroshot.status == "ok"
     (row,) = rows(data=str(data), tasks=("zeroshot",), class_prompts={"dark": ["a"]})
     assert row.error == "1 of 2 classes have no prompts: light"
-    single = folder_of_classes(tmp_path / "single", "dark") / "dark"
+    single = write_class_folders(tmp_path / "single", "dark") / "dark"
     (tmp_path / "single.csv").write_text("\n".join(["filepath,class", *(f"{path},dark" for path in single.iterdir())]))
     (row,) = rows(data=str(tmp_path / "single.csv"), csv_class_key="class", tasks=("zeroshot",))
     assert row.error == "zero-shot needs at least two classes, and all images are of 'dark'"
@@ -179,7 +179,7 @@ def test_ranks_and_prompts_are_those_asked_for(rows: Evaluate, tmp_path: Path) -
 def test_features_are_reused_until_anything_they_depend_on_changes(
     rows: Evaluate, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = folder_of_classes(tmp_path / "data", "dark", "light")
+    data = write_class_folders(tmp_path / "data", "dark", "light")
     fields = {"data": str(data), "tasks": ("retrieval",), "samples": None}
 
     def reused(**more: Any) -> bool:
@@ -199,19 +199,19 @@ def test_features_are_reused_until_anything_they_depend_on_changes(
     monkeypatch.setattr(feature_cache, "MOST_BYTES", 2 * max(path.stat().st_size for path in folder.glob("*.npz")))
     assert not reused(seed=2)
     assert len(list(folder.glob("*.npz"))) == 2
-    assert [reused(seed=2), reused(precision="bf16")] == [1, 0], "the one used longest ago was deleted"
+    assert [reused(seed=2), reused(precision="bf16")] == [1, 0], "the least recently used file was deleted"
 
 
-def test_kept_features_are_those_that_open_clip_computes(rows: Evaluate, tmp_path: Path, settings: Settings) -> None:
-    data = folder_of_classes(tmp_path / "data", "dark", "light")
+def test_cached_features_equal_those_of_open_clip(rows: Evaluate, tmp_path: Path, settings: Settings) -> None:
+    data = write_class_folders(tmp_path / "data", "dark", "light")
     rows(data=str(data), tasks=("retrieval",), samples=None)
     (path,) = (settings.runs_dir / "features").glob("*.npz")
-    found, _ = feature_cache.load(path.parent, path.stem) or pytest.fail("nothing was kept")
+    found, _ = feature_cache.load(path.parent, path.stem) or pytest.fail("no features were cached")
     torch.manual_seed(0)
-    made = clip_weights.create(EvaluateSpec(model="config:tiny", configs={"tiny": TINY}), weights="")
-    images = torch.stack([made.preprocess_val(Image.open(file)) for file in sorted(data.glob("*/*.png"))])
+    built = clip_weights.create(EvaluateSpec(model="config:tiny", configs={"tiny": TINY}), weights="")
+    images = torch.stack([built.preprocess_val(Image.open(file)) for file in sorted(data.glob("*/*.png"))])
     with torch.no_grad():
-        torch.testing.assert_close(found.images, made.model.eval().encode_image(images, normalize=True))
+        torch.testing.assert_close(found.images, built.model.eval().encode_image(images, normalize=True))
     assert found.read.tolist() == list(range(8))
     assert len(found.texts) == 2
 
@@ -220,11 +220,11 @@ def test_kept_features_are_those_that_open_clip_computes(rows: Evaluate, tmp_pat
     ("name", "broken"),
     [("visual.proj", "60 of 60 images"), ("text_projection", "captions|classes")],
 )
-def test_a_model_whose_features_are_not_finite_has_errors_and_no_accuracies(
+def test_features_that_are_not_finite_give_errors_and_no_accuracies(
     rows: Evaluate, tmp_path: Path, name: str, broken: str
 ) -> None:
-    made = clip_weights.create(EvaluateSpec(model="config:tiny", configs={"tiny": TINY}), weights="")
-    weights = made.model.state_dict()
+    built = clip_weights.create(EvaluateSpec(model="config:tiny", configs={"tiny": TINY}), weights="")
+    weights = built.model.state_dict()
     weights[name].fill_(torch.nan)
     torch.save(weights, tmp_path / "broken.pt")
     tasks = ("retrieval", "zeroshot", "linear-probe")
@@ -235,9 +235,9 @@ def test_a_model_whose_features_are_not_finite_has_errors_and_no_accuracies(
         assert (found[task].acc1, found[task].image_to_text_r1) == (None, None)
 
 
-def test_classes_of_the_same_name_stay_apart(rows: Evaluate, tmp_path: Path) -> None:
+def test_classes_with_the_same_name_stay_separate(rows: Evaluate, tmp_path: Path) -> None:
     """ImageNet has two classes named sunglasses in open_clip."""
-    data = folder_of_classes(tmp_path / "data", "one", "two", "three")
+    data = write_class_folders(tmp_path / "data", "one", "two", "three")
     with tarfile.open(data / "0.tar", "w") as tar:
         for place, name in enumerate(("one", "two", "three")):
             (data / f"{name}.cls").write_text(str(place))
@@ -257,16 +257,16 @@ def test_classes_of_the_same_name_stay_apart(rows: Evaluate, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("layout", ["csv", "shards"])
 def test_images_of_several_classes_have_a_mean_average_precision(rows: Evaluate, tmp_path: Path, layout: str) -> None:
-    """In a CSV, or as CLIP_benchmark writes them: a vector of zeros and ones beside each image."""
-    classes, held = ("cat", "dog", "owl"), [(0,), (0, 1), (1,), (1,)]
-    data = folder_of_classes(tmp_path / "data", "only")
+    """The classes are in a CSV, or as CLIP_benchmark writes them: a vector of zeros and ones beside each image."""
+    classes, class_numbers = ("cat", "dog", "owl"), [(0,), (0, 1), (1,), (1,)]
+    data = write_class_folders(tmp_path / "data", "only")
     if layout == "csv":
-        lines = [f"only/{n}.png,{' ; '.join(classes[c] for c in several)}" for n, several in enumerate(held)]
+        lines = [f"only/{n}.png,{' ; '.join(classes[c] for c in several)}" for n, several in enumerate(class_numbers)]
         (data / "pairs.csv").write_text("\n".join(["filepath,class", *lines]))
         fields: dict[str, Any] = {"data": str(data / "pairs.csv"), "csv_class_key": "class", "csv_class_separator": ";"}
     else:
         with tarfile.open(data / "0.tar", "w") as tar:
-            for n, several in enumerate(held):
+            for n, several in enumerate(class_numbers):
                 np.save(data / f"{n}.npy", np.isin(np.arange(3), several).astype(np.int64))
                 tar.add(data / "only" / f"{n}.png", f"{n}.png")
                 tar.add(data / f"{n}.npy", f"{n}.npy")
@@ -275,7 +275,7 @@ def test_images_of_several_classes_have_a_mean_average_precision(rows: Evaluate,
     probe, zeroshot, retrieval = rows(tasks=("linear-probe", "zeroshot", "retrieval"), samples=None, **fields)
     assert "one class per image, and these images have several" in probe.error
     assert (retrieval.status, zeroshot.status, zeroshot.acc1) == ("ok", "ok", None)
-    assert zeroshot.classes == (2 if layout == "csv" else 3), "a CSV does not tell of classes without images"
+    assert zeroshot.classes == (2 if layout == "csv" else 3), "a CSV cannot list classes without images"
     table = evaluation.read_average_precision(tmp_path / "run" / zeroshot.average_precision_file).set_index("class")
     assert table["images"].to_dict() == {"cat": 2, "dog": 3} | ({} if layout == "csv" else {"owl": 0})
     assert zeroshot.mean_average_precision == pytest.approx(table["average_precision"].mean(), abs=1e-6)

@@ -1,4 +1,4 @@
-"""The profile task: events in order, a row for every model whatever happens."""
+"""The profile task: the order of its events, and a row for every model, also when it fails."""
 
 import json
 import subprocess
@@ -34,51 +34,51 @@ def test_events_come_in_order(tmp_path: Path) -> None:
     assert [(event.done, event.total) for event in events if isinstance(event, Progress)] == [(0, 2), (1, 2), (2, 2)]
 
 
-def test_nothing_starts_when_a_name_or_the_device_is_wrong(tmp_path: Path) -> None:
+def test_wrong_name_or_device_is_refused_before_the_first_event(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="closest: timm:resnet50"):
         next(run(ProfileSpec(models="timm:resnet18,timm:resnet5O"), tmp_path))
     with pytest.raises(Refused, match="has no device 'cuda:63'"):
         next(run(ProfileSpec(models="timm:resnet18", device="cuda:63"), tmp_path))
 
 
-def test_a_failed_model_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None:
+def test_failed_model_gives_an_error_row_and_the_next_is_counted(tmp_path: Path) -> None:
     spec = ProfileSpec(models="timm:levit_128s,timm:resnet18", image_size="100")
-    failed, fine = rows(spec, tmp_path)
+    failed, counted = rows(spec, tmp_path)
     assert (failed.model, failed.status, failed.gmacs) == ("levit_128s", "error", None)
     assert "its own size is 224" in failed.error
     assert failed.image_size == "100"
-    assert (fine.status, fine.error) == ("ok", "")
+    assert (counted.status, counted.error) == ("ok", "")
 
 
 @pytest.mark.slow
-def test_figures_are_per_sample_and_traffic_is_the_batchs() -> None:
-    one, four = (
+def test_metrics_are_per_sample_and_traffic_is_per_batch() -> None:
+    batch_1, batch_4 = (
         profile("open_clip:ViT-B-32", ProfileSpec(models="ViT-B-32", batch_size=batch)).row for batch in (1, 4)
     )
-    for figure in ("gmacs", "image_gflops", "text_macts", "mparams", "weights_mb"):
-        assert getattr(four, figure) == pytest.approx(getattr(one, figure))
-    assert (four.traffic_mb or 0) > (one.traffic_mb or 0)
-    assert (four.inference_peak_mb or 0) > (one.inference_peak_mb or 0)
-    assert sum(operator.flops for operator in four.operators) == pytest.approx(4 * (one.gflops or 0) * 1e9)
+    for metric in ("gmacs", "image_gflops", "text_macts", "mparams", "weights_mb"):
+        assert getattr(batch_4, metric) == pytest.approx(getattr(batch_1, metric))
+    assert (batch_4.traffic_mb or 0) > (batch_1.traffic_mb or 0)
+    assert (batch_4.inference_peak_mb or 0) > (batch_1.inference_peak_mb or 0)
+    assert sum(operator.flops for operator in batch_4.operators) == pytest.approx(4 * (batch_1.gflops or 0) * 1e9)
 
 
 @pytest.mark.parametrize("model", ["timm:vit_small_patch16_224", "open_clip:ViT-S-16"])
-def test_a_size_that_patches_do_not_divide_is_refused_with_its_neighbours(model: str) -> None:
+def test_size_not_divisible_by_patches_is_refused_with_nearest_sizes(model: str) -> None:
     row = profile(model, ProfileSpec(models=model, image_size="225")).row
     assert "Image size 225 does not divide by the patch size 16. Use 224 or 240." in row.error
     assert profile(model, ProfileSpec(models=model, image_size="240x224")).row.status == "ok"
 
 
 @pytest.mark.slow
-def test_towers_and_the_rest_make_the_whole() -> None:
+def test_metrics_of_the_parts_add_up_to_the_model() -> None:
     row = profile("open_clip:coca_ViT-B-32", ProfileSpec(models="coca_ViT-B-32")).row
-    for figure in ("gmacs", "gflops", "macts", "mparams"):
-        parts = [getattr(row, f"{part}_{figure}") for part in ("image", "text", "other")]
+    for metric in ("gmacs", "gflops", "macts", "mparams"):
+        parts = [getattr(row, f"{part}_{metric}") for part in ("image", "text", "other")]
         assert all(part > 0 for part in parts)
-        assert getattr(row, figure) == pytest.approx(sum(parts))
+        assert getattr(row, metric) == pytest.approx(sum(parts))
 
 
-def test_an_image_model_is_its_own_image_tower() -> None:
+def test_image_model_is_counted_as_an_image_tower() -> None:
     row = profile("timm:resnet18", ProfileSpec(models="timm:resnet18")).row
     assert (row.image_gmacs, row.image_mparams) == (row.gmacs, row.mparams)
     assert (row.text_gmacs, row.other_gmacs, row.context_length) == (None, 0, None)
@@ -99,17 +99,19 @@ def test_detail_lists_modules_outermost_first(tmp_path: Path) -> None:
     assert by_path["visual"].output == "1×256"
 
 
-def test_every_size_and_batch_is_a_row_with_modules_of_its_own(tmp_path: Path) -> None:
+def test_every_size_and_batch_has_a_row_and_a_detail_file(tmp_path: Path) -> None:
     spec = ProfileSpec.model_validate({"models": "timm:resnet18", "image_size": "64,128x64", "batch_size": "1,3"})
     counted = rows(spec, tmp_path)
     assert [(row.image_size, row.batch_size) for row in counted] == [(s, b) for s in ("64", "128x64") for b in (1, 3)]
-    assert counted[2].macts == pytest.approx(2 * (counted[0].macts or 0) - 1e-3)  # the head with 1,000 outputs stays
+    assert counted[2].macts == pytest.approx(2 * (counted[0].macts or 0) - 1e-3)  # the size does not change the head
     last = json.loads((tmp_path / counted[3].detail_file).read_text())
     outputs = {module["path"]: module["output"] for module in last}
     assert (outputs["conv1"], outputs[""]) == ("3×64×64×32", "3×1000")
 
 
-def test_a_run_of_many_counts_keeps_modules_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_of_many_counts_writes_detail_files_only_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(profile_task, "DETAILED", 1)
     spec = ProfileSpec(models="timm:resnet18,torchvision:resnet18")
     assert [row.detail_file for row in rows(spec, tmp_path)] == ["", ""]
@@ -119,14 +121,14 @@ def test_a_run_of_many_counts_keeps_modules_only_on_request(tmp_path: Path, monk
     assert all(row.detail_file for row in rows(ProfileSpec(models="timm:resnet18"), tmp_path))
 
 
-def test_a_name_that_is_no_file_name_keeps_its_detail_below_the_run(tmp_path: Path) -> None:
+def test_detail_file_of_an_unsafe_name_stays_in_the_run_folder(tmp_path: Path) -> None:
     spec = ProfileSpec(models="config:../x y", configs={"../x y": SMALL})
     (artifact,) = (event for event in run(spec, tmp_path) if isinstance(event, Artifact))
     assert (tmp_path / artifact.name).resolve().is_relative_to(tmp_path.resolve())
 
 
 @pytest.mark.slow
-def test_a_configuration_of_ones_own(tmp_path: Path) -> None:
+def test_counts_of_a_user_configuration_equal_hand_formulas(tmp_path: Path) -> None:
     good, bad = rows(ProfileSpec(models="config:mine,config:bad", configs={"mine": SMALL, "bad": {}}), tmp_path)
     assert (good.library, good.model, good.status, good.embed_dim) == ("config", "mine", "ok", 64)
     tokens, width, layers, patches = 16, 64, 2, 16
@@ -152,7 +154,7 @@ def test_half_precision_halves_weights_and_traffic(precision: str) -> None:
     assert half.traffic_mb == pytest.approx((whole.traffic_mb or 0) / 2, rel=0.02)
 
 
-def test_training_peak_only_on_request() -> None:
+def test_training_peak_is_estimated_only_on_request() -> None:
     name = "timm:resnet18"
     assert profile(name, ProfileSpec(models=name)).row.training_peak_mb is None
     row = profile(name, ProfileSpec(models=name, training=True, batch_size=8)).row
@@ -160,14 +162,14 @@ def test_training_peak_only_on_request() -> None:
     assert weights < (row.training_peak_mb or 0) < weights + 8 * (row.kept_mb or 0) < 1.1 * (row.training_peak_mb or 0)
 
 
-@pytest.mark.parametrize(("name", "low"), [("timm:sequencer2d_s", True), ("timm:test_vit", False)])
-def test_the_training_peak_of_a_model_with_lstms_says_that_it_is_too_low(name: str, low: bool) -> None:
+@pytest.mark.parametrize(("name", "noted"), [("timm:sequencer2d_s", True), ("timm:test_vit", False)])
+def test_training_peak_of_a_model_with_lstms_has_a_note(name: str, noted: bool) -> None:
     row = profile(name, ProfileSpec(models=name, training=True)).row
     assert row.training_peak_mb
-    assert any("LSTMs keep for the backward pass is not counted" in note for note in row.notes) == low
+    assert any("LSTMs keep for the backward pass is not counted" in note for note in row.notes) == noted
 
 
-def test_a_model_that_cannot_train_at_this_batch_says_so() -> None:
+def test_batch_too_small_to_train_gives_a_note_instead_of_a_peak() -> None:
     """Batch norm over a single value per channel has no variance to train with."""
     name = "timm:botnet26t_256"
     row = profile(name, ProfileSpec(models=name, training=True, image_size="32", batch_size=1)).row
@@ -177,8 +179,8 @@ def test_a_model_that_cannot_train_at_this_batch_says_so() -> None:
 
 
 @pytest.mark.slow
-def test_five_billion_parameters_are_counted_in_little_memory() -> None:
-    # not ru_maxrss: a process starts with the peak of the one it was forked from
+def test_counting_five_billion_parameters_needs_little_memory() -> None:
+    # not ru_maxrss, because a process inherits the peak of its parent
     code = (
         "from pathlib import Path; from engine.tasks.catalogue import count; row = count('open_clip:EVA02-E-14-plus');"
         "status = Path('/proc/self/status').read_text();"
@@ -191,7 +193,7 @@ def test_five_billion_parameters_are_counted_in_little_memory() -> None:
 
 
 def small_accelerator(limit: int) -> object:
-    """A builder standing in for a device that cannot hold more than `limit` parameters."""
+    """Return a builder that runs out of memory on an accelerator above `limit` parameters."""
 
     def build(name: str, wanted: Wanted) -> Built:
         built = library.build(name, Wanted(device="cpu"))
@@ -203,7 +205,7 @@ def small_accelerator(limit: int) -> object:
 
 
 @pytest.mark.slow
-def test_out_of_memory_on_an_accelerator_is_counted_on_the_cpu_and_the_row_says_so() -> None:
+def test_model_too_large_for_a_gpu_is_counted_on_the_cpu_with_a_note() -> None:
     spec = ProfileSpec(models="timm:resnet18", device="cuda:0")
     row = profile("timm:resnet18", spec, build=small_accelerator(limit=1000)).row
     assert (row.status, row.device, row.device_used) == ("ok", "cuda:0", "cpu")
@@ -211,7 +213,7 @@ def test_out_of_memory_on_an_accelerator_is_counted_on_the_cpu_and_the_row_says_
     assert row.gmacs == pytest.approx(1.814073344)  # GMACs of ResNet-18; torchvision documents 1.814
 
 
-def test_out_of_memory_on_the_cpu_too_is_a_row() -> None:
+def test_out_of_memory_on_gpu_and_cpu_gives_a_row_with_that_status() -> None:
     def build(name: str, wanted: Wanted) -> Built:
         raise torch.OutOfMemoryError(f"out of memory on {wanted.device}")
 
@@ -227,7 +229,7 @@ class Untraceable(torch.nn.Linear):
         return super().forward(input)
 
 
-def test_what_one_counter_found_is_kept_when_the_other_fails() -> None:
+def test_counts_of_one_counter_are_kept_when_the_other_fails() -> None:
     def build(name: str, wanted: Wanted) -> Built:
         size = (1, 8)
         return Built(Untraceable(8, 4), (torch.ones(2, 8),), {"image": ""}, "mine", size, size)
@@ -240,7 +242,7 @@ def test_what_one_counter_found_is_kept_when_the_other_fails() -> None:
 
 
 @pytest.mark.slow
-def test_text_models_of_hugging_face_note_what_was_assumed() -> None:
+def test_hugging_face_text_model_has_a_note_on_assumptions() -> None:
     row = profile("open_clip:roberta-ViT-B-32", ProfileSpec(models="roberta-ViT-B-32")).row
     assert row.complete
     assert any("was read as a boolean" in note for note in row.notes)

@@ -1,4 +1,4 @@
-"""The task of a recurrent benchmark: its rows by hand, what becomes of failures, and the fresh processes."""
+"""The recurrent benchmark task: rows against hand calculations, failed runners, and worker processes."""
 
 import csv
 import statistics
@@ -32,11 +32,11 @@ def spec(runners: str, **fields: Any) -> RecurrentSpec:
 
 def measured(name: str, forward: list[float], backward: list[float] | None, **fields: Any) -> Measured:
     phases = {"forward": tuple(forward)} | ({} if backward is None else {"backward": tuple(backward)})
-    taken = {"rounds": tuple(range(len(forward))), "phases": phases, "calls": (1,) * len(forward)}
-    return Measured(**{"label": name} | taken | fields)
+    samples = {"rounds": tuple(range(len(forward))), "phases": phases, "calls": (1,) * len(forward)}
+    return Measured(**{"label": name} | samples | fields)
 
 
-def test_figures_by_hand() -> None:
+def test_row_metrics_equal_hand_calculations() -> None:
     first = measured("py", [1.0, 2.0, 3.0], [4.0, 4.0, 4.0], first_call_ms=9.0)
     second = measured("py", [2.0, 2.0, 8.0], [5.0, 5.0, 6.0], first_call_ms=7.0)
     (found,) = rows.rows(spec("py"), COMMON, [{"py": first}, {"py": second}])
@@ -54,14 +54,14 @@ def test_figures_by_hand() -> None:
     assert found.fuser == found.executor == ""
 
 
-def test_what_only_goes_forward_has_no_backward() -> None:
+def test_forward_only_runner_has_no_backward_metrics() -> None:
     (found,) = rows.rows(spec("aten_layernorm"), COMMON, [{"aten_layernorm": measured("aten_layernorm", [2.0], None)}])
     assert (found.forward_ms, found.latency_ms, found.forward_mean_ms) == (2.0, 2.0, 2.0)
     assert (found.backward_ms, found.backward_mean_ms, found.forward_std_ms) == (None, None, None)
-    assert found.steps_per_s is None, "they are forward and backward"
+    assert found.steps_per_s is None, "time steps per second need both passes"
 
 
-def test_what_only_goes_forward_is_not_compared_with_both_ways() -> None:
+def test_forward_only_runner_has_no_speedup_over_one_with_backward() -> None:
     found = {"aten": measured("aten", [1.0] * 70, [2.0] * 70), "aten_layernorm": measured("x", [2.0] * 70, None)}
     aten, forward = rows.rows(spec("aten,aten_layernorm", baseline="aten"), COMMON, [found] * 3)
     assert (forward.latency_ms, forward.baseline, forward.speedup, forward.verdict) == (2.0, "", None, None)
@@ -69,7 +69,7 @@ def test_what_only_goes_forward_is_not_compared_with_both_ways() -> None:
     assert aten.notes == ()
 
 
-def test_a_speedup_refers_to_the_first_of_its_network_that_was_timed() -> None:
+def test_speedup_refers_to_the_first_timed_runner_of_the_network() -> None:
     failed = Measured(label="cudnn", status="error", error="Refused: no")
     found = {
         name: measured(name, [ms] * 70, [ms] * 70) for name, ms in (("aten", 1.0), ("jit", 2.0), ("jit_dropout", 4.0))
@@ -91,7 +91,7 @@ def test_a_speedup_refers_to_the_first_of_its_network_that_was_timed() -> None:
     assert chosen[3].differs_in == ("network",)
 
 
-def test_resnets_are_counted_and_have_no_steps() -> None:
+def test_resnet_has_counted_flops_and_no_time_steps() -> None:
     request = spec("resnet18", mini_batch=3, image_size=64)
     (found,) = rows.rows(request, COMMON, [{"resnet18": measured("resnet18", [4.0], [6.0])}])
     assert found.library == "torchvision"
@@ -102,7 +102,7 @@ def test_resnets_are_counted_and_have_no_steps() -> None:
     assert (found.steps_per_s, found.gflops_per_step) == (100.0, found.gflops)
 
 
-# in a process
+# the work of one process
 
 
 def reports(names: str, build: Callable[[str, RecurrentSpec], Network] = recurrent.build) -> dict[str, Measured]:
@@ -111,7 +111,7 @@ def reports(names: str, build: Callable[[str, RecurrentSpec], Network] = recurre
 
 
 @pytest.mark.slow
-def test_a_runner_is_checked_and_timed() -> None:
+def test_runner_is_checked_and_timed() -> None:
     found = reports("py")["py"]
     assert found.status == "ok", found.error
     assert 0 <= found.row["output_error"] < 1e-6
@@ -120,7 +120,7 @@ def test_a_runner_is_checked_and_timed() -> None:
     assert all(len(ms) >= 3 and min(ms) > 0 for ms in found.phases.values())
 
 
-def test_what_computes_something_else_is_not_timed_and_says_how_far_off_it_is() -> None:
+def test_runner_with_wrong_outputs_is_not_timed_and_has_an_error() -> None:
     def wrong(name: str, request: RecurrentSpec) -> Network:
         network = recurrent.build(name, request)
 
@@ -138,7 +138,7 @@ def test_what_computes_something_else_is_not_timed_and_says_how_far_off_it_is() 
     assert found.phases == {}
 
 
-def test_gradients_do_not_pile_up() -> None:
+def test_gradients_do_not_accumulate_over_passes() -> None:
     network = recurrent.build("py", spec("py"))
     with network.settings():
         passes = Passes(network, network.capture())
@@ -147,7 +147,7 @@ def test_gradients_do_not_pile_up() -> None:
             passes.forward()
             passes.backward()
             gradients.append(
-                {name: one.grad.clone() for name, one in network.parameters.items() if one.grad is not None}
+                {name: weight.grad.clone() for name, weight in network.parameters.items() if weight.grad is not None}
             )
             passes.clear()
             assert all(parameter.grad is None for parameter in network.parameters.values())
@@ -157,7 +157,7 @@ def test_gradients_do_not_pile_up() -> None:
 
 
 @pytest.mark.slow
-def test_a_runner_that_raises_leaves_the_others_alone() -> None:
+def test_other_runners_are_timed_when_one_raises() -> None:
     def failing(name: str, request: RecurrentSpec) -> Network:
         if name == "jit":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -167,29 +167,29 @@ def test_a_runner_that_raises_leaves_the_others_alone() -> None:
     assert (found["jit"].status, found["py"].status) == ("out_of_memory", "ok")
 
 
-# the whole way
+# the task with real processes
 
 
 def events(tmp_path: Path, runners: str, **fields: Any) -> list[Event]:
-    def listed(waiting: Generator[Event] | Any) -> list[Event]:
-        return [item for item in waiting if not isinstance(item, Progress)]
+    def without_progress(all_events: Generator[Event] | Any) -> list[Event]:
+        return [item for item in all_events if not isinstance(item, Progress)]
 
-    return listed(run(spec(runners, **fields), tmp_path))
+    return without_progress(run(spec(runners, **fields), tmp_path))
 
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_a_sweep_in_fresh_processes(tmp_path: Path) -> None:
+def test_sweep_in_worker_processes_gives_rows_and_files(tmp_path: Path) -> None:
     environment, *found = events(tmp_path, "cudnn,aten,py", replicates=1, sweep="hidden_size", sweep_values="4,6")
     assert isinstance(environment, Environment)
-    made = [item for item in found if isinstance(item, RecurrentRow)]
-    assert [(item.model, item.hidden_size, item.status) for item in made] == [
+    sweep_rows = [item for item in found if isinstance(item, RecurrentRow)]
+    assert [(item.model, item.hidden_size, item.status) for item in sweep_rows] == [
         (name, size, "error" if name == "cudnn" else "ok") for size in (4, 6) for name in ("cudnn", "aten", "py")
     ]
-    assert "needs an NVIDIA GPU" in made[0].error
+    assert "needs an NVIDIA GPU" in sweep_rows[0].error
     files = [item.name for item in found if isinstance(item, Artifact)]
     assert files == ["samples/lstm__hidden_size__4.csv", "samples/lstm__hidden_size__6.csv"]
-    for row in (item for item in made if item.status == "ok"):
+    for row in (item for item in sweep_rows if item.status == "ok"):
         check_against_samples(row, tmp_path)
         assert row.processes == len(row.process_medians_ms) == 1
         assert row.baseline == ("" if row.model == "aten" else "aten")
@@ -197,28 +197,28 @@ def test_a_sweep_in_fresh_processes(tmp_path: Path) -> None:
 
 
 def check_against_samples(row: RecurrentRow, folder: Path) -> None:
-    """All that a row says of its samples, computed again from the file."""
+    """Check the metrics of a row against those computed from its file of samples."""
     with (folder / row.samples_file).open(newline="") as file:
         lines: list[Mapping[str, str]] = [line for line in csv.DictReader(file) if line["runner"] == row.model]
     forward, backward = (np.array([float(line[f"{phase}_ms"]) for line in lines]) for phase in ("forward", "backward"))
     assert len(lines) == row.samples
-    number = np.array([line["process"] for line in lines])
+    processes = np.array([line["process"] for line in lines])
 
-    def of_processes(samples: "np.ndarray[Any, Any]") -> float:
-        return float(np.median([np.median(samples[number == one]) for one in sorted(set(number))]))
+    def median_of_processes(samples: "np.ndarray[Any, Any]") -> float:
+        return float(np.median([np.median(samples[processes == process]) for process in sorted(set(processes))]))
 
-    assert of_processes(forward + backward) == pytest.approx(row.latency_ms, rel=1e-12)
-    assert [float(np.mean(one)) for one in (forward, backward)] == pytest.approx(
+    assert median_of_processes(forward + backward) == pytest.approx(row.latency_ms, rel=1e-12)
+    assert [float(np.mean(times)) for times in (forward, backward)] == pytest.approx(
         [row.forward_mean_ms, row.backward_mean_ms], rel=1e-12
     )
-    assert [of_processes(one) for one in (forward, backward)] == [row.forward_ms, row.backward_ms]
+    assert [median_of_processes(times) for times in (forward, backward)] == [row.forward_ms, row.backward_ms]
 
 
 @pytest.mark.slow
-def test_compiled_and_scripted_tell_their_times_apart(tmp_path: Path) -> None:
-    """Half a minute: two processes load PyTorch's compiler, and a C++ compiler builds what the first one generates.
+def test_compiled_runners_pass_their_check_and_have_compile_times(tmp_path: Path) -> None:
+    """Two processes load PyTorch's compiler, and a C++ compiler builds the generated code: half a minute.
 
-    Only a runner that passes its check becomes a row without an error.
+    A row has no error only if its runner passed the check.
     """
     found = events(tmp_path, "jit,compile_cell,compile_loop", replicates=2, seq_length=2)
     script, cell, loop = (item for item in found if isinstance(item, RecurrentRow))
@@ -237,7 +237,7 @@ def test_compiled_and_scripted_tell_their_times_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_time_that_is_over_gives_every_runner_a_row(tmp_path: Path) -> None:
+def test_time_limit_gives_every_runner_a_timeout_row(tmp_path: Path) -> None:
     _, *found = events(tmp_path, "aten,py", time_limit=0.2)
     assert [(item.model, item.status) for item in found if isinstance(item, RecurrentRow)] == [
         ("aten", "timeout"),
@@ -245,7 +245,7 @@ def test_time_that_is_over_gives_every_runner_a_row(tmp_path: Path) -> None:
     ]
 
 
-def test_a_trace_shows_both_passes_and_nothing_is_marked_without_a_profiler() -> None:
+def test_passes_are_marked_in_a_trace_and_only_while_profiling() -> None:
     network = recurrent.build("py", spec("py").comparisons[0])
     with network.settings():
         passes = Passes(network, network.capture())

@@ -21,8 +21,8 @@ MODELS = tuple(f"timm:{name}" for name in ("test_resnet", "test_vit", "test_conv
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_loses_only_its_piece_which_is_tried_again(tmp_path: Path) -> None:
-    found = [one for one in spread(partial(square, tmp_path), range(8), processes=2) if one]
+def test_piece_of_a_killed_process_is_retried_and_then_reported_lost(tmp_path: Path) -> None:
+    found = [item for item in spread(partial(square, tmp_path), range(8), processes=2) if item]
     assert sorted(place for place, _ in found) == list(range(8))
     results = dict(found)
     lost = results.pop(5)
@@ -32,17 +32,17 @@ def test_a_process_that_dies_loses_only_its_piece_which_is_tried_again(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_count_in_processes_survives_a_kill_and_equals_one_process(
+def test_parallel_count_survives_a_kill_and_equals_a_serial_count(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "threads", lambda: 2)
     batches = tuple(range(1, 1 + 2 * MODELS_EACH // len(MODELS)))
     spec = ProfileSpec(models=MODELS, batch_size=batches)
-    seen: list[Event] = []
+    events: list[Event] = []
 
     def kill_one(event: Event) -> None:
-        seen.append(event)
-        if len([row for row in seen if isinstance(row, Row)]) == 3 and isinstance(event, Row):
+        events.append(event)
+        if len([row for row in events if isinstance(row, Row)]) == 3 and isinstance(event, Row):
             counting = [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
             assert len(counting) == 2
             counting[0].kill()
@@ -51,10 +51,10 @@ def test_a_count_in_processes_survives_a_kill_and_equals_one_process(
     assert store.run(run_id).state is State.FINISHED
     rows = {(row.model, row.batch_size): row for row in store.rows(run_id)}
     assert len(rows) == len(store.rows(run_id)) == len(MODELS) * len(batches)
-    last = [event for event in seen if isinstance(event, Progress)][-1]
+    last = [event for event in events if isinstance(event, Progress)][-1]
     assert (last.done, last.total, last.note) == (len(rows), len(rows), "in 2 processes")
     for model in MODELS:
         for point in spec.points:
-            alone = profile(model, point.model_copy(update={"detail": True})).row
-            row = rows[alone.model, alone.batch_size]
-            assert row.model_copy(update={"seconds": 0.0}) == alone.model_copy(update={"seconds": 0.0})
+            serial_row = profile(model, point.model_copy(update={"detail": True})).row
+            row = rows[serial_row.model, serial_row.batch_size]
+            assert row.model_copy(update={"seconds": 0.0}) == serial_row.model_copy(update={"seconds": 0.0})
