@@ -1,4 +1,4 @@
-"""Class names and prompts of zero-shot: ImageNet's are open_clip's, whichever way the data name their classes."""
+"""Class names and prompts of zero-shot. Those of ImageNet are open_clip's, however the data name the classes."""
 
 import subprocess
 import sys
@@ -18,26 +18,26 @@ NAMES = tuple(open_clip.IMAGENET_CLASSNAMES)
 
 
 @pytest.mark.parametrize(
-    "own",
+    "data_classes",
     [(), tuple(SYNSETS), tuple(str(number) for number in range(1000)), NAMES],
     ids=["labels", "synsets", "numbers", "names"],
 )
-def test_all_of_imagenet_is_named_as_open_clip_does(own: tuple[str, ...]) -> None:
-    assert class_names(("imagenet",), own) == NAMES
+def test_imagenet_classes_have_the_names_of_open_clip(data_classes: tuple[str, ...]) -> None:
+    assert class_names(("imagenet",), data_classes) == NAMES
 
 
-def test_folders_get_the_name_of_their_number_and_not_of_their_place(tmp_path: Path) -> None:
+def test_numbered_folders_are_named_by_number_not_by_position(tmp_path: Path) -> None:
     folder = open_pairs(str(write_classes(tmp_path, {"2": 1, "10": 1, "999": 1})))
     assert folder.classes == ("10", "2", "999")
     assert class_names(("imagenet",), folder.classes) == (NAMES[10], NAMES[2], NAMES[999])
 
 
-def test_another_number_of_names_is_refused() -> None:
+def test_wrong_number_of_names_is_refused() -> None:
     with pytest.raises(DataProblem, match="2 classes, but 1 name was given: give one name per class, one per line"):
         class_names(("cat,dog",), ("0", "1"))
 
 
-def test_folders_of_synsets_are_named_and_captioned_without_being_asked(tmp_path: Path) -> None:
+def test_synset_folders_are_named_and_captioned_by_default(tmp_path: Path) -> None:
     folder = open_pairs(str(write_classes(tmp_path, {SYNSETS[7]: 1, SYNSETS[0]: 2})))
     assert folder.classes == ("tench", "rooster")
     assert [folder.label(index) for index in range(3)] == [0, 0, 1]
@@ -45,28 +45,28 @@ def test_folders_of_synsets_are_named_and_captioned_without_being_asked(tmp_path
     assert folder.notes == ("folders are synsets of ImageNet: classes have its names, such as tench for n01440764",)
 
 
-def test_classes_that_are_not_of_imagenet_are_refused() -> None:
+def test_classes_outside_imagenet_are_refused() -> None:
     with pytest.raises(DataProblem, match="2 of the data's 3 classes are not in ImageNet: my cat, 1000"):
         class_names(("imagenet",), ("tench", "my cat", "1000"))
 
 
-@pytest.mark.parametrize("given", [("red", "green", "blue"), ("Blue", "red", "violet")])
-def test_a_class_is_not_given_the_name_of_another(given: tuple[str, ...]) -> None:
-    """Names are matched by place, so names in another order would give a low accuracy without an error."""
+@pytest.mark.parametrize("names", [("red", "green", "blue"), ("Blue", "red", "violet")])
+def test_names_in_the_wrong_order_are_refused(names: tuple[str, ...]) -> None:
+    """Names are matched by position, so names in another order would give a low accuracy without an error."""
     with pytest.raises(DataProblem, match=r"was given for the class '.*'; .* order of the data's classes: blue, green"):
-        class_names(given, ("blue", "green", "red"))
+        class_names(names, ("blue", "green", "red"))
 
 
-def test_names_in_the_order_of_the_data_may_be_spelled_otherwise() -> None:
-    given = ("Blue", "leaf green", "crimson")
-    assert class_names(given, ("blue", "green", "red")) == given
+def test_names_in_the_right_order_may_be_spelled_differently() -> None:
+    names = ("Blue", "leaf green", "crimson")
+    assert class_names(names, ("blue", "green", "red")) == names
     assert class_names(("cat", "CAT"), ("Cat", "cat")) == ("cat", "CAT")
 
 
-def test_templates_by_name_are_open_clips() -> None:
-    every = tuple(fill("{}") for fill in open_clip.OPENAI_IMAGENET_TEMPLATES)
+def test_named_template_lists_equal_those_of_open_clip() -> None:
+    imagenet = tuple(fill("{}") for fill in open_clip.OPENAI_IMAGENET_TEMPLATES)
     simple = tuple(fill("{}") for fill in open_clip.SIMPLE_IMAGENET_TEMPLATES)
-    assert prompts(("openai-80",), ("own {}",)) == prompts((), ("own {}",), ("imagenet",)) == every
+    assert prompts(("openai-80",), ("own {}",)) == prompts((), ("own {}",), ("imagenet",)) == imagenet
     assert prompts(("openai-7", "a {}"), ()) == (*simple, "a {}")
     assert prompts((), ("own {}",)) == ("own {}",)
     assert TrainSpec(templates="openai-80\na {}").templates == ("openai-80", "a {}")  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ def test_templates_by_name_are_open_clips() -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "warned"),
+    ("classes", "example"),
     [
         (("n01440764", "n01443537"), "'a photo of a n01440764'"),
         (("0", "1", "two"), "'a photo of a 0'"),
@@ -84,13 +84,13 @@ def test_templates_by_name_are_open_clips() -> None:
         ((), ""),
     ],
 )
-def test_names_that_are_ids_are_warned_of(classes: tuple[str, ...], warned: str) -> None:
-    assert warned in note_on_ids(classes)
-    assert bool(note_on_ids(classes)) == bool(warned)
+def test_class_names_that_are_ids_have_a_note(classes: tuple[str, ...], example: str) -> None:
+    assert example in note_on_ids(classes)
+    assert bool(note_on_ids(classes)) == bool(example)
 
 
 @pytest.mark.slow
-def test_the_lists_are_read_without_the_libraries() -> None:
+def test_name_lists_are_read_without_importing_libraries() -> None:
     script = "import sys; from engine.datasets import class_names; class_names(('imagenet',), ('n01440764',)); "
     script += "sys.exit(bool({'torch', 'timm', 'open_clip'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Data of every kind are found by their paths, counted and looked at; what cannot be used is refused with reasons."""
+"""Opening data of every kind by their paths, their summaries, and refusals with reasons."""
 
 import pickle
 import subprocess
@@ -16,7 +16,7 @@ from engine.specs import Refused
 from tests.support.data import encoded, write_classes, write_image, write_tar
 
 
-def table(folder: Path, *rows: str) -> Path:
+def write_table(folder: Path, *rows: str) -> Path:
     path = folder / "pairs.csv"
     path.write_text("\n".join(["filepath,title", *rows]) + "\n")
     return path
@@ -26,23 +26,23 @@ def colours(pairs: Pairs) -> list[object]:
     return [pairs.image(index).getpixel((0, 0)) for index in range(len(pairs))]
 
 
-def test_the_digits_are_scikit_learns() -> None:
-    theirs = load_digits()
-    ours = open_pairs("digits")
-    assert len(ours) == len(theirs.target) == 1797
-    assert [ours.label(index) for index in range(1797)] == theirs.target.tolist()
-    assert ours.classes == ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-    three = theirs.target.tolist().index(3)
-    assert ours.captions(three) == ("a photo of the digit three", "the number three", "a handwritten three", "three")
-    assert ours.source(three) == f"digits:{three}"
+def test_digits_equal_those_of_scikit_learn() -> None:
+    reference = load_digits()
+    pairs = open_pairs("digits")
+    assert len(pairs) == len(reference.target) == 1797
+    assert [pairs.label(index) for index in range(1797)] == reference.target.tolist()
+    assert pairs.classes == ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    three = reference.target.tolist().index(3)
+    assert pairs.captions(three) == ("a photo of the digit three", "the number three", "a handwritten three", "three")
+    assert pairs.source(three) == f"digits:{three}"
 
 
 @pytest.mark.parametrize("index", [0, 3, 1796])
-def test_a_digit_is_its_scan_enlarged_bilinearly(index: int) -> None:
-    """Pixel i of 32 lies at (i + 1/2) / 4 - 1/2 of the scan's, and is rounded three times on its way."""
-    places = (np.arange(32) + 0.5) / 4 - 0.5
-    rows = [np.interp(places, range(8), row) for row in load_digits().images[index] * 255 / 16]
-    expected = np.stack([np.interp(places, range(8), column) for column in np.transpose(rows)], axis=1)
+def test_digit_image_is_the_scan_enlarged_bilinearly(index: int) -> None:
+    """Pixel i of 32 lies at position (i + 1/2) / 4 - 1/2 of the scan, and its value is rounded three times."""
+    positions = (np.arange(32) + 0.5) / 4 - 0.5
+    rows = [np.interp(positions, range(8), row) for row in load_digits().images[index] * 255 / 16]
+    expected = np.stack([np.interp(positions, range(8), column) for column in np.transpose(rows)], axis=1)
     image = np.asarray(open_pairs("digits").image(index)).astype(float)
     assert image.shape == (32, 32, 3)
     assert np.abs(image - expected[:, :, None]).max() <= 1.5
@@ -58,18 +58,18 @@ def test_reading_the_digits_imports_neither_sklearn_nor_torch() -> None:
     assert loaded.stdout.split() == []
 
 
-def test_synthetic_pictures_depend_on_seed_and_index_alone() -> None:
-    one, same, other = open_pairs("synthetic"), open_pairs("synthetic"), open_pairs("synthetic", seed=1)
-    assert len(one) == 100
-    assert one.image(7).size == (224, 224)
-    assert one.image(7).tobytes() == same.image(7).tobytes()
-    assert one.image(7).tobytes() != one.image(8).tobytes()
-    assert one.image(7).tobytes() != other.image(7).tobytes()
+def test_synthetic_images_depend_only_on_seed_and_index() -> None:
+    pairs, same, other = open_pairs("synthetic"), open_pairs("synthetic"), open_pairs("synthetic", seed=1)
+    assert len(pairs) == 100
+    assert pairs.image(7).size == (224, 224)
+    assert pairs.image(7).tobytes() == same.image(7).tobytes()
+    assert pairs.image(7).tobytes() != pairs.image(8).tobytes()
+    assert pairs.image(7).tobytes() != other.image(7).tobytes()
     assert len(open_pairs("synthetic", samples=100_000)) == 100_000
-    assert summarise(one, deadline_s=0).distinct_captions == 100
+    assert summarise(pairs, deadline_s=0).distinct_captions == 100
 
 
-def test_class_folders_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_class_folders_are_sorted_by_name(tmp_path: Path) -> None:
     write_classes(tmp_path, {"tabby_cat": 2, "dog": 3, "empty": 0})
     write_image(tmp_path / "dog" / "deeper" / "x.PNG", (9, 9, 9))
     (tmp_path / "empty").mkdir()
@@ -99,14 +99,14 @@ def test_images_outside_class_folders_or_of_other_formats_are_noted(tmp_path: Pa
     assert note.endswith(": beside.png, cat/scan.PPM")
 
 
-def test_a_folder_in_a_folder_is_taken_for_it(tmp_path: Path) -> None:
+def test_single_subfolder_is_opened_instead_of_the_folder(tmp_path: Path) -> None:
     write_classes(tmp_path / "pets", {"cat": 1, "dog": 1})
     assert open_pairs(str(tmp_path)).classes == ("cat", "dog")
-    table(tmp_path / "pets", "cat/000.png,a cat")
+    write_table(tmp_path / "pets", "cat/000.png,a cat")
     assert open_pairs(str(tmp_path)).captions(0) == ("a cat",)
 
 
-def test_images_with_captions_beside_them(tmp_path: Path) -> None:
+def test_captions_are_read_from_text_files_beside_images(tmp_path: Path) -> None:
     for name in ("b", "a", "a.k"):
         write_image(tmp_path / f"{name}.png", (ord(name[-1]), 0, 0))
         (tmp_path / f"{name}.txt").write_text(f"picture {name}\n\n one more \n")
@@ -127,7 +127,7 @@ def test_images_with_captions_beside_them(tmp_path: Path) -> None:
         (("a.csv", "b.csv", "1.png"), "holds several tables: give one of a.csv, b.csv"),
     ],
 )
-def test_folders_that_could_be_anything(tmp_path: Path, files: tuple[str, ...], reason: str) -> None:
+def test_ambiguous_folders_are_refused(tmp_path: Path, files: tuple[str, ...], reason: str) -> None:
     for name in files:
         write_image(tmp_path / name)
     with pytest.raises(DataProblem, match=reason):
@@ -150,14 +150,14 @@ def test_folders_that_could_be_anything(tmp_path: Path, files: tuple[str, ...], 
         (str(Path(__file__).parent), "csv", "is not a file, so not csv"),
     ],
 )
-def test_data_that_are_not_there(data: str, kind: str, reason: str) -> None:
+def test_missing_or_unsupported_data_are_refused(data: str, kind: str, reason: str) -> None:
     with pytest.raises(DataProblem, match=reason) as refusal:
         open_pairs(data, kind)  # type: ignore[arg-type]
     assert isinstance(refusal.value, Refused)
 
 
-def test_only_what_lies_below_the_roots_is_there(tmp_path: Path) -> None:
-    """Absent and forbidden read alike, behind links and in tables too."""
+def test_data_outside_the_roots_are_refused_like_missing_data(tmp_path: Path) -> None:
+    """Missing and forbidden files have the same message, also behind links and in tables."""
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     write_classes(outside, {"cat": 1})
     write_image(inside / "own.png")
@@ -168,7 +168,9 @@ def test_only_what_lies_below_the_roots_is_there(tmp_path: Path) -> None:
             open_pairs(str(path), roots=roots)
     write_classes(outside, {"cat": 2})
     secret = outside / "cat" / "000.png"
-    path = table(inside, "own.png,mine", f"{secret},theirs", "../outside/cat/001.png,theirs", "absent.png,nobody's")
+    path = write_table(
+        inside, "own.png,mine", f"{secret},theirs", "../outside/cat/001.png,theirs", "absent.png,nobody's"
+    )
     found = summarise(open_pairs(str(path), roots=roots))
     assert found.opened == 4
     absent = "there is no such file in the folders of VITALS_DATA_ROOTS"
@@ -179,12 +181,12 @@ def test_only_what_lies_below_the_roots_is_there(tmp_path: Path) -> None:
         open_pairs(str(shard), roots=roots)
 
 
-def test_several_sources_are_one(tmp_path: Path) -> None:
+def test_several_sources_are_opened_as_one(tmp_path: Path) -> None:
     write_classes(tmp_path / "one", {"cat": 2, "dog": 1})
     write_classes(tmp_path / "two", {"bird": 1, "cat": 1})
-    one, two, rows = (str(tmp_path / name) for name in ("one", "two", "pairs.csv"))
-    table(tmp_path, "one/cat/000.png,a cat", "one/dog/000.png,a dog")
-    mixed = open_pairs(f"{one}::{two} :: {rows}")
+    first, second, csv = (str(tmp_path / name) for name in ("one", "two", "pairs.csv"))
+    write_table(tmp_path, "one/cat/000.png,a cat", "one/dog/000.png,a dog")
+    mixed = open_pairs(f"{first}::{second} :: {csv}")
     assert isinstance(mixed, Mixed)
     assert mixed.name == "one+two+pairs"
     assert mixed.classes == ("cat", "dog", "bird")
@@ -196,7 +198,7 @@ def test_several_sources_are_one(tmp_path: Path) -> None:
         mixed.captions(7)
 
 
-def test_weights_follow_their_pairs() -> None:
+def test_source_weights_follow_their_pairs_through_a_split() -> None:
     mixed = Mixed([open_pairs("digits"), open_pairs("synthetic")])
     assert weights(mixed, ()) is None
     assert weights(mixed, (2, 2)) is None
@@ -210,9 +212,9 @@ def test_weights_follow_their_pairs() -> None:
         weights(mixed, (1, 2, 3))
 
 
-def test_pairs_travel_to_other_processes(tmp_path: Path) -> None:
+def test_pairs_can_be_pickled(tmp_path: Path) -> None:
     write_classes(tmp_path / "classes", {"cat": 2, "dog": 2})
-    path = table(tmp_path, "classes/cat/000.png,a cat")
+    path = write_table(tmp_path, "classes/cat/000.png,a cat")
     shard = write_tar(tmp_path / "x.tar", {"1.png": encoded(), "1.txt": b"a"})
     pairs = split(open_pairs(f"digits::synthetic::{tmp_path / 'classes'}::{path}::{shard}"), 0.5, 0)[0]
     copy = pickle.loads(pickle.dumps(pairs))
@@ -220,7 +222,7 @@ def test_pairs_travel_to_other_processes(tmp_path: Path) -> None:
     assert colours(copy)[-1] == colours(pairs)[-1]
 
 
-def test_a_look(tmp_path: Path) -> None:
+def test_summary_counts_pairs_and_names_unreadable_images(tmp_path: Path) -> None:
     write_classes(tmp_path, {"cat": 30, "dog": 10})
     write_image(tmp_path / "cat" / "005.png", size=(40, 30))
     write_image(tmp_path / "dog" / "000.png", size=(1, 2))

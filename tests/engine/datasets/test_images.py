@@ -1,4 +1,4 @@
-"""Images of any mode become upright RGB; whatever cannot be read says so by one kind of error."""
+"""Decoding of images: any mode becomes upright RGB, and unreadable files raise `Unreadable`."""
 
 import os
 import pickle
@@ -16,7 +16,7 @@ from engine.datasets import Unreadable, images
 from tests.support.data import encoded
 
 
-def through_file(image: Image.Image, kind: str = "PNG", **options: object) -> Image.Image:
+def save_and_decode(image: Image.Image, kind: str = "PNG", **options: object) -> Image.Image:
     file = BytesIO()
     image.save(file, kind, **options)
     return images.decode(lambda: BytesIO(file.getvalue()), "x")
@@ -24,14 +24,14 @@ def through_file(image: Image.Image, kind: str = "PNG", **options: object) -> Im
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
 def test_every_mode_becomes_rgb(mode: str) -> None:
-    white = through_file(Image.new("RGB", (4, 3), "white").convert(mode))
+    white = save_and_decode(Image.new("RGB", (4, 3), "white").convert(mode))
     assert (white.mode, white.size, white.getpixel((0, 0))) == ("RGB", (4, 3), (255, 255, 255))
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("CMYK", "JPEG"), ("CMYK", "TIFF"), ("YCbCr", "JPEG")])
-def test_modes_of_print_and_video(mode: str, kind: str) -> None:
+def test_cmyk_and_ycbcr_become_rgb(mode: str, kind: str) -> None:
     image = Image.new("RGB", (16, 16), (200, 30, 40)).convert(mode)
-    red, green, blue = np.asarray(through_file(image, kind))[8, 8].tolist()
+    red, green, blue = np.asarray(save_and_decode(image, kind))[8, 8].tolist()
     assert abs(red - 200) < 8
     assert abs(green - 30) < 8
     assert abs(blue - 40) < 8
@@ -39,42 +39,42 @@ def test_modes_of_print_and_video(mode: str, kind: str) -> None:
 
 def test_transparency_is_dropped_as_open_clip_does() -> None:
     half = Image.new("RGBA", (2, 2), (10, 20, 30, 0))
-    assert through_file(half).getpixel((0, 0)) == half.convert("RGB").getpixel((0, 0)) == (10, 20, 30)
+    assert save_and_decode(half).getpixel((0, 0)) == half.convert("RGB").getpixel((0, 0)) == (10, 20, 30)
     palette = Image.new("P", (2, 2), 0)
     palette.putpalette([10, 20, 30, 40, 50, 60])
-    assert through_file(palette, transparency=b"\0\x80").getpixel((0, 0)) == (10, 20, 30)
+    assert save_and_decode(palette, transparency=b"\0\x80").getpixel((0, 0)) == (10, 20, 30)
 
 
-def test_sixteen_bits_are_not_cut_off() -> None:
+def test_16_bit_values_are_scaled_to_8_bits() -> None:
     values = np.array([[0, 257 * 100, 65535]], dtype=np.uint16)
-    assert np.asarray(through_file(Image.fromarray(values)))[0, :, 0].tolist() == [0, 100, 255]
+    assert np.asarray(save_and_decode(Image.fromarray(values)))[0, :, 0].tolist() == [0, 100, 255]
 
 
-def test_numbers_of_any_range_are_spread() -> None:
+def test_float_values_are_scaled_to_their_range() -> None:
     values = np.array([[-1.0, 0.0, 1.0, np.nan]], dtype=np.float32)
-    assert np.asarray(through_file(Image.fromarray(values), "TIFF"))[0, :, 0].tolist() == [0, 128, 255, 0]
+    assert np.asarray(save_and_decode(Image.fromarray(values), "TIFF"))[0, :, 0].tolist() == [0, 128, 255, 0]
 
 
 @pytest.mark.parametrize("orientation", range(1, 10))
-def test_orientation_is_followed(orientation: int) -> None:
+def test_exif_orientation_is_applied(orientation: int) -> None:
     image = Image.new("L", (2, 1))
     image.putdata([50, 200])
     exif = Image.Exif()
     exif[0x0112] = orientation
-    upright = np.asarray(through_file(image, exif=exif))[:, :, 0].tolist()
+    upright = np.asarray(save_and_decode(image, exif=exif))[:, :, 0].tolist()
     wide, turned = [[50, 200]], [[50], [200]]
-    by_the_standard = {1: wide, 2: [[200, 50]], 3: [[200, 50]], 4: wide, 5: turned, 6: turned, 7: [[200], [50]]}
-    assert upright == {**by_the_standard, 8: [[200], [50]], 9: wide}[orientation]
+    by_standard = {1: wide, 2: [[200, 50]], 3: [[200, 50]], 4: wide, 5: turned, 6: turned, 7: [[200], [50]]}
+    assert upright == {**by_standard, 8: [[200], [50]], 9: wide}[orientation]
 
 
-@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's, which nobody needs to heed
-def test_damaged_exif_data_do_not_keep_an_image() -> None:
-    damaged = through_file(Image.new("RGB", (2, 2)), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff")
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's warning needs no action
+def test_image_with_damaged_exif_data_is_read() -> None:
+    damaged = save_and_decode(Image.new("RGB", (2, 2)), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff")
     assert damaged.size == (2, 2)
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG whose header says that it is huge."""
+    """Return a small PNG whose header names this size."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = (b"IHDR" + header, b"IDAT" + zlib.compress(bytes(1000)), b"IEND")
     framed = (struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks)
@@ -96,14 +96,14 @@ def bomb(width: int, height: int) -> bytes:
         (bomb(100, 100), ""),
     ],
 )
-def test_what_cannot_be_read(content: bytes, reason: str) -> None:
+def test_unreadable_contents_raise_unreadable(content: bytes, reason: str) -> None:
     with pytest.raises(Unreadable, match=f"^a.png: .*{reason}") as error:
         images.decode(lambda: BytesIO(content), "a.png")
     assert str(error.value) == f"a.png: {error.value.reason}"
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's of what it skips
-def test_any_cut_or_flipped_image_is_read_or_unreadable() -> None:
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow warns of parts that it skips
+def test_damaged_images_are_read_or_raise_unreadable() -> None:
     rng = np.random.default_rng(0)
     noise = Image.fromarray(rng.integers(0, 256, (24, 24, 3), dtype=np.uint8))
     refused = 0
@@ -121,7 +121,7 @@ def test_any_cut_or_flipped_image_is_read_or_unreadable() -> None:
     assert refused > 60
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_missing_and_special_files_raise_unreadable(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "folder").mkdir()
@@ -130,7 +130,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
             images.read(tmp_path / name)
 
 
-def test_an_error_comes_back_from_another_process() -> None:
+def test_unreadable_errors_can_be_pickled() -> None:
     error = pickle.loads(pickle.dumps(images.unreadable("a.png", "broken")))
     assert (str(error), error.reason) == ("a.png: broken", "broken")
     assert str(Unreadable("made of a message alone")) == "made of a message alone"

@@ -1,4 +1,4 @@
-"""Webdataset shards are read in any order, as webdataset itself reads them in theirs."""
+"""Reading of webdataset shards by the rules of the webdataset package."""
 
 import gzip
 import json
@@ -14,13 +14,13 @@ from tests.support.data import encoded, write_tar
 
 
 def sample(key: str, number: int, **texts: str) -> dict[str, bytes]:
-    """A sample's files, the image of a colour of its own."""
+    """Return the files of a sample. number: the red value of its image."""
     return {f"{key}.jpg": encoded((number, 0, 0), kind="PNG")} | {
         f"{key}.{ending}": text.encode() for ending, text in texts.items()
     }
 
 
-def shard(path: Path, *samples: dict[str, bytes]) -> Path:
+def write_shard(path: Path, *samples: dict[str, bytes]) -> Path:
     return write_tar(path, {name: content for item in samples for name, content in item.items()})
 
 
@@ -28,25 +28,25 @@ def reds(pairs: Pairs) -> list[int]:
     return [pairs.image(index).getpixel((0, 0))[0] for index in range(len(pairs))]  # type: ignore[index]
 
 
-def test_shards_in_braces(tmp_path: Path) -> None:
+def test_shards_named_with_braces_are_opened(tmp_path: Path) -> None:
     for number in range(12):
         files = [sample(f"{number:02}{i}", 10 * number + i, txt=f"caption {number} {i}") for i in range(2)]
-        shard(tmp_path / f"cc-{number:02}.tar", *files)
+        write_shard(tmp_path / f"cc-{number:02}.tar", *files)
     pairs = open_pairs(f"{tmp_path}/cc-{{00..11}}.tar")
     assert len(pairs) == 24
     assert pairs.name == "cc"
     assert pairs.captions(23) == ("caption 11 1",)
     assert reds(pairs) == [10 * number + i for number in range(12) for i in range(2)]
     assert pairs.source(0) == f"{tmp_path}/cc-00.tar/000.jpg"
-    assert len(open_pairs(str(tmp_path))) == 24, "a folder of shards is all of them"
+    assert len(open_pairs(str(tmp_path))) == 24, "a folder opens all its shards"
     assert len(open_pairs(f"{tmp_path}/cc-{{03,05}}.tar")) == 4
     with pytest.raises(DataProblem, match=r"2 of 4 shards are not there: .*cc-12.tar, .*cc-13.tar"):
         open_pairs(f"{tmp_path}/cc-{{10..13}}.tar")
 
 
-def test_files_belong_together_as_webdataset_says(tmp_path: Path) -> None:
-    """Its rule: a key goes up to the first dot, and a file whose name begins with one belongs to nothing."""
-    path = shard(
+def test_files_are_grouped_by_key_as_in_webdataset(tmp_path: Path) -> None:
+    """webdataset's rule: a key ends at the first dot, and a file whose name begins with a dot is skipped."""
+    path = write_shard(
         tmp_path / "x.tar",
         sample("./a/000", 1, txt="one"),
         sample("a.b/001", 2, json="{}", txt="two"),
@@ -72,8 +72,8 @@ def test_images_with_a_dot_in_their_name_are_left_out_with_a_note(tmp_path: Path
     assert note.endswith(": 000.v2.png")
 
 
-def test_captions_of_every_kind(tmp_path: Path) -> None:
-    path = shard(
+def test_captions_are_read_from_txt_and_json(tmp_path: Path) -> None:
+    path = write_shard(
         tmp_path / "x.tar",
         sample("0", 0, txt="one\n two\n\none\n"),
         sample("1", 1, json=json.dumps({"caption": "from json", "width": 3})),
@@ -91,11 +91,11 @@ def test_captions_of_every_kind(tmp_path: Path) -> None:
     assert pairs.notes == (note,)
 
 
-def test_classes_are_named_beside_the_shards(tmp_path: Path) -> None:
-    """As CLIP benchmark's data sets have them: the names one folder up."""
+def test_class_names_are_read_beside_the_shards(tmp_path: Path) -> None:
+    """In CLIP benchmark's data sets, the names are one folder above the shards."""
     (tmp_path / "classnames.txt").write_text("cat\ndog\n")
     (tmp_path / "zeroshot_classification_templates.txt").write_text("a {c}.\nmy {c}.\n")
-    path = shard(tmp_path / "test" / "0.tar", sample("a", 1, cls="1"), sample("b", 2, cls="0", txt="Tom"))
+    path = write_shard(tmp_path / "test" / "0.tar", sample("a", 1, cls="1"), sample("b", 2, cls="0", txt="Tom"))
     pairs = open_pairs(str(path))
     assert (pairs.classes, pairs.templates) == (("cat", "dog"), ("a {}.", "my {}."))
     assert [pairs.label(index) for index in range(2)] == [1, 0]
@@ -108,15 +108,15 @@ def test_classes_are_named_beside_the_shards(tmp_path: Path) -> None:
     assert [pairs.captions(index) for index in range(len(pairs))] == [("Tom",)]
     assert "1 of them with a class, because there is no classnames.txt" in pairs.notes[0]
     with pytest.raises(DataProblem, match=r"has 1 image with a class \(.cls or .npy\) but no classnames.txt: write"):
-        open_pairs(str(shard(tmp_path / "test" / "1.tar", sample("a", 1, cls="1"))))
+        open_pairs(str(write_shard(tmp_path / "test" / "1.tar", sample("a", 1, cls="1"))))
 
 
 @pytest.mark.parametrize("template", ["{0.__class__}", "{!r}", "{:>1000000000}", "{classname}", "a photo", "%s"])
-def test_templates_are_no_format_strings(tmp_path: Path, template: str) -> None:
+def test_templates_are_not_format_strings(tmp_path: Path, template: str) -> None:
     (tmp_path / "classnames.txt").write_text("cat {0}\ndog\n")
     templates = tmp_path / "zeroshot_classification_templates.txt"
     templates.write_text(f"{template} {{c}}\n{{{{c}}}}\n")
-    path = shard(tmp_path / "0.tar", sample("a", 1, cls="0"))
+    path = write_shard(tmp_path / "0.tar", sample("a", 1, cls="0"))
     assert open_pairs(str(path)).captions(0) == (f"{template} cat {{0}}", "{cat {0}}")
     templates.write_text(f"{template}\n")
     with pytest.raises(DataProblem, match=r"a template has \{\} where the class name goes, unlike"):
@@ -133,13 +133,13 @@ def test_templates_are_no_format_strings(tmp_path: Path, template: str) -> None:
         ({}, "holds 1 images, none with a caption: expected jpg, jpeg, png, webp files"),
     ],
 )
-def test_shards_that_are_wrong(tmp_path: Path, texts: dict[str, str], reason: str) -> None:
+def test_wrong_shards_are_refused(tmp_path: Path, texts: dict[str, str], reason: str) -> None:
     with pytest.raises(DataProblem, match=reason):
-        open_pairs(str(shard(tmp_path / "x.tar", sample("a", 1, **texts))))
+        open_pairs(str(write_shard(tmp_path / "x.tar", sample("a", 1, **texts))))
 
 
-def test_damaged_and_compressed_tars(tmp_path: Path) -> None:
-    path = shard(tmp_path / "x.tar", *(sample(str(i), i, txt="caption") for i in range(4)))
+def test_damaged_tars_are_refused_and_cut_ones_have_a_note(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "x.tar", *(sample(str(i), i, txt="caption") for i in range(4)))
     whole = path.read_bytes()
     with tarfile.open(path) as archive:
         third = archive.getmembers()[4].offset
@@ -149,7 +149,7 @@ def test_damaged_and_compressed_tars(tmp_path: Path) -> None:
         b"no tar at all" * 100,
         whole[: third + 700],  # within a file
         whole[: third + 100],  # within a header
-        whole[: third + 9] + b"!" + whole[third + 10 :],  # tarfile itself takes this header for the end
+        whole[: third + 9] + b"!" + whole[third + 10 :],  # tarfile takes this header for the end
     ):
         path.write_bytes(damaged)
         with pytest.raises(DataProblem, match="is no uncompressed tar, or is damaged"):
@@ -162,12 +162,12 @@ def test_damaged_and_compressed_tars(tmp_path: Path) -> None:
     assert len(pairs) == 4, "without the blocks of zeros at the end"
     assert pairs.notes == ("1 tar without an end mark may be cut short: x.tar",)
     path.write_bytes(whole[:third])  # exactly between two files
-    assert len(open_pairs(f"{path}::{shard(tmp_path / 'y.tar', sample('a', 1, txt='x'))}").notes) == 1
+    assert len(open_pairs(f"{path}::{write_shard(tmp_path / 'y.tar', sample('a', 1, txt='x'))}").notes) == 1
     path.write_bytes(whole)
     assert open_pairs(str(path)).notes == ()
 
 
-def test_tars_of_other_programs_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_marks_of_other_programs_are_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITALS_RUNS_DIR", str(tmp_path / "runs"))
     (tmp_path / "a.png").write_bytes(encoded())
     (tmp_path / "a.txt").write_text("a cat")
@@ -183,8 +183,8 @@ def test_tars_of_other_programs_have_an_end(tmp_path: Path, monkeypatch: pytest.
     assert open_pairs(str(tmp_path / "x.tar.gz")).notes == ("1 tar without an end mark may be cut short: x.tar.gz",)
 
 
-def test_a_shard_that_changes_while_it_is_open(tmp_path: Path) -> None:
-    path = shard(tmp_path / "x.tar", sample("a", 1, txt="x"), sample("b", 2, txt="x"))
+def test_shard_that_changes_while_open_raises_unreadable(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "x.tar", sample("a", 1, txt="x"), sample("b", 2, txt="x"))
     pairs = open_pairs(str(path))
     path.write_bytes(path.read_bytes()[:540])
     with pytest.raises(Unreadable, match=r"x.tar/a.jpg: .*cut short"):
@@ -207,8 +207,7 @@ def test_a_shard_that_changes_while_it_is_open(tmp_path: Path) -> None:
         ("{a,}", ["a", ""]),
     ],
 )
-def test_braces(pattern: str, expected: list[str]) -> None:
-    """As the package braceexpand reads them."""
+def test_braces_are_expanded_as_in_braceexpand(pattern: str, expected: list[str]) -> None:
     assert expand(pattern) == expected
 
 

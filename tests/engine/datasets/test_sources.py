@@ -1,4 +1,4 @@
-"""Compressed tars, Parquet and JSON of captions give the same pairs as the plain files."""
+"""Compressed tars, Parquet files and JSON of captions, and the splits that a JSON may have."""
 
 import json
 import os
@@ -22,7 +22,7 @@ COLOURS = [(10, 0, 0), (20, 0, 0), (30, 0, 0)]
 
 
 @pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def runs_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VITALS_RUNS_DIR", str(tmp_path / "runs"))
     return tmp_path / "runs"
 
@@ -36,8 +36,8 @@ def captions(pairs: Pairs) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tgz", ".tar.bz2", ".tar.zst"])
-def test_compressed_shards_are_unpacked_once(tmp_path: Path, runs: Path, ending: str) -> None:
-    files = {f"{red}.{kind}": content for (red, *_), kind, content in _members()}
+def test_compressed_shards_are_unpacked_once(tmp_path: Path, runs_dir: Path, ending: str) -> None:
+    files = {f"{red}.{kind}": content for (red, *_), kind, content in shard_members()}
     plain = write_tar(tmp_path / "plain.tar", files)
     packed = tmp_path / f"shard-0{ending}"
     codec = {".tar.bz2": "bz2", ".tar.zst": "zstd"}.get(ending, "gzip")
@@ -47,46 +47,46 @@ def test_compressed_shards_are_unpacked_once(tmp_path: Path, runs: Path, ending:
     assert reds(pairs) == reds(open_pairs(str(plain))) == [10, 20, 30]
     assert captions(pairs) == [("no 10",), ("no 20",), ("no 30",)]
     assert pairs.source(1) == f"{packed}/20.png"
-    (copy,) = (runs / "unpacked").iterdir()
-    made = copy.stat().st_ino
+    (copy,) = (runs_dir / "unpacked").iterdir()
+    inode = copy.stat().st_ino
     os.utime(copy, (0, 0))
     assert reds(open_pairs(str(packed))) == [10, 20, 30]
-    assert copy.stat().st_ino == made
-    assert copy.stat().st_mtime > 0, "the time of its last use"
+    assert copy.stat().st_ino == inode
+    assert copy.stat().st_mtime > 0, "opening it again updates its time"
 
 
-def test_copies_of_packed_files_do_not_stay_for_ever(tmp_path: Path, runs: Path) -> None:
-    upload, other = runs / "uploads" / "mine", tmp_path / "other.tar.gz"
+def test_unpacked_copies_are_deleted_by_age_and_with_their_upload(tmp_path: Path, runs_dir: Path) -> None:
+    upload, other = runs_dir / "uploads" / "mine", tmp_path / "other.tar.gz"
     upload.mkdir(parents=True)
-    files = {f"{red}.{kind}": content for (red, *_), kind, content in _members()}
+    files = {f"{red}.{kind}": content for (red, *_), kind, content in shard_members()}
     for path in (other, upload / "a.tgz", tmp_path / "b.tgz"):
         open_pairs(str(write_tar(path, files, "w:gz")))
-        names = {copy.name.partition("-")[0] for copy in (runs / "unpacked").iterdir()}
-        for copy in (runs / "unpacked").glob("other-*"):
+        names = {copy.name.partition("-")[0] for copy in (runs_dir / "unpacked").iterdir()}
+        for copy in (runs_dir / "unpacked").glob("other-*"):
             os.utime(copy, (0, 0))
-    assert names == {"a", "b"}, "other was not opened for long when a was unpacked"
+    assert names == {"a", "b"}, "the copy of other was too old when a was unpacked"
     forget(Kept(upload, upload / "a.tgz", "webdataset", 0))
-    assert [copy.name.partition("-")[0] for copy in (runs / "unpacked").iterdir()] == ["b"]
+    assert [copy.name.partition("-")[0] for copy in (runs_dir / "unpacked").iterdir()] == ["b"]
 
 
-def _members() -> list[tuple[tuple[int, int, int], str, bytes]]:
+def shard_members() -> list[tuple[tuple[int, int, int], str, bytes]]:
     return [
         (c, kind, content) for c in COLOURS for kind, content in (("png", encoded(c)), ("txt", f"no {c[0]}".encode()))
     ]
 
 
-def test_damaged_and_unknown_tars_are_refused(tmp_path: Path, runs: Path) -> None:
+def test_damaged_and_unknown_tars_are_refused(tmp_path: Path, runs_dir: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(b"\x1f\x8b\x08" + bytes(40))
     with pytest.raises(DataProblem, match=r"a\.tar\.gz cannot be unpacked, or is damaged"):
         open_pairs(str(tmp_path / "a.tar.gz"))
-    assert list((runs / "unpacked").iterdir()) == []
+    assert list((runs_dir / "unpacked").iterdir()) == []
     (tmp_path / "a.tar.xz").write_bytes(b"x")
     with pytest.raises(DataProblem, match=r"does not end in \.csv, \.tsv, \.parquet, \.tar, \.tar\.gz"):
         open_pairs(str(tmp_path / "a.tar.xz"))
 
 
 @pytest.mark.parametrize("kind", ["paths", "contents", "hugging face"])
-def test_parquet_has_images_as_paths_or_contents(tmp_path: Path, kind: str) -> None:
+def test_parquet_images_are_paths_or_contents(tmp_path: Path, kind: str) -> None:
     contents = [encoded(colour) for colour in COLOURS]
     cells: list[Any] = [str(write_image(tmp_path / f"{c[0]}.png", c).relative_to(tmp_path)) for c in COLOURS]
     if kind != "paths":
@@ -116,8 +116,8 @@ def test_parquet_has_images_as_paths_or_contents(tmp_path: Path, kind: str) -> N
     assert captions(open_pairs(str(tmp_path / "lists.parquet"), **columns))[0] == ("a", "b")  # type: ignore[arg-type]
 
 
-def coco(folder: Path) -> Path:
-    """COCO's own layout: annotations beside a folder of images."""
+def write_coco(folder: Path) -> Path:
+    """Write files in COCO's layout, annotations beside a folder of images, and return the JSON."""
     for number, colour in enumerate(COLOURS):
         write_image(folder / "val2017" / f"{number}.png", colour)
     images = [
@@ -130,16 +130,16 @@ def coco(folder: Path) -> Path:
     return path
 
 
-def test_coco_has_five_captions_an_image(tmp_path: Path) -> None:
-    pairs = open_pairs(str(coco(tmp_path)))
+def test_coco_images_have_five_captions(tmp_path: Path) -> None:
+    pairs = open_pairs(str(write_coco(tmp_path)))
     assert reds(pairs) == [10, 20, 30]
     assert captions(pairs)[1] == tuple(f"caption {n}" for n in (1, 4, 7, 10, 13))
     with pytest.raises(DataProblem, match="has no splits, so there is no part 'test'"):
-        open_pairs(str(coco(tmp_path / "again")), part="test")
+        open_pairs(str(write_coco(tmp_path / "again")), part="test")
 
 
-def test_captions_of_images_that_are_not_listed_are_counted(tmp_path: Path) -> None:
-    path = coco(tmp_path)
+def test_captions_of_unlisted_images_are_dropped_and_counted(tmp_path: Path) -> None:
+    path = write_coco(tmp_path)
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "images": content["images"][:2]}))
     pairs = open_pairs(str(path))
@@ -147,7 +147,7 @@ def test_captions_of_images_that_are_not_listed_are_counted(tmp_path: Path) -> N
     assert pairs.notes[0] == "5 captions left out: their image_id, such as 9, is not among images"
 
 
-def karpathy(folder: Path) -> Path:
+def write_karpathy(folder: Path) -> Path:
     splits = ["train", "restval", "val", "test", "train", "val"]
     images = []
     for number, part in enumerate(splits):
@@ -159,15 +159,15 @@ def karpathy(folder: Path) -> Path:
     return path
 
 
-def test_karpathys_split_decides_what_is_held_out(tmp_path: Path) -> None:
-    path = str(karpathy(tmp_path))
+def test_karpathy_split_decides_which_pairs_are_held_out(tmp_path: Path) -> None:
+    path = str(write_karpathy(tmp_path))
     train, held_out = split(open_pairs(path), 0.2, seed=5)
     assert (reds(train), reds(held_out)) == ([0, 10, 40], [20, 50])
     assert captions(train)[0] == ("0 is one", "0 is two")
     assert reds(open_pairs(path, part="test")) == [30]
     assert reds(open_pairs(path, part="train")) == [0, 10, 40]
-    some = sample(open_pairs(path), 4, seed=0)
-    assert {*reds(split(some, 0.5, 0)[1])} <= {20, 50}
+    drawn = sample(open_pairs(path), 4, seed=0)
+    assert {*reds(split(drawn, 0.5, 0)[1])} <= {20, 50}
     fields = {"data": path, "samples": None, "batch_size": 2}
     assert reds(setup.hold(tiny(**fields, val_fraction=0), tmp_path / "a").train) == [0, 10, 40]
     held = setup.hold(tiny(**fields), tmp_path / "b")
@@ -176,13 +176,13 @@ def test_karpathys_split_decides_what_is_held_out(tmp_path: Path) -> None:
     other = setup.hold(tiny(**fields, json_split="train", val_fraction=0.34), tmp_path / "c")
     assert other.val is not None
     assert {*reds(other.train), *reds(other.val)} == {0, 10, 40}
-    fact = "the file has its own split: 2 of 5 pairs are in val"
-    unused = "not used: 2 pairs that the split of dataset_coco holds out"
-    assert fact in held.notes
-    assert unused not in held.notes
-    assert {fact, unused} <= {*setup.hold(tiny(**fields, val_fraction=0), tmp_path / "d").notes}
+    split_note = "the file has its own split: 2 of 5 pairs are in val"
+    unused_note = "not used: 2 pairs that the split of dataset_coco holds out"
+    assert split_note in held.notes
+    assert unused_note not in held.notes
+    assert {split_note, unused_note} <= {*setup.hold(tiny(**fields, val_fraction=0), tmp_path / "d").notes}
     digits = setup.hold(tiny(**fields, val_data="digits"), tmp_path / "e")
-    assert {fact, unused} <= {*digits.notes}
+    assert {split_note, unused_note} <= {*digits.notes}
     swapped = setup.hold(tiny(data="digits", val_data=path), tmp_path / "f")
     assert swapped.val is not None
     assert reds(swapped.val) == [20, 50]
@@ -191,8 +191,8 @@ def test_karpathys_split_decides_what_is_held_out(tmp_path: Path) -> None:
         Mixed([open_pairs(path), open_pairs("digits")])
 
 
-@pytest.mark.parametrize("given", ["other sources", "validation data", "linked folder", "one"])
-def test_images_that_are_both_held_out_and_trained_on_are_counted(tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("case", ["other sources", "validation data", "linked folder", "one"])
+def test_images_both_held_out_and_trained_on_are_counted(tmp_path: Path, case: str) -> None:
     for number in range(8):
         write_image(tmp_path / "images" / f"{number}.png", (10 * number, 0, 0))
     (tmp_path / "link").symlink_to(tmp_path / "images")
@@ -206,13 +206,13 @@ def test_images_that_are_both_held_out_and_trained_on_are_counted(tmp_path: Path
         "linked folder": {"data": first, "val_data": third},
         "one": {"data": first, "val_fraction": 0.25},
     }
-    held = setup.hold(tiny(samples=None, **fields[given]), tmp_path / "run")
+    held = setup.hold(tiny(samples=None, **fields[case]), tmp_path / "run")
     assert held.val is not None
     trained = {*reds(held.train)}
     shared = sum(red in trained for red in reds(held.val))
-    assert shared > 0 or given == "one"
+    assert shared > 0 or case == "one"
     text = f"{shared} of {len(held.val)} held-out images are also trained on"
-    assert [note for note in held.notes if "also trained on" in note] == [text] * (given != "one")
+    assert [note for note in held.notes if "also trained on" in note] == [text] * (case != "one")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_images_that_are_both_held_out_and_trained_on_are_counted(tmp_path: Path
         ),
     ],
 )
-def test_what_is_no_json_of_captions_is_refused(tmp_path: Path, content: str, reason: str) -> None:
+def test_invalid_json_of_captions_is_refused(tmp_path: Path, content: str, reason: str) -> None:
     (tmp_path / "captions.json").write_text(content)
     with pytest.raises(DataProblem, match=reason):
         open_pairs(str(tmp_path / "captions.json"))

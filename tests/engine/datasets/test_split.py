@@ -1,4 +1,4 @@
-"""A split is the same for the same seed, everywhere, and fair to every class."""
+"""A split depends only on the seed and holds out an equal share of every class."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from engine.datasets.derived import sample
 
 @dataclass
 class Labelled:
-    """Pairs that are nothing but labels."""
+    """Pairs with labels and without images."""
 
     labels: list[int | None]
     name: str = "labelled"
@@ -43,24 +43,26 @@ labels = st.lists(st.none() | st.integers(0, 5), min_size=2, max_size=60)
 
 
 @given(labels, st.floats(0.001, 0.999), st.integers(0, 2**31 - 1))
-def test_sides_are_disjoint_whole_ordered_and_stratified(given: list[int | None], fraction: float, seed: int) -> None:
-    train, held_out = split(Labelled(given), fraction, seed)
-    assert sorted([*train.indices, *held_out.indices]) == list(range(len(given)))
+def test_split_is_disjoint_complete_ordered_and_stratified(
+    labels: list[int | None], fraction: float, seed: int
+) -> None:
+    train, held_out = split(Labelled(labels), fraction, seed)
+    assert sorted([*train.indices, *held_out.indices]) == list(range(len(labels)))
     assert list(train.indices) == sorted(train.indices)
     assert list(held_out.indices) == sorted(held_out.indices)
     assert len(train)
     assert len(held_out)
-    assert abs(len(held_out) - fraction * len(given)) <= 1
-    total, held = Counter(given), Counter(held_out.label(index) for index in range(len(held_out)))
-    # there is a share from which no label's is half a pair away
+    assert abs(len(held_out) - fraction * len(labels)) <= 1
+    total, held = Counter(labels), Counter(held_out.label(index) for index in range(len(held_out)))
+    # some share differs from that of every label by less than half a pair
     least = max((held[label] - 0.5) / count for label, count in total.items())
     assert least <= min((held[label] + 0.5) / count for label, count in total.items()) + 1e-9
-    again = split(Labelled(given), fraction, seed)
+    again = split(Labelled(labels), fraction, seed)
     assert list(again[1].indices) == list(held_out.indices)
 
 
-def test_the_digits_held_out_stay_the_same() -> None:
-    """By every version of this program: a run's evaluation must not meet what it was trained on."""
+def test_held_out_digits_are_the_same_in_every_version() -> None:
+    """An evaluation by a later version must not use pairs that the model was trained on."""
     train, held_out = split(open_pairs("digits"), 0.2, 0)
     assert (len(train), len(held_out)) == (1438, 359)
     assert min(Counter(held_out.label(index) for index in range(359)).values()) >= 34
@@ -68,13 +70,13 @@ def test_the_digits_held_out_stay_the_same() -> None:
     assert list(split(open_pairs("digits"), 0.2, 1)[1].indices[:8]) != FIRST_HELD_OUT
 
 
-def test_nothing_is_held_out_when_nothing_is_asked_for() -> None:
+def test_fraction_0_holds_nothing_out() -> None:
     train, held_out = split(Labelled([None] * 3), 0, 0)
     assert (len(train), len(held_out)) == (3, 0)
 
 
 @pytest.mark.parametrize(("count", "fraction"), [(1, 0.5), (0, 0.5)])
-def test_what_cannot_be_split(count: int, fraction: float) -> None:
+def test_fewer_than_two_pairs_cannot_be_split(count: int, fraction: float) -> None:
     with pytest.raises(DataProblem, match="held out"):
         split(Labelled([None] * count), fraction, 0)
 

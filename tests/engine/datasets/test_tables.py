@@ -1,4 +1,4 @@
-"""A CSV gives its images and captions, however it is written; one that is wrong says where and what would be right."""
+"""Reading of CSV files in every notation; messages about wrong ones name the line and the remedy."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from engine.datasets import DataProblem, Pairs, columns_of, open_pairs
 from tests.support.data import write_image
 
 
-def opened(folder: Path, content: str | bytes, name: str = "pairs.csv", **options: str) -> Pairs:
+def open_table(folder: Path, content: str | bytes, name: str = "pairs.csv", **options: str) -> Pairs:
     path = folder / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return open_pairs(str(path), **options)  # type: ignore[arg-type]
@@ -22,9 +22,9 @@ def captions(pairs: Pairs) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("sign", ["\t", ",", ";", "|"])
 @pytest.mark.parametrize("start", ["", "\ufeff"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_the_separator_is_told_by_the_header(tmp_path: Path, sign: str, start: str, end: str) -> None:
+def test_separator_is_detected_from_the_header(tmp_path: Path, sign: str, start: str, end: str) -> None:
     rows = [["id", "filepath", "title"], ["1", "a.png", "one"], ["2", "b.png", "two"]]
-    pairs = opened(tmp_path, start + "".join(sign.join(row) + end for row in rows))
+    pairs = open_table(tmp_path, start + "".join(sign.join(row) + end for row in rows))
     assert captions(pairs) == [("one",), ("two",)]
     assert pairs.source(1) == str(tmp_path / "b.png")
     assert pairs.name == "pairs"
@@ -34,33 +34,35 @@ def test_the_separator_is_told_by_the_header(tmp_path: Path, sign: str, start: s
 def test_columns_with_common_names_are_recognised(tmp_path: Path, header: str) -> None:
     sign = ";" if ";" in header else ","
     columns = {"caption_column": "text, en"} if header.endswith(", en") else {}
-    assert captions(opened(tmp_path, f"{header}{sign}label\na.png{sign}one{sign}x\n", **columns)) == [("one",)]
+    assert captions(open_table(tmp_path, f"{header}{sign}label\na.png{sign}one{sign}x\n", **columns)) == [("one",)]
     assert columns_of(str(tmp_path / "pairs.csv")) == [*header.split(sign), "label"]
 
 
-@pytest.mark.parametrize("given", ["\t", "\\t", "tab"])
-def test_a_separator_and_columns_that_are_given(tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("separator", ["\t", "\\t", "tab"])
+def test_given_separator_and_columns_are_used(tmp_path: Path, separator: str) -> None:
     content = "the image\tcaption, in French\na.png\tun, deux\n"
     columns = {"image_column": "the image", "caption_column": "caption, in French"}
-    assert captions(opened(tmp_path, content, separator=given, **columns)) == [("un, deux",)]
+    assert captions(open_table(tmp_path, content, separator=separator, **columns)) == [("un, deux",)]
 
 
 def test_paths_are_relative_to_the_table(tmp_path: Path) -> None:
     write_image(tmp_path / "there" / "a.png", (1, 2, 3))
-    elsewhere = write_image(tmp_path / "elsewhere" / "b.png", (4, 5, 6))
+    other_image = write_image(tmp_path / "elsewhere" / "b.png", (4, 5, 6))
     write_image(tmp_path / "elsewhere" / "c.png", (7, 8, 9))
-    pairs = opened(tmp_path / "there", f"filepath,title\na.png,one\n{elsewhere},two\n../elsewhere/c.png,three\n")
+    pairs = open_table(tmp_path / "there", f"filepath,title\na.png,one\n{other_image},two\n../elsewhere/c.png,three\n")
     assert [pairs.image(index).getpixel((0, 0)) for index in range(3)] == [(1, 2, 3), (4, 5, 6), (7, 8, 9)]
 
 
-def test_rows_of_one_image_are_captions_of_it(tmp_path: Path) -> None:
-    pairs = opened(tmp_path, "filepath,title\na.png,one\nb.png,two\na.png,three\na.png,one\n")
+def test_rows_with_the_same_image_are_its_captions(tmp_path: Path) -> None:
+    pairs = open_table(tmp_path, "filepath,title\na.png,one\nb.png,two\na.png,three\na.png,one\n")
     assert captions(pairs) == [("one", "three"), ("two",)]
     assert pairs.notes == ("4 rows are captions of 2 images",)
 
 
 def test_two_spellings_of_a_path_are_one_image(tmp_path: Path) -> None:
-    pairs = opened(tmp_path, "filepath,title\nimgs/a.png,one\n./imgs/a.png,two\nimgs//a.png,three\nimgs/b.png,four\n")
+    pairs = open_table(
+        tmp_path, "filepath,title\nimgs/a.png,one\n./imgs/a.png,two\nimgs//a.png,three\nimgs/b.png,four\n"
+    )
     assert captions(pairs) == [("one", "two", "three"), ("four",)]
     assert pairs.source(0) == str(tmp_path / "imgs" / "a.png")
 
@@ -71,12 +73,12 @@ def test_absolute_and_relative_paths_of_a_file_are_one_image(tmp_path: Path) -> 
     (tmp_path / "link").symlink_to(tmp_path / "imgs")
     spellings = ("imgs/a.png", image, "imgs/../imgs/a.png", "link/a.png", "\0imgs/a.png", "imgs\0/a.png")
     rows = "".join(f"{spelling},{number}\n" for number, spelling in enumerate(spellings))
-    pairs = opened(tmp_path, f"filepath,title\n{rows}")
+    pairs = open_table(tmp_path, f"filepath,title\n{rows}")
     assert captions(pairs) == [("0", "1", "2", "3"), ("4",), ("5",)]
     assert pairs.source(0) == str(image)
 
 
-def test_what_pandas_writes_is_read(tmp_path: Path) -> None:
+def test_tables_written_by_pandas_are_read(tmp_path: Path) -> None:
     texts = ["plain", 'she said "hi", and left', "two\nlines", "ünï ☃", "NA", "1"]
     frame = pd.DataFrame({"filepath": [f"{index}.png" for index in range(6)], "title": texts, "more": "x"})
     for sign in "\t,;|":
@@ -115,36 +117,36 @@ def test_what_pandas_writes_is_read(tmp_path: Path) -> None:
         ("filepath,title\na.png,one\n".encode("utf-16"), "is not in UTF-8"),
     ],
 )
-def test_tables_that_are_wrong(tmp_path: Path, content: str | bytes, reason: str) -> None:
+def test_wrong_tables_are_refused_with_the_reason(tmp_path: Path, content: str | bytes, reason: str) -> None:
     with pytest.raises(DataProblem, match=reason) as refusal:
-        opened(tmp_path, content)
+        open_table(tmp_path, content)
     assert "pairs.csv" in str(refusal.value)
     assert len(str(refusal.value)) < 1000
 
 
 @pytest.mark.parametrize("sign", [",,", '"', "\n", "comma or so"])
-def test_what_cannot_separate(tmp_path: Path, sign: str) -> None:
+def test_invalid_separators_are_refused(tmp_path: Path, sign: str) -> None:
     with pytest.raises(DataProblem, match="cannot separate columns: give one character, or tab, comma"):
-        opened(tmp_path, "filepath,title\na,b\n", separator=sign)
+        open_table(tmp_path, "filepath,title\na,b\n", separator=sign)
 
 
-def test_any_other_ending_with_its_kind(tmp_path: Path) -> None:
+def test_table_with_another_ending_is_read_if_its_kind_is_given(tmp_path: Path) -> None:
     (tmp_path / "pairs.txt").write_text("filepath,title\na,b\n")
     assert captions(open_pairs(str(tmp_path / "pairs.txt"), "csv")) == [("b",)]
 
 
-def test_a_class_column_labels_the_images(tmp_path: Path) -> None:
+def test_class_column_labels_the_images(tmp_path: Path) -> None:
     content = "filepath,title,kind\na.png,one,zebra\nb.png,two,ant\na.png,three,zebra\n"
-    pairs = opened(tmp_path, content, class_column="kind")
+    pairs = open_table(tmp_path, content, class_column="kind")
     assert pairs.classes == ("ant", "zebra")
     assert [pairs.label(index) for index in range(2)] == [1, 0]
     assert captions(pairs) == [("one", "three"), ("two",)]
-    without = opened(tmp_path, content)
+    without = open_table(tmp_path, content)
     assert (without.classes, without.label(0)) == ((), None)
 
 
-def test_captions_are_made_of_classes_only_where_no_column_has_them(tmp_path: Path) -> None:
-    pairs = opened(tmp_path, "filepath,kind\na.png,10\nb.png,9\n", class_column="kind")
+def test_captions_are_made_of_classes_if_no_column_has_captions(tmp_path: Path) -> None:
+    pairs = open_table(tmp_path, "filepath,kind\na.png,10\nb.png,9\n", class_column="kind")
     assert pairs.classes == ("9", "10")
     assert captions(pairs) == [("a photo of a 10.",), ("a photo of a 9.",)]
     assert pairs.notes == ("there is no column of captions: captions are made of the class names",)
@@ -159,6 +161,6 @@ def test_captions_are_made_of_classes_only_where_no_column_has_them(tmp_path: Pa
         ("filepath,title,kind\na.png,one,cat\na.png,two,dog\n", r"more than one class: a.png \(cat, dog\)"),
     ],
 )
-def test_class_columns_that_are_wrong(tmp_path: Path, content: str, reason: str) -> None:
+def test_wrong_class_columns_are_refused(tmp_path: Path, content: str, reason: str) -> None:
     with pytest.raises(DataProblem, match=reason):
-        opened(tmp_path, content, class_column="kind")
+        open_table(tmp_path, content, class_column="kind")

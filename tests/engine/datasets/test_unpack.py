@@ -1,4 +1,4 @@
-"""Uploads are taken in when they are what they say; all others are refused, and nothing of them is left on the disk."""
+"""Unpacking of uploads: valid ones are stored; all others are refused and leave no files."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ from tests.support.data import encoded, write_tar
 CLASSES = {f"pets/{name}/{index}.png": encoded((index, 0, 0)) for name in ("cat", "dog") for index in range(2)}
 
 
-def zipped(path: Path, files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+def write_zip(path: Path, files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name), content, compression)
@@ -35,8 +35,8 @@ def unpack(upload: Path | BytesIO, name: str, to: Path) -> tuple[Path, DataKind]
         return datasets.unpack(file, name, to)
 
 
-def refused(upload: Path, reason: str, folder: str = "made") -> None:
-    """The upload is refused with this reason, and the disk is as it was."""
+def check_refused(upload: Path, reason: str, folder: str = "made") -> None:
+    """Check that the upload is refused with this reason and that no file is added or deleted."""
     before = sorted(upload.parent.rglob("*"))
     with pytest.raises(DataProblem, match=reason) as refusal:
         unpack(upload, upload.name, upload.parent / folder)
@@ -47,14 +47,16 @@ def refused(upload: Path, reason: str, folder: str = "made") -> None:
 @pytest.mark.parametrize(
     ("name", "write"),
     [
-        ("a.zip", zipped),
-        ("a.ZIP", zipped),
+        ("a.zip", write_zip),
+        ("a.ZIP", write_zip),
         ("a.tar", write_tar),
         ("a.tgz", lambda path, files: write_tar(path, files, "w:gz")),
         ("a.tar.gz", lambda path, files: write_tar(path, files, "w:gz")),
     ],
 )
-def test_class_folders(tmp_path: Path, name: str, write: Callable[[Path, dict[str, bytes]], Path]) -> None:
+def test_archive_of_class_folders_is_unpacked_without_other_files(
+    tmp_path: Path, name: str, write: Callable[[Path, dict[str, bytes]], Path]
+) -> None:
     junk = {"__MACOSX/pets/._1.png": b"x", "pets/.DS_Store": b"x", "pets/run.sh": b"#!/bin/sh", "pets/READ.ME": b"x"}
     path, kind = unpack(write(tmp_path / name, CLASSES | junk), name, tmp_path / "deep" / "made")
     assert (path, kind) == (tmp_path / "deep" / "made" / "pets", "folder")
@@ -67,9 +69,9 @@ def test_class_folders(tmp_path: Path, name: str, write: Callable[[Path, dict[st
     assert [entry.name for entry in (tmp_path / "deep").iterdir()] == ["made"]
 
 
-def test_a_table_with_its_images(tmp_path: Path) -> None:
+def test_table_with_images_cannot_name_files_outside_the_upload(tmp_path: Path) -> None:
     table = b"filepath,title\nimages/1.png,one\n../../secret.png,two\n"
-    upload = zipped(tmp_path / "a.zip", {"data/t.csv": table, "data/images/1.png": encoded()})
+    upload = write_zip(tmp_path / "a.zip", {"data/t.csv": table, "data/images/1.png": encoded()})
     (tmp_path / "secret.png").write_bytes(encoded())
     path, kind = unpack(BytesIO(upload.read_bytes()), "a.zip", tmp_path / "made")
     assert (path, kind) == (tmp_path / "made" / "data" / "t.csv", "csv")
@@ -77,7 +79,7 @@ def test_a_table_with_its_images(tmp_path: Path) -> None:
     assert [reason for _, reason in found.unreadable] == ["there is no such file in the folders of VITALS_DATA_ROOTS"]
 
 
-def test_a_shard_and_images_with_captions(tmp_path: Path) -> None:
+def test_tar_of_images_and_captions_is_opened_as_a_shard(tmp_path: Path) -> None:
     files = {"./1.jpg": encoded(kind="JPEG"), "./1.txt": b"one", "./2.jpg": encoded(kind="JPEG"), "./2.txt": b"two"}
     path, kind = unpack(write_tar(tmp_path / "00.tar", files), "00.tar", tmp_path / "made")
     assert kind == "webdataset"
@@ -94,31 +96,31 @@ KARPATHY = {"images": [{"filename": "1.png", "filepath": "val2017", "sentences":
 @pytest.mark.parametrize(
     ("json_name", "content"), [("coco/annotations/captions_val2017.json", COCO), ("dataset_coco.json", KARPATHY)]
 )
-def test_captions_in_a_json_with_their_images(tmp_path: Path, json_name: str, content: dict[str, Any]) -> None:
+def test_json_of_captions_is_opened_with_its_images(tmp_path: Path, json_name: str, content: dict[str, Any]) -> None:
     image = "coco/val2017/1.png" if json_name.startswith("coco/") else "val2017/1.png"
     files = {json_name: json.dumps(content).encode(), image: encoded()}
-    path, kind = unpack(zipped(tmp_path / "a.zip", files), "a.zip", tmp_path / "made")
+    path, kind = unpack(write_zip(tmp_path / "a.zip", files), "a.zip", tmp_path / "made")
     assert (path, kind) == (tmp_path / "made" / json_name, "coco")
     pairs = open_pairs(str(path), kind, roots=(tmp_path / "made",))
     assert (pairs.captions(0), summarise(pairs).unreadable) == (("one",), ())
-    two = zipped(tmp_path / "b.zip", {**files, json_name.replace(".json", "2.json"): files[json_name]})
-    refused(two, "holds several files of captions: give one of", "again")
+    two = write_zip(tmp_path / "b.zip", {**files, json_name.replace(".json", "2.json"): files[json_name]})
+    check_refused(two, "holds several files of captions: give one of", "again")
 
 
-def test_a_json_that_lists_no_captions_leaves_class_folders_as_they_are(tmp_path: Path) -> None:
+def test_json_without_captions_does_not_hide_class_folders(tmp_path: Path) -> None:
     boxes = {"images": [], "annotations": [{"bbox": [0, 0, 1, 1]}]}
     files = {**CLASSES, "pets/info.json": json.dumps(boxes).encode()}
-    assert unpack(zipped(tmp_path / "a.zip", files), "a.zip", tmp_path / "made")[1] == "folder"
+    assert unpack(write_zip(tmp_path / "a.zip", files), "a.zip", tmp_path / "made")[1] == "folder"
 
 
-def test_a_json_beside_its_image_is_no_list_of_captions(tmp_path: Path) -> None:
+def test_json_beside_an_image_is_opened_as_webdataset(tmp_path: Path) -> None:
     about = json.dumps({"images": 1, "caption": "one"}).encode()
-    path = zipped(tmp_path / "a.zip", {"1.png": encoded(), "1.json": about})
+    path = write_zip(tmp_path / "a.zip", {"1.png": encoded(), "1.json": about})
     assert unpack(path, "a.zip", tmp_path / "made")[1] == "webdataset"
 
 
 @pytest.mark.parametrize("name", ["a.zip", "my pairs.parquet"])
-def test_parquet_alone_or_with_its_images(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_is_opened_alone_or_with_its_images(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITALS_RUNS_DIR", str(tmp_path / "runs"))
     content = BytesIO()
     images = ["images/1.png"] if name == "a.zip" else [encoded()]
@@ -126,7 +128,7 @@ def test_parquet_alone_or_with_its_images(tmp_path: Path, name: str, monkeypatch
     upload = BytesIO(content.getvalue())
     if name == "a.zip":
         files = {"t.parquet": content.getvalue(), "images/1.png": encoded()}
-        upload = BytesIO(zipped(tmp_path / "a.zip", files).read_bytes())
+        upload = BytesIO(write_zip(tmp_path / "a.zip", files).read_bytes())
     path, kind = unpack(upload, name, tmp_path / "made")
     assert kind == "parquet"
     pairs = open_pairs(str(path), kind, roots=(tmp_path / "made", tmp_path / "runs"))
@@ -134,7 +136,7 @@ def test_parquet_alone_or_with_its_images(tmp_path: Path, name: str, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["my pairs.csv", "../../evil.csv", "C:\\x\\evil.tsv", "/etc/.csv", "ü☃.csv"])
-def test_a_table_alone(tmp_path: Path, name: str) -> None:
+def test_single_table_is_stored_with_a_safe_name(tmp_path: Path, name: str) -> None:
     content = b"filepath,title\na.png,one\n"
     path, kind = unpack(BytesIO(content), name, tmp_path / "made")
     assert kind == "csv"
@@ -144,7 +146,7 @@ def test_a_table_alone(tmp_path: Path, name: str) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "made"]
 
 
-@pytest.mark.parametrize("write", [zipped, write_tar])
+@pytest.mark.parametrize("write", [write_zip, write_tar])
 @pytest.mark.parametrize(
     "name",
     [
@@ -159,61 +161,63 @@ def test_a_table_alone(tmp_path: Path, name: str) -> None:
         "x" * 301,
     ],
 )
-def test_names_that_lead_elsewhere(tmp_path: Path, write: Callable[[Path, dict[str, bytes]], Path], name: str) -> None:
-    suffix = ".zip" if write is zipped else ".tar"
-    refused(write(tmp_path / f"a{suffix}", CLASSES | {name: encoded()}), "not the name of a file below a folder")
+def test_unsafe_member_names_are_refused(
+    tmp_path: Path, write: Callable[[Path, dict[str, bytes]], Path], name: str
+) -> None:
+    suffix = ".zip" if write is write_zip else ".tar"
+    check_refused(write(tmp_path / f"a{suffix}", CLASSES | {name: encoded()}), "not the name of a file below a folder")
 
 
-def test_links_and_devices(tmp_path: Path) -> None:
+def test_links_and_devices_are_refused(tmp_path: Path) -> None:
     link = zipfile.ZipInfo("link.png")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
-    with zipfile.ZipFile(zipped(tmp_path / "a.zip", CLASSES), "a") as archive:
+    with zipfile.ZipFile(write_zip(tmp_path / "a.zip", CLASSES), "a") as archive:
         archive.writestr(link, "/etc/passwd")
-    refused(tmp_path / "a.zip", "'link.png' is a link or a device")
+    check_refused(tmp_path / "a.zip", "'link.png' is a link or a device")
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
         info = tarfile.TarInfo("link.png")
         info.type, info.linkname = kind, "/etc/passwd"
         with tarfile.open(tmp_path / "a.tar", "w") as tar:
             tar.addfile(info)
-        refused(tmp_path / "a.tar", "'link.png' is a link or a device")
+        check_refused(tmp_path / "a.tar", "'link.png' is a link or a device")
 
 
-def test_bombs_by_size_ratio_and_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_bombs_are_refused_by_size_ratio_and_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "FREE_BYTES", 500_000)
     zeros = {f"{index}.txt": bytes(200_000) for index in range(3)}
-    refused(zipped(tmp_path / "ratio.zip", zeros), "it would unpack to 3 files of 600,000 bytes or more from")
-    refused(write_tar(tmp_path / "ratio.tgz", zeros, "w:gz"), "it would unpack to 3 files")
-    huge = zipped(tmp_path / "size.zip", {"1.png": encoded()})
+    check_refused(write_zip(tmp_path / "ratio.zip", zeros), "it would unpack to 3 files of 600,000 bytes or more from")
+    check_refused(write_tar(tmp_path / "ratio.tgz", zeros, "w:gz"), "it would unpack to 3 files")
+    huge = write_zip(tmp_path / "size.zip", {"1.png": encoded()})
     with zipfile.ZipFile(huge, "a") as archive:
         archive.writestr("big.png", b"x")
         archive.getinfo("big.png").file_size = 50_000_001
-    refused(huge, "it would unpack to 2 files of 50,000,")
+    check_refused(huge, "it would unpack to 2 files of 50,000,")
     monkeypatch.setattr(uploads, "LIMITS", uploads.LIMITS._replace(files=3))
-    for write, ending in ((zipped, "zip"), (write_tar, "tar")):
-        refused(write(tmp_path / f"count.{ending}", CLASSES), "4 files")
+    for write, ending in ((write_zip, "zip"), (write_tar, "tar")):
+        check_refused(write(tmp_path / f"count.{ending}", CLASSES), "4 files")
     monkeypatch.setattr(uploads, "LIMITS", uploads.LIMITS._replace(file_bytes=100))
-    refused(zipped(tmp_path / "large.zip", {"1.png": bytes(101)}), "has 101 bytes, at most 100 are taken")
+    check_refused(write_zip(tmp_path / "large.zip", {"1.png": bytes(101)}), "has 101 bytes, at most 100 are taken")
     monkeypatch.setattr(uploads, "MOST_PACKED", 10)
-    refused(tmp_path / "large.zip", "bytes, at most 10 are taken")
+    check_refused(tmp_path / "large.zip", "bytes, at most 10 are taken")
 
 
-def test_a_member_larger_or_smaller_than_it_says(tmp_path: Path) -> None:
+def test_member_with_a_wrong_size_is_refused(tmp_path: Path) -> None:
     for size in (10, 10_000):
-        path = zipped(tmp_path / "a.zip", CLASSES | {"more.png": encoded()})
+        path = write_zip(tmp_path / "a.zip", CLASSES | {"more.png": encoded()})
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr("last.txt", b"")
             archive.getinfo("more.png").file_size = size
-        refused(path, "is damaged")
+        check_refused(path, "is damaged")
 
 
-def test_a_table_is_found_within_the_folder_that_wraps_everything(tmp_path: Path) -> None:
+def test_table_is_found_inside_a_single_top_folder(tmp_path: Path) -> None:
     files = {"pics/a.png": encoded(), "pics/b.png": encoded(), "pics/captions.csv": b"file,text\na.png,A\nb.png,B\n"}
-    path, kind = unpack(zipped(tmp_path / "a.zip", files), "a.zip", tmp_path / "made")
+    path, kind = unpack(write_zip(tmp_path / "a.zip", files), "a.zip", tmp_path / "made")
     assert (path, kind) == (tmp_path / "made" / "pics" / "captions.csv", "csv")
 
 
-def test_headers_that_say_they_are_huge(tmp_path: Path) -> None:
-    """A pax header of many gigabytes, which tarfile reads into memory whole."""
+def test_huge_header_sizes_are_refused_in_little_memory(tmp_path: Path) -> None:
+    """tarfile would read the pax header of 8 GB into memory as a whole."""
     info = tarfile.TarInfo("pax")
     info.type, info.size = tarfile.XHDTYPE, 8 * 10**9
     (tmp_path / "a.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(10_000))
@@ -222,19 +226,19 @@ def test_headers_that_say_they_are_huge(tmp_path: Path) -> None:
     (tmp_path / "b.tgz").write_bytes(gzip.compress(info.tobuf() + bytes(10_000)))
     tracemalloc.start()
     try:
-        refused(tmp_path / "a.tar", "a header of 8,000,000,000 bytes")
-        refused(tmp_path / "b.tgz", "it would unpack to 1 files of 8,000,000,000 bytes")
+        check_refused(tmp_path / "a.tar", "a header of 8,000,000,000 bytes")
+        check_refused(tmp_path / "b.tgz", "it would unpack to 1 files of 8,000,000,000 bytes")
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:
         tracemalloc.stop()
 
 
-def test_headers_of_headers_without_end(tmp_path: Path) -> None:
+def test_endless_nested_headers_are_refused(tmp_path: Path) -> None:
     info = tarfile.TarInfo("pax")
     info.type, info.size = tarfile.XHDTYPE, 10
     header = info.tobuf() + b"10 a=2345\n".ljust(512, b"\0")
     (tmp_path / "a.tgz").write_bytes(gzip.compress(header * 2000))
-    refused(tmp_path / "a.tgz", "is damaged: maximum recursion depth exceeded")
+    check_refused(tmp_path / "a.tgz", "is damaged: maximum recursion depth exceeded")
 
 
 @pytest.mark.parametrize(
@@ -252,8 +256,8 @@ def test_headers_of_headers_without_end(tmp_path: Path) -> None:
         ({"a.png": encoded(), "a.png/b.png": encoded()}, "cannot be written"),
     ],
 )
-def test_contents_that_are_not_what_they_are_called(tmp_path: Path, files: dict[str, bytes], reason: str) -> None:
-    refused(zipped(tmp_path / "a.zip", files), reason)
+def test_archives_with_wrong_contents_are_refused(tmp_path: Path, files: dict[str, bytes], reason: str) -> None:
+    check_refused(write_zip(tmp_path / "a.zip", files), reason)
 
 
 @pytest.mark.parametrize(
@@ -277,32 +281,34 @@ def test_contents_that_are_not_what_they_are_called(tmp_path: Path, files: dict[
         ("a.tgz", b"\x1f\x8b" + bytes(100), "is damaged"),
     ],
 )
-def test_uploads_that_are_not_what_they_are_called(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+def test_uploads_that_do_not_match_their_names_are_refused(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
     upload = tmp_path / name
     upload.write_bytes(content)
-    refused(upload, reason)
+    check_refused(upload, reason)
 
 
-def test_a_full_disk_and_a_folder_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    upload = zipped(tmp_path / "a.zip", CLASSES)
+def test_full_disk_and_used_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    upload = write_zip(tmp_path / "a.zip", CLASSES)
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").write_text("mine")
-    refused(upload, "cannot be written to .*not empty", "used")
+    check_refused(upload, "cannot be written to .*not empty", "used")
     monkeypatch.setattr(unpacked, "SPARE_BYTES", 10**18)
     with pytest.raises(DataProblem, match=r"has .* bytes free, .* are to be written, and .* must stay free: make room"):
         unpack(upload, "a.zip", tmp_path / "made")
     assert not (tmp_path / "made").exists()
 
 
-def test_any_flipped_byte_is_unpacked_or_refused(tmp_path: Path) -> None:
+def test_archive_with_a_flipped_byte_is_unpacked_or_refused(tmp_path: Path) -> None:
     files = {"cat/1.png": encoded(), "dog/1.png": encoded()}
     refusals = 0
-    for path in (zipped(tmp_path / "a.zip", files), write_tar(tmp_path / "a.tgz", files, "w:gz")):
+    for path in (write_zip(tmp_path / "a.zip", files), write_tar(tmp_path / "a.tgz", files, "w:gz")):
         whole = path.read_bytes()
-        for at in range(0, len(whole), 5):
-            changed = whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :]
+        for position in range(0, len(whole), 5):
+            changed = whole[:position] + bytes([whole[position] ^ 0xFF]) + whole[position + 1 :]
             try:
-                unpack(BytesIO(changed), path.name, tmp_path / f"{path.suffix}{at}")
+                unpack(BytesIO(changed), path.name, tmp_path / f"{path.suffix}{position}")
             except DataProblem:
                 refusals += 1
     assert refusals > 20
