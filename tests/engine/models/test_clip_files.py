@@ -1,4 +1,4 @@
-"""Files of weights: ours and open_clip's load as open_clip loads them, and what does not fit is refused."""
+"""Files of weights: ours and open_clip's load as in open_clip, and those that do not fit are refused."""
 
 import os
 from pathlib import Path
@@ -16,53 +16,53 @@ from tests.support.clip_models import CONFIGS, PICTURE, VIT, cached, features, m
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_checkpoint_comes_back_at_its_own_sizes_and_at_others(name: str, tmp_path: Path) -> None:
+def test_checkpoint_loads_at_its_sizes_and_at_others(name: str, tmp_path: Path) -> None:
     size = {"timm": 96, "convnet": 96}.get(name, 64)
-    made = make(name, image_size=size, context_length=12, seed=1)
-    assert (made.image_size, made.context_length) == ((size, size), 12)
-    path = saved(made, tmp_path)
-    again = make(name, path, seed=2)
-    assert same(made.model, again.model)
-    assert (again.image_size, again.context_length, again.notes) == ((size, size), 12, [])
-    image = made.preprocess_val(PICTURE)
+    built = make(name, image_size=size, context_length=12, seed=1)
+    assert (built.image_size, built.context_length) == ((size, size), 12)
+    path = saved(built, tmp_path)
+    reloaded = make(name, path, seed=2)
+    assert same(built.model, reloaded.model)
+    assert (reloaded.image_size, reloaded.context_length, reloaded.notes) == ((size, size), 12, [])
+    image = built.preprocess_val(PICTURE)
     assert image.shape == (3, size, size)
-    assert torch.equal(features(made.model, image, 12), features(again.model, image, 12))
-    if name == "resnet":  # whose attention pool open_clip cannot adapt either
+    assert torch.equal(features(built.model, image, 12), features(reloaded.model, image, 12))
+    if name == "resnet":  # open_clip cannot adapt its attention pool either
         with pytest.raises(Refused, match=r"size mismatch for visual\.attnpool\.positional_embedding"):
             make(name, path, image_size=2 * size)
         return
-    other = make(name, path, image_size=2 * size, context_length=6, seed=2)
-    assert (other.image_size, other.context_length) == ((2 * size, 2 * size), 6)
-    assert features(other.model, other.preprocess_val(PICTURE), 6).isfinite().all()
+    resized = make(name, path, image_size=2 * size, context_length=6, seed=2)
+    assert (resized.image_size, resized.context_length) == ((2 * size, 2 * size), 6)
+    assert features(resized.model, resized.preprocess_val(PICTURE), 6).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["vit", "own-text", "resnet", "timm"])
-def test_weights_of_open_clip_load_as_open_clip_loads_them(
+def test_weights_of_open_clip_load_as_in_open_clip(
     name: str, registry: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the sizes of the configuration, and at forced ones: position tables are resized in the same way."""
+    """Both at the sizes of the configuration and at forced ones, where position tables are resized."""
     monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, name, CONFIGS[name])
-    theirs = open_clip.create_model(name)
+    reference = open_clip.create_model(name)
     path = tmp_path / "weights.pt"
-    torch.save({f"module.{key}": value for key, value in theirs.state_dict().items()}, path)
-    assert same(theirs, make(name, path).model)
+    torch.save({f"module.{key}": value for key, value in reference.state_dict().items()}, path)
+    assert same(reference, make(name, path).model)
     force = {"image_size": 32 if name == "resnet" else 64, "context_length": 12}
     options = {f"force_{key}": value for key, value in force.items()}
     assert same(open_clip.create_model(name, pretrained=str(path), **options), make(name, path, **force).model)
 
 
-def test_safetensors_are_taken_too(tmp_path: Path) -> None:
+def test_safetensors_are_loaded(tmp_path: Path) -> None:
     from safetensors.torch import save_model
 
-    made = make(seed=1)
-    save_model(made.model, str(tmp_path / "weights.safetensors"))
-    assert same(made.model, make(weights=tmp_path / "weights.safetensors", seed=2).model)
+    built = make(seed=1)
+    save_model(built.model, str(tmp_path / "weights.safetensors"))
+    assert same(built.model, make(weights=tmp_path / "weights.safetensors", seed=2).model)
 
 
-def test_what_the_weights_were_trained_with_is_kept(
+def test_preprocessing_and_activation_of_a_tag_are_stored(
     registry: None, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The preprocessing and the activation of a tag, on the way to a fine-tuned checkpoint and back."""
+    """Both stay the same when a fine-tuned checkpoint is written and loaded."""
     spec = TrainSpec(model="ViT-B-32", seed=1)
     monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", {"ViT-B-32": CONFIGS["vit"]})
     model = make(seed=9).model
@@ -70,18 +70,18 @@ def test_what_the_weights_were_trained_with_is_kept(
     torch.save(model.state_dict(), weights)
     published = {**open_clip.get_pretrained_cfg("ViT-B-32", "openai"), "mean": (0.1, 0.2, 0.3), "resize_mode": "squash"}
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED["ViT-B-32"], "openai", published)
-    made = create(spec, weights="openai")
-    assert made.notes[0].endswith("the model is built as open_clip's ViT-B-32-quickgelu")
-    assert {type(module).__name__ for module in made.model.modules()} >= {"QuickGELU"}
-    assert made.config["preprocess_cfg"]["mean"] == [0.1, 0.2, 0.3]
-    again = create(spec, weights=str(saved(made, tmp_path)))
-    image, changed = made.preprocess_val(PICTURE), again.preprocess_val(PICTURE)
+    built = create(spec, weights="openai")
+    assert built.notes[0].endswith("the model is built as open_clip's ViT-B-32-quickgelu")
+    assert {type(module).__name__ for module in built.model.modules()} >= {"QuickGELU"}
+    assert built.config["preprocess_cfg"]["mean"] == [0.1, 0.2, 0.3]
+    reloaded = create(spec, weights=str(saved(built, tmp_path)))
+    image, changed = built.preprocess_val(PICTURE), reloaded.preprocess_val(PICTURE)
     assert torch.equal(image, changed)
-    assert torch.equal(features(made.model, image, 8), features(again.model, image, 8))
-    assert not torch.equal(features(made.model, image, 8), features(model, image, 8))
+    assert torch.equal(features(built.model, image, 8), features(reloaded.model, image, 8))
+    assert not torch.equal(features(built.model, image, 8), features(model, image, 8))
 
 
-def test_a_file_from_elsewhere_gets_the_preprocessing_all_published_weights_agree_on() -> None:
+def test_agreed_preprocessing_is_common_to_all_published_weights() -> None:
     assert clip_files.agreed_preprocessing("ViT-B-16-SigLIP")["mean"] == (0.5, 0.5, 0.5)
     assert clip_files.agreed_preprocessing("ViT-B-32")["resize_mode"] == "shortest"
     assert clip_files.agreed_preprocessing("digits-clip") == {}
@@ -99,7 +99,7 @@ def test_a_file_from_elsewhere_gets_the_preprocessing_all_published_weights_agre
         (b"", "can be read"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_what_differs(tmp_path: Path, content: Any, message: str) -> None:
+def test_weights_that_do_not_fit_are_refused_with_the_reason(tmp_path: Path, content: Any, message: str) -> None:
     path = tmp_path / "weights.pt"
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     with pytest.raises(Refused, match=message) as caught:
@@ -122,7 +122,7 @@ def test_safetensors_without_weights_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [[1], {"model_cfg": []}, {"model_cfg": {"vision_cfg": 1, "text_cfg": "x"}}])
-def test_a_damaged_configuration_beside_the_weights_counts_for_nothing(tmp_path: Path, config: Any) -> None:
+def test_damaged_configuration_in_a_weights_file_is_ignored(tmp_path: Path, config: Any) -> None:
     path = tmp_path / "weights.pt"
     torch.save({"state_dict": {"visual.proj": torch.zeros(1)}, "vitals": {"config": config}}, path)
     stored = clip_files.peek(path)
@@ -133,7 +133,7 @@ def test_a_damaged_configuration_beside_the_weights_counts_for_nothing(tmp_path:
     )
 
 
-def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
+def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
     path = saved(make(), tmp_path, ours=False)
     wider = {"wider": {**CONFIGS["vit"], "vision_cfg": {**VIT, "width": 24}}}
     with pytest.raises(Refused, match=r"epoch_1.pt does not fit wider: size mismatch for visual.* and \d+ more"):
@@ -148,14 +148,14 @@ class Bomb:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_pickle_is_refused(tmp_path: Path) -> None:
+def test_pickle_is_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": make().model.state_dict(), "more": Bomb(tmp_path / "sprung")}, tmp_path / "bomb.pt")
     with pytest.raises(Refused, match="can run any code"):
         make(weights=tmp_path / "bomb.pt")
     assert not (tmp_path / "sprung").exists()
 
 
-def test_no_tag_and_no_file(empty_cache: Path) -> None:
+def test_weights_that_are_neither_tag_nor_file_are_refused(empty_cache: Path) -> None:
     with pytest.raises(Refused, match=r"'nowhere.pt' is neither .* of ViT-B-32; its tags are: openai, "):
         create(TrainSpec(model="ViT-B-32"), weights="nowhere.pt")
     with pytest.raises(Refused, match="its tags are: none"):

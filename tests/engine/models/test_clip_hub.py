@@ -1,4 +1,4 @@
-"""Weights and tokenizers at the hub: fetched with word of how far, or refused at once with the reason."""
+"""Weights and tokenizers of the hub: fetched with progress, or refused at once with the reason."""
 
 import socket
 from collections.abc import Iterable, Iterator
@@ -28,16 +28,16 @@ from engine.tasks import evaluate, train
 from tests.support.clip_models import CONFIGS, TEXT, cached, same
 
 
-def test_every_published_weight_has_a_place_at_the_hub() -> None:
-    places = [open_clip.get_pretrained_cfg(*pair)["hf_hub"] for pair in open_clip.list_pretrained()]
-    assert all(place.count("/") >= 1 for place in places)
+def test_all_published_weights_have_a_hub_repository() -> None:
+    repositories = [open_clip.get_pretrained_cfg(*pair)["hf_hub"] for pair in open_clip.list_pretrained()]
+    assert all(repository.count("/") >= 1 for repository in repositories)
     assert clip_files._alternatives("open_clip_pytorch_model.bin")[0] == "open_clip_model.safetensors"
     assert clip_files._alternatives("a.pth") == ["a.safetensors", "a.pth"]
     assert clip_files._alternatives("a.pt") == ["a.pt"]
 
 
-def point_at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take this for the hub."""
+def use_hub(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make huggingface_hub use this address as the hub."""
     template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     for name, value in {"ENDPOINT": address, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_OFFLINE": False}.items():
         monkeypatch.setattr(huggingface_hub.constants, name, value)
@@ -45,10 +45,10 @@ def point_at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def silent_hub(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A hub that takes connections and never answers."""
+    """Run a hub that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr(clip_hub, "ANSWER_S", 0.3)
-        point_at("http://{}:{}".format(*server.getsockname()), monkeypatch)
+        use_hub("http://{}:{}".format(*server.getsockname()), monkeypatch)
         yield
 
 
@@ -60,7 +60,7 @@ MB = 1_000_000
 
 @dataclass
 class Hub:
-    """What a hub of ours has, `/repo/resolve/main/file` to contents, and where it stops in the middle of a file."""
+    """Files of a local hub, `/repo/resolve/main/file` to contents, and a gate at half of each file."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     half: Gate = field(default_factory=Gate)
@@ -71,7 +71,7 @@ def small_hub(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hu
     hub = Hub()
     hub.half.set()
 
-    class Answers(BaseHTTPRequestHandler):
+    class HubHandler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
             content = hub.files.get(self.path)
             self.send_response(404 if content is None else 200)
@@ -91,23 +91,23 @@ def small_hub(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hu
                 hub.half.wait(30)
                 self.wfile.write(content[len(content) // 2 :])
             except (BrokenPipeError, ConnectionResetError):
-                pass  # nobody wants it any more
+                pass  # the client has closed the connection
 
         def log_message(self, *_: Any) -> None:
-            """Nothing."""
+            """Write no log."""
 
     monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", MB)
     monkeypatch.setattr(clip_hub, "TICK_S", 0.05)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), HubHandler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        point_at("http://{}:{}".format(*server.server_address), monkeypatch)
+        use_hub("http://{}:{}".format(*server.server_address), monkeypatch)
         yield hub
         server.shutdown()
 
 
 @pytest.fixture
 def small_model(registry: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ViT-B-32 is a small model for now, and its weights are at the hub."""
+    """Make ViT-B-32 a small model."""
     monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", {"ViT-B-32": CONFIGS["vit"]})
 
 
@@ -116,14 +116,14 @@ def weights_of(model: torch.nn.Module, folder: Path) -> bytes:
     return (folder / "weights").read_bytes()
 
 
-def notes(events: Iterable[Event]) -> list[str]:
-    """What is said of what is fetched, once each."""
+def fetch_notes(events: Iterable[Event]) -> list[str]:
+    """Return the different notes on downloads, in order."""
     fetched = (event.note for event in events if isinstance(event, Progress) and event.note.startswith("fetching"))
     return list(dict.fromkeys(fetched))
 
 
 @pytest.mark.slow
-def test_a_tag_is_fetched_once(small_model: None, small_hub: Hub, tmp_path: Path) -> None:
+def test_tag_is_fetched_only_once(small_model: None, small_hub: Hub, tmp_path: Path) -> None:
     model = open_clip.create_model("ViT-B-32")
     small_hub.files[WEIGHTS] = weights_of(model, tmp_path)
     assert same(model, create(TrainSpec(model="ViT-B-32"), weights=LAION).model)
@@ -133,20 +133,22 @@ def test_a_tag_is_fetched_once(small_model: None, small_hub: Hub, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_download_tells_what_comes_from_where_and_how_far_it_is(small_hub: Hub, empty_cache: Path) -> None:
+def test_download_reports_source_progress_and_cache(small_hub: Hub, empty_cache: Path) -> None:
     small_hub.files[WEIGHTS] = bytes(6 * MB)
     small_hub.half.clear()
     fetching = fetch(TrainSpec(model="ViT-B-32"), LAION)
-    where = "huggingface.co/laion/CLIP-ViT-B-32-laion2B-s34B-b79K/open_clip_pytorch_model.bin"
-    half = f"fetching {where}: 3 of 6 MB into {empty_cache}"
-    assert any(event.note == half for event in islice(fetching, 200)), "some seconds, of which it takes next to nothing"
+    source = "huggingface.co/laion/CLIP-ViT-B-32-laion2B-s34B-b79K/open_clip_pytorch_model.bin"
+    half = f"fetching {source}: 3 of 6 MB into {empty_cache}"
+    assert any(event.note == half for event in islice(fetching, 200)), (
+        "200 events last some seconds, and half of the file takes less"
+    )
     small_hub.half.set()
-    assert notes(fetching)[-1] == half.replace("3 of 6", "6 of 6")
+    assert fetch_notes(fetching)[-1] == half.replace("3 of 6", "6 of 6")
     assert isinstance(clip_files.find("ViT-B-32", LAION), Path)
 
 
 @pytest.mark.slow
-def test_a_download_that_nobody_waits_for_ends_and_leaves_nothing(small_hub: Hub, empty_cache: Path) -> None:
+def test_closed_download_ends_and_leaves_no_file(small_hub: Hub, empty_cache: Path) -> None:
     small_hub.files[WEIGHTS] = bytes(6 * MB)
     small_hub.half.clear()
     fetching = fetch(TrainSpec(model="ViT-B-32"), LAION)
@@ -155,11 +157,11 @@ def test_a_download_that_nobody_waits_for_ends_and_leaves_nothing(small_hub: Hub
     fetching.close()
     assert isinstance(clip_files.find("ViT-B-32", LAION), clip_hub.Remote)
     assert sum(path.stat().st_size for path in empty_cache.rglob("*") if path.is_file()) < MB
-    assert notes(fetch(TrainSpec(model="ViT-B-32"), LAION))[-1].endswith(f": 6 of 6 MB into {empty_cache}")
+    assert fetch_notes(fetch(TrainSpec(model="ViT-B-32"), LAION))[-1].endswith(f": 6 of 6 MB into {empty_cache}")
 
 
 @pytest.mark.slow
-def test_a_download_that_breaks_off_says_so(small_hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_gives_an_error(small_hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     small_hub.files[WEIGHTS] = bytes(MB)
     fetching = fetch(TrainSpec(model="ViT-B-32"), LAION)
     monkeypatch.setattr(clip_hub, "hf_hub_download", lambda *_, **__: small_hub.files["/gone"])
@@ -170,13 +172,15 @@ def test_a_download_that_breaks_off_says_so(small_hub: Hub, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_trainings_and_evaluations_fetch_before_they_begin(small_model: None, small_hub: Hub, tmp_path: Path) -> None:
+def test_trainings_and_evaluations_fetch_weights_before_they_start(
+    small_model: None, small_hub: Hub, tmp_path: Path
+) -> None:
     small_hub.files[WEIGHTS] = weights_of(open_clip.create_model("ViT-B-32"), tmp_path)
     small_hub.half.clear()
     Timer(0.5, small_hub.half.set).start()
     spec = TrainSpec(model="ViT-B-32", pretrained=LAION, steps=1, samples=64, tensorboard=False)
     events = list(train.run(spec, tmp_path / "train"))
-    messages = notes(events)
+    messages = fetch_notes(events)
     assert messages[-1].startswith("fetching huggingface.co/laion/CLIP-ViT-B-32-laion2B-s34B-b79K/")
     first = next(place for place, event in enumerate(events) if isinstance(event, TrainRow))
     assert all(
@@ -185,18 +189,18 @@ def test_trainings_and_evaluations_fetch_before_they_begin(small_model: None, sm
     small_hub.files[f"/{OPENAI}/resolve/main/open_clip_pytorch_model.bin"] = small_hub.files[WEIGHTS]
     request = EvaluateSpec(model="ViT-B-32", checkpoint="openai", samples=64, tasks=("retrieval",))
     events = list(evaluate.run(request, tmp_path / "evaluate"))
-    assert notes(events)[-1].startswith(f"fetching huggingface.co/{OPENAI}/")
+    assert fetch_notes(events)[-1].startswith(f"fetching huggingface.co/{OPENAI}/")
     assert [event.status for event in events if isinstance(event, EvaluateRow)] == ["ok"]
 
 
 @pytest.mark.slow
-def test_a_teacher_is_fetched_too(small_hub: Hub, empty_cache: Path, tmp_path: Path) -> None:
+def test_missing_weights_of_a_teacher_give_an_error(small_hub: Hub, empty_cache: Path, tmp_path: Path) -> None:
     spec = TrainSpec(loss="distill", distill_model="ViT-B-32", distill_pretrained=LAION, samples=64)
     with pytest.raises(Unreachable, match=f"'{LAION}' of ViT-B-32"):
         list(train.run(spec, tmp_path))
 
 
-def test_without_a_network_a_tag_is_refused_at_once(empty_cache: Path) -> None:
+def test_tag_is_refused_at_once_without_a_network(empty_cache: Path) -> None:
     with pytest.raises(Unreachable) as caught:
         create(TrainSpec(model="ViT-B-32"), weights="openai")
     for part in ("'openai' of ViT-B-32", str(empty_cache), "huggingface.co/timm/vit_base_patch32_clip_224.openai"):
@@ -204,14 +208,14 @@ def test_without_a_network_a_tag_is_refused_at_once(empty_cache: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_hub_that_never_answers_is_not_waited_for(silent_hub: None) -> None:
+def test_silent_hub_gives_an_error_after_a_timeout(silent_hub: None) -> None:
     with pytest.raises(Unreachable, match=r"no answer within|timed out"):
         create(TrainSpec(model="ViT-B-32"), weights="openai")
     with pytest.raises(Refused, match="needs the tokenizer of timm/ViT-B-16-SigLIP"):
         clip_tokenizers.find("ViT-B-16-SigLIP", open_clip.get_model_config("ViT-B-16-SigLIP"))
 
 
-def test_a_tokenizer_that_is_not_there_is_said_before_anything_is_built(empty_cache: Path) -> None:
+def test_missing_tokenizer_is_refused_before_the_model_is_built(empty_cache: Path) -> None:
     with pytest.raises(Refused, match=r"roberta-base, which is not in .* Copy it there, or choose"):
         create(TrainSpec(model="roberta-ViT-B-32"), weights="nowhere.pt")
     for name in open_clip.list_models():
@@ -223,7 +227,7 @@ def test_a_tokenizer_that_is_not_there_is_said_before_anything_is_built(empty_ca
             assert clip_tokenizers.find(name, config) is None
 
 
-def test_a_tokenizer_in_the_cache_is_used(empty_cache: Path) -> None:
+def test_tokenizer_in_the_cache_is_used(empty_cache: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""Images of a training are those of open_clip's and timm's own transforms, for equal random states."""
+"""Training images equal those of open_clip's and timm's transforms for equal random states."""
 
 import random
 from base64 import b64decode
@@ -23,10 +23,10 @@ from engine.training import augmented
 from engine.training.batches import Drawn
 from tests.support.clip_models import PICTURE, make, saved, train_spec
 
-Draw = Any
+Transform = Any
 
 
-def images(transform: Draw, count: int = 6) -> torch.Tensor:
+def draw_images(transform: Transform, count: int = 6) -> torch.Tensor:
     """Return some draws of the same picture, from the same random states each time."""
     random.seed(3)
     np.random.seed(3)
@@ -34,9 +34,9 @@ def images(transform: Draw, count: int = 6) -> torch.Tensor:
     return torch.stack([transform(PICTURE) for _ in range(count)])
 
 
-@pytest.mark.filterwarnings("ignore:Unused augmentation")  # open_clip warns of its own colour jitter
+@pytest.mark.filterwarnings("ignore:Unused augmentation")  # open_clip warns of its colour jitter
 @pytest.mark.parametrize(
-    ("fields", "theirs"),
+    ("fields", "open_clip_fields"),
     [
         ({}, {}),
         ({"aug_scale": "0.2,0.6"}, {"scale": (0.2, 0.6)}),
@@ -52,50 +52,54 @@ def images(transform: Draw, count: int = 6) -> torch.Tensor:
         ),
     ],
 )
-def test_augmented_images_are_open_clips(fields: dict[str, Any], theirs: dict[str, Any]) -> None:
-    made = make(**fields)
-    own = image_transform_v2(PreprocessCfg(size=(16, 16)), is_train=True, aug_cfg=AugmentationCfg(**theirs))
-    assert torch.equal(images(made.preprocess_train), images(own))
+def test_augmented_images_equal_those_of_open_clip(fields: dict[str, Any], open_clip_fields: dict[str, Any]) -> None:
+    built = make(**fields)
+    reference = image_transform_v2(
+        PreprocessCfg(size=(16, 16)), is_train=True, aug_cfg=AugmentationCfg(**open_clip_fields)
+    )
+    assert torch.equal(draw_images(built.preprocess_train), draw_images(reference))
     if fields:
-        assert not torch.equal(images(made.preprocess_train), images(make().preprocess_train))
+        assert not torch.equal(draw_images(built.preprocess_train), draw_images(make().preprocess_train))
 
 
-def test_auto_augment_crops_and_erases_as_asked() -> None:
+def test_auto_augment_uses_the_given_crop_and_erasing() -> None:
     mean, std = open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD
     base: dict[str, Any] = {"is_training": True, "hflip": 0.0, "mean": mean, "std": std, "scale": (0.9, 1.0)}
     base |= {"interpolation": "bicubic", "auto_augment": "rand-m9"}
-    before = images(make(aug_use_timm=True, aug_auto_augment="rand-m9").preprocess_train)
-    for fields, theirs in (
+    before = draw_images(make(aug_use_timm=True, aug_auto_augment="rand-m9").preprocess_train)
+    for fields, timm_options in (
         ({"aug_ratio": (0.3, 0.4)}, {"ratio": (0.3, 0.4)}),
         ({"aug_re_prob": 1.0, "aug_re_count": 2}, {"re_prob": 1.0, "re_count": 2, "re_mode": "pixel"}),
     ):
-        made = make(aug_use_timm=True, aug_auto_augment="rand-m9", **fields)
-        assert torch.equal(images(made.preprocess_train), images(create_transform((3, 16, 16), **base, **theirs)))
-        assert not torch.equal(images(made.preprocess_train), before)
+        built = make(aug_use_timm=True, aug_auto_augment="rand-m9", **fields)
+        assert torch.equal(
+            draw_images(built.preprocess_train), draw_images(create_transform((3, 16, 16), **base, **timm_options))
+        )
+        assert not torch.equal(draw_images(built.preprocess_train), before)
 
 
 def test_random_interpolation_draws_bilinear_or_bicubic() -> None:
     whole = {"aug_use_timm": True, "aug_scale": (1, 1), "aug_ratio": (1.25, 1.25)}  # the picture is 50 x 40 pixels
-    drawn = images(make(**whole, image_interpolation="random").preprocess_train, 20)
+    drawn = draw_images(make(**whole, image_interpolation="random").preprocess_train, 20)
     bilinear, bicubic = (
-        images(make(**whole, image_interpolation=name).preprocess_train, 1)[0] for name in ("bilinear", "bicubic")
+        draw_images(make(**whole, image_interpolation=name).preprocess_train, 1)[0] for name in ("bilinear", "bicubic")
     )
     assert {torch.equal(image, bicubic) for image in drawn} == {True, False}
     assert all(torch.equal(image, bilinear) or torch.equal(image, bicubic) for image in drawn)
 
 
-def test_auto_augment_is_timms_and_depends_on_seed_epoch_and_index_alone() -> None:
-    made = make(aug_use_timm=True, aug_auto_augment="rand-m9-mstd0.5-inc1")
+def test_auto_augment_equals_timm_and_depends_on_seed_epoch_and_index() -> None:
+    built = make(aug_use_timm=True, aug_auto_augment="rand-m9-mstd0.5-inc1")
     mean, std = open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD
     shared: dict[str, Any] = {"is_training": True, "hflip": 0.0, "mean": mean, "std": std, "scale": (0.9, 1.0)}
-    theirs = create_transform((3, 16, 16), **shared, interpolation="bicubic", auto_augment="rand-m9-mstd0.5-inc1")
-    assert torch.equal(images(made.preprocess_train), images(theirs))
+    reference = create_transform((3, 16, 16), **shared, interpolation="bicubic", auto_augment="rand-m9-mstd0.5-inc1")
+    assert torch.equal(draw_images(built.preprocess_train), draw_images(reference))
     drawn = Drawn(
-        datasets.open_pairs("digits"), made.preprocess_train, open_clip.SimpleTokenizer(context_length=8), seed=0
+        datasets.open_pairs("digits"), built.preprocess_train, open_clip.SimpleTokenizer(context_length=8), seed=0
     )
     np.random.seed(1)
     first = drawn[0, 5][0]
-    assert np.random.get_state()[1][0] == 1, "the training's own random numbers are left alone"  # type: ignore[index]
+    assert np.random.get_state()[1][0] == 1, "the global random state does not change"  # type: ignore[index]
     np.random.seed(2)
     assert torch.equal(drawn[0, 5][0], first)
     assert not torch.equal(drawn[1, 5][0], first)
@@ -113,26 +117,24 @@ def test_auto_augment_is_timms_and_depends_on_seed_epoch_and_index_alone() -> No
         ("resize_mode", "squash"),
     ],
 )
-def test_held_out_images_are_prepared_as_asked_and_stay_so_with_the_checkpoint(
-    name: str, value: Any, tmp_path: Path
-) -> None:
-    made = make(**{f"image_{name}": value})
-    own = image_transform_v2(PreprocessCfg(size=(16, 16), **{name: value}), is_train=False)
-    assert torch.equal(made.preprocess_val(PICTURE), own(PICTURE))
-    assert not torch.equal(own(PICTURE), make().preprocess_val(PICTURE))
-    again = make("vit", saved(made, tmp_path))
-    assert torch.equal(again.preprocess_val(PICTURE), own(PICTURE))
+def test_held_out_preprocessing_is_as_given_and_stored_in_checkpoints(name: str, value: Any, tmp_path: Path) -> None:
+    built = make(**{f"image_{name}": value})
+    reference = image_transform_v2(PreprocessCfg(size=(16, 16), **{name: value}), is_train=False)
+    assert torch.equal(built.preprocess_val(PICTURE), reference(PICTURE))
+    assert not torch.equal(reference(PICTURE), make().preprocess_val(PICTURE))
+    reloaded = make("vit", saved(built, tmp_path))
+    assert torch.equal(reloaded.preprocess_val(PICTURE), reference(PICTURE))
 
 
 @pytest.mark.parametrize(("name", "size"), [("vit", "16x24"), ("convnet", "64x96"), ("timm", "160x96")])
 def test_images_may_be_rectangles(name: str, size: str) -> None:
-    made = make(name, image_size=size)
+    built = make(name, image_size=size)
     height, width = map(int, size.split("x"))
-    assert made.preprocess_train(PICTURE).shape == (3, height, width)
-    assert made.model.encode_image(made.preprocess_val(PICTURE)[None]).shape == (1, 8)  # type: ignore[operator]
+    assert built.preprocess_train(PICTURE).shape == (3, height, width)
+    assert built.model.encode_image(built.preprocess_val(PICTURE)[None]).shape == (1, 8)  # type: ignore[operator]
 
 
-def test_a_resnet_takes_squares_only() -> None:
+def test_resnet_takes_only_square_images() -> None:
     with pytest.raises(Refused, match="takes square images only"):
         make("resnet", image_size="32x64")
 
@@ -155,18 +157,18 @@ def test_a_resnet_takes_squares_only() -> None:
         ({"aug_use_timm": True, "aug_color_jitter": "0.1", "aug_auto_augment": "rand-m9"}, "give one of them"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(fields: dict[str, Any], reason: str) -> None:
+def test_conflicting_image_options_are_refused(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         TrainSpec(**fields)
 
 
-def test_the_strip_shows_images_as_the_training_draws_them() -> None:
+def test_preview_shows_images_as_the_training_draws_them() -> None:
     spec = train_spec(aug_scale=(0.2, 0.5), data="digits", samples=10)
     answer: Augmented = augmented.answer(Augment.of(spec))
     assert len(set(answer.images)) == len(answer.images) == augmented.IMAGES * augmented.EPOCHS
-    made = make(aug_scale=(0.2, 0.5))
+    built = make(aug_scale=(0.2, 0.5))
     pairs = datasets.open_pairs("digits", samples=10)
-    drawn = Drawn(pairs, made.preprocess_train, lambda texts: torch.zeros(len(texts), 1), seed=0)[1, 0][0]
+    drawn = Drawn(pairs, built.preprocess_train, lambda texts: torch.zeros(len(texts), 1), seed=0)[1, 0][0]
     mean, std = (torch.tensor(v)[:, None, None] for v in (open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD))
     shown = np.asarray(Image.open(BytesIO(b64decode(answer.images[1]))), dtype=np.float32)
     assert np.allclose(shown, (drawn * std + mean).permute(1, 2, 0).numpy() * 255, atol=1)

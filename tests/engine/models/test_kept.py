@@ -1,4 +1,4 @@
-"""Earlier uploads: found again, and deleted."""
+"""Listing and deleting earlier uploads."""
 
 from io import BytesIO
 from pathlib import Path
@@ -11,7 +11,7 @@ from engine.datasets import DataProblem, unpack
 from engine.datasets.uploads import forget, kept
 
 
-def upload(to: Path, *names: str) -> Path:
+def store_upload(to: Path, *names: str) -> Path:
     picture, archive = BytesIO(), BytesIO()
     Image.new("RGB", (16, 16)).save(picture, "PNG")
     with ZipFile(archive, "w") as file:
@@ -20,10 +20,10 @@ def upload(to: Path, *names: str) -> Path:
     return unpack(archive, "some.zip", to)[0]
 
 
-def test_uploads_are_found_again_with_their_sizes(tmp_path: Path) -> None:
+def test_uploads_are_listed_with_their_sizes(tmp_path: Path) -> None:
     assert kept(tmp_path / "uploads") == []
-    pets = upload(tmp_path / "uploads" / "pets", "all/cat/1.png", "all/dog/1.png")
-    upload(tmp_path / "uploads" / "plants", "rose/1.png", "oak/1.png")
+    pets = store_upload(tmp_path / "uploads" / "pets", "all/cat/1.png", "all/dog/1.png")
+    store_upload(tmp_path / "uploads" / "plants", "rose/1.png", "oak/1.png")
     (tmp_path / "uploads" / ".half").mkdir()
     found = {item.folder.name: item for item in kept(tmp_path / "uploads")}
     assert set(found) == {"pets", "plants"}
@@ -31,27 +31,27 @@ def test_uploads_are_found_again_with_their_sizes(tmp_path: Path) -> None:
     assert found["pets"].size == sum(path.stat().st_size for path in pets.rglob("*.png"))
 
 
-def test_an_upload_knows_which_data_are_its_own(tmp_path: Path) -> None:
-    upload(tmp_path / "pets", "cat/1.png", "dog/1.png")
-    (one,) = kept(tmp_path)
-    assert one.of(str(one.data))
-    assert one.of(f"digits::{one.folder}/table.csv")
-    assert not one.of(f"{one.folder}-2")
-    assert not one.of("digits")
-    assert not one.of("")
+def test_upload_recognises_paths_of_its_data(tmp_path: Path) -> None:
+    store_upload(tmp_path / "pets", "cat/1.png", "dog/1.png")
+    (upload,) = kept(tmp_path)
+    assert upload.of(str(upload.data))
+    assert upload.of(f"digits::{upload.folder}/table.csv")
+    assert not upload.of(f"{upload.folder}-2")
+    assert not upload.of("digits")
+    assert not upload.of("")
 
 
-def test_a_deleted_upload_is_gone_and_the_others_stay(tmp_path: Path) -> None:
-    upload(tmp_path / "pets", "cat/1.png", "dog/1.png")
-    upload(tmp_path / "plants", "rose/1.png", "oak/1.png")
+def test_deleting_an_upload_keeps_the_others(tmp_path: Path) -> None:
+    store_upload(tmp_path / "pets", "cat/1.png", "dog/1.png")
+    store_upload(tmp_path / "plants", "rose/1.png", "oak/1.png")
     pets = next(item for item in kept(tmp_path) if item.folder.name == "pets")
     forget(pets)
-    forget(pets)  # of a second click
+    forget(pets)  # as after a second click
     assert [path.name for path in tmp_path.iterdir()] == ["plants"]
 
 
-def test_an_upload_that_cannot_be_deleted_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    upload(tmp_path / "pets", "cat/1.png", "dog/1.png")
+def test_failed_deletion_gives_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_upload(tmp_path / "pets", "cat/1.png", "dog/1.png")
 
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")

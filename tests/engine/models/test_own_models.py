@@ -1,4 +1,4 @@
-"""Modules and configurations of users' own, and options of timm models: counts against hand formulas."""
+"""User modules and options of timm models: counts against hand formulas."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from engine.results import ProfileRow
 from engine.specs import ModelName, ProfileSpec, Refused
 from engine.tasks.profile import profile, run
 
-OWN = "python:tests.support.own_models:"
+USER_MODELS = "python:tests.support.own_models:"
 
 
 def count(model: str, **fields: Any) -> ProfileRow:
@@ -21,7 +21,7 @@ def count(model: str, **fields: Any) -> ProfileRow:
 
 
 @pytest.mark.parametrize("channels", [1, 4])
-def test_channels_change_the_first_convolution_alone(channels: int) -> None:
+def test_channels_change_only_the_first_convolution(channels: int) -> None:
     plain, row = count("timm:resnet18"), count("timm:resnet18", in_chans=channels)
     weights = 7 * 7 * 64 * (channels - 3)
     assert row.status == "ok"
@@ -31,7 +31,7 @@ def test_channels_change_the_first_convolution_alone(channels: int) -> None:
     assert row.macts == plain.macts
 
 
-def test_classes_change_the_head_alone() -> None:
+def test_classes_change_only_the_head() -> None:
     plain, row, headless = (count("timm:resnet18", num_classes=classes) for classes in (None, 10, 0))
     assert (row.num_classes, headless.num_classes, plain.num_classes) == (10, 0, None)
     assert row.mparams == pytest.approx((plain.mparams or 0) - 990 * (512 + 1) / 1e6, abs=1e-9)
@@ -51,7 +51,7 @@ def test_keywords_reach_the_constructor() -> None:
     assert (plain.gmacs or 0) - (row.gmacs or 0) == pytest.approx(10 * macs / 1e9, abs=1e-12)
 
 
-def test_options_hold_at_another_image_size_too() -> None:
+def test_options_apply_at_other_image_sizes() -> None:
     row = count("timm:resnet18", image_size="96", in_chans=1, num_classes=2)
     smaller = count("timm:resnet18", image_size="96")
     macs = 48 * 48 * 7 * 7 * 64 * 2 + 512 * 998
@@ -59,7 +59,7 @@ def test_options_hold_at_another_image_size_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "answer"),
+    ("fields", "message"),
     [
         ({"model_kwargs": "foo=1"}, r"timm:resnet18 cannot be built with foo=1: TypeError: .*keyword argument 'foo'"),
         ({"model_kwargs": "foo=1", "image_size": "96"}, "timm:resnet18 cannot be built with foo=1: TypeError"),
@@ -74,10 +74,10 @@ def test_options_hold_at_another_image_size_too() -> None:
         ({"model_kwargs": "img_size=64"}, "img_size has a field of its own: set image_size instead"),
     ],
 )
-def test_a_keyword_that_does_not_fit_is_an_error_row(fields: dict[str, Any], answer: str) -> None:
+def test_invalid_keyword_gives_an_error_row(fields: dict[str, Any], message: str) -> None:
     row = count("timm:resnet18", **fields)
     assert (row.status, row.gmacs) == ("error", None)
-    with pytest.raises(Refused, match=answer):
+    with pytest.raises(Refused, match=message):
         raise Refused(row.error)
 
 
@@ -91,51 +91,57 @@ def test_other_libraries_take_no_options(model: str, fields: dict[str, Any]) -> 
         names.select(spec, {ModelName(model): ""})
 
 
-def test_a_module_of_ones_own_is_counted_at_the_wanted_size_and_keywords() -> None:
-    row = count(f"{OWN}tiny", image_size="8x12", model_kwargs="width=16 channels=4", in_chans=4)
+def test_user_module_is_counted_with_the_given_size_and_keywords() -> None:
+    row = count(f"{USER_MODELS}tiny", image_size="8x12", model_kwargs="width=16 channels=4", in_chans=4)
     assert (row.status, row.library, row.model) == ("ok", "python", "tests.support.own_models:tiny")
     assert (row.image_size, row.in_chans, row.model_kwargs) == ("8x12", 4, '{"channels": 4, "width": 16}')
     assert row.gmacs == pytest.approx((8 * 12 * 9 * 4 * 16 + 16 * 10) / 1e9)
     assert row.mparams == pytest.approx((9 * 4 * 16 + 16 * 10 + 10) / 1e6)
 
 
-def test_a_module_of_ones_own_gets_three_channels_and_224_pixels_by_default(tmp_path: Path) -> None:
-    (row,) = (event for event in run(ProfileSpec(models=f"{OWN}tiny"), tmp_path) if isinstance(event, ProfileRow))
+def test_user_module_gets_3_channels_and_224_pixels_by_default(tmp_path: Path) -> None:
+    (row,) = (
+        event for event in run(ProfileSpec(models=f"{USER_MODELS}tiny"), tmp_path) if isinstance(event, ProfileRow)
+    )
     assert (row.image_size, row.family) == ("224", "own module")
     assert row.gmacs == pytest.approx((224 * 224 * 9 * 3 * 8 + 8 * 10) / 1e9)
 
 
-def test_a_factory_may_lie_inside_something() -> None:
-    assert count(f"{OWN}Parts.linear", image_size="4").mparams == pytest.approx((48 * 2 + 2) / 1e6)
+def test_factory_may_be_an_attribute_of_a_class() -> None:
+    assert count(f"{USER_MODELS}Parts.linear", image_size="4").mparams == pytest.approx((48 * 2 + 2) / 1e6)
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "answer"),
+    ("name", "kind", "message"),
     [
         (
             "python:no_such_package.models:tiny",
             ModelNotFound,
             "no Python module 'no_such_package' in the current folder",
         ),
-        (f"{OWN}huge", ModelNotFound, "the module 'tests.support.own_models' has no 'huge'"),
-        (f"{OWN}NOT_A_FACTORY", ModelNotFound, "is a int, not a function or class"),
-        (f"{OWN}no_module", ModelNotFound, "returns str, not a torch.nn.Module"),
-        (f"{OWN}of_values", Refused, "cannot be built on meta, where tensors have no values .*: choose the device cpu"),
+        (f"{USER_MODELS}huge", ModelNotFound, "the module 'tests.support.own_models' has no 'huge'"),
+        (f"{USER_MODELS}NOT_A_FACTORY", ModelNotFound, "is a int, not a function or class"),
+        (f"{USER_MODELS}no_module", ModelNotFound, "returns str, not a torch.nn.Module"),
+        (
+            f"{USER_MODELS}of_values",
+            Refused,
+            "cannot be built on meta, where tensors have no values .*: choose the device cpu",
+        ),
     ],
 )
-def test_what_is_wrong_with_a_module_is_named(name: str, kind: type[Exception], answer: str) -> None:
-    with pytest.raises(kind, match=answer):
+def test_invalid_user_modules_are_refused_with_the_reason(name: str, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
         library.build(name, Wanted())
 
 
-def test_a_module_takes_only_its_factorys_keywords_and_has_no_text_tower() -> None:
+def test_user_module_takes_only_the_keywords_of_its_factory() -> None:
     with pytest.raises(Refused, match=r"does not take {'depth': 2}: .*unexpected keyword"):
-        library.build(f"{OWN}tiny", Wanted(model_kwargs={"depth": 2}))
+        library.build(f"{USER_MODELS}tiny", Wanted(model_kwargs={"depth": 2}))
     with pytest.raises(Refused, match="does not take num_classes: give it in model_kwargs"):
-        library.build(f"{OWN}tiny", Wanted(num_classes=2))
+        library.build(f"{USER_MODELS}tiny", Wanted(num_classes=2))
     with pytest.raises(Refused, match="no text tower"):
-        library.build(f"{OWN}tiny", Wanted(tower="text"))
+        library.build(f"{USER_MODELS}tiny", Wanted(tower="text"))
 
 
-def test_a_module_of_values_is_counted_on_the_cpu() -> None:
-    assert library.build(f"{OWN}of_values", Wanted(device="cpu")).model.in_features == 3
+def test_user_module_that_needs_values_is_built_on_the_cpu() -> None:
+    assert library.build(f"{USER_MODELS}of_values", Wanted(device="cpu")).model.in_features == 3

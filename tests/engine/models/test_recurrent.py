@@ -1,4 +1,4 @@
-"""Every way to run a recurrent layer computes what torch's own layer does, forward and backward."""
+"""Every runner of a recurrent layer gives the outputs and gradients of torch's layer."""
 
 from collections.abc import Collection, Iterator
 from functools import partial
@@ -17,19 +17,17 @@ SMALL: dict[str, Any] = {"seq_length": 5, "mini_batch": 3, "input_size": 6, "hid
 EAGER = [name for name, runner in RUNNERS.items() if not runner.needs_cudnn and runner.execution != "compile"]
 RECURRENT = [name for name in EAGER if RUNNERS[name].family != "resnet"]
 COMPILED = [name for name, runner in RUNNERS.items() if runner.execution == "compile"]
-HAVE_A_LAYER = [
+WITH_TORCH_LAYER = [
     name for name in RECURRENT if RUNNERS[name].network in ("lstm", "vl_lstm", "gru", "rnn_relu", "rnn_tanh")
 ]
 pytestmark = [
     pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN"),
-    pytest.mark.filterwarnings(
-        "ignore:The .grad attribute of a Tensor that is not a leaf"
-    ),  # torch.compile asks for it
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # torch.compile reads it
 ]
 
 
 @pytest.fixture(autouse=True)
-def torchscript_as_it_was() -> Iterator[None]:
+def restored_torchscript() -> Iterator[None]:
     set_torchscript(RecurrentSpec())
     yield
     set_torchscript(RecurrentSpec())
@@ -45,16 +43,18 @@ def results(network: Network) -> tuple[tuple[torch.Tensor, ...], Any]:
         return evaluated(network.capture(), network.parameters, network.cotangent)
 
 
-def checked(name: str, spec: RecurrentSpec) -> tuple[Network, Errors]:
-    """A runner, and what its check finds."""
+def build_and_check(name: str, spec: RecurrentSpec) -> tuple[Network, Errors]:
+    """Build a runner and return it with the errors of its check."""
     network = build(name, spec)
     with network.settings():
         run = network.capture()
     return network, Control(spec).errors(network, run)
 
 
-def independent(name: str, network: Network, spec: RecurrentSpec) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-    """torch's own layer in float64, set up here with the network's weights and the inputs of its seed."""
+def torch_layer_results(
+    name: str, network: Network, spec: RecurrentSpec
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """Return outputs and gradients of torch's layer in float64, for the network's weights and inputs."""
     kinds = {"gru": torch.nn.GRU, "rnn_relu": torch.nn.RNN, "rnn_tanh": torch.nn.RNN}
     kind: Any = kinds.get(spec.family, torch.nn.LSTM)
     more: dict[str, Any] = {"nonlinearity": spec.family[4:]} if kind is torch.nn.RNN else {}
@@ -86,8 +86,8 @@ def independent(name: str, network: Network, spec: RecurrentSpec) -> tuple[list[
 def inputs_of(spec: RecurrentSpec) -> tuple[torch.Tensor, Any, list[int]]:
     from engine.models.recurrent.weights import inputs
 
-    own = inputs(spec).to("cpu", torch.float64)
-    return own.x, own.state, own.lengths
+    drawn = inputs(spec).to("cpu", torch.float64)
+    return drawn.x, drawn.state, drawn.lengths
 
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -102,7 +102,7 @@ SLOW = pytest.mark.slow
 
 
 def cases(names: list[str], shapes: list[str], slow: Collection[str] = ()) -> list[Any]:
-    """Every name at every shape that it can run at. slow: shapes whose cases are left out of quick checks."""
+    """Return every name with every shape that it supports. slow: shapes whose cases are marked as slow."""
     return [
         pytest.param(name, SHAPES[shape], id=f"{name}-{shape}", marks=[SLOW] if shape in slow else [])
         for name in names
@@ -118,21 +118,21 @@ def possible(name: str, shape: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.parametrize(("name", "shape"), cases(HAVE_A_LAYER, list(SHAPES)))
-def test_values_and_gradients_are_those_of_torchs_own_layer(name: str, shape: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("name", "shape"), cases(WITH_TORCH_LAYER, list(SHAPES)))
+def test_outputs_and_gradients_equal_those_of_the_torch_layer(name: str, shape: dict[str, Any]) -> None:
     spec = spec_of(name, **shape)
     network = build(name, spec)
     outputs, gradients = results(network)
-    wanted, wanted_gradients = independent(name, network, spec)
+    wanted, wanted_gradients = torch_layer_results(name, network, spec)
     torch.testing.assert_close([item.double() for item in outputs], wanted, rtol=1e-5, atol=1e-6)
     for key, gradient in wanted_gradients.items():
         torch.testing.assert_close(gradients[key].double(), gradient, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "shape"), cases(RECURRENT, ["one-layer", "projected"], slow=["projected"]))
-def test_every_runner_passes_its_check_also_once_optimised(name: str, shape: dict[str, Any]) -> None:
+def test_every_runner_passes_its_check(name: str, shape: dict[str, Any]) -> None:
     spec = spec_of(name, **shape)
-    network, errors = checked(name, spec)
+    network, errors = build_and_check(name, spec)
     assert errors.ok
     assert errors.output < 1e-5
     assert errors.tolerance == 1e-3
@@ -145,21 +145,22 @@ COMPILED_SHAPES = ["one-layer", "two-layers", "three-layers-batch-first", "proje
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape"), cases(COMPILED, COMPILED_SHAPES))
-def test_what_is_captured_passes_its_check(name: str, shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything of torch.compile but the code it generates, which takes ten seconds a time.
+def test_captured_runners_pass_their_check(name: str, shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs torch.compile without code generation, which takes ten seconds per case.
 
-    Generated code passes its check in the task's own test, `test_compiled_and_scripted_tell_their_times_apart`.
+    Generated code is checked in tests/engine/tasks/test_recurrent.py:
+    `test_compiled_runners_pass_their_check_and_have_compile_times`.
     """
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     torch._dynamo.reset()
-    _, errors = checked(name, spec_of(name, **shape))
+    _, errors = build_and_check(name, spec_of(name, **shape))
     assert errors.ok
     assert errors.output < 1e-5
     torch._dynamo.reset()
 
 
 @pytest.mark.slow
-def test_a_compiled_cell_keeps_static_shapes_with_layers_of_different_input_sizes() -> None:
+def test_compiled_cell_keeps_static_shapes_for_different_input_sizes() -> None:
     torch._dynamo.reset()
     graphs: list[torch.fx.GraphModule] = []
     network = build("compile_cell", spec_of("compile_cell", num_layers=3))
@@ -170,7 +171,7 @@ def test_a_compiled_cell_keeps_static_shapes_with_layers_of_different_input_size
 
     compile_ = torch.compile
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "compile", lambda *args, **how: compile_(*args, **how, backend=keep))
+        patch.setattr(torch, "compile", lambda *args, **options: compile_(*args, **options, backend=keep))
         with network.settings():
             network.capture()()
     sizes = [
@@ -187,7 +188,7 @@ def test_a_compiled_cell_keeps_static_shapes_with_layers_of_different_input_size
 
 
 @pytest.mark.slow
-def test_torch_compile_leaves_nn_lstm_to_eager_as_the_row_says() -> None:
+def test_torch_compile_runs_nn_lstm_eagerly_with_a_note() -> None:
     from torch._dynamo.utils import counters
 
     torch._dynamo.reset()
@@ -203,7 +204,7 @@ def test_torch_compile_leaves_nn_lstm_to_eager_as_the_row_says() -> None:
 
 @pytest.mark.parametrize("executor", ["legacy", "simple", "profiling"])
 @pytest.mark.parametrize("name", ["jit", "jit_simple", pytest.param("vl_jit", marks=pytest.mark.slow)])
-def test_scripts_are_right_under_every_executor(name: str, executor: str) -> None:
+def test_scripts_are_correct_with_every_executor(name: str, executor: str) -> None:
     spec = spec_of(name, num_layers=2, executor=executor)
     set_torchscript(spec)
     network = build(name, spec)
@@ -212,19 +213,19 @@ def test_scripts_are_right_under_every_executor(name: str, executor: str) -> Non
     assert Control(spec).errors(network, run).output < 1e-5
 
 
-def test_runners_of_a_network_give_the_same_from_the_same_weights() -> None:
-    given = {}
+def test_runners_of_a_network_have_equal_weights() -> None:
+    parameters = {}
     for name in ("aten", "py", "jit_premul", "jit_multilayer"):
         network = build(name, spec_of(name, num_layers=2))
-        given[name] = network.parameters
-    for other in given.values():
-        assert list(other) == list(given["aten"])
-        assert all(torch.equal(other[key], given["aten"][key]) for key in other)
+        parameters[name] = network.parameters
+    for other in parameters.values():
+        assert list(other) == list(parameters["aten"])
+        assert all(torch.equal(other[key], parameters["aten"][key]) for key in other)
     changed = build("py", spec_of("py", num_layers=2, seed=1)).parameters
-    assert not torch.equal(changed["weight_ih_l0"], given["py"]["weight_ih_l0"])
+    assert not torch.equal(changed["weight_ih_l0"], parameters["py"]["weight_ih_l0"])
 
 
-def test_building_leaves_the_random_numbers_of_others_alone() -> None:
+def test_building_keeps_the_global_random_state() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     for name in ("py", "aten_layernorm", "milstm_py"):
@@ -232,7 +233,7 @@ def test_building_leaves_the_random_numbers_of_others_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_batch_first_is_the_same_with_its_axes_exchanged() -> None:
+def test_batch_first_gives_the_transposed_outputs() -> None:
     for name in ("aten", "py", "jit", "vl_aten", "vl_py"):
         (plain, *states), _ = results(build(name, spec_of(name)))
         (first, *others), _ = results(build(name, spec_of(name, batch_first=True)))
@@ -240,7 +241,7 @@ def test_batch_first_is_the_same_with_its_axes_exchanged() -> None:
         torch.testing.assert_close(others, states)
 
 
-def test_sequences_have_lengths_from_30_to_99_of_100_and_at_least_one_step() -> None:
+def test_lengths_are_30_to_99_percent_and_at_least_one_time_step() -> None:
     from engine.models.recurrent.weights import lengths
 
     drawn = lengths(spec_of("vl_py", seq_length=100, mini_batch=20_000))
@@ -252,7 +253,7 @@ def test_sequences_have_lengths_from_30_to_99_of_100_and_at_least_one_step() -> 
     assert lengths(spec_of("py")) == [5, 5, 5]
 
 
-def test_only_the_first_output_gets_a_cotangent_and_inputs_get_no_gradient() -> None:
+def test_cotangent_has_the_shape_of_the_first_output() -> None:
     spec = spec_of("py", num_layers=2)
     network = build("py", spec)
     output, h, c = network.capture()()

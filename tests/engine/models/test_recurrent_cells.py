@@ -25,29 +25,29 @@ def tensors(*values: list[Any]) -> list[torch.Tensor]:
     return [torch.tensor(value, dtype=torch.float64) for value in values]
 
 
-def test_one_step_of_a_multiplicative_integration_lstm_by_hand() -> None:
-    """One feature, one hidden unit: every gate by the formula of the paper."""
+def test_milstm_step_equals_the_hand_formula() -> None:
+    """Every gate by the formula of the paper, for one feature and one hidden unit."""
     x, h, c = 0.5, -0.3, 0.8
     w, u, bias = [0.1, -0.2, 0.3, 0.4], [0.7, 0.6, -0.5, 0.2], [0.01, 0.02, 0.03, 0.04]
     alpha, beta_i, beta_h = [1.5, 0.5, -1.0, 2.0], [0.9, 1.1, 0.8, 1.2], [0.3, 0.6, 1.3, 0.7]
     gate = [alpha[k] * w[k] * x * u[k] * h + beta_i[k] * w[k] * x + beta_h[k] * u[k] * h + bias[k] for k in range(4)]
     memory = sigmoid(gate[1]) * c + sigmoid(gate[0]) * tanh(gate[2])
-    shown = sigmoid(gate[3]) * tanh(memory)
+    output = sigmoid(gate[3]) * tanh(memory)
     columns = [[value] for value in w], [[value] for value in u]
     weights = tensors(*columns, bias, alpha, beta_i, beta_h)
-    one, state, kept = tensors([[x]], [[h]], [[c]])
-    found = milstm(one, (state, kept), weights)
-    assert [entry.item() for entry in found] == pytest.approx([shown, memory])
+    step_input, hidden, cell = tensors([[x]], [[h]], [[c]])
+    found = milstm(step_input, (hidden, cell), weights)
+    assert [entry.item() for entry in found] == pytest.approx([output, memory])
 
 
-def test_without_the_product_a_multiplicative_integration_lstm_is_an_lstm() -> None:
+def test_milstm_without_its_product_equals_an_lstm() -> None:
     spec = spec_of("milstm_py", num_layers=2, bidirectional=True)
-    network, own = build("milstm_py", spec), torch.nn.LSTM(6, 4, 2, bidirectional=True)
+    network, lstm = build("milstm_py", spec), torch.nn.LSTM(6, 4, 2, bidirectional=True)
     with torch.no_grad():
         for name, parameter in network.parameters.items():
             if name.startswith("alpha"):
                 parameter.zero_()
-        for name, parameter in own.named_parameters():
+        for name, parameter in lstm.named_parameters():
             if name.startswith("weight"):
                 parameter.copy_(network.parameters[name])
             elif name.startswith("bias_ih"):
@@ -56,20 +56,20 @@ def test_without_the_product_a_multiplicative_integration_lstm_is_an_lstm() -> N
                 parameter.zero_()
     from engine.models.recurrent.weights import inputs
 
-    given = inputs(spec)
+    drawn = inputs(spec)
     (output, *last), gradients = results(network)
-    wanted, wanted_last = own(given.x, given.state)
+    wanted, wanted_last = lstm(drawn.x, drawn.state)
     torch.testing.assert_close([output, *last], [wanted, *wanted_last])
     wanted.backward(network.cotangent)
-    for name, parameter in own.named_parameters():
+    for name, parameter in lstm.named_parameters():
         key = name.replace("bias_ih", "bias")
         if key in gradients:
             torch.testing.assert_close(gradients[key], parameter.grad)
 
 
 @pytest.mark.parametrize("name", ["lstm_layernorm", "lstm_layernorm_decom"])
-def test_one_step_of_a_layer_norm_lstm_by_hand(name: str) -> None:
-    """Two hidden units; norms over all eight gates, and over the memory for what is shown."""
+def test_layer_norm_lstm_step_equals_the_hand_formula(name: str) -> None:
+    """Two hidden units; one norm over all eight gates, and one over the memory for the output."""
     torch.manual_seed(3)
     w, u = torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 2, dtype=torch.float64)
     norms = [torch.randn(size, dtype=torch.float64) for size in (8, 8, 8, 8, 2, 2)]
@@ -84,53 +84,53 @@ def test_one_step_of_a_layer_norm_lstm_by_hand(name: str) -> None:
     hh = norm((u @ h[0]).tolist(), norms[2], norms[3])
     gate = [a + b for a, b in zip(ih, hh, strict=True)]
     memory = [sigmoid(gate[2 + k]) * c[0, k].item() + sigmoid(gate[k]) * tanh(gate[4 + k]) for k in range(2)]
-    seen = norm(memory, norms[4], norms[5])
-    shown = [sigmoid(gate[6 + k]) * tanh(seen[k]) for k in range(2)]
+    normed_memory = norm(memory, norms[4], norms[5])
+    output = [sigmoid(gate[6 + k]) * tanh(normed_memory[k]) for k in range(2)]
     found_h, found_c = CELLS[name].step(x, (h, c), [w, u, *norms])
-    assert found_h[0].tolist() == pytest.approx(shown)
+    assert found_h[0].tolist() == pytest.approx(output)
     assert found_c[0].tolist() == pytest.approx(memory)
 
 
 @pytest.mark.parametrize("name", ["aten_dropout", "jit_dropout"])
-def test_dropout_zeroes_four_tenths_between_layers_and_scales_the_rest(name: str) -> None:
-    """With the second layer's input weights alone at work, what it sees of the first shows in the gradient."""
+def test_dropout_zeroes_40_percent_between_layers_and_scales_the_rest(name: str) -> None:
+    """Only one input weight of the second layer is not 0, so its memory shows what it gets from the first layer."""
     spec = spec_of(name, num_layers=2, seq_length=1, mini_batch=4000, hidden_size=2, input_size=2)
     network = build(name, spec)
     first = build("py", spec_of("py", seq_length=1, mini_batch=4000, hidden_size=2, input_size=2))
-    seen, _ = results(first)
+    first_outputs, _ = results(first)
     with torch.no_grad():  # so that the last h of the second layer is a monotone function of one input feature
         for key, parameter in network.parameters.items():
             if key.endswith("_l0"):
                 first.parameters[key].copy_(parameter)
             else:
                 parameter.zero_()
-    seen, _ = results(first)
+    first_outputs, _ = results(first)
     with torch.no_grad():
-        network.parameters["weight_ih_l1"][4, 0] = 1.0  # the new memory: tanh of what is seen of the first feature
+        network.parameters["weight_ih_l1"][4, 0] = 1.0  # the new memory: tanh of the first feature of its input
     torch.manual_seed(0)
     with network.settings():
         run = network.capture()
         _, _, c = run()
-        again = run()[2]
+        second_run = run()[2]
         with network.checked():
-            calm = run()[2]
-            assert torch.equal(run()[2], calm)
+            without_dropout = run()[2]
+            assert torch.equal(run()[2], without_dropout)
     from engine.models.recurrent.weights import inputs
 
     before = inputs(spec).c[1]
     new = torch.atanh(((c[1] - 0.5 * before) * 2)[:, 0].clamp(-0.999999, 0.999999))
-    kept = new.abs() > 1e-5
-    assert kept.float().mean().item() == pytest.approx(0.6, abs=0.04)
-    torch.testing.assert_close(new[kept], (seen[0][0, :, 0] / 0.6)[kept], rtol=1e-3, atol=1e-4)
-    assert not torch.equal(again, c)
+    not_dropped = new.abs() > 1e-5
+    assert not_dropped.float().mean().item() == pytest.approx(0.6, abs=0.04)
+    torch.testing.assert_close(new[not_dropped], (first_outputs[0][0, :, 0] / 0.6)[not_dropped], rtol=1e-3, atol=1e-4)
+    assert not torch.equal(second_run, c)
     torch.testing.assert_close(
-        torch.atanh(((calm[1] - 0.5 * before) * 2)[:, 0]), seen[0][0, :, 0], rtol=1e-3, atol=1e-4
+        torch.atanh(((without_dropout[1] - 0.5 * before) * 2)[:, 0]), first_outputs[0][0, :, 0], rtol=1e-3, atol=1e-4
     )
     assert "checked without dropout" in network.notes
 
 
 @pytest.mark.parametrize("name", ["aten_dropout", "jit_dropout"])
-def test_with_one_layer_nothing_is_dropped_and_nothing_warned_of(name: str) -> None:
+def test_dropout_has_no_effect_with_one_layer(name: str) -> None:
     network = build(name, spec_of(name))
     with network.settings():
         run = network.capture()
@@ -138,7 +138,7 @@ def test_with_one_layer_nothing_is_dropped_and_nothing_warned_of(name: str) -> N
     assert "dropout has no effect: it is applied between layers, and there is one" in network.notes
 
 
-def test_as_many_layer_norms_as_steps_layers_and_directions_ask_for() -> None:
+def test_layer_norms_run_per_time_step_layer_and_direction() -> None:
     network = build("aten_layernorm", spec_of("aten_layernorm", num_layers=2, bidirectional=True))
     with network.settings():
         run = network.capture()
@@ -150,7 +150,7 @@ def test_as_many_layer_norms_as_steps_layers_and_directions_ask_for() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "resnet18_jit", "resnet50_jit"])
-def test_resnets_train_on_the_mini_batch_at_the_image_size_and_pass_their_check(name: str) -> None:
+def test_resnets_use_batch_and_image_size_and_pass_their_check(name: str) -> None:
     spec = spec_of(name, image_size="32x48", mini_batch=3)
     network = build(name, spec)
     with network.settings():
@@ -159,14 +159,14 @@ def test_resnets_train_on_the_mini_batch_at_the_image_size_and_pass_their_check(
     assert output.shape == (3, 1000)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
-        own = torchvision.models.get_model(name.removesuffix("_jit"), weights=None).train()
+        reference = torchvision.models.get_model(name.removesuffix("_jit"), weights=None).train()
     last = "bn3.weight" if name.startswith("resnet50") else "bn2.weight"
     with torch.no_grad():
-        for key, weight in own.named_parameters():
+        for key, weight in reference.named_parameters():
             if key.startswith("layer") and key.endswith(last):
                 weight.fill_(0.1)  # the scale at which rounding does not decide which ReLUs open
     images = torch.randn(3, 3, 32, 48, generator=torch.Generator().manual_seed(8 * spec.seed + 1))
-    torch.testing.assert_close(output, own(images), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(output, reference(images), rtol=1e-4, atol=1e-5)
     errors = Control(spec).errors(network, run)
     assert errors.ok
     assert errors.gradient is not None
@@ -174,12 +174,12 @@ def test_resnets_train_on_the_mini_batch_at_the_image_size_and_pass_their_check(
 
 
 @pytest.mark.slow
-def test_a_check_leaves_the_statistics_of_norms_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_keeps_the_statistics_of_norms(monkeypatch: pytest.MonkeyPatch) -> None:
     from engine.models.recurrent import resnet
 
     built: list[torch.nn.Module] = []
-    real = resnet.model
-    monkeypatch.setattr(resnet, "model", lambda *arguments: built.append(real(*arguments)) or built[-1])
+    original = resnet.model
+    monkeypatch.setattr(resnet, "model", lambda *arguments: built.append(original(*arguments)) or built[-1])
     spec = spec_of("resnet18_jit", image_size=32, mini_batch=2)
     network = build("resnet18_jit", spec)
     before = [buffer.clone() for buffer in built[0].buffers()]
@@ -187,7 +187,7 @@ def test_a_check_leaves_the_statistics_of_norms_alone(monkeypatch: pytest.Monkey
     Control(spec).errors(network, run)
     assert all(torch.equal(old, new) for old, new in zip(before, built[0].buffers(), strict=True))
     run()
-    assert not all(torch.equal(old, new) for old, new in zip(before, built[0].buffers(), strict=True)), "it trains"
+    assert not all(torch.equal(old, new) for old, new in zip(before, built[0].buffers(), strict=True)), "in training"
 
 
 SHAPES = [
@@ -203,7 +203,7 @@ COUNTED = "aten py vl_py vl_aten gru_py gru_aten rnn_relu_py rnn_relu_aten rnn_t
 @pytest.mark.parametrize(
     ("name", "shape"), [(name, shape) for name in COUNTED for shape in SHAPES if possible(name, shape)]
 )
-def test_counted_flops_are_those_of_the_formula(name: str, shape: dict[str, Any]) -> None:
+def test_counted_flops_equal_the_formula(name: str, shape: dict[str, Any]) -> None:
     spec = spec_of(name, **shape)
     network = build(name, spec)
     with network.settings():
@@ -216,12 +216,12 @@ def test_counted_flops_are_those_of_the_formula(name: str, shape: dict[str, Any]
         assert counter.get_total_flops() == counted.flops
 
 
-def test_flops_by_hand_at_the_sizes_of_fastrnns() -> None:
-    """8 H (I + H) FLOPs per sequence and step of an LSTM; with a projection H x P more, and P in place of H."""
-    own = RecurrentSpec(runners=("aten",))
-    assert gflops_per_step(own) == pytest.approx(2 * 64 * (4 * 512) * (512 + 512) / 1e9)
-    assert gflops(own) == pytest.approx(100 * 2 * 64 * (4 * 512) * (512 + 512) / 1e9)
-    assert steps(own) == 100
+def test_flops_at_the_fastrnns_sizes_equal_hand_calculations() -> None:
+    """An LSTM has 8 H (I + H) FLOPs per sequence and time step; a projection adds H x P, with P in place of H."""
+    lstm = RecurrentSpec(runners=("aten",))
+    assert gflops_per_step(lstm) == pytest.approx(2 * 64 * (4 * 512) * (512 + 512) / 1e9)
+    assert gflops(lstm) == pytest.approx(100 * 2 * 64 * (4 * 512) * (512 + 512) / 1e9)
+    assert steps(lstm) == 100
     projected = RecurrentSpec(runners=("aten",), proj_size=128, num_layers=2, bidirectional=True, input_size=80)
     below, above = 4 * 512 * (80 + 128) + 512 * 128, 4 * 512 * (256 + 128) + 512 * 128
     assert gflops_per_step(projected) == pytest.approx(2 * 64 * 2 * (below + above) / 1e9)
@@ -229,7 +229,7 @@ def test_flops_by_hand_at_the_sizes_of_fastrnns() -> None:
     assert gflops_per_step(gru) == pytest.approx(2 * 64 * 3 * 512 * 1024 / 1e9)
 
 
-def test_flops_of_sequences_of_different_lengths_are_those_of_real_steps() -> None:
+def test_flops_of_variable_lengths_count_only_real_time_steps() -> None:
     from engine.models.recurrent.weights import lengths
 
     spec = spec_of("vl_py", seq_length=20)
@@ -239,6 +239,6 @@ def test_flops_of_sequences_of_different_lengths_are_those_of_real_steps() -> No
     assert gflops_per_step(spec) == pytest.approx(sum(drawn) * 2 * 16 * 10 / 1e9 / max(drawn))
 
 
-def test_a_resnet_has_neither_steps_nor_a_formula() -> None:
+def test_resnet_has_no_time_steps_and_no_formula() -> None:
     spec = spec_of("resnet18")
     assert (steps(spec), gflops(spec), gflops_per_step(spec)) == (None, None, None)

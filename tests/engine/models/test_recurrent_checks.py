@@ -1,4 +1,4 @@
-"""What is wrong is caught, what cannot be done is refused, and switches are really set."""
+"""Checks find wrong runners, impossible requests are refused, and switches of TorchScript are set."""
 
 from collections.abc import Callable
 from math import inf
@@ -12,30 +12,30 @@ from engine.models.recurrent.cells import Cell, State
 from engine.models.recurrent.weights import cotangent
 from engine.specs import RecurrentSpec, Refused
 from engine.specs.runners import RUNNERS
-from tests.engine.models.test_recurrent import EAGER, inputs_of, spec_of, torchscript_as_it_was
+from tests.engine.models.test_recurrent import EAGER, inputs_of, restored_torchscript, spec_of
 
-__all__ = ["torchscript_as_it_was"]
+__all__ = ["restored_torchscript"]
 
 
 def wrong_gates(x: torch.Tensor, state: State, weights: list[torch.Tensor]) -> State:
-    """In and forget exchanged."""
+    """An LSTM cell with its input and forget gates exchanged."""
     swapped = [torch.cat([weight.chunk(4)[gate] for gate in (1, 0, 2, 3)]) for weight in weights[:4]]
     return cells.lstm(x, state, swapped + weights[4:])
 
 
 def wrong_nonlinearity(x: torch.Tensor, state: State, weights: list[torch.Tensor]) -> State:
-    """The output without its tanh."""
+    """An LSTM cell whose output lacks the tanh."""
     h, c = cells.lstm(x, state, weights)
     return h / torch.tanh(c) * c, c
 
 
 def forgetful(x: torch.Tensor, state: State, weights: list[torch.Tensor]) -> State:
-    """The state's product left out."""
+    """An LSTM cell that ignores the hidden state."""
     return cells.lstm(x, (state[0] * 0, state[1]), weights)
 
 
 def detached(x: torch.Tensor, state: State, weights: list[torch.Tensor]) -> State:
-    """Right values, whose gradient does not flow back through time."""
+    """An LSTM cell with right values, whose gradient does not flow back through time."""
     return cells.lstm(x, (state[0].detach(), state[1].detach()), weights)
 
 
@@ -45,7 +45,7 @@ WRONG = [wrong_gates, wrong_nonlinearity, forgetful, detached]
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("step", WRONG)
-def test_a_wrong_cell_is_caught(step: Any, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_finds_a_wrong_cell(step: Any, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of("py", precision=precision, seq_length=20, hidden_size=16, input_size=16, mini_batch=8)
     monkeypatch.setitem(looped.CELLS, "lstm", Cell(step))
     network = build("py", spec)
@@ -61,7 +61,7 @@ def test_a_wrong_cell_is_caught(step: Any, precision: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", ["py", "aten", "gru_py", "rnn_tanh_py", "milstm_py", "jit_layernorm"])
-def test_right_code_is_within_its_tolerance_and_not_far_inside_by_accident(name: str, precision: str) -> None:
+def test_correct_runner_passes_its_check_with_a_nonzero_error(name: str, precision: str) -> None:
     spec = spec_of(name, precision=precision, seq_length=20, hidden_size=16, input_size=16, mini_batch=8)
     network = build(name, spec)
     with network.settings():
@@ -78,10 +78,10 @@ ONE_BY_ONE = [name for name in EAGER if RUNNERS[name].one_by_one]
 def errors_of(name: str, change: Callable[[Network], Any], **fields: Any) -> Errors:
     spec = spec_of(name, **fields)
     network = build(name, spec)
-    changed = change(network)
+    changed_network = change(network)
     with network.settings():
         run = network.capture()
-    return Control(spec).errors(network, changed(run) if callable(changed) else run)
+    return Control(spec).errors(network, changed_network(run) if callable(changed_network) else run)
 
 
 @torch.no_grad()
@@ -90,12 +90,12 @@ def nudge(network: Network) -> None:
 
 
 @pytest.mark.parametrize("name", ["py", "aten", "jit_multilayer", "gru_py", "milstm_py", "vl_py", "vl_aten"])
-def test_one_wrong_weight_is_caught(name: str) -> None:
+def test_check_finds_one_wrong_weight(name: str) -> None:
     assert not errors_of(name, nudge).ok
     assert errors_of(name, lambda _: None).ok
 
 
-def test_other_shapes_missing_states_and_numbers_that_are_not_finite_are_caught() -> None:
+def test_check_finds_wrong_shapes_missing_states_and_nan() -> None:
     assert errors_of("aten_layernorm", lambda _: lambda run: lambda: run()[:2]).output == inf
     assert errors_of("aten_layernorm", lambda _: lambda run: lambda: (run()[0][1:], *run()[1:])).output == inf
     assert (
@@ -104,17 +104,17 @@ def test_other_shapes_missing_states_and_numbers_that_are_not_finite_are_caught(
     assert not errors_of("aten_layernorm", lambda _: lambda run: lambda: run()[:2]).ok
 
 
-def without_gradient(network: Network) -> None:
+def remove_gradient(network: Network) -> None:
     network.parameters["bias_hh_l0"].requires_grad_(False)
 
 
-def test_a_parameter_without_a_gradient_is_caught() -> None:
-    found = errors_of("py", without_gradient)
+def test_check_finds_a_parameter_without_a_gradient() -> None:
+    found = errors_of("py", remove_gradient)
     assert found.gradient == inf
     assert not found.ok
 
 
-def test_gradients_of_before_do_not_count_and_none_are_left() -> None:
+def test_check_ignores_earlier_gradients_and_leaves_none() -> None:
     spec = spec_of("py")
     network = build("py", spec)
     for parameter in network.parameters.values():
@@ -134,14 +134,14 @@ def test_truth_is_computed_once_for_all_runners_of_a_network() -> None:
 
 
 @torch.no_grad()
-def without_biases(network: Network) -> None:
+def remove_biases(network: Network) -> None:
     for name, parameter in network.parameters.items():
         if name.startswith("bias"):
             parameter.zero_()
 
 
 WIDE = {"seq_length": 20, "hidden_size": 512, "input_size": 64, "mini_batch": 8}
-"""Biases are drawn from +-1/sqrt(hidden size): the wider a layer, the less is off without them."""
+"""Biases are drawn from +-1/sqrt(hidden size): the wider a layer, the smaller the error without them."""
 
 
 @pytest.mark.slow
@@ -149,43 +149,43 @@ WIDE = {"seq_length": 20, "hidden_size": 512, "input_size": 64, "mini_batch": 8}
 @pytest.mark.parametrize(
     "name", ["py", "aten", "aten_layernorm", "gru_py", "rnn_relu_aten", "rnn_tanh_py", "milstm_py"]
 )
-def test_a_wide_layer_without_its_biases_is_caught_and_with_them_is_not(name: str, precision: str) -> None:
-    found = errors_of(name, without_biases, precision=precision, **WIDE)
+def test_check_finds_missing_biases_of_a_wide_layer(name: str, precision: str) -> None:
+    found = errors_of(name, remove_biases, precision=precision, **WIDE)
     assert found.output > found.tolerance
     assert errors_of(name, lambda _: None, precision=precision, **WIDE).ok
 
 
-def test_float32_may_be_off_by_what_fastrnns_allows() -> None:
+def test_tolerance_of_float32_is_that_of_fastrnns() -> None:
     assert Control(spec_of("py")).tolerance("py") == 1e-3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_a_lower_precision_may_be_off_by_three_times_the_error_of_the_eager_layer(precision: str) -> None:
-    """The layer of this test is torch's GRU, built here, in that precision and in float64."""
+def test_half_precision_tolerance_is_three_times_the_eager_error(precision: str) -> None:
+    """The eager layer is torch's GRU, in this precision and in float64."""
     spec = spec_of("gru_py", precision=precision, seq_length=300, hidden_size=32, input_size=16, mini_batch=4)
     dtype = getattr(torch, precision)
     x, state, _ = inputs_of(spec)
     results = []
-    for kind in (dtype, torch.float64):
-        layer = torch.nn.GRU(16, 32, dtype=kind)
+    for layer_dtype in (dtype, torch.float64):
+        layer = torch.nn.GRU(16, 32, dtype=layer_dtype)
         layer.load_state_dict({key: value.detach() for key, value in build("gru_py", spec).parameters.items()})
-        output, last = layer(x.to(kind), state.to(kind))
-        output.backward(cotangent(spec).to(kind))
+        output, last = layer(x.to(layer_dtype), state.to(layer_dtype))
+        output.backward(cotangent(spec).to(layer_dtype))
         results.append([output.detach(), last.detach(), *(parameter.grad for parameter in layer.parameters())])
-    apart = [float((one.double() - true).norm() / true.norm()) for one, true in zip(*results, strict=True)]
+    errors = [float((computed.double() - true).norm() / true.norm()) for computed, true in zip(*results, strict=True)]
     least = 4 * torch.finfo(dtype).eps
-    assert 3 * max(apart) > least, "this size tells the rule from its floor"
-    assert Control(spec).tolerance("gru_py") == pytest.approx(3 * max(apart), rel=1e-6)
+    assert 3 * max(errors) > least, "at this size the rule is above its lower limit"
+    assert Control(spec).tolerance("gru_py") == pytest.approx(3 * max(errors), rel=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ONE_BY_ONE)
-def test_sequences_run_one_by_one_may_add_up_rounding_errors_one_by_one(name: str, precision: str) -> None:
+def test_runners_of_single_sequences_pass_in_half_precision(name: str, precision: str) -> None:
     found = errors_of(name, lambda _: None, precision=precision, seq_length=20, mini_batch=32)
     assert found.ok
-    assert not errors_of(name, without_biases, precision=precision, seq_length=20, mini_batch=32).ok
+    assert not errors_of(name, remove_biases, precision=precision, seq_length=20, mini_batch=32).ok
 
 
 @pytest.mark.parametrize(
@@ -198,12 +198,12 @@ def test_sequences_run_one_by_one_may_add_up_rounding_errors_one_by_one(name: st
     ],
 )
 def test_every_eager_or_scripted_runner_passes_in_half_precision(name: str, precision: str) -> None:
-    """The CPU takes a quarter of a minute for a scripted ResNet in float16, so that has only bfloat16."""
+    """A scripted ResNet in float16 takes 15 s on a CPU, so it is tested only in bfloat16."""
     small = {"image_size": 64, "mini_batch": 2} if RUNNERS[name].family == "resnet" else {}
     assert errors_of(name, lambda _: None, precision=precision, **small).ok
 
 
-def test_rounding_that_opens_a_relu_is_no_fault() -> None:
+def test_rounding_that_opens_a_relu_passes_the_check() -> None:
     """With this seed one ReLU of the layer opens in float16: the worst gradient is off by a fifth."""
     size = {"seq_length": 20, "hidden_size": 16, "input_size": 16, "mini_batch": 8}
     assert errors_of("rnn_relu_aten", lambda _: None, precision="float16", **size).ok
@@ -214,7 +214,7 @@ NEED_CUDNN = [name for name, runner in RUNNERS.items() if runner.needs_cudnn]
 
 @pytest.mark.parametrize("name", NEED_CUDNN)
 @pytest.mark.parametrize("device", ["cpu", "mps", "xpu"])
-def test_cudnn_needs_its_gpu_and_says_so(name: str, device: str) -> None:
+def test_cudnn_without_an_nvidia_gpu_is_refused(name: str, device: str) -> None:
     spec = spec_of(name, device=device)
     with pytest.raises(Refused, match=f"^{name} needs an NVIDIA GPU with cuDNN, but {spec.device} is not one. .*aten"):
         build(name, spec)
@@ -223,11 +223,13 @@ def test_cudnn_needs_its_gpu_and_says_so(name: str, device: str) -> None:
 @pytest.mark.parametrize(
     ("capability", "cudnn", "runs"), [((9, 0), 91900, True), ((9, 0), 91200, False), ((7, 5), 91900, False)]
 )
-def test_cudnn_in_bfloat16_is_refused_where_torch_would_not_use_it(
+def test_cudnn_in_bfloat16_is_refused_where_torch_does_not_use_it(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], cudnn: int, runs: bool
 ) -> None:
     on_cpu = native.build
-    monkeypatch.setattr(native, "build", lambda name, _, found, **how: on_cpu(name, spec_of(name), found, **how))
+    monkeypatch.setattr(
+        native, "build", lambda name, _, found, **options: on_cpu(name, spec_of(name), found, **options)
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
@@ -246,13 +248,13 @@ def test_cudnn_in_bfloat16_is_refused_where_torch_would_not_use_it(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has such a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:1"])
 @pytest.mark.parametrize("name", ["cudnn", "aten", "jit", "resnet18"])
-def test_a_gpu_that_is_not_there_is_named(name: str, device: str) -> None:
+def test_missing_gpu_is_refused_by_name(name: str, device: str) -> None:
     spec = spec_of(name, device=device)
     with pytest.raises(Refused, match=f"^{name} cannot run on {spec.device}: torch finds no GPU"):
         build(name, spec)
 
 
-def test_every_other_refusal_is_by_name() -> None:
+def test_unsupported_options_are_refused_by_name() -> None:
     with pytest.raises(Refused, match=r"^jit_simple computes all layers .* both directions. Use jit"):
         build("jit_simple", spec_of("jit_simple", bidirectional=True))
     for name in ("gru_py", "gru_aten", "rnn_relu_jit", "rnn_tanh_py"):
@@ -264,7 +266,7 @@ def test_every_other_refusal_is_by_name() -> None:
         build("aten", spec_of("aten", precision="tf32"))
 
 
-def test_without_torchvision_a_resnet_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resnet_without_torchvision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from engine.models.recurrent import resnet
 
     monkeypatch.setattr(resnet, "find_spec", lambda _: None)
@@ -272,7 +274,7 @@ def test_without_torchvision_a_resnet_is_refused(monkeypatch: pytest.MonkeyPatch
         build("resnet18", spec_of("resnet18"))
 
 
-def test_aten_runs_without_cudnn_and_everything_is_afterwards_as_it_was() -> None:
+def test_aten_disables_cudnn_and_all_settings_are_restored() -> None:
     before = torch.backends.cudnn.enabled, torch.is_grad_enabled()
     for name, enabled in (
         ("aten", False),
@@ -287,8 +289,8 @@ def test_aten_runs_without_cudnn_and_everything_is_afterwards_as_it_was() -> Non
         assert (torch.backends.cudnn.enabled, torch.is_grad_enabled()) == before
 
 
-def executors() -> tuple[bool, bool]:
-    """Whether the profiling executor is on, and its mode. Asking is setting: it is set back at once."""
+def read_executor() -> tuple[bool, bool]:
+    """Return the switches of the profiling executor and its mode. Reading sets them, so they are set back at once."""
     executor, mode = torch._C._jit_set_profiling_executor(True), torch._C._jit_set_profiling_mode(True)
     torch._C._jit_set_profiling_executor(executor)
     torch._C._jit_set_profiling_mode(mode)
@@ -306,31 +308,31 @@ def executors() -> tuple[bool, bool]:
         ("none", "profiling", False, (True, True)),
     ],
 )
-def test_fuser_and_executor_are_really_set(fuser: str, executor: str, nnc: bool, switches: tuple[bool, bool]) -> None:
+def test_fuser_and_executor_are_set(fuser: str, executor: str, nnc: bool, switches: tuple[bool, bool]) -> None:
     set_torchscript(spec_of("jit", fuser=fuser, executor=executor))
     assert torch._C._jit_texpr_fuser_enabled() == nnc
-    assert executors() == switches
+    assert read_executor() == switches
     assert not torch._C._jit_can_fuse_on_cpu()
 
 
-def knobs() -> tuple[int, int, int]:
-    own: Any = torch._C
+def pointwise_limits() -> tuple[int, int, int]:
+    torch_c: Any = torch._C
     return (
-        own._jit_get_te_cuda_pointwise_loop_levels(),
-        own._jit_get_te_cuda_pointwise_block_count(),
-        own._jit_get_te_cuda_pointwise_block_size(),
+        torch_c._jit_get_te_cuda_pointwise_loop_levels(),
+        torch_c._jit_get_te_cuda_pointwise_block_count(),
+        torch_c._jit_get_te_cuda_pointwise_block_size(),
     )
 
 
-def test_the_knobs_are_really_set_and_set_back() -> None:
+def test_pointwise_limits_of_the_fuser_are_set_and_reset() -> None:
     fields = {"cuda_pointwise_loop_level": 2, "cuda_pointwise_block_count": 40, "cuda_pointwise_block_size": 256}
     set_torchscript(spec_of("jit", **fields))
-    assert knobs() == (2, 40, 256)
+    assert pointwise_limits() == (2, 40, 256)
     set_torchscript(spec_of("jit"))
-    assert knobs() == (-1, -1, -1)
+    assert pointwise_limits() == (-1, -1, -1)
 
 
-def test_notes_say_what_a_cpu_does() -> None:
+def test_notes_describe_the_execution_on_a_cpu() -> None:
     assert "on a CPU, torch runs this layer with oneDNN" in build("aten", spec_of("aten")).notes
     assert "TorchScript fuses nothing on cpu with the fuser te" in build("jit", spec_of("jit")).notes
     assert build("jit", spec_of("jit", fuser="none")).notes == ()

@@ -1,4 +1,4 @@
-"""Weights, checkpoints and what lies beside them are read below the data roots only."""
+"""Weights, checkpoints and the files beside them are read only below the data roots."""
 
 import json
 import os
@@ -28,12 +28,12 @@ from engine.training.setup import prepare
 from tests.support.training import TINY, tiny, train
 
 PLAIN: dict[str, Any] = {"model": "config:tiny", "configs": {"tiny": TINY}}
-"""The model alone, as an evaluation asks for it."""
+"""Fields of an evaluation that name only the model."""
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a training, outside all roots; its weights as safetensors too."""
+    """Return the folder of a training outside all roots, with its weights also as safetensors."""
     folder = tmp_path_factory.mktemp("elsewhere") / "run"
     train(tiny(epochs=1), folder)
     weights = checkpoints.load(folder / "checkpoints" / "best.pt")["state_dict"]
@@ -43,7 +43,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder from which may be read, beside the runs of nobody."""
+    """Return the only data root. The folder of runs has no runs."""
     folder = tmp_path / "mine"
     folder.mkdir()
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(folder))
@@ -52,13 +52,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(act: Callable[[], object], path: Path) -> str:
-    """Return why something is refused, without the path that was asked for."""
+    """Return the message of a refusal, with placeholders for the path and its name."""
     with pytest.raises(Refused) as refused:
         act()
     return str(refused.value).replace(str(path), "PATH").replace(path.name, "NAME")
 
 
-def started(spec: TrainSpec, run_dir: Path, root: Path) -> Training:
+def prepare_training(spec: TrainSpec, run_dir: Path, root: Path) -> Training:
     """Return a training of a queued run, before its first step."""
     return Training(prepare(spec, Place(), run_dir, (root,)), run_dir, "here")
 
@@ -66,7 +66,9 @@ def started(spec: TrainSpec, run_dir: Path, root: Path) -> Training:
 @pytest.mark.parametrize("field", ["pretrained", "distill_pretrained"])
 @pytest.mark.parametrize("name", ["checkpoints/best.pt", "weights.safetensors"])
 @pytest.mark.parametrize("way", ["file", "folder"])
-def test_linked_weights_are_absent(trained: Path, root: Path, tmp_path: Path, field: str, name: str, way: str) -> None:
+def test_weights_behind_links_out_of_the_roots_count_as_missing(
+    trained: Path, root: Path, tmp_path: Path, field: str, name: str, way: str
+) -> None:
     suffix = Path(name).suffix
     (root / "folder").symlink_to((trained / name).parent)
     path = root / "folder" / Path(name).name if way == "folder" else root / f"link{suffix}"
@@ -74,10 +76,10 @@ def test_linked_weights_are_absent(trained: Path, root: Path, tmp_path: Path, fi
     teacher = {"loss": "distill", "distill_model": "config:tiny"} if field == "distill_pretrained" else {}
 
     def start(path: Path) -> None:
-        started(tiny(**{field: str(path)}, **teacher), tmp_path / "run", root)
+        prepare_training(tiny(**{field: str(path)}, **teacher), tmp_path / "run", root)
 
-    absent = root / f"nothing{suffix}"
-    assert refusal(lambda: start(path), path) == refusal(lambda: start(absent), absent)
+    missing = root / f"nothing{suffix}"
+    assert refusal(lambda: start(path), path) == refusal(lambda: start(missing), missing)
     for copy in (root / f"copy{suffix}", root / f"inner{suffix}"):
         if copy.stem == "copy":
             shutil.copy(trained / name, copy)
@@ -87,26 +89,26 @@ def test_linked_weights_are_absent(trained: Path, root: Path, tmp_path: Path, fi
 
 
 @pytest.mark.parametrize("name", ["checkpoints/best.pt", "weights.safetensors"])
-def test_weights_that_are_swapped_for_a_link_are_not_read(
+def test_weights_that_are_replaced_by_a_link_are_not_read(
     trained: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """They are looked into before they are loaded, and may be swapped in between."""
+    """The file is examined before it is loaded, and may be replaced in between."""
     path = root / f"mine{Path(name).suffix}"
     shutil.copy(trained / name, path)
-    forked = torch.random.fork_rng
+    original = torch.random.fork_rng
 
-    def fork_then_swap(*given: Any, **options: Any) -> Any:
+    def replace_then_fork(*args: Any, **options: Any) -> Any:
         path.unlink(missing_ok=True)
         path.symlink_to(trained / name)
-        return forked(*given, **options)
+        return original(*args, **options)
 
-    monkeypatch.setattr(torch.random, "fork_rng", fork_then_swap)  # which building the model begins with
+    monkeypatch.setattr(torch.random, "fork_rng", replace_then_fork)  # building the model calls this first
     with pytest.raises(Refused, match="cannot be read: there is no such file"):
-        started(tiny(pretrained=str(path)), tmp_path / "run", root)
+        prepare_training(tiny(pretrained=str(path)), tmp_path / "run", root)
 
 
 @pytest.mark.parametrize("way", ["checkpoint", "run", "its checkpoints", "its files"])
-def test_a_linked_training_is_not_resumed(trained: Path, root: Path, tmp_path: Path, way: str) -> None:
+def test_training_behind_a_link_is_not_resumed(trained: Path, root: Path, tmp_path: Path, way: str) -> None:
     path = root / ("link.pt" if way == "checkpoint" else "run")
     if way == "checkpoint":
         path.symlink_to(trained / "checkpoints" / "best.pt")
@@ -121,36 +123,36 @@ def test_a_linked_training_is_not_resumed(trained: Path, root: Path, tmp_path: P
             shutil.rmtree(path / "checkpoints")
             (path / "checkpoints").symlink_to(trained / "checkpoints")
 
-    def go_on(path: Path) -> None:
-        list(started(tiny(epochs=2, resume=str(path)), tmp_path / "next", root).run())
+    def resume(path: Path) -> None:
+        list(prepare_training(tiny(epochs=2, resume=str(path)), tmp_path / "next", root).run())
 
-    absent = root / "nothing"
-    message = refusal(lambda: go_on(path), path)
-    assert message == refusal(lambda: go_on(absent), absent)
+    missing = root / "nothing"
+    message = refusal(lambda: resume(path), path)
+    assert message == refusal(lambda: resume(missing), missing)
     assert message.startswith("PATH has no checkpoint that can be loaded")
 
 
 @pytest.mark.slow
-def test_links_beside_a_checkpoint_are_not_carried_on(trained: Path, root: Path, tmp_path: Path) -> None:
-    """A training that goes on takes over curves, results and the list of images that could not be read."""
+def test_links_beside_a_checkpoint_are_not_followed_on_resuming(trained: Path, root: Path, tmp_path: Path) -> None:
+    """A resumed training copies curves, results and the list of images that could not be read."""
     before = root / "run"
     shutil.copytree(trained, before)
     secret = tmp_path / "secret"
     secret.mkdir()
-    kept = {"metrics.jsonl": '{"step": 1, "name": "a secret", "value": 1}', "results.jsonl": '{"secret": 1}'}
-    kept["unreadable_data.json"] = json.dumps({f"digits:{index}": "a secret" for index in range(1797)})
-    for name, text in kept.items():
+    files = {"metrics.jsonl": '{"step": 1, "name": "a secret", "value": 1}', "results.jsonl": '{"secret": 1}'}
+    files["unreadable_data.json"] = json.dumps({f"digits:{index}": "a secret" for index in range(1797)})
+    for name, text in files.items():
         (secret / name).write_text(text)
         (before / name).unlink(missing_ok=True)
         (before / name).symlink_to(secret / name)
     after = tmp_path / "next"
-    events = list(started(tiny(epochs=2, resume=str(before)), after, root).run())
+    events = list(prepare_training(tiny(epochs=2, resume=str(before)), after, root).run())
     assert "secret" not in "".join(str(event) for event in events)
     assert "secret" not in (after / "results.jsonl").read_text() + (after / "metrics.jsonl").read_text()
 
 
-def test_a_manifest_that_is_a_link_is_none(trained: Path, root: Path, store: Store, settings: Settings) -> None:
-    """What a checkpoint's manifest tells decides about the seed and the share of an evaluation."""
+def test_manifest_that_is_a_link_is_ignored(trained: Path, root: Path, store: Store, settings: Settings) -> None:
+    """The manifest of a checkpoint decides the seed and the number of samples of an evaluation."""
     path = root / "mine.pt"
     shutil.copy(trained / "checkpoints" / "best.pt", path)
     manifest = checkpoints.manifest_path(path)
@@ -167,7 +169,7 @@ def test_a_manifest_that_is_a_link_is_none(trained: Path, root: Path, store: Sto
 
 
 @pytest.mark.timeout(120)
-def test_a_pipe_beside_a_checkpoint_is_not_waited_for(
+def test_pipe_beside_a_checkpoint_does_not_block(
     trained: Path, root: Path, tmp_path: Path, store: Store, settings: Settings
 ) -> None:
     path = root / "mine.pt"
@@ -177,20 +179,18 @@ def test_a_pipe_beside_a_checkpoint_is_not_waited_for(
     assert references.resolve(store, settings, spec) == spec
     assert checkpoints.request(path) == {}
     (tmp_path / "run").mkdir()
-    assert list(evaluate.run(spec, tmp_path / "run")), "as any checkpoint without a manifest"
+    assert list(evaluate.run(spec, tmp_path / "run")), "it is evaluated like a checkpoint without a manifest"
     with pytest.raises(checkpoints.Corrupt, match="no manifest"):
         checkpoints.verify(path)
 
 
 @pytest.mark.slow
-def test_a_linked_checkpoint_is_neither_evaluated_nor_searched_nor_looked_into(
-    trained: Path, root: Path, tmp_path: Path
-) -> None:
+def test_linked_checkpoint_is_not_evaluated_searched_or_examined(trained: Path, root: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    mine, link, absent = root / "mine.pt", root / "link.pt", root / "nothing.pt"
-    shutil.copy(trained / "checkpoints" / "best.pt", mine)
-    shutil.copy(trained / "checkpoints" / "best.pt.json", checkpoints.manifest_path(mine))
+    inside, link, missing = root / "mine.pt", root / "link.pt", root / "nothing.pt"
+    shutil.copy(trained / "checkpoints" / "best.pt", inside)
+    shutil.copy(trained / "checkpoints" / "best.pt.json", checkpoints.manifest_path(inside))
     link.symlink_to(trained / "checkpoints" / "best.pt")
     checkpoints.manifest_path(link).symlink_to(trained / "checkpoints" / "best.pt.json")
     common = PLAIN | {"tasks": ("retrieval",), "samples": 20, "held_out": False}
@@ -200,22 +200,22 @@ def test_a_linked_checkpoint_is_neither_evaluated_nor_searched_nor_looked_into(
 
     def problems(path: Path) -> list[str]:
         found = outlook.answer(Outlook.of(spec(path), 4))
-        assert [needed.path for needed in found.needed] == ([str(path)] if path == mine else [])
+        assert [needed.path for needed in found.needed] == ([str(path)] if path == inside else [])
         return [problem.replace(str(path), "PATH") for problem in found.problems]
 
-    list(evaluate.run(spec(mine), folder))
+    list(evaluate.run(spec(inside), folder))
     ways: list[Callable[[Path], object]] = [
         lambda path: list(evaluate.run(spec(path), folder)),
         lambda path: search.answer(Search(spec=spec(path), folder=folder, text="a seven")),
     ]
     for way in ways:
-        assert refusal(lambda way=way: way(link), link) == refusal(lambda way=way: way(absent), absent)  # type: ignore[misc]
-    assert problems(mine) == []
-    assert problems(link) == problems(absent) != []
-    assert ways[1](mine), "the same search with a checkpoint below the root"
+        assert refusal(lambda way=way: way(link), link) == refusal(lambda way=way: way(missing), missing)  # type: ignore[misc]
+    assert problems(inside) == []
+    assert problems(link) == problems(missing) != []
+    assert ways[1](inside), "the same search with a checkpoint below the root"
 
 
-def test_linked_embeddings_are_absent(trained: Path, root: Path, tmp_path: Path) -> None:
+def test_linked_embeddings_count_as_missing(trained: Path, root: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     spec = EvaluateSpec(**PLAIN, tasks=("retrieval",), samples=20, held_out=False)

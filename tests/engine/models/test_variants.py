@@ -1,4 +1,4 @@
-"""Models as variants make them: the same weights, the asked type and format, what cannot be done refused by name."""
+"""Models built for each variant: equal weights, the requested data type and memory format, refusals by name."""
 
 import re
 import sys
@@ -31,21 +31,21 @@ def output(name: str, text: str, found: Numbers | None = None) -> Any:
 
 @pytest.mark.parametrize("text", ["eager+channels_last", "eager+fast_norm", "eager+checkpointing", "compile"])
 def test_every_variant_starts_from_the_same_weights(text: str) -> None:
-    one, other = build(VIT).model.state_dict(), build(VIT, text).model.state_dict()
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    eager, changed = build(VIT).model.state_dict(), build(VIT, text).model.state_dict()
+    assert eager.keys() == changed.keys()
+    assert all(torch.equal(eager[name], changed[name]) for name in eager)
     assert not torch.equal(
-        one["head.weight"], build(VIT, wanted=replace(CPU, seed=8)).model.state_dict()["head.weight"]
+        eager["head.weight"], build(VIT, wanted=replace(CPU, seed=8)).model.state_dict()["head.weight"]
     )
 
 
-def test_inputs_are_random_bytes_standardised_by_themselves() -> None:
+def test_image_inputs_are_standardised_random_bytes() -> None:
     (images,) = build(VIT).inputs
     assert images.shape == (2, 3, 160, 160)
     assert images.mean().item() == pytest.approx(0, abs=1e-5)
     assert images.std().item() == pytest.approx(1, abs=1e-5)
     assert len(images.unique()) == 256
-    assert torch.equal(images, build(CONV).inputs[0]), "of a seed, whatever the model"
+    assert torch.equal(images, build(CONV).inputs[0]), "inputs depend on the seed and not on the model"
     (half,) = build(VIT, wanted=replace(CPU, precision="bfloat16")).inputs
     assert torch.equal(half, images.to(torch.bfloat16))
 
@@ -59,7 +59,7 @@ def test_tokens_are_random_and_none_is_padding() -> None:
     assert tokens.max() < 49408
 
 
-def test_inference_is_at_the_test_size_and_training_at_the_train_size() -> None:
+def test_inference_uses_the_test_size_and_training_the_train_size() -> None:
     wanted = Wanted(test_size=True)
     assert library.build("timm:resnetrs50", wanted).image_size == (224, 224)
     assert library.build("timm:resnetrs50", replace(wanted, test_size=False)).image_size == (160, 160)
@@ -68,7 +68,7 @@ def test_inference_is_at_the_test_size_and_training_at_the_train_size() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tower", "inputs", "width"), [("image", 1, 256), ("text", 1, 256), ("whole", 2, 256)])
-def test_towers_of_an_open_clip_model(tower: Any, inputs: int, width: int) -> None:
+def test_each_tower_of_an_open_clip_model_can_be_built(tower: Any, inputs: int, width: int) -> None:
     built = build("open_clip:ViT-S-32-alt", wanted=replace(CPU, tower=tower))
     assert len(built.inputs) == inputs
     with torch.no_grad():
@@ -77,7 +77,7 @@ def test_towers_of_an_open_clip_model(tower: Any, inputs: int, width: int) -> No
     assert first.shape == (2, width)
 
 
-def test_an_image_model_has_no_text_tower() -> None:
+def test_image_model_has_no_text_tower() -> None:
     with pytest.raises(Refused, match="timm:test_vit has no text tower"):
         build(VIT, wanted=replace(CPU, tower="text"))
 
@@ -91,12 +91,12 @@ def test_an_image_model_has_no_text_tower() -> None:
         ("amp_float16", Numbers("float32", autocast="float16")),
     ],
 )
-def test_what_a_precision_means(precision: str, expected: Numbers) -> None:
+def test_precision_names_map_to_data_types(precision: str, expected: Numbers) -> None:
     assert variants.numbers(precision, "cpu") == expected
 
 
 @pytest.mark.parametrize("text", ["cudagraphs", "compile:cudagraphs", "compile:reduce-overhead"])
-def test_what_a_cpu_cannot_do_is_refused(text: str) -> None:
+def test_variants_that_need_a_gpu_are_refused_on_a_cpu(text: str) -> None:
     for fields in ({"variants": f"eager,{text}"}, {"precision": "tf32"}, {"variants": "eager+tf32"}):
         refusal = BenchmarkSpec(models="timm:test_vit", **fields).device_refusal
         assert re.search(r"needs .*: leave it out, or choose another device than cpu", refusal)
@@ -107,11 +107,11 @@ def test_what_a_cpu_cannot_do_is_refused(text: str) -> None:
         variants.numbers("tf32", "cpu")
 
 
-def test_tf32_is_nvidias_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_needs_an_nvidia_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 4))
     monkeypatch.setattr(torch.version, "hip", None)
     assert variants.numbers("tf32", "cuda:0") == Numbers("float32", tf32=True)
-    monkeypatch.setattr(torch.version, "hip", "6.4")  # AMD's cards go by the same name and number
+    monkeypatch.setattr(torch.version, "hip", "6.4")  # AMD's GPUs have the same device name and capability
     with pytest.raises(Refused, match="tf32 needs an NVIDIA GPU"):
         variants.numbers("tf32", "cuda:0")
 
@@ -124,13 +124,13 @@ def test_tf32_is_nvidias_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         ("torchvision:resnet18", "eager+checkpointing", "has no gradient checkpointing"),
     ],
 )
-def test_what_would_change_nothing_is_refused(name: str, text: str, message: str) -> None:
+def test_modifiers_without_effect_are_refused(name: str, text: str, message: str) -> None:
     with pytest.raises(Refused, match=message):
         build(name, text)
 
 
 @pytest.mark.slow
-def test_a_reparameterised_model_is_smaller_and_computes_the_same() -> None:
+def test_reparameterised_model_is_smaller_with_equal_outputs() -> None:
     wanted = replace(CPU, image_size=(64, 64))
     plain, merged = build("timm:repvgg_a0", wanted=wanted), build("timm:repvgg_a0", "eager+reparameterized", wanted)
     assert len(list(merged.model.parameters())) < len(list(plain.model.parameters()))
@@ -140,7 +140,7 @@ def test_a_reparameterised_model_is_smaller_and_computes_the_same() -> None:
         build("timm:repvgg_a0", "eager+reparameterized", wanted, training=True)
 
 
-def test_channels_last_is_of_weights_and_images() -> None:
+def test_channels_last_applies_to_weights_and_images() -> None:
     built = build(CONV, "eager+channels_last")
     assert built.inputs[0].is_contiguous(memory_format=torch.channels_last)
     assert not built.inputs[0].is_contiguous()
@@ -148,7 +148,7 @@ def test_channels_last_is_of_weights_and_images() -> None:
     assert build(CONV).inputs[0].is_contiguous()
 
 
-def test_the_switch_of_fast_norm_is_left_as_it_was() -> None:
+def test_switch_of_fast_norm_is_restored() -> None:
     from timm.layers import is_fast_norm
 
     assert not is_fast_norm()
@@ -156,26 +156,26 @@ def test_the_switch_of_fast_norm_is_left_as_it_was() -> None:
     assert not is_fast_norm()
 
 
-def test_modes() -> None:
+def test_model_is_in_training_mode_only_for_training() -> None:
     assert not build(VIT).model.training
     assert build(VIT, training=True).model.training
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", CAPTURED)
-def test_what_is_captured_computes_what_eager_does(text: str) -> None:
+def test_captured_model_has_the_outputs_of_eager(text: str) -> None:
     torch.testing.assert_close(output(VIT, text), output(VIT, "eager"), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("text", ["eager", *CAPTURED])
-def test_autocast_is_in_effect_in_every_way_to_run(text: str) -> None:
+def test_autocast_is_active_in_every_execution(text: str) -> None:
     found = output(VIT, text, Numbers("float32", autocast="bfloat16"))
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), output(VIT, "eager"), rtol=0.1, atol=0.05)
 
 
-def test_capturing_a_training_step_leaves_the_statistics_of_norm_layers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With torch's capture faked by its warm-up, which is all that a CPU can do of it."""
+def test_capturing_a_training_step_keeps_the_statistics_of_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's capture is replaced by its warm-up, the only part that a CPU can run."""
 
     def warmed_up(model: Any, inputs: tuple[Any, ...], **_: object) -> Any:
         for _ in range(3):
@@ -190,7 +190,7 @@ def test_capturing_a_training_step_leaves_the_statistics_of_norm_layers_alone(mo
     assert all(torch.equal(before[name], buffer) for name, buffer in built.model.named_buffers())
 
 
-def switched() -> tuple[bool, ...]:
+def switch_states() -> tuple[bool, ...]:
     return (
         torch.is_grad_enabled(),
         torch.backends.cuda.matmul.allow_tf32,
@@ -201,14 +201,14 @@ def switched() -> tuple[bool, ...]:
     )
 
 
-def test_switches_are_set_and_set_back() -> None:
-    before = switched()
+def test_switches_are_set_and_restored() -> None:
+    before = switch_states()
     with variants.switches(Numbers("float32", tf32=True), training=True, cudnn_benchmark=True, deterministic=True):
-        assert switched() == (True,) * 6
+        assert switch_states() == (True,) * 6
         with variants.switches(Numbers("float32"), training=False, cudnn_benchmark=False, deterministic=False):
-            assert switched() == (False,) * 6
-        assert switched() == (True,) * 6
-    assert switched() == before
+            assert switch_states() == (False,) * 6
+        assert switch_states() == (True,) * 6
+    assert switch_states() == before
 
 
 def test_switches_without_determinism_do_not_import_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_switches_without_determinism_do_not_import_inductor(monkeypatch: pytest
         assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_the_loss_is_the_sum_over_the_number() -> None:
+def test_loss_is_the_scaled_mean_of_the_outputs() -> None:
     values = torch.tensor([[1.0, 2.0], [3.0, 6.0]], requires_grad=True)
     other = torch.tensor([[5.0]], requires_grad=True)
     assert steps.loss(ModelName("timm:resnet18"), values).item() == 3
@@ -230,8 +230,8 @@ def test_the_loss_is_the_sum_over_the_number() -> None:
         steps.loss(ModelName("timm:resnet18"), values.detach())
 
 
-def test_a_step_of_sgd_by_hand() -> None:
-    """y = w x, loss = y: w falls by rate x, and the gradient is gone afterwards."""
+def test_sgd_step_equals_the_hand_formula() -> None:
+    """With y = w x and loss = y, w falls by rate times x; the gradient is cleared afterwards."""
     model = torch.nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         model.weight.fill_(2.0)
@@ -244,7 +244,7 @@ def test_a_step_of_sgd_by_hand() -> None:
     assert model.weight.grad is None
 
 
-def test_adamw_moves_by_its_rate_at_first() -> None:
+def test_first_adamw_step_moves_by_the_learning_rate() -> None:
     model = torch.nn.Linear(1, 1, bias=False)
     start = model.weight.item()
     run = lambda: model(torch.tensor([[3.0]]))  # noqa: E731
@@ -255,12 +255,12 @@ def test_adamw_moves_by_its_rate_at_first() -> None:
     assert model.weight.item() == pytest.approx(start - 0.125, abs=0.01)
 
 
-def test_inference_is_one_phase() -> None:
+def test_inference_has_one_phase() -> None:
     model = torch.nn.Linear(1, 1)
     assert list(steps.phases(ModelName("timm:x"), model, lambda: None, training=False, kind="sgd")) == ["forward"]
 
 
-def test_what_counts_as_out_of_memory() -> None:
+def test_out_of_memory_errors_are_recognised() -> None:
     assert out_of_memory(RuntimeError("std::bad_alloc"))
     assert out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."))
     assert not out_of_memory(RuntimeError("shapes cannot be multiplied"))
@@ -270,8 +270,8 @@ def test_what_counts_as_out_of_memory() -> None:
 
 
 @pytest.mark.slow
-def test_variants_of_one_model_do_not_share_the_limit_on_recompilations() -> None:
-    """Torch runs a function in eager, unasked, when its code was compiled more than 8 times."""
+def test_variants_of_a_model_do_not_share_the_recompilation_limit() -> None:
+    """torch runs a function in eager without notice when its code was compiled more than 8 times."""
     import torch._dynamo
     from torch._dynamo.testing import CompileCounter
 
