@@ -64,7 +64,7 @@ def test_files_are_grouped_by_key_as_in_webdataset(tmp_path: Path) -> None:
 def test_images_with_a_dot_in_their_name_are_left_out_with_a_note(tmp_path: Path) -> None:
     """webdataset reads `000.v2.png` as a file of the type `v2.png` of the sample `000`."""
     dotted = {"000.v2.png": encoded(), "000.v2.txt": b"one"}
-    path = shard(tmp_path / "x.tar", dotted, sample("001", 2, txt="two"))
+    path = write_shard(tmp_path / "x.tar", dotted, sample("001", 2, txt="two"))
     pairs = open_pairs(str(path))
     assert reds(pairs) == [2]
     (note,) = pairs.notes

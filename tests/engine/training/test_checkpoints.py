@@ -1,4 +1,4 @@
-"""Checkpoints come back as they were written or not at all, and a process's random states with them."""
+"""Checkpoints load exactly as they were written, or not at all."""
 
 import json
 import os
@@ -22,7 +22,7 @@ DAMAGES = 300
 
 
 def state(step: int) -> dict[str, Any]:
-    """A small one of the shape that a training keeps."""
+    """Return a small state with the structure of a training's."""
     weights = torch.randn(20, 30, generator=torch.Generator().manual_seed(step))
     moments = {"state": {0: {"step": torch.tensor(float(step)), "exp_avg": weights / 2}}, "param_groups": [{"lr": 0.1}]}
     return {
@@ -34,24 +34,24 @@ def state(step: int) -> dict[str, Any]:
     }
 
 
-def save(folder: Path, name: str, step: int) -> Path:
+def save_state(folder: Path, name: str, step: int) -> Path:
     return checkpoints.save(folder, name, state(step), about={"epoch": step // 10, "step": step})
 
 
-def equal(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.equal(one, other)
-    if isinstance(one, dict):
-        return isinstance(other, dict) and one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
-    return bool(one == other)
+def equal(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor):
+        return isinstance(right, torch.Tensor) and torch.equal(left, right)
+    if isinstance(left, dict):
+        return isinstance(right, dict) and left.keys() == right.keys() and all(equal(left[k], right[k]) for k in left)
+    return bool(left == right)
 
 
-def names(folder: Path) -> set[str]:
+def file_names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def latest(folder: Path) -> tuple[str, list[str]]:
-    """The name of the latest good checkpoint, whose contents must be those of its step, and the notes."""
+def load_latest(folder: Path) -> tuple[str, list[str]]:
+    """Return the name of the latest good checkpoint and the notes. Check that its contents are those of its step."""
     found = checkpoints.load_latest(folder)
     assert found is not None
     loaded, path, notes = found
@@ -60,14 +60,14 @@ def latest(folder: Path) -> tuple[str, list[str]]:
 
 
 def forge(path: Path, data: bytes, step: int = 1) -> Path:
-    """A file with a manifest that agrees with it."""
+    """Write a file with a manifest that matches it."""
     path.write_bytes(data)
     manifest = {"sha256": sha256(data).hexdigest(), "size": len(data), "step": step, "date": "now"}
     checkpoints.manifest_path(path).write_text(json.dumps(manifest))
     return path
 
 
-def test_a_checkpoint_comes_back_with_a_manifest_that_says_what_it_is(tmp_path: Path) -> None:
+def test_checkpoint_is_loaded_and_its_manifest_describes_it(tmp_path: Path) -> None:
     path = checkpoints.save(tmp_path / "new", "epoch_3.pt", state(31), about={"epoch": 3, "step": 31, "score": 0.5})
     assert equal(checkpoints.load(path), state(31))
     manifest = json.loads((tmp_path / "new" / "epoch_3.pt.json").read_text())
@@ -76,43 +76,43 @@ def test_a_checkpoint_comes_back_with_a_manifest_that_says_what_it_is(tmp_path: 
     digest = sha256(data).hexdigest()
     assert manifest == {"epoch": 3, "step": 31, "score": 0.5, "size": len(data), "sha256": digest}
     assert checkpoints.verify(path).step == 31
-    assert names(path.parent) == {"epoch_3.pt", "epoch_3.pt.json"}
+    assert file_names(path.parent) == {"epoch_3.pt", "epoch_3.pt.json"}
 
 
-def test_the_latest_is_told_by_its_step_not_by_its_name_or_its_age(tmp_path: Path) -> None:
+def test_latest_checkpoint_is_found_by_step_not_by_name_or_age(tmp_path: Path) -> None:
     assert checkpoints.load_latest(tmp_path) is None
-    save(tmp_path, "epoch_9.pt", 90)
-    save(tmp_path, "epoch_10.pt", 100)
-    save(tmp_path, "best.pt", 20)
-    assert latest(tmp_path) == ("epoch_10.pt", [])
+    save_state(tmp_path, "epoch_9.pt", 90)
+    save_state(tmp_path, "epoch_10.pt", 100)
+    save_state(tmp_path, "best.pt", 20)
+    assert load_latest(tmp_path) == ("epoch_10.pt", [])
     for step in (5, 101, 102):
-        save(tmp_path, "latest.pt", step)
-    assert latest(tmp_path) == ("latest.pt", [])
+        save_state(tmp_path, "latest.pt", step)
+    assert load_latest(tmp_path) == ("latest.pt", [])
 
 
 @pytest.mark.parametrize("cut", ["before the file", "after the file"])
-def test_replacing_that_is_cut_off_leaves_the_old_one_or_the_new_one(tmp_path: Path, cut: str) -> None:
-    """Between two renames the manifest is the new one, and the file may be either."""
+def test_interrupted_replacement_leaves_the_old_or_new_checkpoint(tmp_path: Path, cut: str) -> None:
+    """Between the two renames, the manifest is new, and the file may be old or new."""
     path, manifest = tmp_path / "latest.pt", tmp_path / "latest.pt.json"
-    save(tmp_path, "latest.pt", 1)
+    save_state(tmp_path, "latest.pt", 1)
     old, before = path.read_bytes(), json.loads(manifest.read_text())
-    save(tmp_path, "latest.pt", 30)
+    save_state(tmp_path, "latest.pt", 30)
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "before": before}))
     if cut == "before the file":
         path.write_bytes(old)
-    save(tmp_path, "epoch_2.pt", 20)
-    assert latest(tmp_path) == ("epoch_2.pt" if cut == "before the file" else "latest.pt", [])
+    save_state(tmp_path, "epoch_2.pt", 20)
+    assert load_latest(tmp_path) == ("epoch_2.pt" if cut == "before the file" else "latest.pt", [])
     assert checkpoints.verify(path).step == (1 if cut == "before the file" else 30)
-    save(tmp_path, "latest.pt", 40)
-    assert latest(tmp_path) == ("latest.pt", [])
+    save_state(tmp_path, "latest.pt", 40)
+    assert load_latest(tmp_path) == ("latest.pt", [])
     assert "before" not in json.loads(manifest.read_text())
 
 
 @pytest.mark.slow
-def test_no_flipped_bit_and_no_truncation_is_taken(tmp_path: Path) -> None:
+def test_flipped_bits_and_truncations_are_detected(tmp_path: Path) -> None:
     draw = random.Random(0)
-    save(tmp_path, "epoch_1.pt", 10)
-    newest = save(tmp_path, "epoch_2.pt", 20)
+    save_state(tmp_path, "epoch_1.pt", 10)
+    newest = save_state(tmp_path, "epoch_2.pt", 20)
     for path, must_fall_back in ((newest, True), (checkpoints.manifest_path(newest), False)):
         whole = path.read_bytes()
         for number in range(DAMAGES // 2):
@@ -122,26 +122,26 @@ def test_no_flipped_bit_and_no_truncation_is_taken(tmp_path: Path) -> None:
             else:
                 del damaged[draw.randrange(len(whole)) :]
             path.write_bytes(damaged)
-            name, notes = latest(tmp_path)  # whose contents are right, whatever it is
+            name, notes = load_latest(tmp_path)  # this also checks its contents
             if must_fall_back or name == "epoch_1.pt":
                 assert name == "epoch_1.pt"
                 assert "epoch_2.pt" in notes[0]
         path.write_bytes(whole)
-    assert latest(tmp_path) == ("epoch_2.pt", [])
+    assert load_latest(tmp_path) == ("epoch_2.pt", [])
 
 
-def test_what_is_incomplete_is_passed_over_and_named(tmp_path: Path) -> None:
-    save(tmp_path, "epoch_1.pt", 10)
-    (tmp_path / "tmp.pt").write_bytes(save(tmp_path, "epoch_2.pt", 20).read_bytes())
-    save(tmp_path, "epoch_3.pt", 30).unlink()
+def test_incomplete_checkpoints_are_skipped_with_a_note(tmp_path: Path) -> None:
+    save_state(tmp_path, "epoch_1.pt", 10)
+    (tmp_path / "tmp.pt").write_bytes(save_state(tmp_path, "epoch_2.pt", 20).read_bytes())
+    save_state(tmp_path, "epoch_3.pt", 30).unlink()
     (tmp_path / ".latest.pt.tmp").write_bytes(b"begun")
-    name, notes = latest(tmp_path)
+    name, notes = load_latest(tmp_path)
     assert name == "epoch_2.pt"
     assert len(notes) == 2
     assert "epoch_3.pt cannot be read: there is no such file" in notes[0]
     assert "tmp.pt has no manifest" in notes[1]
-    assert equal(checkpoints.load(tmp_path / "tmp.pt"), state(20))  # named by the user, it may be another program's
-    with pytest.raises(Corrupt, match="damaged"):  # a manifest that is there counts
+    assert equal(checkpoints.load(tmp_path / "tmp.pt"), state(20))  # a path given by the user may be of another program
+    with pytest.raises(Corrupt, match="damaged"):  # an existing manifest must match
         checkpoints.load(forge(tmp_path / "epoch_4.pt", b"x").rename(tmp_path / "epoch_1.pt"))
 
 
@@ -154,7 +154,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("how", ["pickle", "torch"])
-def test_a_pickle_is_refused_even_with_a_manifest_that_agrees(tmp_path: Path, how: str) -> None:
+def test_pickle_is_refused_even_with_a_matching_manifest(tmp_path: Path, how: str) -> None:
     trap = tmp_path / "sprung"
     if how == "pickle":
         data = pickle.dumps({"state_dict": {}, "vitals": Bomb(trap)}, protocol=2)
@@ -170,7 +170,7 @@ def test_a_pickle_is_refused_even_with_a_manifest_that_agrees(tmp_path: Path, ho
     assert not trap.exists()
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_checkpoints_are_refused(tmp_path: Path) -> None:
     torch.save([1, 2], tmp_path / "list")
     with pytest.raises(Corrupt, match="holds a list"):
         checkpoints.load(forge(tmp_path / "a.pt", (tmp_path / "list").read_bytes()))
@@ -181,14 +181,14 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../a.pt", "a/b.pt", ".a.pt", "a.json", "", "a\n.pt", "a.pt.pt"])
-def test_a_name_stays_in_its_folder(tmp_path: Path, name: str) -> None:
+def test_names_outside_the_folder_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="no name of a checkpoint"):
         checkpoints.save(tmp_path, name, state(1), about={"step": 1})
 
 
 @pytest.mark.parametrize("bad", [Path("/"), np.float64(1)])
-def test_a_state_that_could_not_be_loaded_again_is_not_kept(tmp_path: Path, bad: object) -> None:
-    save(tmp_path, "latest.pt", 1)
+def test_state_that_could_not_be_loaded_is_not_saved(tmp_path: Path, bad: object) -> None:
+    save_state(tmp_path, "latest.pt", 1)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(TypeError, match="more than tensors"):
         checkpoints.save(tmp_path, "latest.pt", {**state(2), "vitals": {"bad": bad}}, about={"step": 2})
@@ -196,7 +196,7 @@ def test_a_state_that_could_not_be_loaded_again_is_not_kept(tmp_path: Path, bad:
 
 
 @contextmanager
-def no_file_beyond(size: int) -> Iterator[None]:
+def limit_file_size(size: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -206,28 +206,28 @@ def no_file_beyond(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("size", [0, 500, 200_000])
-def test_a_full_disk_is_named_and_hurts_no_earlier_checkpoint(tmp_path: Path, size: int) -> None:
-    save(tmp_path, "latest.pt", 1)
+def test_full_disk_gives_an_error_and_keeps_earlier_checkpoints(tmp_path: Path, size: int) -> None:
+    save_state(tmp_path, "latest.pt", 1)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     large = {**state(2), "state_dict": {"weight": torch.zeros(100_000)}}
-    with no_file_beyond(size), pytest.raises(NotSaved, match=r"latest\.pt could not .* File too large") as caught:
+    with limit_file_size(size), pytest.raises(NotSaved, match=r"latest\.pt could not .* File too large") as caught:
         checkpoints.save(tmp_path, "latest.pt", large, about={"step": 2})
     assert isinstance(caught.value.__cause__, OSError)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    assert latest(tmp_path) == ("latest.pt", [])
+    assert load_latest(tmp_path) == ("latest.pt", [])
 
 
-def test_pruning_leaves_the_last_and_those_to_be_kept(tmp_path: Path) -> None:
+def test_pruning_keeps_the_last_and_the_protected_checkpoints(tmp_path: Path) -> None:
     for epoch in (2, 10, 1, 9, 3):
-        save(tmp_path, f"epoch_{epoch}.pt", epoch * 10)
-    save(tmp_path, "latest.pt", 1)
-    save(tmp_path, "best.pt", 20)
+        save_state(tmp_path, f"epoch_{epoch}.pt", epoch * 10)
+    save_state(tmp_path, "latest.pt", 1)
+    save_state(tmp_path, "best.pt", 20)
     (tmp_path / ".epoch_4.pt.tmp").write_bytes(b"begun")
     (tmp_path / "epoch_5.pt").write_bytes(b"without a manifest")
     assert checkpoints.prune(tmp_path, 0, set()) == []
     assert not (tmp_path / ".epoch_4.pt.tmp").exists()
     assert checkpoints.prune(tmp_path, 2, {"epoch_2.pt"}) == ["epoch_3.pt", "epoch_1.pt"]
-    left = {"epoch_10.pt", "epoch_9.pt", "epoch_2.pt", "latest.pt", "best.pt"}
-    assert names(tmp_path) == left | {f"{name}.json" for name in left} | {"epoch_5.pt"}
+    remaining = {"epoch_10.pt", "epoch_9.pt", "epoch_2.pt", "latest.pt", "best.pt"}
+    assert file_names(tmp_path) == remaining | {f"{name}.json" for name in remaining} | {"epoch_5.pt"}
     assert checkpoints.prune(tmp_path, 1, set()) == ["epoch_9.pt", "epoch_2.pt"]
-    assert latest(tmp_path)[0] == "epoch_10.pt"
+    assert load_latest(tmp_path)[0] == "epoch_10.pt"

@@ -1,4 +1,4 @@
-"""A training's checkpoint as a folder that a plain open_clip loads, and a picture matched with texts by its model."""
+"""Export of a checkpoint as a folder that open_clip loads, and matching of an image with texts."""
 
 import json
 from base64 import b64encode
@@ -31,11 +31,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def below_the_roots(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def set_data_roots(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITALS_DATA_ROOTS", f"{checkpoint.parent.parent}:{tmp_path}")
 
 
-def picture() -> bytes:
+def png_image() -> bytes:
     content = BytesIO()
     Image.linear_gradient("L").convert("RGB").save(content, "PNG")
     return content.getvalue()
@@ -47,7 +47,7 @@ def spec(checkpoint: Path) -> EvaluateSpec:
     )
 
 
-def test_plain_open_clip_loads_the_folder_and_computes_the_same(checkpoint: Path, tmp_path: Path) -> None:
+def test_open_clip_loads_the_exported_folder_with_equal_outputs(checkpoint: Path, tmp_path: Path) -> None:
     answer = export.answer(Export(checkpoint=checkpoint, folder=tmp_path / "out", card="# A card\n"))
     assert set(answer.files) == {"open_clip_model.safetensors", "open_clip_config.json", "README.md"}
     assert (tmp_path / "out" / "README.md").read_text() == "# A card\n"
@@ -56,19 +56,19 @@ def test_plain_open_clip_loads_the_folder_and_computes_the_same(checkpoint: Path
     tokens = open_clip.get_tokenizer(name)(["a photo of a seven"])
     stored = torch.load(checkpoint, weights_only=True)["state_dict"]
     assert all(torch.equal(tensor, stored[name]) for name, tensor in model.state_dict().items())
-    made = clip_weights.create(spec(checkpoint), weights=str(checkpoint))
-    image = Image.open(BytesIO(picture()))
-    assert torch.equal(tokens, made.tokenizer(["a photo of a seven"]))
-    assert torch.equal(preprocess(image), made.preprocess_val(image))
+    built = clip_weights.create(spec(checkpoint), weights=str(checkpoint))
+    image = Image.open(BytesIO(png_image()))
+    assert torch.equal(tokens, built.tokenizer(["a photo of a seven"]))
+    assert torch.equal(preprocess(image), built.preprocess_val(image))
     with torch.no_grad():
-        model.eval(), made.model.eval()
+        model.eval(), built.model.eval()
         torch.testing.assert_close(
             model.encode_image(preprocess(image)[None]),
-            made.model.encode_image(made.preprocess_val(image)[None]),  # type: ignore[operator]
+            built.model.encode_image(built.preprocess_val(image)[None]),  # type: ignore[operator]
         )
 
 
-def test_a_folder_with_something_in_it_is_left_alone(checkpoint: Path, tmp_path: Path) -> None:
+def test_export_to_a_folder_with_files_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "kept.txt").write_text("mine")
     with pytest.raises(Refused, match="exists and is not an empty folder"):
         export.answer(Export(checkpoint=checkpoint, folder=tmp_path, card=""))
@@ -79,7 +79,7 @@ def test_a_folder_with_something_in_it_is_left_alone(checkpoint: Path, tmp_path:
     assert config["model_cfg"]["embed_dim"] == 16
 
 
-def test_tied_weights_and_those_of_several_processes_are_written(checkpoint: Path, tmp_path: Path) -> None:
+def test_tied_weights_and_weights_of_several_processes_are_exported(checkpoint: Path, tmp_path: Path) -> None:
     tied = nn.Linear(2, 2, bias=False)
     weights = {"module.one": tied.weight.data, "module.other": tied.weight.data}
     folder = tmp_path / "checkpoints"
@@ -94,14 +94,14 @@ def test_tied_weights_and_those_of_several_processes_are_written(checkpoint: Pat
 
 def test_texts_are_ranked_by_cosine_with_the_probabilities_of_the_loss(checkpoint: Path) -> None:
     texts = ("a seven", "a cat", "noise")
-    found = match.answer(Match(spec=spec(checkpoint), image=b64encode(picture()), texts=texts)).texts
-    made = clip_weights.create(spec(checkpoint), weights=str(checkpoint))
-    made.model.eval()
+    found = match.answer(Match(spec=spec(checkpoint), image=b64encode(png_image()), texts=texts)).texts
+    built = clip_weights.create(spec(checkpoint), weights=str(checkpoint))
+    built.model.eval()
     with torch.no_grad():
-        image = made.model.encode_image(made.preprocess_val(Image.open(BytesIO(picture())))[None], normalize=True)  # type: ignore[operator]
-        features = made.model.encode_text(made.tokenizer(list(texts)), normalize=True)  # type: ignore[operator]
+        image = built.model.encode_image(built.preprocess_val(Image.open(BytesIO(png_image())))[None], normalize=True)  # type: ignore[operator]
+        features = built.model.encode_text(built.tokenizer(list(texts)), normalize=True)  # type: ignore[operator]
         cosines = (features @ image[0]).double()
-        shares = (cosines * made.model.logit_scale.exp().double()).softmax(0)  # type: ignore[operator]
+        shares = (cosines * built.model.logit_scale.exp().double()).softmax(0)  # type: ignore[operator]
     expected = sorted(zip(cosines.tolist(), texts, shares.tolist(), strict=True), reverse=True)
     assert [item.text for item in found] == [text for _, text, _ in expected]
     assert [item.similarity for item in found] == pytest.approx([cosine for cosine, _, _ in expected], abs=1e-6)
@@ -109,13 +109,13 @@ def test_texts_are_ranked_by_cosine_with_the_probabilities_of_the_loss(checkpoin
 
 
 def test_class_names_are_put_into_prompts(checkpoint: Path) -> None:
-    common = {"spec": spec(checkpoint), "image": b64encode(picture())}
+    common = {"spec": spec(checkpoint), "image": b64encode(png_image())}
     named = match.answer(Match(texts=("seven", "cat"), templates=("a photo of a {}.",), **common)).texts
     typed = match.answer(Match(texts=("a photo of a seven.", "a photo of a cat."), **common)).texts
     assert [item.similarity for item in named] == pytest.approx([item.similarity for item in typed], abs=1e-5)
     assert {item.text for item in named} == {"seven", "cat"}
 
 
-def test_what_is_no_picture_is_refused(checkpoint: Path) -> None:
+def test_invalid_image_is_refused(checkpoint: Path) -> None:
     with pytest.raises(Refused, match="the picture: it is no image of a known format"):
         match.answer(Match(spec=spec(checkpoint), image=b64encode(b"no picture"), texts=("one",)))

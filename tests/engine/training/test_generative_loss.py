@@ -1,4 +1,4 @@
-"""The loss of held-out captions, by models that write some, against open_clip's own."""
+"""The loss of held-out captions of models that generate captions, against open_clip's."""
 
 import json
 import math
@@ -27,8 +27,8 @@ TINY_COCA = {
 }
 
 
-class Counted:
-    """Pairs whose captions are the numbers of rows of tokens."""
+class NumberedPairs:
+    """Pairs whose first caption is the number of a row of tokens."""
 
     def __init__(self, images: Tensor) -> None:
         self._images = images
@@ -43,14 +43,14 @@ class Counted:
         return str(index), "another, which is not judged"
 
 
-def found(model: open_clip.CoCa, images: Tensor, tokens: Tensor) -> float:
-    """In batches of four, the last of which is shorter."""
-    made = SimpleNamespace(
+def loss_in_batches(model: open_clip.CoCa, images: Tensor, tokens: Tensor) -> float:
+    """Return the loss of six pairs, computed in batches of at most four."""
+    built = SimpleNamespace(
         model=model,
         preprocess_val=lambda image: image,
         tokenizer=lambda texts: tokens[[int(text) for text in texts]],
     )
-    work = generative_loss(Counted(images), Reader(made, "fp32", "cpu", 4))  # type: ignore[arg-type]
+    work = generative_loss(NumberedPairs(images), Reader(built, "fp32", "cpu", 4))  # type: ignore[arg-type]
     done = []
     while True:
         try:
@@ -60,25 +60,25 @@ def found(model: open_clip.CoCa, images: Tensor, tokens: Tensor) -> float:
             return float(ended.value)
 
 
-def test_whole_captions_are_judged_as_open_clips_validation_does() -> None:
+def test_loss_of_whole_captions_equals_open_clips_validation() -> None:
     model, (images, tokens) = coca().eval(), batches(1, 6)[0]
     with torch.no_grad():
-        theirs = maybe_compute_generative_loss(model(images, tokens))
-    assert found(model.train(), images, tokens) == pytest.approx(theirs.item(), rel=1e-5)
-    assert model.training, "it is left as it was"
+        reference = maybe_compute_generative_loss(model(images, tokens))
+    assert loss_in_batches(model.train(), images, tokens) == pytest.approx(reference.item(), rel=1e-5)
+    assert model.training, "the mode of the model is restored"
 
 
-def test_padding_is_left_out_as_open_clips_training_does() -> None:
+def test_padding_is_left_out_as_in_open_clips_training() -> None:
     model, (images, tokens) = coca().eval(), batches(1, 6)[0]
     for row, length in enumerate((8, 2, 3, 5, 8, 4)):
         tokens[row, length:] = model.pad_id
     with torch.no_grad():
-        theirs = open_clip.CoCaLoss(caption_loss_weight=1, clip_loss_weight=0)(**model(images, tokens))[1]
-    assert found(model, images, tokens) == pytest.approx(theirs.item(), rel=1e-5)
+        reference = open_clip.CoCaLoss(caption_loss_weight=1, clip_loss_weight=0)(**model(images, tokens))[1]
+    assert loss_in_batches(model, images, tokens) == pytest.approx(reference.item(), rel=1e-5)
 
 
 @pytest.mark.slow
-def test_a_training_of_coca_tells_it_under_the_references_name(tmp_path: Path) -> None:
+def test_coca_training_reports_the_loss_by_open_clips_name(tmp_path: Path) -> None:
     fields = {"model": "config:coca", "configs": {"coca": TINY_COCA}, "loss": "coca"}
     events = train(tiny(**fields, best_metric="val_generative_loss"), tmp_path)
     written = [
@@ -87,7 +87,7 @@ def test_a_training_of_coca_tells_it_under_the_references_name(tmp_path: Path) -
     assert [row.val_generative_loss for row in rows(events)] == written
     curve = [event.value for event in events if isinstance(event, Metric) and event.name == "val/val_generative_loss"]
     assert curve == written
-    assert written[0] == pytest.approx(math.log(49408), rel=0.2)  # it has hardly begun to guess
+    assert written[0] == pytest.approx(math.log(49408), rel=0.2)  # the model guesses almost at random
     assert [row.best for row in rows(events)] == [True, written[1] < written[0]]
     best = checkpoints.load(tmp_path / "checkpoints" / "best.pt")["vitals"]["done"]["rows"][-1]
     assert best["val_generative_loss"] == min(written)

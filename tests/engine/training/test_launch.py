@@ -1,4 +1,4 @@
-"""Several processes that train together, stopped and killed."""
+"""Trainings of several processes, and how they are stopped and killed."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from tests.support.training import close, tiny
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 60
-TOGETHER = """
+TRAIN_SCRIPT = """
 import sys
 from pathlib import Path
 from engine.training import launch
@@ -29,8 +29,8 @@ for event in launch.train_in_processes(job.spec, job.run_dir, "here"):
 """
 
 
-def those_of(folder: Path) -> list[psutil.Process]:
-    """The launcher and the processes of a training."""
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Return the launcher and the processes of a training."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -41,7 +41,7 @@ def those_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
-WRITER = """
+WRITE_SCRIPT = """
 import sys, time
 from pathlib import Path
 from engine.results import Metric, Progress
@@ -55,13 +55,13 @@ launch.write(Progress(done=1, note="two"), folder)
 """
 
 
-def test_while_nothing_new_is_told_progress_alone_is_told_again(
+def test_only_progress_is_repeated_while_nothing_new_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = subprocess.Popen
+    popen = subprocess.Popen
 
     def writer(*_: object, **options: Any) -> subprocess.Popen[bytes]:
-        return begin([sys.executable, "-c", WRITER, str(tmp_path)], **options)
+        return popen([sys.executable, "-c", WRITE_SCRIPT, str(tmp_path)], **options)
 
     monkeypatch.setattr(launch.subprocess, "Popen", writer)
     events: list[Event] = []
@@ -72,11 +72,11 @@ def test_while_nothing_new_is_told_progress_alone_is_told_again(
     assert [event.value for event in events if isinstance(event, Metric)] == [2.0]
     notes = [event.note for event in events if isinstance(event, Progress)]
     assert list(dict.fromkeys(notes)) == ["starting 2 processes", "one", "two"]
-    assert notes.count("one") > 1, "so that whoever listens can stop it"
+    assert notes.count("one") > 1, "the caller can stop the training at any event"
 
 
-def test_a_stop_is_answered_while_the_first_one_validates_and_the_others_wait(tmp_path: Path) -> None:
-    held_out = "::".join(["digits"] * 4)  # for longer than a signal takes
+def test_stop_is_answered_while_the_first_process_validates(tmp_path: Path) -> None:
+    held_out = "::".join(["digits"] * 4)  # validation takes longer than a signal
     spec = tiny(batch_size=2, samples=64, val_data=held_out, nproc=2, epochs=1, zeroshot_frequency=0)
     setup.hold(spec, tmp_path)  # as the task does
     events = launch.train_in_processes(spec, tmp_path, "here")
@@ -88,34 +88,36 @@ def test_a_stop_is_answered_while_the_first_one_validates_and_the_others_wait(tm
             break  # saved at the epoch's end, before it validates
     began = time.monotonic()
     close(events)
-    assert time.monotonic() - began < launch.GRACE_S, "and none had to be killed"
+    assert time.monotonic() - began < launch.GRACE_S, "no process had to be killed"
     assert not (tmp_path / "results.jsonl").exists()
-    assert those_of(tmp_path) == []
+    assert processes_of(tmp_path) == []
     assert checkpoints.load(tmp_path / "checkpoints" / "latest.pt")["vitals"]["done"]["batch"] == 16
 
 
-def test_no_process_is_left_when_the_training_is_stopped_at_its_first_event(tmp_path: Path) -> None:
+def test_training_stopped_at_its_first_event_leaves_no_process(tmp_path: Path) -> None:
     events = launch.train_in_processes(tiny(nproc=2), tmp_path, "here")
     assert next(events) == Progress(done=0, note="starting 2 processes")
     close(events)
-    assert those_of(tmp_path) == []
+    assert processes_of(tmp_path) == []
 
 
-def test_what_does_not_end_in_time_is_killed_with_all_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_ends_too_late_is_killed_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(launch, "GRACE_S", 0)
     events = launch.train_in_processes(tiny(batch_size=4, nproc=2, epochs=500, val_frequency=0), tmp_path, "here")
     next(event for event in events if isinstance(event, Metric))
-    assert len(those_of(tmp_path)) == 3
+    assert len(processes_of(tmp_path)) == 3
     close(events)
-    assert those_of(tmp_path) == []
+    assert processes_of(tmp_path) == []
 
 
-def test_nothing_outlives_the_process_that_waits(tmp_path: Path) -> None:
+def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
     spec = tiny(batch_size=4, nproc=2, epochs=500, val_frequency=0)
     job = launch.Job(spec=spec, run_dir=tmp_path, device_name="here", parent=1)
     (tmp_path / "asked.json").write_text(job.model_dump_json())
     waiting = subprocess.Popen(
-        [sys.executable, "-c", TOGETHER, str(tmp_path / "asked.json")], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", TRAIN_SCRIPT, str(tmp_path / "asked.json")], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert waiting.stdout is not None
     next(line for line in waiting.stdout if "train/loss" in line)
@@ -123,9 +125,9 @@ def test_nothing_outlives_the_process_that_waits(tmp_path: Path) -> None:
     waiting.stdout.close()
     waiting.wait()
     deadline = time.monotonic() + PATIENCE_S
-    while (left := those_of(tmp_path)) and time.monotonic() < deadline:
+    while (remaining := processes_of(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert left == []
+    assert remaining == []
 
 
 def test_further_nodes_must_share_the_runs_folder(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Log lines against open_clip's own trainer, params.txt, and what Weights & Biases is given."""
+"""Log lines against those of open_clip's trainer, params.txt, and what Weights & Biases gets."""
 
 import copy
 import logging
@@ -31,7 +31,7 @@ class Loader(list[Any]):
     num_batches, num_samples = 4, 32
 
 
-def test_log_lines_are_those_of_open_clips_trainer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_equal_those_of_the_open_clip_trainer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spec = tiny(epochs=1, log_every_n_steps=2)
     caplog.set_level(logging.INFO)
     setup = training(spec, tmp_path / "theirs").setup
@@ -43,23 +43,23 @@ def test_log_lines_are_those_of_open_clips_trainer(tmp_path: Path, caplog: pytes
     data = {"train": Namespace(dataloader=batches, set_epoch=lambda epoch: None)}
     schedule = lambda step: assign(optimizer, setup.lr(step), {})  # noqa: E731
     train_one_epoch(model, data, open_clip.ClipLoss(), 0, optimizer, None, schedule, None, args)
-    theirs = lines(caplog)
+    reference = lines(caplog)
     curve = losses(train(spec, tmp_path / "ours"))
-    ours = lines(caplog)
-    assert [line[:4] for line in theirs] == [[0, 8, 32, 25], [0, 24, 32, 75], [0, 32, 32, 100]]
-    assert [line[:8] for line in ours] == [pytest.approx(line[:8], rel=1e-3) for line in theirs]
+    printed = lines(caplog)
+    assert [line[:4] for line in reference] == [[0, 8, 32, 25], [0, 24, 32, 75], [0, 32, 32, 100]]
+    assert [line[:8] for line in printed] == [pytest.approx(line[:8], rel=1e-3) for line in reference]
     assert [step for step, _ in curve] == [1, 3, 4]
 
 
-def test_losses_in_brackets_are_means_of_the_epoch_so_far(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_losses_in_brackets_are_running_means_of_the_epoch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    every = [loss for _, loss in losses(train(tiny(), tmp_path))]
+    step_losses = [loss for _, loss in losses(train(tiny(), tmp_path))]
     means = [line[-1] for line in lines(caplog)]
-    wanted = [sum(epoch[: n + 1]) / (n + 1) for epoch in (every[:4], every[4:]) for n in range(4)]
+    wanted = [sum(epoch[: n + 1]) / (n + 1) for epoch in (step_losses[:4], step_losses[4:]) for n in range(4)]
     assert means == pytest.approx(wanted, rel=1e-3)
 
 
-def test_params_txt_has_what_the_defaults_have_come_to(tmp_path: Path) -> None:
+def test_params_txt_has_the_resolved_defaults(tmp_path: Path) -> None:
     train(tiny(batch_size=None, epochs=1, lr_text=2e-4), tmp_path)
     params = dict(line.split(": ", 1) for line in (tmp_path / "params.txt").read_text().splitlines())
     wanted = {"batch_size": "16", "steps": "2", "warmup": "1", "lr": "0.001", "lr_image": "0.001", "lr_text": "0.0002"}
@@ -68,7 +68,7 @@ def test_params_txt_has_what_the_defaults_have_come_to(tmp_path: Path) -> None:
     assert {name: params[name] for name in wanted} == wanted
 
 
-def test_weights_and_biases_is_given_project_name_and_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_and_biases_gets_project_name_and_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wandb.py").write_text(
         "given = []\n"
         "class Run:\n    def log(self, values, step): pass\n    def finish(self): pass\n"
@@ -79,7 +79,7 @@ def test_weights_and_biases_is_given_project_name_and_notes(tmp_path: Path, monk
     train(spec, tmp_path / "run")
     import wandb
 
-    given = wandb.given[0]
-    assert (given["project"], given["name"], given["notes"]) == ("digits", "third", "as before")
-    assert given["config"]["lr"] == 1e-3
-    assert given["config"]["steps"] == 4
+    options = wandb.given[0]
+    assert (options["project"], options["name"], options["notes"]) == ("digits", "third", "as before")
+    assert options["config"]["lr"] == 1e-3
+    assert options["config"]["steps"] == 4

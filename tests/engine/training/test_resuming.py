@@ -1,4 +1,4 @@
-"""What a training that is gone on with may be asked for otherwise, and what not."""
+"""Which fields may change when a training is resumed, and which may not."""
 
 import shutil
 from pathlib import Path
@@ -15,13 +15,13 @@ from tests.support.training import captioned, losses, rows, tiny, train
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a training that was stopped after 5 of 8 steps."""
+    """Return the folder of a training that was stopped after 5 of 8 steps."""
     folder = tmp_path_factory.mktemp("runs") / "stopped"
     train(tiny(), folder, steps=5)
     return folder
 
 
-def go_on(stopped: Path, folder: Path, **fields: object) -> list[Event]:
+def resume(stopped: Path, folder: Path, **fields: object) -> list[Event]:
     return train(tiny(resume=str(stopped), **fields), folder)
 
 
@@ -36,14 +36,14 @@ def go_on(stopped: Path, folder: Path, **fields: object) -> list[Event]:
         ({"overfit": True}, "overfit was False and is now True"),
         ({"image_size": 48}, "image_size was the default and is now 48"),
         ({"model": "digits-clip"}, "model was config:tiny and is now digits-clip"),
-        ({"wd": 0.1}, "wd was 0.2 and is now 0.1"),  # what an optimizer has kept would silently win
+        ({"wd": 0.1}, "wd was 0.2 and is now 0.1"),  # the value in the state of the optimizer would silently win
     ],
 )
-def test_another_training_is_no_continuation(
+def test_changes_to_the_training_are_refused(
     stopped: Path, tmp_path: Path, fields: dict[str, object], message: str
 ) -> None:
     with pytest.raises(Refused, match=f"latest.pt cannot be continued exactly: {message}"):
-        go_on(stopped, tmp_path, **fields)
+        resume(stopped, tmp_path, **fields)
 
 
 @pytest.mark.parametrize("change", ["fewer", "captions", "held_out"])
@@ -70,37 +70,37 @@ def test_changed_data_are_refused(tmp_path: Path, change: str) -> None:
         train(resumed, tmp_path / "changed")
 
 
-def test_a_longer_training_goes_on_and_says_that_it_is_longer(stopped: Path, tmp_path: Path) -> None:
-    events = go_on(stopped, tmp_path, epochs=3, log_every_n_steps=2, keep_last=0)
+def test_longer_training_continues_with_a_note(stopped: Path, tmp_path: Path) -> None:
+    events = resume(stopped, tmp_path, epochs=3, log_every_n_steps=2, keep_last=0)
     assert [row.step for row in rows(events)] == [4, 8, 12]
     assert [note for note in rows(events)[-1].notes if note.startswith("continued with")] == [
         "continued with epochs 3 instead of 2"
     ]
 
 
-def test_the_same_data_are_the_same_however_written(tmp_path: Path) -> None:
+def test_same_data_in_another_notation_are_no_change(tmp_path: Path) -> None:
     before = tiny(data=str(tmp_path / "pairs.csv"), resume="").model_dump(mode="json")
     assert done.changes(tiny(data=f"{tmp_path}/./pairs.csv"), tmp_path / "latest.pt", before) == []
     with pytest.raises(Refused, match="data was"):
         done.changes(tiny(data=str(tmp_path / "others.csv")), tmp_path / "latest.pt", before)
 
 
-def test_what_an_older_manifest_does_not_tell_is_no_change(tmp_path: Path) -> None:
+def test_fields_missing_from_an_older_manifest_are_no_change(tmp_path: Path) -> None:
     assert done.changes(tiny(), tmp_path / "latest.pt", {"seed": 0, "a_flag_of_old": 3}) == []
 
 
 @pytest.mark.slow
-def test_nothing_left_to_train_is_said(tmp_path: Path) -> None:
+def test_nothing_left_to_train_is_refused(tmp_path: Path) -> None:
     whole = train(tiny(), tmp_path / "whole")
     for fields in ({}, {"epochs": 1}):
         with pytest.raises(Refused, match=r"best\.pt has 8 steps behind it and \d are asked for, so nothing is left"):
-            go_on(tmp_path / "whole", tmp_path / "second", **fields)
-    again = train(tiny(), tmp_path / "whole")  # a later attempt of the same run only has to tell what was found
+            resume(tmp_path / "whole", tmp_path / "second", **fields)
+    again = train(tiny(), tmp_path / "whole")  # a later attempt of the same run only reports the results
     assert losses(again) == losses(whole)
     assert len(rows(again)) == 2
 
 
-def test_curves_are_carried_over_whole_or_not_at_all(
+def test_curves_are_copied_completely_or_not_at_all(
     stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shutil.copytree(stopped, tmp_path / "stopped")
@@ -125,9 +125,9 @@ def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path: Path) -> None:
     assert [event.step for event in board.Scalars("train/loss")] == list(range(1, 9))
 
 
-def test_a_resumed_training_tells_how_far_it_is_before_its_first_line_of_the_log(tmp_path: Path) -> None:
+def test_resumed_training_reports_progress_before_its_first_log_line(tmp_path: Path) -> None:
     spec = tiny(log_every_n_steps=3)  # lines at steps 1, 4, 5 and 8
     train(spec, tmp_path, steps=4)
     continued = train(spec, tmp_path)
-    news = next(index for index, event in enumerate(continued) if isinstance(event, Metric) and event.step > 4)
-    assert {event.done for event in continued[:news] if isinstance(event, Progress)} == {4}
+    first_metric = next(index for index, event in enumerate(continued) if isinstance(event, Metric) and event.step > 4)
+    assert {event.done for event in continued[:first_metric] if isinstance(event, Progress)} == {4}

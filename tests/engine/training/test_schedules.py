@@ -1,4 +1,4 @@
-"""Learning rates, optimizers and precisions against open_clip's training, written again where it has no function."""
+"""Learning rates, optimizers and precisions against open_clip, or against its rules where it has no function."""
 
 import copy
 import itertools
@@ -19,19 +19,19 @@ from tests.support.step import VISION, clip
 BASE, STEPS = 3e-4, 60
 
 
-def tower(**vision: Any) -> Any:
+def clip_model(**vision: Any) -> Any:
     return clip(vision=VISION | vision)
 
 
 @pytest.mark.parametrize(
     ("warmup", "steps", "expected"), [("7%", 100, 7), ("14%", 50, 7), ("0.1%", 1000, 1), ("7%", 101, 8), ("100%", 9, 8)]
 )
-def test_a_share_of_the_steps_is_exact(warmup: str, steps: int, expected: int) -> None:
+def test_warmup_in_percent_is_exact(warmup: str, steps: int, expected: int) -> None:
     """7 / 100 * 100 is 7.000000000000001 in floating point, whose ceiling is 8."""
     assert warmup_steps(warmup, steps) == expected
 
 
-def theirs(kind: str, warmup: int, cooldown: int, power: float, end: float) -> Any:
+def open_clip_schedule(kind: str, warmup: int, cooldown: int, power: float, end: float) -> Any:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     match kind:
         case "cosine":
@@ -48,24 +48,24 @@ def theirs(kind: str, warmup: int, cooldown: int, power: float, end: float) -> A
         *itertools.product(["const-cooldown"], [0, 7, 50], [1, 20, 60], [1.0, 2.5], [0.0, 1e-6]),
     ],
 )
-def test_every_step_has_the_rate_that_open_clip_gives_it(
+def test_learning_rate_of_every_step_equals_that_of_open_clip(
     kind: str, warmup: int, cooldown: int, power: float, end: float
 ) -> None:
-    ours = learning_rate(kind, base=BASE, warmup=warmup, steps=STEPS, cooldown=cooldown, power=power, end=end)
-    reference = theirs(kind, warmup, cooldown, power, end)
-    assert [ours(step) for step in range(STEPS)] == [reference(step) for step in range(STEPS)]
+    schedule = learning_rate(kind, base=BASE, warmup=warmup, steps=STEPS, cooldown=cooldown, power=power, end=end)
+    reference = open_clip_schedule(kind, warmup, cooldown, power, end)
+    assert [schedule(step) for step in range(STEPS)] == [reference(step) for step in range(STEPS)]
 
 
-def test_the_rate_stays_where_it_has_ended() -> None:
+def test_learning_rate_stays_at_its_last_value() -> None:
     cosine = learning_rate("cosine", base=BASE, warmup=5, steps=STEPS)
     assert cosine(STEPS) == cosine(2 * STEPS) == 0
     cooled = learning_rate("const-cooldown", base=BASE, warmup=5, steps=STEPS, cooldown=10, end=1e-5)
     assert cooled(STEPS) == cooled(2 * STEPS) == 1e-5
-    assert learning_rate("cosine", base=BASE, warmup=STEPS, steps=STEPS)(STEPS) == BASE  # nothing is left to fall in
+    assert learning_rate("cosine", base=BASE, warmup=STEPS, steps=STEPS)(STEPS) == BASE  # no steps left for a decay
 
 
 def groups_by_rule(model: nn.Module) -> tuple[set[str], set[str]]:
-    """open_clip's rule, by name: parameters that are spared, and those that decay."""
+    """Return the names of parameters without and with weight decay, by open_clip's rule."""
     spared = {
         name
         for name, item in model.named_parameters()
@@ -75,8 +75,8 @@ def groups_by_rule(model: nn.Module) -> tuple[set[str], set[str]]:
 
 
 @pytest.mark.parametrize("vision", [{}, {"layers": (1, 1, 1, 1), "width": 8, "image_size": 32, "head_width": 64}])
-def test_adamw_has_open_clips_groups(vision: dict[str, Any]) -> None:
-    model = tower(**vision)
+def test_adamw_has_the_parameter_groups_of_open_clip(vision: dict[str, Any]) -> None:
+    model = clip_model(**vision)
     model.visual.requires_grad_(requires_grad=False)
     model.visual.get_parameter(next(name for name, _ in model.visual.named_parameters())).requires_grad_()
     names = {id(item): name for name, item in model.named_parameters() if item.requires_grad}
@@ -90,10 +90,10 @@ def test_adamw_has_open_clips_groups(vision: dict[str, Any]) -> None:
     assert {group["lr"] for group in optimizer.param_groups} == {0.01}
 
 
-def test_an_adamw_step_is_the_papers() -> None:
+def test_adamw_step_equals_the_formula_of_the_paper() -> None:
     """Loshchilov & Hutter (2019), by hand in float64."""
     torch.manual_seed(0)
-    model, spec = tower().double(), TrainSpec(lr=0.01, wd=0.3)
+    model, spec = clip_model().double(), TrainSpec(lr=0.01, wd=0.3)
     optimizer = optimizers.create(model, spec)
     weights = {name: item.detach().clone() for name, item in model.named_parameters()}
     first, second = ({name: torch.zeros_like(item) for name, item in weights.items()} for _ in range(2))
@@ -111,7 +111,7 @@ def test_an_adamw_step_is_the_papers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vision", "given", "betas", "eps"),
+    ("vision", "fields", "betas", "eps"),
     [
         ({}, {}, (0.9, 0.98), 1e-6),
         ({"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "token", "image_size": 32}, {}, (0.9, 0.98), 1e-6),
@@ -121,15 +121,15 @@ def test_an_adamw_step_is_the_papers() -> None:
         ({}, {"beta1": 0.0, "eps": 1e-7}, (0.0, 0.98), 1e-7),
     ],
 )
-def test_betas_and_eps_go_by_the_image_tower(
-    vision: dict[str, Any], given: dict[str, Any], betas: tuple[float, float], eps: float
+def test_default_betas_and_eps_depend_on_the_image_tower(
+    vision: dict[str, Any], fields: dict[str, Any], betas: tuple[float, float], eps: float
 ) -> None:
-    optimizer = optimizers.create(tower(**vision), TrainSpec(**given))
+    optimizer = optimizers.create(clip_model(**vision), TrainSpec(**fields))
     assert (optimizer.defaults["betas"], optimizer.defaults["eps"]) == (betas, eps)
 
 
-def test_timms_optimizers_take_what_is_given_and_nothing_else() -> None:
-    model = tower()
+def test_timm_optimizers_use_the_given_settings() -> None:
+    model = clip_model()
     lamb = optimizers.create(model, TrainSpec(opt="timm/lamb", lr=0.01, wd=0.05, beta1=0.8, beta2=0.9))
     assert type(lamb).__name__ == "Lamb"
     assert lamb.defaults["betas"] == (0.8, 0.9)
@@ -141,7 +141,7 @@ def test_timms_optimizers_take_what_is_given_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("fields", "message"),
     [
         ({"opt": "timm/nonesuch"}, "timm/nonesuch cannot be made here .*; timm has .*adamw"),
         ({"opt": "timm/sgd", "eps": 1e-6, "beta1": 0.9, "beta2": 0.9}, "takes no betas and no eps"),
@@ -149,23 +149,25 @@ def test_timms_optimizers_take_what_is_given_and_nothing_else() -> None:
         ({"opt": "timm/adahessian"}, "second derivatives"),
     ],
 )
-def test_an_optimizer_that_cannot_be_made_is_refused(given: dict[str, Any], message: str) -> None:
+def test_impossible_optimizers_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(Refused, match=message):
-        optimizers.create(tower(), TrainSpec(**given))
+        optimizers.create(clip_model(), TrainSpec(**fields))
 
 
 @pytest.mark.parametrize("opt", ["adamw", "timm/lamb", "timm/lookahead_adamw"])
-def test_each_tower_has_the_rate_that_it_was_given(opt: str) -> None:
-    """Written again with one optimizer for each tower, which knows nothing of groups."""
+def test_each_tower_has_the_learning_rate_given_for_it(opt: str) -> None:
+    """The reference has one optimizer for each tower instead of groups of parameters."""
     rates = {"": 1e-3, "image": 4e-3, "text": 5e-4}
     spec = TrainSpec(opt=opt, lr=rates[""], lr_image=rates["image"], lr_text=rates["text"])
     model = clip().double()
     single = {tower: copy.deepcopy(model) for tower in rates}
     optimizer = optimizers.create(model, spec)
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters()))
-    alone = {tower: optimizers.create(single[tower], TrainSpec(opt=opt, lr=rate)) for tower, rate in rates.items()}
+    tower_optimizers = {
+        tower: optimizers.create(single[tower], TrainSpec(opt=opt, lr=rate)) for tower, rate in rates.items()
+    }
     rate = learning_rate("cosine", base=rates[""], warmup=2, steps=6)
-    own = {tower: learning_rate("cosine", base=rates[tower], warmup=2, steps=6) for tower in rates}
+    schedules = {tower: learning_rate("cosine", base=rates[tower], warmup=2, steps=6) for tower in rates}
     for step in range(6):
         for name, parameter in model.named_parameters():
             parameter.grad = torch.full_like(parameter, (-1) ** step * (1 + len(name)))
@@ -173,30 +175,30 @@ def test_each_tower_has_the_rate_that_it_was_given(opt: str) -> None:
                 copied.get_parameter(name).grad = parameter.grad.clone()
         optimizers.assign(optimizer, rate(step), spec.lr_scales)
         optimizer.step()
-        for tower, other in alone.items():
-            optimizers.assign(other, own[tower](step), {})
+        for tower, other in tower_optimizers.items():
+            optimizers.assign(other, schedules[tower](step), {})
             other.step()
     for name, parameter in model.named_parameters():
         tower = "image" if name.startswith("visual.") else "" if name == "logit_scale" else "text"
         torch.testing.assert_close(parameter, single[tower].get_parameter(name), msg=name)
 
 
-def test_a_rate_of_a_locked_tower_is_refused() -> None:
+def test_learning_rate_of_a_locked_tower_is_refused() -> None:
     with pytest.raises(ValueError, match=r"lr_image is .* and the image tower is locked"):
         TrainSpec(lr_image=1e-3, lock_image=True)
     assert TrainSpec(lr_image=1e-3, lock_image=True, lock_image_unlocked_groups=1).lr_scales == {"image": 1}
 
 
-def test_a_model_of_which_nothing_is_trained_is_refused() -> None:
+def test_model_with_every_parameter_locked_is_refused() -> None:
     with pytest.raises(Refused, match="every parameter is locked"):
-        optimizers.create(tower().requires_grad_(requires_grad=False), TrainSpec())
+        optimizers.create(clip_model().requires_grad_(requires_grad=False), TrainSpec())
 
 
 @pytest.mark.parametrize(
     ("name", "computed"),
     [("fp32", None), ("bf16", None), ("amp_bf16", torch.bfloat16), ("amp", torch.bfloat16)],
 )
-def test_precisions_of_a_cpu(name: Any, computed: Any) -> None:
+def test_precisions_on_a_cpu_compute_in_their_data_type(name: Any, computed: Any) -> None:
     precision.check(name, "cpu")
     with precision.autocast(name, "cpu"):
         product = torch.ones(2, 2) @ torch.ones(2, 2)
@@ -204,6 +206,6 @@ def test_precisions_of_a_cpu(name: Any, computed: Any) -> None:
     assert precision.scaler(name, "cpu") is None
 
 
-def test_half_precision_is_refused_on_a_cpu() -> None:
+def test_fp16_is_refused_on_a_cpu() -> None:
     with pytest.raises(Refused, match="fp16 needs an accelerator"):
         precision.check("fp16", "cpu")

@@ -1,4 +1,4 @@
-"""Steps against open_clip's training, and against one loss of everything."""
+"""Training steps against those of open_clip, and against a single loss over all batches."""
 
 import copy
 import math
@@ -21,36 +21,36 @@ from tests.support.step import VISION, Batch, batches, clip, coca
 RESNET = {"layers": (1, 1, 1, 1), "width": 8, "image_size": 32, "head_width": 64}
 
 
-def together(some: list[Batch]) -> list[Batch]:
-    return [(torch.cat([images for images, _ in some]), torch.cat([tokens for _, tokens in some]))]
+def merged(batch_list: list[Batch]) -> list[Batch]:
+    return [(torch.cat([images for images, _ in batch_list]), torch.cat([tokens for _, tokens in batch_list]))]
 
 
-def doubled(some: list[Batch]) -> list[Batch]:
-    return [(images.double(), tokens) for images, tokens in some]
+def in_double_precision(batch_list: list[Batch]) -> list[Batch]:
+    return [(images.double(), tokens) for images, tokens in batch_list]
 
 
-def standing_still(model: nn.Module) -> torch.optim.Optimizer:
+def zero_rate_optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.0)
 
 
-def step(model: nn.Module, some: list[Batch], spec: TrainSpec, **more: Any) -> StepResult:
+def step(model: nn.Module, batch_list: list[Batch], spec: TrainSpec, **more: Any) -> StepResult:
     objective = more.pop("objective", None) or objectives.create(spec, model)
-    optimizer = more.pop("optimizer", None) or standing_still(model)
-    return train_step(model, some, objective, optimizer, **{"autocast": nullcontext, **more})
+    optimizer = more.pop("optimizer", None) or zero_rate_optimizer(model)
+    return train_step(model, batch_list, objective, optimizer, **{"autocast": nullcontext, **more})
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def close(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+def check_close(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     assert found.keys() == wanted.keys()
     for name, value in found.items():
         torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-5 * float(wanted[name].abs().max()) + 1e-8)
 
 
 class Loader(list[Batch]):
-    """A loader as open_clip's training wants it."""
+    """A data loader with the attributes that open_clip's training reads."""
 
     @property
     def num_batches(self) -> int:
@@ -61,7 +61,9 @@ class Loader(list[Batch]):
         return sum(len(images) for images, _ in self)
 
 
-def theirs(model: nn.Module, some: list[Batch], optimizer: torch.optim.Optimizer, clip_norm: float | None) -> None:
+def train_with_open_clip(
+    model: nn.Module, batch_list: list[Batch], optimizer: torch.optim.Optimizer, clip_norm: float | None
+) -> None:
     args = Namespace(
         device="cpu",
         precision="fp32",
@@ -74,15 +76,15 @@ def theirs(model: nn.Module, some: list[Batch], optimizer: torch.optim.Optimizer
         rank=0,
         local_rank=0,
         log_local=False,
-        batch_size=len(some[0][0]),
+        batch_size=len(batch_list[0][0]),
         world_size=1,
         wandb=False,
     )
-    data = {"train": Namespace(dataloader=Loader(some), set_epoch=lambda epoch: None)}
+    data = {"train": Namespace(dataloader=Loader(batch_list), set_epoch=lambda epoch: None)}
     train_one_epoch(model, data, open_clip.ClipLoss(), 0, optimizer, None, None, None, args)
 
 
-def their_adamw(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+def open_clip_adamw(model: nn.Module, lr: float) -> torch.optim.Optimizer:
     def spared(name: str, parameter: Tensor) -> bool:
         return parameter.ndim < 2 or "bn" in name or "ln" in name or "bias" in name or "logit_scale" in name
 
@@ -95,111 +97,111 @@ def their_adamw(model: nn.Module, lr: float) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.05])
-def test_steps_are_those_of_open_clips_training(clip_norm: float | None) -> None:
-    model = clip().double()  # AdamW makes steps of gradients that are nothing but rounding
-    reference, some = copy.deepcopy(model), doubled(batches(4))
+def test_steps_equal_those_of_open_clip_training(clip_norm: float | None) -> None:
+    model = clip().double()  # AdamW makes full steps even from rounding errors
+    reference, batch_list = copy.deepcopy(model), in_double_precision(batches(4))
     spec = TrainSpec(lr=0.01)
-    theirs(reference, some, their_adamw(reference, 0.01), clip_norm)
+    train_with_open_clip(reference, batch_list, open_clip_adamw(reference, 0.01), clip_norm)
     objective, optimizer = objectives.create(spec, model), optimizers.create(model, spec)
-    for batch in some:
+    for batch in batch_list:
         train_step(model, [batch], objective, optimizer, autocast=nullcontext, clip_norm=clip_norm)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, reference.state_dict()[name], msg=name)
 
 
 @pytest.mark.parametrize("loss", ["clip", "siglip", "distill"])
-def test_accumulated_batches_are_one_batch(loss: Any) -> None:
+def test_accumulated_batches_equal_one_large_batch(loss: Any) -> None:
     spec = TrainSpec(loss=loss, distill_model="RN50")
     model = clip(init_logit_bias=-10 if loss == "siglip" else None)
     objective = objectives.create(spec, model, teacher=clip(seed=1).eval())
-    some = batches(3)
-    whole = step(model, together(some), spec, objective=objective)
+    batch_list = batches(3)
+    whole = step(model, merged(batch_list), spec, objective=objective)
     wanted = gradients(model)
-    found = step(model, some, spec, objective=objective)
-    close(gradients(model), wanted)
+    found = step(model, batch_list, spec, objective=objective)
+    check_close(gradients(model), wanted)
     torch.testing.assert_close(found.losses, whole.losses, rtol=1e-5, atol=0)
     torch.testing.assert_close(found.grad_norm, whole.grad_norm, rtol=1e-5, atol=0)
     assert found.logit_scale == whole.logit_scale == pytest.approx(1 / 0.07, rel=1e-5)
 
 
-def test_open_clips_optimizer_takes_up_the_state_of_ours() -> None:
-    model, spec, some = clip().double(), TrainSpec(lr=0.01), doubled(batches(2))
+def test_open_clip_optimizer_continues_from_the_state_of_ours() -> None:
+    model, spec, batch_list = clip().double(), TrainSpec(lr=0.01), in_double_precision(batches(2))
     objective, optimizer = objectives.create(spec, model), optimizers.create(model, spec)
-    train_step(model, some[:1], objective, optimizer, autocast=nullcontext)
+    train_step(model, batch_list[:1], objective, optimizer, autocast=nullcontext)
     reference = copy.deepcopy(model)
-    taken_up = their_adamw(reference, 0.5)
-    taken_up.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    theirs(reference, some[1:], taken_up, None)
-    train_step(model, some[1:], objective, optimizer, autocast=nullcontext)
+    continued = open_clip_adamw(reference, 0.5)
+    continued.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    train_with_open_clip(reference, batch_list[1:], continued, None)
+    train_step(model, batch_list[1:], objective, optimizer, autocast=nullcontext)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, reference.state_dict()[name], msg=name)
 
 
-def in_one_graph(model: nn.Module, some: list[Batch], autocast: Any = nullcontext) -> dict[str, Tensor]:
-    """Gradients of all batches' loss, by features that are computed batch by batch and kept with their graphs."""
+def one_graph_gradients(model: nn.Module, batch_list: list[Batch], autocast: Any = nullcontext) -> dict[str, Tensor]:
+    """Return gradients of the loss over all batches, whose features are computed per batch in one graph."""
     model.zero_grad()
     with autocast():
-        parts = [model(*batch) for batch in some]
+        parts = [model(*batch) for batch in batch_list]
         images, texts = (torch.cat([part[f"{kind}_features"] for part in parts]) for kind in ("image", "text"))
         logits = parts[0]["logit_scale"] * images @ texts.T
-        own = torch.arange(len(logits))
-        loss = (functional.cross_entropy(logits, own) + functional.cross_entropy(logits.T, own)) / 2
+        targets = torch.arange(len(logits))
+        loss = (functional.cross_entropy(logits, targets) + functional.cross_entropy(logits.T, targets)) / 2
     loss.backward()
     return gradients(model)
 
 
 def test_both_passes_of_a_batch_drop_the_same_patches() -> None:
-    model, some = clip(vision=VISION | {"patch_dropout": 0.5}), batches(3)
+    model, batch_list = clip(vision=VISION | {"patch_dropout": 0.5}), batches(3)
     torch.manual_seed(5)
-    wanted = in_one_graph(model, some)
+    wanted = one_graph_gradients(model, batch_list)
     after = torch.get_rng_state()
     torch.manual_seed(5)
-    step(model, some, TrainSpec())
-    close(gradients(model), wanted)
+    step(model, batch_list, TrainSpec())
+    check_close(gradients(model), wanted)
     assert torch.equal(torch.get_rng_state(), after)
     torch.manual_seed(6)
-    step(model, some, TrainSpec())
+    step(model, batch_list, TrainSpec())
     assert not torch.allclose(model.visual.conv1.weight.grad, wanted["visual.conv1.weight"], rtol=1e-3)
 
 
 def test_accumulation_under_autocast_has_gradients() -> None:
-    """Autocast remembers its casts of weights, and those made without gradients must not serve the second pass."""
+    """Autocast caches casts of weights. Casts made without gradients must not be used in the second pass."""
 
     def half() -> Any:
         return torch.autocast("cpu", torch.bfloat16)
 
-    model, some = clip(), batches(2)
-    exact, wanted = in_one_graph(model, some), in_one_graph(model, some, half)
-    step(model, some, TrainSpec(), autocast=half)
+    model, batch_list = clip(), batches(2)
+    exact, wanted = one_graph_gradients(model, batch_list), one_graph_gradients(model, batch_list, half)
+    step(model, batch_list, TrainSpec(), autocast=half)
     found = gradients(model)
     assert found.keys() == wanted.keys()
-    for name, value in found.items():  # where a CPU rounds to bfloat16 is its own affair
+    for name, value in found.items():  # CPUs round to bfloat16 at different places
         error, of_one_graph = (float((gradient - exact[name]).norm()) for gradient in (value, wanted[name]))
         assert error <= 1.5 * of_one_graph, name
 
 
-def test_running_statistics_see_each_batch_once() -> None:
+def test_running_statistics_are_updated_once_per_batch() -> None:
     model = clip(vision=RESNET)
-    once, some = copy.deepcopy(model), batches(2, image_size=32)
-    for batch in some:
+    once, batch_list = copy.deepcopy(model), batches(2, image_size=32)
+    for batch in batch_list:
         once(*batch)
-    step(model, some, TrainSpec())
+    step(model, batch_list, TrainSpec())
     for name, value in model.named_buffers():
         torch.testing.assert_close(value, dict(once.named_buffers())[name], msg=name)
 
 
-def test_gradients_are_measured_always_and_clipped_where_asked() -> None:
-    model, some = clip(), batches(1)
-    norm = step(model, some, TrainSpec()).grad_norm.item()
+def test_gradient_norm_is_always_measured_and_clipped_on_request() -> None:
+    model, batch_list = clip(), batches(1)
+    norm = step(model, batch_list, TrainSpec()).grad_norm.item()
     assert norm == pytest.approx(math.sqrt(sum(float((parameter**2).sum()) for parameter in gradients(model).values())))
-    assert step(model, some, TrainSpec(), clip_norm=norm / 4).grad_norm.item() == pytest.approx(norm)
+    assert step(model, batch_list, TrainSpec(), clip_norm=norm / 4).grad_norm.item() == pytest.approx(norm)
     assert math.sqrt(sum(float((parameter**2).sum()) for parameter in gradients(model).values())) == pytest.approx(
         norm / 4
     )
 
 
 @pytest.mark.parametrize(("scale", "clamped"), [(9.0, math.log(100)), (-1.0, 0.0), (3.0, 3.0)])
-def test_the_logit_scale_stays_between_1_and_100(scale: float, clamped: float) -> None:
+def test_logit_scale_stays_between_1_and_100(scale: float, clamped: float) -> None:
     model = clip()
     model.logit_scale.data.fill_(scale)
     result = step(model, batches(1), TrainSpec())
@@ -207,7 +209,7 @@ def test_the_logit_scale_stays_between_1_and_100(scale: float, clamped: float) -
     assert result.logit_scale.item() == pytest.approx(math.exp(scale))  # what the loss was computed with
 
 
-def test_a_scaled_loss_takes_the_same_step() -> None:
+def test_scaled_loss_takes_the_same_step() -> None:
     scaled, plain = clip(), clip()
     for model, scaler in ((scaled, torch.amp.GradScaler("cpu")), (plain, None)):
         optimizer = optimizers.create(model, TrainSpec(lr=0.01))
@@ -217,7 +219,7 @@ def test_a_scaled_loss_takes_the_same_step() -> None:
         torch.testing.assert_close(value, plain.state_dict()[name], rtol=1e-5, atol=1e-6, msg=name)
 
 
-def test_an_overflow_changes_nothing_but_the_scale() -> None:
+def test_overflow_changes_only_the_scale() -> None:
     model, scaler = clip(), torch.amp.GradScaler("cpu", init_scale=2.0**127)
     before = copy.deepcopy(model.state_dict())
     optimizer = optimizers.create(model, TrainSpec(lr=0.01))
@@ -227,7 +229,7 @@ def test_an_overflow_changes_nothing_but_the_scale() -> None:
     assert scaler.get_scale() == 2.0**126
 
 
-def test_a_coca_model_learns_a_batch() -> None:
+def test_coca_model_learns_a_batch() -> None:
     model = coca()
     objective, optimizer = (
         objectives.create(TrainSpec(loss="coca"), model),

@@ -1,4 +1,4 @@
-"""Two processes take the step that one takes with the whole batch."""
+"""Two processes take the same step as one process with the whole batch."""
 
 import copy
 import functools
@@ -32,15 +32,17 @@ NORMED = {
     "resnet": {"image_size": 32, "layers": [1, 1, 1, 1], "width": 8, "head_width": 8},
     "norm-act": {"timm_model_name": "test_efficientnet", "timm_pool": "avg", "timm_proj": "linear", "image_size": 32},
 }
-"""Image towers with torch's batch norms, and with timm's, which have activations of their own."""
+"""Image towers with torch's batch norms, and with timm's, which include activations."""
 
 
-def made(loss: str) -> Any:
+def build_model(loss: str) -> Any:
     return clip(init_logit_bias=-10 if loss == "siglip" else None)
 
 
-def took(network: nn.Module, model: nn.Module, parts: Any, spec: TrainSpec, rank: int, world: int) -> dict[str, Any]:
-    """What two steps have come to."""
+def run_steps(
+    network: nn.Module, model: nn.Module, parts: Any, spec: TrainSpec, rank: int, world: int
+) -> dict[str, Any]:
+    """Return the losses and the last gradients of two steps."""
     objective = objectives.create(spec, model, rank=rank, world_size=world)
     optimizer = optimizers.create(model, spec)
     no_sync: Any = getattr(network, "no_sync", nullcontext)
@@ -51,27 +53,29 @@ def took(network: nn.Module, model: nn.Module, parts: Any, spec: TrainSpec, rank
     return {"loss": [result.losses["loss"].item() for result in results], "gradients": copy.deepcopy(gradients)}
 
 
-def one_of_two(rank: int, folder: str) -> None:
+def run_process(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/met", rank=rank, world_size=WORLD)
     images, tokens = (whole.chunk(WORLD * ACCUMULATED) for whole in WHOLE)
     parts = [(images[turn * WORLD + rank], tokens[turn * WORLD + rank]) for turn in range(ACCUMULATED)]
     for name, spec in SPECS.items():
-        model = made(spec.loss)
-        torch.save(took(DistributedDataParallel(model), model, parts, spec, rank, WORLD), f"{folder}/{name}-{rank}.pt")
+        model = build_model(spec.loss)
+        torch.save(
+            run_steps(DistributedDataParallel(model), model, parts, spec, rank, WORLD), f"{folder}/{name}-{rank}.pt"
+        )
     for name in NORMED:
-        torch.save(normed(name, rank, WORLD), f"{folder}/{name}-{rank}.pt")
+        torch.save(batch_norm_state(name, rank, WORLD), f"{folder}/{name}-{rank}.pt")
     compile_only = functools.partial(torch.compile, backend="aot_eager")  # inductor takes a minute
     torch.compile = compile_only  # type: ignore[assignment]
     spec = tiny(compile=True, grad_checkpointing=True, batch_size=4, nproc=WORLD, val_fraction=0)
     setup = prepare(spec, Place(rank, WORLD), Path(folder) / str(rank))
     assert isinstance(setup.network, torch._dynamo.OptimizedModule)
-    torch.save(stepped(setup), f"{folder}/compiled-{rank}.pt")
+    torch.save(losses_of_steps(setup), f"{folder}/compiled-{rank}.pt")
     distributed.destroy_process_group()
 
 
-def normed(name: str, rank: int, world: int) -> dict[str, torch.Tensor]:
-    """The weights and running statistics after three steps in double precision, of which each process takes a part."""
+def batch_norm_state(name: str, rank: int, world: int) -> dict[str, torch.Tensor]:
+    """Return weights and running statistics after three steps in double precision, split over the processes."""
     model = clip(vision=NORMED[name]).double()
     network: nn.Module = model
     if world > 1:
@@ -85,35 +89,37 @@ def normed(name: str, rank: int, world: int) -> dict[str, torch.Tensor]:
     return model.state_dict()  # type: ignore[no-any-return]
 
 
-def stepped(setup: Setup) -> list[float]:
-    """The losses of three steps."""
-    found, some = [], setup.batches.of(0)
+def losses_of_steps(setup: Setup) -> list[float]:
+    """Return the losses of three steps."""
+    found, batch_iterator = [], setup.batches.of(0)
     for _ in range(3):
-        result = train_step(setup.network, [next(some)], setup.objective, setup.optimizer, autocast=nullcontext)
+        result = train_step(
+            setup.network, [next(batch_iterator)], setup.objective, setup.optimizer, autocast=nullcontext
+        )
         found.append(float(result.losses["loss"]))
     return found
 
 
 @pytest.mark.slow
-def test_compiled_processes_with_checkpointed_activations_take_the_steps_of_one(of_two: Path, tmp_path: Path) -> None:
-    wanted = stepped(prepare(tiny(val_fraction=0), Place(), tmp_path))
-    assert torch.load(of_two / "compiled-0.pt") == pytest.approx(wanted, rel=1e-4)
+def test_compiled_checkpointed_processes_take_the_steps_of_one(results_folder: Path, tmp_path: Path) -> None:
+    wanted = losses_of_steps(prepare(tiny(val_fraction=0), Place(), tmp_path))
+    assert torch.load(results_folder / "compiled-0.pt") == pytest.approx(wanted, rel=1e-4)
 
 
 @pytest.fixture(scope="module")
-def of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where both have left what they found."""
+def results_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run two processes and return the folder with their results."""
     folder = tmp_path_factory.mktemp("two")
-    multiprocessing.spawn(one_of_two, (str(folder),), nprocs=WORLD)
+    multiprocessing.spawn(run_process, (str(folder),), nprocs=WORLD)
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPECS)
-def test_two_processes_take_the_step_of_one(name: str, of_two: Path) -> None:
-    model = made(SPECS[name].loss)
-    wanted = took(model, model, [WHOLE], SPECS[name], 0, 1)
-    first, second = (torch.load(of_two / f"{name}-{rank}.pt") for rank in range(WORLD))
+def test_two_processes_take_the_step_of_one(name: str, results_folder: Path) -> None:
+    model = build_model(SPECS[name].loss)
+    wanted = run_steps(model, model, [WHOLE], SPECS[name], 0, 1)
+    first, second = (torch.load(results_folder / f"{name}-{rank}.pt") for rank in range(WORLD))
     for parameter, value in wanted["gradients"].items():
         atol = 1e-5 * float(value.abs().max())
         torch.testing.assert_close(first["gradients"][parameter], value, rtol=1e-5, atol=atol, msg=parameter)
@@ -124,8 +130,8 @@ def test_two_processes_take_the_step_of_one(name: str, of_two: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NORMED)
-def test_synchronised_batch_norms_make_two_processes_train_as_one(name: str, of_two: Path) -> None:
-    wanted = normed(name, 0, 1)
+def test_synchronised_batch_norms_make_two_processes_train_as_one(name: str, results_folder: Path) -> None:
+    wanted = batch_norm_state(name, 0, 1)
     assert any("running_var" in key for key in wanted)
     for rank in range(WORLD):
-        torch.testing.assert_close(torch.load(of_two / f"{name}-{rank}.pt"), wanted, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(torch.load(results_folder / f"{name}-{rank}.pt"), wanted, rtol=1e-9, atol=1e-9)

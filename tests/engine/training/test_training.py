@@ -1,4 +1,4 @@
-"""The training loop: what it sees, what it writes, and that stopped and continued equals never stopped."""
+"""The training loop: the pairs it draws, what it writes, and that continued trainings equal unstopped ones."""
 
 import json
 import random
@@ -27,42 +27,42 @@ from tests.support.data import write_classes
 from tests.support.training import TINY, captioned, close, losses, rows, tiny, train, training
 
 
-def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
+def load_weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
     return dict(checkpoints.load(folder / "checkpoints" / name)["state_dict"])
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def equal_weights(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def order(**given: object) -> Order:
-    return Order(**({"count": 100, "batch_size": 4, "batches": 12, "seed": 3} | given))  # type: ignore[arg-type]
+def order(**fields: object) -> Order:
+    return Order(**({"count": 100, "batch_size": 4, "batches": 12, "seed": 3} | fields))  # type: ignore[arg-type]
 
 
-def test_every_pair_comes_once_an_epoch_in_another_order_each() -> None:
+def test_every_epoch_has_each_pair_once_in_a_new_order() -> None:
     whole = order(batches=25)
-    seen = [index for batch in whole for _, index in batch]
-    assert sorted(seen) == list(range(100))
+    indices = [index for batch in whole for _, index in batch]
+    assert sorted(indices) == list(range(100))
     whole.epoch = 1
-    assert [index for batch in whole for _, index in batch] != seen
+    assert [index for batch in whole for _, index in batch] != indices
     whole.epoch = 0
-    assert [index for batch in whole for _, index in batch] == seen
+    assert [index for batch in whole for _, index in batch] == indices
 
 
-def test_processes_share_what_one_process_would_see_in_larger_batches() -> None:
-    alone = list(order(batch_size=8, batches=6))
+def test_processes_share_the_larger_batches_of_a_single_process() -> None:
+    single = list(order(batch_size=8, batches=6))
     parts = [list(order(batches=6, rank=rank, world_size=2)) for rank in range(2)]
-    assert [first + second for first, second in zip(*parts, strict=True)] == alone
+    assert [first + second for first, second in zip(*parts, strict=True)] == single
 
 
-def test_an_epoch_goes_on_where_it_was_left() -> None:
+def test_epoch_continues_after_its_last_batch() -> None:
     whole, rest = order(), order(start=5)
     assert list(rest) == list(whole)[5:]
     assert len(rest) == 7
 
 
-def test_one_step_is_repeated_with_each_of_its_batches_once() -> None:
-    """Equal batches of one step would be told apart in vain: the loss would stay above the log of their number."""
+def test_repeated_step_has_different_batches() -> None:
+    """Equal batches in a step cannot be told apart: the loss would stay above the log of their number."""
     repeated = order(batches=3, repeat=True)
     first = [[index for _, index in batch] for batch in repeated]
     assert len({index for batch in first for index in batch}) == 12
@@ -70,12 +70,12 @@ def test_one_step_is_repeated_with_each_of_its_batches_once() -> None:
     assert [[index for _, index in batch] for batch in repeated] == first
 
 
-def test_weights_draw_pairs_in_their_proportion() -> None:
+def test_pairs_are_drawn_in_proportion_to_their_weights() -> None:
     drawn = Counter(order(count=2, weights=np.array([3.0, 1.0]), batches=5000).drawn(0).tolist())
     assert drawn[0] / 20_000 == pytest.approx(0.75, abs=0.015)  # 5 standard errors
 
 
-def test_what_is_drawn_of_a_pair_depends_on_seed_epoch_and_index_alone() -> None:
+def test_drawn_pair_depends_only_on_seed_epoch_and_index() -> None:
     digits = datasets.open_pairs("digits")
 
     def crop(image: object) -> torch.Tensor:
@@ -87,13 +87,13 @@ def test_what_is_drawn_of_a_pair_depends_on_seed_epoch_and_index_alone() -> None
     image, tokens = drawn[2, 17]
     before = torch.get_rng_state()
     again = drawn[2, 17]
-    assert torch.equal(torch.get_rng_state(), before), "the training's own random numbers are left alone"
+    assert torch.equal(torch.get_rng_state(), before), "the global random state does not change"
     assert torch.equal(image, again[0])
     assert torch.equal(tokens, again[1])
     assert not torch.equal(image, drawn[3, 17][0])
     assert not torch.equal(image, drawn[2, 18][0])
     captions = {tuple(drawn[epoch, 17][1].tolist()) for epoch in range(30)}
-    assert len(captions) == len(digits.captions(17)), "every caption's turn comes"
+    assert len(captions) == len(digits.captions(17)), "every caption is drawn"
 
 
 @pytest.mark.slow
@@ -102,14 +102,16 @@ def test_loading_in_another_process_gives_the_same_batches() -> None:
     tokenizer, transform = open_clip.SimpleTokenizer(context_length=8), open_clip.image_transform(32, is_train=True)
     loaded = []
     for workers in (0, 1):
-        one = Batches(digits, transform, tokenizer, order(batches=3), workers=workers, pin=False)
-        loaded.append([*one.of(0), *one.of(1, start=1)])
+        batches = Batches(digits, transform, tokenizer, order(batches=3), workers=workers, pin=False)
+        loaded.append([*batches.of(0), *batches.of(1, start=1)])
     assert [len(entry) for entry in loaded] == [5, 5]
-    assert all(torch.equal(a, b) for one, other in zip(*loaded, strict=True) for a, b in zip(one, other, strict=True))
+    assert all(
+        torch.equal(a, b) for direct, worker in zip(*loaded, strict=True) for a, b in zip(direct, worker, strict=True)
+    )
 
 
 @pytest.mark.slow
-def test_a_training_tells_curves_rows_and_files(tmp_path: Path) -> None:
+def test_training_writes_curves_rows_and_files(tmp_path: Path) -> None:
     events = train(tiny(), tmp_path)
     assert [step for step, _ in losses(events)] == list(range(1, 9))
     first, second = rows(events)
@@ -126,54 +128,58 @@ def test_a_training_tells_curves_rows_and_files(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("registry")
-def test_open_clip_itself_loads_the_checkpoint(tmp_path: Path) -> None:
+def test_open_clip_loads_the_checkpoint(tmp_path: Path) -> None:
     train(tiny(epochs=1), tmp_path)
     (tmp_path / "tiny.json").write_text(json.dumps(TINY))
     open_clip.add_model_config(tmp_path / "tiny.json")
     model = open_clip.create_model("tiny", pretrained=str(tmp_path / "checkpoints" / "epoch_1.pt"))
-    ours = weights(tmp_path, "epoch_1.pt")
-    assert same({name: tensor for name, tensor in model.state_dict().items() if name in ours}, ours)
+    stored = load_weights(tmp_path, "epoch_1.pt")
+    assert equal_weights({name: tensor for name, tensor in model.state_dict().items() if name in stored}, stored)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 3, 4, 6, 8])
-def test_stopped_and_continued_equals_never_stopped(tmp_path: Path, steps: int) -> None:
+def test_continued_training_equals_an_unstopped_one(tmp_path: Path, steps: int) -> None:
     whole = train(tiny(), tmp_path / "whole")
     stopped = train(tiny(), tmp_path / "stopped", steps=steps)
     assert losses(stopped)[-1][0] == steps
     continued = train(tiny(), tmp_path / "stopped")
-    assert losses(continued) == losses(whole), "the curve is told whole again, to the bit"
+    assert losses(continued) == losses(whole), "the whole curve is reported again, bit for bit"
     assert [row.train_loss for row in rows(continued)] == [row.train_loss for row in rows(whole)]
-    assert same(weights(tmp_path / "stopped", "epoch_2.pt"), weights(tmp_path / "whole", "epoch_2.pt"))
+    assert equal_weights(
+        load_weights(tmp_path / "stopped", "epoch_2.pt"), load_weights(tmp_path / "whole", "epoch_2.pt")
+    )
     assert (tmp_path / "stopped" / "results.jsonl").read_text() == (tmp_path / "whole" / "results.jsonl").read_text()
 
 
-def draws() -> list[float]:
-    """Return a number from every generator."""
+def draw_from_every_generator() -> list[float]:
+    """Return numbers from every random generator."""
     return [random.random(), float(np.random.random()), *torch.rand(2).tolist()]
 
 
 @pytest.mark.slow
-def test_every_process_and_step_draws_masks_of_its_own_that_need_no_state_to_be_drawn_again(tmp_path: Path) -> None:
+def test_random_masks_depend_only_on_seed_step_and_process(tmp_path: Path) -> None:
     spec = tiny(patch_dropout=0.5, epochs=None, steps=4, overfit=True, val_frequency=0, zeroshot_frequency=0)
     drawn = {}
     for rank in (0, 1):
-        one = Training(prepare(spec, Place(rank=rank), tmp_path / str(rank)), tmp_path / str(rank), "here")
-        seen: list[list[float]] = []
-        one.setup.model.register_forward_pre_hook(lambda *_, seen=seen: seen.append(draws()))
-        list(one.run())
-        drawn[rank] = seen
-    flat = [tuple(values) for seen in drawn.values() for values in seen]
+        trainer = Training(prepare(spec, Place(rank=rank), tmp_path / str(rank)), tmp_path / str(rank), "here")
+        step_draws: list[list[float]] = []
+        trainer.setup.model.register_forward_pre_hook(
+            lambda *_, step_draws=step_draws: step_draws.append(draw_from_every_generator())
+        )
+        list(trainer.run())
+        drawn[rank] = step_draws
+    flat = [tuple(values) for step_draws in drawn.values() for values in step_draws]
     assert len(flat) == len(set(flat)) == 8, "4 steps of 2 processes"
     for step, rank in ((2, 1), (0, 0)):
         seed(spec.seed, step, rank)
-        next_draw = draws()
+        next_draw = draw_from_every_generator()
         assert next_draw == drawn[rank][step]
 
 
 @pytest.mark.slow
-def test_stopped_between_readings_of_the_loss_equals_never_stopped(tmp_path: Path) -> None:
-    """Losses are read with the lines of the log, every third step here; it stops at the second."""
+def test_training_stopped_between_log_lines_equals_an_unstopped_one(tmp_path: Path) -> None:
+    """Losses are read only for log lines, here at every third step; the training stops at the second."""
     spec = tiny(patch_dropout=0.5, log_every_n_steps=3)
     whole = train(spec, tmp_path / "whole")
     stopped = training(spec, tmp_path / "stopped")
@@ -182,44 +188,46 @@ def test_stopped_between_readings_of_the_loss_equals_never_stopped(tmp_path: Pat
         next(events)
     close(events)
     continued = train(spec, tmp_path / "stopped")
-    assert same(weights(tmp_path / "stopped", "latest.pt"), weights(tmp_path / "whole", "latest.pt"))
+    assert equal_weights(load_weights(tmp_path / "stopped", "latest.pt"), load_weights(tmp_path / "whole", "latest.pt"))
     assert [row.train_loss for row in rows(continued)] == [row.train_loss for row in rows(whole)]
 
 
-def test_the_loss_is_read_with_the_log_and_not_after_every_step(tmp_path: Path) -> None:
-    one = training(tiny(epochs=1, log_every_n_steps=3, val_frequency=0, zeroshot_frequency=0), tmp_path)
-    read, step = [], one._meter.read
+def test_loss_is_read_only_for_log_lines(tmp_path: Path) -> None:
+    trainer = training(tiny(epochs=1, log_every_n_steps=3, val_frequency=0, zeroshot_frequency=0), tmp_path)
+    read, original = [], trainer._meter.read
 
-    def reading(done: Done) -> None:
+    def record_and_read(done: Done) -> None:
         read.append(done.step)
-        step(done)
+        original(done)
 
-    one._meter.read = reading  # type: ignore[method-assign]
-    list(one.run())
+    trainer._meter.read = record_and_read  # type: ignore[method-assign]
+    list(trainer.run())
     assert read == [1, 4]
 
 
 @pytest.mark.slow
-def test_another_run_continues_from_the_folder_of_one(tmp_path: Path) -> None:
+def test_another_run_continues_from_the_folder_of_the_first(tmp_path: Path) -> None:
     whole = train(tiny(), tmp_path / "whole")
     train(tiny(), tmp_path / "first", steps=5)
     second = train(tiny(resume=str(tmp_path / "first")), tmp_path / "second")
     assert losses(second) == losses(whole)
-    assert same(weights(tmp_path / "second", "epoch_2.pt"), weights(tmp_path / "whole", "epoch_2.pt"))
+    assert equal_weights(
+        load_weights(tmp_path / "second", "epoch_2.pt"), load_weights(tmp_path / "whole", "epoch_2.pt")
+    )
 
 
 @pytest.mark.slow
-def test_a_spoilt_newest_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
+def test_damaged_newest_checkpoint_is_skipped_with_a_note(tmp_path: Path) -> None:
     whole = train(tiny(keep_last=0), tmp_path / "whole")
     train(tiny(keep_last=0, epochs=2), tmp_path / "spoilt", steps=6)
     newest = tmp_path / "spoilt" / "checkpoints" / "latest.pt"
-    spoil(newest)
+    damage(newest)
     continued = train(tiny(keep_last=0), tmp_path / "spoilt")
     assert losses(continued) == losses(whole)
     assert any("latest.pt" in note for note in rows(continued)[-1].notes)
 
 
-def spoil(path: Path) -> None:
+def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
@@ -227,28 +235,28 @@ def spoil(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", [True, False])
-def test_a_start_at_step_0_after_an_earlier_attempt_is_told(tmp_path: Path, damaged: bool) -> None:
+def test_restart_at_step_0_after_an_earlier_attempt_has_a_note(tmp_path: Path, damaged: bool) -> None:
     train(tiny(epochs=1), tmp_path, steps=2)
     latest = tmp_path / "checkpoints" / "latest.pt"
     if damaged:
-        spoil(latest)
+        damage(latest)
     else:  # as after a kill before the first checkpoint
         latest.unlink()
         checkpoints.manifest_path(latest).unlink()
     again = train(tiny(epochs=1), tmp_path)
     assert [step for step, _ in losses(again)] == [1, 2, 3, 4]
-    which = " (latest.pt)" if damaged else ""
-    note = f"no checkpoint of the earlier attempt can be loaded{which}: training starts again at step 0"
+    skipped = " (latest.pt)" if damaged else ""
+    note = f"no checkpoint of the earlier attempt can be loaded{skipped}: training starts again at step 0"
     assert note in rows(again)[-1].notes
 
 
-def test_a_first_start_at_step_0_needs_no_note(tmp_path: Path) -> None:
+def test_first_start_at_step_0_has_no_note(tmp_path: Path) -> None:
     assert not [note for note in rows(train(tiny(epochs=1), tmp_path))[-1].notes if "step 0" in note]
 
 
-def test_what_cannot_be_continued_is_refused_instead_of_started_at_step_0(tmp_path: Path) -> None:
+def test_resuming_without_a_loadable_checkpoint_is_refused(tmp_path: Path) -> None:
     train(tiny(epochs=1), tmp_path / "first", steps=2)
-    spoil(tmp_path / "first" / "checkpoints" / "latest.pt")
+    damage(tmp_path / "first" / "checkpoints" / "latest.pt")
     (tmp_path / "empty").mkdir()
     for name in ("first", "empty"):
         with pytest.raises(Refused, match=f"{name} has no checkpoint that can be loaded. Give another one"):
@@ -267,26 +275,26 @@ def test_what_cannot_be_continued_is_refused_instead_of_started_at_step_0(tmp_pa
         ({"classes": ("one", "two")}, "10 classes, but 2 names"),
     ],
 )
-def test_what_cannot_work_is_refused_before_it_starts(tmp_path: Path, fields: dict[str, object], message: str) -> None:
+def test_impossible_trainings_are_refused_before_they_start(
+    tmp_path: Path, fields: dict[str, object], message: str
+) -> None:
     with pytest.raises(Refused, match=message):
         training(tiny(**fields), tmp_path)
 
 
 @pytest.mark.slow
-def test_a_training_works_on_its_own_accelerator_from_the_first_allocation_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pinned memory belongs to the current device, so the thread that fills it would take memory of the first one."""
-    made: list[str] = []
-    monkeypatch.setattr(torch.accelerator, "set_device_index", made.append)
+def test_training_selects_its_gpu_before_the_first_allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pinned memory belongs to the current device: the thread that fills it would use memory of the first GPU."""
+    calls: list[str] = []
+    monkeypatch.setattr(torch.accelerator, "set_device_index", calls.append)
     monkeypatch.setattr(setup.precision, "set_tf32", lambda device: None)  # it holds for the whole process
-    monkeypatch.setattr(setup.clip_weights, "create", lambda *_, **__: made.append("model"))
-    with pytest.raises(AttributeError):  # there is no model to go on with
+    monkeypatch.setattr(setup.clip_weights, "create", lambda *_, **__: calls.append("model"))
+    with pytest.raises(AttributeError):  # the replaced function returns no model
         prepare(tiny(device="cuda:1", precision="fp32"), Place(device="cuda:1"), tmp_path)
-    assert made == ["cuda:1", "model"]
+    assert calls == ["cuda:1", "model"]
 
 
-def test_one_batch_over_and_over_is_learned(tmp_path: Path) -> None:
+def test_repeated_batch_is_learned(tmp_path: Path) -> None:
     curve = losses(
         train(tiny(overfit=True, epochs=None, steps=60, lr=3e-3, val_frequency=0, zeroshot_frequency=0), tmp_path)
     )
@@ -295,7 +303,7 @@ def test_one_batch_over_and_over_is_learned(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_class_has_no_zero_shot_accuracy(tmp_path: Path) -> None:
+def test_single_class_has_no_zero_shot_accuracy(tmp_path: Path) -> None:
     """It would be 100 % for any model, and choose the best checkpoint."""
     table = captioned(tmp_path)
     head, *lines = table.read_text().splitlines()
@@ -308,7 +316,7 @@ def test_one_class_has_no_zero_shot_accuracy(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_class_column_of_a_table_is_what_zero_shot_is_measured_on(tmp_path: Path) -> None:
+def test_zero_shot_is_measured_on_the_class_column_of_a_table(tmp_path: Path) -> None:
     table = captioned(tmp_path)
     lines = table.read_text().splitlines()
     kinds = ["kind", *(("even", "odd")[index % 2] for index in range(len(lines) - 1))]
@@ -322,7 +330,7 @@ def test_the_class_column_of_a_table_is_what_zero_shot_is_measured_on(tmp_path: 
 
 
 @pytest.mark.slow
-def test_zero_shot_has_data_of_its_own_beside_the_held_out_pairs(tmp_path: Path) -> None:
+def test_zero_shot_can_have_data_other_than_the_held_out_pairs(tmp_path: Path) -> None:
     table = captioned(tmp_path)
     digits = datasets.open_pairs("digits")
     for index in range(20):
@@ -332,20 +340,20 @@ def test_zero_shot_has_data_of_its_own_beside_the_held_out_pairs(tmp_path: Path)
     fields |= {"zeroshot_data": str(tmp_path / "classes"), "templates": ("{}", "a {}")}
     row = rows(train(tiny(**fields), tmp_path / "run"))[-1]
     assert row.best
-    assert row.image_to_text_r1 is not None, "captions are told apart among the held-out pairs"
+    assert row.image_to_text_r1 is not None, "captions of the held-out pairs differ"
     assert (row.zeroshot_images, row.zeroshot_classes) == (20, len(list((tmp_path / "classes").iterdir())))
     assert row.val_pairs == len(setup.hold(tiny(**fields), tmp_path / "held").val or ())
     assert any(note.startswith("zero-shot accuracy is measured on 20 images") for note in row.notes)
-    # the same by open_clip's own classifier
-    one = training(tiny(**fields), tmp_path / "again").setup
-    one.model.load_state_dict(weights(tmp_path / "run", "best.pt"))
-    one.model.eval()
+    # the same accuracy by open_clip's classifier
+    trained = training(tiny(**fields), tmp_path / "again").setup
+    trained.model.load_state_dict(load_weights(tmp_path / "run", "best.pt"))
+    trained.model.eval()
     folder = datasets.open_pairs(str(tmp_path / "classes"))
     prompts = ("{}".format, "a {}".format)
-    classifier = open_clip.build_zero_shot_classifier(one.model, one.made.tokenizer, folder.classes, prompts)
-    images = torch.stack([one.made.preprocess_val(folder.image(index)) for index in range(20)])
+    classifier = open_clip.build_zero_shot_classifier(trained.model, trained.made.tokenizer, folder.classes, prompts)
+    images = torch.stack([trained.made.preprocess_val(folder.image(index)) for index in range(20)])
     with torch.no_grad():
-        logits = one.model.encode_image(images, normalize=True) @ classifier  # type: ignore[operator]
+        logits = trained.model.encode_image(images, normalize=True) @ classifier  # type: ignore[operator]
     right = logits.argmax(1) == torch.tensor([folder.label(index) or 0 for index in range(20)])
     assert row.zeroshot_top1 == pytest.approx(right.float().mean().item())
     with pytest.raises(Refused, match="zero-shot needs a class for each image"):
@@ -370,14 +378,14 @@ def test_captions_longer_than_the_context_are_counted(tmp_path: Path) -> None:
     table.write_text("filepath,title\n" + "\n".join(f"{index}.png,a{' b' * index}" for index in range(2001)))
     examined = [f"{index}.png" for index in range(0, 2001, 3)]
     pairs = datasets.open_pairs(str(table))
-    made = training(tiny(**fields | {"data": "digits"}), tmp_path / "third").setup.made
+    built = training(tiny(**fields | {"data": "digits"}), tmp_path / "third").setup.made
     # a caption has as many tokens as letters, and two more
     counts = f"{len(examined) - 2} of {len(examined)} captions examined"
-    assert setup.note_on_cut_captions(pairs, made) == f"{counts} {longer}"
+    assert setup.note_on_cut_captions(pairs, built) == f"{counts} {longer}"
 
 
 @pytest.mark.slow
-def test_a_table_with_broken_images_is_trained_on_without_them(tmp_path: Path) -> None:
+def test_broken_images_of_a_table_are_left_out(tmp_path: Path) -> None:
     table = captioned(tmp_path)
     (tmp_path / "3.png").write_bytes(b"no image")
     (tmp_path / "7.png").unlink()
@@ -388,24 +396,24 @@ def test_a_table_with_broken_images_is_trained_on_without_them(tmp_path: Path) -
     assert note.startswith("2 of 12 images")
     assert "3.png" in note
     (tmp_path / "0.png").write_bytes(b"broken since")
-    again = setup.hold(tiny(**fields), tmp_path / "run")
-    assert len(again.train) + len(again.val or ()) == 10, "a later attempt leaves out what the first one did"
+    reloaded = setup.hold(tiny(**fields), tmp_path / "run")
+    assert len(reloaded.train) + len(reloaded.val or ()) == 10, "a later attempt leaves out the same images"
     latest = tmp_path / "run" / "checkpoints" / "epoch_1.pt"
     for origin in (latest, tmp_path / "run"):
         resumed = setup.hold(tiny(**fields, resume=str(origin)), tmp_path / origin.name)
-        assert len(resumed.train) + len(resumed.val or ()) == 10, "and so does a run that goes on from it"
+        assert len(resumed.train) + len(resumed.val or ()) == 10, "a run that resumes it does so too"
 
 
 @pytest.mark.slow
-def test_a_held_out_image_that_breaks_later_is_left_out_and_told(tmp_path: Path) -> None:
+def test_held_out_image_that_breaks_later_is_left_out_with_a_note(tmp_path: Path) -> None:
     table = captioned(tmp_path)
     spec = tiny(data=str(table), samples=None, batch_size=4, val_fraction=0.3, epochs=2)
-    one = training(spec, tmp_path / "run")
-    val = one.setup.pairs.val
+    trainer = training(spec, tmp_path / "run")
+    val = trainer.setup.pairs.val
     assert val is not None
     broken = val.source(1)
     Path(broken).write_bytes(b"broken since")
-    first, second = rows(list(one.run()))
+    first, second = rows(list(trainer.run()))
     unknown = "it is no image of a known format (JPEG, PNG, WEBP, BMP, GIF, TIFF)"
     left_out = f"1 of {len(val)} images cannot be read and are left out: {broken} ({unknown})"
     assert first.notes.count(left_out) == second.notes.count(left_out) == 1
@@ -414,8 +422,8 @@ def test_a_held_out_image_that_breaks_later_is_left_out_and_told(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_with_the_whole_batch_also_when_they_are_stopped(tmp_path: Path) -> None:
-    alone = train(tiny(), tmp_path / "alone")
+def test_two_processes_train_as_one_also_when_stopped(tmp_path: Path) -> None:
+    single = train(tiny(), tmp_path / "alone")
     (folder := tmp_path / "two").mkdir()
     spec = tiny(batch_size=4, nproc=2, gather_with_grad=True, local_loss=True)
     stopped, events = list[Event](), launch.train_in_processes(spec, folder, "here")
@@ -429,14 +437,14 @@ def test_two_processes_train_as_one_with_the_whole_batch_also_when_they_are_stop
     step = saved[0]["vitals"]["done"]["step"]
     assert 3 <= step < 8
     continued = list(launch.train_in_processes(spec, folder, "here"))
-    together = dict(losses(stopped)) | dict(losses(continued))
-    assert sorted(together) == list(range(1, 9))
-    assert [*together.values()] == pytest.approx([loss for _, loss in losses(alone)], abs=1e-5)
-    assert rows(continued)[-1].zeroshot_top1 == rows(alone)[-1].zeroshot_top1
+    curve = dict(losses(stopped)) | dict(losses(continued))
+    assert sorted(curve) == list(range(1, 9))
+    assert [*curve.values()] == pytest.approx([loss for _, loss in losses(single)], abs=1e-5)
+    assert rows(continued)[-1].zeroshot_top1 == rows(single)[-1].zeroshot_top1
 
 
 @pytest.mark.slow
-def test_progress_moves_between_two_lines_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_between_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "PROGRESS_S", 0)
     progress = [event for event in train(tiny(log_every_n_steps=10), tmp_path) if isinstance(event, Progress)]
     assert list(dict.fromkeys(event.done for event in progress)) == list(range(1, 9))
@@ -453,12 +461,12 @@ def test_accumulated_batches_train_as_the_whole_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_stopped_while_it_validates_the_epoch_is_validated_on_continuing(tmp_path: Path) -> None:
+def test_stopped_validation_of_an_epoch_is_repeated_on_continuing(tmp_path: Path) -> None:
     whole = train(tiny(), tmp_path / "whole")
     events, last = training(tiny(), tmp_path / "stopped").run(), 0
     for event in events:
         if isinstance(event, Progress) and last == 4:
-            break  # the first after the epoch's last step: it validates
+            break  # the first progress after the last step of the epoch: it validates
         last = event.step if isinstance(event, Metric) and event.name == "train/memory_mb" else last
     next(events)
     close(events)
@@ -467,10 +475,10 @@ def test_stopped_while_it_validates_the_epoch_is_validated_on_continuing(tmp_pat
     assert (tmp_path / "stopped" / "results.jsonl").read_text() == (tmp_path / "whole" / "results.jsonl").read_text()
     metrics, expected = ([entry for entry in run if isinstance(entry, Metric)] for run in (continued, whole))
     names = [(entry.step, entry.name) for entry in metrics]
-    assert len(names) == len(set(names)) == len(expected), "no point of a curve twice, none missing"
+    assert len(names) == len(set(names)) == len(expected), "each point of a curve exists exactly once"
 
 
-def test_a_loss_that_is_no_number_ends_the_training_and_spoils_no_checkpoint(tmp_path: Path) -> None:
+def test_nan_loss_ends_the_training_and_keeps_good_checkpoints(tmp_path: Path) -> None:
     train(tiny(epochs=1), tmp_path)
     diverging = training(tiny(epochs=2), tmp_path)
     events = diverging.run()
@@ -485,13 +493,11 @@ def test_a_loss_that_is_no_number_ends_the_training_and_spoils_no_checkpoint(tmp
 
 
 @pytest.mark.slow
-def test_steps_that_overflow_for_ever_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_overflow_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "MOST_OVERFLOWED", 6)
     fields: dict[str, object] = {"val_frequency": 0, "zeroshot_frequency": 0}
     once, always = training(tiny(**fields), tmp_path / "once"), training(tiny(**fields), tmp_path / "always")
-    once.setup.scaler = torch.amp.GradScaler(
-        "cpu", init_scale=2.0**127, backoff_factor=2.0**-30
-    )  # one step is left out
+    once.setup.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-30)  # one step is skipped
     assert len(losses(list(once.run()))) == 8
     assert once.setup.scaler.get_scale() < 2.0**127
     always.setup.scaler = torch.amp.GradScaler("cpu")
@@ -502,18 +508,18 @@ def test_steps_that_overflow_for_ever_end_the_training(tmp_path: Path, monkeypat
 
 
 @pytest.mark.slow
-def test_a_step_that_overflows_is_left_out_of_the_epochs_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = training(tiny(val_frequency=0, zeroshot_frequency=0), tmp_path)
-    one.setup.scaler = torch.amp.GradScaler("cpu")
+def test_overflowed_step_is_left_out_of_the_loss_of_the_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = training(tiny(val_frequency=0, zeroshot_frequency=0), tmp_path)
+    trainer.setup.scaler = torch.amp.GradScaler("cpu")
     step, values = loop.train_step, []
 
-    def overflowing(*given: Any, **how: Any) -> StepResult:
-        result = step(*given, **how)
+    def overflowing(*args: Any, **options: Any) -> StepResult:
+        result = step(*args, **options)
         values.append(float("nan") if len(values) == 1 else result.losses["loss"].item())
         return StepResult({"loss": torch.tensor(values[-1])}, torch.tensor(1.0), torch.tensor(1.0))
 
     monkeypatch.setattr(loop, "train_step", overflowing)
-    first, second = rows(list(one.run()))
+    first, second = rows(list(trainer.run()))
     assert first.train_loss == pytest.approx((values[0] + values[2] + values[3]) / 3)
     assert second.train_loss == pytest.approx(sum(values[4:]) / 4)
     assert first.best
@@ -521,53 +527,53 @@ def test_a_step_that_overflows_is_left_out_of_the_epochs_loss(tmp_path: Path, mo
 
 
 @pytest.mark.slow
-def test_asked_to_stop_while_it_validates_a_process_ends_before_the_epoch_does(tmp_path: Path) -> None:
+def test_stop_request_during_validation_ends_it_early(tmp_path: Path) -> None:
     whole, stop = train(tiny(epochs=1), tmp_path / "whole"), threading.Event()
-    one = Training(prepare(tiny(epochs=1), Place(), tmp_path), tmp_path, "here", stopped=stop.is_set)
+    trainer = Training(prepare(tiny(epochs=1), Place(), tmp_path), tmp_path, "here", stopped=stop.is_set)
     events, ticks = [], 0
-    for event in one.run():
+    for event in trainer.run():
         events.append(event)
-        ticks += one.done.step == 4 and isinstance(event, Progress)
-        if ticks == 2:  # the first comes with the step
+        ticks += trainer.done.step == 4 and isinstance(event, Progress)
+        if ticks == 2:  # the first is the progress of the step
             stop.set()
-    assert ticks == 3, "and the last one says that all is done"
+    assert ticks == 3, "the last progress reports the end"
     assert not rows(events)
     assert (tmp_path / "checkpoints" / "latest.pt").is_file()
     continued = train(tiny(epochs=1), tmp_path)
     assert [row.image_to_text_r1 for row in rows(continued)] == [row.image_to_text_r1 for row in rows(whole)]
 
 
-def folders(where: Path, **classes: tuple[int, ...]) -> Path:
-    """A folder of class folders with digits by their index."""
+def write_digit_folders(folder: Path, **classes: tuple[int, ...]) -> Path:
+    """Write class folders with the digits of these indices, and return their folder."""
     digits = datasets.open_pairs("digits")
     for name, indices in classes.items():
-        (where / name).mkdir(parents=True)
+        (folder / name).mkdir(parents=True)
         for index in indices:
-            digits.image(index).save(where / name / f"{index}.png")
-    return where
+            digits.image(index).save(folder / name / f"{index}.png")
+    return folder
 
 
-def test_held_out_folders_are_told_apart_by_their_own_classes(tmp_path: Path) -> None:
-    learned = folders(tmp_path / "train", one=(1, 11, 21), two=(2, 12, 22), zero=(0, 10, 20))
-    held_out = folders(tmp_path / "val", two=(32, 42), zero=(30, 36))
+def test_held_out_folders_use_their_own_classes(tmp_path: Path) -> None:
+    learned = write_digit_folders(tmp_path / "train", one=(1, 11, 21), two=(2, 12, 22), zero=(0, 10, 20))
+    held_out = write_digit_folders(tmp_path / "val", two=(32, 42), zero=(30, 36))
     spec = tiny(data=str(learned), val_data=str(held_out), samples=None, batch_size=4, epochs=1)
     assert setup.hold(spec, tmp_path / "run").classes == ("two", "zero")
 
 
-def test_a_figure_that_will_never_be_measured_cannot_tell_the_best(tmp_path: Path) -> None:
+def test_best_metric_that_is_never_measured_is_refused(tmp_path: Path) -> None:
     for name in ("zeroshot_top2", "zeroshot_top1"):
         frequency = 0 if name == "zeroshot_top1" else 1
         with pytest.raises(Refused, match="Use one of"):
             train(tiny(best_metric=name, zeroshot_frequency=frequency), tmp_path)
 
 
-def test_five_classes_have_no_top_five_that_could_tell_the_best(tmp_path: Path) -> None:
+def test_top_5_accuracy_of_five_classes_is_refused_as_best_metric(tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", dict.fromkeys("abcde", 4))
     with pytest.raises(Refused, match=r"'zeroshot_top5' is not measured .* Use one of zeroshot_top1, image_to_text_r1"):
         train(tiny(data=str(data), samples=None, best_metric="zeroshot_top5"), tmp_path / "run")
 
 
-def test_an_image_that_breaks_later_is_stood_in_for_by_the_next(tmp_path: Path) -> None:
+def test_image_that_breaks_later_is_replaced_by_the_next(tmp_path: Path) -> None:
     table = captioned(tmp_path)
     pairs = datasets.open_pairs(str(table))
     drawn = Drawn(pairs, lambda image: torch.tensor(np.asarray(image)), open_clip.SimpleTokenizer(context_length=8), 0)

@@ -1,4 +1,4 @@
-"""When a training validates: before its first step, within epochs, and how it stops early."""
+"""Validation before the first step and within epochs, and early stopping."""
 
 import math
 from collections.abc import Iterator
@@ -15,15 +15,15 @@ from engine.training.validation import metric_fields, score, validate
 from tests.support.clip import train_row
 from tests.support.training import captioned, close, losses, rows, tiny, train, training
 
-STILL = {"lr": 1e-12, "best_metric": "image_to_text_r1", "epochs": 6}
-"""A training whose metric stays as it is."""
+CONSTANT_METRIC = {"lr": 1e-12, "best_metric": "image_to_text_r1", "epochs": 6}
+"""Fields of a training whose metric does not change."""
 
 
 def state(folder: Path, name: str) -> dict[str, object]:
     return {key: value.tolist() for key, value in checkpoints.load(folder / "checkpoints" / name)["state_dict"].items()}
 
 
-def returned(work: Iterator[object]) -> dict[str, float]:
+def return_value(work: Iterator[object]) -> dict[str, float]:
     """Run a generator to its end, and return its value."""
     while True:
         try:
@@ -32,35 +32,37 @@ def returned(work: Iterator[object]) -> dict[str, float]:
             return dict(ended.value)
 
 
-def test_the_initial_weights_have_a_row_of_their_own(tmp_path: Path) -> None:
+def test_initial_weights_have_a_row(tmp_path: Path) -> None:
     few = {"val_fraction": 0.1}
     work = validate(training(tiny(**few), tmp_path / "before").setup, 0, Progress(done=0), last=True)
-    wanted = metric_fields(returned(work))
+    wanted = metric_fields(return_value(work))
     events = train(tiny(epochs=1, val_at_start=True, **few), tmp_path / "run")
     first, second = rows(events)
     assert (first.epoch, first.step, first.train_loss, first.lr, first.checkpoint) == (0, 0, None, None, "")
     assert {name: getattr(first, name) for name in wanted} == wanted
-    assert first.val_batch_size == second.val_batch_size == 4, "all that are held out; the training takes 8"
+    assert first.val_batch_size == second.val_batch_size == 4, "all held-out pairs; a training batch has 8"
     assert not first.best
     assert second.best
     assert [item.step for item in events if isinstance(item, Metric) and item.name == "val/clip_val_loss"] == [0, 4]
     train(tiny(epochs=1, **few), tmp_path / "other")
-    assert state(tmp_path / "run", "epoch_1.pt") == state(tmp_path / "other", "epoch_1.pt"), "the steps stay the same"
+    assert state(tmp_path / "run", "epoch_1.pt") == state(tmp_path / "other", "epoch_1.pt"), (
+        "validation does not change the steps"
+    )
 
 
-def test_zero_shot_of_features_that_are_not_finite_is_not_measured(
+def test_zero_shot_is_not_measured_on_features_that_are_not_finite(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     setup = training(tiny(val_fraction=0.1), tmp_path).setup
     setup.reader.made.model.visual.proj.data.fill_(math.nan)
     work = validate(setup, 0, Progress(done=0), last=True)
-    assert not [name for name in returned(work) if "zeroshot" in name]
+    assert not [name for name in return_value(work) if "zeroshot" in name]
     assert "4 of 4 images are not finite" in caplog.text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [2, 3, 5, 6, 7, 8])
-def test_the_mean_speed_is_that_of_the_logged_steps(tmp_path: Path, steps: int) -> None:
+def test_mean_speed_is_that_of_the_logged_steps(tmp_path: Path, steps: int) -> None:
     events = train(tiny(val_every_steps=3, val_at_start=True, epochs=None, steps=steps), tmp_path)
     seconds = [event.value for event in events if isinstance(event, Metric) and event.name == "train/step_s"]
     assert len(seconds) == steps
@@ -73,7 +75,7 @@ def test_the_mean_speed_is_that_of_the_logged_steps(tmp_path: Path, steps: int) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [2, 3, 7])
-def test_validated_within_epochs_and_continued_equals_never_stopped(tmp_path: Path, steps: int) -> None:
+def test_continued_training_with_validations_equals_an_unstopped_one(tmp_path: Path, steps: int) -> None:
     spec = tiny(val_every_steps=3, val_at_start=True, patch_dropout=0.5, save_frequency=0, keep_last=0)
     whole = train(spec, tmp_path / "whole")
     assert [(row.epoch, row.step) for row in rows(whole)] == [(0, 0), (0, 3), (1, 4), (1, 6), (2, 8)]
@@ -81,29 +83,29 @@ def test_validated_within_epochs_and_continued_equals_never_stopped(tmp_path: Pa
     assert losses(plain) == losses(whole)
     train(spec, tmp_path / "stopped", steps=steps)
     continued = train(spec, tmp_path / "stopped")
-    same = {"seconds", "samples_per_s", "data_share", "peak_memory_mb", "notes"}
-    one, other = ([row.model_dump(exclude=same) for row in rows(run)] for run in (continued, whole))
-    assert one == other
+    varying = {"seconds", "samples_per_s", "data_share", "peak_memory_mb", "notes"}
+    continued_rows, whole_rows = ([row.model_dump(exclude=varying) for row in rows(run)] for run in (continued, whole))
+    assert continued_rows == whole_rows
     assert (tmp_path / "stopped" / "results.jsonl").read_text() == (tmp_path / "whole" / "results.jsonl").read_text()
     assert state(tmp_path / "stopped", "epoch_2.pt") == state(tmp_path / "whole", "epoch_2.pt")
 
 
 @pytest.mark.slow
-def test_stopped_while_it_validates_within_an_epoch_the_step_is_validated_on_continuing(tmp_path: Path) -> None:
+def test_validation_stopped_within_an_epoch_is_repeated_on_continuing(tmp_path: Path) -> None:
     spec = tiny(val_every_steps=3, epochs=1)
     events, after = training(spec, tmp_path).run(), 0
     for event in events:
         after += isinstance(event, Progress) and event.done == 3
-        if after == 2:  # the first comes with the step
+        if after == 2:  # the first is the progress of the step
             break
     close(events)
     assert [row.step for row in rows(train(spec, tmp_path))] == [3, 4]
 
 
 @pytest.mark.slow
-def test_a_metric_that_gets_no_better_stops_early_and_a_larger_patience_continues(tmp_path: Path) -> None:
-    never = train(tiny(**STILL), tmp_path / "never")
-    early = train(tiny(**STILL, patience=2), tmp_path / "early")
+def test_constant_metric_stops_early_and_a_larger_patience_continues(tmp_path: Path) -> None:
+    unstopped = train(tiny(**CONSTANT_METRIC), tmp_path / "never")
+    early = train(tiny(**CONSTANT_METRIC, patience=2), tmp_path / "early")
     assert [(row.epoch, row.best) for row in rows(early)] == [(1, True), (2, False), (3, False)]
     assert rows(early)[-1].checkpoint == "checkpoints/epoch_3.pt"
     assert early[-1] == Progress(done=12, total=12)
@@ -112,26 +114,28 @@ def test_a_metric_that_gets_no_better_stops_early_and_a_larger_patience_continue
         "with a lower held-out loss becomes the best model, but does not count as better"
     )
     assert note in rows(early)[-1].notes
-    assert len(rows(train(tiny(**STILL, patience=2), tmp_path / "early"))) == 3, "a later attempt has nothing to do"
+    assert len(rows(train(tiny(**CONSTANT_METRIC, patience=2), tmp_path / "early"))) == 3, (
+        "a later attempt has nothing to do"
+    )
     with pytest.raises(Refused, match="stopped early: its last 2 validations"):
-        train(tiny(**STILL, patience=2, resume=str(tmp_path / "early")), tmp_path / "refused")
-    longer = train(tiny(**STILL, resume=str(tmp_path / "early")), tmp_path / "longer")
-    assert losses(longer) == losses(never)
+        train(tiny(**CONSTANT_METRIC, patience=2, resume=str(tmp_path / "early")), tmp_path / "refused")
+    longer = train(tiny(**CONSTANT_METRIC, resume=str(tmp_path / "early")), tmp_path / "longer")
+    assert losses(longer) == losses(unstopped)
 
 
-def test_the_note_on_an_early_stop_by_the_loss_says_nothing_of_equal_values() -> None:
+def test_note_on_an_early_stop_by_the_loss_omits_equal_values() -> None:
     note = done.note_on_early_stop(done.Done(step=1200, stale=1), 4000, "clip_val_loss")
     assert note == "stopped early at step 1,200 of 4,000: clip_val_loss was not better in 1 validation in a row"
 
 
 @pytest.mark.slow
 def test_two_processes_stop_early_together_within_an_epoch(tmp_path: Path) -> None:
-    spec = tiny(**STILL, patience=2, val_every_steps=3, val_at_start=True, batch_size=4, nproc=2)
+    spec = tiny(**CONSTANT_METRIC, patience=2, val_every_steps=3, val_at_start=True, batch_size=4, nproc=2)
     found = [(row.epoch, row.step) for row in rows(list(launch.train_in_processes(spec, tmp_path, "here")))]
     assert found == [(0, 0), (0, 3), (1, 4), (1, 6)]
 
 
-def test_validation_within_epochs_needs_something_to_measure(tmp_path: Path) -> None:
+def test_validation_within_epochs_without_metrics_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="val_every_steps has nothing to measure"):
         train(tiny(val_every_steps=3, val_fraction=0), tmp_path)
 
@@ -147,7 +151,7 @@ def test_equal_recall_is_decided_by_the_held_out_loss() -> None:
 
 
 @pytest.mark.slow
-def test_the_held_out_loss_chooses_the_best_where_captions_repeat(tmp_path: Path) -> None:
+def test_held_out_loss_chooses_the_best_epoch_if_captions_repeat(tmp_path: Path) -> None:
     table = captioned(tmp_path, 32, "an {parity} digit")
     classes = {"classes": ("even", "odd")}  # names without a class for each image measure no zero-shot accuracy
     spec = tiny(data=str(table), epochs=3, **classes)
@@ -159,15 +163,15 @@ def test_the_held_out_loss_chooses_the_best_where_captions_repeat(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_training_that_continues_by_another_metric_compares_the_best_so_far_by_that(tmp_path: Path) -> None:
+def test_continuing_with_another_metric_compares_by_the_new_one(tmp_path: Path) -> None:
     first = train(tiny(epochs=1), tmp_path / "first")
     path = tmp_path / "first" / "checkpoints" / "epoch_1.pt"
     state = checkpoints.load(path)
     fields = {"epoch": 1, "step": 4, "spec": tiny(epochs=1).model_dump(mode="json")}
     state["vitals"]["done"]["best"] = (1.0, -0.5)  # as older versions wrote it
     checkpoints.save(path.parent, path.name, state, about=fields)
-    one, two = rows(train(tiny(epochs=2, zeroshot_frequency=0), tmp_path / "first"))
-    assert one == rows(first)[0]
-    assert (one.best_metric, two.best_metric) == ("zeroshot_top1", "image_to_text_r1")
-    before, after = ((row.image_to_text_r1 or 0, -(row.clip_val_loss or math.inf)) for row in (one, two))
-    assert two.best == (after > before)
+    first_row, second_row = rows(train(tiny(epochs=2, zeroshot_frequency=0), tmp_path / "first"))
+    assert first_row == rows(first)[0]
+    assert (first_row.best_metric, second_row.best_metric) == ("zeroshot_top1", "image_to_text_r1")
+    before, after = ((row.image_to_text_r1 or 0, -(row.clip_val_loss or math.inf)) for row in (first_row, second_row))
+    assert second_row.best == (after > before)

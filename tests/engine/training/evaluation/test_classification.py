@@ -27,7 +27,7 @@ def reader(model: nn.Module, batch_size: int) -> Reader:
 
 
 def tokenize(texts: list[str]) -> Tensor:
-    """Letters, up to eight of them."""
+    """Return the last eight letters of each text as tokens."""
     rows = [[1 + ord(letter) % 30 for letter in text[-8:]] for text in texts]
     return torch.tensor([row + [0] * (8 - len(row)) for row in rows])
 
@@ -41,7 +41,7 @@ def model() -> nn.Module:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 1000])
-def test_the_classifier_is_open_clips(model: nn.Module, batch_size: int) -> None:
+def test_classifier_equals_that_of_open_clip(model: nn.Module, batch_size: int) -> None:
     templates = ("{}", "the {}!", "{}-{}")
     found = directions(CLASSES, templates, reader(model, batch_size))
     reference = open_clip.build_zero_shot_classifier(
@@ -55,7 +55,7 @@ def test_the_classifier_is_open_clips(model: nn.Module, batch_size: int) -> None
     assert found.shape == (8, len(CLASSES))
 
 
-def test_a_class_is_the_normalised_mean_of_its_prompts(model: nn.Module) -> None:
+def test_direction_of_a_class_is_the_normalised_mean_of_its_prompts(model: nn.Module) -> None:
     found = directions(CLASSES, ("a {}", "{} b"), reader(model, 2))
     with torch.no_grad():
         both = [model.encode_text(tokenize([f"a {name}", f"{name} b"]), normalize=True) for name in CLASSES]
@@ -63,27 +63,27 @@ def test_a_class_is_the_normalised_mean_of_its_prompts(model: nn.Module) -> None
     torch.testing.assert_close(found, by_hand)
 
 
-def test_a_model_in_training_is_judged_without_dropout(model: nn.Module) -> None:
-    """Towers of Hugging Face have dropout, and their training goes on afterwards."""
+def test_model_in_training_mode_is_evaluated_without_dropout(model: nn.Module) -> None:
+    """Hugging Face towers have dropout. The model must be in training mode again afterwards."""
     expected = directions(CLASSES, ("a {}",), reader(model, 8))
     in_training = copy.deepcopy(model).train()
     in_training.token_embedding = nn.Sequential(in_training.token_embedding, nn.Dropout(0.5))
     in_training.visual = nn.Sequential(nn.Dropout(0.5), in_training.visual)
     torch.testing.assert_close(directions(CLASSES, ("a {}",), reader(in_training, 8)), expected)
     images = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    found = [encode_images(images, reader(one, 8)) for one in (model, in_training)]
+    found = [encode_images(images, reader(network, 8)) for network in (model, in_training)]
     torch.testing.assert_close(*found)
     assert in_training.training
 
 
-def test_other_braces_in_a_prompt_are_letters(model: nn.Module) -> None:
+def test_other_braces_in_a_prompt_are_plain_text(model: nn.Module) -> None:
     found = directions(CLASSES, ("{x}{}",), reader(model, 8))
     with torch.no_grad():
         by_hand = model.encode_text(tokenize(["{x}" + name for name in CLASSES]), normalize=True).T
     torch.testing.assert_close(found, by_hand)
 
 
-def test_figures_are_scikit_learns() -> None:
+def test_metrics_equal_those_of_scikit_learn() -> None:
     generator = torch.Generator().manual_seed(1)
     weights = functional.normalize(torch.randn(16, 7, generator=generator), dim=0)
     labels = torch.randint(6, (200,), generator=generator)  # the seventh class never occurs
@@ -104,7 +104,7 @@ def test_figures_are_scikit_learns() -> None:
 
 
 @pytest.mark.parametrize("second", range(1, 10))
-def test_the_order_of_unlikely_classes_is_that_of_their_cosines(second: int) -> None:
+def test_unlikely_classes_are_ordered_by_their_cosines(second: int) -> None:
     cosines = torch.full((1, 10), -0.45)
     cosines[0, 0], cosines[0, second] = 0.8, -0.30
     found = classification.results(cosines, torch.tensor([second]), torch.eye(10))
@@ -112,14 +112,14 @@ def test_the_order_of_unlikely_classes_is_that_of_their_cosines(second: int) -> 
 
 
 @pytest.mark.parametrize(("classes", "acc5"), [(5, None), (6, 0.5)])
-def test_five_classes_have_no_top_five_because_each_would_be_right(classes: int, acc5: float | None) -> None:
-    """The first label is the likeliest class, the second one the least likely of all."""
+def test_five_classes_have_no_top_5_accuracy(classes: int, acc5: float | None) -> None:
+    """Every prediction would be right. The first label is the most likely class, the second the least likely."""
     probabilities = torch.tensor([[0.3, 0.25, 0.2, 0.15, 0.1, 0.0][:classes]] * 2)
     found = judged(probabilities, torch.tensor([0, classes - 1]))
     assert (found.acc1, found.acc5) == (0.5, acc5)
 
 
-def test_fewer_than_five_classes_have_no_top_five() -> None:
+def test_fewer_than_five_classes_have_no_top_5_accuracy() -> None:
     probabilities = torch.eye(4)[[0, 1, 2, 3, 0]]
     found = judged(probabilities, torch.tensor([0, 1, 2, 3, 1]))
     assert found.acc5 is None
@@ -127,7 +127,7 @@ def test_fewer_than_five_classes_have_no_top_five() -> None:
     assert found.mean_per_class_recall == pytest.approx((1 + 0.5 + 1 + 1) / 4)
 
 
-def test_recalls_are_divided_in_double_precision() -> None:
+def test_recalls_are_computed_in_double_precision() -> None:
     labels = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1, 1, 1])
     found = judged(functional.one_hot(torch.tensor([0, 1, 1, 1, 0, 0, 0, 0, 0, 0]), 2).double(), labels)
     assert found.mean_per_class_recall == pytest.approx((1 / 3 + 1 / 7) / 2, rel=1e-15)
@@ -142,12 +142,12 @@ def test_recalls_are_divided_in_double_precision() -> None:
         ([], "There are no labels."),
     ],
 )
-def test_labels_that_are_no_class_are_an_error(labels: list[int], error: str) -> None:
+def test_labels_outside_the_classes_are_refused(labels: list[int], error: str) -> None:
     with pytest.raises(Refused, match=f"^{error}$"):
         judged(torch.ones(len(labels), 4) / 4, torch.tensor(labels, dtype=torch.int64))
 
 
-def test_a_probe_of_digits_is_scikit_learns_regression_at_its_best_strength() -> None:
+def test_probe_accuracy_equals_scikit_learn_at_one_of_the_strengths() -> None:
     digits = load_digits()
     features = functional.normalize(torch.tensor(digits.data, dtype=torch.float32), dim=1)
     labels = torch.tensor(digits.target)
@@ -167,7 +167,7 @@ def test_a_probe_of_digits_is_scikit_learns_regression_at_its_best_strength() ->
     assert classification.probe(features[known], labels[known], features[held], labels[held], seed=0).acc1 == found.acc1
 
 
-def test_a_probe_never_predicts_what_it_has_not_seen() -> None:
+def test_probe_predicts_only_classes_of_its_training_data() -> None:
     torch.manual_seed(2)
     labels = torch.tensor([0, 2] * 10)
     features = torch.eye(3)[labels] + 0.01 * torch.randn(20, 3)
@@ -177,13 +177,13 @@ def test_a_probe_never_predicts_what_it_has_not_seen() -> None:
     assert found.predictions[1] in (0, 2)
 
 
-def test_a_probe_of_a_single_class_is_an_error() -> None:
+def test_probe_of_a_single_class_is_refused() -> None:
     with pytest.raises(Refused, match="at least two classes"):
         classification.probe(torch.eye(3), torch.zeros(3, dtype=torch.int64), torch.eye(3), torch.arange(3), seed=0)
 
 
 def test_each_class_has_its_own_prompts(model: nn.Module) -> None:
-    """Return the classifier as in CLIP_benchmark: the normalised mean of normalised features."""
+    """CLIP_benchmark's formula: the normalised mean of normalised features."""
     prompts = {"cat": ["a", "b c", "d"], "dog": ["e f"]}
     found = directions(("dog", "cat"), (), reader(model, 2), prompts)
     with torch.no_grad():
@@ -206,15 +206,15 @@ def test_shots_are_drawn_from_each_class_by_the_seed() -> None:
         classification.few_shot(labels, 7, seed=1)
 
 
-def test_a_single_strength_is_used_as_it_is_and_the_best_of_several_is_chosen() -> None:
+def test_single_strength_is_used_and_the_best_of_several_is_chosen() -> None:
     torch.manual_seed(3)
     labels = torch.arange(3).repeat(30)
     features = functional.normalize(torch.eye(3)[labels] + torch.randn(90, 3), dim=1)
-    own = [classification.probe(features, labels, features, labels, 0, strengths=(c,)) for c in (1e-4, 5.0)]
+    probes = [classification.probe(features, labels, features, labels, 0, strengths=(c,)) for c in (1e-4, 5.0)]
     reference = [LogisticRegression(C=c, max_iter=1000).fit(features, labels) for c in (1e-4, 5.0)]
-    for found, model in zip(own, reference, strict=True):
+    for found, model in zip(probes, reference, strict=True):
         assert found.confidence == pytest.approx(model.predict_proba(features).max(axis=1), abs=1e-5)
-    assert [found.c for found in own] == [1e-4, 5.0]
+    assert [found.c for found in probes] == [1e-4, 5.0]
     fit, choose, fit_labels, choose_labels = train_test_split(
         features.double().numpy(), labels.numpy(), test_size=0.2, random_state=0, stratify=labels
     )
@@ -224,7 +224,7 @@ def test_a_single_strength_is_used_as_it_is_and_the_best_of_several_is_chosen() 
     assert chosen == values[scores.index(max(scores))]
 
 
-def test_average_precision_is_clip_benchmarks_and_scikit_learns() -> None:
+def test_average_precision_equals_clip_benchmark_and_scikit_learn() -> None:
     """CLIP_benchmark's formula, without ties: the mean of the precision at the rank of each image of the class."""
     torch.manual_seed(5)
     images, weights = functional.normalize(torch.randn(60, 8), dim=1), functional.normalize(torch.randn(8, 4), dim=0)

@@ -1,4 +1,4 @@
-"""Ranks against open_clip's metrics and against sorting everything; the validation loss against open_clip's loss."""
+"""Ranks against open_clip's metrics and a full sort; the validation loss against open_clip's loss."""
 
 import numpy as np
 import pytest
@@ -17,11 +17,11 @@ def features(count: int, seed: int, width: int = 16) -> Tensor:
 
 
 def ranks_by_sorting(similar: Tensor, right: list[set[int]]) -> list[int]:
-    """From 0: where the first right one is in an order that leaves equals as they are."""
+    """Return, from 0, the rank of the first right column of each row. Equal values keep their order."""
     order = np.argsort(-similar.numpy(), axis=1, kind="stable")
     return [
-        min(place for place, column in enumerate(row) if column in some)
-        for row, some in zip(order.tolist(), right, strict=True)
+        min(place for place, column in enumerate(row) if column in columns)
+        for row, columns in zip(order.tolist(), right, strict=True)
     ]
 
 
@@ -43,7 +43,7 @@ def by_sorting(images: Tensor, texts: Tensor, owner: Tensor) -> dict[str, float]
 
 @pytest.mark.parametrize("count", [1, 2, 7, 50])
 @pytest.mark.parametrize("chunk", [1, 8, 1024])
-def test_pairs_are_ranked_as_open_clip_ranks_them(count: int, chunk: int) -> None:
+def test_ranks_of_pairs_equal_those_of_open_clip(count: int, chunk: int) -> None:
     images = features(count, seed=1)
     texts = functional.normalize(images + features(count, seed=2), dim=1)
     found = retrieval.metrics(images, texts, torch.arange(count), chunk=chunk)
@@ -51,7 +51,7 @@ def test_pairs_are_ranked_as_open_clip_ranks_them(count: int, chunk: int) -> Non
 
 
 @pytest.mark.parametrize("chunk", [3, 1024])
-def test_several_captions_an_image_count_by_the_best(chunk: int) -> None:
+def test_image_with_several_captions_is_ranked_by_the_best(chunk: int) -> None:
     images, owner = features(20, seed=3), torch.cat([torch.arange(20).repeat(2), torch.tensor([4, 4, 17])])
     owner = owner[torch.randperm(len(owner), generator=torch.Generator().manual_seed(0))]
     texts = functional.normalize(images[owner] + 1.5 * features(len(owner), seed=4), dim=1)
@@ -61,8 +61,8 @@ def test_several_captions_an_image_count_by_the_best(chunk: int) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 16, 1024])
-def test_equals_are_ranked_in_their_order(chunk: int) -> None:
-    """Ten captions for 361 images, as with class names; a product with all of them would round equals differently."""
+def test_equal_similarities_are_ranked_in_their_order(chunk: int) -> None:
+    """361 images share ten captions, as with class names. One product with all would round equal values differently."""
     words, images, owner = features(10, seed=5, width=512), features(361, seed=6, width=512), torch.arange(361)
     similar = (images @ words.T)[:, owner % 10]
     right = [{image} for image in range(361)]
@@ -72,14 +72,14 @@ def test_equals_are_ranked_in_their_order(chunk: int) -> None:
     assert retrieval.metrics(images, words[owner % 10], owner, chunk=chunk) == pytest.approx(wanted, abs=1e-12)
 
 
-def test_a_model_that_finds_all_equal_has_no_hits_for_it() -> None:
+def test_model_with_equal_features_has_the_recall_of_chance() -> None:
     same = features(1, seed=7).expand(100, -1)
     found = retrieval.metrics(same, same, torch.arange(100))
     assert found["image_to_text_R@1"] == found["text_to_image_R@1"] == 0.01
     assert found["image_to_text_mean_rank"] == 50.5
 
 
-def test_what_is_no_number_is_ranked_behind_all() -> None:
+def test_features_that_are_nan_are_ranked_last() -> None:
     images, texts = features(10, seed=8), features(10, seed=9)
     images[3] = torch.nan
     found = retrieval.metrics(images, texts, torch.arange(10))
@@ -91,40 +91,40 @@ def test_what_is_no_number_is_ranked_behind_all() -> None:
     )
 
 
-def test_no_matrix_of_all_by_all_is_ever_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[int] = []
+def test_full_similarity_matrix_is_never_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
 
-    class Watched(torch.overrides.TorchFunctionMode):
+    class SizeRecorder(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             result = function(*args, **(kwargs or {}))
-            held.extend([result.numel()] if isinstance(result, Tensor) else [])
+            sizes.extend([result.numel()] if isinstance(result, Tensor) else [])
             return result
 
-    with Watched():
+    with SizeRecorder():
         retrieval.metrics(features(300, 1), features(300, 2), torch.arange(300), chunk=10)
-    assert max(held) <= max(10 * 300, 300 * 16)
+    assert max(sizes) <= max(10 * 300, 300 * 16)
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(48, 16), (50, 16), (5, 16), (17, 8)])
-def test_the_validation_loss_is_open_clips_over_batches(count: int, batch_size: int) -> None:
+def test_validation_loss_equals_that_of_open_clip_over_batches(count: int, batch_size: int) -> None:
     images, texts = features(count, seed=10), features(count, seed=11)
     total, loss = 0.0, ClipLoss()
     for start in range(0, count, batch_size):
-        some = slice(start, start + batch_size)
-        total += float(loss(images[some], texts[some], torch.tensor(20.0))) * len(images[some])
+        batch = slice(start, start + batch_size)
+        total += float(loss(images[batch], texts[batch], torch.tensor(20.0))) * len(images[batch])
     assert retrieval.clip_loss(images, texts, 20.0, batch_size) == pytest.approx(total / count, rel=1e-6)
 
 
-def test_recall_at_any_rank_is_clip_benchmarks() -> None:
-    """Its recall_at_k: whether one of a query's own is among the k largest similarities."""
+def test_recall_at_any_rank_equals_clip_benchmark() -> None:
+    """CLIP_benchmark's recall_at_k: whether one of a query's matches is among the k largest similarities."""
     images, texts = features(20, seed=5), features(50, seed=6)
     owner = torch.arange(50) % 20
     found = retrieval.metrics(images, texts, owner, recalls=(2, 7))
-    own = owner[:, None] == torch.arange(20)
+    matches = owner[:, None] == torch.arange(20)
     for k in (2, 7):
         for way, similar, right in (
-            ("text_to_image", texts @ images.T, own),
-            ("image_to_text", images @ texts.T, own.T),
+            ("text_to_image", texts @ images.T, matches),
+            ("image_to_text", images @ texts.T, matches.T),
         ):
             hit = right.gather(1, similar.topk(k, dim=1).indices).any(dim=1)
             assert found[f"{way}_R@{k}"] == pytest.approx(hit.double().mean().item())

@@ -1,4 +1,4 @@
-"""Searching images by text: held against features made with open_clip alone, and refused where it would mislead."""
+"""Text search of images: against features computed with open_clip alone, and refusals."""
 
 import json
 import shutil
@@ -23,8 +23,8 @@ from tests.support.training import TINY
 pytestmark = [pytest.mark.slow]
 
 
-def theirs(folder: Path, seed: int) -> Any:
-    """A small CLIP of open_clip's making, with weights drawn here, and its checkpoint."""
+def write_clip(folder: Path, seed: int) -> Any:
+    """Build a small CLIP with open_clip and random weights, write its checkpoint and return it."""
     folder.mkdir(exist_ok=True)
     config = {"model_cfg": TINY, "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3}}
     (folder / "open_clip_config.json").write_text(json.dumps(config))
@@ -39,24 +39,24 @@ def theirs(folder: Path, seed: int) -> Any:
 
 @pytest.fixture
 def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[EvaluateSpec, Path]:
-    """An evaluation of forty digits, and its folder."""
+    """Return an evaluation of forty digits and its folder."""
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
-    theirs(tmp_path / "model", seed=1)
-    given = {"model": "config:tiny", "configs": {"tiny": TINY}, "checkpoint": str(tmp_path / "model" / "weights.pt")}
-    spec = EvaluateSpec.model_validate(given | {"samples": 40, "held_out": False, "tasks": "retrieval"})
+    write_clip(tmp_path / "model", seed=1)
+    fields = {"model": "config:tiny", "configs": {"tiny": TINY}, "checkpoint": str(tmp_path / "model" / "weights.pt")}
+    spec = EvaluateSpec.model_validate(fields | {"samples": 40, "held_out": False, "tasks": "retrieval"})
     folder = tmp_path / "run"
     folder.mkdir()
     list(evaluate.run(spec, folder))
     return spec, folder
 
 
-def searched(spec: EvaluateSpec, folder: Path, text: str = "a handwritten seven", top: int = 12) -> Hits:
+def search(spec: EvaluateSpec, folder: Path, text: str = "a handwritten seven", top: int = 12) -> Hits:
     return answer(Search(spec=spec, folder=folder, text=text, top=top))
 
 
-def test_hits_are_those_of_open_clip_alone(evaluated: tuple[EvaluateSpec, Path], tmp_path: Path) -> None:
+def test_hits_equal_those_of_open_clip_alone(evaluated: tuple[EvaluateSpec, Path], tmp_path: Path) -> None:
     spec, folder = evaluated
-    model = theirs(tmp_path / "model", seed=1)
+    model = write_clip(tmp_path / "model", seed=1)
     pairs = open_pairs("digits", samples=40)
     tokens = open_clip.SimpleTokenizer(context_length=TINY["text_cfg"]["context_length"])  # type: ignore[index]
     transform = open_clip.image_transform(
@@ -72,7 +72,7 @@ def test_hits_are_those_of_open_clip_alone(evaluated: tuple[EvaluateSpec, Path],
         with torch.no_grad():
             direction = model.encode_text(tokens([text])).numpy()[0]
         cosines = images @ (direction / np.linalg.norm(direction))
-        found = searched(spec, folder, text, top=5)
+        found = search(spec, folder, text, top=5)
         assert found.images == 40
         assert [hit.index for hit in found.hits] == np.argsort(-cosines)[:5].tolist()
         assert [hit.similarity for hit in found.hits] == pytest.approx(np.sort(cosines)[::-1][:5].tolist(), abs=1e-5)
@@ -80,50 +80,50 @@ def test_hits_are_those_of_open_clip_alone(evaluated: tuple[EvaluateSpec, Path],
         assert [hit.label for hit in found.hits] == [pairs.classes[pairs.label(hit.index) or 0] for hit in found.hits]
 
 
-def test_more_than_there_are_is_all_of_them(evaluated: tuple[EvaluateSpec, Path]) -> None:
-    found = searched(*evaluated, top=1000)
+def test_more_hits_than_images_returns_all_images(evaluated: tuple[EvaluateSpec, Path]) -> None:
+    found = search(*evaluated, top=1000)
     assert sorted(hit.index for hit in found.hits) == list(range(40))
     similarities = [hit.similarity for hit in found.hits]
     assert similarities == sorted(similarities, reverse=True)
 
 
-def test_absent_and_damaged_embeddings_are_refused(evaluated: tuple[EvaluateSpec, Path]) -> None:
+def test_missing_and_damaged_embeddings_are_refused(evaluated: tuple[EvaluateSpec, Path]) -> None:
     spec, folder = evaluated
     whole = (folder / "embeddings.npz").read_bytes()
     for content in (b"", b"nothing", whole[: len(whole) // 2]):
         (folder / "embeddings.npz").write_bytes(content)
         with pytest.raises(Refused, match=r"embeddings.npz (cannot be read|holds)"):
-            searched(spec, folder)
+            search(spec, folder)
     (folder / "embeddings.npz").unlink()
     with pytest.raises(Refused, match=r"embeddings.npz was not kept with this run"):
-        searched(spec, folder)
+        search(spec, folder)
 
 
-def test_a_checkpoint_that_is_gone_or_another_is_refused(evaluated: tuple[EvaluateSpec, Path], tmp_path: Path) -> None:
+def test_missing_or_changed_checkpoint_is_refused(evaluated: tuple[EvaluateSpec, Path], tmp_path: Path) -> None:
     spec, folder = evaluated
-    assert searched(spec, folder).images == 40
-    theirs(tmp_path / "other", seed=2)
+    assert search(spec, folder).images == 40
+    write_clip(tmp_path / "other", seed=2)
     shutil.copy(tmp_path / "other" / "weights.pt", spec.checkpoint)
     with pytest.raises(Refused, match=r"weights.pt has changed since it was evaluated"):
-        searched(spec, folder)
+        search(spec, folder)
     Path(spec.checkpoint).unlink()
     with pytest.raises(Refused, match=r"weights.pt' is neither a file"):
-        searched(spec, folder)
+        search(spec, folder)
 
 
 def test_embeddings_of_another_width_are_refused(evaluated: tuple[EvaluateSpec, Path]) -> None:
     spec, folder = evaluated
     with np.load(folder / "embeddings.npz") as file:
-        held = dict(file)
-    held |= {name: held[name][:, :8] for name in ("images", "texts")}
-    np.savez(folder / "embeddings.npz", **held)
+        arrays = dict(file)
+    arrays |= {name: arrays[name][:, :8] for name in ("images", "texts")}
+    np.savez(folder / "embeddings.npz", **arrays)
     with pytest.raises(Refused, match="it gives 16 numbers for a text, and the embeddings have 8"):
-        searched(spec, folder)
+        search(spec, folder)
 
 
-def test_names_of_files_that_are_no_text_are_found(evaluated: tuple[EvaluateSpec, Path]) -> None:
+def test_file_names_that_are_not_utf8_are_returned(evaluated: tuple[EvaluateSpec, Path]) -> None:
     spec, folder = evaluated
     with np.load(folder / "embeddings.npz") as file:
-        held = dict(file)
-    np.savez(folder / "embeddings.npz", **(held | {"sources": pack_texts(["\udc80.png"] * 40)}))
-    assert searched(spec, folder).model_dump(mode="json")["hits"][0]["source"] == "\\udc80.png"
+        arrays = dict(file)
+    np.savez(folder / "embeddings.npz", **(arrays | {"sources": pack_texts(["\udc80.png"] * 40)}))
+    assert search(spec, folder).model_dump(mode="json")["hits"][0]["source"] == "\\udc80.png"
