@@ -112,7 +112,7 @@ def test_process_that_ends_too_late_is_killed_with_its_children(
     assert processes_of(tmp_path) == []
 
 
-def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
+def test_no_process_outlives_the_calling_process(tmp_path: Path) -> None:
     spec = tiny(batch_size=4, nproc=2, epochs=500, val_frequency=0)
     job = launch.Job(spec=spec, run_dir=tmp_path, device_name="here", parent=1)
     (tmp_path / "asked.json").write_text(job.model_dump_json())
