@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from tests.support.page import Answering
     from tests.support.postgres import Server
 
-gc.set_threshold(100_000)  # collections of torch and streamlit take half a second each
+gc.set_threshold(100_000)  # with torch and streamlit loaded, a garbage collection takes 0.5 s
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: more threads would only compete
-hypothesis.settings.register_profile("any machine", deadline=None)  # slow machines too
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in parallel, so more threads would only compete
+hypothesis.settings.register_profile("any machine", deadline=None)  # a slow machine must not fail a test
 hypothesis.settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of the browser first: they are the longest, and at the end they would leave other workers idle."""
+    """Run browser tests first. They are the longest, and at the end they would leave other workers idle."""
     items.sort(key=lambda item: item.get_closest_marker("browser") is None)
 
 
 @pytest.fixture(autouse=True)
 def main_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore `__main__`. AppTest replaces it with a page, which processes that are spawned later would run."""
+    """Restore `__main__` after each test. AppTest replaces it with a page, and processes spawned later would run it."""
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 @pytest.fixture(autouse=True)
 def collections_are_quick() -> Iterator[None]:
-    """Exclude existing objects from garbage collections. With torch and streamlit loaded, each takes half a second."""
+    """Exclude existing objects from garbage collection, which takes 0.5 s with torch and streamlit loaded."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -47,7 +47,7 @@ def collections_are_quick() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Set torch back to one thread, because a command that ran in this process may have set more."""
+    """Reset torch to one thread after each test, because a command that ran in this process may have set more."""
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
@@ -55,7 +55,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Return settings with short leases, which processes started by the test get by environment variables."""
+    """Return settings with short leases. Environment variables pass them to processes that the test starts."""
     chosen = {"RUNS_DIR": str(tmp_path / "runs"), "LEASE_S": "3", "IDLE_EXIT_S": "20", "STOP_GRACE_S": "2"}
     for name, value in chosen.items():
         monkeypatch.setenv(f"VITALS_{name}", value)
@@ -64,7 +64,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 @pytest.fixture(scope="session")
 def postgres() -> "Iterator[Server]":
-    """A PostgreSQL server for tests marked `cluster`."""
+    """Run a PostgreSQL server for the tests marked `cluster`."""
     from tests.support.postgres import server  # needs requirements-cluster.txt
 
     with server() as running:
@@ -73,7 +73,7 @@ def postgres() -> "Iterator[Server]":
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.cluster)])
 def database_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the store's URL, and set it in the environment. A test that uses this fixture runs on both databases."""
+    """Return the store's URL, and set it in the environment. A test with this fixture runs once on each database."""
     url = request.getfixturevalue("postgres").new_database() if request.param == "postgresql" else ""
     monkeypatch.setenv("VITALS_DATABASE_URL", url)
     return url
@@ -88,7 +88,7 @@ def store(settings: Settings) -> Iterator[Store]:
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> "Answering":
-    """Replace the process that answers heavy questions of pages. The test sets the answers."""
+    """Replace the process that answers slow questions of pages by a fake, and return it. The test sets the answers."""
     from pages.shared import backend
     from tests.support.page import Answering
 
@@ -108,14 +108,14 @@ def own_world(
     tmp_path: Path, settings: Settings, answers: "Answering", no_scheduler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prepare a test of pages: a small catalogue, no answer process and no scheduler, so queued runs stay queued."""
-    from tests.support.page import write_catalogue  # brings streamlit along
+    from tests.support.page import write_catalogue  # imports streamlit
 
     monkeypatch.setenv("VITALS_CATALOG_DIR", str(write_catalogue(tmp_path / "catalog")))
 
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the models that a test registers with open_clip afterwards."""
+    """Remove the models that the test registered with open_clip."""
     from open_clip import factory
 
     monkeypatch.setattr(factory, "_MODEL_CONFIG_PATHS", list(factory._MODEL_CONFIG_PATHS))
@@ -142,9 +142,9 @@ def browser() -> "Iterator[Browser]":
 
 @pytest.fixture(scope="module")
 def profile(browser: "Browser") -> "Iterator[BrowserContext]":
-    """A browser profile for all tests of a module, with an empty tab.
+    """Yield a browser profile with an empty tab, for all tests of a module.
 
-    Tabs that it opens share its process, so that Streamlit's scripts are loaded and compiled once.
+    Tabs that the empty tab opens share its process, so Streamlit's scripts are loaded and compiled once.
     """
     with browser.new_context(viewport={"width": 1440, "height": 1400}, accept_downloads=True) as profile:
         empty = profile.new_page()

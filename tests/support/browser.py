@@ -1,4 +1,4 @@
-"""A real server and scheduler with a temporary runs folder, and a real browser."""
+"""Run a real server and scheduler with a temporary runs folder, and drive a real browser."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from engine.store import open_store
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 PATIENCE_S = 60
 """Wait at most this many seconds for a server or a page."""
-expect.set_options(timeout=5 * PATIENCE_S * 1000)  # for all tests: it is one value per process
+expect.set_options(timeout=5 * PATIENCE_S * 1000)  # Playwright has one value per process
 DRAWN = (
     "() => document.querySelector('[data-testid=stApp]')?.dataset.testScriptState === 'notRunning'"
     " && document.querySelector('[data-testid=stMainBlockContainer] h1')"
@@ -35,9 +35,9 @@ DRAWN = (
 )
 """JavaScript that is true when the page's script has ended and all its elements and charts are drawn."""
 TOLD_MS = 500
-"""After this time, a table has sent a selection to the server. It waits 150 ms for another click first."""
+"""Wait this long after a click in a table. It waits 150 ms for another click, then sends the selection."""
 ROW = 31
-"""Height of a table's row in pixels, at our font size."""
+"""Height of a row of a table in pixels, at our font size."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def serve(folder: Path, *, probed: bool = True, secrets: Path | None = None, **s
         known = {"host": socket.gethostname(), "platform": "Linux", "cpu": "a CPU", "threads": 2, "memory_gb": 16.0}
         store.save_machine(Machine(**known, devices=(Device(name="cpu", model="a CPU"),), date=""), fingerprint())
         store.close()
-    # the last page may start a scheduler while the server ends, which must exit by itself
+    # the last page may start a scheduler while the server ends; that scheduler must exit by itself
     chosen = {"runs_dir": str(folder / "runs"), "idle_exit_s": "20", **settings}
     env = {f"VITALS_{name.upper()}": value for name, value in chosen.items()}
     command = [sys.executable, "-m", "streamlit", "run", "app.py"]
@@ -104,10 +104,10 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
                 assert answer.status == 200
                 return
         except HTTPError as answer:
-            if answer.code == 503 and json.load(answer).get("store") == "ok":  # a test may ask for a full disk
+            if answer.code == 503 and json.load(answer).get("store") == "ok":  # a test may simulate a full disk
                 return
             time.sleep(0.05)
-        except OSError:  # refused, reset, or too slow yet: a first start compiles all it imports
+        except OSError:  # refused, reset or timed out: the first start compiles all modules that it imports
             time.sleep(0.05)
     raise TimeoutError(f"no answer from {url}: {log.read_text()}")
 
@@ -137,10 +137,10 @@ def chromium(*, shell: bool = False) -> Iterator[Browser]:
 
 
 def select_rows(table: Locator, *places: int) -> None:
-    """Tick the boxes in front of rows. places: positions of the rows from 0, because a table is a canvas.
+    """Tick the boxes in front of rows. places: row numbers from 0. A table is a canvas, so clicks go to coordinates.
 
-    Wait for the page before each click: while it is being drawn, a click may be lost, or hit another element because
-    buttons appear above the table.
+    Wait for the page before each click. While the page is being drawn, a click may be lost, or hit another element
+    because buttons appear above the table.
     """
     for place in places:
         table.page.wait_for_function(DRAWN, timeout=PATIENCE_S * 1000)

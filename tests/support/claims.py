@@ -1,4 +1,4 @@
-"""Several processes that claim runs of one store at the same time."""
+"""Run several processes that claim runs of one store at the same time."""
 
 import os
 import subprocess
@@ -36,16 +36,16 @@ START_S = 120
 
 @dataclass(frozen=True)
 class Race:
-    """The claims of the processes: run, number of the attempt and token of each."""
+    """Result of a race. claims: (run id, attempt number, token), one per claim of any process."""
 
     claims: list[tuple[int, int, int]]
     problems: list[str]
-    """Everything else that the processes printed, such as: database is locked."""
+    """All other lines that the processes printed, such as "database is locked"."""
     seconds: float
 
     @property
     def duplicates(self) -> int:
-        """Return the number of claims of an attempt that another process had claimed."""
+        """Return the number of claims of attempts that were already claimed."""
         distinct = len({claim[:2] for claim in self.claims}), len({claim[2] for claim in self.claims})
         return len(self.claims) - min(distinct)
 
@@ -53,7 +53,7 @@ class Race:
 def race(store: Store, claimers: int, share: int, folder: Path, environment: dict[str, str] | None = None) -> Race:
     """Run `claimers` processes, each with a host name, that claim and close `share` attempts each.
 
-    SHORT runs are kept queued.
+    The queue is refilled to SHORT runs until all processes end.
 
     environment: variables that name the store, if they differ from those of this process.
     """

@@ -58,7 +58,7 @@ def record(store: Store, run_id: int, events: Iterable[Event], state: State | No
 
 
 def write_checkpoints(folder: Path, *names: str) -> None:
-    """Write files that look like checkpoints, with their manifests."""
+    """Write fake checkpoint files with their manifests."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     for step, name in enumerate(names, 1):
         (folder / "checkpoints" / name).write_bytes(b"weights")

@@ -1,4 +1,4 @@
-"""Small data sets for tests: real images, made by Pillow."""
+"""Write small data sets for tests, with real images made by Pillow."""
 
 import tarfile
 from io import BytesIO
@@ -17,7 +17,7 @@ def encoded(colour: Colour = (255, 0, 0), size: tuple[int, int] = (8, 6), kind: 
 
 
 def write_image(path: Path, colour: Colour = (255, 0, 0), size: tuple[int, int] = (8, 6)) -> Path:
-    """Write an image of one colour as PNG, whatever its ending, and return its path."""
+    """Write a PNG image of one colour, and return its path. The file name may have any ending."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(encoded(colour, size))
     return path

@@ -1,4 +1,4 @@
-"""Debian's nginx with deploy/nginx.conf, in front of a server on a loopback port."""
+"""Run Debian's nginx with deploy/nginx.conf, in front of a server on a loopback port."""
 
 import os
 import shutil
@@ -33,20 +33,20 @@ http {
     include site.conf;
 }
 """
-"""Replaces Debian's nginx.conf, which names folders that only root may write to."""
+"""Main configuration instead of Debian's nginx.conf, which names folders that only root may write to."""
 MISSING = "there is no {}: install nginx and openssl (on Debian: apt-get install nginx-light openssl)"
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """A running nginx. The certificate is the only one that its clients trust."""
+    """A running nginx. Its clients trust only `certificate`."""
 
     port: int
     plain_port: int
     certificate: Path
 
     def ask(self, path: str, *, tls: bool = True, name: str = NAME, **options: Any) -> httpx.Response:
-        """Return the answer to a request with NAME as the TLS server name and `name` in its Host header."""
+        """Send a request with NAME as TLS server name and `name` in the Host header, and return the response."""
         scheme, port = ("https", self.port) if tls else ("http", self.plain_port)
         headers = {"Host": f"{name}:{port}"} | options.pop("headers", {})
         trusted = ssl.create_default_context(cafile=self.certificate)
@@ -57,7 +57,7 @@ class Proxy:
 
 
 def program(name: str) -> str:
-    """Return the path of a program. Debian installs servers where only root's PATH looks."""
+    """Return the path of a program. Debian installs servers in a folder that only root's PATH contains."""
     found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
     assert found, MISSING.format(name)
     return found
@@ -82,7 +82,7 @@ def configuration(upstream: str, port: int, plain_port: int, certificate: Path, 
 
 @contextmanager
 def proxy(folder: Path, upstream: str, port: int, plain_port: int) -> Iterator[Proxy]:
-    """Run nginx with a throwaway certificate in front of `upstream`, an address and port; ended afterwards."""
+    """Run nginx with a throwaway certificate in front of `upstream` (address:port), and end it afterwards."""
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     arguments = f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={NAME}".split()
     arguments += ["-addext", f"subjectAltName=DNS:{NAME}", "-out", str(certificate), "-keyout", str(key)]

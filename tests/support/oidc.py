@@ -1,4 +1,4 @@
-"""A small OpenID Connect provider on a loopback port. It accepts every e-mail without a password."""
+"""Run a small OpenID Connect provider on a loopback port. It accepts every e-mail without a password."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ FORM = """<form><input name="email" aria-label="E-mail"><button>Continue</button
 
 
 class Provider(ThreadingHTTPServer):
-    """Discovery, authorisation with S256, tokens and keys. client_secret: what the client must present."""
+    """Serve discovery, authorisation with S256, tokens and keys. client_secret: the client must send it."""
 
     def __init__(self, client_secret: str) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -28,13 +28,13 @@ class Provider(ThreadingHTTPServer):
         self.client_secret = client_secret
         self.key = RSAKey.generate_key(2048, {"kid": "test", "alg": "RS256", "use": "sig"})
         self.codes: dict[str, dict[str, str]] = {}
-        """The requests that a code was issued for, by code."""
+        """Authorisation requests, by the code that was issued for them."""
         self.issued: list[str] = []
-        """All codes and tokens so far, which must not be in any file."""
+        """All codes and tokens issued so far. None of them may be in any file."""
 
     @property
     def secrets_toml(self) -> str:
-        """The server's secrets, without the cookie's."""
+        """Return the text of secrets.toml without the cookie secret."""
         return (
             f'[auth]\nredirect_uri = "http://127.0.0.1:{{port}}/oauth2callback"\nclient_id = "{CLIENT}"\n'
             f'client_secret = "{self.client_secret}"\n'

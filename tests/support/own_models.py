@@ -1,4 +1,4 @@
-"""Modules as users write them, for `python:tests.support.own_models:NAME`."""
+"""Factories of modules as users write them, for `python:tests.support.own_models:NAME`."""
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ def tiny(width: int = 8, channels: int = 3) -> nn.Module:
 
 
 def enlarging() -> nn.Module:
-    """Return a mean over images that are enlarged 16 times: it needs 3 x 256 numbers per input pixel on any machine."""
+    """Return a mean over images enlarged 16 times. It needs 3 x 256 numbers per input pixel on any machine."""
     return nn.Sequential(nn.Upsample(scale_factor=16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10))
 
 

@@ -55,7 +55,7 @@ Q = TypeVar("Q", bound=Question)
 
 
 class Answering:
-    """Replaces `engine.jobs.answers.Answers`. A test sets the answer in the future of a kind of question."""
+    """Fake of `engine.jobs.answers.Answers`. A test sets the answer to a kind of question in `futures`."""
 
     def __init__(self) -> None:
         self.asked: list[Question] = []
@@ -70,7 +70,7 @@ class Answering:
         return self.futures[question.name]
 
     def asked_of(self, kind: type[Q]) -> list[Q]:
-        """Return the questions of one kind that were asked so far."""
+        """Return the questions of this kind asked so far."""
         return [question for question in self.asked if isinstance(question, kind)]
 
     def latest(self, question: Question) -> "Future[dict[str, Any]] | None":
@@ -107,17 +107,17 @@ def _sent(app: AppTest, component: str) -> list[bytes]:
 def open_page(path: str = "", **query: str | list[str]) -> AppTest:
     """Open the app at a page such as `profile/page.py`, or at its default page. query: the address's parameters."""
     app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=PATIENCE_S)
-    if path:  # AppTest.switch_page needs the default page drawn first
+    if path:  # AppTest.switch_page would need the default page to be drawn first
         folder = path.partition("/")[0]
         app._page_hash = calc_hash({"catalog": "", "history": "runs"}.get(folder, folder))
     for name, value in query.items():
         app.query_params[name] = value
-    app.session_state[history.MERGING] = True  # as a browser reports it
+    app.session_state[history.MERGING] = True  # a browser reports this
     return app.run()
 
 
 def followed(app: AppTest, label: str) -> AppTest:
-    """Follow the link with this label, and return its page. Several such links must lead to the same page."""
+    """Follow the link with this label, and return its page. All links with the label must lead to the same page."""
     links = [element.proto for element in app.get("page_link") if element.proto.label == label]
     ((page, query_string),) = {(link.page, link.query_string) for link in links}
     folder = {"runs": "history"}.get(page, page)
@@ -218,7 +218,7 @@ def finish(store: Store, run_id: int, rows: list[Row], environment: Environment 
 
 
 def calibrated_by_hand(store: Store, **figures: object) -> None:
-    """Store a calibration whose models take 1.9 or 2.1 times as long as on the published i7. figures: of every row."""
+    """Store a calibration whose models take 1.9 or 2.1 times as long as on the published i7. figures: of all rows."""
     counted = work.read(ROOT / "data" / "catalog")
     spec = estimates.calibration(counted)
     known = devices.find(devices.shipped(), "i7")[0]
@@ -268,7 +268,7 @@ def write_recurrent_samples(
 ) -> None:
     """Write a task's file of samples. runners: forward and backward samples in ms of each runner, one list per process.
 
-    An empty backward list makes a runner that has only a forward pass.
+    A runner with an empty backward list has only a forward pass.
     """
     path = run_dir / row.samples_file
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -287,5 +287,5 @@ def queue_recurrent(store: Store, **fields: object) -> int:
 
 
 def ticked(app: AppTest) -> list[str]:
-    """Return the labels of the presets that match the present fields."""
+    """Return the labels of the presets that match the current fields."""
     return [button.label for button in app.button if "_preset_" in (button.key or "") and button.icon]

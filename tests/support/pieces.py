@@ -1,4 +1,4 @@
-"""Work for worker processes in tests. Imports nothing heavy."""
+"""Work for worker processes in tests, without slow imports."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def square(folder: Path, number: int) -> int:
-    """Return the square of a number. The process is killed at every 5, and at 3 if none was killed before."""
+    """Return the square of a number. 5 always kills the process; 3 kills it if no process was killed before."""
     if number == 5 or (number == 3 and not (folder / "seen").exists()):
         (folder / "seen").touch()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A throwaway PostgreSQL server on a free loopback port, for the tests marked `cluster`."""
+"""Run a throwaway PostgreSQL server on a free loopback port, for the tests marked `cluster`."""
 
 import os
 import shutil
@@ -29,11 +29,11 @@ def program(name: str) -> str:
 
 
 class Server:
-    """A server with its data in a temporary folder. It refuses to run as root, so root starts it as nobody."""
+    """A server with its data in `folder`. PostgreSQL refuses to run as root, so root starts it as user `nobody`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        # an environment of its own, so that a test does not take it for a process of ours
+        # no variables of the test, because tests find our processes by their variables
         self._as: dict[str, Any] = {"cwd": folder, "env": {"PATH": os.defpath}}
         if os.getuid() == 0:
             self._as |= {"user": "nobody", "group": "nogroup", "extra_groups": []}
@@ -65,7 +65,7 @@ class Server:
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """Stop the server at once. SIGINT ends the sessions of clients; SIGTERM would wait for them."""
+        """Stop the server at once: SIGINT ends the sessions of clients, SIGTERM would wait for them."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait(30)
 
@@ -84,8 +84,8 @@ class Server:
 
 @contextmanager
 def server() -> Iterator[Server]:
-    """Run a server, and remove all of it afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="vitals-pg-"))  # not below tmp_path, which only its owner may enter
+    """Run a server, and delete its files afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="vitals-pg-"))  # not below tmp_path, which user `nobody` may not enter
     try:
         running = Server(folder)
         try:

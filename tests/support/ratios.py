@@ -1,4 +1,4 @@
-"""Independent calculation of ratios of timings, to test the engine's."""
+"""Calculate ratios of timings independently of the engine."""
 
 from collections.abc import Sequence
 from math import exp, log, sqrt
@@ -10,10 +10,10 @@ Processes = Sequence[Sequence[float]]
 
 
 def by_hand(baseline: Processes, other: Processes) -> tuple[float, float, float]:
-    """Return how many times faster `other` is, with its 99 % interval, without the variance within processes.
+    """Return the speed-up of `other` over `baseline`, and the lower and upper limit of its 99 % interval.
 
-    The geometric mean of the processes' ratios of medians, and Student's t with the prior of 3 %, worth 3 degrees of
-    freedom.
+    The speed-up is the geometric mean of the processes' ratios of medians. The interval is Student's t with a prior of
+    3 % that counts as 3 degrees of freedom. The variance within processes is left out.
     """
     logs = [log(median(a) / median(b)) for a, b in zip(baseline, other, strict=True)]
     freedom = len(logs) - 1 + 3

@@ -1,4 +1,4 @@
-"""An S3 server on a free loopback port, for the tests marked `cluster`. It can go away and come back."""
+"""Run an S3 server on a free loopback port, for the tests marked `cluster`. It can be stopped and restarted."""
 
 import logging
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.support.ray import free_port
 
 
 class Bucket:
-    """A server with one bucket, which keeps its objects while the server is stopped."""
+    """A server with one bucket. The bucket keeps its objects while the server is stopped."""
 
     url = "s3://vitals/runs"
 
@@ -31,7 +31,7 @@ class Bucket:
         self._server.start()
 
     def stop(self) -> None:
-        """Refuse connections from now on."""
+        """Stop the server. Connections are refused."""
         self._server.stop()
 
 

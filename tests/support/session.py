@@ -1,4 +1,4 @@
-"""A browser tab without a browser: the part of Streamlit's WebSocket protocol that opens and polls a page."""
+"""Open and poll a page without a browser, through Streamlit's WebSocket protocol."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ class Tab:
         await self._request()
         async with asyncio.timeout(PATIENCE_S):
             while await self._finished() != ForwardMsg.FINISHED_SUCCESSFULLY:
-                pass  # a tick that was under way, or a script that asked for another run of itself
+                pass  # a tick was running, or the script requested a rerun
 
     async def type(self, label: str, text: str) -> None:
         """Type into a text field and wait until its fragment has been drawn. Only for a page without ticks."""
@@ -45,10 +45,10 @@ class Tab:
             await self._finished()
 
     async def tick(self, seconds: float) -> None:
-        """Keep the page open for `seconds`, and request each fragment at its interval, whether or not it has answered.
+        """Keep the page open for `seconds`, and request each fragment at its interval, even before the last answer.
 
-        A browser does the same; the server merges requests for a fragment that still waits. Errors: TimeoutError when
-        the last requests stay without an answer, and those of `_finished`.
+        A browser does the same, and the server merges waiting requests for a fragment. Errors: TimeoutError when the
+        last requests get no answer, and those of `_finished`.
         """
         end = time.monotonic() + seconds
         requested: list[float] = []
@@ -77,7 +77,7 @@ class Tab:
             reading.cancel()
 
     async def _request(self, fragment: str = "", texts: Mapping[str, str] | None = None) -> None:
-        """Ask for a run of the page, or of one fragment: as the browser's timer does, or with changed texts."""
+        """Request a run of the page or of one fragment, as the browser's timer does or with changed texts."""
         parts = urlsplit(self.address)
         message = BackMsg()
         run = message.rerun_script
@@ -90,10 +90,10 @@ class Tab:
         await self.socket.send(message.SerializeToString())
 
     async def _finished(self) -> int:
-        """Read until a run ends, and return how: a member of ForwardMsg.ScriptFinishedStatus.
+        """Read messages until a run ends, and return its ForwardMsg.ScriptFinishedStatus.
 
-        A tick with a waiting successor ends as FINISHED_EARLY_FOR_RERUN, with everything drawn. Errors:
-        RuntimeError when the page is missing or shows an exception.
+        If another tick waits, a tick ends as FINISHED_EARLY_FOR_RERUN, with everything drawn. Errors: RuntimeError when
+        the page is missing or shows an exception.
         """
         while True:
             message = ForwardMsg.FromString(await self.socket.recv(decode=False))

@@ -1,4 +1,4 @@
-"""Models of CLIP small enough to be trained in a test, and batches for them."""
+"""Make CLIP models small enough to be trained in a test, and batches for them."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ Batch = tuple[Tensor, Tensor]
 
 
 def clip(seed: int = 0, vision: dict[str, Any] | None = None, **more: Any) -> Any:
-    """Return a CLIP with the image tower `vision`, by default a ViT. The same seed gives the same weights."""
+    """Return a CLIP model with the image tower `vision`, by default a ViT. The same seed gives the same weights."""
     torch.manual_seed(seed)
     return open_clip.CLIP(embed_dim=16, vision_cfg=vision or VISION, text_cfg=TEXT, output_dict=True, **more)
 
 
 def coca() -> Any:
-    """Return a CoCa, which also writes captions."""
+    """Return a CoCa model, which also generates captions."""
     torch.manual_seed(0)
     pooled = {"attentional_pool": True, "attn_pooler_queries": 4, "attn_pooler_heads": 2, "output_tokens": True}
     text = TEXT | {"embed_cls": True, "output_tokens": True}

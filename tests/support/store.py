@@ -30,7 +30,7 @@ ERRORS = ("RuntimeError: CUDA out of memory", "ValueError: 100% of the images_ar
 BATCH = 2000
 """Runs per transaction."""
 PLACE = "@MODEL@"
-"""Stands for the model in a template of a row."""
+"""Placeholder for the model's name in a template of a row."""
 NOW = 1_795_000_000.0
 DEFAULTS = {column.name: column.default.arg for column in runs.c if column.default}
 SPECS = 400
@@ -54,7 +54,7 @@ def fill(store: Store, count: int, rows_each: int, seed: int = 0) -> float:
             ids = range(first, min(first + BATCH, last + 1 + count))
             _write(connection, (_RandomRun(rng, run_id, rng.choice(prepared), templates, rows_each) for run_id in ids))
             if not store.database.sqlite:
-                for table in ("runs", "attempts"):  # the next ids follow these
+                for table in ("runs", "attempts"):  # so that the next ids follow these
                     connection.exec_driver_sql(f"SELECT setval('{table}_id_seq', {ids[-1]})")
             mark_change(connection)
     return time.perf_counter() - begin

@@ -1,4 +1,4 @@
-"""A simulated clock, and a simulated device that works asynchronously while the host goes on."""
+"""A simulated clock, and a simulated device that works asynchronously while the host continues."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,13 +40,13 @@ def subject(name: str, phase: Callable[[], object], **more: object) -> Subject:
 
 @dataclass
 class Device:
-    """Does queued work one after the other while the host launches more. Both begin at 0 s."""
+    """A device that does queued work in order while the host launches more. Both start at 0 s."""
 
     launch_s: float = 0.0
     """Seconds of the host per launch."""
     host: float = 0.0
     done: float = 0.0
-    """The time at which all work queued so far is done."""
+    """Time in s at which all work queued so far is done."""
 
     def launch(self, seconds: float) -> Callable[[], None]:
         def call() -> None:
@@ -71,7 +71,7 @@ class Device:
 
 @dataclass
 class DeviceEvent:
-    """An event in the queue, which takes the time at which the work before it is done."""
+    """An event in the queue. It records the time at which the work queued before it is done."""
 
     device: Device
     at: float = -1.0

@@ -1,4 +1,4 @@
-"""A training small enough for a test: a CLIP of two thin layers on a few of the handwritten digits."""
+"""Run trainings small enough for a test: a CLIP model of two thin layers on a few handwritten digits."""
 
 from collections.abc import Iterator
 from pathlib import Path
