@@ -1,4 +1,4 @@
-"""The launcher and its settings, beside what the tests of the server and the browser see of them."""
+"""Tests of app.py without a server: access rules, health check, scheduler start, warnings and theme colours."""
 
 import json
 import logging
@@ -33,12 +33,12 @@ from tests.support.store import overwrite, table_pages
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_this_machine_is_served(address: str) -> None:
+def test_loopback_addresses_are_allowed(address: str) -> None:
     refuse_strangers(Settings(), address, signed_in=False)
 
 
 @pytest.mark.parametrize("address", [None, "", "0.0.0.0", "::", "192.168.0.7", "8.8.8.8", "example.org"])
-def test_other_machines_are_not_unless_something_in_front_asks_who_is_there(address: str | None) -> None:
+def test_public_addresses_need_sign_in_or_the_public_setting(address: str | None) -> None:
     with pytest.raises(Refused, match="sign-in is not configured"):
         refuse_strangers(Settings(), address, signed_in=False)
     refuse_strangers(Settings(public=True), address, signed_in=False)
@@ -46,9 +46,9 @@ def test_other_machines_are_not_unless_something_in_front_asks_who_is_there(addr
 
 
 @pytest.mark.parametrize("hosts", [["localhost", "vitals.example.org"], ["*"], []])
-def test_a_name_of_a_proxy_counts_as_such_an_address(hosts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = {"server.address": "127.0.0.1", "server.allowedHosts": hosts}
-    monkeypatch.setattr(app.st, "get_option", lambda name: chosen.get(name, get_option(name)))
+def test_allowed_hosts_beyond_localhost_need_sign_in(hosts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"server.address": "127.0.0.1", "server.allowedHosts": hosts}
+    monkeypatch.setattr(app.st, "get_option", lambda name: options.get(name, get_option(name)))
 
     async def start() -> None:
         async with app.lifespan(app.app):
@@ -58,78 +58,78 @@ def test_a_name_of_a_proxy_counts_as_such_an_address(hosts: list[str], monkeypat
         anyio.run(start)
 
 
-def response() -> Response:
-    """What /health answers, over HTTP."""
+def health_response() -> Response:
+    """Request /health over HTTP, and return the response."""
     with TestClient(Starlette(routes=[Route("/health", health)])) as client:
         return client.get("/health")
 
 
-def stated(answer: Response) -> dict[str, str]:
-    """The fields of an answer that are words."""
+def text_fields(answer: Response) -> dict[str, str]:
+    """Return the text fields of a response of /health."""
     return {name: answer.json()[name] for name in ("status", "store", "scheduler")}
 
 
 @contextmanager
-def locked(settings: Settings) -> Iterator[None]:
-    """A store that nobody else can even read."""
+def locked_store(settings: Settings) -> Iterator[None]:
+    """Lock the store so that other connections cannot even read it."""
     with closing(sqlite3.connect(settings.runs_dir / "vitals.sqlite", isolation_level=None)) as connection:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("BEGIN EXCLUSIVE")
         yield
 
 
-def test_health_knows_whether_runs_wait_in_vain(
+def test_health_fails_if_runs_wait_without_a_live_scheduler(
     settings: Settings, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = response()
-    assert (answer.status_code, stated(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "idle"})
+    answer = health_response()
+    assert (answer.status_code, text_fields(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "idle"})
     store.enqueue(ProfileSpec(models=("resnet18",), device="cpu"))
-    answer = response()
-    found = {"status": "unavailable", "store": "ok", "scheduler": "there are open runs, and no scheduler is alive"}
-    assert (answer.status_code, stated(answer)) == (503, found)
-    gone = str(Identity(Identity.mine().pid, 0.0))
-    assert leases.take(store.database, lease_name(settings), gone, "", 60, None)
-    assert response().status_code == 503, "the lease has not expired, but its holder is dead"
-    for holder, status in (("{", 503), (str(Identity.mine()), 200)):  # the first as damage may leave it
-        seen = leases.read(store.database, lease_name(settings))
-        assert leases.take(store.database, lease_name(settings), holder, "", 60, seen)
-        assert response().status_code == status
-    answer = response()
-    assert (answer.status_code, stated(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "working"})
+    answer = health_response()
+    expected = {"status": "unavailable", "store": "ok", "scheduler": "there are open runs, and no scheduler is alive"}
+    assert (answer.status_code, text_fields(answer)) == (503, expected)
+    dead_holder = str(Identity(Identity.mine().pid, 0.0))
+    assert leases.take(store.database, lease_name(settings), dead_holder, "", 60, None)
+    assert health_response().status_code == 503, "the lease has not expired, but its holder is dead"
+    for holder, status in (("{", 503), (str(Identity.mine()), 200)):  # "{" stands for a damaged lease
+        lease = leases.read(store.database, lease_name(settings))
+        assert leases.take(store.database, lease_name(settings), holder, "", 60, lease)
+        assert health_response().status_code == status
+    answer = health_response()
+    assert (answer.status_code, text_fields(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "working"})
     assert (answer.json()["queued"], answer.json()["disk"]) == (1, "ok")
     assert 0 < answer.json()["lease_left_s"] <= 60
     numbers = {"queued", "active", "oldest_wait_s", "lease_left_s", "free_gb"}
     assert set(answer.json()) == {"status", "store", "scheduler", "disk", "devices", *numbers}, "no paths, no names"
     assert main(["health", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert [*printed] == [*answer.json()]
-    assert printed["status"] == "ok"
+    output = json.loads(capsys.readouterr().out)
+    assert [*output] == [*answer.json()]
+    assert output["status"] == "ok"
 
 
-def test_health_leaves_the_runs_of_other_hosts_to_their_schedulers(settings: Settings, store: Store) -> None:
+def test_health_ignores_running_runs_of_other_hosts(settings: Settings, store: Store) -> None:
     for host, status in (("elsewhere#0123456789ab", 200), (this_host(), 503)):
         run_id = store.enqueue(ProfileSpec(models=("resnet18",), device="cpu"))
         attempt = queueing.claim(store.database, host, run_id)
         assert attempt
         attempts.begin(store.database, attempt)
-        answer = response()
+        answer = health_response()
         assert (answer.status_code, answer.json()["queued"]) == (status, 0)
     assert answer.json()["active"] == 2
 
 
-def test_health_says_in_plain_words_what_is_wrong_with_the_store(settings: Settings, store: Store) -> None:
+def test_health_describes_a_damaged_or_missing_store(settings: Settings, store: Store) -> None:
     assert leases.take(store.database, lease_name(settings), str(Identity.mine()), "", 60, None)
     store.close()
     path = settings.runs_dir / "vitals.sqlite"
     overwrite(path, *table_pages(path, "leases"))
-    damaged = response()
+    damaged = health_response()
     path.write_bytes(b"\0" * 8192)
-    no_database = response()
+    no_database = health_response()
     path.unlink()
-    absent = response()
-    assert not path.exists(), "to ask makes no store"
+    absent = health_response()
+    assert not path.exists(), "the health check must not create a store"
     assert {answer.status_code for answer in (damaged, no_database, absent)} == {503}
-    assert stated(damaged) == {
+    assert text_fields(damaged) == {
         "status": "unavailable",
         "store": "the store is damaged: parts of it cannot be read",
         "scheduler": "unknown",
@@ -140,7 +140,7 @@ def test_health_says_in_plain_words_what_is_wrong_with_the_store(settings: Setti
 
 
 @pytest.mark.slow
-def test_health_waits_for_no_lock_and_holds_up_nothing_else(settings: Settings, store: Store) -> None:
+def test_health_answers_on_a_locked_store_without_blocking_the_server(settings: Settings, store: Store) -> None:
     store.close()
     ticks, answers = 0, list[Response]()
 
@@ -158,15 +158,15 @@ def test_health_waits_for_no_lock_and_holds_up_nothing_else(settings: Settings, 
             for task in (tick, ask, ask, ask):
                 tasks.start_soon(task)
 
-    with locked(settings):
+    with locked_store(settings):
         anyio.run(ask_thrice)
-        assert {answer.status_code for answer in answers} == {503}, "while it is still locked"
+        assert {answer.status_code for answer in answers} == {503}, "answered while the store is locked"
     assert b'"store":"the store is locked' in answers[0].body or b"does not answer within" in answers[0].body
-    assert ticks > 10, "the server had time for others"
+    assert ticks > 10, "the event loop ran meanwhile"
 
 
 @pytest.mark.slow
-def test_the_server_stays_up_with_a_damaged_store_and_logs_that_once(
+def test_server_survives_a_damaged_store_and_logs_it_once(
     settings: Settings, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.close()
@@ -178,7 +178,7 @@ def test_the_server_stays_up_with_a_damaged_store_and_logs_that_once(
             tasks.start_soon(_keep_scheduler, settings.model_copy(update={"lease_s": 0.01}))
             while "is damaged" not in caplog.text:
                 await anyio.sleep(0.01)
-            await anyio.sleep(0.5)  # some more rounds
+            await anyio.sleep(0.5)  # several more rounds
             tasks.cancel_scope.cancel()
 
     anyio.run(serve)
@@ -186,7 +186,7 @@ def test_the_server_stays_up_with_a_damaged_store_and_logs_that_once(
     assert "Traceback" not in caplog.text
 
 
-def test_the_scheduler_is_woken_while_a_browser_is_connected(
+def test_server_starts_the_scheduler_while_a_browser_is_connected(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connected, calls = False, []
@@ -203,7 +203,7 @@ def test_the_scheduler_is_woken_while_a_browser_is_connected(
             await anyio.sleep(0.1)
             assert calls == [False], "once, at the start"
             connected = True
-            while len(calls) < 2:  # long before the lease is over
+            while len(calls) < 2:  # long before the lease expires
                 await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
             connected = False
@@ -211,7 +211,7 @@ def test_the_scheduler_is_woken_while_a_browser_is_connected(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_keep_scheduler, settings.model_copy(update={"lease_s": 60, "idle_exit_s": 0.02}))
             await anyio.sleep(0.3)
-            assert calls == [False], "nobody is connected: it may leave when idle"
+            assert calls == [False], "no browser is connected, so the scheduler may exit when idle"
             connected = True
             while len(calls) < 5:
                 await anyio.sleep(0.01)
@@ -220,7 +220,7 @@ def test_the_scheduler_is_woken_while_a_browser_is_connected(
     anyio.run(serve)
 
 
-def test_a_public_server_is_warned_of() -> None:
+def test_public_server_has_a_warning() -> None:
     assert Settings().public_warning == ""
     warning = Settings(public=True, data_roots="/data").public_warning
     assert "sign-in is not configured" in warning
@@ -230,14 +230,14 @@ def test_a_public_server_is_warned_of() -> None:
 
 
 @pytest.fixture
-def lenient() -> Iterator[None]:
-    """Let other users read new files, as most systems do."""
+def usual_umask() -> Iterator[None]:
+    """Set the usual umask, which lets other users read new files."""
     before = os.umask(0o022)
     yield
     os.umask(before)
 
 
-@pytest.mark.usefixtures("lenient")
+@pytest.mark.usefixtures("usual_umask")
 @pytest.mark.parametrize(
     "use",
     [
@@ -246,14 +246,14 @@ def lenient() -> Iterator[None]:
         lambda settings: main(["runs", "list"]),
     ],
 )
-def test_a_new_runs_folder_is_its_owners_alone(settings: Settings, use: Callable[[Settings], object]) -> None:
+def test_new_runs_folder_is_private(settings: Settings, use: Callable[[Settings], object]) -> None:
     use(settings)
     assert stat.S_IMODE(settings.runs_dir.stat().st_mode) == 0o700
     assert settings.sharing_warning == ""
 
 
-@pytest.mark.usefixtures("lenient")
-def test_a_runs_folder_that_is_shared_stays_so_and_is_warned_of(settings: Settings) -> None:
+@pytest.mark.usefixtures("usual_umask")
+def test_shared_runs_folder_keeps_its_mode_and_has_a_warning(settings: Settings) -> None:
     settings.runs_dir.mkdir()
     open_store(settings).close()
     assert stat.S_IMODE(settings.runs_dir.stat().st_mode) == 0o755
@@ -261,40 +261,40 @@ def test_a_runs_folder_that_is_shared_stays_so_and_is_warned_of(settings: Settin
     assert settings.sharing_warning.endswith(f"chmod 700 {settings.runs_dir}")
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, second: str) -> float:
     """Return the contrast ratio of WCAG 2 between two colours such as #0D1117."""
 
     def luminance(colour: str) -> float:
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
         red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    dark, light = sorted(map(luminance, (one, other)))
+    dark, light = sorted(map(luminance, (first, second)))
     return (light + 0.05) / (dark + 0.05)
 
 
-def over(colour: str, background: str, opacity: float) -> str:
+def blend(colour: str, background: str, opacity: float) -> str:
     """Return a translucent colour as it looks on a background."""
-    pairs = ((int(colour[at : at + 2], 16), int(background[at : at + 2], 16)) for at in (1, 3, 5))
+    pairs = ((int(colour[start : start + 2], 16), int(background[start : start + 2], 16)) for start in (1, 3, 5))
     return "#" + "".join(f"{round(front * opacity + back * (1 - opacity)):02x}" for front, back in pairs)
 
 
 @pytest.mark.parametrize("name", ["light", "dark"])
-def test_text_has_contrast_in_both_themes(name: str) -> None:
-    """At least 4.5:1, with the opacities that Streamlit gives to selected segments (10 %) and pinned columns (60 %)."""
+def test_text_has_enough_contrast_in_both_themes(name: str) -> None:
+    """WCAG 2 asks for 4.5:1. Streamlit draws selected segments with opacity 10 % and pinned columns with 60 %."""
     theme = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text(encoding="utf-8"))["theme"][name]
-    sidebar, ground, primary = theme["sidebar"], theme["backgroundColor"], theme["primaryColor"]
+    sidebar, background, primary = theme["sidebar"], theme["backgroundColor"], theme["primaryColor"]
     pairs = {
-        "selected segment": (primary, over(primary, ground, 0.1)),
-        "selected pill in the sidebar": (primary, over(primary, sidebar["backgroundColor"], 0.1)),
-        "pinned column": (over(theme["textColor"], ground, 0.6), ground),
+        "selected segment": (primary, blend(primary, background, 0.1)),
+        "selected pill in the sidebar": (primary, blend(primary, sidebar["backgroundColor"], 0.1)),
+        "pinned column": (blend(theme["textColor"], background, 0.6), background),
         "caption in the sidebar": (
-            over(sidebar["textColor"], sidebar["backgroundColor"], 0.6),
+            blend(sidebar["textColor"], sidebar["backgroundColor"], 0.6),
             sidebar["backgroundColor"],
         ),
-        "ticks of an axis": (theme["grayColor"], ground),
-        "link": (theme["linkColor"], ground),
+        "ticks of an axis": (theme["grayColor"], background),
+        "link": (theme["linkColor"], background),
     }
     colours = dict(zip([*COLOURS, GREY], theme["chartCategoricalColors"], strict=True))
     pairs |= {f"text on tower {tower}": (INK, colours[colour]) for tower, colour in TOWER_COLOURS.items()}
-    assert {what: ratio for what, pair in pairs.items() if (ratio := contrast(*pair)) < 4.5} == {}
+    assert {element: ratio for element, pair in pairs.items() if (ratio := contrast(*pair)) < 4.5} == {}

@@ -1,4 +1,4 @@
-"""The device page, driven in process. Runs are queued; what they find is stored by hand, as a worker would."""
+"""Tests of the device page with AppTest. Runs stay queued, and tests store the results as a worker would."""
 
 import shlex
 
@@ -13,30 +13,30 @@ from pages.shared.kinds import form_page
 from tests.support.page import benchmark_row, charts, finish, open_page, queue_benchmark, texts, verbatim
 
 PAGE = "device/page.py"
-CHIP = {"device": "cpu", "device_name": "a cpu", "threads": 2}
+DEVICE_FIELDS = {"device": "cpu", "device_name": "a cpu", "threads": 2}
 
-# A scheduler outlives whoever started it: that nobody waits for it is meant.
+# The scheduler outlives the process that starts it, so the warning about a running subprocess is expected.
 pytestmark = [
     pytest.mark.usefixtures("own_world"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]
 
 
-def rows() -> list[DeviceRow]:
-    """What a measurement finds, one data type failed."""
-    shared = {**CHIP, "samples": 40, "flags": ("single_process",)}
+def device_rows() -> list[DeviceRow]:
+    """Return the rows of a measurement in which float16 failed."""
+    shared = {**DEVICE_FIELDS, "samples": 40, "flags": ("single_process",)}
     matmul = {"operation": "matmul", "dtype": "float32", "size": 512, "gflop_per_s": 123.4, "latency_ms": 2.2}
     copy = {"operation": "copy", "dtype": "float32", "size": 268435456, "gb_per_s": 20.0, "latency_ms": 26.8}
     failed = {"operation": "matmul", "dtype": "float16", "status": "error", "error": "RuntimeError: **no**"}
     return [
         DeviceRow(model="matmul float32", rates={"256": 90.0, "512": 123.4}, **matmul, **shared),
-        DeviceRow(model="matmul float16", **failed, **CHIP),
+        DeviceRow(model="matmul float16", **failed, **DEVICE_FIELDS),
         DeviceRow(model="copy", **copy, **shared),
     ]
 
 
 @pytest.mark.slow
-def test_an_empty_page_says_what_to_do() -> None:
+def test_page_without_measurements_explains_the_first_step() -> None:
     app = open_page(PAGE)
     assert not app.exception
     assert "No measurements yet" in texts(app)
@@ -45,20 +45,20 @@ def test_an_empty_page_says_what_to_do() -> None:
 
 
 @pytest.mark.slow
-def test_the_machine_is_told_as_probed(store: Store) -> None:
-    known = {"host": "here", "platform": "Linux", "cpu": "x_y", "threads": 2, "memory_gb": 8.0, "date": "2026-11-20"}
+def test_page_shows_the_probed_machine(store: Store) -> None:
+    machine = {"host": "here", "platform": "Linux", "cpu": "x_y", "threads": 2, "memory_gb": 8.0, "date": "2026-11-20"}
     devices = (Device(name="cpu", model="x"), Device(name="cuda:0", model="H200"))
-    store.save_machine(Machine.model_validate(known | {"devices": devices, "caches": {"L2": "1 MiB"}}))
+    store.save_machine(Machine.model_validate(machine | {"devices": devices, "caches": {"L2": "1 MiB"}}))
     app = open_page(PAGE)
     assert not app.exception
-    lines = app.table[0].value
-    assert len(lines) == 10
-    assert dict(zip(lines["what"], lines["value"], strict=True))["Processor"] == "x\\_y"
+    table = app.table[0].value
+    assert len(table) == 10
+    assert dict(zip(table["what"], table["value"], strict=True))["Processor"] == "x\\_y"
     assert app.selectbox(key="device_device").options == ["cpu", "cuda:0"]
 
 
 @pytest.mark.slow
-def test_a_form_becomes_a_queued_run(store: Store) -> None:
+def test_form_queues_a_run(store: Store) -> None:
     app = open_page(PAGE)
     app.multiselect(key="device_dtypes").set_value(["float32", "tf32"]).run()
     app.number_input(key="device_seconds").set_value(5.0).run()
@@ -70,22 +70,22 @@ def test_a_form_becomes_a_queued_run(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_results_stand_below_the_form_and_failures_are_said(store: Store) -> None:
+def test_results_show_rates_and_failures(store: Store) -> None:
     run_id = store.enqueue(DeviceSpec())
-    finish(store, run_id, rows())
+    finish(store, run_id, device_rows())
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
-    peaks, found = (table.value for table in app.dataframe)
+    peaks, results = (table.value for table in app.dataframe)
     assert list(peaks["what"]) == ["matmul float32", "copy"]
     assert list(peaks["rate"]) == ["123 GFLOP/s", "20 GB/s"]
-    assert list(found["status"]) == ["ok", "error", "ok"]
+    assert list(results["status"]) == ["ok", "error", "ok"]
     assert "1 of 3 could not be measured" in texts(app)
     assert "single process" in texts(app)
 
 
 @pytest.mark.slow
-def test_the_roofline_has_the_rates_and_the_models_timed_here(store: Store) -> None:
-    finish(store, store.enqueue(DeviceSpec()), rows())
+def test_roofline_shows_device_rates_and_timed_models(store: Store) -> None:
+    finish(store, store.enqueue(DeviceSpec()), device_rows())
     finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18", intensity=30.0)])
     app = open_page(PAGE)
     assert not app.exception
@@ -97,7 +97,7 @@ def test_the_roofline_has_the_rates_and_the_models_timed_here(store: Store) -> N
 
 
 @pytest.mark.slow
-def test_a_compiled_model_is_hollow_on_the_roofline_and_the_caption_says_why(store: Store) -> None:
+def test_roofline_marks_compiled_models_as_hollow_points(store: Store) -> None:
     rows = [benchmark_row("resnet18", intensity=30.0), benchmark_row("resnet18", intensity=30.0, variant="compile")]
     finish(store, queue_benchmark(store, "resnet18"), rows)
     app = open_page(PAGE)
@@ -108,18 +108,18 @@ def test_a_compiled_model_is_hollow_on_the_roofline_and_the_caption_says_why(sto
     assert "Hollow points: intensity of eager" in texts(app)
 
 
-def test_a_run_of_this_kind_finds_its_form() -> None:
+def test_device_runs_open_the_device_form() -> None:
     assert form_page(DeviceSpec) == PAGE
 
 
 @pytest.mark.parametrize("fields", [{}, {"dtypes": "float64", "seconds": 0.5}, {"device": "cuda:1", "threads": 3}])
-def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
+def test_command_has_the_same_settings_as_the_run(fields: dict[str, object]) -> None:
     from pydantic_settings import CliApp
 
     class Flags(DeviceFlags):
         model_config = DeviceFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
 
     spec = DeviceSpec.model_validate(fields)
-    words = shlex.split(command(spec))
-    assert words[:4] == ["python", "-m", "engine", "device"]
-    assert CliApp.run(Flags, words[4:]).spec() == spec
+    arguments = shlex.split(command(spec))
+    assert arguments[:4] == ["python", "-m", "engine", "device"]
+    assert CliApp.run(Flags, arguments[4:]).spec() == spec

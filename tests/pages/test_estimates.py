@@ -1,4 +1,4 @@
-"""Estimated speeds on the pages, with the shipped catalogue: measured first, and estimates told apart."""
+"""Tests of estimated speeds on the pages, with the shipped catalogue."""
 
 import re
 
@@ -35,22 +35,22 @@ def shipped_catalogue(own_world: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITALS_CATALOG_DIR", str(ROOT / "data" / "catalog"))
 
 
-def test_the_catalogue_shows_a_device_that_is_not_here() -> None:
+def test_catalogue_shows_speeds_of_a_shipped_device() -> None:
     app = open_page()
     app.selectbox(key="catalog_x").set_value("latency_ms")
     app.selectbox(key="catalog_y").set_value("imagenet_top1").run()
-    assert "latency_ms" not in app.dataframe[0].value, "nothing is timed here"
+    assert "latency_ms" not in app.dataframe[0].value, "no model is timed on this machine"
     assert "choose a device in *Estimate speed on* or calibrate this machine" in texts(app)
     device = devices.find(devices.shipped(), "i7")[0].label
     app.selectbox(key="catalog_device").set_value(device).run()
     assert not app.exception
-    shown = app.dataframe[0].value
-    assert shown["latency_ms"].notna().mean() > 0.9
-    assert list(shown.columns)[3:6] == ["samples_per_s", "batch_size", "measured"], "the source is beside the values"
-    sources = shown["measured"].str.partition(",")[0]
-    assert set(sources[shown["latency_ms"].notna()]) == {"published", "estimated"}
-    assert (shown["flags"] == "estimate outside the fitted range").any()
-    front = shown[shown["front"]]
+    table = app.dataframe[0].value
+    assert table["latency_ms"].notna().mean() > 0.9
+    assert list(table.columns)[3:6] == ["samples_per_s", "batch_size", "measured"], "the source is beside the values"
+    sources = table["measured"].str.partition(",")[0]
+    assert set(sources[table["latency_ms"].notna()]) == {"published", "estimated"}
+    assert (table["flags"] == "estimate outside the fitted range").any()
+    front = table[table["front"]]
     assert len(front) > 5
     assert (front["flags"] == "").all()
     assert "Hollow points are estimates" in texts(app)
@@ -59,72 +59,72 @@ def test_the_catalogue_shows_a_device_that_is_not_here() -> None:
     assert any(not mark.endswith("-open") for mark in marks)
     assert "on the Pareto front" in texts(app)
     assert f"Speeds are those of {device}" in texts(app).replace("\\", "")
-    assert app.button(key="catalog_measure").disabled, "no timing here could change the front of another device"
+    assert app.button(key="catalog_measure").disabled, "timings here cannot change the front of another device"
     assert ticked(app) == []
 
 
-def test_the_preset_of_latency_here_estimates_on_a_calibrated_machine(store: Store) -> None:
+def test_latency_preset_shows_estimates_of_the_calibrated_machine(store: Store) -> None:
     calibrated_by_hand(store, flags=("contended",))
     app = open_page()
     app.button(key="catalog_preset_ImageNet against latency here").click().run()
     assert not app.exception
     assert app.selectbox(key="catalog_device").value == app.selectbox(key="catalog_setting").value
-    shown = app.dataframe[0].value
-    sources = shown["measured"].str.partition(",")[0].value_counts()
+    table = app.dataframe[0].value
+    sources = table["measured"].str.partition(",")[0].value_counts()
     assert sources["estimated"] > 1000
     assert sources["measured"] >= 20
-    timed = shown[shown["measured"].str.startswith("measured")]
+    timed = table[table["measured"].str.startswith("measured")]
     assert timed["measured"].str.startswith("measured, run 1, ").all()
     assert (timed["flags"] == "contended").all(), "a timing keeps its flags"
     assert not timed["front"].any()
-    promising = re.search(r"Estimated to be near the front\\: (\d+) models not timed yet", texts(app))
-    assert promising
-    assert 1 < int(promising[1]) <= 20
-    assert app.button(key="catalog_measure").label.startswith(f"Time {promising[1]} models on this machine")
+    near_front = re.search(r"Estimated to be near the front\\: (\d+) models not timed yet", texts(app))
+    assert near_front
+    assert 1 < int(near_front[1]) <= 20
+    assert app.button(key="catalog_measure").label.startswith(f"Time {near_front[1]} models on this machine")
     assert ticked(app) == ["ImageNet against latency here"]
     app.selectbox(key="catalog_x").set_value("gmacs").run()
     assert not app.exception
-    assert "Pareto front\\: " in texts(app), "a front of MACs is not that of the estimated latency"
+    assert "Pareto front\\: " in texts(app), "the front by MACs does not depend on estimated latencies"
     assert "near the front" not in texts(app)
     app.selectbox(key="catalog_x").set_value("latency_ms").run()
     app.selectbox(key="catalog_device").set_value(None).run()
     assert ticked(app) == []
 
 
-def test_a_limit_on_speed_offers_to_estimate_the_rows_without_a_timing(store: Store) -> None:
+def test_speed_limit_offers_estimates_for_rows_without_a_timing(store: Store) -> None:
     app = open_page(catalog_max_latency_ms="30")
     assert "No rows match these filters" in texts(app)
     app.button(key="catalog_estimate").click().run()
     assert not app.exception
     published = app.selectbox(key="catalog_device").value
-    assert published == devices.find(devices.shipped(), "i7")[0].label, "a processor, like the one that is here"
+    assert published == devices.find(devices.shipped(), "i7")[0].label, "a CPU, because this machine has only a CPU"
     assert len(app.dataframe[0].value) > 400
     assert not [button for button in app.button if button.key == "catalog_estimate"]
     calibrated_by_hand(store)
     app = open_page(catalog_max_latency_ms="30")
-    few = len(app.dataframe[0].value)
-    assert 0 < few < 48
-    assert re.search(r"Left out by limits: 1,\d\d\d rows without a known speed\.", plainly(app))
+    timed_rows = len(app.dataframe[0].value)
+    assert 0 < timed_rows < 48
+    assert re.search(r"Left out by limits: 1,\d\d\d rows without a known speed\.", plain_text(app))
     app.button(key="catalog_estimate").click().run()
     assert not app.exception
     assert app.selectbox(key="catalog_device").value == app.selectbox(key="catalog_setting").value
-    assert len(app.dataframe[0].value) > 10 * few
+    assert len(app.dataframe[0].value) > 10 * timed_rows
     assert "Left out by limits" not in texts(app)
 
 
-def plainly(app: AppTest) -> str:
+def plain_text(app: AppTest) -> str:
     return texts(app).replace("\\", "")
 
 
 def test_pages_warn_of_an_unreliable_calibration(store: Store) -> None:
-    """The calibration is fine by its error, but all of its timings are contended."""
+    """Check a calibration with a small error whose timings are all flagged as contended."""
     calibrated_by_hand(store, flags=("single_process", "contended"))
     message = "timings are flagged (contended). Calibrate again on a quiet machine."
     app = open_page()
     assert not app.warning, "no device is chosen"
     app.button(key="catalog_preset_ImageNet against latency here").click().run()
     assert [message in warning.value.replace("\\", "") for warning in app.warning] == [True]
-    app.session_state["catalog_calibrate"] = True  # the menu is open
+    app.session_state["catalog_calibrate"] = True  # open the menu
     app.run()
     assert len(app.warning) == 2
     device = devices.find(devices.shipped(), "i7")[0].label
@@ -141,7 +141,7 @@ def test_pages_warn_of_an_unreliable_calibration(store: Store) -> None:
     assert "error on unseen families of the timed models" in texts(app)
 
 
-def test_pages_warn_of_no_reliable_calibration(store: Store) -> None:
+def test_pages_do_not_warn_of_a_reliable_calibration(store: Store) -> None:
     calibrated_by_hand(store)
     app = open_page("model/page.py", name="open_clip:ViT-B-32", model_part="Speed")
     assert not app.exception
@@ -166,17 +166,17 @@ def test_models_are_compared_on_all_devices() -> None:
     assert table[table["model"] == "open_clip:ViT-B-32"]["source"].str.startswith("estimated").all()
     unfold(app, "Effective rates")
     rates = next(frame.value for frame in app.dataframe if "GFLOP/s" in frame.value).set_index("kind")
-    known = devices.shipped()[0]
-    assert rates.loc["convolution", "GFLOP/s"] == pytest.approx(1 / known.costs["convolution:gflop"])
+    device = devices.shipped()[0]
+    assert rates.loc["convolution", "GFLOP/s"] == pytest.approx(1 / device.costs["convolution:gflop"])
 
 
-def test_a_models_page_shows_measured_speeds_first(store: Store) -> None:
+def test_model_page_shows_measured_speeds_first(store: Store) -> None:
     row = benchmark_row("ViT-B-32", library="open_clip", latency_ms=70.0)
     finish(store, queue_benchmark(store, "open_clip:ViT-B-32"), [row])
     app = open_page("model/page.py", name="open_clip:ViT-B-32", model_part="Speed")
     assert not app.exception
-    shown = next(frame.value for frame in app.dataframe if "error_percent" in frame.value)
-    first, others = shown.iloc[0], shown.iloc[1:]
+    table = next(frame.value for frame in app.dataframe if "error_percent" in frame.value)
+    first, others = table.iloc[0], table.iloc[1:]
     assert (first["source"], first["latency_ms"], first["batch_size"]) == ("measured", 70.0, 8)
     assert pd.isna(first["interval"])
     assert len(others) == 12
@@ -185,7 +185,7 @@ def test_a_models_page_shows_measured_speeds_first(store: Store) -> None:
     assert others["error_percent"].between(5, 15).all()
 
 
-def test_timings_of_one_family_make_no_device(store: Store) -> None:
+def test_timings_of_one_family_do_not_add_a_device(store: Store) -> None:
     counted = work.read(ROOT / "data" / "catalog").query("family == 'resnet'").reset_index()
     names = [name.removeprefix("timm:") for name in counted["name"].unique() if name.startswith("timm:")]
     assert len(names) > devices.FEWEST
@@ -194,12 +194,12 @@ def test_timings_of_one_family_make_no_device(store: Store) -> None:
     finish(store, queue_benchmark(store, "family:resnet"), rows)
     app = open_page()
     assert not app.exception
-    assert app.selectbox(key="catalog_device").options[0].startswith("i7-12700H"), "no device was timed here"
+    assert app.selectbox(key="catalog_device").options[0].startswith("i7-12700H"), "one family is not enough"
 
 
-def test_this_machine_is_calibrated_from_the_page(store: Store) -> None:
+def test_model_page_queues_a_calibration_of_this_machine(store: Store) -> None:
     app = open_page("model/page.py", name="timm:resnet50", model_part="Speed")
-    app.session_state["model_calibrate"] = True  # the menu is open
+    app.session_state["model_calibrate"] = True  # open the menu
     app.run()
     app.button(key="model_calibrate_go").click().run()
     assert not app.exception

@@ -1,4 +1,4 @@
-"""What an address may ask of a page: never an exception, never much memory, and a message for what is not taken."""
+"""Tests of addresses of pages: none raises an exception or takes much memory, and bad values get a message."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ READ = {
     "run/page.py": ("run",),
     "compare/page.py": ("compare_runs", "compare_models", "compare_what"),
 }
-"""Parameters that a page reads itself, without a field; a form's page also reads `run` and the mark of a long list."""
+"""Parameters that a page reads without a field. Pages with a form also read `run` and `listed` (a long list)."""
 BAD = (
     *(
         "1e400",
@@ -71,72 +71,72 @@ BAD = (
 )
 
 
-def plainly(app: AppTest) -> str:
+def plain_text(app: AppTest) -> str:
     return texts(app).replace("\\", "").replace("  \n", "\n")
 
 
-def bound(app: AppTest) -> set[str]:
-    """The parameters that fields of a page stand for, as Streamlit tells the browser."""
+def bound_parameters(app: AppTest) -> set[str]:
+    """Return the parameters that Streamlit binds to fields of the page."""
     drawn = [getattr(node, "proto", None) for block in (app.main, app.sidebar) for node in block]
     return {name for proto in drawn if (name := getattr(proto, "query_param_key", ""))}
 
 
-def parameters(page: str, app: AppTest) -> list[str]:
-    """All that a page reads from its address, undrawn fields of its form too."""
-    names = bound(app) | set(READ.get(page, ()))
+def all_parameters(page: str, app: AppTest) -> list[str]:
+    """Return all parameters that a page reads from its address, also those of hidden form fields."""
+    names = bound_parameters(app) | set(READ.get(page, ()))
     if spec := FORMS.get(page):
         names |= {f"{spec.kind}_{field}" for field in (*spec.model_fields, "listed")} | {"run"}
     return sorted(names)
 
 
 @pytest.fixture
-def filled(store: Store) -> None:
-    """A store with some runs, for pages that show one."""
+def stored_runs(store: Store) -> None:
+    """Store a profile and two benchmarks, for pages that show runs."""
     finish(store, queue(store, "resnet18"), [profile_row("resnet18")])
     for _ in range(2):
         finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18")])
 
 
-BEGIN = {"model/page.py": {"name": "timm:resnet18"}, "compare/page.py": {"compare_runs": "2,3"}}
-"""Without which a page draws few fields."""
+BASE_QUERY = {"model/page.py": {"name": "timm:resnet18"}, "compare/page.py": {"compare_runs": "2,3"}}
+"""Parameters without which a page draws few fields."""
 VALUES = st.one_of(
     st.sampled_from(BAD), st.none(), st.text(max_size=30), st.lists(st.sampled_from(BAD), min_size=2, max_size=3)
 )
 
 
 @pytest.fixture
-def values(page: str, filled: None) -> Any:
-    """A strategy for the whole address of a page: a value, or none, for each of its parameters."""
-    begin = BEGIN.get(page, {})
-    names = parameters(page, open_page(page, **begin))
-    return st.fixed_dictionaries({name: st.just(begin[name]) | VALUES if name in begin else VALUES for name in names})
+def values(page: str, stored_runs: None) -> Any:
+    """Return a strategy for addresses of a page: a value or None for each parameter."""
+    base = BASE_QUERY.get(page, {})
+    names = all_parameters(page, open_page(page, **base))
+    return st.fixed_dictionaries({name: st.just(base[name]) | VALUES if name in base else VALUES for name in names})
 
 
-def survives(page: str, query: dict[str, Any]) -> None:
+def assert_opens(page: str, query: dict[str, Any]) -> None:
     assert not open_page(page, **{name: value for name, value in query.items() if value is not None}).exception
 
 
 FUZZ: dict[str, Any] = {"suppress_health_check": list(HealthCheck)}
-"""One store serves all examples of a test, which is meant."""
+"""All examples of a test share one store on purpose, so the health checks are off."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 @hypothesis_settings(max_examples=2, derandomize=True, **FUZZ)
 @given(data=st.data())
-def test_no_address_makes_a_page_fail(page: str, values: Any, data: st.DataObject) -> None:
-    survives(page, data.draw(values))
+def test_any_address_opens_without_an_exception(page: str, values: Any, data: st.DataObject) -> None:
+    assert_opens(page, data.draw(values))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("page", PAGES)
-@hypothesis_settings(max_examples=40, derandomize=True, print_blob=True, **FUZZ)  # each takes 1 s
+@hypothesis_settings(max_examples=40, derandomize=True, print_blob=True, **FUZZ)  # an example takes 1 s
 @given(data=st.data())
-def test_no_address_of_many_makes_a_page_fail(page: str, values: Any, data: st.DataObject) -> None:
-    survives(page, data.draw(values))
+def test_many_addresses_open_without_an_exception(page: str, values: Any, data: st.DataObject) -> None:
+    assert_opens(page, data.draw(values))
 
 
-NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
+REJECTED: dict[str, list[tuple[str, str | list[str], str]]] = {
     "profile/page.py": [
         ("profile_batch_size", "1e400", "(given: '1e400')"),
         ("profile_num_classes", "1e400", "Classes '1e400': must be a whole number"),
@@ -198,43 +198,43 @@ NOT_TAKEN: dict[str, list[tuple[str, str | list[str], str]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", NOT_TAKEN)
-@pytest.mark.usefixtures("filled")
-def test_what_a_page_does_not_take_is_named(page: str) -> None:
-    query = {name: value for name, value, _ in NOT_TAKEN[page]}
-    app = open_page("" if page == "catalog/page.py" else page, **query)  # at once: it is the page that apps begin with
+@pytest.mark.parametrize("page", REJECTED)
+@pytest.mark.usefixtures("stored_runs")
+def test_rejected_parameters_are_named(page: str) -> None:
+    query = {name: value for name, value, _ in REJECTED[page]}
+    app = open_page("" if page == "catalog/page.py" else page, **query)  # "" opens it as the default page
     assert not app.exception
-    assert [message for _, _, message in NOT_TAKEN[page] if message not in plainly(app)] == [], plainly(app)
+    assert [message for _, _, message in REJECTED[page] if message not in plain_text(app)] == [], plain_text(app)
 
 
 @pytest.mark.slow
-def test_pages_of_a_list_that_are_not_there_are_named(filled: None) -> None:
+def test_rejected_page_numbers_of_the_list_are_named(stored_runs: None) -> None:
     app = open_page("history/page.py", runs_page="1e400", runs_size="7")
-    assert "runs_page '1e400': not available here\nruns_size '7': not available here" in plainly(app)
-    assert "a NUL character" in plainly(open_page("history/page.py", runs_model="a\0"))
+    assert "runs_page '1e400': not available here\nruns_size '7': not available here" in plain_text(app)
+    assert "a NUL character" in plain_text(open_page("history/page.py", runs_model="a\0"))
 
 
 @pytest.mark.slow
-def test_a_field_that_is_set_back_was_no_part_of_the_link() -> None:
+def test_reset_fields_are_not_reported_as_rejected() -> None:
     app = open_page(catalog_x=title("mparams"), catalog_max_gmacs="5", catalog_log_y="false")
     assert app.selectbox(key="catalog_x").value == "mparams"
     app.button(key="catalog_preset_Cost").click().run()
     app.button(key="catalog_reset").click().run()
     assert app.selectbox(key="catalog_x").value == "gmacs"
-    assert "does not accept" not in plainly(app)
+    assert "does not accept" not in plain_text(app)
 
 
 @pytest.mark.slow
-def test_the_message_stays_until_its_field_changes() -> None:
+def test_message_on_a_rejected_value_stays_until_its_field_changes() -> None:
     app = open_page("profile/page.py", profile_num_classes="1e400", profile_models="resnet18")
     for _ in range(2):
-        assert "Classes '1e400'" in plainly(app)
+        assert "Classes '1e400'" in plain_text(app)
         assert "profile_num_classes" not in app.query_params
         app.run()
     app.number_input(key="profile_num_classes").set_value(8).run()
-    assert "1e400" not in plainly(app)
+    assert "1e400" not in plain_text(app)
     app.number_input(key="profile_num_classes").set_value(None).run()
-    assert "1e400" not in plainly(app)
+    assert "1e400" not in plain_text(app)
 
 
 @pytest.mark.slow
@@ -256,16 +256,16 @@ def test_the_message_stays_until_its_field_changes() -> None:
     ],
     ids=lambda spec: spec.kind,
 )
-def test_links_of_our_own_are_taken_whole(spec: Spec) -> None:
+def test_generated_links_are_accepted_completely(spec: Spec) -> None:
     app = open_page(form_page(type(spec)), **address(spec))
     assert not app.exception
-    assert all(app.get_by_key(name) for name in address(spec)), "fields of further settings too"
-    assert "does not accept" not in plainly(app)
+    assert all(app.get_by_key(name) for name in address(spec)), "fields of further settings are drawn, too"
+    assert "does not accept" not in plain_text(app)
 
 
 @pytest.mark.slow
-def test_defaults_may_be_said_in_a_link() -> None:
-    """Streamlit takes them out of the address as it does with what is not valid."""
+def test_links_may_contain_default_values() -> None:
+    """Streamlit removes default values from the address, like invalid values. Only the latter get a message."""
     numbers = {
         name: info.default for name, info in TrainSpec.model_fields.items() if isinstance(info.default, int | float)
     }
@@ -273,11 +273,11 @@ def test_defaults_may_be_said_in_a_link() -> None:
     query = {f"train_{name}": str(value).lower() for name, value in numbers.items()}
     app = open_page("train/page.py", train_loss="clip", train_warmup="10%", train_resume="", **query)
     assert not app.exception
-    assert "does not accept" not in plainly(app)
+    assert "does not accept" not in plain_text(app)
 
 
 @pytest.mark.slow
-def test_a_name_is_no_format_string(store: Store) -> None:
+def test_names_are_not_used_as_format_strings(store: Store) -> None:
     name = "{0.__class__} {!r} {:>1000000000} {{}} {name} %s %n %(x)s $x$ :red[a]"
     for _ in range(2):
         run_id = store.enqueue(BenchmarkSpec(models=("resnet18",)), name=name)
@@ -287,13 +287,13 @@ def test_a_name_is_no_format_string(store: Store) -> None:
     for page, query in (("run/page.py", {"run": "1"}), ("compare/page.py", {"compare_runs": "1,2"})):
         app = open_page(page, **query)
         assert not app.exception
-        assert name in plainly(app)
+        assert name in plain_text(app)
     app = open_page("history/page.py", runs_text="{0.__class__} %s {!r}")
     assert not app.exception
-    assert "1 to 2 of 2 runs" in plainly(app)
+    assert "1 to 2 of 2 runs" in plain_text(app)
 
 
-COSTLY = """
+MEMORY_SCRIPT = """
 import resource
 from engine.names import select
 from engine.specs import BenchmarkSpec
@@ -301,7 +301,7 @@ from engine.shipped import families
 from engine.settings import Settings
 from tests.support.page import open_page, texts
 
-resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # what is not bounded fails here, not the machine
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # unbounded memory fails this process, not the machine
 
 
 def peak_mb():
@@ -336,14 +336,14 @@ print(peak_mb() - before)
 
 
 @pytest.mark.slow
-def test_no_pattern_of_a_link_takes_much_memory() -> None:
-    """20 MB leave room for what a page holds anyway; Python's engines took 2.7 GB and more."""
-    done = subprocess.run([sys.executable, "-c", COSTLY], cwd=ROOT, capture_output=True, text=True, timeout=250)
+def test_patterns_in_links_use_little_memory() -> None:
+    """20 MB leave room for what a page allocates anyway. Python's regex engines took 2.7 GB and more."""
+    done = subprocess.run([sys.executable, "-c", MEMORY_SCRIPT], cwd=ROOT, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 20
 
 
-def test_every_empty_number_field_names_its_default() -> None:
+def test_every_empty_number_field_shows_its_default() -> None:
     fields = [(spec, name) for spec in Spec.__subclasses__() for name in spec.model_fields]
     optional = [(spec, name) for spec, name in fields if spec.model_fields[name].default is None]
     assert len(optional) > 20

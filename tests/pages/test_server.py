@@ -1,4 +1,4 @@
-"""The server as other programs meet it: headers of its responses, foreign origins, what it warns of at its start."""
+"""Tests of the running server: response headers, foreign origins, outgoing connections and warnings in its log."""
 
 import asyncio
 import gzip
@@ -39,12 +39,12 @@ def record(event, arguments):
         os.write(to, f"{event} {arguments[-1] if event == 'socket.connect' else arguments[0]}\\n".encode())
 sys.addaudithook(record)
 """
-"""A `sitecustomize` that writes down all addresses that Python connects to, and all names that it looks up."""
+"""A `sitecustomize` that records all addresses that Python connects to, and all names that it looks up."""
 
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Have all processes that tests start from now on write down whom they call."""
+    """Make all processes started later record their connections and lookups, and return the path of the record."""
     folder = tmp_path_factory.mktemp("recorder")
     (folder / "sitecustomize.py").write_text(RECORDER)
     with pytest.MonkeyPatch.context() as patch:
@@ -55,15 +55,15 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, record: Path) -> Iterator[Server]:
-    """A public server, which listens on the loopback address nevertheless, on a runs folder that others can read."""
+    """Run a server with VITALS_PUBLIC on the loopback address, with a runs folder that other users can read."""
     folder = tmp_path_factory.mktemp("served")
     (folder / "runs").mkdir(mode=0o755)
     with serve(folder, preload="", public="1") as server:
         yield server
 
 
-def called(record: Path) -> list[str]:
-    """Return whom processes have called, beside this machine."""
+def external_calls(record: Path) -> list[str]:
+    """Return the recorded connections and lookups to other machines."""
     lines = record.read_text().splitlines() if record.exists() else []
     return [line for line in lines if "127.0.0.1" not in line and "localhost" not in line]
 
@@ -75,30 +75,30 @@ def called(record: Path) -> list[str]:
         *(("/app/static/plotly.min.js", 200), ("/media/none", 404), ("/..%2f", 400)),
     ],
 )
-def test_every_response_forbids_foreign_frames(server: Server, path: str, status: int) -> None:
+def test_every_response_has_the_security_headers(server: Server, path: str, status: int) -> None:
     try:
         with urlopen(server.url + path, timeout=PATIENCE_S) as response:
-            found, headers = response.status, response.headers
+            found_status, headers = response.status, response.headers
     except HTTPError as error:
         with error:
-            found, headers = error.code, error.headers
-    assert found == status
+            found_status, headers = error.code, error.headers
+    assert found_status == status
     assert {name: headers.get_all(name) for name in HEADERS} == {name: [value] for name, value in HEADERS.items()}
 
 
-def test_headers_leave_compression_and_parts_of_files_alone(server: Server) -> None:
+def test_security_headers_keep_compression_and_range_requests(server: Server) -> None:
     whole = (ROOT / "pages" / "static" / "plotly.min.js").read_bytes()
-    asked = Request(f"{server.url}/app/static/plotly.min.js", headers={"Range": "bytes=0-9"})
-    with urlopen(asked, timeout=PATIENCE_S) as response:
+    request = Request(f"{server.url}/app/static/plotly.min.js", headers={"Range": "bytes=0-9"})
+    with urlopen(request, timeout=PATIENCE_S) as response:
         assert "javascript" in response.headers["Content-Type"]
         assert (response.status, response.read()) == (206, whole[:10])
-    asked = Request(f"{server.url}/app/static/plotly.min.js", headers={"Accept-Encoding": "gzip"})
-    with urlopen(asked, timeout=PATIENCE_S) as response:
+    request = Request(f"{server.url}/app/static/plotly.min.js", headers={"Accept-Encoding": "gzip"})
+    with urlopen(request, timeout=PATIENCE_S) as response:
         assert response.headers["Content-Encoding"] == "gzip"
         assert gzip.decompress(response.read()) == whole
 
 
-def test_a_request_that_fails_has_them_too() -> None:
+def test_failed_request_has_the_security_headers() -> None:
     async def broken(_request: object) -> None:
         raise RuntimeError("broken")
 
@@ -122,25 +122,25 @@ def test_a_request_that_fails_has_them_too() -> None:
     assert dict(sent[0]["headers"]).items() >= {(k.lower().encode(), v.encode()) for k, v in HEADERS.items()}
 
 
-def test_a_page_of_this_server_gets_its_messages(server: Server) -> None:
+def test_same_origin_websocket_is_accepted(server: Server) -> None:
     host = urlsplit(server.url).netloc
     with connect(f"ws://{host}/_stcore/stream", origin=f"http://{host}", subprotocols=["streamlit"]) as socket:
         assert socket.subprotocol == "streamlit"
 
 
-def test_a_foreign_page_gets_none_and_no_address_is_looked_up(server: Server, record: Path) -> None:
+def test_foreign_websocket_is_rejected_without_address_lookups(server: Server, record: Path) -> None:
     host = urlsplit(server.url).netloc
     for origin in ("http://example.org", "https://198.51.100.7:8501"):
         with pytest.raises(InvalidStatus, match="403"):
             connect(f"ws://{host}/_stcore/stream", origin=origin)
     assert "Rejecting WebSocket connection" in server.log.read_text()
-    assert called(record) == []
+    assert external_calls(record) == []
 
 
-def test_a_start_on_all_interfaces_looks_no_address_up(record: Path) -> None:
+def test_start_on_all_interfaces_makes_no_external_lookups(record: Path) -> None:
     start = "import socket; socket.getaddrinfo('localhost', 8501);"
     start += "from streamlit.web import bootstrap as b; b.load_config_options({'server.address': '0.0.0.0'});"
-    shown = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", f"{start} b._print_url(False)"],
         cwd=ROOT,
         env=os.environ,
@@ -148,12 +148,12 @@ def test_a_start_on_all_interfaces_looks_no_address_up(record: Path) -> None:
         text=True,
         check=True,
     )
-    assert "http://127.0.0.1:8501" in shown.stdout
-    assert "localhost" in record.read_text(), "look-ups are written down"
-    assert called(record) == []
+    assert "http://127.0.0.1:8501" in done.stdout
+    assert "localhost" in record.read_text(), "the recorder works"
+    assert external_calls(record) == []
 
 
-def test_a_public_server_and_a_shared_folder_are_warned_of(server: Server) -> None:
+def test_server_log_warns_of_public_access_and_shared_folder(server: Server) -> None:
     log = server.log.read_text()
     assert "sign-in is not configured: whoever reaches this server can run models" in log
     assert "VITALS_DATA_ROOTS is empty, so these include the whole home folder" in log

@@ -1,4 +1,4 @@
-"""Pages with sign-in, where the test says who has signed in; a browser signs in itself in tests/browser."""
+"""Tests of pages with sign-in, where tests set the user. In tests/browser, a browser signs in at a provider."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.support.clip import queue_train, record, train_row, write_checkpoints
 from tests.support.page import PATIENCE_S, finish, open_page, profile_row, texts
 
 ANN = User("ann@x.org", Role.RUNNER)
-ONE = "run/page.py"
+RUN_PAGE = "run/page.py"
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def signed_in(monkeypatch: pytest.MonkeyPatch, own_world: None) -> None:
         monkeypatch.setenv(f"VITALS_{name}", value)
 
 
-def page_of(email: str, path: str, **query: str) -> AppTest:
-    """The page as somebody sees it who has signed in."""
+def open_page_as(email: str, path: str, **query: str) -> AppTest:
+    """Open a page as a user who has signed in."""
     app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=PATIENCE_S)
     app.user = {"is_logged_in": True, "email": email, "email_verified": True}
     app.run()
@@ -43,7 +43,7 @@ def page_of(email: str, path: str, **query: str) -> AppTest:
 
 
 def buttons(app: AppTest) -> set[str]:
-    """The buttons that can be pressed."""
+    """Return the labels of enabled buttons and of download buttons."""
     return {button.label for button in app.button if not button.disabled} | {
         button.proto.label for button in app.get("download_button")
     }
@@ -51,9 +51,9 @@ def buttons(app: AppTest) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("signed_in")
-def test_whoever_has_no_role_sees_nothing(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
+def test_users_without_a_role_see_no_content(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
     monkeypatch.setattr(sign_in, "_providers", lambda: ["default"])
-    run_id = finish_one(store)
+    run_id = finish_run(store)
     for user in ({}, {"is_logged_in": False, "email": "root@x.org", "email_verified": True}):
         app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=PATIENCE_S)
         app.user, app.query_params["run"] = user, str(run_id)
@@ -63,7 +63,7 @@ def test_whoever_has_no_role_sees_nothing(monkeypatch: pytest.MonkeyPatch, store
     assert (buttons(app), len(app.dataframe)) == ({"Sign out"}, 0)
 
 
-def finish_one(store: Store) -> int:
+def finish_run(store: Store) -> int:
     run_id = store.acting_as(ANN).enqueue(ProfileSpec(models=("resnet18",)))
     finish(store, run_id, [profile_row("resnet18")])
     return run_id
@@ -72,17 +72,17 @@ def finish_one(store: Store) -> int:
 @pytest.mark.slow
 @pytest.mark.usefixtures("signed_in")
 @pytest.mark.parametrize("email", ["ann@x.org", "root@x.org", "bob@x.org", "eve@x.org"])
-def test_only_owner_and_admin_get_the_actions_of_a_run(store: Store, email: str) -> None:
-    ended, waiting = finish_one(store), store.acting_as(ANN).enqueue(ProfileSpec(models=("resnet50",)))
-    mine = email in ("ann@x.org", "root@x.org")
-    app = page_of(email, ONE, run=str(ended))
+def test_only_owner_and_admin_get_run_actions(store: Store, email: str) -> None:
+    ended, waiting = finish_run(store), store.acting_as(ANN).enqueue(ProfileSpec(models=("resnet50",)))
+    allowed = email in ("ann@x.org", "root@x.org")
+    app = open_page_as(email, RUN_PAGE, run=str(ended))
     assert "by ann@x.org" in texts(app)
-    assert ({"Delete", "Export bundle"} & buttons(app) == {"Delete", "Export bundle"}) == mine
-    assert app.text_area[0].disabled != mine
-    assert ("Cancel" in buttons(page_of(email, ONE, run=str(waiting)))) == mine
-    app = page_of(email, "profile/page.py", profile_models="resnet18")
+    assert ({"Delete", "Export bundle"} & buttons(app) == {"Delete", "Export bundle"}) == allowed
+    assert app.text_area[0].disabled != allowed
+    assert ("Cancel" in buttons(open_page_as(email, RUN_PAGE, run=str(waiting)))) == allowed
+    app = open_page_as(email, "profile/page.py", profile_models="resnet18")
     assert app.button(key="profile_go").disabled == (email == "eve@x.org")
-    app = page_of(email, "history/page.py")
+    app = open_page_as(email, "history/page.py")
     assert app.dataframe[0].value["owner"].tolist() == ["ann@x.org", "ann@x.org"]
 
 
@@ -93,7 +93,7 @@ def test_only_owner_and_admin_get_checkpoints(store: Store, settings: Settings) 
     record(store, run_id, [train_row(1, step=1, best=True)])
     write_checkpoints(RunFiles(settings.runs_dir, run_id).dir, "best.pt")
     for email in ("ann@x.org", "root@x.org", "bob@x.org", "eve@x.org"):
-        app = page_of(email, ONE, run=str(run_id))
+        app = open_page_as(email, RUN_PAGE, run=str(run_id))
         keys = {element.key for element in (*app.get("download_button"), *app.button)}
         weights = {f"checkpoint_file_{run_id}", f"export_{run_id}_best_step_1"}
         assert weights & keys == (weights if email in ("ann@x.org", "root@x.org") else set())
@@ -102,9 +102,9 @@ def test_only_owner_and_admin_get_checkpoints(store: Store, settings: Settings) 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("signed_in")
-def test_a_request_past_the_buttons_is_refused(store: Store) -> None:
-    run_id = finish_one(store)
-    app = page_of("bob@x.org", ONE, run=str(run_id))
+def test_deletion_without_the_button_is_refused_for_other_users(store: Store) -> None:
+    run_id = finish_run(store)
+    app = open_page_as("bob@x.org", RUN_PAGE, run=str(run_id))
     app.session_state[run_actions.REQUESTED] = [run_id]
     app.run()
     app.text_input(key="runs_delete_number").set_value(str(run_id)).run()
@@ -115,13 +115,13 @@ def test_a_request_past_the_buttons_is_refused(store: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("signed_in")
-def test_a_run_and_an_upload_belong_to_whoever_sent_them(store: Store, settings: Settings) -> None:
-    app = page_of("bob@x.org", "profile/page.py", profile_models="resnet18")
+def test_runs_and_uploads_belong_to_the_signed_in_user(store: Store, settings: Settings) -> None:
+    app = open_page_as("bob@x.org", "profile/page.py", profile_models="resnet18")
     app.button(key="profile_go").click().run()
     assert store.runs()[0].owner == "bob@x.org"
     table = b"filepath,title\na.png,one\n"
     for email in ("ann@x.org", "bob@x.org"):
-        app = page_of(email, "train/page.py")
+        app = open_page_as(email, "train/page.py")
         app.file_uploader(key="train_upload").upload("pairs.csv", table)
         app.run()
     uploads = {upload.owner: upload for upload in kept(settings.runs_dir / "uploads")}
@@ -140,7 +140,7 @@ server_metadata_url = "http://127.0.0.1:1/.well-known/openid-configuration"
 
 @pytest.fixture
 def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
-    """Write the file of secrets as an operator would."""
+    """Return a function that writes secrets.toml and makes Streamlit read it again."""
     path = tmp_path / "secrets" / "secrets.toml"
     path.parent.mkdir()
     before = config.get_option("secrets.files")
@@ -173,17 +173,17 @@ def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         ("[auth\ncanary", {"admins": "a@b.c"}, "Error parsing secrets file"),
     ],
 )
-def test_a_server_does_not_start_without_working_sign_in(
+def test_server_refuses_to_start_with_incomplete_sign_in(
     secrets: Callable[[str], Path], text: str, settings: dict[str, str], message: str
 ) -> None:
     folder = str(secrets(text).parent)
-    chosen = {"data_roots": "/nowhere"} | {name: value.format(folder=folder) for name, value in settings.items()}
+    values = {"data_roots": "/nowhere"} | {name: value.format(folder=folder) for name, value in settings.items()}
     with pytest.raises(Refused, match=message) as refused:
-        sign_in.check(Settings.model_validate(chosen))
+        sign_in.check(Settings.model_validate(values))
     assert "canary" not in str(refused.value)
 
 
-def test_sign_in_stays_configured_when_its_file_vanishes(secrets: Callable[[str], Path]) -> None:
+def test_sign_in_stays_required_if_its_file_is_deleted(secrets: Callable[[str], Path]) -> None:
     path = secrets(AUTH)
     sign_in.check(Settings(admins="a@b.c", data_roots="/nowhere"))
     path.unlink()

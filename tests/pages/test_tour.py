@@ -1,4 +1,4 @@
-"""First steps: offered where nothing was asked for yet, ticked as they are done, and gone afterwards."""
+"""Tests of the first steps, which pages offer while the store is empty and tick when done."""
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("own_world")
 LIST, CATALOGUE = "history/page.py", "catalog/page.py"
 
 
-def finish(store: Store, spec: ProfileSpec | BenchmarkSpec | TrainSpec) -> None:
+def finish_run(store: Store, spec: ProfileSpec | BenchmarkSpec | TrainSpec) -> None:
     attempt = queueing.claim_new(store.database, ENVIRONMENT.host, spec, name="")
     assert attempt
     attempts.begin(store.database, attempt)
@@ -22,7 +22,7 @@ def finish(store: Store, spec: ProfileSpec | BenchmarkSpec | TrainSpec) -> None:
     attempts.close(store.database, attempt, Exit(code=0), None, "")
 
 
-def offered(app: AppTest) -> list[str]:
+def offered_steps(app: AppTest) -> list[str]:
     assert not app.exception
     labels = [step.label for step in STEPS]
     return [link.label for link in app.page_link if link.label in labels]
@@ -30,24 +30,24 @@ def offered(app: AppTest) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [LIST, CATALOGUE])
-def test_an_empty_store_offers_all_of_them(page: str) -> None:
+def test_empty_store_offers_all_first_steps(page: str) -> None:
     app = open_page(page)
-    assert offered(app) == ["Count ViT-B-32", "Time ResNet-18", "Train a small CLIP"]
+    assert offered_steps(app) == ["Count ViT-B-32", "Time ResNet-18", "Train a small CLIP"]
     assert "First steps" in texts(app)
 
 
 @pytest.mark.slow
-def test_what_was_done_is_ticked_until_all_were(store: Store) -> None:
-    finish(store, ProfileSpec(models=("timm:resnet18",)))
+def test_finished_steps_are_ticked_and_the_complete_list_is_hidden(store: Store) -> None:
+    finish_run(store, ProfileSpec(models=("timm:resnet18",)))
     app = unfold(open_page(LIST), "First steps")
-    assert len(offered(app)) == 3
+    assert len(offered_steps(app)) == 3
     assert [link.label for link in app.page_link if link.icon == ":material/check_circle:"] == ["Count ViT-B-32"]
-    finish(store, BenchmarkSpec(models=("timm:resnet18",)))
-    finish(store, TrainSpec())
+    finish_run(store, BenchmarkSpec(models=("timm:resnet18",)))
+    finish_run(store, TrainSpec())
     assert not [part for part in open_page(LIST).get("expander") if part.label.startswith("First steps")]
 
 
 @pytest.mark.slow
-def test_the_catalogue_is_itself_once_something_was_asked_for(store: Store) -> None:
-    finish(store, ProfileSpec(models=("timm:resnet18",)))
+def test_catalogue_hides_first_steps_after_the_first_run(store: Store) -> None:
+    finish_run(store, ProfileSpec(models=("timm:resnet18",)))
     assert "First steps" not in texts(open_page(CATALOGUE))
