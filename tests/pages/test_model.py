@@ -1,4 +1,4 @@
-"""The page of one model, driven in process. Runs are queued; what they find is stored by hand, as a worker would."""
+"""Tests of the page of a model with AppTest. Runs stay queued, and tests store the results as a worker would."""
 
 import json
 from urllib.parse import parse_qs
@@ -29,31 +29,31 @@ from tests.support.page import (
 
 PAGE = "model/page.py"
 
-# A scheduler outlives whoever started it: that nobody waits for it is meant.
+# The scheduler outlives the process that starts it, so the warning about a running subprocess is expected.
 pytestmark = [
     pytest.mark.usefixtures("own_world"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]
 
 
-def opened(name: str, part: str = "Modules", **query: str) -> AppTest:
+def open_model(name: str, part: str = "Modules", **query: str) -> AppTest:
     app = open_page(PAGE, name=name, model_part=part, **query)
     assert not app.exception
     return app
 
 
-def plainly(app: AppTest) -> str:
+def plain_text(app: AppTest) -> str:
     return texts(app).replace("\\", "")
 
 
-def table(app: AppTest, column: str) -> list[object]:
-    """What stands in a column of the only table that has it."""
+def column_values(app: AppTest, column: str) -> list[object]:
+    """Return the values of a column that exactly one table has."""
     (frame,) = [element.value for element in app.dataframe if column in element.value]
     return list(frame[column])
 
 
 def write_modules(settings: Settings, run_id: int, name: str) -> None:
-    """What a count leaves beside its rows: a model with a stem and a head."""
+    """Write the file of modules of a count: a model with a stem and a head."""
     parts = [("", "ResNet", 10.0, 2.0, 3.0), ("stem", "Conv2d", 4.0, 1.5, 2.0), ("head", "Linear", 6.0, 0.5, 1.0)]
     fields = ("path", "type", "mparams", "gmacs", "macts")
     counts = [
@@ -64,8 +64,8 @@ def write_modules(settings: Settings, run_id: int, name: str) -> None:
     path.write_text(json.dumps(counts))
 
 
-def counted(store: Store, settings: Settings, name: str = "timm:resnet18", **figures: object) -> int:
-    """A finished count that has kept its modules."""
+def store_count(store: Store, settings: Settings, name: str = "timm:resnet18", **figures: object) -> int:
+    """Store a finished count with its file of modules, and return its run id."""
     run_id = store.enqueue(ProfileSpec(models=(name,)))
     finish(store, run_id, [profile_row(name.partition(":")[2], library=name.partition(":")[0], **figures)])
     write_modules(settings, run_id, name)
@@ -73,7 +73,7 @@ def counted(store: Store, settings: Settings, name: str = "timm:resnet18", **fig
 
 
 @pytest.mark.slow
-def test_without_a_name_it_asks_for_one_and_opens_what_is_chosen() -> None:
+def test_page_without_a_name_asks_for_a_model_and_opens_the_choice() -> None:
     app = open_page(PAGE)
     assert not app.exception
     assert "Choose a model" in texts(app)
@@ -85,31 +85,31 @@ def test_without_a_name_it_asks_for_one_and_opens_what_is_chosen() -> None:
 
 
 @pytest.mark.slow
-def test_an_unknown_name_is_said_with_what_is_near() -> None:
-    app = opened("<i>resnet19</i>")
+def test_unknown_name_shows_the_closest_names() -> None:
+    app = open_model("<i>resnet19</i>")
     assert "no model matches '<i>resnet19</i>'; closest: " in app.warning[0].value.replace("\\", "")
     assert app.selectbox(key="model_choice").value is None
 
 
 @pytest.mark.slow
-def test_the_head_says_what_it_costs_and_with_what_that_was_counted() -> None:
-    app = opened("ViT-B-32", "Counts")
+def test_header_shows_costs_and_how_they_were_counted() -> None:
+    app = open_model("ViT-B-32", "Counts")
     assert app.selectbox(key="model_choice").value == "open_clip:ViT-B-32"
     figures = {metric.label: metric.value for metric in app.metric}
     assert figures["MACs (G)"] == "7.39"
     assert figures["Parameters (M)"] == "151"
-    assert "torch 0.0.1 on 2026-11-20" in plainly(app)
-    assert "open_clip, family clip_vit" in plainly(app)
-    assert table(app, "gmacs") == [7.39]
+    assert "torch 0.0.1 on 2026-11-20" in plain_text(app)
+    assert "open_clip, family clip_vit" in plain_text(app)
+    assert column_values(app, "gmacs") == [7.39]
 
 
 @pytest.mark.slow
-def test_an_accuracy_stands_on_the_page_of_the_model_with_its_classifier() -> None:
+def test_accuracy_is_shown_only_for_the_matching_classifier() -> None:
     rows = ["library,model,family,image_size,mparams,status"]
     for tag, mparams in {"": 33.2, ".in1k": 21.2, ".dist_in22k_ft_in1k": 21.2}.items():
         rows.append(f"timm,tiny_vit_21m_224{tag},tiny_vit,224,{mparams},ok")
     (Settings().catalog_dir / "timm.csv").write_text("\n".join(rows))
-    app = opened("timm:tiny_vit_21m_224", "Counts")
+    app = open_model("timm:tiny_vit_21m_224", "Counts")
     assert "ImageNet top-1 (%)" not in {metric.label for metric in app.metric}
     app = followed(app, plain("tiny_vit_21m_224.in1k"))
     figures = {metric.label: metric.value for metric in app.metric}
@@ -117,16 +117,16 @@ def test_an_accuracy_stands_on_the_page_of_the_model_with_its_classifier() -> No
 
 
 @pytest.mark.slow
-def test_what_is_incomplete_or_failed_says_so() -> None:
-    assert "sort (2 calls)" in plainly(opened("odd_one"))
-    app = opened("broken", "Memory")
+def test_incomplete_and_failed_counts_are_marked() -> None:
+    assert "sort (2 calls)" in plain_text(open_model("odd_one"))
+    app = open_model("broken", "Memory")
     assert "RuntimeError: **no** <b>way</b>" in app.error[0].value.replace("\\", "")
     assert "could not be counted, so its memory cannot be estimated" in texts(app)
 
 
 @pytest.mark.slow
-def test_modules_are_counted_from_here_and_the_count_is_followed(store: Store) -> None:
-    app = opened("resnet18")
+def test_button_counts_modules_and_shows_the_progress(store: Store) -> None:
+    app = open_model("resnet18")
     assert "The catalogue has no costs of single modules" in texts(app)
     app.button(key="model_count").click().run()
     assert not app.exception
@@ -138,113 +138,113 @@ def test_modules_are_counted_from_here_and_the_count_is_followed(store: Store) -
 
 
 @pytest.mark.slow
-def test_modules_of_the_latest_count_at_the_models_own_size_are_drawn(store: Store, settings: Settings) -> None:
-    small = counted(store, settings, image_size="64")
-    assert f"Counted in run {small} on" in plainly(opened("resnet18"))
-    counted(store, settings)
-    latest = counted(store, settings)
-    counted(store, settings, image_size="64")
+def test_modules_come_from_the_latest_count_at_the_default_size(store: Store, settings: Settings) -> None:
+    small_count = store_count(store, settings, image_size="64")
+    assert f"Counted in run {small_count} on" in plain_text(open_model("resnet18"))
+    store_count(store, settings)
+    latest = store_count(store, settings)
+    store_count(store, settings, image_size="64")
     finish(store, store.enqueue(ProfileSpec(models=("timm:resnet18",))), [profile_row("resnet18")])
-    app = opened("resnet18", run=str(latest))
-    assert f"Counted in run {latest} on" in plainly(app)
-    (drawn,) = charts(app)
-    assert drawn["data"][0]["labels"] == ["model", "stem", "head"]
-    assert table(app, "module") == ["model", "\u2003stem", "\u2003head"]
-    assert table(app, "parameters") == [10_000_000, 4_000_000, 6_000_000]
-    assert table(app, "output") == ["1×1000"] * 3
+    app = open_model("resnet18", run=str(latest))
+    assert f"Counted in run {latest} on" in plain_text(app)
+    (chart,) = charts(app)
+    assert chart["data"][0]["labels"] == ["model", "stem", "head"]
+    assert column_values(app, "module") == ["model", "\u2003stem", "\u2003head"]
+    assert column_values(app, "parameters") == [10_000_000, 4_000_000, 6_000_000]
+    assert column_values(app, "output") == ["1×1000"] * 3
     assert "modules_file_model_csv" in [button.key for button in app.get("download_button")]
 
 
 @pytest.mark.slow
-def test_memory_is_estimated_beside_what_there_is_and_was_measured(store: Store) -> None:
-    known = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 0.5, "date": "2026-11-20"}
+def test_memory_estimates_are_beside_device_memory_and_measured_peaks(store: Store) -> None:
+    machine = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 0.5, "date": "2026-11-20"}
     devices = (Device(name="cpu", model="x"), Device(name="cuda:0", model="y", memory_gb=80.0))
-    store.save_machine(Machine.model_validate(known | {"devices": devices}))
+    store.save_machine(Machine.model_validate(machine | {"devices": devices}))
     finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18")])
-    app = opened("resnet18", "Memory")
-    body = plainly(app)
-    # 46.8 MB of weights and 9.2 MB an image; half of both in half precision
-    assert "this host, 500 MB: largest batch size of the table that should fit: float32 32, amp 32, bfloat16 64" in body
-    assert "cuda:0 y, 80 GB: largest batch size of the table that should fit: float32 4096" in body
-    assert "estimates from the catalogue's counts" in body
-    assert table(app, "float32")[3] == pytest.approx((46.8 + 8 * 9.2) / 1000)
-    assert table(app, "peak_gb") == [0.3]
+    app = open_model("resnet18", "Memory")
+    text = plain_text(app)
+    # 46.8 MB of weights and 9.2 MB per image; half of both in half precision
+    assert "this host, 500 MB: largest batch size of the table that should fit: float32 32, amp 32, bfloat16 64" in text
+    assert "cuda:0 y, 80 GB: largest batch size of the table that should fit: float32 4096" in text
+    assert "estimates from the catalogue's counts" in text
+    assert column_values(app, "float32")[3] == pytest.approx((46.8 + 8 * 9.2) / 1000)
+    assert column_values(app, "peak_gb") == [0.3]
     app.number_input(key="model_memory_gb").set_value(1.0).run()
     assert (
         "other device, 1 GB: largest batch size of the table that should fit: float32 64, amp 64, bfloat16 128"
-        in plainly(app)
+        in plain_text(app)
     )
     app.get_by_key("model_way").set_value("training, AdamW").run()
     assert not app.exception
-    assert table(app, "float32")[0] == pytest.approx((4 * 46.8 + 20.7) / 1000)
-    linked = opened("resnet18", "Memory", model_way="training, AdamW", model_memory_gb="1.0")
-    assert table(linked, "float32") == table(app, "float32")
-    assert "other device, 1 GB" in plainly(linked)
+    assert column_values(app, "float32")[0] == pytest.approx((4 * 46.8 + 20.7) / 1000)
+    linked = open_model("resnet18", "Memory", model_way="training, AdamW", model_memory_gb="1.0")
+    assert column_values(linked, "float32") == column_values(app, "float32")
+    assert "other device, 1 GB" in plain_text(linked)
     assert "No timing on this machine has measured the peak" in texts(app)
 
 
 @pytest.mark.slow
-def test_published_figures_stand_with_their_publishers() -> None:
-    app = opened("resnet18", "Published")
+def test_published_values_are_shown_with_their_sources() -> None:
+    app = open_model("resnet18", "Published")
     (accuracies,) = [element.value for element in app.dataframe if "label" in element.value]
     assert accuracies["label"].iloc[0] == "ImageNet top-1"
     assert any(column.startswith("a1_in1k") for column in accuracies)
-    assert "huggingface/pytorch-image-models" in plainly(app)
+    assert "huggingface/pytorch-image-models" in plain_text(app)
     best = accuracies.loc[0].drop(["label", "source"]).max()
     assert [metric.value for metric in app.metric if metric.label == "ImageNet top-1 (%)"] == [f"{best:.2f}"]
-    assert "Measured by others on their machines" in plainly(app)
-    assert "Timings here have TF32 and cuDNN's autotuning off unless they are asked for" in plainly(app)
-    assert table(app, "setup")
-    app = opened("odd_one", "Published")
+    assert "Measured by others on their machines" in plain_text(app)
+    assert "Timings here have TF32 and cuDNN's autotuning off unless they are asked for" in plain_text(app)
+    assert column_values(app, "setup")
+    app = open_model("odd_one", "Published")
     assert "No published accuracy of this model is shipped or imported" in texts(app)
     assert "No shipped table has a published speed" in texts(app)
 
 
 @pytest.mark.slow
-def test_every_timing_here_is_shown_over_time(store: Store) -> None:
+def test_all_timings_of_the_model_are_shown(store: Store) -> None:
     finish(store, queue_benchmark(store, "resnet*"), [benchmark_row("resnet18"), benchmark_row("resnet50")])
     rows = [benchmark_row("resnet18", "compile"), benchmark_row("resnet18", latency_ms=25.0, flags=("unstable",))]
     finish(store, queue_benchmark(store, "resnet18"), rows)
     finish(
         store, queue_benchmark(store, "broken"), [benchmark_row("broken", latency_ms=None, status="error", error="no")]
     )
-    app = opened("resnet18", "Timed here")
-    assert table(app, "latency_ms") == [20.0, 25.0, 20.0]
-    assert table(app, "run") == ["2", "2", "1"]
-    assert table(app, "flags") == ["", "unstable", ""]
+    app = open_model("resnet18", "Timed here")
+    assert column_values(app, "latency_ms") == [20.0, 25.0, 20.0]
+    assert column_values(app, "run") == ["2", "2", "1"]
+    assert column_values(app, "flags") == ["", "unstable", ""]
     assert "3 rows of 2 runs." in texts(app)
-    (drawn,) = charts(app)
-    assert sorted(trace["name"] for trace in drawn["data"]) == ["compile", "eager"]
-    app = opened("broken", "Timed here")
-    assert table(app, "error") == ["no"]
+    (chart,) = charts(app)
+    assert sorted(trace["name"] for trace in chart["data"]) == ["compile", "eager"]
+    app = open_model("broken", "Timed here")
+    assert column_values(app, "error") == ["no"]
     assert not charts(app)
 
 
 @pytest.mark.slow
-def test_a_note_says_that_older_timings_are_cut_off_although_newer_runs_have_no_rows(store: Store) -> None:
+def test_note_says_that_only_the_latest_benchmark_runs_are_searched(store: Store) -> None:
     finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18", latency_ms=25.0)])
     for _ in range(by_model.LATEST - 1):
         store.request_cancel(queue_benchmark(store, "resnet18"))
-    assert table(opened("resnet18", "Timed here"), "latency_ms") == [25.0]
+    assert column_values(open_model("resnet18", "Timed here"), "latency_ms") == [25.0]
     finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18", latency_ms=20.0)])
-    app = opened("resnet18", "Timed here")
-    assert table(app, "latency_ms") == [20.0]
+    app = open_model("resnet18", "Timed here")
+    assert column_values(app, "latency_ms") == [20.0]
     assert f"1 row of 1 run. Only the latest {by_model.LATEST} runs of this model were searched." in texts(app)
 
 
 @pytest.mark.slow
-def test_a_note_says_that_older_trainings_are_cut_off(store: Store) -> None:
+def test_note_says_that_only_the_latest_trainings_are_shown(store: Store) -> None:
     for _ in range(history.LATEST - 1):
         queue_train(store, model="ViT-B-32")
     note = f"Only the latest {history.LATEST} trainings and the latest {history.LATEST} evaluations are shown."
-    assert note not in texts(opened("ViT-B-32", "Trained here"))
+    assert note not in texts(open_model("ViT-B-32", "Trained here"))
     queue_train(store, model="ViT-B-32")
-    assert note in texts(opened("ViT-B-32", "Trained here"))
+    assert note in texts(open_model("ViT-B-32", "Trained here"))
 
 
 @pytest.mark.slow
-def test_without_timings_it_offers_to_time(store: Store) -> None:
-    app = opened("resnet18", "Timed here")
+def test_page_without_timings_offers_to_time_the_model(store: Store) -> None:
+    app = open_model("resnet18", "Timed here")
     assert "No timings of this model yet" in texts(app)
     app = followed(app, "Time it")
     assert not app.exception
@@ -252,21 +252,21 @@ def test_without_timings_it_offers_to_time(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_trainings_and_evaluations_are_shown_with_their_best_figures(store: Store) -> None:
+def test_trainings_and_evaluations_show_their_best_values(store: Store) -> None:
     run_id = queue_train(store, model="ViT-B-32", pretrained="openai")
     record(store, run_id, [train_row(epoch, model="ViT-B-32") for epoch in (1, 2, 3)])
     record(store, queue_evaluate(store, model="ViT-B-32"), [evaluate_row("zeroshot", model="ViT-B-32")])
-    app = opened("ViT-B-32", "Trained here")
-    assert table(app, "what") == ["evaluation", "fine-tune"]
-    assert table(app, "zeroshot_top1") == [0.934, 0.934]
-    assert "No trainings or evaluations" in texts(opened("ViT-L-14", "Trained here"))
-    app = opened("resnet18", "Trained here")
-    assert "Trained here" not in [tab.label for tab in app.tabs], "only CLIP is trained here"
+    app = open_model("ViT-B-32", "Trained here")
+    assert column_values(app, "what") == ["evaluation", "fine-tune"]
+    assert column_values(app, "zeroshot_top1") == [0.934, 0.934]
+    assert "No trainings or evaluations" in texts(open_model("ViT-L-14", "Trained here"))
+    app = open_model("resnet18", "Trained here")
+    assert "Trained here" not in [tab.label for tab in app.tabs], "only CLIP models can be trained"
 
 
 @pytest.mark.slow
-def test_commands_and_buttons_lead_to_forms_filled_with_the_model() -> None:
-    app = opened("ViT-B-32", "Commands")
+def test_commands_and_links_contain_the_model() -> None:
+    app = open_model("ViT-B-32", "Commands")
     commands = verbatim(app)
     assert "python -m engine profile --models open_clip:ViT-B-32" in commands
     assert "python -m engine benchmark --models open_clip:ViT-B-32 --variants eager,compile" in commands
@@ -280,8 +280,8 @@ def test_commands_and_buttons_lead_to_forms_filled_with_the_model() -> None:
 
 
 @pytest.mark.slow
-def test_another_model_can_be_put_beside_it() -> None:
-    app = opened("resnet18")
+def test_model_can_be_compared_with_another() -> None:
+    app = open_model("resnet18")
     assert app.button(key="model_compare").disabled
     assert "timm:resnet18" not in app.multiselect(key="model_others").options
     app.multiselect(key="model_others").set_value(["timm:resnet50"]).run()

@@ -1,4 +1,4 @@
-"""The page of recurrent layers, driven in process. Runs are queued; what they find is stored by hand."""
+"""Tests of the page of recurrent layers with AppTest. Runs stay queued, and tests store the results."""
 
 import re
 import shlex
@@ -28,39 +28,39 @@ from tests.support.page import (
 
 PAGE = "recurrent/page.py"
 
-# A scheduler outlives whoever started it: that nobody waits for it is meant.
+# The scheduler outlives the process that starts it, so the warning about a running subprocess is expected.
 pytestmark = [
     pytest.mark.usefixtures("own_world"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]
 
 
-def shown(store: Store, *rows: RecurrentRow, **fields: object) -> AppTest:
-    """The page with a finished run of these rows."""
+def open_run(store: Store, *rows: RecurrentRow, **fields: object) -> AppTest:
+    """Store a finished run with these rows, and open its page."""
     run_id = queue_recurrent(store, **fields)
     finish(store, run_id, list(rows))
     return open_page(PAGE, run=str(run_id))
 
 
-def plainly(app: AppTest) -> str:
+def plain_text(app: AppTest) -> str:
     return texts(app).replace("\\", "")
 
 
-def with_gpu(store: Store) -> None:
-    known = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 1.0, "date": "2026-11-20"}
+def store_machine_with_gpu(store: Store) -> None:
+    machine = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 1.0, "date": "2026-11-20"}
     devices = (Device(name="cpu", model="x"), Device(name="cuda:0", model="y", memory_gb=80.0))
-    store.save_machine(Machine.model_validate(known | {"devices": devices}))
+    store.save_machine(Machine.model_validate(machine | {"devices": devices}))
 
 
 @pytest.mark.slow
-def test_the_first_visit_without_cuda_begins_small_and_presets_fill_the_form(store: Store) -> None:
+def test_first_visit_without_cuda_uses_the_small_preset(store: Store) -> None:
     app = open_page(PAGE)
     assert not app.exception
     assert ticked(app) == ["Small, for a CPU"]
     assert app.session_state["recurrent_groups"] == ["rnns"]
-    promise = r"Times 7 runners forward and backward on cpu in 3 fresh processes, [\d.]+ (s|min).* to \d.*: aten"
-    assert re.search(promise, texts(app))
-    assert "Left out, because cpu has no cuDNN: cudnn." in plainly(app)
+    plan = r"Times 7 runners forward and backward on cpu in 3 fresh processes, [\d.]+ (s|min).* to \d.*: aten"
+    assert re.search(plan, texts(app))
+    assert "Left out, because cpu has no cuDNN: cudnn." in plain_text(app)
     app.button(key="recurrent_preset_As fastrnns").click().run()
     assert not app.exception
     assert app.number_input(key="recurrent_hidden_size").value == 512
@@ -71,23 +71,23 @@ def test_the_first_visit_without_cuda_begins_small_and_presets_fill_the_form(sto
 
 
 @pytest.mark.slow
-def test_a_machine_with_cuda_and_a_link_begin_as_they_are(store: Store) -> None:
+def test_link_values_and_cuda_machines_do_not_use_the_small_preset(store: Store) -> None:
     app = open_page(PAGE, recurrent_hidden_size="96")
     assert app.number_input(key="recurrent_hidden_size").value == 96
     assert ticked(app) == []
-    with_gpu(store)
+    store_machine_with_gpu(store)
     app = open_page(PAGE)
     assert app.number_input(key="recurrent_hidden_size").value == 512
 
 
 @pytest.mark.slow
-def test_a_form_becomes_a_queued_run_with_a_sweep(store: Store) -> None:
+def test_form_queues_a_run_with_a_sweep(store: Store) -> None:
     app = open_page(PAGE, recurrent_groups="vl", recurrent_sweep="hidden_size")
     app.multiselect(key="recurrent_runners").set_value(["aten", "gru_py"]).run()
     app.text_input(key="recurrent_sweep_values").set_value("64, 128,256").run()
     app.selectbox(key="recurrent_baseline").set_value("vl_py").run()
     assert not app.exception
-    page_text = plainly(app)
+    page_text = plain_text(app)
     assert "hidden size 64, 128, 256 on cpu" in page_text
     assert "no cuDNN: vl_cudnn." in page_text
     assert "Very slow, because they process sequences one by one: vl_jit, vl_py" in page_text
@@ -103,33 +103,33 @@ def test_a_form_becomes_a_queued_run_with_a_sweep(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_engine_refuses_stands_beside_the_form_and_nothing_is_lost() -> None:
+def test_invalid_values_show_an_error_and_stay_in_the_form() -> None:
     query = {"recurrent_sweep": "mini_batch", "recurrent_sweep_values": "many"}
     app = open_page(PAGE, **query)
     assert not app.exception
-    assert "Sweep values: must be a whole number (given: 'many')" in plainly(app)
+    assert "Sweep values: must be a whole number (given: 'many')" in plain_text(app)
     assert app.button(key="recurrent_go").disabled
     for name, value in query.items():
         assert value in str(app.session_state[name])
 
 
 @pytest.mark.slow
-def test_what_cannot_fit_is_said_beforehand(store: Store) -> None:
-    with_gpu(store)
+def test_too_large_settings_show_a_memory_warning(store: Store) -> None:
+    store_machine_with_gpu(store)
     app = open_page(PAGE, recurrent_runners="aten", recurrent_seq_length="10000", recurrent_mini_batch="1024")
-    assert "of 1 GB: will not fit" in plainly(app)
-    assert [warning.icon for warning in app.warning] == [":material/memory:"], "it stands out"
+    assert "of 1 GB: will not fit" in plain_text(app)
+    assert [warning.icon for warning in app.warning] == [":material/memory:"], "the message is a warning"
 
 
 @pytest.mark.slow
-def test_a_run_that_waits_says_so(store: Store) -> None:
+def test_queued_run_shows_no_timings_yet(store: Store) -> None:
     app = open_page(PAGE, run=str(queue_recurrent(store, runners="aten")))
     assert not app.exception
     assert "No timings yet" in texts(app)
 
 
 @pytest.mark.slow
-def test_rows_come_while_it_runs(store: Store) -> None:
+def test_running_run_shows_rows_and_out_of_memory_offers_half_batch(store: Store) -> None:
     run_id = queue_recurrent(store, runners="aten,py,resnet18")
     attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
     assert attempt
@@ -147,11 +147,11 @@ def test_rows_come_while_it_runs(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_rows_show_both_ways_flags_and_failures(store: Store) -> None:
-    absent = dict.fromkeys(("latency_ms", "forward_ms", "backward_ms", "forward_mean_ms", "speedup", "verdict"))
-    app = shown(
+def test_rows_show_forward_times_flags_and_failures(store: Store) -> None:
+    no_values = dict.fromkeys(("latency_ms", "forward_ms", "backward_ms", "forward_mean_ms", "speedup", "verdict"))
+    app = open_run(
         store,
-        recurrent_row("cudnn", status="error", error="cudnn needs cuDNN, which cpu does not have", **absent),
+        recurrent_row("cudnn", status="error", error="cudnn needs cuDNN, which cpu does not have", **no_values),
         recurrent_row("aten", flags=("unstable", "contended")),
         recurrent_row("py"),
         runners="cudnn,aten,py",
@@ -162,24 +162,24 @@ def test_rows_show_both_ways_flags_and_failures(store: Store) -> None:
     assert list(table["forward_ms"].fillna(0)) == [0, 10, 10]
     assert list(table["flags"]) == ["", "unstable, contended", ""]
     assert list(table["status"]) == ["error", "ok", "ok"]
-    assert "seq_length" not in table, "alike in all rows"
+    assert "seq_length" not in table, "a column with equal values is hidden"
     assert "1 of 3 rows failed" in texts(app)
     assert [tab.label for tab in app.tabs] == ["Forward and backward", "Speed-up", "Samples"]
     keys = [button.key for button in app.get("download_button")]
-    assert keys == ["rows_1_csv", "rows_1_json", "rows_1_parquet", "table_1", "oss_1"], "no pep without samples"
+    assert keys == ["rows_1_csv", "rows_1_json", "rows_1_parquet", "table_1", "oss_1"], "the pep download needs samples"
 
 
 @pytest.mark.slow
-def test_nothing_but_failures_is_a_table_without_charts(store: Store) -> None:
-    absent = dict.fromkeys(("latency_ms", "forward_ms", "backward_ms", "forward_mean_ms", "speedup", "verdict"))
-    app = shown(store, recurrent_row("cudnn", status="error", error="no", **absent), runners="cudnn")
+def test_run_with_only_failures_has_a_table_without_charts(store: Store) -> None:
+    no_values = dict.fromkeys(("latency_ms", "forward_ms", "backward_ms", "forward_mean_ms", "speedup", "verdict"))
+    app = open_run(store, recurrent_row("cudnn", status="error", error="no", **no_values), runners="cudnn")
     assert not app.exception
     assert len(app.tabs) == 0
     assert [button.key for button in app.get("download_button")] == ["rows_1_csv", "rows_1_json", "rows_1_parquet"]
 
 
 @pytest.mark.slow
-def test_speedups_are_computed_from_samples_over_a_chosen_baseline(store: Store, settings: Settings) -> None:
+def test_speedups_over_the_chosen_baseline_come_from_samples(store: Store, settings: Settings) -> None:
     rows = [recurrent_row(runner) for runner in ("aten", "py", "aten_layernorm")]
     run_id = queue_recurrent(store, runners="aten,py,aten_layernorm")
     slow, fast = [[20.0, 20.1, 19.9, 20.0] * 5] * 3, [[10.0, 10.1, 9.9, 10.0] * 5] * 3
@@ -192,21 +192,21 @@ def test_speedups_are_computed_from_samples_over_a_chosen_baseline(store: Store,
     app.run()
     assert not app.exception
     assert app.selectbox(key=f"baseline_{run_id}_{rows[0].samples_file}").value == "aten"
-    assert "undecided: The interval is too wide to tell" in plainly(app).replace("**", "")
+    assert "undecided: The interval is too wide to tell" in plain_text(app).replace("**", "")
     app.get_by_key(f"phase_{run_id}").set_value("forward_ms").run()
-    page_text = plainly(app).replace("**", "")
+    page_text = plain_text(app).replace("**", "")
     assert "slower: The whole interval lies below" in page_text
-    assert "not comparable: They compute in different ways" in page_text, "layer norms are another network"
+    assert "not comparable: They compute in different ways" in page_text, "a runner with layer norms is another network"
     app.selectbox(key=f"baseline_{run_id}_{rows[0].samples_file}").set_value("aten_layernorm").run()
     app.get_by_key(f"phase_{run_id}").set_value("backward_ms").run()
-    assert "No other runner can be compared with aten_layernorm" in plainly(app)
+    assert "No other runner can be compared with aten_layernorm" in plain_text(app)
     app.session_state[f"charts_{run_id}"] = "Samples"
     app.run()
     assert not app.exception
 
 
 @pytest.mark.slow
-def test_spoilt_samples_are_told_and_hide_nothing_else(store: Store, settings: Settings) -> None:
+def test_unreadable_samples_show_an_error_and_keep_the_table(store: Store, settings: Settings) -> None:
     run_id = queue_recurrent(store, runners="aten,py")
     rows = [recurrent_row("aten"), recurrent_row("py")]
     file = RunFiles(settings.runs_dir, run_id).dir / rows[0].samples_file
@@ -223,10 +223,10 @@ def test_spoilt_samples_are_told_and_hide_nothing_else(store: Store, settings: S
 
 
 @pytest.mark.slow
-def test_a_sweep_has_curves_and_no_formats_of_one_size(store: Store) -> None:
+def test_sweep_has_a_sizes_tab_and_no_single_size_downloads(store: Store) -> None:
     rows = [recurrent_row(runner, hidden_size=size) for size in (32, 64) for runner in ("aten", "py")]
     rows.append(recurrent_row("resnet18"))
-    app = shown(store, *rows, runners="aten,py,resnet18", sweep="hidden_size", sweep_values="32,64")
+    app = open_run(store, *rows, runners="aten,py,resnet18", sweep="hidden_size", sweep_values="32,64")
     assert not app.exception
     assert [tab.label for tab in app.tabs] == ["Forward and backward", "Speed-up", "Sizes", "Samples"]
     assert list(app.dataframe[0].value["hidden_size"].fillna(0)) == [32, 32, 64, 64, 0]
@@ -238,15 +238,15 @@ def test_a_sweep_has_curves_and_no_formats_of_one_size(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_a_quick_look_can_be_run_as_quotable(store: Store) -> None:
-    app = shown(store, recurrent_row("aten", flags=("single_process",)), runners="aten", replicates=1, loops=3)
+def test_quick_run_can_be_repeated_with_quotable_settings(store: Store) -> None:
+    app = open_run(store, recurrent_row("aten", flags=("single_process",)), runners="aten", replicates=1, loops=3)
     app.button(key="quotable_1").click().run()
     assert not app.exception
     assert store.runs()[0].spec == RecurrentSpec(runners=("aten",), loops=10)
 
 
 @pytest.mark.slow
-def test_a_selected_row_tells_everything(store: Store) -> None:
+def test_selected_row_shows_all_details(store: Store) -> None:
     row = recurrent_row("jit", flags=("drifting",), fuser="te", executor="profiling", notes=("fuses nothing",))
     run_id = queue_recurrent(store, runners="aten,jit")
     finish(store, run_id, [recurrent_row("aten"), row])
@@ -257,7 +257,7 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
     metrics = {metric.label: metric.value for metric in app.metric}
     assert (metrics["Forward (ms)"], metrics["Backward (ms)"]) == ("10", "20")
     assert metrics["Gradient error"] == "2e-07"
-    page_text = plainly(app)
+    page_text = plain_text(app)
     assert (
         "An LSTM cell in a loop over time steps, scripted; 20 time steps; batch 8; 64 features in, 64 hidden; 1 layer"
         in page_text
@@ -270,13 +270,13 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_a_selected_row_says_that_its_interval_has_no_upper_limit(store: Store) -> None:
+def test_selected_row_shows_an_interval_without_upper_limit(store: Store) -> None:
     row = recurrent_row("jit", speedup=3.98, speedup_low=0.0, speedup_high=None, verdict="needs 3 processes")
     run_id = queue_recurrent(store, runners="aten,jit")
     finish(store, run_id, [recurrent_row("aten"), row])
     app = open_page(PAGE, run=str(run_id))
     app.session_state[f"rows_{run_id}"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
-    assert "3.98 times as fast as aten (0 to no upper limit, 99 %)" in plainly(app.run())
+    assert "3.98 times as fast as aten (0 to no upper limit, 99 %)" in plain_text(app.run())
 
 
 FIELDS = [
@@ -289,7 +289,7 @@ FIELDS = [
 
 
 @pytest.mark.parametrize("fields", FIELDS)
-def test_the_command_and_the_address_ask_for_the_very_same(fields: dict[str, object]) -> None:
+def test_command_has_the_same_settings_as_the_run(fields: dict[str, object]) -> None:
     from pydantic_settings import CliApp
 
     from engine.cli.speed import RecurrentFlags
@@ -298,13 +298,13 @@ def test_the_command_and_the_address_ask_for_the_very_same(fields: dict[str, obj
         model_config = RecurrentFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
 
     spec = RecurrentSpec.model_validate(fields)
-    words = shlex.split(command(spec))
-    assert words[:4] == ["python", "-m", "engine", "recurrent"]
-    assert CliApp.run(Flags, words[4:]).spec() == spec
+    arguments = shlex.split(command(spec))
+    assert arguments[:4] == ["python", "-m", "engine", "recurrent"]
+    assert CliApp.run(Flags, arguments[4:]).spec() == spec
 
 
 @pytest.mark.slow
-def test_a_clone_fills_the_form(store: Store) -> None:
+def test_link_with_settings_fills_the_form(store: Store) -> None:
     spec = RecurrentSpec.model_validate(FIELDS[2] | {"groups": "rnns"})
     app = open_page(PAGE, **link.address(spec))
     assert not app.exception

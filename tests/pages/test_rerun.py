@@ -1,4 +1,4 @@
-"""Fragments that update themselves: they take turns, and redraw their page without losing what was entered."""
+"""Tests of automatic fragment updates: they run one at a time, and redraw their page without losing input."""
 
 import threading
 import time
@@ -11,23 +11,23 @@ from pages.shared import rerun
 
 
 @pytest.mark.parametrize(("fragments", "most"), [(["a fragment"], 1), (None, 4)])
-def test_one_session_updates_at_a_time_and_a_page_that_opens_does_not_wait(
+def test_fragments_update_one_at_a_time_and_opening_pages_do_not_wait(
     monkeypatch: pytest.MonkeyPatch, fragments: list[str] | None, most: int
 ) -> None:
     context = SimpleNamespace(fragment_ids_this_run=fragments)
     monkeypatch.setattr(rerun, "get_script_run_ctx", lambda **_: context)
-    together, seen, met = 0, [], threading.Barrier(4)
+    concurrent, concurrent_counts, barrier = 0, [], threading.Barrier(4)
 
     @rerun.in_turn
     def draw() -> None:
-        nonlocal together
-        together += 1
-        seen.append(together)
+        nonlocal concurrent
+        concurrent += 1
+        concurrent_counts.append(concurrent)
         if fragments:
             time.sleep(0.02)
         else:
-            met.wait(30)
-        together -= 1
+            barrier.wait(30)
+        concurrent -= 1
 
     @rerun.in_turn
     def nested() -> None:
@@ -38,13 +38,13 @@ def test_one_session_updates_at_a_time_and_a_page_that_opens_does_not_wait(
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert len(seen) == 4
-    assert max(seen) == most
+    assert len(concurrent_counts) == 4
+    assert max(concurrent_counts) == most
 
 
 @pytest.mark.parametrize(("drawn_with_it", "drawings"), [(True, 1), (False, 2)])
-def test_a_page_is_not_redrawn_by_the_message_that_drew_its_form(drawn_with_it: bool, drawings: int) -> None:
-    """Otherwise a value that a callback has set is drawn twice, and the second drawing does not tell the browser."""
+def test_page_is_not_redrawn_by_the_message_that_drew_its_form(drawn_with_it: bool, drawings: int) -> None:
+    """A second run would not send the browser a value that a callback has set."""
 
     def page(drawn_with_it: bool) -> None:
         import streamlit as st

@@ -1,4 +1,4 @@
-"""The page of trainings, driven in process. Runs are queued; what they find is stored by hand."""
+"""Tests of the Train page with AppTest. Runs stay queued, and tests store the results."""
 
 import io
 import json
@@ -32,7 +32,7 @@ from tests.support.training import TINY
 
 PAGE = "train/page.py"
 
-# A scheduler outlives whoever started it: that nobody waits for it is meant.
+# The scheduler outlives the process that starts it, so the warning about a running subprocess is expected.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("own_world"),
@@ -41,23 +41,23 @@ pytestmark = [
 
 
 @pytest.fixture
-def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder from which data may be read."""
+def data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a folder, allow runs to read data from it, and return it."""
     folder = tmp_path / "mine"
     folder.mkdir()
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(folder))
     return folder
 
 
-def plainly(app: AppTest) -> str:
+def plain_text(app: AppTest) -> str:
     return texts(app).replace("\\", "")
 
 
-def test_the_first_visit_shows_the_digits_and_all_that_will_be_done(store: Store) -> None:
+def test_first_visit_shows_the_digits_and_the_planned_training(store: Store) -> None:
     app = open_page(PAGE)
     assert not app.exception
     assert ticked(app) == ["Digits in a minute"]
-    page_text = plainly(app)
+    page_text = plain_text(app)
     assert "1,797 pairs; 7,188 captions, 40 distinct; 10 classes; images 32 × 32 px" in page_text
     assert "Pairs per class: zero 178, one 182" in page_text
     assert len(app.get("image")) == 10, "samples"
@@ -75,17 +75,17 @@ def test_the_first_visit_shows_the_digits_and_all_that_will_be_done(store: Store
     assert "No results yet" in texts(app)
 
 
-def test_presets_fill_the_form(store: Store) -> None:
+def test_presets_fill_the_train_form(store: Store) -> None:
     app = open_page(PAGE)
     app.button(key="train_preset_One batch, to check").click().run()
     assert not app.exception
     assert ticked(app) == ["One batch, to check"]
-    page_text = plainly(app)
+    page_text = plain_text(app)
     assert "50 steps of 64 pairs: the same batch each time" in page_text
     assert "Neither retrieval nor zero-shot accuracy is measured" in page_text
     app.button(key="train_preset_Fine-tune gently").click().run()
     assert not app.exception
-    page_text = plainly(app)
+    page_text = plain_text(app)
     assert "The image tower is locked but has no trained weights: it stays random. Choose initial weights" in page_text
     assert "Choose initial weights under Model: without them" in page_text
     assert "rises to 1e-05" in page_text
@@ -95,10 +95,10 @@ def test_presets_fill_the_form(store: Store) -> None:
     assert (spec.lr, spec.epochs, spec.lock_image, spec.overfit) == (1e-5, 5, True, False)
     app.selectbox(key="train_model").set_value("ViT-B-32").run()
     app.selectbox(key="train_pretrained").set_value("openai").run()
-    assert "Choose initial weights under Model" not in plainly(app)
+    assert "Choose initial weights under Model" not in plain_text(app)
 
 
-def test_only_weights_of_the_chosen_model_are_offered(store: Store, settings: Settings) -> None:
+def test_form_offers_only_weights_of_the_chosen_model(store: Store, settings: Settings) -> None:
     run_id = queue_train(store)
     folder = RunFiles(settings.runs_dir, run_id).dir
     write_checkpoints(folder, "best.pt", "epoch_1.pt")
@@ -109,7 +109,7 @@ def test_only_weights_of_the_chosen_model_are_offered(store: Store, settings: Se
     app.selectbox(key="train_model").set_value("ViT-B-32").run()
     assert app.selectbox(key="train_pretrained").options == ["openai", "laion2b_e16"]
     app = open_page(PAGE, train_model="ViT-B-32", train_pretrained="best of run 1")
-    assert "run 1 trained digits-clip, not ViT-B-32: choose digits-clip as the model" in plainly(app)
+    assert "run 1 trained digits-clip, not ViT-B-32: choose digits-clip as the model" in plain_text(app)
 
 
 @pytest.mark.slow
@@ -121,49 +121,49 @@ def test_only_weights_of_the_chosen_model_are_offered(store: Store, settings: Se
         ({"train_epochs": "2", "train_steps": "3"}, "give epochs or steps, not both"),
     ],
 )
-def test_what_cannot_work_is_said_before_the_start(query: dict[str, str], message: str) -> None:
+def test_invalid_settings_show_an_error_before_the_start(query: dict[str, str], message: str) -> None:
     app = open_page(PAGE, **query)
     assert not app.exception
-    assert message in plainly(app)
+    assert message in plain_text(app)
     assert app.button(key="train_go").disabled
 
 
-def test_a_model_too_large_for_the_memory_is_said_before_the_start(store: Store) -> None:
+def test_model_too_large_for_the_memory_shows_an_error(store: Store) -> None:
     from engine.results import Device, Machine
 
     known = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 2.0, "date": "2026-11-20"}
     store.save_machine(Machine.model_validate(known | {"devices": (Device(name="cpu", model="x"),)}))
     app = open_page(PAGE, train_model="ViT-B-32")
     # 151.28 M weights of 16 bytes
-    assert "at least 2.42 GB for weights, gradients and optimizer" in plainly(app)
-    assert "The device has 2 GB" in plainly(app)
+    assert "at least 2.42 GB for weights, gradients and optimizer" in plain_text(app)
+    assert "The device has 2 GB" in plain_text(app)
     assert app.button(key="train_go").disabled
 
 
-def test_unreadable_images_are_left_out_before_pairs_are_held_out(roots: Path) -> None:
+def test_unreadable_images_are_left_out_before_the_held_out_split(data_root: Path) -> None:
     names = [f"image_{n}.png" for n in range(24)]
-    write_images(roots, *names)
+    write_images(data_root, *names)
     captions = [["filepath", "title"], *([name, f"a picture of {name}"] for name in [*names, *"abcdefghijkl"])]
-    app = open_page(PAGE, train_data=str(write_csv(roots / "pairs.csv", captions)), train_batch_size="3")
+    app = open_page(PAGE, train_data=str(write_csv(data_root / "pairs.csv", captions)), train_batch_size="3")
     assert not app.exception
-    assert "12 of 36 images opened cannot be read" in plainly(app)
-    assert "19 pairs to train on, 5 held out" in plainly(app), "a fifth of 24"
+    assert "12 of 36 images opened cannot be read" in plain_text(app)
+    assert "19 pairs to train on, 5 held out" in plain_text(app), "24 readable pairs, a fifth held out"
     captions = [["filepath", "title"], *([name, f"a picture of {name}"] for name in "abcdefghijkl")]
-    app = open_page(PAGE, train_data=str(write_csv(roots / "none.csv", captions)))
+    app = open_page(PAGE, train_data=str(write_csv(data_root / "none.csv", captions)))
     assert not app.exception
-    assert "12 of 12 images opened cannot be read" in plainly(app)
-    assert "pairs to train on" not in plainly(app)
+    assert "12 of 12 images opened cannot be read" in plain_text(app)
+    assert "pairs to train on" not in plain_text(app)
     assert app.button(key="train_go").disabled
 
 
-def test_data_of_ones_own_are_looked_at_and_broken_images_named(store: Store, roots: Path) -> None:
+def test_user_data_are_summarized_and_broken_images_are_named(store: Store, data_root: Path) -> None:
     names = [f"image_{n}.png" for n in range(39)]
-    write_images(roots, *names, "broken.png")
+    write_images(data_root, *names, "broken.png")
     lines = [["filepath", "title"], *([name, f"a picture of <b>{name}</b>"] for name in [*names, "broken.png"])]
-    path = write_csv(roots / "pairs.csv", lines)
+    path = write_csv(data_root / "pairs.csv", lines)
     app = open_page(PAGE, train_data=str(path))
     assert not app.exception
-    page_text = plainly(app)
+    page_text = plain_text(app)
     assert "40 pairs; 40 captions, all distinct; no classes" in page_text
     assert "1 of 40 images opened cannot be read" in page_text
     assert "broken.png" in page_text
@@ -179,15 +179,15 @@ def test_data_of_ones_own_are_looked_at_and_broken_images_named(store: Store, ro
 
 
 @pytest.mark.slow
-def test_captions_that_are_all_equal_cannot_be_learned_from(roots: Path) -> None:
-    write_images(roots, *(f"{n}.png" for n in range(8)))
-    path = write_csv(roots / "pairs.csv", [["filepath", "title"], *([f"{n}.png", "an image"] for n in range(8))])
+def test_data_with_only_equal_captions_are_refused(data_root: Path) -> None:
+    write_images(data_root, *(f"{n}.png" for n in range(8)))
+    path = write_csv(data_root / "pairs.csv", [["filepath", "title"], *([f"{n}.png", "an image"] for n in range(8))])
     app = open_page(PAGE, train_data=str(path))
-    assert "All captions are equal" in plainly(app)
+    assert "All captions are equal" in plain_text(app)
     assert app.button(key="train_go").disabled
 
 
-def zipped(*names: str) -> bytes:
+def zip_of_images(*names: str) -> bytes:
     content = io.BytesIO()
     picture = io.BytesIO()
     from PIL import Image
@@ -199,13 +199,13 @@ def zipped(*names: str) -> bytes:
     return content.getvalue()
 
 
-def test_an_uploaded_zip_becomes_the_data(store: Store, settings: Settings) -> None:
+def test_uploaded_zip_becomes_the_training_data(store: Store, settings: Settings) -> None:
     app = open_page(PAGE)
-    content = zipped(*(f"{name}/{n}.png" for name in ("cat", "dog") for n in range(20)))
+    content = zip_of_images(*(f"{name}/{n}.png" for name in ("cat", "dog") for n in range(20)))
     app.file_uploader(key="train_upload").set_value(("my pets.zip", content, "application/zip")).run()
     assert not app.exception
     assert not app.error
-    page_text = plainly(app)
+    page_text = plain_text(app)
     assert "40 pairs; 40 captions, 2 distinct; 2 classes" in page_text
     assert "Trains digits-clip on my_pets for" in page_text
     folder = Path(str(app.selectbox(key="train_data").value))
@@ -222,32 +222,32 @@ def test_an_uploaded_zip_becomes_the_data(store: Store, settings: Settings) -> N
     assert messages == ["Data changed to digits. Before: my_pets"]
 
 
-def test_an_uploaded_json_of_captions_or_a_parquet_becomes_the_data(store: Store) -> None:
+def test_uploaded_caption_json_or_parquet_becomes_the_training_data(store: Store) -> None:
     pictures = [f"images/{n}.png" for n in range(20)]
     karpathy = [{"filename": f"{n}.png", "sentences": [{"raw": f"picture {n}"}], "split": "train"} for n in range(20)]
-    content = io.BytesIO(zipped(*pictures))
+    content = io.BytesIO(zip_of_images(*pictures))
     with zipfile.ZipFile(content, "a") as archive:
         picture = archive.read(pictures[0])
         archive.writestr("captions.json", json.dumps({"images": karpathy}))
     table = io.BytesIO()
     pd.DataFrame({"image": [picture] * 20, "text": [f"picture {n}" for n in range(20)]}).to_parquet(table)
-    for upload, kind in ((("a.zip", content), "coco"), (("b.parquet", table), "parquet")):
+    for file_upload, kind in ((("a.zip", content), "coco"), (("b.parquet", table), "parquet")):
         app = open_page(PAGE)
-        name, file = upload
+        name, file = file_upload
         app.file_uploader(key="train_upload").set_value((name, file.getvalue(), "")).run()
         assert not app.exception
         assert not app.error
-        assert "20 pairs; 20 captions" in plainly(app)
+        assert "20 pairs; 20 captions" in plain_text(app)
         app.button(key="train_go").click().run()
         spec = store.runs()[0].spec
         assert isinstance(spec, TrainSpec)
         assert spec.data_kind == kind
 
 
-def test_a_zip_that_leads_out_of_its_folder_is_refused(settings: Settings) -> None:
+def test_zip_with_paths_outside_its_folder_is_refused(settings: Settings) -> None:
     app = open_page(PAGE)
-    upload = ("pets.zip", zipped("cat/1.png", "../dog/1.png"), "application/zip")
-    app.file_uploader(key="train_upload").set_value(upload).run()
+    file_upload = ("pets.zip", zip_of_images("cat/1.png", "../dog/1.png"), "application/zip")
+    app.file_uploader(key="train_upload").set_value(file_upload).run()
     assert not app.exception
     (message,) = (error.value.replace("\\", "") for error in app.error)
     assert "is refused: it holds '../dog/1.png'" in message
@@ -256,14 +256,14 @@ def test_a_zip_that_leads_out_of_its_folder_is_refused(settings: Settings) -> No
     assert not list((settings.runs_dir / "uploads").glob("*"))
 
 
-def test_a_run_goes_on_in_sight(store: Store) -> None:
+def test_running_training_shows_progress_metrics_and_curves(store: Store) -> None:
     run_id = queue_train(store)
     rows = [train_row(1), train_row(2)]
     note = Progress(done=44, total=330, note="epoch 3 of 15, loss 1.234, 900 pairs/s, 20 s left")
     record(store, run_id, [*curve_points(44), *rows, note], state=None)
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
-    page_text = plainly(app)
+    page_text = plain_text(app)
     assert "44 of 330 steps done, epoch 3 of 15, loss 1.234, 900 pairs/s, 20 s left" in page_text
     figures = {metric.label: metric.value for metric in app.metric}
     assert figures["Training loss (last step)"] == "0.0227"
@@ -277,26 +277,26 @@ def test_a_run_goes_on_in_sight(store: Store) -> None:
     assert figures["Training time"] == "6.0 s"
     delta = {metric.label: metric.delta for metric in app.metric}
     assert delta["Zero-shot top-1"] == "+43.4 points"
-    assert len(charts(app)) == 2, "loss and accuracy; the rest is folded"
+    assert len(charts(app)) == 2, "loss and accuracy; the others are collapsed"
     assert len(charts(unfold(app, "Learning rate, throughput"))) == 3
     assert app.button(key=f"cancel_{run_id}")
 
 
-def test_the_gain_over_the_initial_weights_is_shown(store: Store) -> None:
+def test_metrics_show_the_change_from_the_initial_weights(store: Store) -> None:
     run_id = queue_train(store)
     figures = {"epoch": 0, "step": 0, "zeroshot_top1": 0.1, "clip_val_loss": 4.0, "best": False}
     initial = train_row(1).model_copy(update=figures)
     record(store, run_id, [initial, train_row(1), train_row(2), Progress(done=50, total=330)])
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
-    assert "Training time to step 44" in [metric.label for metric in app.metric], "a row has the time until its step"
+    assert "Training time to step 44" in [metric.label for metric in app.metric], "the time of a row ends at its step"
     delta = {metric.label: metric.delta for metric in app.metric}
     assert delta["Zero-shot top-1"] == delta["Best zero-shot top-1 (epoch 2)"] == "+83.4 points"
     assert delta["Held-out loss"] == "-2.25"
     assert list(app.dataframe[-1].value["step"]) == [44, 22, 0]
 
 
-def test_the_best_row_is_marked_and_all_can_be_taken_away(store: Store, settings: Settings) -> None:
+def test_best_epoch_is_marked_and_results_can_be_downloaded(store: Store, settings: Settings) -> None:
     run_id = queue_train(store, epochs=3, best_metric="clip_val_loss")
     folder = RunFiles(settings.runs_dir, run_id).dir
     write_checkpoints(folder, "epoch_3.pt", "best.pt")
@@ -310,22 +310,22 @@ def test_the_best_row_is_marked_and_all_can_be_taken_away(store: Store, settings
     assert list(table["mark"]) == ["", "★ best", ""]
     (best,) = (metric for metric in app.metric if metric.label == "Best held-out loss (epoch 2)")
     assert (best.value, best.help) == ("1.75", "Held-out loss at step 44. This metric chooses the best model.")
-    assert "image_to_text_mean_rank" not in table, "nobody has measured it"
+    assert "image_to_text_mean_rank" not in table, "not measured"
     keys = [button.key for button in app.get("download_button")]
     assert keys == [
         *(f"{what}_1_{ending}" for what in ("curves", "rows") for ending in ("csv", "json", "parquet")),
         *("results_1", "checkpoint_file_1"),
     ]
-    menus = [menu.proto.popover.label for menu in app.get("popover")]
-    assert [label for label in menus if "Download" in label] == ["Download curves", "Download epochs"]
+    popovers = [menu.proto.popover.label for menu in app.get("popover")]
+    assert [label for label in popovers if "Download" in label] == ["Download curves", "Download epochs"]
     assert app.selectbox(key="checkpoint_1").value == "best.pt"
-    assert "continued from latest.pt at step 30" in plainly(app)
+    assert "continued from latest.pt at step 30" in plain_text(app)
     link = next(link for link in app.get("page_link") if link.proto.label == "Evaluate")
     assert link.proto.query_string == "evaluate_model=1"
     assert not [button for button in app.button if button.key == "retry_1"]
 
 
-def test_an_evaluation_of_pairs_without_classes_is_retrieval_alone(store: Store, settings: Settings) -> None:
+def test_evaluate_link_for_data_without_classes_has_only_retrieval(store: Store, settings: Settings) -> None:
     run_id = queue_train(store)
     write_checkpoints(RunFiles(settings.runs_dir, run_id).dir, "best.pt")
     record(store, run_id, [train_row(1, zeroshot_top1=None)])
@@ -335,55 +335,55 @@ def test_an_evaluation_of_pairs_without_classes_is_retrieval_alone(store: Store,
 
 
 @pytest.mark.slow
-def test_other_trainings_are_laid_over(store: Store) -> None:
+def test_curves_of_other_trainings_can_be_overlaid(store: Store) -> None:
     for epochs in (1, 2):
         run_id = queue_train(store, epochs=epochs)
         record(store, run_id, [*curve_points(22 * epochs), *(train_row(n + 1) for n in range(epochs))])
     app = open_page(PAGE, run="2")
     app.multiselect(key="others_2").set_value([1]).run()
     assert not app.exception
-    other = "run 1: digits-clip on digits, 1 epoch (cpu)"
-    assert other in app.multiselect(key="others_2").options
+    other_run = "run 1: digits-clip on digits, 1 epoch (cpu)"
+    assert other_run in app.multiselect(key="others_2").options
     assert "run 1: training" in str(charts(app)[0])
     app.get_by_key("smooth_2").set_value("5").run()
     assert not app.exception
-    linked = open_page(PAGE, run="2", others_2=[other, "run 9"], smooth_2="5")
+    linked = open_page(PAGE, run="2", others_2=[other_run, "run 9"], smooth_2="5")
     assert charts(linked) == charts(app)
-    assert "others_2 'run 9': not available here" in plainly(linked)
+    assert "others_2 'run 9': not available here" in plain_text(linked)
 
 
-def test_an_overlay_names_the_settings_that_make_losses_incomparable_as_compare_does(store: Store) -> None:
+def test_overlay_and_compare_warn_of_incomparable_losses(store: Store) -> None:
     for size in (64, 16, 64):
         record(store, queue_train(store, batch_size=size), [*curve_points(22), train_row(1)])
-    words = "Batch size: 64 (run 1), 16 (run 2); a contrastive loss depends on the number of pairs in a step."
-    sizes = "A contrastive loss grows with its batch size: training 64 pairs, held out 64."
+    warning_text = "Batch size: 64 (run 1), 16 (run 2); a contrastive loss depends on the number of pairs in a step."
+    size_text = "A contrastive loss grows with its batch size: training 64 pairs, held out 64."
     app = open_page(PAGE, run="1")
     assert not app.warning
     app.multiselect(key="others_1").set_value([3]).run()
-    assert words not in plainly(app)
+    assert warning_text not in plain_text(app)
     app.multiselect(key="others_1").set_value([2]).run()
     assert not app.exception
     (warning,) = app.warning
-    assert words in warning.value.replace("\\", "")
-    assert f"{sizes} These are the sizes of run 1." in plainly(app)
-    assert words in plainly(open_page("compare/page.py", compare_runs="1,2"))
+    assert warning_text in warning.value.replace("\\", "")
+    assert f"{size_text} These are the sizes of run 1." in plain_text(app)
+    assert warning_text in plain_text(open_page("compare/page.py", compare_runs="1,2"))
 
 
-def test_small_charts_of_several_runs_have_the_same_key_on_both_pages(store: Store) -> None:
+def test_small_charts_have_the_same_legend_on_train_and_compare(store: Store) -> None:
     for _ in range(2):
         record(store, queue_train(store), [*curve_points(22), train_row(1)])
-    words = "Solid: whole step. Dashed: waiting for data."
+    legend = "Solid: whole step. Dashed: waiting for data."
     app = open_page(PAGE, run="1")
-    assert words not in plainly(unfold(app, FOLDED))
+    assert legend not in plain_text(unfold(app, FOLDED))
     app.multiselect(key="others_1").set_value([2]).run()
-    assert words in plainly(unfold(app, FOLDED))
-    assert words in plainly(unfold(open_page("compare/page.py", compare_runs="1,2"), FOLDED))
+    assert legend in plain_text(unfold(app, FOLDED))
+    assert legend in plain_text(unfold(open_page("compare/page.py", compare_runs="1,2"), FOLDED))
 
 
-def test_the_speed_is_that_of_the_whole_training(store: Store) -> None:
-    # 22 steps of 64 pairs in 1.408 s, then 2 steps in 0.256 s: 1,536 pairs in 1.664 s
-    short = {"step": 24, "samples_seen": 1536, "samples_per_s": 500.0}
-    rows = [train_row(1, samples_per_s=1000.0), train_row(2, **short)]
+def test_speed_metric_covers_the_whole_training(store: Store) -> None:
+    # 22 steps of 64 pairs in 1.408 s, then 2 steps in 0.256 s: 1,536 pairs in 1.664 s, 923 pairs/s
+    fields_of_2_steps = {"step": 24, "samples_seen": 1536, "samples_per_s": 500.0}
+    rows = [train_row(1, samples_per_s=1000.0), train_row(2, **fields_of_2_steps)]
     for fields in ({"steps": 24}, {"steps": 24, "resume": "/runs/1"}):
         record(store, queue_train(store, **fields), rows)
     helps = []
@@ -398,62 +398,62 @@ def test_the_speed_is_that_of_the_whole_training(store: Store) -> None:
     assert helps == [(f"{pairs} {waiting}", time), (f"{pairs} {earlier} {waiting}", f"{time} {earlier}")]
 
 
-def test_what_decides_is_large_and_other_curves_are_folded_away(store: Store) -> None:
+def test_deciding_metrics_have_large_charts_and_others_are_collapsed(store: Store) -> None:
     held_out = [Metric(step=22, name=f"val/{name}", value=0.5) for name in ("clip_val_loss", "image_to_text_R@1")]
     points = curve_points(22)
-    captioned = [point for point in points if "zeroshot" not in point.name]
+    no_zeroshot = [point for point in points if "zeroshot" not in point.name]
     unclassified = train_row(1, zeroshot_top1=None, zeroshot_top5=None)
     notes = (note_on_repeats(captions=100, distinct=40),)
     repeated = unclassified.model_copy(update={"notes": notes, "best_metric": "clip_val_loss"})
     unclassified, repeated = (row.model_copy(update={"val_pairs": 400}) for row in (unclassified, repeated))
     classified = train_row(1, val_pairs=400, zeroshot_images=400, zeroshot_classes=8)
-    for shown, row in ((points, classified), (captioned, unclassified), (captioned, repeated)):
-        record(store, queue_train(store), [*shown, *held_out, row])
-    classes = open_page(PAGE, run="1")
-    assert [plot["alt"].partition(" over ")[0] for plot in charts(classes)] == ["Loss", "Zero-shot accuracy (%)"]
-    assert {"training", "held out (CLIP loss)"} <= {trace.get("name") for trace in charts(classes)[0]["data"]}
-    (folded,) = (plot["alt"] for plot in charts(unfold(classes, FOLDED)) if plot["alt"].startswith("Small charts"))
+    for curve, row in ((points, classified), (no_zeroshot, unclassified), (no_zeroshot, repeated)):
+        record(store, queue_train(store), [*curve, *held_out, row])
+    class_page = open_page(PAGE, run="1")
+    assert [plot["alt"].partition(" over ")[0] for plot in charts(class_page)] == ["Loss", "Zero-shot accuracy (%)"]
+    assert {"training", "held out (CLIP loss)"} <= {trace.get("name") for trace in charts(class_page)[0]["data"]}
+    (folded,) = (plot["alt"] for plot in charts(unfold(class_page, FOLDED)) if plot["alt"].startswith("Small charts"))
     assert {"Learning rate", "Pairs per second", "Recall at 1 (%)"} <= set(folded.partition(": ")[2].split(", "))
-    assert "Held-out loss" in [metric.label for metric in classes.metric]
-    captions, repeating = open_page(PAGE, run="2"), open_page(PAGE, run="3")
-    assert [plot["alt"].partition(" over ")[0] for plot in charts(captions)] == ["Loss", "Recall at 1 (%)"]
-    assert [plot["alt"].partition(" over ")[0] for plot in charts(repeating)] == ["Loss"]
-    recalls = [{metric.label for metric in app.metric if "R@1" in metric.label} for app in (captions, repeating)]
+    assert "Held-out loss" in [metric.label for metric in class_page.metric]
+    caption_page, repeat_page = open_page(PAGE, run="2"), open_page(PAGE, run="3")
+    assert [plot["alt"].partition(" over ")[0] for plot in charts(caption_page)] == ["Loss", "Recall at 1 (%)"]
+    assert [plot["alt"].partition(" over ")[0] for plot in charts(repeat_page)] == ["Loss"]
+    recalls = [{metric.label for metric in app.metric if "R@1" in metric.label} for app in (caption_page, repeat_page)]
     assert [bool(labels) for labels in recalls] == [True, False]
-    assert "Guessing is right for 12.5 % of the 400 images; one image is 0.25 points." in plainly(classes)
-    assert "Guessing reaches an R@1 of 0.25 % among 400 held-out pairs." in plainly(captions)
-    assert "Guessing" not in plainly(repeating)
-    best = [[metric.label for metric in app.metric if "Best" in metric.label] for app in (captions, repeating)]
+    assert "Guessing is right for 12.5 % of the 400 images; one image is 0.25 points." in plain_text(class_page)
+    assert "Guessing reaches an R@1 of 0.25 % among 400 held-out pairs." in plain_text(caption_page)
+    assert "Guessing" not in plain_text(repeat_page)
+    best = [[metric.label for metric in app.metric if "Best" in metric.label] for app in (caption_page, repeat_page)]
     assert best == [["Best image → text R@1 (epoch 1)"], ["Best held-out loss (epoch 1)"]], "the first is an older run"
-    compared = open_page("compare/page.py", compare_runs="2,3")
-    assert [plot["alt"].partition(" of ")[0] for plot in charts(compared)] == ["Loss", "Held-out loss"]
+    compare = open_page("compare/page.py", compare_runs="2,3")
+    assert [plot["alt"].partition(" of ")[0] for plot in charts(compare)] == ["Loss", "Held-out loss"]
 
 
-def test_another_training_loss_is_not_drawn_with_the_held_out_clip_loss(store: Store) -> None:
+def test_siglip_loss_and_held_out_clip_loss_have_separate_charts(store: Store) -> None:
     held_out = [Metric(step=step, name="val/clip_val_loss", value=0.5) for step in (22, 44)]
     for loss in ("siglip", "clip", "clip"):
         record(store, queue_train(store, loss=loss), [*curve_points(44), *held_out, train_row(1), train_row(2)])
-    alone, with_clip = open_page(PAGE, run="1"), open_page(PAGE, run="2")
-    apart = ["Loss", "Held-out CLIP loss", "Zero-shot accuracy (%)"]
-    assert [plot["alt"].partition(" over ")[0] for plot in charts(alone)] == apart
-    assert "held out (CLIP loss)" not in {trace.get("name") for trace in charts(alone)[0]["data"]}
-    together = open_page("compare/page.py", compare_runs="2,3")
-    assert [plot["alt"].partition(" of ")[0] for plot in charts(together)][:2] == apart[::2]
-    mixed = open_page("compare/page.py", compare_runs="1,2")
-    assert [plot["alt"].partition(" of ")[0] for plot in charts(mixed)][:3] == apart
-    with_clip.multiselect(key="others_2").set_value([1]).run()
-    assert not with_clip.exception
-    assert [plot["alt"].partition(" over ")[0] for plot in charts(with_clip)] == apart
+    siglip, clip = open_page(PAGE, run="1"), open_page(PAGE, run="2")
+    separate_titles = ["Loss", "Held-out CLIP loss", "Zero-shot accuracy (%)"]
+    assert [plot["alt"].partition(" over ")[0] for plot in charts(siglip)] == separate_titles
+    assert "held out (CLIP loss)" not in {trace.get("name") for trace in charts(siglip)[0]["data"]}
+    compare_same = open_page("compare/page.py", compare_runs="2,3")
+    assert [plot["alt"].partition(" of ")[0] for plot in charts(compare_same)][:2] == separate_titles[::2]
+    compare_mixed = open_page("compare/page.py", compare_runs="1,2")
+    assert [plot["alt"].partition(" of ")[0] for plot in charts(compare_mixed)][:3] == separate_titles
+    clip.multiselect(key="others_2").set_value([1]).run()
+    assert not clip.exception
+    assert [plot["alt"].partition(" over ")[0] for plot in charts(clip)] == separate_titles
 
 
 @pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED])
-def test_a_run_that_was_stopped_can_be_resumed(state: State, store: Store, settings: Settings) -> None:
+def test_stopped_training_can_be_resumed(state: State, store: Store, settings: Settings) -> None:
     run_id = queue_train(store)
     write_checkpoints(RunFiles(settings.runs_dir, run_id).dir, "latest.pt")
     record(store, run_id, [*curve_points(30), train_row(1)], state=state)
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
-    assert "Resume continues from a checkpoint: latest.pt" in plainly(app)
+    assert "Resume continues from a checkpoint: latest.pt" in plain_text(app)
     resume = app.button(key=f"retry_{run_id}")
     assert resume.label == "Resume"
     resume.click().run()
@@ -462,13 +462,13 @@ def test_a_run_that_was_stopped_can_be_resumed(state: State, store: Store, setti
     assert len(store.runs()) == 1, "the same run"
 
 
-def test_a_run_without_a_checkpoint_is_not_resumed_at_step_0(store: Store) -> None:
+def test_training_without_a_checkpoint_cannot_be_resumed(store: Store) -> None:
     run_id = queue_train(store)
     record(store, run_id, [*curve_points(30), train_row(1)], state=State.FAILED)
     app = open_page(PAGE, run=str(run_id))
     app.button(key=f"retry_{run_id}").click().run()
     assert not app.exception
-    assert "stopped after 22 steps" in plainly(app)
+    assert "stopped after 22 steps" in plain_text(app)
     assert store.run(run_id).state is State.FAILED
     assert app.button(key=f"again_{run_id}").label == "Run again"
 
@@ -487,7 +487,7 @@ FIELDS = [
 
 
 @pytest.mark.parametrize("fields", FIELDS)
-def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
+def test_command_has_the_same_settings_as_the_run(fields: dict[str, object]) -> None:
     from pydantic_settings import CliApp
 
     from engine.cli.clip import TrainFlags
@@ -496,37 +496,37 @@ def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
         model_config = TrainFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
 
     spec = TrainSpec.model_validate(fields)
-    words = shlex.split(command(spec))
-    assert words[:4] == ["python", "-m", "engine", "train"]
-    assert CliApp.run(Flags, words[4:]).spec() == spec
+    arguments = shlex.split(command(spec))
+    assert arguments[:4] == ["python", "-m", "engine", "train"]
+    assert CliApp.run(Flags, arguments[4:]).spec() == spec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [2, 3, 4, 5])
-def test_a_clone_fills_the_form(place: int, store: Store) -> None:
-    spec = TrainSpec.model_validate(FIELDS[place] | {"data": "digits", "data_weights": [], "classes": []})
+@pytest.mark.parametrize("index", [2, 3, 4, 5])
+def test_link_with_settings_fills_the_form(index: int, store: Store) -> None:
+    spec = TrainSpec.model_validate(FIELDS[index] | {"data": "digits", "data_weights": [], "classes": []})
     app = open_page(PAGE, **form_link.address(spec))
     assert not app.exception
     assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])
 
 
 def answer_outlook(answers: Answering, **fields: object) -> None:
-    """Answer what is asked about a run's needs."""
+    """Answer the question about the files and memory that a run needs."""
     prospect = Prospect.model_validate({"cache": "/cache", "free_mb": 30_000.0, **fields})
     answers.futures["outlook"].set_result(prospect.model_dump(mode="json"))
 
 
-def test_what_a_training_needs_is_looked_up_without_being_waited_for(answers: Answering) -> None:
+def test_form_stays_usable_while_weights_and_memory_are_checked(answers: Answering) -> None:
     app = open_page(PAGE, train_model="ViT-B-32", train_pretrained="openai")
-    page_text = plainly(app)
+    page_text = plain_text(app)
     assert ":gray[:material/hourglass_top:] Checking weights, tokenizer and memory." in page_text
-    assert "at least 2.42 GB" in page_text, "what the catalogue knows"
+    assert "at least 2.42 GB" in page_text, "estimate from the catalogue"
     assert not app.button(key="train_go").disabled
     needed = {"what": "weights openai of ViT-B-32", "address": "huggingface.co/a/b/c.bin", "mb": 605.0}
     answer_outlook(answers, needed=[needed], peak_mb=5770.0, state_mb=2420.0)
     app.run()
     assert not app.exception
-    page_text = plainly(app)
+    page_text = plain_text(app)
     assert "to be downloaded from huggingface.co/a/b/c.bin (605 MB) into /cache, where 30 GB are free." in page_text
     assert "Memory: about 5.77 GB: 2.42 GB for weights, gradients and optimizer" in page_text
     assert "being looked up" not in page_text
@@ -534,20 +534,20 @@ def test_what_a_training_needs_is_looked_up_without_being_waited_for(answers: An
     assert not app.button(key="train_go").disabled
 
 
-def test_only_what_matters_is_asked(answers: Answering) -> None:
+def test_outlook_question_depends_on_batch_size_not_learning_rate(answers: Answering) -> None:
     app = open_page(PAGE)
     app.number_input(key="train_lr").set_value(0.01).run()
     first, *others = answers.asked
     assert isinstance(first, Outlook)
     assert isinstance(first.spec, TrainSpec)
-    assert first.spec.batch_size == 64, "of 1,438 pairs"
+    assert first.spec.batch_size == 64, "the default for 1,438 pairs"
     assert others
     assert all(question == first for question in others)
     app.number_input(key="train_batch_size").set_value(32).run()
     assert answers.asked[-1] != first
 
 
-def test_augmented_images_are_shown_where_augmentation_is_chosen(answers: Answering) -> None:
+def test_chosen_augmentation_shows_augmented_images(answers: Answering) -> None:
     app = open_page(PAGE)
     assert not answers.asked_of(Augment)
     answers.futures["augment"].set_result({"images": [b64encode(encoded()).decode()] * 10})
@@ -555,46 +555,46 @@ def test_augmented_images_are_shown_where_augmentation_is_chosen(answers: Answer
     assert not app.exception
     question = answers.asked_of(Augment)[-1]
     assert (question.spec.aug_scale, question.spec.image_size) == ((0.2, 0.5), (24, 48))
-    assert "Images as they are augmented in four epochs" in plainly(app)
+    assert "Images as they are augmented in four epochs" in plain_text(app)
 
 
-def test_a_tag_out_of_reach_keeps_the_start_off(answers: Answering) -> None:
+def test_unreachable_weights_disable_the_start(answers: Answering) -> None:
     answer_outlook(answers, problems=["weights 'openai' of ViT-B-32 are not in /cache, and the hub cannot be reached"])
     app = open_page(PAGE, train_model="ViT-B-32", train_pretrained="openai")
-    assert ":red[:material/error:] **error**: weights 'openai' of ViT-B-32 are not in /cache" in plainly(app)
+    assert ":red[:material/error:] **error**: weights 'openai' of ViT-B-32 are not in /cache" in plain_text(app)
     assert app.button(key="train_go").disabled
 
 
-def test_without_an_answer_a_training_can_be_started(answers: Answering) -> None:
+def test_failed_outlook_allows_the_start_with_a_warning(answers: Answering) -> None:
     answers.futures["outlook"].set_exception(Refused("the process that answers has died"))
     app = open_page(PAGE)
-    assert "**warning**: The files and memory for digits-clip could not be determined: the process" in plainly(app)
+    assert "**warning**: The files and memory for digits-clip could not be determined: the process" in plain_text(app)
     assert not app.button(key="train_go").disabled
 
 
-def test_a_checkpoint_beyond_the_roots_is_not_looked_into(answers: Answering, roots: Path) -> None:
+def test_checkpoint_outside_the_data_roots_is_not_opened(answers: Answering, data_root: Path) -> None:
     app = open_page(PAGE, train_pretrained="/etc/passwd")
-    assert "pretrained: nothing can be read at '/etc/passwd'" in plainly(app)
+    assert "pretrained: nothing can be read at '/etc/passwd'" in plain_text(app)
     assert answers.asked == []
     assert app.button(key="train_go").disabled
 
 
-def upload(app: AppTest, name: str) -> Path:
-    content = zipped(*(f"{pet}/{n}{name}.png" for pet in ("cat", "dog") for n in range(20)))
+def upload_zip(app: AppTest, name: str) -> Path:
+    content = zip_of_images(*(f"{pet}/{n}{name}.png" for pet in ("cat", "dog") for n in range(20)))
     app.file_uploader(key="train_upload").set_value((f"{name}.zip", content, "application/zip")).run()
     assert not app.exception
     return Path(str(app.selectbox(key="train_data").value))
 
 
-def test_an_earlier_upload_is_offered_again_and_can_be_deleted(settings: Settings) -> None:
-    pets = upload(open_page(PAGE), "pets")
+def test_earlier_upload_can_be_used_again_and_deleted(settings: Settings) -> None:
+    pets = upload_zip(open_page(PAGE), "pets")
     app = unfold(open_page(PAGE), "Uploads: 1")
     assert str(pets) in app.selectbox(key="train_data").options
-    assert "pets, " in plainly(app)
+    assert "pets, " in plain_text(app)
     app.button(key=f"train_kept_{pets.name}_use").click().run()
     assert app.selectbox(key="train_data").value == str(pets)
     app.button(key=f"train_kept_{pets.name}_delete").click().run()
-    assert pets.is_dir(), "asked once"
+    assert pets.is_dir(), "not deleted before the confirmation"
     app.button(key="train_kept_sure").click().run()
     assert not app.exception
     assert not pets.exists()
@@ -602,22 +602,22 @@ def test_an_earlier_upload_is_offered_again_and_can_be_deleted(settings: Setting
     assert str(pets) not in open_page(PAGE).selectbox(key="train_data").options
 
 
-def test_an_upload_that_a_run_reads_is_not_deleted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upload_in_use_by_a_run_cannot_be_deleted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "MOST_CHECKED", 1)
-    pets = upload(open_page(PAGE), "pets")
+    pets = upload_zip(open_page(PAGE), "pets")
     queue_train(store, data=str(pets), data_kind="folder")
-    store.request_cancel(queue_train(store))  # a newer run, which has ended
+    store.request_cancel(queue_train(store))  # a newer run that has ended
     app = unfold(open_page(PAGE), "Uploads: 1")
     app.button(key=f"train_kept_{pets.name}_delete").click().run()
     assert "Run 1 still uses it" in texts(app)
     assert app.button(key="train_kept_sure").disabled
 
 
-def test_further_settings_are_drawn_once_they_are_chosen_or_set(store: Store) -> None:
+def test_further_settings_are_drawn_only_if_chosen_or_set(store: Store) -> None:
     app = open_page(PAGE)
     drawn = {field.key for field in app.number_input}
     assert "train_lr" in drawn
-    assert "train_wd" not in drawn, "a field by default, folded away, costs the page nothing"
+    assert "train_wd" not in drawn, "a collapsed field with its default is not drawn"
     further(app, "Optimizer")
     assert "train_wd" in {field.key for field in app.number_input}
     assert "train_resampled" not in {field.key for field in app.toggle}
@@ -631,33 +631,33 @@ def test_further_settings_are_drawn_once_they_are_chosen_or_set(store: Store) ->
     assert run.spec == TrainSpec(wd=0.25, precision="fp32")
 
 
-def test_zero_shot_data_find_their_classes_or_ask_for_the_column(roots: Path, store: Store) -> None:
-    write_images(roots, "a.png", "b.png")
+def test_zero_shot_data_use_a_common_class_column_or_ask_for_it(data_root: Path, store: Store) -> None:
+    write_images(data_root, "a.png", "b.png")
     for column in ("colour", "label"):
-        (roots / f"{column}.csv").write_text(f"filename,{column}\na.png,red\nb.png,blue\n")
-    app = open_page(PAGE, train_zeroshot_data=str(roots / "colour.csv"))
+        (data_root / f"{column}.csv").write_text(f"filename,{column}\na.png,red\nb.png,blue\n")
+    app = open_page(PAGE, train_zeroshot_data=str(data_root / "colour.csv"))
     (message,) = (error.value.replace("\\", "") for error in app.error)
     assert "colour.csv has no class column with a common name (class, label" in message
     assert "type its name in Class column, or leave Zero-shot data empty" in message
-    app = open_page(PAGE, train_zeroshot_data=str(roots / "label.csv"))
-    assert "Zero-shot accuracy on 2 images of 2 classes is measured during training." in plainly(app)
+    app = open_page(PAGE, train_zeroshot_data=str(data_root / "label.csv"))
+    assert "Zero-shot accuracy on 2 images of 2 classes is measured during training." in plain_text(app)
 
 
-def test_a_preset_sets_further_settings(store: Store) -> None:
+def test_presets_set_further_settings(store: Store) -> None:
     app = open_page(PAGE)
     app.button(key="train_preset_One batch, to check").click().run()
     assert app.toggle(key="train_overfit").value
     app.button(key="train_preset_Digits in a minute").click().run()
     assert not app.toggle(key="train_overfit").value
     further(app, "Sampling", shown=False)
-    assert "train_overfit" not in {field.key for field in app.toggle}, "back to what it is by default"
+    assert "train_overfit" not in {field.key for field in app.toggle}, "a field with its default is hidden again"
     app.button(key="train_go").click().run()
     assert not app.exception
     (run,) = store.runs()
     assert run.spec == TrainSpec(precision="fp32")
 
 
-def test_further_settings_start_as_they_are_by_default(store: Store) -> None:
+def test_opened_further_settings_keep_their_defaults(store: Store) -> None:
     app = open_page(PAGE)
     for group in ("Model", "Loss", "Optimizer", "Sampling", "Validation", "Execution", "Held-out data"):
         further(app, group)
@@ -667,7 +667,7 @@ def test_further_settings_start_as_they_are_by_default(store: Store) -> None:
     assert run.spec == TrainSpec(precision="fp32")
 
 
-def test_an_uploaded_configuration_can_be_trained(store: Store) -> None:
+def test_uploaded_model_configuration_can_be_trained(store: Store) -> None:
     app = unfold(open_page(PAGE), "Your own model")
     app.file_uploader(key="train_files").upload("mine.json", json.dumps(TINY).encode())
     app.file_uploader(key="train_files").upload("broken.json", b"{")
@@ -682,7 +682,7 @@ def test_an_uploaded_configuration_can_be_trained(store: Store) -> None:
     assert (run.spec.model, run.spec.configs) == ("config:mine", {"mine": TINY})
 
 
-def test_a_tick_is_not_held_up_by_a_field_that_is_put_away_again(store: Store) -> None:
+def test_hidden_field_is_removed_from_the_held_values(store: Store) -> None:
     app = further(open_page(PAGE), "Optimizer")
     for value in (0.3, TrainSpec().wd):
         app.number_input(key="train_wd").set_value(value).run()
@@ -693,24 +693,24 @@ def test_a_tick_is_not_held_up_by_a_field_that_is_put_away_again(store: Store) -
     assert "train_lr" in app.session_state[rerun.HELD]
 
 
-def test_a_sweep_of_one_value_speaks_of_one_run(store: Store) -> None:
+def test_sweep_of_one_value_announces_one_run(store: Store) -> None:
     app = unfold(open_page(PAGE), "Sweep")
     app.text_input(key="train_sweep_lr").set_value("1e-3").run()
     assert app.button(key="train_go").label == "Train 1 run"
-    assert ", with lr=0.001. Compare then shows this run" in plainly(app)
+    assert ", with lr=0.001. Compare then shows this run" in plain_text(app)
 
 
-def test_a_sweep_queues_tagged_runs_and_compares_them(store: Store) -> None:
+def test_sweep_queues_one_tagged_run_per_value(store: Store) -> None:
     app = unfold(open_page(PAGE), "Sweep")
     app.text_input(key="train_sweep_lr").set_value("1e-3, 1e-4").run()
     assert app.button(key="train_go").label == "Train 2 runs"
-    assert "once for each of lr=0.001; lr=0.0001. Compare then shows these runs" in plainly(app)
+    assert "once for each of lr=0.001; lr=0.0001. Compare then shows these runs" in plain_text(app)
     assert verbatim(app)[0] == "python -m engine submit train --sweep lr=0.001,0.0001"
     linked = open_page(PAGE, train_sweep_lr="1e-3, 1e-4")
-    assert linked.button(key="train_go").label == "Train 2 runs", "the address has them"
+    assert linked.button(key="train_go").label == "Train 2 runs", "the address contains the sweep"
     app.text_input(key="train_sweep_lr").set_value("1e-3, none").run()
-    assert "sweep, lr: must be a number" in plainly(app)
-    assert "'none': must be a number" in plainly(app), "beside the field"
+    assert "sweep, lr: must be a number" in plain_text(app)
+    assert "'none': must be a number" in plain_text(app), "the error is also beside the field"
     assert app.button(key="train_go").disabled
     app.text_input(key="train_sweep_lr").set_value("1e-3, 1e-4").run()
     app.button(key="train_go").click().run()
@@ -721,7 +721,7 @@ def test_a_sweep_queues_tagged_runs_and_compares_them(store: Store) -> None:
     ]
 
 
-def trained(store: Store, settings: Settings) -> tuple[int, Path]:
+def finish_training(store: Store, settings: Settings) -> tuple[int, Path]:
     run_id = queue_train(store)
     record(store, run_id, [train_row(1, step=1, best=True)])
     folder = RunFiles(settings.runs_dir, run_id).dir
@@ -729,10 +729,8 @@ def trained(store: Store, settings: Settings) -> tuple[int, Path]:
     return run_id, folder
 
 
-def test_a_checkpoint_is_exported_once_and_offered_as_a_zip(
-    store: Store, settings: Settings, answers: Answering
-) -> None:
-    run_id, folder = trained(store, settings)
+def test_checkpoint_is_exported_once_and_offered_as_zip(store: Store, settings: Settings, answers: Answering) -> None:
+    run_id, folder = finish_training(store, settings)
     app = open_page(PAGE, run=str(run_id))
     app.button(key=f"export_{run_id}_best_step_1").click().run()
     assert not app.exception
@@ -740,7 +738,7 @@ def test_a_checkpoint_is_exported_once_and_offered_as_a_zip(
     assert question.checkpoint == folder / "checkpoints" / "best.pt"
     assert question.folder == folder / "export" / "best_step_1"
     assert "| Epoch 1, step 1 |" in question.card
-    assert "Exporting." in plainly(app)
+    assert "Exporting." in plain_text(app)
     question.folder.mkdir(parents=True)
     (question.folder / "README.md").write_text(question.card)
     answers.futures["export"].set_result({"folder": str(question.folder), "files": {"README.md": 1}})
@@ -751,10 +749,10 @@ def test_a_checkpoint_is_exported_once_and_offered_as_a_zip(
     assert len(answers.asked_of(Export)) == 1
 
 
-def test_a_picture_is_matched_with_the_classes_of_the_data(
+def test_uploaded_picture_is_matched_with_the_classes(
     store: Store, settings: Settings, answers: Answering, tmp_path: Path
 ) -> None:
-    run_id, _ = trained(store, settings)
+    run_id, _ = finish_training(store, settings)
     app = unfold(open_page(PAGE, run=str(run_id)), "Try it on a picture")
     assert app.text_area(key=f"try_texts_{run_id}").value.split() == (
         "zero one two three four five six seven eight nine".split()
@@ -774,30 +772,30 @@ def test_a_picture_is_matched_with_the_classes_of_the_data(
     assert answers.asked_of(Match)[-1].templates == ()
 
 
-def test_what_is_no_picture_is_refused_at_once(store: Store, settings: Settings, answers: Answering) -> None:
-    run_id, _ = trained(store, settings)
+def test_unreadable_picture_is_refused_without_a_question(store: Store, settings: Settings, answers: Answering) -> None:
+    run_id, _ = finish_training(store, settings)
     app = unfold(open_page(PAGE, run=str(run_id)), "Try it on a picture")
     app.file_uploader(key=f"try_file_{run_id}").set_value(("seven.png", b"no picture", "image/png")).run()
-    assert "the picture: it is no image of a known format" in plainly(app)
+    assert "the picture: it is no image of a known format" in plain_text(app)
     assert not answers.asked_of(Match)
 
 
-def test_held_out_images_that_are_also_trained_on_are_counted(roots: Path) -> None:
+def test_held_out_images_that_are_also_training_images_are_counted(data_root: Path) -> None:
     names = [f"image_{n}.png" for n in range(24)]
-    write_images(roots, *names)
+    write_images(data_root, *names)
     for folder in ("", "./"):
         captions = [["filepath", "title"], *([f"{folder}{name}", f"{folder} a picture of {name}"] for name in names)]
-        write_csv(roots / f"pairs{len(folder)}.csv", captions)
-    app = open_page(PAGE, train_data=str(roots / "pairs0.csv"), train_val_data=str(roots / "pairs2.csv"))
+        write_csv(data_root / f"pairs{len(folder)}.csv", captions)
+    app = open_page(PAGE, train_data=str(data_root / "pairs0.csv"), train_val_data=str(data_root / "pairs2.csv"))
     assert not app.exception
-    assert "24 of 24 held-out images are also trained on" in plainly(app)
-    assert "also trained on" not in plainly(open_page(PAGE, train_data=str(roots / "pairs0.csv")))
+    assert "24 of 24 held-out images are also trained on" in plain_text(app)
+    assert "also trained on" not in plain_text(open_page(PAGE, train_data=str(data_root / "pairs0.csv")))
 
 
-def test_the_columns_of_a_csv_are_offered_and_common_names_recognised(store: Store, roots: Path) -> None:
-    write_images(roots, *(f"{n}.png" for n in range(20)))
+def test_csv_columns_are_offered_and_common_names_are_recognised(store: Store, data_root: Path) -> None:
+    write_images(data_root, *(f"{n}.png" for n in range(20)))
     lines = [["filename", "caption", "label", "kind"], *([f"{n}.png", f"{n}", "ab"[n % 2], "x"] for n in range(20))]
-    path = write_csv(roots / "pairs.csv", lines)
+    path = write_csv(data_root / "pairs.csv", lines)
     queue_train(store, data=str(path))  # the field offers data of earlier runs
     app = open_page(PAGE)
     app.selectbox(key="train_data").set_value(str(path)).run()
@@ -806,34 +804,34 @@ def test_the_columns_of_a_csv_are_offered_and_common_names_recognised(store: Sto
     assert all(field.options == ["filename", "caption", "label", "kind"] for field in fields)
     assert [field.value for field in fields] == [None, None, "label"]
     assert [field.proto.placeholder for field in fields[:2]] == ["default: filename", "default: caption"]
-    assert "20 pairs; 20 captions, all distinct; 2 classes" in plainly(app)
-    assert "Zero-shot accuracy on 2 classes is measured" in plainly(app)
+    assert "20 pairs; 20 captions, all distinct; 2 classes" in plain_text(app)
+    assert "Zero-shot accuracy on 2 classes is measured" in plain_text(app)
     fields[2].set_value(None).run()
-    assert "Retrieval among the pairs held out is measured" in plainly(app)
+    assert "Retrieval among the pairs held out is measured" in plain_text(app)
     app.button(key="train_go").click().run()
     spec = store.runs()[0].spec
     assert isinstance(spec, TrainSpec)
     assert (spec.csv_img_key, spec.csv_class_key) == ("", "")
     app = open_page(PAGE, train_data=str(path))
-    assert app.selectbox(key="train_csv_class_key").value is None, "a link says what it means"
+    assert app.selectbox(key="train_csv_class_key").value is None, "a link overrides the recognised name"
 
 
-def test_a_run_is_trained_on_from_its_page(store: Store, settings: Settings, roots: Path) -> None:
+def test_new_training_can_start_from_the_weights_of_a_run(store: Store, settings: Settings, data_root: Path) -> None:
     run_id = queue_train(store, lr=1e-2, epochs=2)
     best = RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt"
     write_checkpoints(best.parents[1], "best.pt")
     record(store, run_id, [train_row(1), Progress(done=22, total=44)])
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
-    assert str(best) in verbatim(app), "a path to copy"
+    assert str(best) in verbatim(app), "the path can be copied"
     app = followed(app, "Train on from this")
     (toast,) = (toast.value.replace("\\", "") for toast in app.toast)
     assert "Filled from run 1: Initial weights, Epochs." in toast
     assert "filled_from" not in app.query_params
     assert app.selectbox(key="train_pretrained").value == "best of run 1"
     assert "best of run 1" in app.selectbox(key="train_pretrained").options
-    assert "The learning rate rises to 1e-05" in plainly(app)
-    assert "The learning rate of run 1 was 0.01. The default for trained weights is 1e-05." in plainly(app)
+    assert "The learning rate rises to 1e-05" in plain_text(app)
+    assert "The learning rate of run 1 was 0.01. The default for trained weights is 1e-05." in plain_text(app)
     app.selectbox(key="train_pretrained").set_value("best of run 1").run()
     app.button(key="train_go").click().run()
     assert not app.exception

@@ -1,4 +1,4 @@
-"""The Vision page, driven in process. Runs are queued; what they find is stored by hand, as a worker would."""
+"""Tests of the Vision page with AppTest. Runs stay queued, and tests store the results as a worker would."""
 
 import json
 import os
@@ -31,26 +31,26 @@ from tests.support.page import (
 
 PAGE = "vision/page.py"
 
-# A scheduler outlives whoever started it: that nobody waits for it is meant.
+# The scheduler outlives the process that starts it, so the warning about a running subprocess is expected.
 pytestmark = [
     pytest.mark.usefixtures("own_world"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]
 
 
-def shown(store: Store, *rows: BenchmarkRow, **fields: object) -> AppTest:
-    """The page with a finished run of these rows."""
+def open_run(store: Store, *rows: BenchmarkRow, **fields: object) -> AppTest:
+    """Store a finished run with these rows, and open its page."""
     run_id = queue_benchmark(store, "resnet18", **fields)
     finish(store, run_id, list(rows))
     return open_page(PAGE, run=str(run_id))
 
 
-def plainly(app: AppTest) -> str:
+def plain_text(app: AppTest) -> str:
     return texts(app).replace("\\", "")
 
 
 @pytest.mark.slow
-def test_an_empty_form_asks_for_models_and_starts_nothing() -> None:
+def test_empty_form_asks_for_models_and_disables_its_button() -> None:
     app = open_page(PAGE)
     assert not app.exception
     assert "Choose models" in texts(app)
@@ -59,24 +59,24 @@ def test_an_empty_form_asks_for_models_and_starts_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_contended_run_does_not_lengthen_the_estimate(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contended_runs_do_not_change_the_time_estimate(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def estimate(seconds: float, **figures: object) -> str:
         finish(store, queue_benchmark(store, "resnet18", threads=1), [benchmark_row("resnet18", **figures)])
-        took[store.runs()[0].id] = seconds
+        seconds_by_run[store.runs()[0].id] = seconds
         return next(
             text for text in texts(open_page(PAGE, benchmark_models="resnet50")).splitlines() if "Times" in text
         )
 
-    took: dict[int, float] = {}
-    monkeypatch.setattr(Run, "seconds", lambda run: took.get(run.id))
+    seconds_by_run: dict[int, float] = {}
+    monkeypatch.setattr(Run, "seconds", lambda run: seconds_by_run.get(run.id))
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.5, 0.5))
-    undisturbed = estimate(20.0)
-    assert estimate(2000.0, flags=("contended",)) == undisturbed
-    assert estimate(2000.0) != undisturbed
+    estimate_before = estimate(20.0)
+    assert estimate(2000.0, flags=("contended",)) == estimate_before
+    assert estimate(2000.0) != estimate_before
 
 
 @pytest.mark.slow
-def test_a_busy_machine_is_named_beside_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_estimate_mentions_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (9.8, 3.0, 1.0))
     assert "(longer now: the load is 10 on 2 CPUs)" in texts(open_page(PAGE, benchmark_models="resnet50"))
@@ -85,15 +85,15 @@ def test_a_busy_machine_is_named_beside_the_estimate(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_models_timed_in_one_run_are_compared_from_there(store: Store) -> None:
-    app = followed(shown(store, benchmark_row("a"), benchmark_row("b")), "Compare models")
+def test_run_of_several_models_links_to_compare(store: Store) -> None:
+    app = followed(open_run(store, benchmark_row("a"), benchmark_row("b")), "Compare models")
     assert app.title[0].value == "Compare"
-    assert "The speed-up is the geometric mean of these ratios" in plainly(app)
-    assert not [link for link in shown(store, benchmark_row("a")).get("page_link") if "Compare m" in link.proto.label]
+    assert "The speed-up is the geometric mean of these ratios" in plain_text(app)
+    assert not [ref for ref in open_run(store, benchmark_row("a")).get("page_link") if "Compare m" in ref.proto.label]
 
 
 @pytest.mark.slow
-def test_presets_fill_the_form_and_the_form_lights_its_preset(store: Store) -> None:
+def test_presets_fill_the_form_and_matching_presets_are_ticked(store: Store) -> None:
     app = open_page(PAGE, benchmark_models="resnet18")
     app.button(key="benchmark_preset_Compile or not?").click().run()
     assert not app.exception
@@ -112,14 +112,14 @@ def test_presets_fill_the_form_and_the_form_lights_its_preset(store: Store) -> N
 
 
 @pytest.mark.slow
-def test_the_sentence_says_what_the_processes_are_for() -> None:
+def test_plan_shows_processes_per_model_and_batch_size() -> None:
     several = open_page(PAGE, benchmark_models="resnet*", benchmark_batch_size="sweep")
     assert "in 3 fresh processes per model and batch size, " in texts(several)
     assert "in 3 fresh processes per model, " in texts(open_page(PAGE, benchmark_models="resnet*"))
 
 
 @pytest.mark.slow
-def test_an_empty_batch_size_names_the_default_that_the_form_has_now() -> None:
+def test_empty_batch_size_shows_the_current_default() -> None:
     app = open_page(PAGE)
     assert app.selectbox(key="benchmark_batch_size").placeholder == "default: 1"
     app = open_page(PAGE, benchmark_purpose="accuracy", benchmark_mode="training")
@@ -130,7 +130,7 @@ def test_an_empty_batch_size_names_the_default_that_the_form_has_now() -> None:
 
 
 @pytest.mark.slow
-def test_a_form_becomes_a_queued_run(store: Store) -> None:
+def test_form_queues_a_run(store: Store) -> None:
     app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="sweep")
     further(further(app, "Computation"), "Timing")
     app.multiselect(key="benchmark_variants").set_value(["eager", "compile:max-autotune"]).run()
@@ -150,45 +150,45 @@ def test_a_form_becomes_a_queued_run(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_engine_refuses_stands_beside_the_form() -> None:
+def test_invalid_filter_shows_an_error() -> None:
     app = open_page(PAGE, benchmark_models="resnet18", benchmark_filter="^nothing$")
     assert not app.exception
-    assert "filter: none of 1 model is left, so allow more" in plainly(app)
+    assert "filter: none of 1 model is left, so allow more" in plain_text(app)
     assert app.button(key="benchmark_go").disabled
 
 
 @pytest.mark.slow
-def test_memory_is_checked_beforehand(store: Store) -> None:
-    known = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 1.0, "date": "2026-11-20"}
+def test_form_estimates_whether_memory_is_enough(store: Store) -> None:
+    machine = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 1.0, "date": "2026-11-20"}
     devices = (Device(name="cpu", model="x"),)
-    store.save_machine(Machine.model_validate(known | {"devices": devices}))
+    store.save_machine(Machine.model_validate(machine | {"devices": devices}))
     app = open_page(PAGE, benchmark_models="resnet18")
     assert "of 1 GB for timm:resnet18 at batch 1: fits" in texts(app)
     app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="4096")
-    assert "of 1 GB for timm:resnet18 at batch 4096: will not fit" in plainly(app)
-    assert [warning.icon for warning in app.warning] == [":material/memory:"], "it stands out"
+    assert "of 1 GB for timm:resnet18 at batch 4096: will not fit" in plain_text(app)
+    assert [warning.icon for warning in app.warning] == [":material/memory:"], "the message is a warning"
     app = open_page(PAGE, benchmark_models="resnet18", benchmark_batch_size="max")
     assert "the run finds the largest batch that fits" in texts(app)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "precision"), [(PAGE, "bfloat16"), ("train/page.py", "amp_bf16")])
-def test_both_forms_propose_bf16_where_it_was_measured_to_pay(store: Store, page: str, precision: str) -> None:
-    known = {"platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 8.0, "date": "2026-11-20"}
+def test_vision_and_train_propose_bf16_if_measured_as_faster(store: Store, page: str, precision: str) -> None:
+    machine = {"platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 8.0, "date": "2026-11-20"}
     device = {"host": ENVIRONMENT.host, "devices": (Device(name="cpu", model="x"),)}
-    store.save_machine(Machine.model_validate(known | device))
+    store.save_machine(Machine.model_validate(machine | device))
     query = {"benchmark_models": "resnet18"} if page == PAGE else {}
-    assert "times as fast" not in plainly(open_page(page, **query))
-    measured = {"device": "cpu", "device_name": "x", "threads": 2, "operation": "matmul"}
+    assert "times as fast" not in plain_text(open_page(page, **query))
+    fields = {"device": "cpu", "device_name": "x", "threads": 2, "operation": "matmul"}
     rates = {"float32": 196.0, "bfloat16": 827.0}
-    rows = [DeviceRow(model=f"matmul {name}", dtype=name, gflop_per_s=rate, **measured) for name, rate in rates.items()]
+    rows = [DeviceRow(model=f"matmul {name}", dtype=name, gflop_per_s=rate, **fields) for name, rate in rates.items()]
     finish(store, store.enqueue(DeviceSpec()), rows)
-    assert f"Precision {precision} may be up to 4.22 times as fast" in plainly(open_page(page, **query))
+    assert f"Precision {precision} may be up to 4.22 times as fast" in plain_text(open_page(page, **query))
 
 
 @pytest.mark.slow
-def test_rows_show_figures_flags_and_failures(store: Store) -> None:
-    app = shown(
+def test_rows_show_values_flags_and_failures(store: Store) -> None:
+    app = open_run(
         store,
         benchmark_row("resnet18", flags=("unstable", "contended"), p90_ms=None),
         benchmark_row("resnet18", "compile", status="error", error="no compiler", latency_ms=None, speedup=None),
@@ -204,20 +204,20 @@ def test_rows_show_figures_flags_and_failures(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_a_verdict_is_written_out_and_charts_come_as_there_are_figures(store: Store) -> None:
-    app = shown(store, benchmark_row("resnet18"), benchmark_row("resnet18", "compile"), variants="eager,compile")
+def test_two_variants_have_a_verdict_and_a_speedup_chart(store: Store) -> None:
+    app = open_run(store, benchmark_row("resnet18"), benchmark_row("resnet18", "compile"), variants="eager,compile")
     assert [tab.label for tab in app.tabs] == ["Latency", "Speed-up", "Samples", "Compare two", "Published"]
     assert list(app.dataframe[0].value["verdict"].fillna("")) == ["", "faster"]
     app.session_state["charts_1"] = "Speed-up"
     app.run()
     assert not app.exception
-    assert "faster: The whole interval lies above the margin of 2 %." in plainly(app).replace("**", "")
+    assert "faster: The whole interval lies above the margin of 2 %." in plain_text(app).replace("**", "")
     linked = open_page(PAGE, run="1", charts_1="Speed-up")
-    assert "faster: The whole interval lies above the margin of 2 %." in plainly(linked).replace("**", "")
+    assert "faster: The whole interval lies above the margin of 2 %." in plain_text(linked).replace("**", "")
 
 
 @pytest.mark.slow
-def test_breaks_recompilations_and_traces_are_shown_and_offered(store: Store, settings: Settings) -> None:
+def test_graph_breaks_slow_operators_and_trace_are_available(store: Store, settings: Settings) -> None:
     slow = SlowOperator(name="aten::mm", calls=2, ms=1.5, share=0.75)
     reasons = {"graph_break_reasons": ("norm.py:3 in forward: data-dependent",), "recompile_reasons": ("x.py:1: size",)}
     row = benchmark_row("resnet18", "compile", **reasons, slowest=(slow,), trace_file=trace_name("timm", "resnet18"))
@@ -228,32 +228,32 @@ def test_breaks_recompilations_and_traces_are_shown_and_offered(store: Store, se
     finish(store, run_id, [benchmark_row("resnet18"), row])
     app = open_page(PAGE, run=str(run_id))
     assert {"Graph breaks", "Slowest"} <= {tab.label for tab in app.tabs}
-    for tab, words in (("Graph breaks", "norm.py:3 in forward: data-dependent x.py:1: size"), ("Slowest", "aten::mm")):
+    for tab, text in (("Graph breaks", "norm.py:3 in forward: data-dependent x.py:1: size"), ("Slowest", "aten::mm")):
         app.session_state[f"charts_{run_id}"] = tab
         app.run()
         assert not app.exception
         (table,) = (frame.value for frame in app.dataframe if {"reason", "share"} & set(frame.value.columns))
-        assert " ".join(table["reason" if "reason" in table else "name"]) == words
+        assert " ".join(table["reason" if "reason" in table else "name"]) == text
     assert "Chrome trace" in [button.label for button in app.get("download_button")]
 
 
 @pytest.mark.slow
-def test_published_speeds_of_gpus_say_that_others_had_tf32_and_autotuning_on(store: Store) -> None:
-    app = shown(store, benchmark_row("resnet18", device="cuda:0"))
+def test_published_gpu_speeds_mention_tf32_and_autotuning(store: Store) -> None:
+    app = open_run(store, benchmark_row("resnet18", device="cuda:0"))
     app.session_state["charts_1"] = "Published"
     app.run()
     assert not app.exception
     setup = app.selectbox(key="setup_1")
     assert "NVIDIA" in setup.value
-    assert "PyTorch's default has TF32 on in convolutions" in plainly(app)
+    assert "PyTorch's default has TF32 on in convolutions" in plain_text(app)
     on_cpu = next(name for name in setup.options if "NVIDIA" not in name)
     setup.set_value(on_cpu).run()
-    assert "Published values: " in plainly(app)
-    assert "TF32" not in plainly(app), "a CPU has neither"
+    assert "Published values: " in plain_text(app)
+    assert "TF32" not in plain_text(app), "a CPU has no TF32"
 
 
 @pytest.mark.slow
-def test_any_two_variants_are_compared_from_their_samples(store: Store, settings: Settings) -> None:
+def test_any_two_variants_can_be_compared(store: Store, settings: Settings) -> None:
     rows = [benchmark_row("resnet18", variant) for variant in ("eager", "compile", "trace")]
     rows[2] = rows[2].model_copy(update={"memory_format": "channels_last"})
     run_id = queue_benchmark(store, "resnet18", variants="eager,compile,trace")
@@ -271,16 +271,16 @@ def test_any_two_variants_are_compared_from_their_samples(store: Store, settings
     app.selectbox(key=f"other_{run_id}").set_value("trace").run()
     metrics = {metric.label: metric.value for metric in app.metric}
     assert (metrics["Speed-up"], metrics["Verdict"]) == ("1.00×", "not comparable")
-    assert "They differ in memory format" in plainly(app)
+    assert "They differ in memory format" in plain_text(app)
     app.session_state[f"charts_{run_id}"] = "Samples"
     app.run()
     assert not app.exception
-    assert "In every round the variants take turns in random order, with one or two samples per turn" in plainly(app)
+    assert "In every round the variants take turns in random order, with one or two samples per turn" in plain_text(app)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spoilt", "message"),
+    ("content", "message"),
     [
         (b"", "No columns to parse"),
         (b"\xff\xfe\x00", "codec can't decode"),
@@ -288,14 +288,14 @@ def test_any_two_variants_are_compared_from_their_samples(store: Store, settings
         (b"process,mode,variant,round,calls,forward_ms\n1,inference,eager,0,1,fast\n", "could not convert"),
     ],
 )
-def test_spoilt_samples_are_told_and_hide_nothing_else(
-    store: Store, settings: Settings, spoilt: bytes, message: str
+def test_unreadable_samples_show_an_error_and_keep_the_table(
+    store: Store, settings: Settings, content: bytes, message: str
 ) -> None:
     run_id = queue_benchmark(store, "resnet18", variants="eager,compile")
     rows = [benchmark_row("resnet18", variant) for variant in ("eager", "compile")]
     file = RunFiles(settings.runs_dir, run_id).dir / rows[0].samples_file
     file.parent.mkdir(parents=True)
-    file.write_bytes(spoilt)
+    file.write_bytes(content)
     finish(store, run_id, rows)
     app = open_page(PAGE, run=str(run_id))
     for tab in ("Samples", "Compare two"):
@@ -307,17 +307,17 @@ def test_spoilt_samples_are_told_and_hide_nothing_else(
 
 
 @pytest.mark.slow
-def test_a_quick_look_can_be_run_as_quotable(store: Store) -> None:
-    app = shown(store, benchmark_row("resnet18"))
+def test_quick_run_can_be_repeated_with_quotable_settings(store: Store) -> None:
+    app = open_run(store, benchmark_row("resnet18"))
     assert "quotable_1" not in {button.key for button in app.button}
-    app = shown(store, benchmark_row("resnet18", flags=("single_process",)), replicates=1, min_seconds=1)
+    app = open_run(store, benchmark_row("resnet18", flags=("single_process",)), replicates=1, min_seconds=1)
     app.button(key="quotable_2").click().run()
     assert not app.exception
     assert store.runs()[0].spec == BenchmarkSpec(models=("resnet18",))
 
 
 @pytest.mark.slow
-def test_a_selected_row_tells_everything(store: Store) -> None:
+def test_selected_row_shows_all_details(store: Store) -> None:
     run_id = queue_benchmark(store, "resnet18", variants="eager,compile")
     load = {"cpu_share": 0.97, "neighbour_share": 0.02, "switches_per_s": 12.0}
     notes = ("batch 8 after out of memory at 64",)
@@ -331,7 +331,7 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
     assert metrics["Latency p50 (ms)"] == "20"
     assert metrics["p99 (ms)"] == "needs 662 samples"
     assert metrics["Spread (%)"] == "4.5"
-    page_text = plainly(app)
+    page_text = plain_text(app)
     assert "The first and the last third of the samples differ" in page_text
     assert "faster: 1.25 times as fast as eager (1.2 to 1.3, 99 %)" in page_text
     assert "batch 8 after out of memory at 64" in page_text
@@ -341,11 +341,11 @@ def test_a_selected_row_tells_everything(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_a_selected_row_of_an_accelerator_has_two_figures_and_says_where_its_time_went(store: Store) -> None:
+def test_selected_gpu_row_shows_back_to_back_time_and_time_parts(store: Store) -> None:
     run_id = queue_benchmark(store, "resnet18", variants="eager,compile", device="cuda")
     parts = Parts(starts_s=12, compilation_s=31.5, warmup_s=3, sampled_s=12, rest_s=1.5)
-    spent = {"first_call_after": ("eager",), "parts": parts, "seconds": 60.0}
-    compiled = benchmark_row("resnet18", "compile", device="cuda", back_to_back_ms=15.0, **spent)
+    time_fields = {"first_call_after": ("eager",), "parts": parts, "seconds": 60.0}
+    compiled = benchmark_row("resnet18", "compile", device="cuda", back_to_back_ms=15.0, **time_fields)
     finish(store, run_id, [benchmark_row("resnet18", device="cuda", back_to_back_ms=16.0), compiled])
     app = open_page(PAGE, run=str(run_id))
     app.session_state[f"rows_{run_id}"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
@@ -353,15 +353,15 @@ def test_a_selected_row_of_an_accelerator_has_two_figures_and_says_where_its_tim
     assert not app.exception
     metrics = {metric.label: metric.value for metric in app.metric}
     assert (metrics["Latency p50 (ms)"], metrics["Back to back (ms)"]) == ("20", "15")
-    page_text = plainly(app)
+    page_text = plain_text(app)
     assert "faster in latency: 1.25 times as fast as eager" in page_text
     assert "First call after eager in the same process" in page_text
-    where = "starts 12 s, compilation 31.5 s, warm-up 3 s, samples 12 s, rest 1.5 s"
-    assert f"This row and those timed beside it took 1 min: {where}." in page_text
+    part_text = "starts 12 s, compilation 31.5 s, warm-up 3 s, samples 12 s, rest 1.5 s"
+    assert f"This row and those timed beside it took 1 min: {part_text}." in page_text
 
 
 @pytest.mark.slow
-def test_a_run_without_rows_says_whether_some_will_come(store: Store) -> None:
+def test_run_without_rows_distinguishes_queued_from_ended(store: Store) -> None:
     run_id = queue_benchmark(store, "resnet18")
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
@@ -380,7 +380,7 @@ def test_a_run_without_rows_says_whether_some_will_come(store: Store) -> None:
         {"models": "resnet18", "filter": "-x|^--y", "min_seconds": 0.25, "replicates": 1, "image_size": "160x224"},
     ],
 )
-def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
+def test_command_has_the_same_settings_as_the_run(fields: dict[str, object]) -> None:
     from pydantic_settings import CliApp
 
     from engine.cli.speed import BenchmarkFlags
@@ -389,42 +389,42 @@ def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
         model_config = BenchmarkFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
 
     spec = BenchmarkSpec.model_validate(fields)
-    words = shlex.split(command(spec))
-    assert words[:4] == ["python", "-m", "engine", "benchmark"]
-    assert CliApp.run(Flags, words[4:]).spec() == spec
+    arguments = shlex.split(command(spec))
+    assert arguments[:4] == ["python", "-m", "engine", "benchmark"]
+    assert CliApp.run(Flags, arguments[4:]).spec() == spec
 
 
 @pytest.mark.slow
-def test_a_list_of_batch_sizes_is_pasted_and_impossible_requests_are_refused_with_the_reason(store: Store) -> None:
+def test_batch_size_list_is_accepted_and_impossible_runs_are_refused(store: Store) -> None:
     app = further(open_page(PAGE, benchmark_models="resnet18"), "Batch sizes")
     app.text_area(key="benchmark_batch_size_list").set_value("resnet50 4").run()
-    assert "has no line for timm:resnet18" in plainly(app)
+    assert "has no line for timm:resnet18" in plain_text(app)
     assert app.button(key="benchmark_go").disabled
     app.text_area(key="benchmark_batch_size_list").set_value("resnet50 4\nresnet18,8").run()
     app.button(key="benchmark_go").click().run()
     assert store.runs()[0].spec == BenchmarkSpec(models=("resnet18",), batch_size_list="resnet50 4, resnet18 8")
     refused = open_page(PAGE, benchmark_models="timm:resnet18", benchmark_tower="text")
-    assert "timm:resnet18 has no text tower" in plainly(refused)
+    assert "timm:resnet18 has no text tower" in plain_text(refused)
     refused = open_page(PAGE, benchmark_models="timm:resnet18", benchmark_variants=["eager", "cudagraphs"])
-    assert "cudagraphs needs CUDA graphs" in plainly(refused)
+    assert "cudagraphs needs CUDA graphs" in plain_text(refused)
     assert refused.button(key="benchmark_go").disabled
 
 
 @pytest.mark.slow
-def test_a_configuration_is_uploaded_and_timed(store: Store) -> None:
-    mine = {"embed_dim": 64, "vision_cfg": {}, "text_cfg": {}}
+def test_uploaded_configuration_can_be_timed(store: Store) -> None:
+    config = {"embed_dim": 64, "vision_cfg": {}, "text_cfg": {}}
     app = unfold(open_page(PAGE), "Models from files")
-    app.file_uploader[0].upload("mine.json", json.dumps(mine).encode())
+    app.file_uploader[0].upload("mine.json", json.dumps(config).encode())
     app.run()
     assert "Times 1 model" in texts(app)
     assert "--models mine.json" in verbatim(app)[0]
     app.button(key="benchmark_go").click().run()
     assert not app.exception
-    assert store.runs()[0].spec == BenchmarkSpec(models=("config:mine",), configs={"mine": mine})
+    assert store.runs()[0].spec == BenchmarkSpec(models=("config:mine",), configs={"mine": config})
 
 
 @pytest.mark.slow
-def test_an_address_that_names_somebodys_code_is_refused(store: Store) -> None:
+def test_link_to_python_code_is_refused(store: Store) -> None:
     app = open_page(PAGE, benchmark_models="python:os:getcwd")
     assert "building it runs the Python code that it names" in texts(app)
     assert app.button(key="benchmark_go").disabled
@@ -432,8 +432,8 @@ def test_an_address_that_names_somebodys_code_is_refused(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_a_row_says_how_its_model_was_built(store: Store) -> None:
-    app = shown(store, benchmark_row("resnet18", num_classes=10, model_kwargs='{"depth": 2}'), num_classes=10)
+def test_rows_show_model_arguments_that_were_set(store: Store) -> None:
+    app = open_run(store, benchmark_row("resnet18", num_classes=10, model_kwargs='{"depth": 2}'), num_classes=10)
     assert not app.exception
     table = app.dataframe[0].value
     assert (list(table["num_classes"]), list(table["model_kwargs"])) == ([10], ['{"depth": 2}'])
@@ -441,7 +441,7 @@ def test_a_row_says_how_its_model_was_built(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_nodes_are_a_setting_where_a_cluster_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_settings_appear_only_if_a_cluster_has_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     def groups() -> list[str]:
         app = open_page(PAGE)
         return next(pills.options for pills in app.pills if pills.label.startswith("Further settings"))
