@@ -1,7 +1,7 @@
-"""Every page to people who see little or use no mouse: axe-core's rules on what the browser has built.
+"""Browser tests of accessibility: axe-core's rules on every page, in the light theme.
 
-In the light theme. In the dark one contrast cannot be held to them: Streamlit writes white on the primary colour and
-that colour on the background, and no colour is far enough from both.
+The dark theme cannot meet the contrast rules everywhere: Streamlit writes white on the primary colour and the primary
+colour on the background, and no colour has enough contrast to both.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ from tests.support.store import fill
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
-STREAMLITS_OWN = ("stSidebarNav", "stFileUploaderDropzone")
-"""Left out: a list with boxes between itself and its items, and a part called decoration that has a label."""
+STREAMLIT_PARTS = ("stSidebarNav", "stFileUploaderDropzone")
+"""Streamlit's elements that break rules: a list with boxes around its items, and a decoration with a label."""
 PAGES = (
     *("", "profile", "vision", "recurrent", "device", "train", "evaluate", "runs", "compare"),
     *("model?name=timm:resnet18", "model", "run?run=99999", "?catalog_search=nosuch"),
@@ -37,21 +37,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def violations(page: Page, url: str) -> list[str]:
-    """What is wrong with a page, rule by rule."""
+    """Open a page, and return the broken rules, each with the first element that breaks it."""
     page.goto(url)
     page.wait_for_function(DRAWN)
     options = {"runOnly": RULES, "resultTypes": ["violations"]}
-    others = {"exclude": [[f"[data-testid={part}]"] for part in STREAMLITS_OWN]}
-    found = Axe().run(page, context=others, options=options).response["violations"]
+    context = {"exclude": [[f"[data-testid={part}]"] for part in STREAMLIT_PARTS]}
+    found = Axe().run(page, context=context, options=options).response["violations"]
     return [f"{item['help']}: {item['nodes'][0]['html']}" for item in found]
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_meets_the_rules(page: Page, server: Server, path: str) -> None:
+def test_page_meets_the_axe_rules(page: Page, server: Server, path: str) -> None:
     assert violations(page, f"{server.url}/{path}") == []
 
 
-def test_the_dark_theme_meets_them(page: Page, server: Server) -> None:
+def test_dark_theme_meets_the_axe_rules(page: Page, server: Server) -> None:
     page.emulate_media(color_scheme="dark")
     assert violations(page, f"{server.url}/profile?profile_models=timm:resnet18") == []
     colour = "button => getComputedStyle(button).color"
@@ -59,13 +59,13 @@ def test_the_dark_theme_meets_them(page: Page, server: Server) -> None:
     on_primary = count.evaluate(colour)
     page.goto(
         f"{server.url}/profile?profile_models=timm:resnet18&profile_batch_size=1.5"
-    )  # a rule leaves it out: disabled
+    )  # axe does not check disabled buttons
     expect(count).to_be_disabled()
-    assert count.evaluate(colour) != on_primary, "dark on dark"
+    assert count.evaluate(colour) != on_primary, "a disabled button has no background, so it needs another colour"
 
 
 @pytest.mark.parametrize("kind", ["profile", "benchmark", "recurrent", "device", "train", "evaluate"])
-def test_a_run_meets_them(page: Page, server: Server, kind: str) -> None:
+def test_run_page_meets_the_axe_rules(page: Page, server: Server, kind: str) -> None:
     store = open_store(server.settings)
     run_id = next(run.id for run in store.runs(kind=kind, limit=60) if run.done)
     store.close()

@@ -1,4 +1,4 @@
-"""The app as people use it: a real server, a real scheduler, a real browser."""
+"""Browser tests of the catalogue, profile runs, the list of runs and further settings."""
 
 import csv
 import re
@@ -18,7 +18,7 @@ from engine.store import State, open_store
 from tests.support.browser import DRAWN, ROW, Server, downloaded, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
-NUMBER = 68  # where the number of a run is that opens it, from the left of the list
+NUMBER = 68  # pixels from the left of the list to the number of a run, which opens the run
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def test_the_first_deep_link_on_a_fresh_server_shows_that_page_in_its_frame(browser: Browser, tmp_path: Path) -> None:
+def test_first_deep_link_on_a_new_server_shows_its_page(browser: Browser, tmp_path: Path) -> None:
     with serve(tmp_path, probed=False, preload="") as fresh:
         page = browser.new_page()
         urls: list[str] = []
@@ -39,13 +39,13 @@ def test_the_first_deep_link_on_a_fresh_server_shows_that_page_in_its_frame(brow
         expect(page.get_by_text("Page not found")).to_have_count(0)
         assert page.title() == "Runs – Model Vitals"
         icons = page.locator("link[rel~=icon]").evaluate_all("icons => icons.map(icon => icon.href)")
-        assert [icon.partition(";")[0] for icon in icons] == ["data:image/svg+xml"]  # ours, not one to be fetched
-        elsewhere = [url for url in urls if not url.startswith((fresh.url, "data:", "blob:"))]
-        assert not elsewhere, "the browser asks other hosts"
+        assert [icon.partition(";")[0] for icon in icons] == ["data:image/svg+xml"]  # our icon, without a request
+        other_hosts = [url for url in urls if not url.startswith((fresh.url, "data:", "blob:"))]
+        assert not other_hosts, "the browser requests other hosts"
         page.close()
 
 
-def test_plot_and_first_rows_of_the_table_are_in_view(server: Server, page: Page) -> None:
+def test_plot_and_first_table_rows_are_in_the_viewport(server: Server, page: Page) -> None:
     page.goto(f"{server.url}/?catalog_y=ImageNet+top-1+%28%25%29")
     plot, table = page.get_by_role("figure").first, page.get_by_test_id("stDataFrame").first
     for width, height in ((1366, 768), (1280, 720), (1440, 900), (1100, 800)):
@@ -58,15 +58,15 @@ def test_plot_and_first_rows_of_the_table_are_in_view(server: Server, page: Page
     expect(table).not_to_be_in_viewport()
 
 
-def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
+def test_models_of_the_catalogue_are_profiled_and_downloaded(server: Server, page: Page) -> None:
     families = shipped.families(Settings().catalog_dir)
     page.goto(server.url)
     expect(page.get_by_text(re.compile(rf"^{len(families):,} models"))).to_be_visible()
     expect(page.get_by_role("figure", name=re.compile("^Parameters .* against MACs"))).to_be_visible()
 
     page.get_by_label("Search", exact=True).fill("ViT-B-32, timm:resnet18, timm:convnext_tiny")
-    found = catalog.select(catalog.read(Settings().catalog_dir), search="ViT-B-32, timm:resnet18, timm:convnext_tiny")
-    expect(page.get_by_role("button", name=f"Download {len(found)} rows")).to_be_visible()
+    matches = catalog.select(catalog.read(Settings().catalog_dir), search="ViT-B-32, timm:resnet18, timm:convnext_tiny")
+    expect(page.get_by_role("button", name=f"Download {len(matches)} rows")).to_be_visible()
     assert "catalog_search=" in page.url
 
     profile = page.get_by_role("link", name=re.compile(r"^Profile \d+ model"))
@@ -76,7 +76,7 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     profile.click()
 
     expect(page.get_by_role("heading", name="Profile", exact=True)).to_be_visible()
-    selection = list(found["name"].iloc[:3])
+    selection = list(matches["name"].iloc[:3])
     for name in selection:
         expect(
             page.get_by_role("button", name=f"Remove {name}").or_(page.get_by_text(name, exact=True)).first
@@ -86,13 +86,13 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     run_id = int(re.search(r"[?&]run=(\d+)", page.url)[1])
 
     with downloaded(page, "CSV", "Download").open(newline="") as file:
-        written = list(csv.DictReader(file))
+        csv_rows = list(csv.DictReader(file))
     store = open_store(server.settings)
     rows = {f"{row.library}:{row.model}": row for row in store.rows(run_id)}
     store.close()
     assert sorted(rows) == sorted(selection)
-    assert {f"{line['library']}:{line['model']}" for line in written} == set(selection)
-    for line in written:
+    assert {f"{line['library']}:{line['model']}" for line in csv_rows} == set(selection)
+    for line in csv_rows:
         assert float(line["gmacs"]) == rows[f"{line['library']}:{line['model']}"].gmacs
     header = downloaded(page, "CSV as open_clip's profiler (torch)", "Download").read_text().splitlines()[0]
     assert header.startswith("model,image_size,image_width,text_width,embed_dim,mparams")
@@ -103,18 +103,18 @@ def test_from_the_catalogue_to_a_csv(server: Server, page: Page) -> None:
     expect(page.get_by_role("figure", name="Share of MACs and traffic by operator")).to_be_visible()
 
 
-def test_a_row_of_the_catalogue_is_a_line_of_its_csv(server: Server, page: Page) -> None:
+def test_catalogue_csv_has_one_line_per_row(server: Server, page: Page) -> None:
     page.goto(f"{server.url}/?catalog_search=timm:resnet18&catalog_figure={quote(title('imagenet_top1'))}")
     menu = page.get_by_role("button", name=re.compile(r"^Download \d+ rows"))
     label = re.search(r"Download (\d+) rows", menu.inner_text())
     lines = downloaded(page, "CSV", label[0]).read_text().splitlines()
     assert len(lines) == 1 + int(label[1])
-    written = list(csv.DictReader(lines))
-    assert any("; accuracy of a1_in1k published by " in line["provenance"] for line in written)
+    csv_rows = list(csv.DictReader(lines))
+    assert any("; accuracy of a1_in1k published by " in line["provenance"] for line in csv_rows)
 
 
-def test_a_run_goes_on_while_the_page_is_reloaded_and_stops_on_request(server: Server, page: Page) -> None:
-    page.goto(f"{server.url}/profile?profile_models=timm:maxvit_*")  # few enough for one process
+def test_run_continues_during_a_reload_and_can_be_cancelled(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/profile?profile_models=timm:maxvit_*")  # few enough models for one process
     page.get_by_role("button", name="Count", exact=True).click()
     expect(page.get_by_text(re.compile(r"[1-9]\d* of \d+ counts done"))).to_be_visible()
     link = page.url
@@ -132,25 +132,25 @@ def test_a_run_goes_on_while_the_page_is_reloaded_and_stops_on_request(server: S
     store.close()
 
 
-def test_ticks_follow_their_models_when_a_filter_moves_the_rows(server: Server, page: Page) -> None:
+def test_selection_follows_its_models_when_a_filter_moves_rows(server: Server, page: Page) -> None:
     page.goto(f"{server.url}/?catalog_search=timm:resnet18*,timm:resnet50*")
-    found = catalog.select(catalog.read(Settings().catalog_dir), search="timm:resnet18*,timm:resnet50*")
-    place = next(place for place, name in enumerate(found["model"]) if name.startswith("resnet50"))
+    matches = catalog.select(catalog.read(Settings().catalog_dir), search="timm:resnet18*,timm:resnet50*")
+    place = next(place for place, name in enumerate(matches["model"]) if name.startswith("resnet50"))
     select_rows(page.get_by_test_id("stDataFrame"), place)
     profile = page.get_by_role("link", name="Profile 1 model")
     expect(profile).to_be_visible()
     page.get_by_label("Search", exact=True).fill("timm:resnet50*")
-    narrowed = int(found["model"].str.startswith("resnet50").sum())
+    narrowed = int(matches["model"].str.startswith("resnet50").sum())
     expect(
         page.get_by_text(re.compile(rf"^{narrowed} of [\d,]+ rows shown .one per model and image size"))
     ).to_be_visible()
     profile.click()
     expect(
-        page.get_by_text(re.compile(rf"^Counts 1 model on meta.*: timm:{found['model'].iloc[place]}$"))
+        page.get_by_text(re.compile(rf"^Counts 1 model on meta.*: timm:{matches['model'].iloc[place]}$"))
     ).to_be_visible()
 
 
-def test_runs_are_listed_and_open_by_link(server: Server, page: Page) -> None:
+def test_runs_are_listed_and_open_by_a_click(server: Server, page: Page) -> None:
     store = open_store(server.settings)
     store.enqueue(ProfileSpec(models=("timm:test_vit",)))
     store.close()
@@ -166,7 +166,7 @@ def test_runs_are_listed_and_open_by_link(server: Server, page: Page) -> None:
     expect(page.get_by_text("python -m engine profile --models")).to_be_visible()
 
 
-def test_names_from_an_address_are_text(server: Server, page: Page) -> None:
+def test_html_in_an_address_is_shown_as_text(server: Server, page: Page) -> None:
     evil = "<img src=x onerror=window.struck=1>"
     page.goto(f"{server.url}/profile?profile_models={evil}")
     expect(page.get_by_text("no model matches").first).to_be_visible()
@@ -174,7 +174,7 @@ def test_names_from_an_address_are_text(server: Server, page: Page) -> None:
     assert page.locator("img[src=x]").count() == 0
 
 
-def test_the_model_whose_whole_name_is_typed_is_offered_first(server: Server, page: Page) -> None:
+def test_exact_model_name_is_offered_first(server: Server, page: Page) -> None:
     page.goto(f"{server.url}/profile")
     models = page.get_by_role("combobox", name="Models")
     for typed, first in {
@@ -186,16 +186,16 @@ def test_the_model_whose_whole_name_is_typed_is_offered_first(server: Server, pa
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="memory maps are read from /proc")
-def test_the_server_never_loads_torch(server: Server, page: Page) -> None:
+def test_server_does_not_load_torch(server: Server, page: Page) -> None:
     page.goto(f"{server.url}/profile?profile_models=timm:resnet18")
     expect(page.get_by_text("Counts 1 model on meta")).to_be_visible()
     maps = Path(f"/proc/{server.pid}/maps").read_text()
-    assert "pandas" in maps  # so this is the process that serves
+    assert "pandas" in maps  # so this is the server process
     for library in ("torch", "timm", "open_clip", "transformers", "sklearn"):
         assert f"/{library}/" not in maps
 
 
-def test_what_a_preset_sets_among_further_settings_is_in_the_address(server: Server, page: Page) -> None:
+def test_preset_values_of_further_settings_are_in_the_address(server: Server, page: Page) -> None:
     page.goto(f"{server.url}/train")
     page.get_by_role("button", name="One batch, to check").click()
     expect(page.get_by_text("--steps 50 --overfit")).to_be_visible()
@@ -207,7 +207,7 @@ def test_what_a_preset_sets_among_further_settings_is_in_the_address(server: Ser
     expect(page).to_have_url(re.compile(r"/train$"))
 
 
-def test_further_settings_stay_in_the_address_where_another_group_comes_above(server: Server, page: Page) -> None:
+def test_further_settings_keep_their_values_if_another_group_opens(server: Server, page: Page) -> None:
     page.goto(f"{server.url}/train")
     for group, last in (("Optimizer", "Momentum"), ("Loss", "Gather with gradients")):
         page.get_by_role("button", name=group, exact=True).click()
@@ -215,7 +215,7 @@ def test_further_settings_stay_in_the_address_where_another_group_comes_above(se
         page.wait_for_function(DRAWN)
         if group == "Optimizer":
             drawn_first = page.get_by_label(last, exact=True).element_handle()
-    assert drawn_first.evaluate("field => field.isConnected"), "a field that is drawn anew loses what is being typed"
+    assert drawn_first.evaluate("field => field.isConnected"), "a field that is replaced loses the typed text"
     decay = page.get_by_label("Weight decay", exact=True)
     decay.fill("0.3")
     decay.press("Enter")

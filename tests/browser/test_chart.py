@@ -1,4 +1,4 @@
-"""Charts in a real browser: drawn in the page's theme, changed in place, selected in, and honest when they fail."""
+"""Browser tests of charts: theme, updates, selection, zoom, full screen and errors."""
 
 import re
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def drawn(page: Page) -> Locator:
-    """The plot of the catalogue, once it stands."""
+def catalogue_plot(page: Page) -> Locator:
+    """Wait until the page is drawn, and return the plot of the catalogue."""
     page.wait_for_function(DRAWN)
     return page.get_by_role("figure", name=re.compile(" against .* on the Pareto front"))
 
 
 def drag(page: Page, chart: Locator, start: tuple[float, float], end: tuple[float, float]) -> None:
-    """With the mouse, across the plotted area; places in shares of it from its left and top."""
+    """Drag the mouse in the plot. start, end: fractions of its width from the left and of its height from the top."""
     box = chart.locator(".nsewdrag").first.bounding_box()
     assert box
     (x, y), (to_x, to_y) = (
@@ -43,11 +43,11 @@ def drag(page: Page, chart: Locator, start: tuple[float, float], end: tuple[floa
     page.mouse.up()
 
 
-def test_a_filter_changes_the_plot_in_place_and_selection_and_zoom_stay(server: Server, page: Page) -> None:
+def test_filter_updates_the_plot_and_keeps_selection_and_zoom(server: Server, page: Page) -> None:
     page.goto(server.url)
-    chart = drawn(page)
-    everything = chart.evaluate(POINTS)
-    assert everything > 1500
+    chart = catalogue_plot(page)
+    all_points = chart.evaluate(POINTS)
+    assert all_points > 1500
     chart.evaluate("chart => { chart.same = true }")
 
     chart.hover()
@@ -61,22 +61,22 @@ def test_a_filter_changes_the_plot_in_place_and_selection_and_zoom_stay(server: 
 
     page.get_by_label("Search", exact=True).fill("resnet")
     expect(page.get_by_text(re.compile(r"^\d{3} of [\d,]+ rows shown"))).to_be_visible()
-    chart = drawn(page)
-    assert chart.evaluate("chart => chart.same") is True, "it was changed, not drawn anew"
-    assert 0 < chart.evaluate(POINTS) < everything
+    chart = catalogue_plot(page)
+    assert chart.evaluate("chart => chart.same") is True, "the same element was updated"
+    assert 0 < chart.evaluate(POINTS) < all_points
     assert chart.evaluate(SPAN) == zoomed
-    left = int(re.sub(r"\D", "", chosen.first.inner_text()))
-    assert 0 < left < before
-    bright = "chart => chart._fullData.flatMap(trace => trace.selectedpoints ?? []).length"
-    assert chart.evaluate(bright) == left, "what is bright in the plot is what is counted as selected"
+    remaining = int(re.sub(r"\D", "", chosen.first.inner_text()))
+    assert 0 < remaining < before
+    highlighted = "chart => chart._fullData.flatMap(trace => trace.selectedpoints ?? []).length"
+    assert chart.evaluate(highlighted) == remaining, "the plot highlights as many points as the page counts"
 
     chart.locator(".nsewdrag").first.dblclick()
     expect(chosen).to_have_count(0)
 
 
-def test_plot_and_table_select_the_same_rows_and_the_wheel_scrolls_the_page(server: Server, page: Page) -> None:
+def test_plot_and_table_share_a_selection_and_wheel_scrolls_the_page(server: Server, page: Page) -> None:
     page.goto(f"{server.url}/?catalog_search=timm:resnet*")
-    chart = drawn(page)
+    chart = catalogue_plot(page)
     labels = "chart => chart._fullData.flatMap(t => (t.selectedpoints ?? []).map(place => t.customdata[place][0]))"
     select_rows(page.get_by_test_id("stDataFrame").first, 0)
     expect(page.get_by_role("button", name="Download 1 selected")).to_be_visible()
@@ -90,7 +90,7 @@ def test_plot_and_table_select_the_same_rows_and_the_wheel_scrolls_the_page(serv
     select_rows(page.get_by_test_id("stDataFrame").first, 0)
     expect(page.get_by_role("button", name=f"Download {len(boxed) + 1} selected")).to_be_visible()
     page.wait_for_function(DRAWN)
-    assert set(chart.evaluate(labels)) == {row, *boxed}, "the table had selected what the box contains"
+    assert set(chart.evaluate(labels)) == {row, *boxed}, "the click adds a row to the points in the box"
 
     span = chart.evaluate(SPAN)
     chart.hover()
@@ -105,19 +105,19 @@ def test_plot_and_table_select_the_same_rows_and_the_wheel_scrolls_the_page(serv
     page.wait_for_function(f"span => ({SPAN})(document.querySelector('.chart')).join() !== span.join()", arg=span)
 
 
-def test_a_selected_row_without_a_point_fades_no_points(server: Server, page: Page) -> None:
+def test_selected_row_without_a_point_does_not_fade_points(server: Server, page: Page) -> None:
     opacities = "chart => [...chart.querySelectorAll('.scatterlayer .point')].map(point => point.style.opacity)"
     view = f"{server.url}/?catalog_search=timm:resnet18,ViT-S-32-alt&catalog_y=ImageNet+top-1+%28%25%29"
     page.goto(view)
-    usual = drawn(page).evaluate(opacities)
+    usual = catalogue_plot(page).evaluate(opacities)
     assert usual
     page.goto(f"{view}&catalog_rows=open_clip:ViT-S-32-alt+224")  # no accuracy is published for it
     expect(page.get_by_role("button", name="Download 1 selected")).to_be_visible()
-    assert drawn(page).evaluate(opacities) == usual
+    assert catalogue_plot(page).evaluate(opacities) == usual
 
 
-def test_the_charts_of_several_sizes_are_drawn_in_all_tabs(server: Server, page: Page) -> None:
-    """Their points carry numbers, which plotly encodes in another way than text."""
+def test_charts_of_sweeps_are_drawn_in_all_tabs(server: Server, page: Page) -> None:
+    """Points of these charts contain numbers, which plotly encodes differently from text."""
     store = open_store(server.settings)
     sizes = (1, 4, 16)
     profiled = [profile_row(model, batch_size=size) for model in ("resnet18", "resnet34") for size in sizes]
@@ -145,22 +145,22 @@ def test_the_charts_of_several_sizes_are_drawn_in_all_tabs(server: Server, page:
         assert charts
 
 
-def test_it_is_drawn_in_the_theme_of_the_page_and_follows_it(server: Server, page: Page) -> None:
-    look = "chart => [chart, chart.querySelector('.xtitle')].map(each => getComputedStyle(each))"
-    of_page_and_title = f"chart => {{ const [page, title] = ({look})(chart); return [page.color, title.fill]; }}"
+def test_chart_follows_the_theme_of_the_page(server: Server, page: Page) -> None:
+    styles = "chart => [chart, chart.querySelector('.xtitle')].map(element => getComputedStyle(element))"
+    colours = f"chart => {{ const [page, title] = ({styles})(chart); return [page.color, title.fill]; }}"
     page.emulate_media(color_scheme="light")
     page.goto(server.url)
-    light = drawn(page).evaluate(of_page_and_title)
+    light = catalogue_plot(page).evaluate(colours)
     assert light[0] == light[1]
     page.emulate_media(color_scheme="dark")
-    expect(drawn(page).locator(".xtitle")).not_to_have_css("fill", light[1])
-    dark = drawn(page).evaluate(of_page_and_title)
+    expect(catalogue_plot(page).locator(".xtitle")).not_to_have_css("fill", light[1])
+    dark = catalogue_plot(page).evaluate(colours)
     assert dark[0] == dark[1] != light[0]
 
 
-def test_it_takes_the_whole_screen_and_gives_it_back(server: Server, page: Page) -> None:
+def test_chart_enters_and_leaves_full_screen(server: Server, page: Page) -> None:
     page.goto(server.url)
-    chart = drawn(page)
+    chart = catalogue_plot(page)
     height: Any = "chart => chart._fullLayout.height"
     usual = chart.evaluate(height)
     chart.hover()
@@ -170,7 +170,7 @@ def test_it_takes_the_whole_screen_and_gives_it_back(server: Server, page: Page)
     page.wait_for_function(f"() => document.querySelector('.chart')._fullLayout.height === {usual}")
 
 
-def test_it_says_when_it_cannot_be_drawn_and_the_page_goes_on(server: Server, browser: Browser) -> None:
+def test_chart_without_plotly_shows_a_message_and_the_page_works(server: Server, browser: Browser) -> None:
     page = browser.new_page()
     page.route("**/plotly.min.js", lambda route: route.abort())
     page.goto(server.url)

@@ -1,4 +1,4 @@
-"""Choosing as people do it: a budget, its shortlist, timings of that here, a comparison, and a link to it."""
+"""Browser test of choosing a model: limits, shortlist, timings on this machine, comparison, and its link."""
 
 import re
 import time
@@ -13,12 +13,12 @@ from tests.support.browser import Server, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 SHORTLIST = {"timm:test_convnext2", "timm:test_convnext3"}
-"""Of timm's test models, those with at most 0.055 GMACs and at least 50 % on ImageNet, by the tables in data/."""
+"""timm's test models with at most 0.055 GMACs and at least 50 % ImageNet top-1, according to the tables in data/."""
 TIMED_S = 600
 
 
-def timed(server: Server) -> list[BenchmarkRow]:
-    """The rows of the only run, once it has ended."""
+def wait_for_rows(server: Server) -> list[BenchmarkRow]:
+    """Wait for the end of the only run, and return its rows."""
     store = open_store(server.settings)
     try:
         deadline = time.monotonic() + TIMED_S
@@ -31,8 +31,8 @@ def timed(server: Server) -> list[BenchmarkRow]:
         store.close()
 
 
-def compared(page: Page) -> None:
-    """Costs, published accuracies and timings of the shortlist stand side by side."""
+def assert_compared(page: Page) -> None:
+    """Check that costs, published accuracies and timings of the shortlist are side by side."""
     expect(page.get_by_role("heading", name="Compare", exact=True)).to_be_visible()
     costs = page.get_by_text(
         re.compile(r"^Costs are per image \(CLIP: image and text\), each model at its own image size")
@@ -44,9 +44,7 @@ def compared(page: Page) -> None:
     expect(page.get_by_role("figure", name=re.compile("^Speed-up of every row"))).to_be_visible()
 
 
-def test_from_a_budget_to_a_shortlist_to_a_timing_to_a_comparison_to_a_link(
-    browser: Browser, page: Page, tmp_path: Path
-) -> None:
+def test_shortlist_by_limits_is_timed_compared_and_shared_by_link(browser: Browser, page: Page, tmp_path: Path) -> None:
     with serve(tmp_path, probed=False) as server:
         page.set_viewport_size({"width": 1440, "height": 1600})
         page.goto(server.url)
@@ -63,19 +61,19 @@ def test_from_a_budget_to_a_shortlist_to_a_timing_to_a_comparison_to_a_link(
 
         page.get_by_role("button", name=re.compile("^Time 2 models on this machine")).click()
         expect(page.get_by_role("link", name=re.compile("^Run 1: (queued|starting|running)"))).to_be_visible()
-        rows = timed(server)
+        rows = wait_for_rows(server)
         assert {f"{row.library}:{row.model}" for row in rows} == SHORTLIST
         assert all(row.status == "ok" and row.image_size == "160" for row in rows)
 
-        # The page shows the timings without a reload.
+        # the page shows the timings without a reload
         expect(page.get_by_role("link", name="Run 1: finished")).to_be_visible()
         expect(page.get_by_text(re.compile("^Pareto front: 2 of 2 models timed"))).to_be_visible()
         expect(page.get_by_role("button", name="Time on this machine")).to_be_disabled()
         select_rows(page.get_by_test_id("stDataFrame"), 0, 1)
         page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).click()
-        compared(page)
+        assert_compared(page)
 
         reader = browser.new_context(viewport={"width": 1440, "height": 1600}).new_page()
         reader.goto(page.url)
-        compared(reader)
+        assert_compared(reader)
         reader.context.close()

@@ -1,4 +1,4 @@
-"""The compare page in a browser: what is chosen stands in the address, and the address alone shows the same."""
+"""Browser test of the Compare page: its address contains all choices."""
 
 import re
 import time
@@ -16,12 +16,12 @@ from tests.support.page import benchmark_row, finish, queue_benchmark, write_sam
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def main(page: Page) -> str:
-    """All that a page shows as text."""
+def page_text(page: Page) -> str:
+    """Return all text of the page."""
     return page.get_by_test_id("stMain").inner_text()
 
 
-def test_a_link_shows_another_reader_the_same(browser: Browser, page: Page, tmp_path: Path) -> None:
+def test_link_shows_the_same_comparison_in_another_browser(browser: Browser, page: Page, tmp_path: Path) -> None:
     settings = Settings(runs_dir=tmp_path / "runs")
     store = open_store(settings)
     for ms in (20.0, 10.0):
@@ -44,14 +44,14 @@ def test_a_link_shows_another_reader_the_same(browser: Browser, page: Page, tmp_
         fresh.goto(page.url)
         expect(fresh.get_by_text("Baseline: run 2")).to_be_visible(timeout=PATIENCE_S * 1000)
         deadline = time.monotonic() + PATIENCE_S
-        while (shown := main(fresh)) != (chosen := main(page)) and time.monotonic() < deadline:
-            fresh.wait_for_timeout(200)  # both are drawn piece by piece
+        while (shown := page_text(fresh)) != (chosen := page_text(page)) and time.monotonic() < deadline:
+            fresh.wait_for_timeout(200)  # both pages are drawn step by step
         assert shown == chosen
         fresh.context.close()
 
         page.goto(f"{server.url}/compare?compare_models=timm:resnet50")
         field = page.get_by_role("combobox", name=re.compile("^Models"))
-        field.fill("timm:resnet18")  # which begins other names too
+        field.fill("timm:resnet18")  # other names begin with it, too
         expect(page.get_by_role("option", name="timm:resnet18", exact=True)).to_be_visible()
         field.press("Enter")
         expect(page).to_have_url(re.compile(r"compare_models=timm(%3A|:)resnet50(%2C|,)timm(%3A|:)resnet18$"))

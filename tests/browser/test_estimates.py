@@ -1,4 +1,4 @@
-"""From an empty store to a calibrated machine, to a Pareto front over latency, to the devices for a shortlist."""
+"""Browser test of estimated speeds: calibration, Pareto front over latency, and speeds on other devices."""
 
 import re
 from pathlib import Path
@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 SYMBOLS = """charts => charts.flatMap(chart => chart._fullData).flatMap(trace => [trace.marker?.symbol].flat())"""
 
 
-def timed_here(server: Server, page: Page, store: Store) -> None:
-    """Queue a calibration of ten seconds of samples, and wait for it: about two minutes."""
+def run_calibration(server: Server, page: Page, store: Store) -> None:
+    """Run a calibration with 10 s of samples and wait for its end, which takes about two minutes."""
     spec = estimates.calibration(work.read(ROOT / "data" / "catalog"), budget_s=10)
     run_id = submit(store, server.settings, spec, name=estimates.CALIBRATION)
     while not store.run(run_id).state.ended:
@@ -28,9 +28,9 @@ def timed_here(server: Server, page: Page, store: Store) -> None:
     assert store.run(run_id).state is State.FINISHED, store.run(run_id).error
 
 
-@pytest.mark.parametrize("really", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_from_an_empty_store_to_a_front_and_the_devices_of_a_shortlist(
-    page: Page, tmp_path: Path, *, really: bool
+@pytest.mark.parametrize("measured", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_calibration_leads_to_a_latency_front_and_device_estimates(
+    page: Page, tmp_path: Path, *, measured: bool
 ) -> None:
     with serve(tmp_path) as server:
         page.set_viewport_size({"width": 1440, "height": 1600})
@@ -42,10 +42,10 @@ def test_from_an_empty_store_to_a_front_and_the_devices_of_a_shortlist(
         (run,) = store.runs()
         assert isinstance(run.spec, BenchmarkSpec)
         assert len(run.spec.models) == 48
-        store.request_cancel(run.id)  # it would take ten minutes
+        store.request_cancel(run.id)  # the whole calibration would take ten minutes
         expect(page.get_by_role("button", name="Calibrate this machine")).to_be_visible()
 
-        timed_here(server, page, store) if really else calibrated_by_hand(store)
+        run_calibration(server, page, store) if measured else calibrated_by_hand(store)
         store.close()
         page.reload()
         page.get_by_role("button", name="ImageNet against latency here").click()
@@ -57,7 +57,7 @@ def test_from_an_empty_store_to_a_front_and_the_devices_of_a_shortlist(
         symbols = page.locator(".js-plotly-plot").evaluate_all(SYMBOLS)
         hollow = [symbol for symbol in symbols if symbol and symbol.endswith("-open")]
         assert len(hollow) > 1000
-        if not really:  # load may flag all real timings, and flagged ones are hollow, too
+        if not measured:  # a loaded machine may flag all timings, and flagged points are hollow, too
             assert any(symbol and not symbol.endswith("-open") for symbol in symbols), "measured points are filled"
 
         select_rows(page.get_by_test_id("stDataFrame"), 0, 1)

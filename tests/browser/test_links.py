@@ -1,4 +1,4 @@
-"""Bad links in a browser, which fills bound fields from the address as no other test does: a message, no exception."""
+"""Browser tests of links: bad values in an address, and the history. Only a browser fills fields from the address."""
 
 import re
 import time
@@ -24,7 +24,7 @@ LINKS = {
 }
 
 
-def test_bad_links_are_answered_with_a_message(page: Page, tmp_path: Path) -> None:
+def test_bad_links_show_a_message(page: Page, tmp_path: Path) -> None:
     with serve(tmp_path, preload="", min_free_gb="1000000") as server:
         for link, message in LINKS.items():
             page.goto(server.url + link)
@@ -34,7 +34,7 @@ def test_bad_links_are_answered_with_a_message(page: Page, tmp_path: Path) -> No
 
         page.goto(f"{server.url}/recurrent?recurrent_loops=1e400&recurrent_hidden_size=8")
         expect(page.get_by_test_id("stAlert").filter(has_text="This page does not accept")).to_be_visible()
-        expect(page).to_have_url(re.compile(r"/recurrent\?recurrent_hidden_size=8$"))  # without what was not taken
+        expect(page).to_have_url(re.compile(r"/recurrent\?recurrent_hidden_size=8$"))  # without the rejected value
 
         page.goto(f"{server.url}/profile?profile_batch_size=1.5&profile_models=timm:resnet18")
         batch, count = (
@@ -43,7 +43,7 @@ def test_bad_links_are_answered_with_a_message(page: Page, tmp_path: Path) -> No
         )
         expect(batch).to_have_value("1.5")
         expect(count).to_be_disabled()
-        expect(count).not_to_have_css("color", "rgb(255, 255, 255)")  # on no colour, white could not be read
+        expect(count).not_to_have_css("color", "rgb(255, 255, 255)")  # white is unreadable without a background
         batch.fill("2000")
         batch.press("Enter")
         expect(page.get_by_text("Counts 1 model on meta")).to_be_visible()
@@ -51,56 +51,56 @@ def test_bad_links_are_answered_with_a_message(page: Page, tmp_path: Path) -> No
         assert "Traceback" not in server.log.read_text()
 
 
-def test_each_change_is_one_entry_and_back_and_forward_walk_through_the_views(page: Page, tmp_path: Path) -> None:
-    def view() -> tuple[str, str | None, str]:
+def test_each_change_is_one_history_entry_and_back_restores_views(page: Page, tmp_path: Path) -> None:
+    def drawn_view() -> tuple[str, str | None, str]:
         page.wait_for_timeout(TOLD_MS)
         page.wait_for_function(DRAWN, timeout=PATIENCE_S * 1000)
         plot = page.get_by_role("figure").first
         return page.url, plot.get_attribute("aria-label") if plot.count() else None, search.input_value()
 
-    def changed(address: str) -> tuple[str, str | None, str]:
-        """Return the view that has this in its address: the script that draws it begins before the address changes."""
+    def view_after_change(address: str) -> tuple[str, str | None, str]:
+        """Wait for this address, and return its view. The script that draws it starts before the address changes."""
         expect(page).to_have_url(re.compile(address))
-        return view()
+        return drawn_view()
 
-    def restored(expected: tuple[str, str | None, str]) -> None:
+    def wait_for_view(expected: tuple[str, str | None, str]) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while (seen := view()) != expected and time.monotonic() < deadline:
-            pass  # the browser changes the address before the server draws
-        assert seen == expected
+        while (current := drawn_view()) != expected and time.monotonic() < deadline:
+            pass  # the address changes before the server draws the page
+        assert current == expected
 
     with serve(tmp_path, preload="") as server:
         page.goto(server.url)
         search = page.get_by_label("Search", exact=True)
         expect(search).to_be_visible()
-        views, entries = [view()], page.evaluate("history.length")
-        search.press_sequentially("timm:resnet", delay=300)  # one entry, though the table follows each key
-        views.append(changed("catalog_search=timm%3Aresnet$"))
+        views, entries = [drawn_view()], page.evaluate("history.length")
+        search.press_sequentially("timm:resnet", delay=300)  # one entry, although the table changes after each key
+        views.append(view_after_change("catalog_search=timm%3Aresnet$"))
         page.get_by_role("button", name="Plot options").click()
         page.get_by_text("Log X", exact=True).click()
         page.keyboard.press("Escape")
-        views.append(changed("catalog_log_x=false"))
+        views.append(view_after_change("catalog_log_x=false"))
         select_rows(page.get_by_test_id("stDataFrame").first, 0)
         expect(page.get_by_role("button", name="Download 1 selected")).to_be_visible()
-        views.append(view())
+        views.append(drawn_view())
         page.get_by_role("button", name="ImageNet against MACs").click()  # sets several fields
-        views.append(changed("catalog_y=ImageNet"))
+        views.append(view_after_change("catalog_y=ImageNet"))
         page.get_by_test_id("stSidebarNavLink").filter(has_text="Runs").click()
         expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
         assert page.evaluate("history.length") == entries + 5
         assert len(set(views)) == 5
         for expected in reversed(views):
             page.go_back()
-            restored(expected)
+            wait_for_view(expected)
         for expected in views[1:]:
             page.go_forward()
-            restored(expected)
+            wait_for_view(expected)
         page.go_forward()
         expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
 
 
-def test_a_link_is_one_entry_of_the_history_and_back_restores_the_view(page: Page, tmp_path: Path) -> None:
-    with serve(tmp_path, preload="", min_free_gb="1000000") as server:  # its run stays queued
+def test_each_link_is_one_history_entry_and_back_restores_the_view(page: Page, tmp_path: Path) -> None:
+    with serve(tmp_path, preload="", min_free_gb="1000000") as server:  # too little disk space, so the run stays queued
         page.goto(server.url)
         search = page.get_by_label("Search", exact=True)
         search.fill("timm:resnet18*")
@@ -122,7 +122,7 @@ def test_a_link_is_one_entry_of_the_history_and_back_restores_the_view(page: Pag
         store.close()
         page.goto(f"{server.url}/runs")
         expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
-        page.goto(f"{server.url}/vision?run={run_id}")  # bare: the address is completed from the run
+        page.goto(f"{server.url}/vision?run={run_id}")  # the page adds the settings of the run to the address
         expect(page).to_have_url(re.compile(r"benchmark_batch_size=32"))
         expect(page.get_by_role("button", name=re.compile("^Remove .*resnet18"))).to_be_visible()
         expect(page.get_by_text(f"Run {run_id}", exact=True).first).to_be_visible()

@@ -1,4 +1,4 @@
-"""Timing recurrent layers as people do: presets, then a few runners, from the form to charts and downloads."""
+"""Browser test of timing recurrent layers: presets, form, charts and downloads."""
 
 import csv
 import json
@@ -18,10 +18,10 @@ SMALL = (
     "recurrent_seq_length=5&recurrent_input_size=16&recurrent_hidden_size=16&recurrent_mini_batch=4&recurrent_threads=1"
 )
 LONG_S = 1500
-"""Checking every runner takes its time on a loaded machine."""
+"""Wait at most this many seconds for a run: checking the runners is slow on a loaded machine."""
 
 
-def test_runners_from_form_to_chart_to_download(page: Page, tmp_path: Path) -> None:
+def test_runners_are_timed_drawn_and_downloaded(page: Page, tmp_path: Path) -> None:
     with serve(tmp_path) as server:
         page.goto(f"{server.url}/recurrent")
         expect(page.get_by_role("heading", name="Recurrent layers", exact=True)).to_be_visible()
@@ -30,11 +30,11 @@ def test_runners_from_form_to_chart_to_download(page: Page, tmp_path: Path) -> N
         expect(page.get_by_text("no cuDNN: cudnn")).to_be_visible()
         page.get_by_role("button", name="Small, for a CPU").click()
         expect(page.get_by_text(re.compile("^Times 7 runners"))).to_be_visible()
-        # two of the seven: scripting takes many seconds, and tests of the engine have them all
+        # two of the seven, because scripting is slow; tests of the engine run all
         runners = "&".join(f"recurrent_runners={name}" for name in RUNNERS)
         page.goto(f"{server.url}/recurrent?{SMALL}&{runners}")
         expect(page.get_by_text(re.compile("^Times 2 runners"))).to_be_visible()
-        page.get_by_role("button", name="Timing", exact=True).click()  # Processes is open: the link sets the threads
+        page.get_by_role("button", name="Timing", exact=True).click()  # the link has opened the group Processes
         for label, value in (("Processes", "1"), ("Minimum sampled time (s)", "0.1")):
             page.get_by_label(label, exact=True).fill(value)
             page.get_by_label(label, exact=True).press("Enter")

@@ -1,4 +1,4 @@
-"""The list of runs in a browser: what is done with chosen runs is told, and the filters follow from it."""
+"""Browser tests of the list of runs and the page of a run."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.support.page import finish, profile_row, queue
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_path: Path) -> None:
+def test_tagging_and_deleting_show_a_message_and_update_the_filters(page: Page, tmp_path: Path) -> None:
     store = open_store(Settings(runs_dir=tmp_path / "runs"))
     for name in ("resnet18", "resnet34", "resnet50"):
         finish(store, queue(store, name), [profile_row(name)])
@@ -27,7 +27,7 @@ def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_pa
         expect(page.get_by_text("2 selected")).to_be_visible()
         page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).click()
         expect(page.get_by_role("heading", name="Compare", exact=True)).to_be_visible()
-        assert page.evaluate("history.length") == entries + 3  # two selected rows and a link
+        assert page.evaluate("history.length") == entries + 3  # one entry for each selected row, one for the link
         page.go_back()
         expect(page.get_by_text("2 selected")).to_be_visible()
         page.go_back()
@@ -53,7 +53,7 @@ def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_pa
         expect(page.get_by_text("1 to 3 of 3 runs")).to_be_visible()
 
         select_rows(table, 2)
-        expect(page.get_by_text("2 selected")).to_be_visible()  # the first still is
+        expect(page.get_by_text("2 selected")).to_be_visible()  # the first row is still selected
         page.get_by_role("button", name="Delete", exact=True).click()
         page.get_by_label("To delete, type").fill("2")
         page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
@@ -63,9 +63,7 @@ def test_tagging_and_deleting_are_told_and_the_filters_follow(page: Page, tmp_pa
     store.close()
 
 
-def test_notes_are_saved_when_a_link_is_clicked_at_once_and_what_another_window_does_is_followed(
-    page: Page, tmp_path: Path
-) -> None:
+def test_notes_are_saved_on_leaving_and_changes_elsewhere_are_shown(page: Page, tmp_path: Path) -> None:
     store = open_store(Settings(runs_dir=tmp_path / "runs"))
     finish(store, run_id := queue(store, "resnet18"), [profile_row("resnet18")])
     with serve(tmp_path, preload="") as server:
@@ -73,7 +71,7 @@ def test_notes_are_saved_when_a_link_is_clicked_at_once_and_what_another_window_
         notes = page.get_by_label("Notes")
         entries = page.evaluate("history.length")
         notes.press_sequentially("kept")
-        page.get_by_role("link", name="All runs").click()  # without a moment between press and release, as a tap
+        page.get_by_role("link", name="All runs").click()  # no pause between press and release, like a tap
         expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
         page.wait_for_function(DRAWN)
         expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
@@ -87,7 +85,7 @@ def test_notes_are_saved_when_a_link_is_clicked_at_once_and_what_another_window_
         notes.blur()
         expect(page.get_by_role("heading", name="No such run")).to_be_visible()
 
-        store.request_cancel(cancelled := queue(store, "timm:vit*"))  # so many that it may start, but does not end
+        store.request_cancel(cancelled := queue(store, "timm:vit*"))  # too many models to finish in this test
         page.goto(f"{server.url}/run?run={cancelled}")
         restart = page.get_by_role("button", name="Restart")
         expect(restart).to_be_visible()

@@ -1,4 +1,4 @@
-"""People sign in at a provider and meet each other's runs."""
+"""Browser test of sign-in at a provider, with users of different roles."""
 
 from pathlib import Path
 from urllib.request import urlopen
@@ -18,7 +18,7 @@ CANARIES = ["canary-of-the-client-8d1f", "canary-of-the-cookies-27c4-5b0e9d"]
 
 
 def sign_in(browser: Browser, server: Server, email: str) -> Page:
-    """A browser of its own in which somebody has signed in."""
+    """Sign in with a new browser profile, and return its page."""
     page = browser.new_context(viewport={"width": 1440, "height": 1400}).new_page()
     page.set_default_timeout(PATIENCE_S * 1000)
     page.goto(server.url)
@@ -35,7 +35,7 @@ def open_run(page: Page, server: Server, run_id: int) -> None:
     expect(page.get_by_text("by ann@x.org")).to_be_visible()
 
 
-def test_runners_leave_each_others_runs_alone_and_no_secret_is_written(browser: Browser, tmp_path: Path) -> None:
+def test_runners_cannot_change_other_runs_and_no_secret_is_written(browser: Browser, tmp_path: Path) -> None:
     folder = tmp_path / "served"
     folder.mkdir()
     roles = {"admins": "root@x.org", "runners": "ann@x.org,bob@x.org", "data_roots": str(folder)}
@@ -73,7 +73,7 @@ def test_runners_leave_each_others_runs_alone_and_no_secret_is_written(browser: 
             mallory = sign_in(browser, server, "mallory@evil-x.org")
             expect(mallory.get_by_text("has no role here")).to_be_visible()
             replayed = f"{server.url}/oauth2callback?code={provider.issued[0]}&state=forged"
-            assert mallory.request.get(replayed).status == 200  # back to the page that asks to sign in
+            assert mallory.request.get(replayed).status == 200  # redirected to the page with the button Sign in
 
             exported = export_bundle(store, server.settings, 1) + urlopen(f"{server.url}/health").read()
             (folder / "exported").write_bytes(exported)

@@ -1,4 +1,4 @@
-"""Timing models as people do: from the page, in a real browser, with real processes."""
+"""Browser test of timing models on the Vision page, with real worker processes."""
 
 import csv
 import re
@@ -15,11 +15,11 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 MODELS = ("test_vit", "test_resnet")
 LONG_S = 1500
-"""Compiling a model takes its time on a loaded machine."""
+"""Wait at most this many seconds for a run: compiling a model is slow on a loaded machine."""
 
 
-def form(server: Server, page: Page, *models: str, **fields: str) -> None:
-    """The page with its form filled by its address."""
+def open_form(server: Server, page: Page, *models: str, **fields: str) -> None:
+    """Open the Vision page with a form filled by its address."""
     query = "&".join(
         [*(f"benchmark_models=timm:{name}" for name in models), *(f"benchmark_{k}={v}" for k, v in fields.items())]
     )
@@ -28,14 +28,14 @@ def form(server: Server, page: Page, *models: str, **fields: str) -> None:
 
 
 def start(page: Page) -> int:
-    """Press the button; answers the run it has made."""
+    """Click the button Time, and return the number of the new run."""
     before = re.search(r"&run=\d+|$", page.url)[0]  # type: ignore[index]
     page.get_by_role("button", name="Time", exact=True).click()
     page.wait_for_url(lambda url: "run=" in url and (not before or not url.endswith(before)))
     return int(re.search(r"[?&]run=(\d+)", page.url)[1])  # type: ignore[index]
 
 
-def rows_of(server: Server, run_id: int) -> tuple[State, list[BenchmarkRow]]:
+def state_and_rows(server: Server, run_id: int) -> tuple[State, list[BenchmarkRow]]:
     store = open_store(server.settings)
     try:
         return store.run(run_id).state, [row for row in store.rows(run_id) if isinstance(row, BenchmarkRow)]
@@ -43,18 +43,18 @@ def rows_of(server: Server, run_id: int) -> tuple[State, list[BenchmarkRow]]:
         store.close()
 
 
-def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_path: Path) -> None:
-    """A minute: three models are timed in fresh processes, which load PyTorch and compile."""
+def test_eager_and_compiled_models_are_timed_cancelled_and_finished(page: Page, tmp_path: Path) -> None:
+    """Takes one minute: three models are timed in new processes, which load PyTorch and compile."""
     with serve(tmp_path) as server:
-        form(server, page, *MODELS, min_seconds="0.1", replicates="1", threads="1")
+        open_form(server, page, *MODELS, min_seconds="0.1", replicates="1", threads="1")
         page.get_by_role("button", name="Compile or not?").click()
         expect(page.get_by_text(re.compile("^Times 2 models .2 variants interleaved"))).to_be_visible()
-        # generated code takes most of the time, and tests of the engine have it; a backend that is absent fails
+        # the backend `compile` is slow and tested with the engine; the backend `absent` must fail
         page.get_by_role("button", name="Remove compile").click()
         for variant in ("compile:aot_eager", "compile:absent"):
             page.get_by_role("combobox", name=re.compile("Variants")).fill(variant)
             page.keyboard.press("Enter")
-        page.keyboard.press("Escape")  # while its list is open, nothing else can be reached
+        page.keyboard.press("Escape")  # an open list covers the other elements
         expect(page.locator(".verbatim").filter(has_text="eager,compile:aot_eager,compile:absent ")).to_be_visible()
         page.get_by_role("button", name="Timing", exact=True).click()
         page.get_by_label("Processes", exact=True).fill("1")
@@ -65,9 +65,9 @@ def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_pa
         expect(page.get_by_text(re.compile("1 of 2 processes done"))).to_be_visible(timeout=LONG_S * 1000)
         page.get_by_role("button", name="Cancel").click()
         expect(page.get_by_text("stopped on request")).to_be_visible()
-        state, rows = rows_of(server, first)
+        state, rows = state_and_rows(server, first)
         assert state is State.CANCELLED
-        assert 3 <= len(rows) < 6  # what was done is kept
+        assert 3 <= len(rows) < 6  # rows measured before the cancellation are kept
 
         page.get_by_role("button", name=re.compile(f"^Remove .*{MODELS[1]}")).click()
         expect(page.get_by_text(re.compile("^Times 1 model .3 variants"))).to_be_visible()
@@ -77,7 +77,7 @@ def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_pa
             timeout=LONG_S * 1000
         )
         expect(page.get_by_text("1 of 3 rows failed. See the columns")).to_be_visible()
-        state, rows = rows_of(server, second)
+        state, rows = state_and_rows(server, second)
         assert state is State.FINISHED
         statuses = {"eager": "ok", "compile:aot_eager": "ok", "compile:absent": "error"}
         assert {(row.model, row.variant, row.status) for row in rows} == {
@@ -91,7 +91,7 @@ def test_models_eager_against_compiled_cancelled_and_finished(page: Page, tmp_pa
         for tab in ("Speed-up", "Samples", "Compare two", "Published"):
             page.get_by_role("tab", name=tab, exact=True).click()
             expect(page.get_by_role("tab", name=tab, exact=True)).to_have_attribute("aria-selected", "true")
-            # the answer to one click undoes another that comes before it, and only it fills the tab
+            # a second click before the answer to the first would be undone; the answer fills the tab
             expect(page.get_by_role("tabpanel", name=tab, exact=True)).to_have_text(re.compile(r"\w"))
             page.wait_for_function(DRAWN)
         with downloaded(page, "CSV as PyTorch's dynamo", "Download").open(newline="") as file:

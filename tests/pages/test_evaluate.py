@@ -1,4 +1,4 @@
-"""The page of evaluations, driven in process. Runs are queued; what they find is stored by hand."""
+"""Tests of the Evaluate page with AppTest. Runs stay queued, and tests store the results."""
 
 import shlex
 from concurrent.futures import Future
@@ -37,7 +37,7 @@ from tests.support.page import charts, open_page, texts, verbatim
 PAGE = "evaluate/page.py"
 ROWS = (evaluate_row("retrieval"), evaluate_row("zeroshot"), evaluate_row("linear-probe", acc5=None))
 
-# A scheduler outlives whoever started it: that nobody waits for it is meant.
+# The scheduler outlives the process that starts it, so the warning about a running subprocess is expected.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("own_world"),
@@ -45,18 +45,18 @@ pytestmark = [
 ]
 
 
-def plainly(app: AppTest) -> str:
+def plain_text(app: AppTest) -> str:
     return texts(app).replace("\\", "")
 
 
-def pictures(app: AppTest) -> list[str]:
-    """The captions of predictions; those of the data have no confidence."""
+def prediction_captions(app: AppTest) -> list[str]:
+    """Return the captions of prediction images. Only these contain a confidence in %."""
     captions = [picture.caption for element in app.get("image") for picture in element.proto.imgs]
     return [caption for caption in captions if caption.endswith(" %")]
 
 
 @pytest.mark.parametrize("page", ["evaluate", "train"])
-def test_a_model_that_is_no_clip_model_is_named_below_its_field(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_clip_model_shows_an_error(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITALS_CATALOG_DIR", str(ROOT / "data" / "catalog"))  # counted with the installed libraries
     app = open_page(f"{page}/page.py", **{f"{page}_model": "timm:resnet18"})
     assert not app.exception
@@ -67,35 +67,35 @@ def test_a_model_that_is_no_clip_model_is_named_below_its_field(page: str, monke
     assert not app.error
 
 
-def test_the_first_visit_previews_the_prompts_and_starts(store: Store) -> None:
+def test_first_visit_previews_the_prompts_and_queues_a_run(store: Store) -> None:
     app = open_page(PAGE)
     assert not app.exception
-    page_text = plainly(app)
+    page_text = plain_text(app)
     assert "1,797 pairs" in page_text
     assert "a photo of the digit zero\nthe number one\na handwritten two\nthree" in page_text
     assert "40 prompts in total" in page_text
     assert "Evaluates digits-clip on digits: retrieval, zeroshot on cpu" in page_text
     app.text_area(key="evaluate_templates").set_value("{}, by hand\n").run()
-    assert "zero, by hand" in plainly(app)
+    assert "zero, by hand" in plain_text(app)
     app.button(key="evaluate_go").click().run()
     assert not app.exception
     assert store.runs()[0].spec == EvaluateSpec(templates=("{}, by hand",))
     assert "No results yet" in texts(app)
 
 
-def test_trainings_with_checkpoints_are_offered_whatever_their_progress_says(store: Store, settings: Settings) -> None:
-    cancelled, without = queue_train(store), queue_train(store)
+def test_all_trainings_with_checkpoints_are_offered(store: Store, settings: Settings) -> None:
+    cancelled, without_checkpoint = queue_train(store), queue_train(store)
     write_checkpoints(RunFiles(settings.runs_dir, cancelled).dir, "best.pt")
     record(store, cancelled, [], State.CANCELLED)  # resumed, and cancelled before its first progress
-    record(store, without, [Progress(done=22, total=330)], State.CANCELLED)
+    record(store, without_checkpoint, [Progress(done=22, total=330)], State.CANCELLED)
     app = open_page(PAGE)
     models = app.selectbox(key="evaluate_model").options
     assert str(cancelled) in models
-    assert str(without) not in models
+    assert str(without_checkpoint) not in models
     assert app.selectbox(key="evaluate_checkpoint").options == [f"best of run {cancelled}"]
 
 
-def test_newer_trainings_of_other_models_hide_no_weights(
+def test_newer_trainings_of_other_models_do_not_hide_weights(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(form, "MOST_RUNS", 1)
@@ -105,7 +105,7 @@ def test_newer_trainings_of_other_models_hide_no_weights(
     assert form.weights("digits-clip") == ["best of run 1"]
 
 
-def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Settings) -> None:
+def test_training_can_be_evaluated_by_its_run_number(store: Store, settings: Settings) -> None:
     trained = queue_train(store, val_fraction=0.3, seed=7)
     write_checkpoints(RunFiles(settings.runs_dir, trained).dir, "latest.pt", "best.pt")
     record(store, trained, [train_row(1), Progress(done=22, total=330)])
@@ -118,7 +118,7 @@ def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Setti
     assert getattr(store.runs()[0].spec, "checkpoint", "") == str(latest)
     app = open_page(PAGE, evaluate_model=str(trained))
     assert not app.exception
-    assert "Run 1: digits-clip on digits (cpu)" in plainly(app)
+    assert "Run 1: digits-clip on digits (cpu)" in plain_text(app)
     app.button(key="evaluate_go").click().run()
     assert not app.exception
     spec = store.runs()[0].spec
@@ -127,7 +127,7 @@ def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Setti
     assert spec.checkpoint.endswith("/1/checkpoints/best.pt")
     app = open_page(PAGE, evaluate_model=str(trained), evaluate_samples="20")
     assert not app.exception
-    assert "run 1 was trained with all samples, which decides the pairs that it held out" in plainly(app)
+    assert "run 1 was trained with all samples, which decides the pairs that it held out" in plain_text(app)
     assert app.button(key="evaluate_go").disabled
 
 
@@ -140,63 +140,61 @@ def test_a_training_can_be_evaluated_by_its_number(store: Store, settings: Setti
         ({"evaluate_data": "nowhere.csv"}, "there is no nowhere.csv"),
     ],
 )
-def test_what_cannot_work_is_said_before_the_start(query: dict[str, str], message: str) -> None:
+def test_invalid_settings_show_an_error_before_the_start(query: dict[str, str], message: str) -> None:
     app = open_page(PAGE, **query)
     assert not app.exception
-    assert message in plainly(app)
+    assert message in plain_text(app)
     assert app.button(key="evaluate_go").disabled
 
 
 @pytest.mark.slow
-def test_data_without_a_readable_image_are_refused_before_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_without_readable_images_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
     lines = [["filepath", "title"], *([name, f"a picture of {name}"] for name in "abc")]
     data = write_csv(tmp_path / "none.csv", lines)
     app = open_page(PAGE, evaluate_data=str(data), evaluate_tasks="retrieval")
     assert not app.exception
-    assert "None of the 3 images opened can be read" in plainly(app)
+    assert "None of the 3 images opened can be read" in plain_text(app)
     assert app.button(key="evaluate_go").disabled
 
 
-def test_zero_shot_is_turned_off_where_images_have_no_classes(store: Store) -> None:
+def test_button_turns_zero_shot_off_for_data_without_classes(store: Store) -> None:
     app = open_page(PAGE, evaluate_data="synthetic")
     app.button(key="evaluate_turn_off").click().run()
     assert not app.exception
-    assert "Zero-shot needs" not in plainly(app)
+    assert "Zero-shot needs" not in plain_text(app)
     app.button(key="evaluate_go").click().run()
     spec = store.runs()[0].spec
     assert isinstance(spec, EvaluateSpec)
     assert spec.tasks == ("retrieval",)
 
 
-def evaluated(store: Store, settings: Settings, *rows: Row) -> int:
-    """A finished evaluation of digits with its files."""
-    held = split(open_pairs("digits"), 0.2, 0)[1]
+def store_evaluation(store: Store, settings: Settings, *rows: Row) -> int:
+    """Store a finished evaluation of digits with its files, and return its run id."""
+    pairs = split(open_pairs("digits"), 0.2, 0)[1]
     run_id = queue_evaluate(store)
-    labels = [held.label(place) or 0 for place in range(30)]
-    sources = [held.source(place) for place in range(30)]
-    write_evaluation(RunFiles(settings.runs_dir, run_id).dir, sources, labels, held.classes)
+    labels = [pairs.label(place) or 0 for place in range(30)]
+    sources = [pairs.source(place) for place in range(30)]
+    write_evaluation(RunFiles(settings.runs_dir, run_id).dir, sources, labels, pairs.classes)
     record(store, run_id, rows or ROWS)
     return run_id
 
 
-def test_figures_stand_in_rows_and_all_can_be_taken_away(store: Store, settings: Settings) -> None:
-    run_id = evaluated(store, settings)
+def test_results_show_metrics_charts_and_downloads(store: Store, settings: Settings) -> None:
+    run_id = store_evaluation(store, settings)
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
-    figures = [(metric.label, metric.value) for metric in app.metric]
-    assert figures[:2] == [("Image → text R@1", "91.0 %"), ("Image → text R@5", "95.0 %")]
-    assert ("Image → text mean rank", "1.5") in figures
-    assert ("Text → image median rank", "12") in figures
-    assert ("Top-1", "93.4 %") in figures
-    assert ("Top-5", "99.8 %") in figures
-    assert "Held-out loss" in [label for label, _ in figures], "as on the other pages"
-    assert sum(label == "Top-5" for label, _ in figures) == 1, "of two tasks, one has none"
-    assert "the loss depends on the batch size, here 64" in plainly(app)
-    assert "1,436 captions; guessing gives a text → image R@1 of 0.279 %; cpu" in plainly(app)  # 1 of 359 images
-    assert "359 images; 1,436 captions; 10 classes (guessing is right for 10 %)" in plainly(app)
+    metrics = [(metric.label, metric.value) for metric in app.metric]
+    assert metrics[:2] == [("Image → text R@1", "91.0 %"), ("Image → text R@5", "95.0 %")]
+    assert ("Image → text mean rank", "1.5") in metrics
+    assert ("Text → image median rank", "12") in metrics
+    assert ("Top-1", "93.4 %") in metrics
+    assert ("Top-5", "99.8 %") in metrics
+    assert "Held-out loss" in [label for label, _ in metrics], "same label as on the other pages"
+    assert sum(label == "Top-5" for label, _ in metrics) == 1, "only one of the two tasks has a top-5"
+    assert "the loss depends on the batch size, here 64" in plain_text(app)
+    assert "1,436 captions; guessing gives a text → image R@1 of 0.279 %; cpu" in plain_text(app)  # 1 of 359 images
+    assert "359 images; 1,436 captions; 10 classes (guessing is right for 10 %)" in plain_text(app)
     keys = [button.key for button in app.get("download_button")]
     assert keys == [
         *("rows_1_csv", "rows_1_json", "rows_1_parquet"),
@@ -209,20 +207,20 @@ def test_figures_stand_in_rows_and_all_can_be_taken_away(store: Store, settings:
     assert list(mistakes["count"]) == [1]
 
 
-def test_several_models_and_data_sets_are_one_table_with_details_of_one(store: Store, settings: Settings) -> None:
+def test_several_models_and_data_sets_share_one_table(store: Store, settings: Settings) -> None:
     run_id = queue_evaluate(store, more_models=("digits-clip,b.pt",), more_data=("synthetic",))
     folder = RunFiles(settings.runs_dir, run_id).dir
     write_evaluation(folder, ["digits:1", "digits:2"], [0, 1], ["a", "b"])
-    missing = {
+    failed_fields = {
         "status": "error",
         "error": "no labels",
         "data": "synthetic",
         "confusion_file": "",
         "predictions_file": "",
     }
-    missing |= dict.fromkeys(("acc1", "acc5", "mean_per_class_recall"))
-    other = evaluate_row("zeroshot", checkpoint="b.pt", acc1=0.5, recalls={"image_to_text_r3": 0.25})
-    record(store, run_id, [evaluate_row("zeroshot"), evaluate_row("zeroshot", **missing), other])
+    failed_fields |= dict.fromkeys(("acc1", "acc5", "mean_per_class_recall"))
+    other_row = evaluate_row("zeroshot", checkpoint="b.pt", acc1=0.5, recalls={"image_to_text_r3": 0.25})
+    record(store, run_id, [evaluate_row("zeroshot"), evaluate_row("zeroshot", **failed_fields), other_row])
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
     table = next(frame.value for frame in app.dataframe if "checkpoint" in frame.value)
@@ -236,51 +234,51 @@ def test_several_models_and_data_sets_are_one_table_with_details_of_one(store: S
 
 
 def test_predictions_are_shown_as_pictures(store: Store, settings: Settings) -> None:
-    run_id = evaluated(store, settings)
+    run_id = store_evaluation(store, settings)
     app = open_page(PAGE, run=str(run_id))
     app.session_state[f"charts_{run_id}"] = "Predictions"
     app.run()
     assert not app.exception
-    assert "1 of 30 predictions, the most confident first" in plainly(app)
-    assert ["predicted as **" in caption for caption in pictures(app)] == [True]
+    assert "1 of 30 predictions, the most confident first" in plain_text(app)
+    assert ["predicted as **" in caption for caption in prediction_captions(app)] == [True]
     app.get_by_key(f"kind_{run_id}").set_value("All").run()
-    assert "30 of 30" in plainly(app)
-    assert len(pictures(app)) == 24
+    assert "30 of 30" in plain_text(app)
+    assert len(prediction_captions(app)) == 24
 
 
 @pytest.mark.slow
-def test_the_map_shows_images_beside_captions(store: Store, settings: Settings) -> None:
-    run_id = evaluated(store, settings)
+def test_map_shows_embeddings_of_images_and_captions(store: Store, settings: Settings) -> None:
+    run_id = store_evaluation(store, settings)
     app = open_page(PAGE, run=str(run_id))
     app.session_state[f"charts_{run_id}"] = "Map"
     app.run()
     assert not app.exception
-    assert "First two principal components of the embeddings" in plainly(app)
+    assert "First two principal components of the embeddings" in plain_text(app)
     app.toggle(key=f"aligned_{run_id}").set_value(False).run()
     assert not app.exception
     assert len(charts(app)) == 1
 
 
 @pytest.mark.slow
-def test_files_that_are_gone_or_spoilt_are_told_and_hide_nothing_else(store: Store, settings: Settings) -> None:
-    run_id = evaluated(store, settings)
+def test_missing_or_unreadable_files_show_errors_and_keep_metrics(store: Store, settings: Settings) -> None:
+    run_id = store_evaluation(store, settings)
     folder = RunFiles(settings.runs_dir, run_id).dir
     (folder / "zeroshot_confusion.csv").unlink()
     (folder / "zeroshot_predictions.csv").write_text("a,b\n1,2\n")
     (folder / "embeddings.npz").write_bytes(b"nothing")
     app = open_page(PAGE, run=str(run_id))
-    assert "zeroshot_confusion.csv was not kept with this run" in plainly(app)
+    assert "zeroshot_confusion.csv was not kept with this run" in plain_text(app)
     for tab, message in (("Predictions", "lacks the columns source"), ("Map", "embeddings.npz cannot be read")):
         app.session_state[f"charts_{run_id}"] = tab
         app.run()
         assert not app.exception
-        assert message in plainly(app)
+        assert message in plain_text(app)
         assert len(app.metric) > 5
 
 
 @pytest.mark.parametrize("way", ["upwards", "absolute", "link"])
 def test_rows_cannot_name_files_of_other_folders(store: Store, settings: Settings, tmp_path: Path, way: str) -> None:
-    """As imported rows may try to."""
+    """Imported rows may contain such names."""
     write_evaluation(tmp_path / "other", ["0.png", "1.png"], [0, 1], ["secret a", "secret b"])
     names = {"confusion_file": "zeroshot_confusion.csv", "predictions_file": "zeroshot_predictions.csv"}
     names["embeddings_file"] = "embeddings.npz"
@@ -288,21 +286,21 @@ def test_rows_cannot_name_files_of_other_folders(store: Store, settings: Setting
     folder = RunFiles(settings.runs_dir, run_id).dir
     folder.mkdir(parents=True)
     (folder / "link").symlink_to(tmp_path / "other")
-    begin = {"upwards": "../../other", "absolute": str(tmp_path / "other"), "link": "link"}[way]
-    record(store, run_id, [evaluate_row("zeroshot", **{field: f"{begin}/{name}" for field, name in names.items()})])
+    prefix = {"upwards": "../../other", "absolute": str(tmp_path / "other"), "link": "link"}[way]
+    record(store, run_id, [evaluate_row("zeroshot", **{field: f"{prefix}/{name}" for field, name in names.items()})])
     for tab in ("Confusion, zeroshot", "Predictions", "Map"):
         app = open_page(PAGE, run=str(run_id))
         app.session_state[f"charts_{run_id}"] = tab
         app.run()
         assert not app.exception
-        assert "was not kept with this run" in plainly(app)
+        assert "was not kept with this run" in plain_text(app)
         assert not any("secret" in str(frame.value) for frame in app.dataframe)
         downloads = [button.key for button in app.get("download_button")]
         assert downloads == [f"rows_{run_id}_{format}" for format in ("csv", "json", "parquet")]
 
 
 @pytest.mark.slow
-def test_predictions_without_their_pictures_are_a_table(
+def test_predictions_with_missing_images_have_a_table(
     store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
@@ -317,16 +315,16 @@ def test_predictions_without_their_pictures_are_a_table(
     app.run()
     app.get_by_key(f"kind_{run_id}").set_value("All").run()
     assert not app.exception
-    assert len(pictures(app)) == 1, "the other is not what was evaluated"
+    assert len(prediction_captions(app)) == 1, "the other image was not found in the data"
     assert list(app.dataframe[-1].value["source"]) == ["elsewhere.png", str(tmp_path / "1.png")]
 
 
-def test_a_task_that_could_not_be_done_says_why(store: Store, settings: Settings) -> None:
-    absent = dict.fromkeys(("acc1", "acc5", "mean_per_class_recall", "classes"))
+def test_failed_task_shows_its_error(store: Store, settings: Settings) -> None:
+    no_values = dict.fromkeys(("acc1", "acc5", "mean_per_class_recall", "classes"))
     failed = evaluate_row(
-        "zeroshot", status="error", error="no labels", confusion_file="", predictions_file="", **absent
+        "zeroshot", status="error", error="no labels", confusion_file="", predictions_file="", **no_values
     )
-    app = open_page(PAGE, run=str(evaluated(store, settings, failed)))
+    app = open_page(PAGE, run=str(store_evaluation(store, settings, failed)))
     assert not app.exception
     assert [error.value for error in app.error] == ["no labels"]
     assert [tab.label for tab in app.tabs] == ["Map", "Search", "Try a picture"]
@@ -349,7 +347,7 @@ FIELDS = [
 
 
 @pytest.mark.parametrize("fields", FIELDS)
-def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
+def test_command_has_the_same_settings_as_the_run(fields: dict[str, object]) -> None:
     from pydantic_settings import CliApp
 
     from engine.cli.clip import EvaluateFlags
@@ -358,22 +356,22 @@ def test_the_command_asks_for_the_very_same(fields: dict[str, object]) -> None:
         model_config = EvaluateFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
 
     spec = EvaluateSpec.model_validate(fields)
-    words = shlex.split(command(spec))
-    assert words[:4] == ["python", "-m", "engine", "evaluate"]
-    assert CliApp.run(Flags, words[4:]).spec() == spec
+    arguments = shlex.split(command(spec))
+    assert arguments[:4] == ["python", "-m", "engine", "evaluate"]
+    assert CliApp.run(Flags, arguments[4:]).spec() == spec
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fields", [FIELDS[1], {**FIELDS[3], "class_prompts": ""}])
-def test_a_clone_fills_the_form(store: Store, fields: dict[str, object]) -> None:
+def test_link_with_settings_fills_the_form(store: Store, fields: dict[str, object]) -> None:
     spec = EvaluateSpec.model_validate(fields | {"more_data": ["synthetic"], "probe_data": "digits"})
     app = open_page(PAGE, **link.address(spec))
     assert not app.exception
     assert shlex.split(command(spec)) == shlex.split(verbatim(app)[0])
 
 
-class Asked:
-    """In place of the process that answers: questions are kept, and answered by the test."""
+class FakeSearch:
+    """Fake of the process that answers questions. It records them, and the test sets the answers."""
 
     def __init__(self) -> None:
         self.started = 0
@@ -391,87 +389,87 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    there = Asked()
-    monkeypatch.setattr(backend, "answers", lambda: there)
-    return there
+def fake_search(monkeypatch: pytest.MonkeyPatch) -> FakeSearch:
+    process = FakeSearch()
+    monkeypatch.setattr(backend, "answers", lambda: process)
+    return process
 
 
 def open_search(run_id: int) -> AppTest:
-    """On the run's own page, where nothing else is asked."""
+    """Open the tab Search on the page of the run, which asks nothing else."""
     app = open_page("run/page.py", run=str(run_id))
     app.session_state[f"charts_{run_id}"] = "Search"
     return app.run()
 
 
-def hits(*sources: str) -> dict[str, Any]:
-    found = [
-        Hit(index=at, source=source, label="seven", similarity=0.5 - at / 100) for at, source in enumerate(sources)
+def search_answer(*sources: str) -> dict[str, Any]:
+    hit_list = [
+        Hit(index=row, source=source, label="seven", similarity=0.5 - row / 100) for row, source in enumerate(sources)
     ]
-    return Hits(hits=tuple(found), images=359).model_dump(mode="json")
+    return Hits(hits=tuple(hit_list), images=359).model_dump(mode="json")
 
 
-def found_pictures(app: AppTest) -> list[str]:
-    """Captions of hits; those of the data have no figure."""
+def hit_captions(app: AppTest) -> list[str]:
+    """Return the captions of hits. Only these begin with a similarity."""
     captions = [picture.caption for element in app.get("image") for picture in element.proto.imgs]
     return [caption.replace("\\", "") for caption in captions if caption.startswith("**0.")]
 
 
 @pytest.mark.slow
-def test_images_are_searched_by_text(store: Store, settings: Settings, asked: Asked) -> None:
-    run_id = evaluated(store, settings)
+def test_images_are_searched_by_text(store: Store, settings: Settings, fake_search: FakeSearch) -> None:
+    run_id = store_evaluation(store, settings)
     app = open_search(run_id)
     assert not app.exception
-    assert asked.started, "it is made ready while somebody types"
-    assert not asked.questions
+    assert fake_search.started, "the process starts while the user types"
+    assert not fake_search.questions
     app.text_input(key=f"search_text_{run_id}").set_value(" a handwritten seven ").run()
-    assert "Searching" in plainly(app)
+    assert "Searching" in plain_text(app)
     app.run()
-    assert [(question.text, question.top) for question in asked.questions] == [("a handwritten seven", 12)]
-    assert asked.questions[0].spec == store.run(run_id).spec
-    assert asked.questions[0].folder == RunFiles(settings.runs_dir, run_id).dir
-    asked.answers[0].set_result(hits("digits:7", "digits:17"))
+    assert [(question.text, question.top) for question in fake_search.questions] == [("a handwritten seven", 12)]
+    assert fake_search.questions[0].spec == store.run(run_id).spec
+    assert fake_search.questions[0].folder == RunFiles(settings.runs_dir, run_id).dir
+    fake_search.answers[0].set_result(search_answer("digits:7", "digits:17"))
     app.run()
     assert not app.exception
-    assert found_pictures(app) == ["**0.500** seven  \ndigits:7", "**0.490** seven  \ndigits:17"]
-    assert "The 2 of 359 images most similar to “a handwritten seven”" in plainly(app)
+    assert hit_captions(app) == ["**0.500** seven  \ndigits:7", "**0.490** seven  \ndigits:17"]
+    assert "The 2 of 359 images most similar to “a handwritten seven”" in plain_text(app)
     assert f"search_{run_id}_csv" in [button.key for button in app.get("download_button")]
     app.number_input(key=f"search_top_{run_id}").set_value(3).run()
-    assert [question.top for question in asked.questions] == [12, 3]
-    assert "Searching" in plainly(app)
+    assert [question.top for question in fake_search.questions] == [12, 3]
+    assert "Searching" in plain_text(app)
 
 
 @pytest.mark.slow
-def test_a_search_without_an_answer_says_why_and_can_be_tried_again(
-    store: Store, settings: Settings, asked: Asked
+def test_failed_search_shows_its_error_and_can_be_retried(
+    store: Store, settings: Settings, fake_search: FakeSearch
 ) -> None:
-    run_id = evaluated(store, settings)
+    run_id = store_evaluation(store, settings)
     app = open_search(run_id)
     app.text_input(key=f"search_text_{run_id}").set_value("seven").run()
-    asked.answers[0].set_exception(Refused("best.pt has *changed* since it was evaluated"))
+    fake_search.answers[0].set_exception(Refused("best.pt has *changed* since it was evaluated"))
     app.run()
     assert [error.value.replace("\\", "") for error in app.error] == ["best.pt has *changed* since it was evaluated"]
     app.run()
-    assert len(asked.questions) == 1, "it is not asked again by itself"
+    assert len(fake_search.questions) == 1, "a failed search is not repeated automatically"
     app.button(key=f"search_{run_id}_again").click().run()
-    assert len(asked.questions) == 2
-    assert "Searching" in plainly(app)
+    assert len(fake_search.questions) == 2
+    assert "Searching" in plain_text(app)
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_is_gone_is_said_at_once(store: Store, settings: Settings, asked: Asked) -> None:
+def test_search_without_checkpoint_shows_an_error(store: Store, settings: Settings, fake_search: FakeSearch) -> None:
     run_id = queue_evaluate(store, checkpoint="/nowhere/best.pt")
     record(store, run_id, [evaluate_row("zeroshot")])
     app = open_search(run_id)
     app.text_input(key=f"search_text_{run_id}").set_value("seven").run()
     assert not app.exception
-    assert "checkpoint: nothing can be read at '/nowhere/best.pt'" in plainly(app)
-    assert not asked.questions
+    assert "checkpoint: nothing can be read at '/nowhere/best.pt'" in plain_text(app)
+    assert not fake_search.questions
 
 
 @pytest.mark.slow
-def test_hits_without_their_pictures_are_a_table(
-    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Asked
+def test_hits_with_missing_images_have_a_table(
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_search: FakeSearch
 ) -> None:
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
     write_images(tmp_path, *(f"{n}.png" for n in range(4)))
@@ -481,21 +479,21 @@ def test_hits_without_their_pictures_are_a_table(
     app = open_search(run_id)
     app.text_input(key=f"search_text_{run_id}").set_value("seven").run()
     sources = ["=elsewhere.png", str(tmp_path / "3.png")]
-    asked.answers[0].set_result(hits(*sources))
+    fake_search.answers[0].set_result(search_answer(*sources))
     app.run()
     assert not app.exception
-    assert len(found_pictures(app)) == 1, "the other is not there"
+    assert len(hit_captions(app)) == 1, "the other image does not exist"
     assert list(app.dataframe[-1].value["source"]) == sources
     path.unlink()
     app.run()
     assert not app.exception
-    assert "The images are not available any more" in plainly(app)
+    assert "The images are not available any more" in plain_text(app)
     assert list(app.dataframe[-1].value["source"]) == sources
 
 
-def test_captions_that_repeat_limit_recall_and_the_page_says_so(store: Store) -> None:
+def test_page_shows_the_recall_limit_of_repeated_captions(store: Store) -> None:
     run_id = queue_evaluate(store, tasks=("retrieval",))
     record(store, run_id, [evaluate_row("retrieval", captions=40, distinct_captions=3, embeddings_file="")])
-    page_text = plainly(open_page(PAGE, run=str(run_id)))
+    page_text = plain_text(open_page(PAGE, run=str(run_id)))
     assert "40 captions, 3 distinct" in page_text
     assert "so text-to-image R@1 is at most 7.5 %" in page_text  # 3 of 40

@@ -1,4 +1,4 @@
-"""The list of runs and the page of one run, in every state a run can have."""
+"""Tests of the list of runs and of the page of a run, in all states of a run."""
 
 import re
 import time
@@ -69,29 +69,29 @@ EVERY_KIND = [
         "evaluate --samples 64 --templates 'a {}\none {}' --no-held-out --seed 7",
     ),
 ]
-"""Requests, and the words after `python -m engine` that ask for the same."""
-LIST, ONE = "history/page.py", "run/page.py"
+"""One request of each kind, with the arguments of `python -m engine` for the same request."""
+LIST, RUN = "history/page.py", "run/page.py"
 
-# A scheduler outlives whoever started it: that nobody waits for it is meant.
+# The scheduler outlives the process that starts it, so the warning about a running subprocess is expected.
 pytestmark = [
     pytest.mark.usefixtures("own_world"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]
 
 
-def start(store: Store, run_id: int) -> Attempt:
+def start_run(store: Store, run_id: int) -> Attempt:
     attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
     assert attempt
     attempts.begin(store.database, attempt)
     return attempt
 
 
-def bring_to(store: Store, state: State, cause: Cause = Cause.ERROR, **fields: object) -> int:
-    """A run of two models, one of them counted, in this state."""
+def store_run(store: Store, state: State, cause: Cause = Cause.ERROR, **fields: object) -> int:
+    """Store a profile of two models in this state, with one model counted, and return its run id."""
     run_id = queue(store, "resnet18", "resnet50", **fields)
     if state is State.QUEUED:
         return run_id
-    attempt = start(store, run_id)
+    attempt = start_run(store, run_id)
     if state is State.STARTING:
         return run_id
     attempts.record(store.database, attempt, events([profile_row("resnet18")], 2))
@@ -113,39 +113,39 @@ def bring_to(store: Store, state: State, cause: Cause = Cause.ERROR, **fields: o
     return run_id
 
 
-def listed(app: AppTest) -> list[int]:
-    """The numbers of the runs on the page."""
+def listed_runs(app: AppTest) -> list[int]:
+    """Return the numbers of the runs on the page of the list."""
     (table,) = [table for table in app.dataframe if table.key == "runs_table"]
     return [int(number) for number in table.value["id"]]
 
 
-def took(app: AppTest) -> float:
-    """Seconds of the newest run, as listed."""
+def newest_duration(app: AppTest) -> float:
+    """Return the duration in s that the list shows for the newest run."""
     (table,) = [table for table in app.dataframe if table.key == "runs_table"]
     return float(table.value["duration_s"].iloc[0])
 
 
-def tick(app: AppTest, *run_ids: int) -> None:
-    """Choose runs in the list."""
+def select_runs(app: AppTest, *run_ids: int) -> None:
+    """Select runs in the list."""
     app.session_state["runs_selected"] = [str(run_id) for run_id in run_ids]
     app.run()
-    assert chosen(app) == sorted(run_ids)
+    assert selected_runs(app) == sorted(run_ids)
 
 
-def chosen(app: AppTest) -> list[int]:
-    """The numbers of the selected runs on the page."""
-    numbers = listed(app)
+def selected_runs(app: AppTest) -> list[int]:
+    """Return the numbers of the selected runs on the page of the list."""
+    numbers = listed_runs(app)
     return sorted(numbers[place] for place in app.session_state["runs_table"]["selection"]["rows"])
 
 
-def columns(app: AppTest) -> list[str]:
-    """The columns of the list of runs, without its numbers."""
+def list_columns(app: AppTest) -> list[str]:
+    """Return the columns of the list of runs without `id`."""
     (table,) = [table for table in app.dataframe if table.key == "runs_table"]
     return [name for name in table.value if name != "id"]
 
 
 @pytest.mark.slow
-def test_an_empty_list_says_what_to_do_next() -> None:
+def test_empty_list_offers_a_next_step() -> None:
     app = open_page(LIST)
     assert not app.exception
     assert "No active runs" in texts(app)
@@ -153,17 +153,17 @@ def test_an_empty_list_says_what_to_do_next() -> None:
     assert app.page_link
 
 
-def estimate(store: Store, seconds_left: float) -> None:
-    """Of the one run that is running."""
+def set_seconds_left(store: Store, seconds_left: float) -> None:
+    """Set the remaining time of the only running run."""
     (attempt,) = attempts.open_attempts(store.database)
     attempts.record(store.database, attempt, [Progress(done=1, total=2, seconds_left=seconds_left)])
 
 
 @pytest.mark.slow
-def test_what_runs_and_what_waits_is_on_top_with_positions(store: Store) -> None:
-    ended = bring_to(store, State.FINISHED)
-    running = bring_to(store, State.RUNNING)
-    estimate(store, 60.0)
+def test_active_and_queued_runs_are_on_top_with_their_positions(store: Store) -> None:
+    ended = store_run(store, State.FINISHED)
+    running = store_run(store, State.RUNNING)
+    set_seconds_left(store, 60.0)
     first, second = queue(store, "resnet18"), queue(store, "resnet50")
     app = open_page(LIST)
     assert not app.exception
@@ -171,66 +171,66 @@ def test_what_runs_and_what_waits_is_on_top_with_positions(store: Store) -> None
     assert lines[0].startswith(f"{running}  resnet18, resnet50 (torch, meta): 1 of 2 counts done")
     assert lines[1].startswith(f"{first}  resnet18 (torch, meta): next in the queue, starts in ")
     assert lines[2].startswith(f"{second}  resnet50 (torch, meta): 2nd in the queue, starts ")
-    assert listed(app) == [second, first, running, ended]
+    assert listed_runs(app) == [second, first, running, ended]
     app.button(key=f"runs_cancel_{first}").click().run()
     assert store.run(first).state is State.CANCELLED
     assert "– cancelled" in set(app.dataframe[0].value["state"])
 
 
 @pytest.mark.slow
-def test_behind_a_run_that_takes_longer_than_estimated_no_time_is_promised(store: Store) -> None:
-    running = bring_to(store, State.RUNNING)
-    estimate(store, 0.0)
+def test_queued_run_shows_no_start_time_behind_an_overdue_run(store: Store) -> None:
+    running = store_run(store, State.RUNNING)
+    set_seconds_left(store, 0.0)
     queue(store, "resnet18")
     assert f"next in the queue, starts after run {running}" in texts(open_page(LIST))
 
 
 @pytest.mark.slow
-def test_a_run_that_waits_for_disk_space_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_id = bring_to(store, State.QUEUED)
+def test_queued_run_shows_that_it_waits_for_disk_space(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = store_run(store, State.QUEUED)
     monkeypatch.setenv("VITALS_MIN_FREE_GB", "1e9")
-    for app in (open_page(LIST), open_page(ONE, run=str(run_id))):
+    for app in (open_page(LIST), open_page(RUN, run=str(run_id))):
         assert "next in the queue, starts when there is disk space: " in texts(app)
         assert "VITALS_MIN_FREE_GB asks for 1e+09 GB" in texts(app)
 
 
 @pytest.mark.slow
-def test_two_windows_keep_each_others_tags_and_notes(store: Store) -> None:
-    run_id = bring_to(store, State.FINISHED)
-    one, other = open_page(ONE, run=str(run_id)), open_page(ONE, run=str(run_id))
+def test_tags_and_notes_of_two_windows_are_merged(store: Store) -> None:
+    run_id = store_run(store, State.FINISHED)
+    first, second = open_page(RUN, run=str(run_id)), open_page(RUN, run=str(run_id))
     tags, notes = f"run_tags_{run_id}", f"run_notes_{run_id}"
-    one.multiselect(key=tags).set_value(["alpha"]).run()
-    other.multiselect(key=tags).set_value(["beta"]).run()
-    assert other.multiselect(key=tags).value == ["alpha", "beta"]
-    one.multiselect(key=tags).set_value([]).run()
+    first.multiselect(key=tags).set_value(["alpha"]).run()
+    second.multiselect(key=tags).set_value(["beta"]).run()
+    assert second.multiselect(key=tags).value == ["alpha", "beta"]
+    first.multiselect(key=tags).set_value([]).run()
     assert store.run(run_id).tags == ("beta",)
-    one.text_area(key=notes).set_value("by one").run()
-    one.text_area(key=notes).set_value("by one, again").run()
+    first.text_area(key=notes).set_value("by one").run()
+    first.text_area(key=notes).set_value("by one, again").run()
     assert store.run(run_id).notes == "by one, again"
-    assert "changed elsewhere" not in texts(one)
-    other.text_area(key=notes).set_value("by the other").run()
-    assert not other.exception
-    assert "These notes were also changed elsewhere" in texts(other)
-    assert store.run(run_id).notes == other.text_area(key=notes).value == "by one, again\n\nby the other"
-    one.text_area(key=notes).set_value("").run()
+    assert "changed elsewhere" not in texts(first)
+    second.text_area(key=notes).set_value("by the other").run()
+    assert not second.exception
+    assert "These notes were also changed elsewhere" in texts(second)
+    assert store.run(run_id).notes == second.text_area(key=notes).value == "by one, again\n\nby the other"
+    first.text_area(key=notes).set_value("").run()
     assert store.run(run_id).notes == "by one, again\n\nby the other"
-    other.text_area(key=notes).set_value("merged").run()
+    second.text_area(key=notes).set_value("merged").run()
     assert store.run(run_id).notes == "merged"
 
 
 @pytest.mark.slow
-def test_what_a_running_run_has_taken_is_not_kept_from_the_last_look(store: Store) -> None:
-    bring_to(store, State.RUNNING)
+def test_duration_of_a_running_run_is_not_cached(store: Store) -> None:
+    store_run(store, State.RUNNING)
     app = open_page(LIST)
-    before, revision = took(app), store.revision()
+    before, revision = newest_duration(app), store.revision()
     app.run()
     assert store.revision() == revision
-    assert took(app) > before
+    assert newest_duration(app) > before
 
 
 @pytest.mark.slow
-def test_runs_that_ended_meanwhile_are_offered_not_forced(store: Store) -> None:
-    run_id = bring_to(store, State.RUNNING)
+def test_list_updates_the_state_of_a_cancelled_run(store: Store) -> None:
+    run_id = store_run(store, State.RUNNING)
     waiting = queue(store, "resnet18")
     app = open_page(LIST)
     assert "runs_refresh" not in {button.key for button in app.button}
@@ -254,9 +254,9 @@ def test_runs_that_ended_meanwhile_are_offered_not_forced(store: Store) -> None:
         (State.CANCELLED, "stopped on request; 1 of 2 counts done, 1 row kept"),
     ],
 )
-def test_every_state_is_told_in_words(store: Store, state: State, words: str) -> None:
-    run_id = bring_to(store, state)
-    app = open_page(ONE, run=str(run_id))
+def test_run_page_describes_every_state(store: Store, state: State, words: str) -> None:
+    run_id = store_run(store, state)
+    app = open_page(RUN, run=str(run_id))
     assert not app.exception
     assert words in texts(app)
     assert f"{state.value}]" in texts(app)  # the badge
@@ -267,12 +267,12 @@ def test_every_state_is_told_in_words(store: Store, state: State, words: str) ->
 
 
 @pytest.mark.slow
-def test_a_run_shows_what_was_asked_where_it_ran_and_what_it_printed(store: Store, settings: Settings) -> None:
-    run_id = bring_to(store, State.FINISHED, image_size=192)
+def test_run_page_shows_request_environment_and_log(store: Store, settings: Settings) -> None:
+    run_id = store_run(store, State.FINISHED, image_size=192)
     files = RunFiles(settings.runs_dir, run_id)
     files.dir.mkdir(parents=True, exist_ok=True)
     files.log.write_text("one\n<script>alert(1)</script> **two**\n")
-    app = open_page(ONE, run=str(run_id))
+    app = open_page(RUN, run=str(run_id))
     assert "<script>alert(1)</script> **two**" in [text.splitlines()[-1] for text in verbatim(app)]
     app.session_state["run_about"] = "Request"
     app.run()
@@ -285,11 +285,11 @@ def test_a_run_shows_what_was_asked_where_it_ran_and_what_it_printed(store: Stor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [spec for spec, _ in EVERY_KIND], ids=lambda spec: spec.kind)
-def test_a_run_that_ended_without_results_promises_none(store: Store, spec: Spec) -> None:
+def test_ended_run_without_results_has_a_final_message(store: Store, spec: Spec) -> None:
     run_id = store.enqueue(spec)
-    assert re.search(r"No (results|timings|measurements|models counted) yet\.", texts(open_page(ONE, run=str(run_id))))
+    assert re.search(r"No (results|timings|measurements|models counted) yet\.", texts(open_page(RUN, run=str(run_id))))
     store.request_cancel(run_id)
-    app = open_page(ONE, run=str(run_id))
+    app = open_page(RUN, run=str(run_id))
     app.session_state["run_about"] = "Environment"
     app.run()
     assert not app.exception
@@ -303,30 +303,30 @@ def test_a_run_that_ended_without_results_promises_none(store: Store, spec: Spec
     ("state", "words"),
     [(State.QUEUED, "has no log yet: it is queued"), (State.FINISHED, "has no log here: a run in the foreground")],
 )
-def test_a_run_without_a_log_says_why(store: Store, state: State, words: str) -> None:
-    run_id = bring_to(store, state)
-    assert f"Run {run_id} {words}" in texts(open_page(ONE, run=str(run_id)))
+def test_run_without_a_log_shows_the_reason(store: Store, state: State, words: str) -> None:
+    run_id = store_run(store, state)
+    assert f"Run {run_id} {words}" in texts(open_page(RUN, run=str(run_id)))
 
 
 @pytest.mark.slow
-def test_a_run_of_another_machine_shows_its_log_or_says_why_not(
+def test_run_of_another_machine_shows_its_log_or_a_warning(
     store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = bring_to(store, State.RUNNING)
+    run_id = store_run(store, State.RUNNING)
     attempt = attempts.current(store.database, run_id)
     assert attempt is not None
     attempts.finish(store.database, attempt, State.FINISHED)
     attempts.warn(store.database, attempt, "its files are only there")
     copies = tmp_path / "copies"
-    there = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere", "artifacts_url": str(copies)})
-    files = RunFiles(there.runs_dir, run_id)
+    other_machine = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere", "artifacts_url": str(copies)})
+    files = RunFiles(other_machine.runs_dir, run_id)
     files.prepare()
     files.log.write_text("printed elsewhere\n")
-    mirror.upload(there, store.run(run_id))
+    mirror.upload(other_machine, store.run(run_id))
     monkeypatch.setenv("VITALS_ARTIFACTS_URL", str(copies))
     copies.rename(tmp_path / "aside")
     copies.write_text("no folder")
-    app = open_page(ONE, run=str(run_id))
+    app = open_page(RUN, run=str(run_id))
     assert [warning.value[:8] for warning in app.warning] == ["its file", "Log\\, sa"]
     assert f"Run {run_id} has its log on another machine: see the warning above." in texts(app)
     copies.unlink()
@@ -337,15 +337,15 @@ def test_a_run_of_another_machine_shows_its_log_or_says_why_not(
 
 
 @pytest.mark.slow
-def test_errors_are_text(store: Store) -> None:
-    (error,) = open_page(ONE, run=str(bring_to(store, State.FAILED))).error
+def test_run_errors_are_shown_without_markup(store: Store) -> None:
+    (error,) = open_page(RUN, run=str(store_run(store, State.FAILED))).error
     assert error.value == "RuntimeError\\: \\*\\*it\\*\\* \\<b\\>broke\\<\\/b\\>"
 
 
 @pytest.mark.slow
-def test_out_of_memory_offers_half_the_batch(store: Store) -> None:
-    run_id = bring_to(store, State.FAILED, Cause.OUT_OF_MEMORY, batch_size=9)
-    app = open_page(ONE, run=str(run_id))
+def test_out_of_memory_offers_half_the_batch_size(store: Store) -> None:
+    run_id = store_run(store, State.FAILED, Cause.OUT_OF_MEMORY, batch_size=9)
+    app = open_page(RUN, run=str(run_id))
     assert "out of memory" in texts(app)
     app.button(key=f"half_{run_id}").click().run()
     assert not app.exception
@@ -354,21 +354,21 @@ def test_out_of_memory_offers_half_the_batch(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_again_is_a_new_run(store: Store) -> None:
-    run_id = bring_to(store, State.CANCELLED)
-    app = open_page(ONE, run=str(run_id))
+def test_run_again_queues_a_new_run(store: Store) -> None:
+    run_id = store_run(store, State.CANCELLED)
+    app = open_page(RUN, run=str(run_id))
     app.button(key=f"again_{run_id}").click().run()
-    again = store.runs()[0]
-    assert again.id != run_id
-    assert again.spec == store.run(run_id).spec
+    new_run = store.runs()[0]
+    assert new_run.id != run_id
+    assert new_run.spec == store.run(run_id).spec
 
 
 @pytest.mark.slow
-def test_a_clone_opens_the_form_filled_alike(store: Store) -> None:
-    run_id = bring_to(
+def test_edit_a_copy_opens_the_filled_form(store: Store) -> None:
+    run_id = store_run(
         store, State.FINISHED, counter="both", device="cpu", batch_size=3, image_size="192x256", training=True
     )
-    app = open_page(ONE, run=str(run_id))
+    app = open_page(RUN, run=str(run_id))
     app = followed(app, "Edit a copy")
     assert not app.exception
     assert app.title[0].value == "Profile"
@@ -380,10 +380,10 @@ def test_a_clone_opens_the_form_filled_alike(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_a_list_too_long_for_a_link_is_put_aside_for_the_form_until_it_is_taken_away(store: Store) -> None:
+def test_edit_a_copy_keeps_a_list_too_long_for_a_link(store: Store) -> None:
     names = tuple(f"timm:model_{number}" for number in range(41))
     run_id = store.enqueue(ProfileSpec(models=names))
-    app = open_page(ONE, run=str(run_id))
+    app = open_page(RUN, run=str(run_id))
     app.button(key=f"clone_{run_id}").click().run()
     assert not app.exception
     assert "and a list of 41: timm:model_0, timm:model_1, " in texts(app)
@@ -397,22 +397,22 @@ def test_a_list_too_long_for_a_link_is_put_aside_for_the_form_until_it_is_taken_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("spec", "command"), EVERY_KIND, ids=[spec.kind for spec, _ in EVERY_KIND])
-def test_a_clone_asks_for_the_same_whatever_its_kind(store: Store, spec: Spec, command: str) -> None:
+def test_edit_a_copy_shows_the_same_command_for_every_kind(store: Store, spec: Spec, command: str) -> None:
     run_id = store.enqueue(spec)
-    app = open_page(ONE, run=str(run_id))
+    app = open_page(RUN, run=str(run_id))
     app = followed(app, "Edit a copy")
     assert not app.exception
     assert f"python -m engine {command}" in verbatim(app)
 
 
 @pytest.mark.slow
-def test_deletion_asks_twice_and_takes_everything(store: Store, settings: Settings) -> None:
-    run_id = bring_to(store, State.FAILED)
+def test_deletion_needs_the_run_number_and_deletes_all_files(store: Store, settings: Settings) -> None:
+    run_id = store_run(store, State.FAILED)
     folder = RunFiles(settings.runs_dir, run_id).dir
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "weights.pt").write_bytes(b"0" * 1500)
     (folder / "log.txt").write_bytes(b"0" * 500)
-    app = open_page(ONE, run=str(run_id))
+    app = open_page(RUN, run=str(run_id))
     app.button(key="run_delete").click().run()
     assert "2 files (2 kB)" in texts(app)
     assert app.button(key="runs_delete_sure").disabled
@@ -428,28 +428,28 @@ def test_deletion_asks_twice_and_takes_everything(store: Store, settings: Settin
 
 
 @pytest.mark.slow
-def test_the_dialog_names_the_runs_that_began_from_a_deleted_one(store: Store, settings: Settings) -> None:
-    run_id = bring_to(store, State.FAILED)
-    best, other = (settings.runs_dir / str(number) / "checkpoints" / "best.pt" for number in (run_id, 10 * run_id))
-    used = store.enqueue(TrainSpec(model="ViT-B-32", pretrained=str(best)))
-    store.enqueue(EvaluateSpec(model="ViT-B-32", checkpoint=str(other)))
-    more = store.enqueue(EvaluateSpec(model="ViT-B-32", more_models=(f"ViT-B-16,{best}",)))
-    app = open_page(ONE, run=str(run_id))
+def test_delete_dialog_names_runs_that_use_its_checkpoints(store: Store, settings: Settings) -> None:
+    run_id = store_run(store, State.FAILED)
+    best, other_run = (settings.runs_dir / str(number) / "checkpoints" / "best.pt" for number in (run_id, 10 * run_id))
+    training = store.enqueue(TrainSpec(model="ViT-B-32", pretrained=str(best)))
+    store.enqueue(EvaluateSpec(model="ViT-B-32", checkpoint=str(other_run)))
+    evaluation = store.enqueue(EvaluateSpec(model="ViT-B-32", more_models=(f"ViT-B-16,{best}",)))
+    app = open_page(RUN, run=str(run_id))
     app.button(key="run_delete").click().run()
-    assert f"2 other runs began from it: evaluate {more}, train {used}. They keep" in texts(app)
+    assert f"2 other runs began from it: evaluate {evaluation}, train {training}. They keep" in texts(app)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", ["99", "", "9" * 30])
-def test_a_link_to_no_run_says_so(asked: str) -> None:
-    app = open_page(ONE, run=asked)
+@pytest.mark.parametrize("number", ["99", "", "9" * 30])
+def test_link_to_an_unknown_run_shows_a_message(number: str) -> None:
+    app = open_page(RUN, run=number)
     assert not app.exception
     assert "No such run" in texts(app)
 
 
 @pytest.mark.slow
-def test_a_bundle_comes_back_as_a_run(store: Store, settings: Settings) -> None:
-    bundle = export_bundle(store, settings, bring_to(store, State.FINISHED))
+def test_exported_bundle_can_be_imported_as_a_run(store: Store, settings: Settings) -> None:
+    bundle = export_bundle(store, settings, store_run(store, State.FINISHED))
     app = unfold(open_page(LIST), "Import")
     app.file_uploader[0].upload("run-1.zip", bundle)
     app.run()
@@ -461,7 +461,7 @@ def test_a_bundle_comes_back_as_a_run(store: Store, settings: Settings) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("public", [True, False])
-def test_a_public_server_is_warned_of_on_its_pages(store: Store, monkeypatch: pytest.MonkeyPatch, public: bool) -> None:
+def test_pages_of_a_public_server_show_a_warning(store: Store, monkeypatch: pytest.MonkeyPatch, public: bool) -> None:
     monkeypatch.setenv("VITALS_PUBLIC", str(int(public)))
     app = open_page(LIST)
     assert not app.exception
@@ -474,7 +474,7 @@ def test_a_public_server_is_warned_of_on_its_pages(store: Store, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_files_that_a_bundle_leaves_out_are_named(
+def test_run_page_names_files_that_the_bundle_leaves_out(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = queue_train(store)
@@ -494,7 +494,7 @@ def test_files_that_a_bundle_leaves_out_are_named(
 
 
 @pytest.mark.slow
-def test_a_file_that_is_no_bundle_is_refused(store: Store) -> None:
+def test_import_refuses_a_file_that_is_not_a_bundle(store: Store) -> None:
     app = unfold(open_page(LIST), "Import")
     app.file_uploader[0].upload("run.zip", b"not a zip")
     app.run()
@@ -505,26 +505,26 @@ def test_a_file_that_is_no_bundle_is_refused(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_stays_when_its_address_is_replaced_by_that_of_the_list(store: Store) -> None:
-    run_id = bring_to(store, State.FAILED)
-    assert "No such run" in texts(open_page(ONE, runs_selected="3"))
-    app = open_page(ONE, run=str(run_id))
+def test_run_page_stays_open_if_the_address_lost_its_run(store: Store) -> None:
+    run_id = store_run(store, State.FAILED)
+    assert "No such run" in texts(open_page(RUN, runs_selected="3"))
+    app = open_page(RUN, run=str(run_id))
     app.query_params.clear()
     app.query_params["runs_selected"] = "3"
     app.run()
     assert not app.exception
     assert app.title[0].value == f"Run {run_id}"
     assert app.query_params["run"] == str(run_id)
-    clicked = queue(store, "resnet34")  # in the list; the address is replaced before the page is drawn
+    clicked = queue(store, "resnet34")  # a click in the list; the address is replaced before the page is drawn
     app.session_state[run_view.OPENED] = str(clicked)
     app.query_params.clear()
     assert app.run().title[0].value == f"Run {clicked}"
 
 
 @pytest.mark.slow
-def test_a_run_is_tried_again_in_its_place(store: Store) -> None:
-    run_id = bring_to(store, State.FAILED)
-    app = open_page(ONE, run=str(run_id))
+def test_retry_queues_the_same_run(store: Store) -> None:
+    run_id = store_run(store, State.FAILED)
+    app = open_page(RUN, run=str(run_id))
     app.button(key=f"retry_{run_id}").click().run()
     assert not app.exception
     assert store.run(run_id).state is State.QUEUED
@@ -533,22 +533,22 @@ def test_a_run_is_tried_again_in_its_place(store: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rows", "label"), [([], "Restart"), ([benchmark_row("a")], "Run the rest")])
-def test_a_cancelled_timing_offers_to_run_the_rest(store: Store, rows: list[Row], label: str) -> None:
+def test_cancelled_timing_offers_to_run_the_remaining_rows(store: Store, rows: list[Row], label: str) -> None:
     run_id = store.enqueue(BenchmarkSpec(models="a,b"))
-    attempt = start(store, run_id)
+    attempt = start_run(store, run_id)
     attempts.record(store.database, attempt, events(rows, 2))
     attempts.finish(store.database, attempt, State.CANCELLED)
     attempts.close(store.database, attempt, Exit(code=0), None, "")
-    app = open_page(ONE, run=str(run_id))
+    app = open_page(RUN, run=str(run_id))
     assert not app.exception
     assert app.button(key=f"retry_{run_id}").label == label
 
 
 @pytest.mark.slow
-def test_tags_and_notes_are_kept_as_they_are_typed(store: Store) -> None:
-    other, run_id = bring_to(store, State.FINISHED), bring_to(store, State.FINISHED)
+def test_tags_and_notes_are_saved_after_each_change(store: Store) -> None:
+    other, run_id = store_run(store, State.FINISHED), store_run(store, State.FINISHED)
     store.change_tags([other], add=["baseline"])
-    app = open_page(ONE, run=str(run_id))
+    app = open_page(RUN, run=str(run_id))
     tags = app.multiselect(key=f"run_tags_{run_id}")
     assert tags.options == ["baseline"]
     tags.set_value(["baseline"]).run()
@@ -556,19 +556,19 @@ def test_tags_and_notes_are_kept_as_they_are_typed(store: Store) -> None:
     assert not app.exception
     run = store.run(run_id)
     assert (run.tags, run.notes) == (("baseline",), "*the* one")
-    anew = open_page(ONE, run=str(run_id))
-    assert anew.multiselect(key=f"run_tags_{run_id}").value == ["baseline"]
-    assert anew.text_area(key=f"run_notes_{run_id}").value == "*the* one"
+    reopened = open_page(RUN, run=str(run_id))
+    assert reopened.multiselect(key=f"run_tags_{run_id}").value == ["baseline"]
+    assert reopened.text_area(key=f"run_notes_{run_id}").value == "*the* one"
     app.multiselect(key=f"run_tags_{run_id}").set_value([]).run()
     assert store.run(run_id).tags == ()
 
 
 @pytest.mark.slow
-def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> None:
-    failed, tagged = bring_to(store, State.FAILED), bring_to(store, State.FINISHED, device="cpu")
+def test_filters_in_the_address_select_runs(store: Store) -> None:
+    failed, tagged = store_run(store, State.FAILED), store_run(store, State.FINISHED, device="cpu")
     store.change_tags([tagged], add=["paper"])
     other = queue(store, "vit_tiny")
-    assert listed(open_page(LIST)) == [other, tagged, failed]
+    assert listed_runs(open_page(LIST)) == [other, tagged, failed]
     with store.database.write() as connection:
         three_days_ago = time.time() - 3 * 86400
         connection.execute(update(tables.runs).where(tables.runs.c.id == failed).values(created_at=three_days_ago))
@@ -585,10 +585,10 @@ def test_filters_narrow_the_list_down_and_are_in_the_address(store: Store) -> No
     ):
         app = open_page(LIST, **query)
         assert not app.exception
-        assert listed(app) == found, query
+        assert listed_runs(app) == found, query
 
 
-def test_a_day_of_25_hours_begins_at_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_day_of_25_hours_begins_at_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     now = datetime(2026, 10, 26, 9, tzinfo=UTC)
@@ -601,92 +601,92 @@ def test_a_day_of_25_hours_begins_at_midnight(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_a_run_whose_rows_all_failed_does_not_look_like_a_success(store: Store) -> None:
+def test_run_with_only_failed_rows_is_marked_as_failed(store: Store) -> None:
     run_id = queue(store, "resnet18")
     finish(store, run_id, [profile_row("resnet18", status="error", error="too small")])
-    app = open_page(ONE, run=str(run_id))
+    app = open_page(RUN, run=str(run_id))
     assert not app.exception
     assert ":red-badge[:material/error: all failed]" in [text.value for text in app.markdown]
     assert "1 of 1 row failed; the run took" in texts(app)
     (table,) = [table for table in open_page(LIST).dataframe if table.key == "runs_table"]
     assert list(table.value["state"]) == ["✗ all failed"]
-    assert "progress" not in table.value, "100 % done is no success"
+    assert "progress" not in table.value, "100 % done would look like a success"
 
 
 @pytest.mark.slow
-def test_the_list_shows_the_columns_that_a_run_on_the_page_has_a_value_for(store: Store) -> None:
+def test_list_shows_only_columns_with_values(store: Store) -> None:
     request = ["kind", "what"]
     always = ["created", "duration_s", "device"]
     finish(store, queue(store, "resnet18"), [profile_row("resnet18")])
-    assert columns(open_page(LIST)) == ["state", *request, *always]
-    trained, timed, two = store.enqueue(TrainSpec()), queue_benchmark(store, "a"), queue_benchmark(store, "a", "b")
+    assert list_columns(open_page(LIST)) == ["state", *request, *always]
+    trained, timed, pair = store.enqueue(TrainSpec()), queue_benchmark(store, "a"), queue_benchmark(store, "a", "b")
     finish(store, trained, [train_row(1, zeroshot_top1=None), train_row(2, zeroshot_top1=None)])
     finish(store, timed, [benchmark_row("a", flags=("unstable",))])
-    finish(store, two, [benchmark_row("a"), benchmark_row("b")])
+    finish(store, pair, [benchmark_row("a"), benchmark_row("b")])
     store.change_tags([trained], add=["paper"])
     app = open_page(LIST)
     results = ["latency_ms", "flags", "clip_val_loss", "train_loss"]
-    assert columns(app) == ["state", *request, *results, "tags", *always]
+    assert list_columns(app) == ["state", *request, *results, "tags", *always]
     (table,) = [table for table in app.dataframe if table.key == "runs_table"]
-    shown = table.value.set_index("id")
-    assert list(shown.loc[str(trained), ["train_loss", "clip_val_loss"]]) == [1.5, 1.75]
-    assert shown.loc[str(timed), "latency_ms"] == 20.0
-    assert shown["latency_ms"].notna().sum() == 1, "a run of two models has no latency"
-    assert columns(open_page(LIST, runs_kinds="benchmark")) == ["state", *request, "latency_ms", "flags", *always]
-    chosen = ["Request", "Held-out loss", "Top-1", "Done"]
-    assert columns(open_page(LIST, runs_columns=chosen)) == ["what", "clip_val_loss", "progress"]
-    assert listed(open_page(LIST, runs_order="lowest held-out loss"))[0] == trained
+    rows = table.value.set_index("id")
+    assert list(rows.loc[str(trained), ["train_loss", "clip_val_loss"]]) == [1.5, 1.75]
+    assert rows.loc[str(timed), "latency_ms"] == 20.0
+    assert rows["latency_ms"].notna().sum() == 1, "a run of two models has no single latency"
+    assert list_columns(open_page(LIST, runs_kinds="benchmark")) == ["state", *request, "latency_ms", "flags", *always]
+    labels = ["Request", "Held-out loss", "Top-1", "Done"]
+    assert list_columns(open_page(LIST, runs_columns=labels)) == ["what", "clip_val_loss", "progress"]
+    assert listed_runs(open_page(LIST, runs_order="lowest held-out loss"))[0] == trained
 
 
 @pytest.mark.slow
-def test_a_link_selects_runs_and_a_message_with_an_older_address_does_not_undo_a_selection(store: Store) -> None:
-    one, two = (bring_to(store, State.FINISHED) for _ in range(2))
-    app = open_page(LIST, runs_selected=f"{two},99")
+def test_link_selects_runs_and_an_old_address_keeps_a_new_selection(store: Store) -> None:
+    first, second = (store_run(store, State.FINISHED) for _ in range(2))
+    app = open_page(LIST, runs_selected=f"{second},99")
     assert not app.exception
-    assert chosen(app) == [two]
+    assert selected_runs(app) == [second]
     assert "1 selected" in texts(app)
-    tick(app, one)
-    assert app.query_params["runs_selected"] == f"{two},99"
+    select_runs(app, first)
+    assert app.query_params["runs_selected"] == f"{second},99"
 
 
 @pytest.mark.slow
-def test_a_list_filtered_to_nothing_says_how_to_see_more(store: Store) -> None:
-    run_id = bring_to(store, State.FINISHED)
+def test_list_without_matches_offers_to_clear_the_filters(store: Store) -> None:
+    run_id = store_run(store, State.FINISHED)
     app = open_page(LIST, runs_kinds="train", runs_text="no such thing")
     assert not app.exception
     assert "No runs match these filters" in texts(app)
     app.button(key="runs_clear").click().run()
-    assert listed(app) == [run_id]
+    assert listed_runs(app) == [run_id]
 
 
 @pytest.mark.slow
-def test_a_long_list_has_pages(store: Store) -> None:
+def test_long_list_has_pages(store: Store) -> None:
     ids = [queue(store, "resnet18") for _ in range(60)]
     for run_id in ids:
         store.request_cancel(run_id)
     app = open_page(LIST, runs_size="25")
-    assert listed(app) == ids[:-26:-1]
+    assert listed_runs(app) == ids[:-26:-1]
     assert "1 to 25 of 60 runs" in texts(app)
     app.pagination(key="runs_page").set_value(3).run()
-    assert listed(app) == ids[9::-1]
+    assert listed_runs(app) == ids[9::-1]
     assert "51 to 60 of 60 runs" in texts(app)
     app.text_input(key="runs_text").set_value("resnet").run()
-    assert listed(app)[0] == ids[-1], "what is filtered anew begins at its first page"
+    assert listed_runs(app)[0] == ids[-1], "a changed filter shows the first page"
 
 
 @pytest.mark.slow
-def test_chosen_runs_are_deleted_but_none_that_still_runs(store: Store) -> None:
+def test_selected_runs_are_deleted_only_if_all_have_ended(store: Store) -> None:
     states = (State.FINISHED, State.FAILED, State.CANCELLED, State.RUNNING)
-    ended, failed, cancelled, running = (bring_to(store, state) for state in states)
+    ended, failed, cancelled, running = (store_run(store, state) for state in states)
     app = open_page(LIST)
-    tick(app, ended, running)
+    select_runs(app, ended, running)
     app.button(key="runs_delete").click().run()
     assert f"1 of these 2 runs have not ended: {running}" in texts(app).replace("\\", "")
     assert "runs_delete_sure" not in {button.key for button in app.button}
-    tick(app, ended, failed, cancelled)
+    select_runs(app, ended, failed, cancelled)
     app.button(key="runs_delete").click().run()
     assert "these 3 runs" in texts(app)
-    store.delete(cancelled)  # as another session may
+    store.delete(cancelled)  # in another session
     app.text_input(key="runs_delete_number").set_value("2").run()
     assert "these 2 runs" in texts(app)
     app.button(key="runs_delete_sure").click().run()
@@ -695,11 +695,11 @@ def test_chosen_runs_are_deleted_but_none_that_still_runs(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_chosen_runs_are_tagged_and_tried_again(store: Store) -> None:
-    ended, failed = bring_to(store, State.FINISHED), bring_to(store, State.FAILED)
+def test_selected_runs_can_be_tagged_and_retried(store: Store) -> None:
+    ended, failed = store_run(store, State.FINISHED), store_run(store, State.FAILED)
     store.change_tags([ended], add=["old"])
     app = open_page(LIST)
-    tick(app, ended, failed)
+    select_runs(app, ended, failed)
     app.multiselect(key="runs_tag_add").set_value(["old"])
     app.run()
     app.button(key="runs_tag").click().run()
@@ -710,13 +710,13 @@ def test_chosen_runs_are_tagged_and_tried_again(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_storage_is_told(store: Store, settings: Settings) -> None:
-    run_id = bring_to(store, State.FINISHED)
+def test_storage_section_shows_database_and_run_folders(store: Store, settings: Settings) -> None:
+    run_id = store_run(store, State.FINISHED)
     folder = RunFiles(settings.runs_dir, run_id).dir
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "a.bin").write_bytes(b"0" * 3_000_000)
     app = open_page(LIST)
-    assert "1 run." not in texts(app), "nothing is looked at before it is asked for"
+    assert "1 run." not in texts(app), "storage is measured only when the section is open"
     app.session_state["runs_storage"] = True
     app.run()
     assert not app.exception
