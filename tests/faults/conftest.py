@@ -1,4 +1,4 @@
-"""Real schedulers, warm processes, supervisors and workers, serving kinds of run that misbehave on request."""
+"""Fixtures with real schedulers, warm processes, supervisors and workers. Their runs misbehave on request."""
 
 import importlib
 import json
@@ -25,26 +25,26 @@ from engine.store.files import RunFiles
 
 KINDS = Path(__file__).parent / "kinds"
 LONG_S = 120.0
-"""A time-out for a loaded machine, not a measurement."""
+"""Default timeout of waits in seconds: generous, for a loaded machine."""
 
 
-def until(condition: Callable[[], Any], what: str = "", seconds: float = LONG_S) -> Any:
-    """Wait until something is so, and answer it."""
+def until(condition: Callable[[], Any], name: str = "", seconds: float = LONG_S) -> Any:
+    """Wait until `condition` returns a true value and return that value. name: shown in the error after a timeout."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited in vain for {what or condition}"
+        assert time.monotonic() < deadline, f"timed out waiting for {name or condition}"
         time.sleep(0.02)
     return found
 
 
 @dataclass(frozen=True)
 class House:
-    """A store and the processes around it."""
+    """A store, its settings, and access to the engine processes that use it."""
 
     settings: Settings
     store: Store
     kinds: Any
-    """The module `trial_kinds`."""
+    """The module `trial_kinds`: specs of runs that misbehave on request."""
 
     def submit(self, **fields: Any) -> int:
         return jobs.submit(self.store, self.settings, self.kinds.TrialSpec(**fields))
@@ -53,7 +53,7 @@ class House:
         return jobs.submit(self.store, self.settings, self.kinds.RetriedSpec(**fields))
 
     def end(self, run_id: int) -> Run:
-        """The run, once it has ended and its process is gone."""
+        """Wait until a run has ended and its exit record exists, and return the run."""
         until(lambda: self.store.run(run_id).state.ended, f"the end of {self.store.run(run_id)}")
         run = self.store.run(run_id)
         if run.attempt:
@@ -61,7 +61,7 @@ class House:
         return run
 
     def steps(self, run_id: int, count: int) -> list[Any]:
-        """The rows, once there are so many."""
+        """Wait until a run has `count` rows, and return its rows."""
         until(lambda: len(self.store.rows(run_id)) >= count, f"row {count} of run {run_id}")
         return list(self.store.rows(run_id))
 
@@ -77,7 +77,7 @@ class House:
         return record
 
     def scheduler(self, other_than: int = 0) -> Identity:
-        """The process that holds the lease."""
+        """Wait for a live process with the scheduler's lease, and return it. other_than: pid of a process to ignore."""
 
         def holder() -> Identity | None:
             lease = leases.read(self.store.database, lease_name(self.settings))
@@ -87,18 +87,18 @@ class House:
         return until(holder, "a scheduler")  # type: ignore[no-any-return]
 
     def running(self) -> list[psutil.Process]:
-        """Every process that has these settings in its environment, but for ourselves."""
-        mark, found = str(self.settings.runs_dir), []
+        """Return every live process with this runs folder in its environment, except this process."""
+        runs_dir, found = str(self.settings.runs_dir), []
         for process in psutil.process_iter():
             try:
-                if process.pid != os.getpid() and process.environ().get("VITALS_RUNS_DIR") == mark:
+                if process.pid != os.getpid() and process.environ().get("VITALS_RUNS_DIR") == runs_dir:
                     found.append(process)
             except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
                 continue
         return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
     def named(self, *words: str) -> list[psutil.Process]:
-        """Those of them with one of these words in their command: `scheduler`, `warm`."""
+        """Return the running processes with one of `words` (`scheduler`, `warm`) as an argument of their command."""
         found = []
         for process in self.running():
             try:
@@ -109,23 +109,23 @@ class House:
         return found
 
     def settled(self) -> Identity:
-        """The scheduler, once there is no other one about to see that it is not needed."""
+        """Wait until exactly one scheduler process is left, and return it."""
         until(lambda: [process.pid for process in self.named("scheduler")] == [self.scheduler().pid], "one scheduler")
         return self.scheduler()
 
     def warm(self) -> psutil.Process:
-        """Its forks bear the same name, but the scheduler is the parent of the first alone."""
+        """Wait for the warm process and return it. It is a child of the scheduler; its forks are not."""
 
-        def find() -> psutil.Process | None:
+        def find_warm_process() -> psutil.Process | None:
             schedulers = {process.pid for process in self.named("scheduler")}
             return next((process for process in self.named("warm") if process.ppid() in schedulers), None)
 
-        return until(find, "a warm process")  # type: ignore[no-any-return]
+        return until(find_warm_process, "a warm process")  # type: ignore[no-any-return]
 
 
 @pytest.fixture
 def house(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    """Everything of ours that runs must be gone in the end: 0 orphans."""
+    """Yield a house with an open store. Fail at the end if a run or a process is left."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(KINDS)]))
     monkeypatch.syspath_prepend(KINDS)
     monkeypatch.setattr(engine.tasks, "__path__", [*engine.tasks.__path__, str(KINDS / "tasks")])
@@ -146,11 +146,11 @@ def house(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[House
     yield house
     open_runs = store.runs(states=[State.STARTING, State.RUNNING, State.STOPPING, State.VANISHED])
     deadline = time.monotonic() + 15
-    while (left := house.running()) and time.monotonic() < deadline:
-        jobs.stop_scheduler(settings)  # again for one that was still about to start
+    while (remaining := house.running()) and time.monotonic() < deadline:
+        jobs.stop_scheduler(settings)  # repeated, because a scheduler may just be starting
         time.sleep(0.1)
     store.close()
-    for process in left:
+    for process in remaining:
         process.send_signal(signal.SIGKILL)
     assert not open_runs
-    assert not left, "orphans"
+    assert not remaining, "processes are left"

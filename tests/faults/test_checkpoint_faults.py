@@ -1,4 +1,4 @@
-"""Processes that are killed while they write checkpoints."""
+"""Checkpoints stay loadable when the process that writes them is killed."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 KILLS = 100
 
-SAVING = """
+SAVE_AND_LOAD = """
 import itertools, json, os, random, signal, sys, time
 from pathlib import Path
 import torch
@@ -24,7 +24,7 @@ def save(folder, name, step):
     state = {"vitals": {"step": step}, "state_dict": {"weight": torch.full((30_000,), float(step))}}
     checkpoints.save(folder, name, state, about={"step": step})
 
-def forked(work):
+def fork(work):
     if (pid := os.fork()) == 0:
         try:
             work()
@@ -41,9 +41,9 @@ def latest(folder):
     return {"step": step, "notes": notes}
 """
 
-AT_RANDOM = """
+KILL_AT_RANDOM_TIMES = """
 folder, kills = Path(sys.argv[1]), int(sys.argv[2])
-draw, step_file = random.Random(0), Path(sys.argv[1] + ".step")
+rng, step_file = random.Random(0), Path(sys.argv[1] + ".step")
 
 def work(first):
     for step in itertools.count(first):
@@ -53,7 +53,7 @@ def work(first):
             checkpoints.prune(folder, 2, {"latest.pt"})
         os.pwrite(file, step.to_bytes(8, "big"), 0)
 
-def saved():
+def last_saved_step():
     return int.from_bytes(os.pread(file, 8, 0), "big")
 
 file = os.open(step_file, os.O_RDWR | os.O_CREAT)
@@ -63,53 +63,55 @@ for step in range(1, 6):
 one_save = (time.monotonic() - began) / 5
 found = {"step": 5}
 for _ in range(kills):
-    goal = saved() + draw.randrange(2)
-    pid = forked(lambda: work(found["step"] + 1))
-    while saved() < goal and os.waitpid(pid, os.WNOHANG) == (0, 0):
+    goal = last_saved_step() + rng.randrange(2)
+    pid = fork(lambda: work(found["step"] + 1))
+    while last_saved_step() < goal and os.waitpid(pid, os.WNOHANG) == (0, 0):
         time.sleep(one_save / 10)
-    time.sleep(draw.uniform(0, 2 * one_save))
+    time.sleep(rng.uniform(0, 2 * one_save))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     found = latest(folder)
-    print(json.dumps({**found, "saved": saved()}))
+    print(json.dumps({**found, "saved": last_saved_step()}))
 """
 
-AT_EACH_CALL = """
-folder, left = Path(sys.argv[1]), 0
+KILL_AT_EACH_CALL = """
+folder, calls_left = Path(sys.argv[1]), 0
 
-def counted(call):
-    def counting(*arguments):
-        global left
-        left -= 1
-        if left == 0:
+def kill_in_call(call):
+    def counting_call(*arguments):
+        global calls_left
+        calls_left -= 1
+        if calls_left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return call(*arguments)
-    return counting
+    return counting_call
 
-os.fsync, Path.replace, atomic.Hashed.write = counted(os.fsync), counted(Path.replace), counted(atomic.Hashed.write)
+os.fsync, Path.replace = kill_in_call(os.fsync), kill_in_call(Path.replace)
+atomic.Hashed.write = kill_in_call(atomic.Hashed.write)
 save(folder, "latest.pt", 1)
 for calls in itertools.count(1):
     def work():
-        global left
-        left = calls
+        global calls_left
+        calls_left = calls
         save(folder, "latest.pt", calls + 1)
-    _, status = os.waitpid(forked(work), 0)
+    _, status = os.waitpid(fork(work), 0)
     print(json.dumps({**latest(folder), "killed": os.WIFSIGNALED(status)}))
     if not os.WIFSIGNALED(status):
         break
-    left = 0
+    calls_left = 0
 """
 
 
-def run(code: str, *arguments: str) -> list[dict[str, object]]:
-    command = [sys.executable, "-W", "error", "-c", SAVING + code, *arguments]
-    ended = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+def run_python(code: str, *arguments: str) -> list[dict[str, object]]:
+    """Run `code` in a new interpreter and return the JSON objects that it prints, one per line."""
+    command = [sys.executable, "-W", "error", "-c", SAVE_AND_LOAD + code, *arguments]
+    process = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    assert process.returncode == 0, process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines()]
 
 
-def test_what_was_saved_before_a_kill_is_there_after_it(tmp_path: Path) -> None:
-    found = run(AT_RANDOM, str(tmp_path / "checkpoints"), str(KILLS))
+def test_checkpoint_saved_before_a_kill_is_loaded_after_it(tmp_path: Path) -> None:
+    found = run_python(KILL_AT_RANDOM_TIMES, str(tmp_path / "checkpoints"), str(KILLS))
     assert len(found) == KILLS
     assert all(int(str(kill["step"])) >= int(str(kill["saved"])) for kill in found)
     assert int(str(found[-1]["saved"])) > KILLS / 10
@@ -117,8 +119,8 @@ def test_what_was_saved_before_a_kill_is_there_after_it(tmp_path: Path) -> None:
     assert not corrupt
 
 
-def test_a_kill_at_any_call_leaves_the_old_checkpoint_or_the_new_one(tmp_path: Path) -> None:
-    found = run(AT_EACH_CALL, str(tmp_path / "checkpoints"))
+def test_kill_at_any_call_leaves_the_old_or_the_new_checkpoint(tmp_path: Path) -> None:
+    found = run_python(KILL_AT_EACH_CALL, str(tmp_path / "checkpoints"))
     assert [kill["killed"] for kill in found] == [True] * (len(found) - 1) + [False]
     assert len(found) > 10
     steps = [int(str(kill["step"])) for kill in found]

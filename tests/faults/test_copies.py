@@ -1,4 +1,4 @@
-"""Machines with a runs folder each and one URL for copies: a folder, then a bucket of an S3 server that goes away."""
+"""Copies of run files, for machines with separate runs folders: to a folder, and to an S3 server that is stopped."""
 
 import re
 import time
@@ -27,42 +27,42 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def there(settings: Settings, tmp_path: Path) -> Settings:
-    """The settings of a machine that reads."""
+def reader(settings: Settings, tmp_path: Path) -> Settings:
+    """Return the settings of a machine that only reads runs."""
     return settings.model_copy(update={"runs_dir": tmp_path / "elsewhere", "artifacts_url": str(tmp_path / "copies")})
 
 
-def read(settings: Settings, house: House, run_id: int) -> RunFiles:
-    """The files of a run, brought to another machine."""
+def fetch_files(settings: Settings, house: House, run_id: int) -> RunFiles:
+    """Fetch the copied files of a run to the machine of `settings` and return them."""
     mirror.fetch(settings, house.store.run(run_id))
     return RunFiles(settings.runs_dir, run_id)
 
 
 @pytest.mark.slow
-def test_a_supervisor_copies_what_its_worker_makes(house: House, there: Settings) -> None:
-    house = replace(house, settings=house.settings.model_copy(update={"artifacts_url": there.artifacts_url}))
+def test_supervisor_copies_the_files_of_its_worker(house: House, reader: Settings) -> None:
+    house = replace(house, settings=house.settings.model_copy(update={"artifacts_url": reader.artifacts_url}))
     long = house.submit(steps=1000, seconds=0.1)
     killed = house.submit(trouble="kill itself", device="cuda:0")
     timing = jobs.submit(house.store, house.settings, house.kinds.TimingSpec(trouble="write an artifact"))
     house.end(killed)
-    assert read(there, house, killed).log_tail(1) == "the last line"
-    index = mirror.look(there, house.store.run(killed))
+    assert fetch_files(reader, house, killed).log_tail(1) == "the last line"
+    index = mirror.look(reader, house.store.run(killed))
     assert index is not None
     assert index.exit == {"code": -9, "out_of_memory": False, "note": "", "host_lost": False}
-    until(lambda: "step 1\n" in read(there, house, long).log_tail(1000), "the log of a run under way")
+    until(lambda: "step 1\n" in fetch_files(reader, house, long).log_tail(1000), "the log of an active run")
     house.store.request_cancel(long)
     house.end(long)
-    until(lambda: (read(there, house, long).dir / "finally.txt").is_file(), "the last files of a cancelled run")
-    assert (read(there, house, long).dir / "finally.txt").read_text() == "saved what is worth saving"
+    until(lambda: (fetch_files(reader, house, long).dir / "finally.txt").is_file(), "the last files of a cancelled run")
+    assert (fetch_files(reader, house, long).dir / "finally.txt").read_text() == "saved what is worth saving"
     house.end(timing)
-    assert (read(there, house, timing).dir / "numbers.txt").read_text() == "1 2 3"
+    assert (fetch_files(reader, house, timing).dir / "numbers.txt").read_text() == "1 2 3"
 
 
-def test_a_run_says_that_its_files_stay_where_they_are(
-    house: House, there: Settings, monkeypatch: pytest.MonkeyPatch
+def test_run_has_an_error_when_its_files_cannot_be_copied(
+    house: House, reader: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path(there.artifacts_url).write_text("no folder")
-    settings = house.settings.model_copy(update={"artifacts_url": there.artifacts_url})
+    Path(reader.artifacts_url).write_text("no folder")
+    settings = house.settings.model_copy(update={"artifacts_url": reader.artifacts_url})
     run_id = house.store.enqueue(house.kinds.TrialSpec())
     attempt = queue.claim(house.store.database, "a-host#1")
     assert attempt is not None
@@ -75,8 +75,8 @@ def test_a_run_says_that_its_files_stay_where_they_are(
     with closing(BoundedLog(files, 10_000)) as output:
         supervisor.Copies(settings, run, attempt).finish_with_retries(Exit(0), output)
         (unusable := house.settings.runs_dir / "no_store").mkdir()
-        alone = settings.model_copy(update={"database_url": f"sqlite:///{unusable}"})  # a folder in place of the file
-        supervisor.Copies(alone, run, attempt).finish_with_retries(Exit(0), output)
+        broken = settings.model_copy(update={"database_url": f"sqlite:///{unusable}"})  # a folder in place of the file
+        supervisor.Copies(broken, run, attempt).finish_with_retries(Exit(0), output)
     assert files.log_tail(9).count("its files are only in") == 2, "also while the store is unavailable"
     error = house.store.run(run_id).error
     assert error.startswith(
@@ -84,11 +84,11 @@ def test_a_run_says_that_its_files_stay_where_they_are(
     )
     assert error.endswith(f"Copy them on that host with `python -m engine runs upload {run_id}`")
     assert error in files.log_tail(1)
-    Path(there.artifacts_url).unlink()
+    Path(reader.artifacts_url).unlink()
     attempts.close(house.store.database, attempt, Exit(0), "", "")
     files.process().write_text("{}")
     mirror.upload(settings, house.store.run(run_id))
-    assert error in read(there, house, run_id).log_tail(1)
+    assert error in fetch_files(reader, house, run_id).log_tail(1)
 
 
 @pytest.fixture(scope="module")
@@ -100,42 +100,44 @@ def bucket() -> "Iterator[Bucket]":
 
 
 @pytest.fixture
-def in_s3(house: House, bucket: "Bucket", there: Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[House, Settings]:
-    """The house and the machine that reads, with copies in the bucket."""
+def house_and_reader(
+    house: House, bucket: "Bucket", reader: Settings, monkeypatch: pytest.MonkeyPatch
+) -> tuple[House, Settings]:
+    """Return the house and the settings of the reading machine, both with copies in the bucket."""
     for name, value in bucket.variables.items():
         monkeypatch.setenv(name, value)
     changes = {"artifacts_url": bucket.url}
-    return replace(house, settings=house.settings.model_copy(update=changes)), there.model_copy(update=changes)
+    return replace(house, settings=house.settings.model_copy(update=changes)), reader.model_copy(update=changes)
 
 
 @pytest.mark.cluster
-def test_runs_outlast_a_stop_of_the_s3_server(in_s3: tuple[House, Settings], bucket: "Bucket") -> None:
-    house, there = in_s3
+def test_runs_survive_a_stop_of_the_s3_server(house_and_reader: tuple[House, Settings], bucket: "Bucket") -> None:
+    house, reader = house_and_reader
     run_id = house.submit(steps=120, seconds=0.1, trouble="write an artifact", at=60)
-    until(lambda: "step 1\n" in read(there, house, run_id).log_tail(1000), "the first copy")
+    until(lambda: "step 1\n" in fetch_files(reader, house, run_id).log_tail(1000), "the first copy")
     bucket.stop()
     house.steps(run_id, 90)
     with pytest.raises(mirror.Unreachable, match="Could not connect to the endpoint URL"):
-        until(lambda: read(there, house, run_id) and False)
+        until(lambda: fetch_files(reader, house, run_id) and False)
     bucket.start()
     run = house.end(run_id)
     assert (run.state, run.attempt, run.error) == (State.FINISHED, 1, "")
-    time.sleep(mirror.FAILED_S)  # readers wait that long before they ask again
-    until(lambda: read(there, house, run_id).log_tail(1) == "step 120\n", "the last copy")
-    assert (read(there, house, run_id).dir / "numbers.txt").read_text() == "1 2 3"
+    time.sleep(mirror.FAILED_S)  # readers wait that long before they try again
+    until(lambda: fetch_files(reader, house, run_id).log_tail(1) == "step 120\n", "the last copy")
+    assert (fetch_files(reader, house, run_id).dir / "numbers.txt").read_text() == "1 2 3"
 
-    ended = house.submit(steps=20, seconds=0.1)
-    house.steps(ended, 1)
+    short_id = house.submit(steps=20, seconds=0.1)
+    house.steps(short_id, 1)
     bucket.stop()
-    assert house.end(ended).state is State.FINISHED, "its slot is free although its last files are not copied yet"
+    assert house.end(short_id).state is State.FINISHED, "its slot is free although its last files are not copied yet"
     assert house.end(house.submit()).state is State.FINISHED
     bucket.start()
-    until(lambda: read(there, house, ended).log_tail(1) == "step 20\n", "a late copy")
+    until(lambda: fetch_files(reader, house, short_id).log_tail(1) == "step 20\n", "a late copy")
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the runs folders of both nodes."""
+def nodes_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder that holds the runs folders of both nodes."""
     return tmp_path_factory.mktemp("nodes")
 
 
@@ -146,71 +148,70 @@ def postgres_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def ray(bucket: "Bucket", postgres_url: str, nodes: Path) -> "Iterator[Cluster]":
-    """A head and a node that share no folder with anybody."""
+def ray(bucket: "Bucket", postgres_url: str, nodes_dir: Path) -> "Iterator[Cluster]":
+    """Yield a cluster of a head and a node that share no folder with each other or with the app."""
     from tests.support.ray import cluster
 
     shared = bucket.variables | {"VITALS_DATABASE_URL": postgres_url}
-    with cluster(shared | {"VITALS_RUNS_DIR": str(nodes / "head")}) as running:
-        running.add_node(VITALS_RUNS_DIR=str(nodes / "node"))
+    with cluster(shared | {"VITALS_RUNS_DIR": str(nodes_dir / "head")}) as running:
+        running.add_node(VITALS_RUNS_DIR=str(nodes_dir / "node"))
         yield running
 
 
 @pytest.mark.cluster
 class TestOnACluster:
-    """The machine that runs the app, the head and the node have a runs folder each."""
+    """The machine of the app, the head and the node have separate runs folders."""
 
     @pytest.fixture
     def settings(
         self, settings: Settings, postgres_url: str, bucket: "Bucket", ray: "Cluster", monkeypatch: pytest.MonkeyPatch
     ) -> Settings:
-        own = {"database_url": postgres_url, "ray_address": ray.address, "artifacts_url": bucket.url}
-        variables = {f"VITALS_{name.upper()}": value for name, value in own.items()}
+        changes = {"database_url": postgres_url, "ray_address": ray.address, "artifacts_url": bucket.url}
+        variables = {f"VITALS_{name.upper()}": value for name, value in changes.items()}
         for name, value in (variables | ray.variables | bucket.variables).items():
             monkeypatch.setenv(name, value)
-        return settings.model_copy(update=own | {"lease_s": 5.0, "idle_exit_s": 600.0})
+        return settings.model_copy(update=changes | {"lease_s": 5.0, "idle_exit_s": 600.0})
 
-    def test_a_training_whose_node_is_lost_continues_exactly_on_another_one(
-        self, house: House, ray: "Cluster", nodes: Path
+    def test_training_of_a_lost_node_continues_exactly_on_another_node(
+        self, house: House, ray: "Cluster", nodes_dir: Path
     ) -> None:
         import torch
 
-        def ended(run_id: int) -> Run:
+        def wait_for_end(run_id: int) -> Run:
             until(lambda: house.store.run(run_id).state.ended, f"the end of run {run_id}", 300)
             return house.store.run(run_id)
 
         jobs.ensure_scheduler(house.settings)
-        until(lambda: (seen := house.store.cluster()) and seen.devices and seen.devices[0].model == "on 2 nodes")
+        until(lambda: (found := house.store.cluster()) and found.devices and found.devices[0].model == "on 2 nodes")
         failed = house.submit(device="cluster:cpu", trouble="exit 137")
-        assert "its memory ran out" in ended(failed).error, "the record of its exit travels too"
+        assert "its memory ran out" in wait_for_end(failed).error, "the exit record is copied too"
         fields = {"batch_size": 64, "device": "cluster:cpu", "precision": "fp32", "threads": 1}
         spec = TrainSpec.model_validate(fields | {"steps": STEPS, "save_every_steps": 10})
         ids = [jobs.submit(house.store, house.settings, spec) for _ in range(2)]
-        folders = [nodes / name / str(run_id) for run_id in ids for name in ("head", "node")]
+        folders = [nodes_dir / name / str(run_id) for run_id in ids for name in ("head", "node")]
         until(lambda: sum(folder.is_dir() for folder in folders) == 2, "a training on each node")
-        lost, kept = sorted(ids, key=lambda run_id: (nodes / "head" / str(run_id)).is_dir())
+        lost, other = sorted(ids, key=lambda run_id: (nodes_dir / "head" / str(run_id)).is_dir())
         until(lambda: checkpoints.complete(house.settings, house.store.run(lost)), "a copied checkpoint")
         ray.kill_node(-1)
-        found = [(ended(run_id).state, ended(run_id).attempt) for run_id in (kept, lost)]
-        assert found == [(State.FINISHED, 1), (State.FINISHED, 2)]
+        outcomes = [(wait_for_end(run_id).state, wait_for_end(run_id).attempt) for run_id in (other, lost)]
+        assert outcomes == [(State.FINISHED, 1), (State.FINISHED, 2)]
         until(lambda: (copies := mirror.look(house.settings, house.store.run(lost))) and copies.exit, "the last copy")
-        log = read(house.settings, house, lost).log_tail(1000)
+        log = fetch_files(house.settings, house, lost).log_tail(1000)
         assert re.search(r"continued from \w+\.pt at step [1-9]", log)
-        assert log.index("Train Epoch: 0") < log.index("continued from"), (
-            "the log of the node that was lost comes first"
-        )
+        assert log.index("Train Epoch: 0") < log.index("continued from"), "the log of the lost node comes first"
         curves = [
-            [metric for metric in house.store.metrics(run_id) if metric.name == "train/loss"] for run_id in (kept, lost)
+            [metric for metric in house.store.metrics(run_id) if metric.name == "train/loss"]
+            for run_id in (other, lost)
         ]
         assert curves[0] == curves[1]
-        ends = []
-        for run_id in (kept, lost):
+        states = []
+        for run_id in (other, lost):
             run = house.store.run(run_id)
             path = next(path for path in checkpoints.complete(house.settings, run) if path.name != "best.pt")
-            assert not path.exists(), "checkpoints are not fetched unasked"
+            assert not path.exists(), "checkpoints are fetched only on request"
             checkpoints.fetch(house.settings, run, path.name)
-            ends.append(torch.load(path, weights_only=True))
-        assert [state["vitals"]["done"]["step"] for state in ends] == [STEPS, STEPS]
-        weights, others = (state["state_dict"] for state in ends)
-        assert weights.keys() == others.keys()
-        assert all(torch.equal(weights[name], others[name]) for name in weights)
+            states.append(torch.load(path, weights_only=True))
+        assert [state["vitals"]["done"]["step"] for state in states] == [STEPS, STEPS]
+        weights, other_weights = (state["state_dict"] for state in states)
+        assert weights.keys() == other_weights.keys()
+        assert all(torch.equal(weights[name], other_weights[name]) for name in weights)

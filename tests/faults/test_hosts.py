@@ -1,4 +1,4 @@
-"""Attempts whose processes a scheduler cannot see: of other hosts, of hosts that restarted, with damaged records."""
+"""Attempts whose processes a scheduler cannot see: on other hosts, before a reboot, or with damaged records."""
 
 import os
 import socket
@@ -31,35 +31,36 @@ def begin_on(store: Store, host: str) -> Attempt:
     return attempt
 
 
-def last_heard(store: Store, attempt: Attempt, seconds_ago: float) -> None:
+def set_last_heartbeat(store: Store, attempt: Attempt, seconds_ago: float) -> None:
+    """Set the last heartbeat of an attempt. Negative seconds are in the future."""
     with store.database.write() as connection:
-        this = tables.attempts.c.id == attempt.token
-        connection.execute(update(tables.attempts).where(this).values(heartbeat_at=time.time() - seconds_ago))
+        same_attempt = tables.attempts.c.id == attempt.token
+        connection.execute(update(tables.attempts).where(same_attempt).values(heartbeat_at=time.time() - seconds_ago))
 
 
 @pytest.mark.slow
-def test_a_host_is_told_apart_by_its_boot_and_its_namespace() -> None:
+def test_host_name_depends_on_boot_and_pid_namespace() -> None:
     assert host_name(this_host()) == socket.gethostname()
     assert this_host() != socket.gethostname()
     code = "from engine.jobs.hosts import this_host; print(this_host())"
-    here = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert here.stdout.strip() == this_host(), "every process of a host says the same"
+    child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert child.stdout.strip() == this_host(), "every process of a host has the same name for it"
     if os.getuid() != 0:
         pytest.skip("making a PID namespace, as a container has, needs root")
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
-    contained = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    assert host_name(contained) == socket.gethostname()
-    assert contained != this_host(), "a container with the same name is another host"
+    host_in_namespace = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    assert host_name(host_in_namespace) == socket.gethostname()
+    assert host_in_namespace != this_host(), "a container with the same name is another host"
 
 
-def test_a_silent_host_is_declared_gone_and_fenced_off(store: Store, settings: Settings) -> None:
+def test_attempts_of_a_host_declared_gone_end_and_cannot_write(store: Store, settings: Settings) -> None:
     ids = [store.enqueue(SPEC.model_copy(update={"device": f"cuda:{number}"})) for number in range(2)]
     first, second = (begin_on(store, ELSEWHERE) for _ in ids)
     store.request_cancel(ids[0])
-    last_heard(store, first, 100)
+    set_last_heartbeat(store, first, 100)
     with pytest.raises(Refused, match=r"elsewhere reported 0 s ago"):
         declare_gone(store, settings, "elsewhere")
-    last_heard(store, second, 50)
+    set_last_heartbeat(store, second, 50)
     lost = lost_host(store, settings, ids[1])
     assert lost is not None
     assert declare_gone(store, settings, "elsewhere").run_ids == tuple(ids)
@@ -73,18 +74,18 @@ def test_a_silent_host_is_declared_gone_and_fenced_off(store: Store, settings: S
     jobs.delete_run(store, settings, ids[1])
 
 
-def test_a_host_whose_clock_is_ahead_can_be_declared_gone_too(store: Store, settings: Settings) -> None:
+def test_host_whose_clock_is_ahead_can_be_declared_gone(store: Store, settings: Settings) -> None:
     store.enqueue(SPEC)
-    last_heard(store, begin_on(store, ELSEWHERE), -3600)
+    set_last_heartbeat(store, begin_on(store, ELSEWHERE), -3600)
     assert declare_gone(store, settings, ELSEWHERE).name == "elsewhere"
 
 
-def test_a_host_that_cannot_be_declared_gone_is_refused(store: Store, settings: Settings) -> None:
+def test_invalid_hosts_cannot_be_declared_gone(store: Store, settings: Settings) -> None:
     with pytest.raises(Refused, match=r"no host 'elsewhere' has open attempts\. Hosts with open attempts: none"):
         declare_gone(store, settings, "elsewhere")
     for number, host in enumerate((this_host(), "twin#1", "twin#2")):
         store.enqueue(SPEC.model_copy(update={"device": f"cuda:{number}"}))
-        last_heard(store, begin_on(store, host), 3600)
+        set_last_heartbeat(store, begin_on(store, host), 3600)
     with pytest.raises(Refused, match="is this host: its scheduler looks after its runs"):
         declare_gone(store, settings, this_host())
     with pytest.raises(Refused, match="2 hosts are called 'twin': give one of twin#1, twin#2"):
@@ -94,15 +95,15 @@ def test_a_host_that_cannot_be_declared_gone_is_refused(store: Store, settings: 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_world")
-def test_the_page_of_a_run_offers_to_declare_its_host_gone(store: Store) -> None:
+def test_page_of_a_run_has_a_button_to_declare_its_host_gone(store: Store) -> None:
     run_id = store.enqueue(SPEC)
     attempt = begin_on(store, ELSEWHERE)
     attempts.mark_vanished(store.database, attempt)
     key = f"gone_{run_id}"
     assert key not in {button.key for button in open_page("run/page.py", run=str(run_id)).button}, (
-        "it has just reported"
+        "the host has just reported"
     )
-    last_heard(store, attempt, 200)
+    set_last_heartbeat(store, attempt, 200)
     app = open_page("run/page.py", run=str(run_id))
     button = app.button(key=key)
     assert button.label == "Declare elsewhere gone"
@@ -113,66 +114,68 @@ def test_the_page_of_a_run_offers_to_declare_its_host_gone(store: Store) -> None
 
 
 @pytest.fixture
-def quick(house: House) -> House:
-    """With leases of a second, so that silence is noticed soon."""
+def short_leases(house: House) -> House:
+    """Return the house with leases of 1 s, so that the scheduler notices silent workers soon."""
     return House(house.settings.model_copy(update={"lease_s": 1.0}), house.store, house.kinds)
 
 
 @pytest.mark.slow
-def test_a_cancelled_run_of_a_lost_host_ends_and_can_be_deleted(quick: House) -> None:
-    lost, kept = (quick.store.enqueue(quick.kinds.TrialSpec(device=f"cuda:{number}")) for number in range(2))
+def test_cancelled_run_of_a_lost_host_ends_and_can_be_deleted(short_leases: House) -> None:
+    lost, other = (
+        short_leases.store.enqueue(short_leases.kinds.TrialSpec(device=f"cuda:{number}")) for number in range(2)
+    )
     for _ in range(2):
-        begin_on(quick.store, ELSEWHERE)
-    quick.store.request_cancel(lost)
-    jobs.ensure_scheduler(quick.settings)
-    until(lambda: quick.store.run(lost).state == State.CANCELLED, "the end of the run")
-    jobs.delete_run(quick.store, quick.settings, lost)
-    until(lambda: quick.store.run(kept).state == State.VANISHED, "the other run to be called vanished")
-    assert [host.id for host in open_hosts(quick.store)] == [ELSEWHERE]
-    last_heard(quick.store, attempts.open_attempts(quick.store.database)[0], 100)
-    declare_gone(quick.store, quick.settings, "elsewhere")
-    assert quick.store.run(kept).state == State.FAILED
+        begin_on(short_leases.store, ELSEWHERE)
+    short_leases.store.request_cancel(lost)
+    jobs.ensure_scheduler(short_leases.settings)
+    until(lambda: short_leases.store.run(lost).state == State.CANCELLED, "the end of the run")
+    jobs.delete_run(short_leases.store, short_leases.settings, lost)
+    until(lambda: short_leases.store.run(other).state == State.VANISHED, "the other run to be vanished")
+    assert [host.id for host in open_hosts(short_leases.store)] == [ELSEWHERE]
+    set_last_heartbeat(short_leases.store, attempts.open_attempts(short_leases.store.database)[0], 100)
+    declare_gone(short_leases.store, short_leases.settings, "elsewhere")
+    assert short_leases.store.run(other).state == State.FAILED
 
 
 @pytest.mark.slow
-def test_runs_of_this_host_before_it_restarted_are_begun_again(quick: House) -> None:
-    run_id = quick.store.enqueue(quick.kinds.RetriedSpec())
-    begin_on(quick.store, RESTARTED)
-    jobs.ensure_scheduler(quick.settings)
-    run = until(lambda: (run := quick.store.run(run_id)).state.ended and run, "the end of the run")
+def test_runs_that_were_active_before_a_reboot_start_again(short_leases: House) -> None:
+    run_id = short_leases.store.enqueue(short_leases.kinds.RetriedSpec())
+    begin_on(short_leases.store, RESTARTED)
+    jobs.ensure_scheduler(short_leases.settings)
+    run = until(lambda: (run := short_leases.store.run(run_id)).state.ended and run, "the end of the run")
     assert (run.state, run.attempt) == (State.FINISHED, 2)
 
 
 @pytest.mark.slow
-def test_a_worker_whose_clock_jumps_is_not_called_silent(quick: House) -> None:
-    run_id = quick.store.enqueue(quick.kinds.TrialSpec())
-    attempt = begin_on(quick.store, ELSEWHERE)
-    jobs.ensure_scheduler(quick.settings)
-    quick.scheduler()
-    over = time.monotonic() + 8
+def test_worker_whose_clock_jumps_is_not_vanished(short_leases: House) -> None:
+    run_id = short_leases.store.enqueue(short_leases.kinds.TrialSpec())
+    attempt = begin_on(short_leases.store, ELSEWHERE)
+    jobs.ensure_scheduler(short_leases.settings)
+    short_leases.scheduler()
+    deadline = time.monotonic() + 8
     jump = 0.0
-    while time.monotonic() < over:
-        jump = -3600 - jump  # an hour back, and forth again
-        last_heard(quick.store, attempt, jump)
-        assert quick.store.run(run_id).state == State.STARTING
+    while time.monotonic() < deadline:
+        jump = -3600 - jump  # one hour in the future and now, in turn
+        set_last_heartbeat(short_leases.store, attempt, jump)
+        assert short_leases.store.run(run_id).state == State.STARTING
         time.sleep(0.2)
-    until(lambda: quick.store.run(run_id).state == State.VANISHED, "silence to be noticed")
-    attempts.close(quick.store.database, attempt, Exit(), Cause.KILLED, "")
+    until(lambda: short_leases.store.run(run_id).state == State.VANISHED, "the run to be vanished")
+    attempts.close(short_leases.store.database, attempt, Exit(), Cause.KILLED, "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["no fields", "a list", "a folder", "a named pipe"])
-def test_one_run_folder_that_cannot_be_read_stops_nothing_else(quick: House, damage: str) -> None:
-    bad = quick.store.enqueue(quick.kinds.TrialSpec(device="cuda:0"))
-    begin_on(quick.store, this_host())
-    _damage(quick.files(bad).process(), damage)
-    good = quick.submit(device="cuda:1")
-    assert quick.end(good).state == State.FINISHED
-    run = until(lambda: (run := quick.store.run(bad)).state.ended and run, "the end of the other run")
+def test_unreadable_run_folder_does_not_stop_other_runs(short_leases: House, damage: str) -> None:
+    damaged_id = short_leases.store.enqueue(short_leases.kinds.TrialSpec(device="cuda:0"))
+    begin_on(short_leases.store, this_host())
+    _damage(short_leases.files(damaged_id).process(), damage)
+    other_id = short_leases.submit(device="cuda:1")
+    assert short_leases.end(other_id).state == State.FINISHED
+    run = until(lambda: (run := short_leases.store.run(damaged_id)).state.ended and run, "the end of the damaged run")
     assert run.state == State.FAILED
-    if damage != "a named pipe":  # which reads as a record that is not there yet
+    if damage != "a named pipe":  # a pipe looks like a record that does not exist yet
         assert "process.json" in run.error
-    assert quick.end(quick.submit(device="cuda:0")).state == State.FINISHED, "its slot is free"
+    assert short_leases.end(short_leases.submit(device="cuda:0")).state == State.FINISHED, "its slot is free"
 
 
 def _damage(path: Path, damage: str) -> None:
@@ -189,23 +192,23 @@ def _damage(path: Path, damage: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_cannot_start_a_warm_process_says_why_of_each_run(quick: House) -> None:
-    jobs.ensure_scheduler(quick.settings)
-    log = quick.settings.runs_dir / "scheduler.log"
-    quick.warm().kill()
+def test_run_error_says_why_no_warm_process_could_start(short_leases: House) -> None:
+    jobs.ensure_scheduler(short_leases.settings)
+    log = short_leases.settings.runs_dir / "scheduler.log"
+    short_leases.warm().kill()
     log.rename(log.with_suffix(".kept"))
-    log.mkdir()  # nothing can be started with this log
+    log.mkdir()  # a process cannot be started with a folder as its log
     try:
-        run_id = quick.submit()
-        until(lambda: quick.store.run(run_id).state.ended, "its end")
-        assert "IsADirectoryError" in quick.store.run(run_id).error
+        run_id = short_leases.submit()
+        until(lambda: short_leases.store.run(run_id).state.ended, "the end of the run")
+        assert "IsADirectoryError" in short_leases.store.run(run_id).error
     finally:
         log.rmdir()
-    assert quick.end(quick.submit()).state == State.FINISHED
+    assert short_leases.end(short_leases.submit()).state == State.FINISHED
 
 
 @pytest.mark.slow
-def test_a_lock_that_outlasts_the_leases_ends_no_healthy_run(house: House) -> None:
+def test_runs_survive_a_lock_that_is_longer_than_the_leases(house: House) -> None:
     lease_s = 3.0
     patient = House(house.settings.model_copy(update={"lease_s": lease_s}), house.store, house.kinds)
     ids = [patient.submit(steps=120, seconds=0.1, device=f"cuda:{number}") for number in range(3)]

@@ -1,4 +1,4 @@
-"""Schedulers and workers whose PostgreSQL server stops and starts again."""
+"""Schedulers and workers while their PostgreSQL server stops and starts again."""
 
 import time
 import zipfile
@@ -25,11 +25,11 @@ pytestmark = pytest.mark.cluster
 
 CANARY = "canary-password"
 OUTAGE_S = 5.0
-"""Longer than the leases of the tests (3 s)."""
+"""Seconds without the server: longer than the leases of these tests (3 s)."""
 
 
 @pytest.fixture
-def own_server() -> "Iterator[Server]":
+def server_to_stop() -> "Iterator[Server]":
     from tests.support.postgres import server
 
     with server() as running:
@@ -37,29 +37,29 @@ def own_server() -> "Iterator[Server]":
 
 
 @pytest.fixture
-def settings(settings: Settings, own_server: "Server", monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Instead of the settings of all tests: the store of the house is on the server."""
-    url = own_server.new_database().replace("@", f":{CANARY}@")  # this server asks for no password
+def settings(settings: Settings, server_to_stop: "Server", monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Return settings with the store on the server. They replace those of the other tests."""
+    url = server_to_stop.new_database().replace("@", f":{CANARY}@")  # this server asks for no password
     monkeypatch.setenv("VITALS_DATABASE_URL", url)
     return settings.model_copy(update={"database_url": url})
 
 
-def test_a_restart_of_the_server_loses_no_run(house: House, own_server: "Server") -> None:
+def test_no_run_is_lost_when_the_server_restarts(house: House, server_to_stop: "Server") -> None:
     runs = [house.submit(steps=30, seconds=0.1, device=f"cuda:{number % 3}") for number in range(6)]
     house.steps(runs[0], 1)
     scheduler = house.settled()
-    own_server.stop()
+    server_to_stop.stop()
     with pytest.raises(Busy, match=r"does not answer\. Start PostgreSQL"):
         house.store.runs()
     time.sleep(OUTAGE_S)
-    own_server.start()
+    server_to_stop.start()
     for run in map(house.end, runs):
         assert (run.state, run.attempt, run.error) == (State.FINISHED, 1, "")
         assert [row.step for row in house.store.rows(run.id)] == list(range(1, 31))
         assert len({row.pid for row in house.store.rows(run.id)}) == 1
     assert house.scheduler() == scheduler
     log = (house.settings.runs_dir / "scheduler.log").read_text()
-    assert 1 <= log.count("looking after runs failed") <= 3, "once for stopping, refusing connections and starting"
+    assert 1 <= log.count("looking after runs failed") <= 3, "one for each phase: stopping, refusing, starting"
     assert "Traceback" not in log
     files = [path for path in house.settings.runs_dir.rglob("*") if path.is_file()]
     assert len(files) > len(runs)
@@ -68,12 +68,12 @@ def test_a_restart_of_the_server_loses_no_run(house: House, own_server: "Server"
         assert not [name for name in bundle.namelist() if CANARY.encode() in bundle.read(name)]
 
 
-def test_every_run_ends_once_whatever_is_killed(house: House) -> None:
-    test_scheduler_faults.test_every_run_ends_once_whatever_is_killed(house, 8)
+def test_every_run_ends_once_while_random_processes_are_killed(house: House) -> None:
+    test_scheduler_faults.test_every_run_ends_once_while_random_processes_are_killed(house, 8)
 
 
-def test_a_worker_waits_for_the_server_for_a_limited_time(
-    house: House, own_server: "Server", monkeypatch: pytest.MonkeyPatch
+def test_worker_waits_a_limited_time_for_the_server(
+    house: House, server_to_stop: "Server", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "STORE_RETRY_S", 0.05)
     monkeypatch.setattr(worker, "STORE_WAIT_S", 0.5)
@@ -83,19 +83,19 @@ def test_a_worker_waits_for_the_server_for_a_limited_time(
     house.files(attempt.run_id).prepare()
 
     def stop_at_once(_event: object) -> None:
-        if own_server.running:
-            own_server.stop()
+        if server_to_stop.running:
+            server_to_stop.stop()
 
     code = execute(house.store, house.settings, attempt, Stop(), stop_at_once)
     assert code == failures.EXIT_CODES[Cause.STORE_UNAVAILABLE]
-    own_server.start()
+    server_to_stop.start()
     attempts.close(house.store.database, attempt, Exit(code), *failures.of_exit(Exit(code), None))
     run = house.store.run(attempt.run_id)
     assert (run.state, run.cause) == (State.FAILED, Cause.STORE_UNAVAILABLE)
 
 
-def test_a_reader_sees_one_state_of_the_store(house: House) -> None:
-    """Two statements of one reader, with a write in between."""
+def test_read_transaction_sees_one_state_of_the_store(house: House) -> None:
+    """Read twice in one transaction, with a write of another connection in between."""
     house.store.enqueue(house.kinds.TrialSpec())
     with house.store.database.read() as connection:
         counts = [connection.exec_driver_sql("SELECT count(*) FROM runs").scalar_one()]
@@ -104,33 +104,33 @@ def test_a_reader_sees_one_state_of_the_store(house: House) -> None:
     assert counts == [1, 1]
 
 
-def test_a_writer_that_stops_in_mid_write_holds_up_the_others_for_a_limited_time(house: House) -> None:
-    """A writer that is silent, as a stopped process or a lost host is; its transaction is undone."""
-    stuck = Database(house.settings.store_url, busy_s=0.5)
+def test_stopped_writer_blocks_other_writers_for_a_limited_time(house: House) -> None:
+    """A stopped process or a lost host leaves a silent transaction. The server rolls it back."""
+    slow_writer = Database(house.settings.store_url, busy_s=0.5)
 
     def write_slowly() -> None:
-        with stuck.write() as connection:
+        with slow_writer.write() as connection:
             connection.exec_driver_sql("DELETE FROM changes")
-            house.store.enqueue(house.kinds.TrialSpec())  # waits for the transaction above to be ended
+            house.store.enqueue(house.kinds.TrialSpec())  # waits until the server has ended the transaction above
             connection.exec_driver_sql("SELECT 1")
 
     with pytest.raises(Busy):
         write_slowly()
-    stuck.close()
+    slow_writer.close()
     assert house.store.revision() > 0
 
 
-def test_claims_for_one_host_wait_and_a_run_that_another_host_claims_is_passed_over(house: House) -> None:
+def test_claims_of_one_host_wait_and_claims_of_two_hosts_differ(house: House) -> None:
     first, second = (house.store.enqueue(house.kinds.TrialSpec()) for _ in range(2))
-    other = open_store(house.settings)
-    with other.database.claiming("one host") as connection:
+    other_store = open_store(house.settings)
+    with other_store.database.claiming("one host") as connection:
         connection.exec_driver_sql(f"SELECT id FROM runs WHERE id = {first} FOR UPDATE")
         attempt = queue.claim(house.store.database, "another host")
         assert attempt is not None
         assert attempt.run_id == second
-        impatient = Database(house.settings.store_url, busy_s=0.2)
+        short_timeout_database = Database(house.settings.store_url, busy_s=0.2)
         with pytest.raises(Busy, match="is locked by another process"):
-            queue.claim(impatient, "one host")
-        impatient.close()
-    other.close()
+            queue.claim(short_timeout_database, "one host")
+        short_timeout_database.close()
+    other_store.close()
     attempts.close(house.store.database, attempt, Exit(1), Cause.ERROR, "")

@@ -1,6 +1,4 @@
-"""A copy of a store and its runs folder on the machine of the original, which goes on: neither touches the other's
-processes.
-"""
+"""A store and its copy on one machine: neither touches the processes of the other."""
 
 import json
 import os
@@ -28,13 +26,13 @@ LEASE_S = 1.0
 
 @pytest.fixture
 def original(house: House) -> House:
-    """With short leases, so that silence is noticed soon."""
+    """Return the house with short leases, so that schedulers notice silent workers soon."""
     return House(house.settings.model_copy(update={"lease_s": LEASE_S}), house.store, house.kinds)
 
 
 @pytest.fixture
-def elsewhere(original: House, tmp_path: Path) -> Iterator[Settings]:
-    """The settings of the copy. Afterwards its processes end."""
+def copy_settings(original: House, tmp_path: Path) -> Iterator[Settings]:
+    """Yield the settings of the copy, then end its processes."""
     settings = original.settings.model_copy(update={"runs_dir": tmp_path / "copy"})
     settings.make_runs_dir()
     yield settings
@@ -56,79 +54,79 @@ def count_rows(house: House, run_id: int) -> int:
     return len(house.store.rows(run_id))
 
 
-def test_a_restored_backup_leaves_the_processes_of_the_original_alone(
-    original: House, elsewhere: Settings, tmp_path: Path
+def test_restored_backup_does_not_touch_processes_of_the_original(
+    original: House, copy_settings: Settings, tmp_path: Path
 ) -> None:
-    going = original.submit_retried(steps=10_000, seconds=0.1)
+    active = original.submit_retried(steps=10_000, seconds=0.1)
     waiting = original.submit()
-    original.steps(going, 1)
+    original.steps(active, 1)
     transfer.back_up(original.settings, tmp_path / "backup.sqlite")
-    os.kill(original.processes(going).worker.pid, signal.SIGKILL)
-    until(lambda: original.store.run(going).attempt == 2 and count_rows(original, going), "the second attempt")
-    worker, scheduler = original.processes(going, 2).worker, original.scheduler()
-    copy_folders(original, elsewhere.runs_dir)
-    transfer.restore_backup(elsewhere, tmp_path / "backup.sqlite")
-    with closing(open_store(elsewhere)) as store:
-        copy = House(elsewhere, store, original.kinds)
-        assert [store.run(run_id).state for run_id in (going, waiting)] == [State.QUEUED, State.QUEUED]
+    os.kill(original.processes(active).worker.pid, signal.SIGKILL)
+    until(lambda: original.store.run(active).attempt == 2 and count_rows(original, active), "the second attempt")
+    worker, scheduler = original.processes(active, 2).worker, original.scheduler()
+    copy_folders(original, copy_settings.runs_dir)
+    transfer.restore_backup(copy_settings, tmp_path / "backup.sqlite")
+    with closing(open_store(copy_settings)) as store:
+        copy = House(copy_settings, store, original.kinds)
+        assert [store.run(run_id).state for run_id in (active, waiting)] == [State.QUEUED, State.QUEUED]
         assert attempts.open_attempts(store.database) == []
         assert queue.holders(store.database, this_host()) == {}
-        assert look_at_health(elsewhere).scheduler == "there are open runs, and no scheduler is alive"
-        assert not jobs.stop_scheduler(elsewhere)
+        assert look_at_health(copy_settings).scheduler == "there are open runs, and no scheduler is alive"
+        assert not jobs.stop_scheduler(copy_settings)
         assert scheduler.alive()
-        jobs.ensure_scheduler(elsewhere)
+        jobs.ensure_scheduler(copy_settings)
         assert copy.scheduler().pid != scheduler.pid
-        until(lambda: store.run(going).attempt == 2 and count_rows(copy, going), "the next attempt in the copy")
-        assert copy.processes(going, 2).worker != worker
-        store.request_cancel(going)
-        assert copy.end(going).state == State.CANCELLED
+        until(lambda: store.run(active).attempt == 2 and count_rows(copy, active), "the next attempt in the copy")
+        assert copy.processes(active, 2).worker != worker
+        store.request_cancel(active)
+        assert copy.end(active).state == State.CANCELLED
         assert copy.end(waiting).state == State.FINISHED
-        assert jobs.stop_scheduler(elsewhere)
+        assert jobs.stop_scheduler(copy_settings)
     assert scheduler.alive()
     assert worker.alive()
-    rows = count_rows(original, going)
-    original.steps(going, rows + 2)
-    original.store.request_cancel(going)
-    assert original.end(going).state == State.CANCELLED
+    rows = count_rows(original, active)
+    original.steps(active, rows + 2)
+    original.store.request_cancel(active)
+    assert original.end(active).state == State.CANCELLED
     assert original.end(waiting).state == State.FINISHED
 
 
-def test_a_folder_that_was_copied_while_runs_go_on_leaves_their_processes_alone(
-    original: House, elsewhere: Settings
-) -> None:
-    going = original.submit_retried(steps=10_000, seconds=0.1)
+def test_copied_runs_folder_does_not_touch_processes_of_the_original(original: House, copy_settings: Settings) -> None:
+    active = original.submit_retried(steps=10_000, seconds=0.1)
     cancelled = original.submit_retried(steps=10_000, seconds=0.1, device="cuda:0")
     tried_once = original.submit(steps=10_000, seconds=0.1, device="cuda:1")
-    for run_id in (going, cancelled, tried_once):
+    for run_id in (active, cancelled, tried_once):
         original.steps(run_id, 1)
-    workers = [original.processes(run_id).worker for run_id in (going, cancelled, tried_once)]
+    workers = [original.processes(run_id).worker for run_id in (active, cancelled, tried_once)]
     scheduler = original.scheduler()
-    copy_folders(original, elsewhere.runs_dir)
-    transfer.back_up(original.settings, elsewhere.runs_dir / "vitals.sqlite")  # what `cp` copies, from one moment
-    with closing(open_store(elsewhere)) as store:
-        copy = House(elsewhere, store, original.kinds)
-        assert look_at_health(elsewhere).scheduler == "there are open runs, and no scheduler is alive"
-        assert not jobs.stop_scheduler(elsewhere)
+    copy_folders(original, copy_settings.runs_dir)
+    transfer.back_up(
+        original.settings, copy_settings.runs_dir / "vitals.sqlite"
+    )  # a consistent copy, as `cp` would make of an idle store
+    with closing(open_store(copy_settings)) as store:
+        copy = House(copy_settings, store, original.kinds)
+        assert look_at_health(copy_settings).scheduler == "there are open runs, and no scheduler is alive"
+        assert not jobs.stop_scheduler(copy_settings)
         store.request_cancel(cancelled)
-        jobs.ensure_scheduler(elsewhere)
+        jobs.ensure_scheduler(copy_settings)
         assert copy.scheduler().pid != scheduler.pid
-        until(lambda: store.run(going).attempt == 2 and count_rows(copy, going), "the next attempt in the copy")
+        until(lambda: store.run(active).attempt == 2 and count_rows(copy, active), "the next attempt in the copy")
         until(lambda: store.run(cancelled).state == State.CANCELLED, "the end of the cancelled run in the copy")
         until(lambda: store.run(tried_once).state == State.FAILED, "the end of a run that is tried once in the copy")
         assert store.run(tried_once).error == "none of its processes is known here"
         time.sleep(5 * LEASE_S)  # silent workers are killed after four leases
-        assert jobs.stop_scheduler(elsewhere)
-        until(lambda: look_at_health(elsewhere).scheduler != "working", "the lease to be given back")
-        store.request_cancel(going)
-        jobs.ensure_scheduler(elsewhere)
+        assert jobs.stop_scheduler(copy_settings)
+        until(lambda: look_at_health(copy_settings).scheduler != "working", "the lease to be given back")
+        store.request_cancel(active)
+        jobs.ensure_scheduler(copy_settings)
     assert scheduler.alive()
     assert all(worker.alive() for worker in workers)
-    for run_id in (going, cancelled, tried_once):
+    for run_id in (active, cancelled, tried_once):
         original.store.request_cancel(run_id)
         assert original.end(run_id).state == State.CANCELLED
 
 
-def test_the_scheduler_of_a_folder_is_known_by_each_of_its_names(original: House, tmp_path: Path) -> None:
+def test_scheduler_is_found_through_a_link_to_its_runs_folder(original: House, tmp_path: Path) -> None:
     jobs.ensure_scheduler(original.settings)
     scheduler = original.scheduler()
     (link := tmp_path / "link").symlink_to(original.settings.runs_dir)
@@ -138,7 +136,7 @@ def test_the_scheduler_of_a_folder_is_known_by_each_of_its_names(original: House
     assert not scheduler.alive()
 
 
-def test_runs_of_a_renamed_folder_and_of_an_earlier_version_are_looked_after(original: House, tmp_path: Path) -> None:
+def test_runs_of_a_renamed_folder_and_of_an_older_version_are_adopted(original: House, tmp_path: Path) -> None:
     runs = [original.submit(steps=10_000, seconds=0.1, device=f"cuda:{number}") for number in range(2)]
     workers = [original.steps(run_id, 1)[0].pid for run_id in runs]
     assert jobs.stop_scheduler(original.settings)

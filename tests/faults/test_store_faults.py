@@ -1,4 +1,4 @@
-"""The database under several writers and under SIGKILL."""
+"""The database with several writers, killed processes and damaged tables."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ open_store(Settings()).close()
 """
 
 
-def python(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+def start_python(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-W", "error", "-c", code, *arguments]
     return subprocess.Popen(command, cwd=ROOT, text=True, **options)
 
@@ -67,42 +67,42 @@ def python(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
 def test_no_run_is_claimed_twice(
     settings: Settings, database_url: str, tmp_path: Path, claimers: int, runs_each: int
 ) -> None:
-    """Each process claims so many times, from a queue that stays short, so that they compete for the same runs."""
+    """Each process claims `runs_each` runs. The queue is kept short, so the processes compete for the same runs."""
     store = open_store(settings.model_copy(update={"database_url": database_url}))
-    raced = race(store, claimers, runs_each, tmp_path)
-    assert raced.problems == []
-    assert len(raced.claims) == claimers * runs_each
-    assert raced.duplicates == 0
-    assert store.count(Filter(states=(State.QUEUED, State.FAILED))) == store.count(Filter()), "no run is held"
+    result = race(store, claimers, runs_each, tmp_path)
+    assert result.problems == []
+    assert len(result.claims) == claimers * runs_each
+    assert result.duplicates == 0
+    assert store.count(Filter(states=(State.QUEUED, State.FAILED))) == store.count(Filter()), "no run is left claimed"
     store.close()
 
 
-def test_a_writer_that_slept_past_its_lease_is_refused(settings: Settings, store: Store) -> None:
+def test_writer_is_refused_once_its_attempt_was_closed(settings: Settings, store: Store) -> None:
     run_id = store.enqueue(ProfileSpec(models=("a",), device="cpu"))
-    old = queue.claim(store.database, "a host")
-    assert old is not None
-    writer = python(WRITE, str(run_id))
+    closed_attempt = queue.claim(store.database, "a host")
+    assert closed_attempt is not None
+    writer = start_python(WRITE, str(run_id))
     os.waitid(os.P_PID, writer.pid, os.WSTOPPED)
-    attempts.close(store.database, old, Exit(note="it was given up"), Cause.ERROR, "")
+    attempts.close(store.database, closed_attempt, Exit(note="it was given up"), Cause.ERROR, "")
     store.retry(run_id)
-    new = queue.claim(store.database, "a host")
-    assert new is not None
-    attempts.begin(store.database, new)
+    new_attempt = queue.claim(store.database, "a host")
+    assert new_attempt is not None
+    attempts.begin(store.database, new_attempt)
     before = store.run(run_id)
     writer.send_signal(signal.SIGCONT)
     assert writer.wait(60) == 75
     assert store.run(run_id) == before
 
 
-def test_a_migration_killed_midway_leaves_nothing_behind(settings: Settings) -> None:
-    """Killed before each statement in turn: the store is as before or complete, and opens."""
+def test_migration_killed_midway_leaves_no_tables(settings: Settings) -> None:
+    """Kill the migration before one of five statements: no table is created, and the store opens again."""
     path = settings.runs_dir / "vitals.sqlite"
     settings.runs_dir.mkdir()
     killed_at = [2, 6, 11, 17, 24]
     for statement in killed_at:
         path.unlink(missing_ok=True)
-        dying = python(MIGRATE_AND_DIE, str(statement))
-        assert dying.wait(60) == -signal.SIGKILL, statement
+        process = start_python(MIGRATE_AND_DIE, str(statement))
+        assert process.wait(60) == -signal.SIGKILL, statement
         connection = sqlite3.connect(path)
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -119,25 +119,25 @@ def test_sqlite_is_in_wal_mode(settings: Settings, store: Store) -> None:
     connection.close()
 
 
-def merged(house: House) -> Path:
-    """The store's file, with the write-ahead log merged into it, so that what is in the file is what is read.
+def merge_write_ahead_log(house: House) -> Path:
+    """Merge the write-ahead log into the database file and return its path, so that readers read the file itself.
 
-    Our own connections are closed: a process that closes a file loses the locks of SQLite on it.
+    Close the connections of this process first: a process that closes the file loses its SQLite locks on it.
     """
     house.store.close()
     path = house.settings.runs_dir / "vitals.sqlite"
 
-    def done() -> bool:
+    def is_merged() -> bool:
         with closing(sqlite3.connect(path)) as connection:
             busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy
 
-    until(done, "the log to be merged")
+    until(is_merged, "the log to be merged")
     return path
 
 
-def turns(house: House, count: int) -> None:
-    """Wait while the scheduler works, until it has renewed its lease so often: at most once a turn."""
+def wait_for_lease_renewals(house: House, count: int) -> None:
+    """Wait until the scheduler has renewed its lease `count` times. It renews at most once per cycle."""
 
     def expires_at() -> float:
         lease = leases.read(house.store.database, lease_name(house.settings))
@@ -146,19 +146,19 @@ def turns(house: House, count: int) -> None:
 
     for _ in range(count):
         before = expires_at()
-        until(lambda before=before: expires_at() > before, "another turn", 20)
+        until(lambda before=before: expires_at() > before, "a renewed lease", 20)
 
 
-def test_a_damaged_table_ends_no_scheduler_and_is_logged_once(house: House) -> None:
+def test_scheduler_survives_a_damaged_table_and_logs_it_once(house: House) -> None:
     assert house.end(house.submit()).state == State.FINISHED
     scheduler = house.settled()
-    path = merged(house)
-    whole, places = path.read_bytes(), table_pages(path, "slots")
+    path = merge_write_ahead_log(house)
+    intact_bytes, places = path.read_bytes(), table_pages(path, "slots")
     overwrite(path, *places)
     waiting = house.submit()
     log = house.settings.runs_dir / "scheduler.log"
-    until(lambda: "is damaged" in log.read_text(), "the damage to be seen")
-    turns(house, 3)
+    until(lambda: "is damaged" in log.read_text(), "the damage to be logged")
+    wait_for_lease_renewals(house, 3)
     assert house.scheduler() == scheduler
     assert log.read_text().count(f"looking after runs failed: the store {path} is damaged") == 1
     assert "Traceback" not in log.read_text()
@@ -166,28 +166,28 @@ def test_a_damaged_table_ends_no_scheduler_and_is_logged_once(house: House) -> N
     with path.open("r+b") as file:
         for place in places:
             file.seek(place.start)
-            file.write(whole[place])
+            file.write(intact_bytes[place])
     jobs.ensure_scheduler(house.settings)
     assert house.end(waiting).state == State.FINISHED
     assert house.scheduler() == scheduler
 
 
-def test_a_run_whose_state_is_damaged_holds_up_no_other(house: House) -> None:
-    going = house.submit(steps=1000, seconds=0.1)
-    house.steps(going, 1)
+def test_run_with_a_damaged_state_does_not_block_others(house: House) -> None:
+    running = house.submit(steps=1000, seconds=0.1)
+    house.steps(running, 1)
     scheduler = house.settled()
     with house.store.database.write() as connection:
         connection.execute(text("UPDATE runs SET state = 'gibberish'"))
     assert house.end(house.submit(device="cuda:0")).state == State.FINISHED
     until(lambda: attempts.open_attempts(house.store.database) == [], "both attempts to be closed")
-    assert house.exit(going)["code"] == failures.STALE, "its worker could write nothing more"
+    assert house.exit(running)["code"] == failures.STALE, "the worker could not write any more"
     assert house.scheduler() == scheduler
 
 
-def test_a_scheduler_can_be_stopped_though_the_store_cannot_name_it(house: House) -> None:
+def test_scheduler_stops_although_its_lease_is_unreadable(house: House) -> None:
     assert house.end(house.submit()).state == State.FINISHED
     scheduler = house.settled()
-    path = merged(house)
+    path = merge_write_ahead_log(house)
     overwrite(path, *table_pages(path, "leases"))
     with pytest.raises(Unavailable):
         house.scheduler()

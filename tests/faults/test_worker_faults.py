@@ -1,4 +1,4 @@
-"""What happens to a run, and to nothing else, when its worker fails in every way we know."""
+"""Effects of a failing worker: its own run ends with the right cause, and other runs go on."""
 
 import contextlib
 import hashlib
@@ -26,7 +26,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 @pytest.mark.parametrize("preload", ["json", ""], ids=["warm", "cold"])
-def test_a_run_finishes(house: House, preload: str) -> None:
+def test_run_finishes(house: House, preload: str) -> None:
     settings = house.settings.model_copy(update={"preload": preload})
     house = House(settings, house.store, house.kinds)
     run_id = house.submit(steps=3, trouble="write an artifact")
@@ -40,7 +40,7 @@ def test_a_run_finishes(house: House, preload: str) -> None:
     assert bool(house.named("warm")) == bool(preload)
 
 
-def test_failures_are_named_by_their_cause_and_the_next_run_goes_on(house: House) -> None:
+def test_failed_runs_have_a_cause_and_the_next_run_finishes(house: House) -> None:
     options = {
         "raise": (Cause.ERROR, "ValueError: <b>no</b>"),
         "refuse": (Cause.REFUSED, "no such thing; there are others"),
@@ -51,31 +51,31 @@ def test_failures_are_named_by_their_cause_and_the_next_run_goes_on(house: House
         "write outside": (Cause.ERROR, "lies outside its run's folder"),
     }
     runs = {trouble: house.submit(trouble=trouble, at=2, limit=50_000_000) for trouble in options}
-    after = house.submit()
-    for trouble, (cause, words) in options.items():
+    next_id = house.submit()
+    for trouble, (cause, message) in options.items():
         run = house.end(runs[trouble])
         assert (run.state, run.cause) == (State.FAILED, cause), (trouble, run.error)
-        assert words in run.error
+        assert message in run.error
         assert [row.step for row in house.store.rows(run.id)] == [1], "finished rows are kept"
-    assert house.end(after).state == State.FINISHED
+    assert house.end(next_id).state == State.FINISHED
     assert house.files(runs["kill itself"]).log_tail(1) == "the last line"
     assert "ValueError: <b>no</b>" in house.files(runs["raise"]).log_tail(1)
     assert house.exit(runs["fill the disk"])["code"] == 72
 
 
-def emptied(group: Path) -> bool:
+def remove_group(group: Path) -> bool:
     """Move the processes of a control group to its parent, and return whether the group could be removed."""
     for pid in (group / "cgroup.procs").read_text().split():
-        with contextlib.suppress(ProcessLookupError):  # it has ended since
+        with contextlib.suppress(ProcessLookupError):  # the process has ended in the meantime
             (group.parent / "cgroup.procs").write_text(pid)
-    with contextlib.suppress(OSError):  # another one has begun since
+    with contextlib.suppress(OSError):  # another process has begun in the meantime
         group.rmdir()
     return not group.exists()
 
 
 @pytest.fixture
 def small_cgroup() -> Iterator[Path]:
-    """A control group whose processes may use 300 MB together; of version 2 or 1, whichever the machine has."""
+    """Yield a control group (version 2, or else 1) whose processes may use 300 MB together."""
     for root, limit in ((CGROUPS, "memory.max"), (CGROUPS / "memory", "memory.limit_in_bytes")):
         group = root / f"vitals-{os.getpid()}"
         try:
@@ -87,14 +87,12 @@ def small_cgroup() -> Iterator[Path]:
             continue
         (group / limit).write_text("300000000")
         yield group
-        until(partial(emptied, group), "the control group to be empty")
+        until(partial(remove_group, group), "the control group to be empty")
         return
     pytest.skip("making a control group needs root and a file system of control groups that can be written to")
 
 
-def test_a_worker_killed_by_its_control_group_is_out_of_memory_and_hurts_nobody_else(
-    house: House, small_cgroup: Path
-) -> None:
+def test_worker_over_its_cgroup_limit_fails_alone_as_out_of_memory(house: House, small_cgroup: Path) -> None:
     jobs.ensure_scheduler(house.settings)
     for process in (house.scheduler().pid, house.warm().pid):
         (small_cgroup / "cgroup.procs").write_text(str(process))
@@ -108,7 +106,7 @@ def test_a_worker_killed_by_its_control_group_is_out_of_memory_and_hurts_nobody_
     assert house.end(house.submit()).state == State.FINISHED
 
 
-def test_a_worker_killed_from_outside_is_failed_with_its_rows_kept(house: House) -> None:
+def test_run_of_a_killed_worker_fails_and_keeps_its_rows(house: House) -> None:
     run_id = house.submit(steps=1000, seconds=0.05)
     rows = house.steps(run_id, 3)
     os.kill(rows[0].pid, signal.SIGKILL)
@@ -118,7 +116,7 @@ def test_a_worker_killed_from_outside_is_failed_with_its_rows_kept(house: House)
     assert house.exit(run_id)["code"] == -signal.SIGKILL
 
 
-def test_a_kind_with_more_attempts_starts_anew_and_mixes_nothing(house: House) -> None:
+def test_next_attempt_starts_over_without_rows_of_the_first(house: House) -> None:
     run_id = house.submit_retried(steps=6, seconds=0.1)
     first = house.steps(run_id, 3)[0].pid
     os.kill(first, signal.SIGKILL)
@@ -130,13 +128,13 @@ def test_a_kind_with_more_attempts_starts_anew_and_mixes_nothing(house: House) -
     assert (house.exit(run_id, 1)["code"], house.exit(run_id, 2)["code"]) == (-signal.SIGKILL, 0)
 
 
-def test_a_poison_run_is_bounded(house: House) -> None:
+def test_run_that_always_kills_its_worker_ends_after_three_attempts(house: House) -> None:
     run_id = house.submit_retried(trouble="kill itself")
     run = house.end(run_id)
     assert (run.state, run.cause, run.attempt) == (State.FAILED, Cause.KILLED, 3)
 
 
-def test_cancel_closes_the_task_which_saves_what_it_has(house: House) -> None:
+def test_cancelled_task_keeps_its_rows_and_runs_its_cleanup(house: House) -> None:
     run_id = house.submit(steps=1000, seconds=0.05)
     rows = house.steps(run_id, 2)
     house.store.request_cancel(run_id)
@@ -145,17 +143,17 @@ def test_cancel_closes_the_task_which_saves_what_it_has(house: House) -> None:
     assert (house.files(run_id).dir / "finally.txt").is_file()
 
 
-def test_progress_that_says_nothing_new_is_not_stored_yet_lets_a_run_be_cancelled(house: House) -> None:
+def test_repeated_progress_is_not_stored_and_the_run_can_be_cancelled(house: House) -> None:
     run_id = house.submit(trouble="say nothing new")
     until(lambda: house.store.run(run_id).note == "waiting")
     before = house.store.run(run_id).revision
-    time.sleep(1)  # some hundred events, and at the utmost a heartbeat
+    time.sleep(1)  # about a hundred events and at most one heartbeat
     assert house.store.run(run_id).revision - before < 10
     house.store.request_cancel(run_id)
     assert house.end(run_id).state == State.CANCELLED
 
 
-def test_cancel_ends_a_group_that_ignores_sigterm(house: House) -> None:
+def test_cancel_kills_a_process_group_that_ignores_sigterm(house: House) -> None:
     run_id = house.submit(steps=9, trouble="ignore SIGTERM", at=3)
     house.steps(run_id, 2)
     worker = psutil.Process(house.processes(run_id).worker.pid)
@@ -178,7 +176,7 @@ def test_children_do_not_outlive_their_run(house: House) -> None:
     until(lambda: not house.named("-S"), "the end of its children")
 
 
-def test_a_supervisor_that_is_killed_takes_its_worker_along_and_is_on_record(house: House) -> None:
+def test_worker_of_a_killed_supervisor_ends_and_the_run_names_why(house: House) -> None:
     run_id = house.submit(steps=1000, seconds=0.05)
     house.steps(run_id, 2)
     processes = house.processes(run_id)
@@ -190,7 +188,7 @@ def test_a_supervisor_that_is_killed_takes_its_worker_along_and_is_on_record(hou
     assert not processes.worker.alive()
 
 
-def test_a_signal_after_the_last_event_ends_no_complete_run(house: House) -> None:
+def test_complete_run_finishes_despite_a_signal_after_its_last_event(house: House) -> None:
     interrupted, complete = (house.submit_retried(trouble="send itself SIGTERM", at=at) for at in (3, 4))
     run = house.end(complete)
     assert (run.state, run.attempt) == (State.FINISHED, 1)
@@ -199,29 +197,29 @@ def test_a_signal_after_the_last_event_ends_no_complete_run(house: House) -> Non
     assert (house.end(interrupted).state, house.store.run(interrupted).attempt) == (State.FAILED, 3)
 
 
-def test_a_flood_of_output_neither_stalls_the_run_nor_fills_the_disk(house: House) -> None:
+def test_flood_of_output_does_not_stop_the_run_or_fill_the_disk(house: House) -> None:
     run_id = house.submit(trouble="flood the log", limit=100_000_000)
     assert house.end(run_id).state == State.FINISHED
     files = house.files(run_id)
     size = sum(path.stat().st_size for path in (files.log, files.older_log))
     assert 500_000 <= size <= house.settings.log_limit_mb * 1e6
     assert files.log_tail(1) == "step 3\n"
-    assert "\x1b]0;title\x07<script>" in files.log_tail(10), "shown as it was written"
+    assert "\x1b]0;title\x07<script>" in files.log_tail(10), "the log keeps control characters as they were written"
 
 
-def test_nothing_starts_on_a_full_disk(house: House) -> None:
-    full = House(house.settings.model_copy(update={"min_free_gb": 1e9}), house.store, house.kinds)
-    waiting = [full.submit(), full.submit()]
-    full.warm()  # the scheduler's first turn starts it
+def test_no_run_starts_on_a_full_disk(house: House) -> None:
+    house_with_full_disk = House(house.settings.model_copy(update={"min_free_gb": 1e9}), house.store, house.kinds)
+    waiting = [house_with_full_disk.submit(), house_with_full_disk.submit()]
+    house_with_full_disk.warm()  # the scheduler starts it in its first cycle
     time.sleep(3 * LOOK_S)
     runs = [house.store.run(run_id) for run_id in waiting]
     assert [(run.state, run.attempt) for run in runs] == [(State.QUEUED, 0)] * 2
-    jobs.stop_scheduler(full.settings)
+    jobs.stop_scheduler(house_with_full_disk.settings)
     jobs.ensure_scheduler(house.settings)  # as after space was freed
     assert [house.end(run_id).state for run_id in waiting] == [State.FINISHED] * 2
 
 
-def test_a_worker_whose_disk_filled_since_its_run_was_claimed_does_not_start(house: House) -> None:
+def test_worker_does_not_start_if_the_disk_filled_after_the_claim(house: House) -> None:
     run_id = house.store.enqueue(house.kinds.TrialSpec())
     attempt = queue.claim(house.store.database, this_host())
     assert attempt is not None
@@ -233,7 +231,7 @@ def test_a_worker_whose_disk_filled_since_its_run_was_claimed_does_not_start(hou
     assert house.store.rows(run_id) == []
 
 
-def test_a_silent_worker_is_vanished_and_comes_back(house: House) -> None:
+def test_silent_worker_is_vanished_until_it_answers_again(house: House) -> None:
     run_id = house.submit(steps=5, trouble="stop itself", at=3)
     worker = house.steps(run_id, 2)[0].pid
     until(lambda: house.store.run(run_id).state == State.VANISHED, "vanished")
@@ -243,7 +241,7 @@ def test_a_silent_worker_is_vanished_and_comes_back(house: House) -> None:
     assert {row.pid for row in house.store.rows(run_id)} == {worker}
 
 
-def test_a_worker_silent_for_too_long_is_ended(house: House) -> None:
+def test_worker_that_is_silent_for_too_long_is_killed(house: House) -> None:
     run_id = house.submit(steps=5, trouble="stop itself", at=3)
     worker = house.steps(run_id, 2)[0].pid
     run = house.end(run_id)

@@ -1,4 +1,4 @@
-"""Contention: counters on both sides of each limit, and a real neighbour on the same CPU."""
+"""Contention with other processes: counters at both sides of each limit, and a real process on the same CPU."""
 
 import json
 import os
@@ -18,7 +18,7 @@ START = Usage(wall_s=100.0, own_s=50.0, busy_s=1000.0, cpus=4, switches=7)
 
 
 def after(wall: float, own: float, others: float = 0.0, switches: int = 0) -> Usage:
-    """The counters once `wall` seconds have gone by."""
+    """Return the counters `wall` seconds after START. own, others: CPU seconds used since then."""
     return Usage(
         wall_s=START.wall_s + wall,
         own_s=START.own_s + own,
@@ -28,13 +28,11 @@ def after(wall: float, own: float, others: float = 0.0, switches: int = 0) -> Us
     )
 
 
-def test_the_cpus_of_this_process_are_found_where_others_are_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """CPU 1 is offline: /proc/stat skips it. A container's own list may have other numbers: all its CPUs count then."""
+def test_own_cpus_are_found_when_some_cpus_are_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU 1 is offline, so /proc/stat skips it. If a container numbers its CPUs differently, all of them count."""
     busy = [10.0, 20.0, 30.0]
-    listed = [SimpleNamespace(_asdict=lambda user=user: {"user": user, "idle": 99.0}) for user in busy]
-    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: listed)
+    cpu_times = [SimpleNamespace(_asdict=lambda user=user: {"user": user, "idle": 99.0}) for user in busy]
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: cpu_times)
     monkeypatch.setattr(cpu, "STAT", tmp_path / "stat")
     (tmp_path / "stat").write_text("cpu  60 0 0\ncpu0 10 0 0\ncpu2 20 0 0\ncpu3 30 0 0\nintr 5\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3})
@@ -43,8 +41,8 @@ def test_the_cpus_of_this_process_are_found_where_others_are_missing(
     assert (snapshot().busy_s, snapshot().cpus) == (60.0, 3)
 
 
-def test_shares_by_hand() -> None:
-    """2 threads ran 15 of 20 s; others took 4 of the 40 s of 4 CPUs; 300 switches in 10 s."""
+def test_contention_shares_equal_a_sum_by_hand() -> None:
+    """In 10 s, 2 threads ran 15 of 20 s, others used 4 of the 40 s of 4 CPUs, and there were 300 switches."""
     found = contention(START, after(10, own=15, others=4, switches=300), threads=2)
     assert found.cpu_share == pytest.approx(0.75)
     assert found.neighbour_share == pytest.approx(0.1)
@@ -62,18 +60,18 @@ def test_shares_by_hand() -> None:
         (after(10, own=20, switches=1001), "100 involuntary switches/s"),
     ],
 )
-def test_both_sides_of_each_limit(counters: Usage, reason: str | None) -> None:
+def test_contention_reason_at_both_sides_of_each_limit(counters: Usage, reason: str | None) -> None:
     reasons = contended(contention(START, counters, threads=2))
     assert len(reasons) == (0 if reason is None else 1)
     assert reason is None or reason in reasons[0]
 
 
-def test_all_reasons_are_told() -> None:
+def test_all_contention_reasons_are_listed() -> None:
     assert len(contended(contention(START, after(10, own=10, others=20, switches=5000), threads=2))) == 3
 
 
-def test_the_host_of_a_gpu_may_wait_but_not_be_disturbed() -> None:
-    """A model of many short kernels is as slow as the CPU that launches them; that CPU waits for the GPU otherwise."""
+def test_host_of_a_gpu_may_be_idle_but_not_disturbed() -> None:
+    """The CPU may wait for the GPU, but it must launch short kernels without delay."""
     calm = contention(START, after(10, own=0.5), threads=None)
     assert (calm.cpu_share, calm.neighbour_share, contended(calm)) == (None, 0, [])
     disturbed = contended(contention(START, after(10, own=9, others=4, switches=5000), threads=None))
@@ -82,20 +80,20 @@ def test_the_host_of_a_gpu_may_wait_but_not_be_disturbed() -> None:
     assert "500 involuntary switches/s" in disturbed[1]
 
 
-def test_a_neighbour_is_not_told_from_a_moment_too_short_for_the_systems_steps() -> None:
-    """A step of 10 ms on each of 4 CPUs would be a share of 5 % of 0.2 s."""
+def test_neighbour_share_is_unknown_for_less_than_a_second() -> None:
+    """The system counts in steps of 10 ms. One step on each of 4 CPUs would be a share of 5 % in 0.2 s."""
     found = contention(START, after(0.9, own=1.8, others=0.8), threads=2)
     assert found.neighbour_share is None
     assert contended(found) == []
     assert contention(START, after(1.0, own=2.0, others=0.8), threads=2).neighbour_share == pytest.approx(0.2)
 
 
-def test_steps_that_round_below_our_own_time_are_no_neighbour() -> None:
+def test_neighbour_share_is_never_negative() -> None:
     assert contention(START, after(10, own=20, others=-0.03), threads=2).neighbour_share == 0
 
 
-def test_only_the_cpus_we_may_use_count_and_idling_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CPU 0 idles, CPU 1 is ours, CPU 2 is somebody else's. Guests' time is within user's, stolen time is others'."""
+def test_busy_time_is_that_of_allowed_cpus_without_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU 0 is idle, CPU 1 is busy, CPU 2 is not allowed. User time includes guest time; stolen time counts as busy."""
 
     class Times(SimpleNamespace):
         def _asdict(self) -> dict[str, float]:
@@ -113,12 +111,12 @@ def test_only_the_cpus_we_may_use_count_and_idling_does_not(monkeypatch: pytest.
     assert (found.busy_s, found.cpus) == (38.0, 2)
 
 
-def test_own_time_holds_all_threads_and_no_children() -> None:
-    """A child that works for as long as we wait is a neighbour."""
+def test_own_time_excludes_child_processes() -> None:
+    """A child process counts as a neighbour, because its time is not our own."""
     before = snapshot()
     subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
-    seen = snapshot()
-    assert seen.own_s - before.own_s < 0.5 * (seen.wall_s - before.wall_s)
+    after_child = snapshot()
+    assert after_child.own_s - before.own_s < 0.5 * (after_child.wall_s - before.wall_s)
 
 
 BUSY_NEIGHBOUR = """
@@ -142,13 +140,13 @@ print(json.dumps(found.model_dump() | {"reasons": contended(found)}))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no process to a CPU")
-def test_a_busy_loop_on_the_same_cpu_is_caught() -> None:
-    """Both want the whole CPU and each gets about half, or less when the machine is busy besides."""
-    done = subprocess.run(
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin a process to a CPU")
+def test_busy_loop_on_the_same_cpu_is_detected() -> None:
+    """Two processes compete for one CPU, so each gets about half of it, or less on a busy machine."""
+    child = subprocess.run(
         [sys.executable, "-c", BUSY_NEIGHBOUR], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
     )
-    found = json.loads(done.stdout)
+    found = json.loads(child.stdout)
     assert found["cpu_share"] < cpu.LEAST_CPU_SHARE
     assert found["neighbour_share"] > cpu.MOST_NEIGHBOUR_SHARE
     assert len(found["reasons"]) >= 2

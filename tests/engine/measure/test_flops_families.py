@@ -1,4 +1,4 @@
-"""The same count on meta and on a real CPU model, for the smallest model of every architecture family."""
+"""Counts on meta against counts of a real CPU model, for the smallest model of every architecture family."""
 
 import csv
 
@@ -10,7 +10,7 @@ from engine.models import library
 from engine.models.built import Wanted
 from engine.settings import Settings
 
-SMALLER = {
+SMALLER_IMAGE_SIZES = {
     # families whose smallest model takes many seconds on a CPU at its own image size
     "timm:deepseek_vit": (168, 168),
     "timm:gemma4_vit": (192, 192),
@@ -22,7 +22,7 @@ SMALLER = {
 
 
 def smallest_of_each_family() -> dict[str, str]:
-    """library:family -> library:model, by the catalogue's GMACs."""
+    """Return {library:family: library:model} with the model of fewest GMACs in the catalogue."""
     smallest: dict[str, tuple[float, str]] = {}
     for path in sorted(Settings().catalog_dir.glob("*.csv")):
         with path.open(newline="") as file:
@@ -34,13 +34,15 @@ def smallest_of_each_family() -> dict[str, str]:
 
 
 SMALLEST = smallest_of_each_family()
-EVERY = 4
-"""One family in so many is counted by `make test`; `make faults` counts all."""
-LARGE = {"open_clip:clip_mt5"}
-"""Left to `make faults`: its smallest model takes 10 s on a CPU."""
+SAMPLED_EVERY = 4
+"""`make test` counts one family in 4; `make faults` counts all."""
+SLOW_FAMILIES = {"open_clip:clip_mt5"}
+"""Families that only `make faults` counts, because their smallest model takes 10 s on a CPU."""
 
 
-def counted(model: str, device: str, image_size: tuple[int, int] | None) -> tuple[Count, dict[str, tuple[int, int]]]:
+def count_model(
+    model: str, device: str, image_size: tuple[int, int] | None
+) -> tuple[Count, dict[str, tuple[int, int]]]:
     built = library.build(model, Wanted(device=device, image_size=image_size))
     with torch.no_grad():
         found = count(built.model, built.inputs)
@@ -51,14 +53,14 @@ def counted(model: str, device: str, image_size: tuple[int, int] | None) -> tupl
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(name, marks=[pytest.mark.soak] if place % EVERY or name in LARGE else [])
-        for place, name in enumerate(sorted(SMALLEST))
+        pytest.param(name, marks=[pytest.mark.soak] if index % SAMPLED_EVERY or name in SLOW_FAMILIES else [])
+        for index, name in enumerate(sorted(SMALLEST))
     ],
 )
-def test_meta_counts_what_the_cpu_counts(family: str) -> None:
-    size = SMALLER.get(family)
-    on_meta, modules_on_meta = counted(SMALLEST[family], "meta", size)
-    on_cpu, modules_on_cpu = counted(SMALLEST[family], "cpu", size)
+def test_counts_on_meta_equal_those_on_the_cpu(family: str) -> None:
+    size = SMALLER_IMAGE_SIZES.get(family)
+    on_meta, modules_on_meta = count_model(SMALLEST[family], "meta", size)
+    on_cpu, modules_on_cpu = count_model(SMALLEST[family], "cpu", size)
     assert on_meta.flops == on_cpu.flops > 0
     assert on_meta.activations == on_cpu.activations
     assert modules_on_meta == modules_on_cpu
@@ -68,4 +70,4 @@ def test_meta_counts_what_the_cpu_counts(family: str) -> None:
 def test_every_installed_family_is_covered() -> None:
     installed = {f"{name.partition(':')[0]}:{family}" for name, family in library.families().items()}
     assert installed == set(SMALLEST)
-    assert set(SMALLER) <= installed
+    assert set(SMALLER_IMAGE_SIZES) <= installed

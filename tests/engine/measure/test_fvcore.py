@@ -1,4 +1,4 @@
-"""fvcore as a second opinion: what it agrees on, and what explains the rest."""
+"""Counts of fvcore against those of torch: where they agree, and how differences are explained."""
 
 from collections import Counter
 
@@ -17,8 +17,8 @@ from engine.tasks.profile import profile
 EXPLAINED_BY_CONVENTION = {"normalisation", "pooling and resampling"}
 
 
-def both(name: str, **how: object) -> ProfileRow:
-    row = profile(name, ProfileSpec(models=(name,), counter="both", device="cpu", **how)).row
+def profile_with_both_counters(name: str, **options: object) -> ProfileRow:
+    row = profile(name, ProfileSpec(models=(name,), counter="both", device="cpu", **options)).row
     assert row.status == "ok", row.error
     return row
 
@@ -34,8 +34,8 @@ def both(name: str, **how: object) -> ProfileRow:
         ),
     ],
 )
-def test_both_counters_agree_but_for_normalisation_and_pooling(name: str) -> None:
-    row = both(name)
+def test_counters_agree_except_for_normalisation_and_pooling(name: str) -> None:
+    row = profile_with_both_counters(name)
     assert row.fvcore_macts == pytest.approx(row.macts)
     assert {difference.operator for difference in row.differences} <= EXPLAINED_BY_CONVENTION
     extra = sum(difference.fvcore_gmacs for difference in row.differences)
@@ -44,16 +44,16 @@ def test_both_counters_agree_but_for_normalisation_and_pooling(name: str) -> Non
 
 
 @pytest.mark.slow
-def test_a_model_that_returns_a_dictionary_is_traced_too() -> None:
-    row = both("open_clip:coca_ViT-B-32")
+def test_model_that_returns_a_dictionary_is_traced() -> None:
+    row = profile_with_both_counters("open_clip:coca_ViT-B-32")
     assert row.fvcore_image_macts == pytest.approx(row.image_macts)
     assert {difference.operator for difference in row.differences} == {"normalisation"}
 
 
 @pytest.mark.slow
-def test_towers_are_those_of_separate_analyses() -> None:
-    """As the reference profiler takes them, one analysis a tower."""
-    row = both("open_clip:ViT-S-32-alt")
+def test_tower_counts_equal_those_of_separate_analyses() -> None:
+    """The reference profiler runs one analysis per tower."""
+    row = profile_with_both_counters("open_clip:ViT-S-32-alt")
     built = library.build("open_clip:ViT-S-32-alt", Wanted(device="cpu"))
     fvcore = fvcore_counter.load()
     with torch.no_grad(), unfused():
@@ -61,24 +61,27 @@ def test_towers_are_those_of_separate_analyses() -> None:
         image.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
         text = fvcore.ActivationCountAnalysis(built.model.text, built.inputs[1])
         text.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
-        attention = 12 * 6 * 50 * 50 * 2 * 64  # layers, heads, tokens squared, two products over 64 channels a head
+        attention = 12 * 6 * 50 * 50 * 2 * 64  # layers, heads, tokens squared, two products over 64 channels per head
         assert round((row.fvcore_image_gmacs or 0) * 1e9) == image.total() + attention
         scores_and_values = 10 * 4 * 77 * (77 + 64)
         assert round((row.fvcore_text_macts or 0) * 1e6) == text.total() + scores_and_values
 
 
 @pytest.mark.slow
-def test_figures_are_per_sample() -> None:
-    one, four = both("timm:resnet18"), both("timm:resnet18", batch_size=4)
-    assert four.fvcore_gmacs == pytest.approx(one.fvcore_gmacs)
-    assert four.fvcore_macts == pytest.approx(one.fvcore_macts)
+def test_counts_are_per_sample() -> None:
+    single, four = (
+        profile_with_both_counters("timm:resnet18"),
+        profile_with_both_counters("timm:resnet18", batch_size=4),
+    )
+    assert four.fvcore_gmacs == pytest.approx(single.fvcore_gmacs)
+    assert four.fvcore_macts == pytest.approx(single.fvcore_macts)
 
 
-def test_what_fvcore_cannot_count_is_listed_and_explains_the_difference() -> None:
+def test_operators_unknown_to_fvcore_explain_the_difference() -> None:
     built = Built(nn.LSTM(5, 6).eval(), (torch.ones(7, 3, 5),), {"image": ""}, "lstm", (7, 3), (7, 3))
     with torch.no_grad():
-        counted = count(built.model, built.inputs)
-    found = fvcore_counter.figures(built, counted, batch_size=1)
+        torch_count = count(built.model, built.inputs)
+    found = fvcore_counter.figures(built, torch_count, batch_size=1)
     assert found["fvcore_unsupported"]["aten::lstm"] == 1
     (difference,) = found["differences"]
     assert difference.fvcore_gmacs == 0
@@ -86,18 +89,20 @@ def test_what_fvcore_cannot_count_is_listed_and_explains_the_difference() -> Non
     assert "aten::lstm (1 calls)" in difference.explanation
 
 
-def test_work_that_one_counter_lists_under_another_operator_is_explained() -> None:
-    """Attention with learned biases: torch splits it into products where a gradient of the mask would be needed."""
-    rest = {"calls": 1, "activations": 0, "read_bytes": 0, "written_bytes": 0, "work": "counted"}
-    listed = (
-        OperatorCount(operator="bmm", flops=2 * 300, **rest),
-        OperatorCount(operator="convolution", flops=2 * 50, **rest),
+def test_work_counted_under_another_operator_is_explained() -> None:
+    """Torch splits attention into matrix products if its mask needs a gradient, as with learned biases."""
+    other_fields = {"calls": 1, "activations": 0, "read_bytes": 0, "written_bytes": 0, "work": "counted"}
+    operators = (
+        OperatorCount(operator="bmm", flops=2 * 300, **other_fields),
+        OperatorCount(operator="convolution", flops=2 * 50, **other_fields),
     )
-    counted = Count(listed, {}, 0, 0, ())
+    torch_count = Count(operators, {}, 0, 0, ())
     macs = Counter({"matmul": 200, "scaled_dot_product_attention": 100, "conv": 50, "batch_norm": 10})
-    found = {item.operator: item for item in fvcore_counter.differences(counted, macs, Counter(), 1)}
+    found = {item.operator: item for item in fvcore_counter.differences(torch_count, macs, Counter(), 1)}
     assert set(found) == {"matrix products", "scaled_dot_product_attention", "normalisation"}
     for group in ("matrix products", "scaled_dot_product_attention"):
         assert "add up to the same" in found[group].explanation
-    more = fvcore_counter.differences(counted, macs | Counter({"matmul": 201}), Counter(), 1)
-    assert [item.explanation for item in more if item.operator == "matrix products"] == ["not explained"]
+    with_one_more_matmul = fvcore_counter.differences(torch_count, macs | Counter({"matmul": 201}), Counter(), 1)
+    assert [item.explanation for item in with_one_more_matmul if item.operator == "matrix products"] == [
+        "not explained"
+    ]

@@ -1,4 +1,4 @@
-"""Memory estimates against what can be added up by hand, and against autograd's own saved tensors."""
+"""Memory estimates against sums by hand and against the tensors that autograd saves."""
 
 import gc
 
@@ -22,7 +22,7 @@ def inference_peak(model: nn.Module, *inputs: torch.Tensor) -> int:
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_inference_peak_of_a_small_network(device: str) -> None:
+def test_inference_peak_of_an_mlp(device: str) -> None:
     parameters = WIDTH * HIDDEN + HIDDEN + HIDDEN * OUT + OUT
     # while ReLU runs, its input and its output are alive, beside weights and input
     expected = 4 * (parameters + N * WIDTH + 2 * N * HIDDEN)
@@ -30,19 +30,22 @@ def test_inference_peak_of_a_small_network(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_training_peak_of_a_small_network(device: str) -> None:
-    """At most: weights, input, AdamW's two moments, then in backward the saved hidden activation, its gradient
-    before and after ReLU, and the last layer's gradients (the first layer's come once ReLU's input is gone)."""
+def test_training_peak_of_an_mlp(device: str) -> None:
+    """Sum by hand. Weights, AdamW's two moments and the input are held all the time.
+
+    The peak is in backward: at ReLU, the saved hidden activation, its gradients before and after ReLU and the gradients
+    of the last layer are held; at the first layer, the gradient of its output and the gradients of both layers.
+    """
     first, last = WIDTH * HIDDEN + HIDDEN, HIDDEN * OUT + OUT
-    held = 3 * (first + last) + N * WIDTH
+    persistent = 3 * (first + last) + N * WIDTH
     found = memory.training_peak_bytes(mlp(device), (torch.ones(N, WIDTH, device=device),))
-    at_relu = held + last + 3 * N * HIDDEN
-    at_first_layer = held + last + N * HIDDEN + first
+    at_relu = persistent + last + 3 * N * HIDDEN
+    at_first_layer = persistent + last + N * HIDDEN + first
     assert found == pytest.approx(4 * max(at_relu, at_first_layer), rel=0.03)
 
 
-def test_training_peak_of_a_convolutional_network_is_at_least_what_autograd_saves() -> None:
-    """An independent sum: the hooks through which autograd itself stores tensors."""
+def test_training_peak_covers_the_tensors_that_autograd_saves() -> None:
+    """Sum the tensors that pass through the saved-tensor hooks of autograd."""
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()
     )
@@ -57,32 +60,32 @@ def test_training_peak_of_a_convolutional_network_is_at_least_what_autograd_save
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        kept = model(images)
+        output = model(images)
     activations = sum(saved.values())
-    del kept
+    del output
     # two convolutions with biases, gain and bias of the norm; its mean, variance and count of batches
     weights = 4 * (3 * 16 * 9 + 16 + 2 * 16 + 16 * 16 * 9 + 16)
     buffers = 4 * 2 * 16 + 8
     found = memory.training_peak_bytes(model, (images,))
-    least = weights + buffers + 4 * images.numel() + 2 * weights + activations
+    lower_bound = weights + buffers + 4 * images.numel() + 2 * weights + activations
     # beside what is saved, backward holds the gradient of one layer's output and of its input
     gradient = 4 * 8 * 16 * 32 * 32
-    assert least < found <= least + weights + 2 * gradient
+    assert lower_bound < found <= lower_bound + weights + 2 * gradient
     assert memory.kept_bytes(model, (images,)) == 4 * images.numel() + activations
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
-@pytest.mark.parametrize(("activation", "kept"), [(nn.ReLU(), 16), (nn.GELU(), 16 + 16)])
-def test_what_training_keeps_by_hand(device: str, activation: nn.Module, kept: int) -> None:
-    """The input of both layers, the output, and of GELU also its own input; a ReLU keeps its output alone."""
+@pytest.mark.parametrize(("activation", "saved_width"), [(nn.ReLU(), 16), (nn.GELU(), 16 + 16)])
+def test_kept_bytes_equal_a_sum_by_hand(device: str, activation: nn.Module, saved_width: int) -> None:
+    """Training keeps the inputs of both layers and the output. GELU also keeps its own input, ReLU only its output."""
     model = nn.Sequential(nn.Linear(8, 16), activation, nn.Linear(16, 4)).to(device)
     found = [memory.kept_bytes(model, (torch.ones(batch, 8, device=device),)) for batch in (2, 6)]
-    assert found == [4 * batch * (8 + kept + 4) for batch in (2, 6)]
+    assert found == [4 * batch * (8 + saved_width + 4) for batch in (2, 6)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224"])
-def test_estimates_grow_with_the_batch_by_the_activations_alone(name: str) -> None:
+def test_training_peak_grows_linearly_with_the_batch(name: str) -> None:
     import timm
 
     with torch.device("meta"):
@@ -93,12 +96,12 @@ def test_estimates_grow_with_the_batch_by_the_activations_alone(name: str) -> No
 
 
 def test_half_precision_halves_the_memory() -> None:
-    whole = inference_peak(mlp("meta"), torch.ones(N, WIDTH, device="meta"))
-    half = inference_peak(mlp("meta").half(), torch.ones(N, WIDTH, device="meta", dtype=torch.float16))
-    assert 2 * half == whole
+    full_precision = inference_peak(mlp("meta"), torch.ones(N, WIDTH, device="meta"))
+    half_precision = inference_peak(mlp("meta").half(), torch.ones(N, WIDTH, device="meta", dtype=torch.float16))
+    assert 2 * half_precision == full_precision
 
 
-def test_live_bytes_follows_tensors_to_their_end() -> None:
+def test_live_bytes_drop_when_a_tensor_is_freed() -> None:
     weight = torch.ones(100)
     live = LiveBytes([weight])
     live.see(weight.view(10, 10))
@@ -111,6 +114,6 @@ def test_live_bytes_follows_tensors_to_their_end() -> None:
     assert (live.now, live.peak) == (80, 120)
 
 
-def test_tied_weights_are_held_once() -> None:
+def test_tied_weights_are_counted_once() -> None:
     shared = nn.Linear(8, 8, bias=False)
     assert tensor_bytes(state(nn.Sequential(shared, shared))) == 4 * 64

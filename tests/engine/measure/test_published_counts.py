@@ -1,4 +1,4 @@
-"""Our counts against figures that others published, each with its source. GMACs unless it says GFLOPs."""
+"""Counts against published numbers, each with its source."""
 
 import csv
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ PROFILER = {
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_papers(name: str) -> None:
+def test_counts_equal_those_of_the_papers(name: str) -> None:
     gmacs, mparams, _source = PAPERS[name]
     row = count(name)
     assert row.gmacs == pytest.approx(gmacs, rel=0.02, abs=0.006)
@@ -55,35 +55,36 @@ def test_papers(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROFILER)
-def test_open_clips_own_profile(name: str) -> None:
+def test_counts_equal_those_of_the_open_clip_profile(name: str) -> None:
     row = count(f"open_clip:{name}")
-    found = tuple(round(figure or 0, 2) for figure in (row.gflops, row.image_gflops, row.text_gflops, row.mparams))
+    found = tuple(round(value or 0, 2) for value in (row.gflops, row.image_gflops, row.text_gflops, row.mparams))
     assert found == PROFILER[name]
 
 
 @pytest.mark.slow
-def test_open_clips_profile_of_a_tower_with_1024_tokens() -> None:
+def test_count_of_1024_tokens_equals_that_of_the_open_clip_profile() -> None:
     spec = ProfileSpec(models=("open_clip:nllb-clip-base",), context_length=1024)
     row = profile("open_clip:nllb-clip-base", spec).row
     assert round(row.text_gflops or 0, 2) == 360.78
 
 
-def shipped(every: int) -> Iterator[dict[str, str]]:
+def catalogue_rows(every: int) -> Iterator[dict[str, str]]:
+    """Yield every n-th row of each file of the shipped catalogue, n = `every`."""
     for path in sorted(Settings().catalog_dir.glob("*.csv")):
         with path.open(newline="") as file:
             yield from list(csv.DictReader(file))[::every]
 
 
 @pytest.mark.slow
-def test_the_shipped_catalogue_is_what_we_count_today() -> None:
-    sample = list(shipped(every=100))
+def test_sampled_rows_of_the_shipped_catalogue_equal_new_counts() -> None:
+    sample = list(catalogue_rows(every=100))
     assert len(sample) > 15
     for row in sample:
         assert catalogue_row(count(f"{row['library']}:{row['model']}")) == row
 
 
-def test_the_shipped_catalogue_is_whole_and_every_gap_is_explained() -> None:
-    rows = list(shipped(every=1))
+def test_shipped_catalogue_is_complete_and_explains_its_gaps() -> None:
+    rows = list(catalogue_rows(every=1))
     assert len(rows) >= 1500
     for row in rows:
         assert list(row) == COLUMNS

@@ -1,4 +1,4 @@
-"""Kinds of run that count to a number and misbehave on the way."""
+"""Kinds of run that count to a number and misbehave on request."""
 
 from typing import ClassVar, Literal
 
@@ -28,15 +28,15 @@ Trouble = Literal[
 
 
 class Steps(BaseModel):
-    """Count to `steps`, a row each; at step `at` the trouble begins, or after the last step if `at` is larger."""
+    """Count to `steps`, one row per step. The trouble starts at step `at`, or after the last step if `at` is larger."""
 
     steps: int = 3
     seconds: float = 0.0
-    """Per step."""
+    """Seconds that each step takes."""
     trouble: Trouble = ""
     at: int = 1
     limit: int = 0
-    """Of address space, memory or file size, in bytes, for the troubles that need one."""
+    """Limit of address space, memory, file or log size in bytes, for the troubles that need one."""
     device: str = "cpu"
     batch_size: int = 8
 
@@ -46,27 +46,27 @@ class Steps(BaseModel):
 
 
 class TrialSpec(Steps, Spec):
-    """Tried once."""
+    """A run with one attempt."""
 
     kind: ClassVar[str] = "trial"
 
 
 class RetriedSpec(Steps, Spec):
-    """Tried three times."""
+    """A run with up to three attempts."""
 
     kind: ClassVar[str] = "retried"
     attempts: ClassVar[int] = 3
 
 
 class TimingSpec(Steps, Spec):
-    """Wants the host for itself, as timings do."""
+    """A run that needs the whole host, as timings do."""
 
     kind: ClassVar[str] = "timing"
     exclusive: ClassVar[bool] = True
 
 
 class TrialRow(Row):
-    """A step, and the process that made it."""
+    """One step and the process that counted it."""
 
     kind: ClassVar[str] = "trial"
     step: int
@@ -74,7 +74,7 @@ class TrialRow(Row):
 
 
 class RetriedRow(Row):
-    """The same of the other kind."""
+    """One step of a `retried` run."""
 
     kind: ClassVar[str] = "retried"
     step: int
@@ -82,7 +82,7 @@ class RetriedRow(Row):
 
 
 class TimingRow(Row):
-    """The same of the kind that wants the host for itself."""
+    """One step of a `timing` run."""
 
     kind: ClassVar[str] = "timing"
     step: int

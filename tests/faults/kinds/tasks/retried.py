@@ -1,4 +1,4 @@
-"""As `trial`, of another kind."""
+"""The task of a `retried` run: the same as `trial`."""
 
 from collections.abc import Iterator
 from pathlib import Path

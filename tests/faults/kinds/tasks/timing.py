@@ -1,4 +1,4 @@
-"""As `trial`, of a kind that wants the host for itself."""
+"""The task of a `timing` run, which needs the whole host: the same as `trial`."""
 
 from collections.abc import Iterator
 from pathlib import Path

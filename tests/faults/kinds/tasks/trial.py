@@ -1,4 +1,4 @@
-"""Counts, and makes the trouble it is asked for."""
+"""The task of a `trial` run: count, and misbehave as the spec requests."""
 
 import os
 import resource
@@ -21,18 +21,18 @@ def run(spec: trial_kinds.Steps, run_dir: Path, row: type = trial_kinds.TrialRow
     try:
         for step in range(1, spec.steps + 1):
             if step == spec.at:
-                yield from trouble(spec, run_dir)
+                yield from make_trouble(spec, run_dir)
             time.sleep(spec.seconds)
             print("step", step)
             yield row(library="none", model=f"step {step}", step=step, pid=os.getpid())
             yield Progress(done=step, total=spec.steps)
         if spec.at > spec.steps:
-            yield from trouble(spec, run_dir)
+            yield from make_trouble(spec, run_dir)
     finally:
         (run_dir / "finally.txt").write_text("saved what is worth saving")
 
 
-def trouble(spec: trial_kinds.Steps, run_dir: Path) -> Iterator[Event]:
+def make_trouble(spec: trial_kinds.Steps, run_dir: Path) -> Iterator[Event]:
     match spec.trouble:
         case "raise":
             raise ValueError("<b>no</b>")
@@ -42,7 +42,7 @@ def trouble(spec: trial_kinds.Steps, run_dir: Path) -> Iterator[Event]:
             print("the last line", end="")
             sys.stdout.flush()
             os.kill(os.getpid(), signal.SIGKILL)
-        case "stop itself":  # here, where it holds no lock on the database
+        case "stop itself":  # the worker holds no lock on the database here
             os.kill(os.getpid(), signal.SIGSTOP)
         case "send itself SIGTERM":
             os.kill(os.getpid(), signal.SIGTERM)
@@ -69,10 +69,10 @@ def trouble(spec: trial_kinds.Steps, run_dir: Path) -> Iterator[Event]:
                 time.sleep(0.01)
         case "ignore SIGTERM":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            subprocess.Popen([sys.executable, "-S", "-c", IGNORING])
+            subprocess.Popen([sys.executable, "-S", "-c", IGNORE_SIGTERM])
             time.sleep(3600)
         case "leave children":
-            subprocess.Popen([sys.executable, "-S", "-c", IGNORING])
+            subprocess.Popen([sys.executable, "-S", "-c", IGNORE_SIGTERM])
         case "write outside":
             (run_dir.parent / "outside.txt").write_text("outside")
             yield Artifact(name="../outside.txt", kind="text")
@@ -81,4 +81,4 @@ def trouble(spec: trial_kinds.Steps, run_dir: Path) -> Iterator[Event]:
             yield Artifact(name="numbers.txt", kind="text")
 
 
-IGNORING = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
+IGNORE_SIGTERM = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
