@@ -1,4 +1,4 @@
-"""Questions to the process that stays: a real one, which is asked, killed, left alone and told nonsense."""
+"""Questions to the answering process: a real process is asked, killed, left idle and sent invalid lines."""
 
 import json
 import os
@@ -33,11 +33,11 @@ pytestmark = [pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of an evaluation of three images, whose features are those of three texts."""
-    made = clip_weights.create(SPEC, weights="")
-    made.model.eval()
+    """Return the folder of an evaluation of three images, whose features are those of three texts."""
+    clip = clip_weights.create(SPEC, weights="")
+    clip.model.eval()
     texts = ("one", "two", "three")
-    features = made.model.encode_text(made.tokenizer(list(texts)), normalize=True).detach().numpy()  # type: ignore[operator]
+    features = clip.model.encode_text(clip.tokenizer(list(texts)), normalize=True).detach().numpy()  # type: ignore[operator]
     folder = tmp_path_factory.mktemp("evaluation")
     np.savez(
         folder / "embeddings.npz",
@@ -63,36 +63,37 @@ def search(folder: Path, text: str, top: int = 2) -> Search:
     return Search(spec=SPEC, folder=folder, text=text, top=top)
 
 
-def first(answer: "Future[dict[str, Any]]") -> str:
+def first_source(answer: "Future[dict[str, Any]]") -> str:
+    """Wait for an answer and return the source of its first hit."""
     return Hits.model_validate(answer.result(LONG_S)).hits[0].source
 
 
-def wait(until: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + LONG_S
-    while not until():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def test_one_process_answers_and_the_same_question_is_asked_once(answers: Answers, folder: Path) -> None:
+def test_repeated_question_is_sent_to_the_process_once(answers: Answers, folder: Path) -> None:
     question = answers.ask(search(folder, "two"))
     assert answers.ask(search(folder, "two")) is question
     other = answers.ask(search(folder, "three"))
     assert other is not question
-    assert (first(question), first(other)) == ("two.png", "three.png")
+    assert (first_source(question), first_source(other)) == ("two.png", "three.png")
     assert answers.ask(search(folder, "two")) is question
     hits = Hits.model_validate(question.result())
     assert (hits.hits[0].label, len(hits.hits), hits.images) == ("b", 2, 3)
     assert hits.hits[0].similarity == pytest.approx(1, abs=1e-5)
 
 
-def test_while_a_question_is_asked_anew_its_last_answer_stands(
+def test_latest_answer_stays_while_a_question_is_asked_again(
     answers: Answers, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     question = search(folder, "a question of its own")
     assert answers.latest(question) is None
     first = answers.ask(question)
-    assert answers.latest(question) is None, "there is none yet"
+    assert answers.latest(question) is None, "there is no answer yet"
     first.result(LONG_S)
     assert answers.latest(question) is first
     monkeypatch.setattr("engine.jobs.answers.FRESH_S", 0.0)
@@ -103,57 +104,55 @@ def test_while_a_question_is_asked_anew_its_last_answer_stands(
     assert answers.latest(question) is second
 
 
-def test_what_cannot_be_answered_is_refused_and_the_next_question_is_not(
-    answers: Answers, folder: Path, tmp_path: Path
-) -> None:
-    nowhere = search(folder / "nowhere", "one")
-    gone = answers.ask(nowhere)
+def test_refused_question_does_not_affect_the_next_one(answers: Answers, folder: Path, tmp_path: Path) -> None:
+    unanswerable = search(folder / "nowhere", "one")
+    answer = answers.ask(unanswerable)
     with pytest.raises(Refused, match=r"embeddings.npz was not kept"):
-        gone.result(LONG_S)
-    assert answers.latest(nowhere) is None, "a refusal does not stand while it is asked anew"
+        answer.result(LONG_S)
+    assert answers.latest(unanswerable) is None, "a refusal is not kept as the latest answer"
     pid = answers.pid
     (tmp_path / "embeddings.npz").write_bytes(b"nothing")
     with pytest.raises(Refused, match=r"embeddings.npz cannot be read"):
         answers.ask(search(tmp_path, "one")).result(LONG_S)
-    assert first(answers.ask(search(folder, "one"))) == "one.png"
+    assert first_source(answers.ask(search(folder, "one"))) == "one.png"
     assert answers.pid == pid
 
 
-def test_a_process_that_was_killed_is_replaced(answers: Answers, folder: Path) -> None:
-    assert first(answers.ask(search(folder, "one", top=1))) == "one.png"  # a question that no other test asks
+def test_killed_process_is_replaced(answers: Answers, folder: Path) -> None:
+    assert first_source(answers.ask(search(folder, "one", top=1))) == "one.png"  # a question that no other test asks
     pid = answers.pid
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)  # so that it is asked, and dies with the question in hand
+    os.kill(pid, signal.SIGSTOP)  # it receives the question and is killed before it answers
     question = answers.ask(search(folder, "two", top=1))
     os.kill(pid, signal.SIGKILL)
-    error = question.exception(LONG_S)  # none where it was dead before it was asked
+    error = question.exception(LONG_S)  # no error if the process was dead before it got the question
     assert error is None or "died with exit code -9: see " in str(error)
-    assert first(answers.ask(search(folder, "three", top=1))) == "three.png"
+    assert first_source(answers.ask(search(folder, "three", top=1))) == "three.png"
     assert answers.pid != pid
 
 
-def test_it_leaves_when_idle_and_comes_back(settings: Settings, folder: Path) -> None:
+def test_idle_process_exits_and_starts_again(settings: Settings, folder: Path) -> None:
     answers = Answers(settings, idle_s=0.5)
     try:
         answers.start()
-        wait(lambda: answers.pid is not None)
+        wait_until(lambda: answers.pid is not None)
         pid = answers.pid
-        wait(lambda: answers.pid is None)
-        assert first(answers.ask(search(folder, "one"))) == "one.png"
+        wait_until(lambda: answers.pid is None)
+        assert first_source(answers.ask(search(folder, "one"))) == "one.png"
         assert answers.pid != pid
     finally:
         answers.close()
     assert "no question for" in (settings.runs_dir / "answers.log").read_text()
 
 
-def test_a_closed_one_refuses_and_leaves_nothing_behind(settings: Settings, folder: Path) -> None:
+def test_closed_answers_refuse_questions_and_end_their_process(settings: Settings, folder: Path) -> None:
     before = threading.enumerate()
     answers = Answers(settings)
-    assert answers.pid is None, "nothing is started before it is needed"
+    assert answers.pid is None, "no process starts before the first question"
     waiting = [answers.ask(search(folder, str(number))) for number in range(MOST_WAITING + 5)]
     with pytest.raises(Refused, match="questions are waiting, which is the limit"):
         waiting[-1].result(LONG_S)
-    wait(lambda: answers.pid is not None)
+    wait_until(lambda: answers.pid is not None)
     pid = answers.pid
     answers.close()
     assert all(isinstance(answer.exception(LONG_S), Refused) for answer in waiting)
@@ -163,19 +162,19 @@ def test_a_closed_one_refuses_and_leaves_nothing_behind(settings: Settings, fold
     assert not [thread for thread in threading.enumerate() if thread not in before and thread.name == "answers"]
 
 
-def test_nonsense_is_refused_and_only_answers_are_printed(settings: Settings, folder: Path) -> None:
-    good = {"ask": "search", "question": search(folder, "two").model_dump(mode="json")}
+def test_invalid_lines_are_refused_and_only_answers_are_printed(settings: Settings, folder: Path) -> None:
+    valid_request = {"ask": "search", "question": search(folder, "two").model_dump(mode="json")}
     lines = [
         "nonsense",
         "[1, 2]",
         json.dumps({}),
         json.dumps({"ask": "the way", "question": {}}),
         json.dumps({"ask": "search", "question": {"text": ""}}),
-        json.dumps(good),
+        json.dumps(valid_request),
     ]
     done = subprocess.run(
-        # the model's library prints; so does this, through Python and past it
-        [sys.executable, "-c", PRINTING, "answer", "--idle-s", "60"],
+        # libraries of models print, and so does this process: through Python and directly to the descriptor
+        [sys.executable, "-c", PRINT_WHILE_ANSWERING, "answer", "--idle-s", "60"],
         input="\n".join(lines) + "\n",
         capture_output=True,
         cwd=ROOT,
@@ -192,7 +191,7 @@ def test_nonsense_is_refused_and_only_answers_are_printed(settings: Settings, fo
     assert "printed past it" in done.stderr
 
 
-PRINTING = """
+PRINT_WHILE_ANSWERING = """
 import os, sys
 from engine.__main__ import main
 from engine.training.evaluation import search

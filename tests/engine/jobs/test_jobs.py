@@ -1,4 +1,4 @@
-"""The parts of `engine.jobs`, each for itself; tests/faults has them together."""
+"""Unit tests of `engine.jobs`. tests/faults tests its parts together."""
 
 import errno
 import logging
@@ -37,7 +37,7 @@ from engine.store.files import RunFiles
 SPEC = ProfileSpec(models=("open_clip:ViT-B-32",), batch_size=8)
 
 
-def caused(error: BaseException, cause: BaseException) -> BaseException:
+def with_cause(error: BaseException, cause: BaseException) -> BaseException:
     error.__cause__ = cause
     return error
 
@@ -63,16 +63,16 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
         (OSError(errno.ENOSPC, "No space left on device"), Cause.DISK_FULL),
         (OSError(errno.EFBIG, "File too large"), Cause.DISK_FULL),
         (RuntimeError("basic_ios::clear: iostream error: No space left on device"), Cause.DISK_FULL),
-        (caused(RuntimeError("could not save"), OSError(errno.EDQUOT, "quota")), Cause.DISK_FULL),
-        (caused(ValueError("loader failed"), MemoryError()), Cause.OUT_OF_MEMORY),
+        (with_cause(RuntimeError("could not save"), OSError(errno.EDQUOT, "quota")), Cause.DISK_FULL),
+        (with_cause(ValueError("loader failed"), MemoryError()), Cause.OUT_OF_MEMORY),
     ],
 )
-def test_an_exception_is_classified_by_its_cause(error: BaseException, cause: Cause) -> None:
+def test_exception_is_classified_by_its_cause(error: BaseException, cause: Cause) -> None:
     assert failures.of_exception(error) == cause
 
 
 @pytest.mark.parametrize(
-    ("end", "cause", "words"),
+    ("worker_exit", "cause", "message"),
     [
         (Exit(-9), Cause.KILLED, "killed by SIGKILL"),
         (Exit(-9, out_of_memory=True), Cause.OUT_OF_MEMORY, "try batch size 4 instead of 8"),
@@ -83,13 +83,13 @@ def test_an_exception_is_classified_by_its_cause(error: BaseException, cause: Ca
         (Exit(None, note="its supervisor was killed"), Cause.KILLED, "its supervisor was killed"),
     ],
 )
-def test_an_exit_is_classified(end: Exit, cause: Cause, words: str) -> None:
-    found, error = failures.of_exit(end, SPEC)
+def test_exit_of_a_worker_is_classified(worker_exit: Exit, cause: Cause, message: str) -> None:
+    found, error = failures.of_exit(worker_exit, SPEC)
     assert found == cause
-    assert words in error
+    assert message in error
 
 
-def test_an_exit_is_classified_without_a_spec_that_can_be_read() -> None:
+def test_exit_is_classified_without_a_readable_spec() -> None:
     assert failures.of_exit(Exit(71), None) == (
         Cause.OUT_OF_MEMORY,
         "the worker ended with out_of_memory; its log has the reason",
@@ -106,11 +106,11 @@ def test_an_exit_is_classified_without_a_spec_that_can_be_read() -> None:
         (DeviceSpec(), ""),
     ],
 )
-def test_out_of_memory_comes_with_the_batch_to_try_where_it_is_a_number(spec: Spec, advice: str) -> None:
+def test_out_of_memory_message_has_a_smaller_batch_size(spec: Spec, advice: str) -> None:
     assert failures.message(MemoryError("no"), Cause.OUT_OF_MEMORY, spec) == f"MemoryError: no{advice}"
 
 
-def test_a_log_is_bounded_and_keeps_the_newest(settings: Settings) -> None:
+def test_log_is_bounded_and_keeps_the_newest_output(settings: Settings) -> None:
     files = RunFiles(settings.runs_dir, 1)
     files.prepare()
     with closing(BoundedLog(files, 1000)) as log:
@@ -124,7 +124,7 @@ def test_a_log_is_bounded_and_keeps_the_newest(settings: Settings) -> None:
     assert files.log_tail(1) == "the end, or not"
 
 
-def test_a_log_without_room_drops_output_and_goes_on(settings: Settings) -> None:
+def test_log_on_a_full_disk_drops_output_and_goes_on(settings: Settings) -> None:
     files = RunFiles(settings.runs_dir, 1)
     files.prepare()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -139,7 +139,7 @@ def test_a_log_without_room_drops_output_and_goes_on(settings: Settings) -> None
     assert files.log.read_bytes() == b"before\nafter\n"
 
 
-def test_a_pid_alone_is_nobody() -> None:
+def test_process_is_identified_by_pid_and_start_time() -> None:
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
         identity = Identity.of(process.pid)
         assert Identity.read(str(identity)) == identity
@@ -158,7 +158,7 @@ def test_a_pid_alone_is_nobody() -> None:
         Identity.of(process.pid)
 
 
-def test_records_are_written_whole(tmp_path: Path) -> None:
+def test_incomplete_record_is_none_and_invalid_record_an_error(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     assert read_json(path) is None
     write_json(path, {"a": 1})
@@ -190,7 +190,7 @@ def test_scheduler_survives_when_another_one_reads_its_pipe_first(
         assert wake.wait(5)
 
 
-def test_a_nudge_wakes_and_none_is_needed(tmp_path: Path) -> None:
+def test_nudge_wakes_a_waiting_scheduler(tmp_path: Path) -> None:
     nudge(tmp_path)
     with closing(Wake(tmp_path)) as wake:
         for _ in range(100_000 // 4096 + 1):
@@ -201,11 +201,11 @@ def test_a_nudge_wakes_and_none_is_needed(tmp_path: Path) -> None:
         assert not wake.wait(0.01)
 
 
-def test_a_scheduler_that_is_woken_stays_and_an_idle_one_leaves(settings: Settings, store: Store) -> None:
-    brief = settings.model_copy(update={"idle_exit_s": 0.05})
-    name, mine = lifecycle.lease_name(brief), str(Identity.mine())
-    assert leases.take(store.database, name, mine, "code", brief.lease_s, None)
-    scheduler = Scheduler(store, Executor(brief.model_copy(update={"preload": ""})), brief, "code")
+def test_woken_scheduler_stays_and_idle_one_exits(settings: Settings, store: Store) -> None:
+    short_idle = settings.model_copy(update={"idle_exit_s": 0.05})
+    name, identity = lifecycle.lease_name(short_idle), str(Identity.mine())
+    assert leases.take(store.database, name, identity, "code", short_idle.lease_s, None)
+    scheduler = Scheduler(store, Executor(short_idle.model_copy(update={"preload": ""})), short_idle, "code")
     for _ in range(3):
         time.sleep(0.06)
         assert scheduler._turn(woken=True)
@@ -214,8 +214,8 @@ def test_a_scheduler_that_is_woken_stays_and_an_idle_one_leaves(settings: Settin
     assert leases.read(store.database, name) is None
 
 
-class Recorder:
-    """An executor, or a cluster of one node, that only notes the runs that it should start."""
+class RecordingExecutor:
+    """Fake executor, or cluster of one node, that records the runs it should start."""
 
     def __init__(self) -> None:
         self.offers = {f"a{NODE}1": {"cluster:cpu": ("cpu",)}}
@@ -229,11 +229,11 @@ class Recorder:
 def test_runs_wait_while_their_disk_is_full_and_start_when_there_is_space(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, own_disks: bool
 ) -> None:
-    """Nodes of a cluster write to this disk too, unless the files of runs are copied from disks of their own."""
+    """Nodes of a cluster also write to this disk, unless run files are copied from separate disks of the nodes."""
     if own_disks:
         settings = settings.model_copy(update={"artifacts_url": "s3://bucket/runs"})
-    here, cluster = Recorder(), Recorder()
-    scheduler = Scheduler(store, here, settings, "code", cluster)  # type: ignore[arg-type]
+    local_executor, cluster = RecordingExecutor(), RecordingExecutor()
+    scheduler = Scheduler(store, local_executor, settings, "code", cluster)  # type: ignore[arg-type]
     local = [store.enqueue(SPEC), store.enqueue(SPEC.model_copy(update={"device": "cpu"}))]
     remote = store.enqueue(DeviceSpec(device="cluster:cpu"))
     usage = shutil.disk_usage(settings.runs_dir)
@@ -241,17 +241,17 @@ def test_runs_wait_while_their_disk_is_full_and_start_when_there_is_space(
         full.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=int(0.4e9)))
         for _ in range(2):
             scheduler._claim()
-        assert (here.started, cluster.started) == ([], [remote] * own_disks)
+        assert (local_executor.started, cluster.started) == ([], [remote] * own_disks)
         reason = f"0.40 GB are free in {settings.runs_dir}, and VITALS_MIN_FREE_GB asks for 1 GB. Delete runs, or"
         assert disk.shortage(settings, this_host()).startswith(reason)
         assert bool(disk.shortage(settings, "cluster:cpu")) != own_disks
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=int(2e9)))
     scheduler._claim()
-    assert (here.started, cluster.started) == (local, [remote])
+    assert (local_executor.started, cluster.started) == (local, [remote])
 
 
 @pytest.mark.parametrize("other", ["a file", "a folder", "a link"])
-def test_what_is_no_pipe_is_moved_aside_and_never_written_to(tmp_path: Path, other: str) -> None:
+def test_file_in_place_of_the_pipe_is_moved_and_not_written(tmp_path: Path, other: str) -> None:
     path, target = tmp_path / "scheduler.pipe", tmp_path / "somebody's file"
     target.write_text("theirs")
     match other:
@@ -265,15 +265,15 @@ def test_what_is_no_pipe_is_moved_aside_and_never_written_to(tmp_path: Path, oth
     with closing(Wake(tmp_path)) as wake:
         begun = time.monotonic()
         wake.wait(0.2)
-        assert time.monotonic() - begun >= 0.2, "it sleeps instead of spinning"
+        assert time.monotonic() - begun >= 0.2, "it sleeps and does not spin"
         nudge(tmp_path)
         wake.wait(60)
-    (aside,) = tmp_path.glob("scheduler.pipe.before-*")
+    (moved,) = tmp_path.glob("scheduler.pipe.before-*")
     assert target.read_text() == "theirs"
-    assert other != "a file" or aside.read_text() == "mine"
+    assert other != "a file" or moved.read_text() == "mine"
 
 
-def test_the_fingerprint_changes_with_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_fingerprint_changes_with_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(lifecycle, "ROOT", tmp_path)
     module = tmp_path / "engine" / "module.py"
     module.parent.mkdir()
@@ -288,23 +288,21 @@ def test_the_fingerprint_changes_with_the_code(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.slow
-def test_the_fingerprint_is_the_same_in_every_process() -> None:
+def test_fingerprint_is_equal_in_every_process() -> None:
     code = "from engine.jobs.lifecycle import fingerprint; print(fingerprint())"
-    same = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert same.stdout.strip() == fingerprint()
+    child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert child.stdout.strip() == fingerprint()
 
 
-def test_a_process_gets_the_settings_it_is_started_with(settings: Settings) -> None:
-    chosen = settings.model_copy(update={"queue_limit": 7, "log_limit_mb": 0.5, "preload": ""})
+def test_child_process_gets_the_settings_from_its_environment(settings: Settings) -> None:
+    changed = settings.model_copy(update={"queue_limit": 7, "log_limit_mb": 0.5, "preload": ""})
     code = "from engine.settings import Settings; print(Settings().model_dump_json())"
     command = [sys.executable, "-c", code]
-    shown = subprocess.run(command, env=environment(chosen), cwd="/", capture_output=True, text=True, check=True)
-    assert Settings.model_validate_json(shown.stdout) == chosen
+    child = subprocess.run(command, env=environment(changed), cwd="/", capture_output=True, text=True, check=True)
+    assert Settings.model_validate_json(child.stdout) == changed
 
 
-def test_a_model_newer_than_the_catalogue_is_left_to_the_worker(
-    settings: Settings, store: Store, tmp_path: Path
-) -> None:
+def test_model_newer_than_the_catalogue_is_accepted(settings: Settings, store: Store, tmp_path: Path) -> None:
     newer = ProfileSpec(models=("timm:resnet_of_next_year",))
     catalog = tmp_path / "catalog"
     shutil.copytree(settings.catalog_dir, catalog)
@@ -315,7 +313,7 @@ def test_a_model_newer_than_the_catalogue_is_left_to_the_worker(
     check(store, older, newer)
 
 
-def test_unknown_models_and_absent_devices_are_refused_at_once(settings: Settings, store: Store) -> None:
+def test_unknown_models_and_absent_devices_are_refused_at_submission(settings: Settings, store: Store) -> None:
     with pytest.raises(ModelNotFound, match="closest: open_clip:ViT-B-32"):
         jobs.submit(store, settings, ProfileSpec(models=("ViT-B-23",)))
     with pytest.raises(ModelNotFound, match=r"^'ViT-B-33' is no CLIP model\. .* \(closest: ViT-B-32,"):
@@ -324,7 +322,7 @@ def test_unknown_models_and_absent_devices_are_refused_at_once(settings: Setting
         check(store, settings, EvaluateSpec(model=known))
     check(store, settings, ProfileSpec(models=("config:own", "ViT-B-32"), configs={"own": {}}))
     cuda = ProfileSpec(models=("ViT-B-32",), device="cuda")
-    check(store, settings, cuda)  # the machine is not known yet
+    check(store, settings, cuda)  # the devices of the machine are not probed yet
     cpu = Device(name="cpu", model="c")
     machine = Machine(host="h", platform="p", cpu="c", threads=1, memory_gb=1, devices=(cpu,), date="d")
     store.save_machine(machine)
@@ -333,13 +331,15 @@ def test_unknown_models_and_absent_devices_are_refused_at_once(settings: Setting
     gpu = Device(name="cuda:0", model="g")
     store.save_machine(machine.model_copy(update={"devices": (cpu, gpu)}))
     check(store, settings, cuda)
-    assert store.runs() == [], "nothing refused is recorded"
+    assert store.runs() == [], "refused requests are not stored"
 
 
 @pytest.mark.parametrize(
     "spec", [RecurrentSpec(precision="tf32"), BenchmarkSpec(models=("timm:resnet18",), variants=("cudagraphs",))]
 )
-def test_what_a_device_cannot_do_is_refused_and_stays_readable(settings: Settings, store: Store, spec: Spec) -> None:
+def test_unsupported_request_is_refused_but_old_runs_stay_readable(
+    settings: Settings, store: Store, spec: Spec
+) -> None:
     with pytest.raises(Refused, match="another device than cpu"):
         check(store, settings, spec)
     assert store.run(store.enqueue(spec)).spec == spec  # as an earlier version stored it
@@ -357,27 +357,27 @@ def test_deleting_a_run_deletes_its_files(settings: Settings, store: Store) -> N
     assert store.run(run_id).state == State.CANCELLED
     jobs.delete_run(store, settings, run_id)
     assert not files.dir.exists()
-    jobs.delete_run(store, settings, store_a_cancelled_run_without_files(store))
+    jobs.delete_run(store, settings, store_cancelled_run(store))
 
 
-def store_a_cancelled_run_without_files(store: Store) -> int:
+def store_cancelled_run(store: Store) -> int:
     run_id = store.enqueue(SPEC)
     store.request_cancel(run_id)
     return run_id
 
 
-def test_a_folder_left_by_an_earlier_store_is_moved_aside(settings: Settings) -> None:
+def test_run_folder_of_an_earlier_store_is_moved(settings: Settings) -> None:
     files = RunFiles(settings.runs_dir, 1)
     files.prepare()
     files.log.write_text("of another life")
     files.prepare()
     assert not files.log.exists()
-    (aside,) = settings.runs_dir.glob("1.before-*")
-    assert (aside / "log.txt").read_text() == "of another life"
-    shutil.rmtree(aside)
+    (moved,) = settings.runs_dir.glob("1.before-*")
+    assert (moved / "log.txt").read_text() == "of another life"
+    shutil.rmtree(moved)
 
 
-def test_a_loop_logs_a_failure_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_failure_of_a_loop_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     failures = FailureLog(logging.getLogger("a loop"), "the work")
     for number in range(3):
         with failures.catching():
@@ -390,11 +390,11 @@ def test_a_loop_logs_a_failure_once_and_goes_on(caplog: pytest.LogCaptureFixture
         "the work failed: the store /x is away for reason 0. Wait",
         "the work failed: the store /x is away for reason 1. Wait",
     ]
-    assert caplog.text.count("Traceback") == 1, "what the store says has cause and remedy already"
+    assert caplog.text.count("Traceback") == 1, "errors of the store have a cause and a remedy and need no traceback"
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"nodes": 3}, "each model is timed on one: ask for at most 2"),
         ({"models": "timm:test_*", "nodes": 3}, "3 nodes were asked for, and cluster:gpu:H100 is on 2 nodes: ask for"),
@@ -402,8 +402,8 @@ def test_a_loop_logs_a_failure_once_and_goes_on(caplog: pytest.LogCaptureFixture
         ({}, ""),
     ],
 )
-def test_nodes_that_share_models_are_there_and_alike(
-    store: Store, settings: Settings, fields: dict[str, Any], words: str
+def test_request_for_unavailable_or_mixed_nodes_is_refused(
+    store: Store, settings: Settings, fields: dict[str, Any], message: str
 ) -> None:
     counts = {"cluster:gpu": (12, 3), "cluster:gpu:A100": (4, 1), "cluster:gpu:H100": (8, 2)}
     devices = tuple(
@@ -416,5 +416,5 @@ def test_nodes_that_share_models_are_there_and_alike(
     spec = BenchmarkSpec(
         **{"models": "timm:test_vit,timm:test_resnet", "device": "cluster:gpu:H100", "nodes": 2} | fields
     )
-    with pytest.raises(Refused, match=words) if words else nullcontext():
+    with pytest.raises(Refused, match=message) if message else nullcontext():
         check(store, settings, spec)

@@ -1,4 +1,4 @@
-"""What a request of CLIP refers to: runs, and files below the folders that may be read."""
+"""References in CLIP requests: to runs, to their checkpoints, and to files below the readable folders."""
 
 import hashlib
 import json
@@ -20,8 +20,8 @@ from engine.store.files import RunFiles
 from tests.support.clip import queue_train, record, train_row, write_checkpoints
 
 
-def trained(store: Store, settings: Settings, **fields: object) -> int:
-    """A run of a training that has left a best checkpoint."""
+def store_training(store: Store, settings: Settings, **fields: object) -> int:
+    """Store a training with a best checkpoint and its manifest, and return the id of the run."""
     run_id = store.enqueue(TrainSpec.model_validate(fields))
     folder = RunFiles(settings.runs_dir, run_id).dir / "checkpoints"
     folder.mkdir(parents=True)
@@ -31,23 +31,22 @@ def trained(store: Store, settings: Settings, **fields: object) -> int:
 
 
 def evaluate(store: Store, settings: Settings, **fields: object) -> EvaluateSpec:
+    """Return an evaluation with its references resolved."""
     found = references.resolve(store, settings, EvaluateSpec.model_validate(fields))
     assert isinstance(found, EvaluateSpec)
     return found
 
 
-def test_a_run_is_evaluated_on_what_it_has_held_out(store: Store, settings: Settings) -> None:
-    run_id = trained(store, settings, seed=3, val_fraction=0.3, samples=500, image_size=48)
+def test_evaluation_of_a_run_uses_its_held_out_pairs(store: Store, settings: Settings) -> None:
+    run_id = store_training(store, settings, seed=3, val_fraction=0.3, samples=500, image_size=48)
     spec = evaluate(store, settings, model=str(run_id))
     assert spec.checkpoint == str(RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt")
     assert (spec.model, spec.image_size) == ("digits-clip", (48, 48))
     assert (spec.seed, spec.val_fraction, spec.samples) == (3, 0.3, 500)
 
 
-def test_a_setting_that_does_not_fit_the_held_out_pairs_is_refused_and_else_kept(
-    store: Store, settings: Settings
-) -> None:
-    run_id = trained(store, settings, seed=3, val_fraction=0.3)
+def test_settings_that_contradict_the_held_out_pairs_are_refused(store: Store, settings: Settings) -> None:
+    run_id = store_training(store, settings, seed=3, val_fraction=0.3)
     message = f"^run {run_id} was trained with all samples, which decides the pairs that it held out: leave out samples"
     with pytest.raises(Refused, match=f"{message} 20, or give --no-held-out$"):
         evaluate(store, settings, model=str(run_id), samples=20)
@@ -55,37 +54,40 @@ def test_a_setting_that_does_not_fit_the_held_out_pairs_is_refused_and_else_kept
         evaluate(store, settings, model=str(run_id), val_fraction=0.5)
     spec = evaluate(store, settings, model=str(run_id), seed=3, samples=20, held_out=False)
     assert (spec.seed, spec.samples, spec.held_out) == (3, 20, False)
-    again = evaluate(store, settings, **evaluate(store, settings, model=str(run_id)).model_dump())
-    assert (again.seed, again.val_fraction, again.samples) == (3, 0.3, None)
+    resolved_twice = evaluate(store, settings, **evaluate(store, settings, model=str(run_id)).model_dump())
+    assert (resolved_twice.seed, resolved_twice.val_fraction, resolved_twice.samples) == (3, 0.3, None)
 
 
-def test_the_same_folder_is_known_however_it_is_written(store: Store, settings: Settings, tmp_path: Path) -> None:
+def test_data_folder_is_recognized_in_other_spellings(store: Store, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
-    run_id = trained(store, settings, data=str(tmp_path / "photos"), data_kind="folder", seed=7, val_fraction=0.4)
+    run_id = store_training(
+        store, settings, data=str(tmp_path / "photos"), data_kind="folder", seed=7, val_fraction=0.4
+    )
     spec = evaluate(store, settings, model=str(run_id), data=f"{tmp_path}/./photos/")
     assert (spec.seed, spec.val_fraction, spec.data_kind) == (7, 0.4, "folder")
     with pytest.raises(Refused, match="was trained with data_kind folder"):
         evaluate(store, settings, model=str(run_id), data=str(tmp_path / "photos"), data_kind="csv")
-    run_id = trained(store, settings, data=str(tmp_path / "photos"))
+    run_id = store_training(store, settings, data=str(tmp_path / "photos"))
     spec = evaluate(store, settings, model=str(run_id), data=str(tmp_path / "photos"), data_kind="folder")
     assert (spec.data_kind, spec.held_out_data) == ("folder", (str(tmp_path / "photos"),))
 
 
-def test_classes_that_a_training_did_not_know_are_refused_for_its_held_out_pairs(
-    store: Store, settings: Settings
-) -> None:
-    labelled, without = trained(store, settings, csv_class_key="kind"), trained(store, settings)
-    assert evaluate(store, settings, model=str(labelled)).csv_class_key == "kind"
-    with pytest.raises(Refused, match=f"run {without} was trained without the class column 'kind'"):
-        evaluate(store, settings, model=str(without), csv_class_key="kind")
-    whole = evaluate(store, settings, model=str(without), csv_class_key="kind", held_out=False)
+def test_class_column_unknown_to_the_training_is_refused(store: Store, settings: Settings) -> None:
+    with_classes, without_classes = (
+        store_training(store, settings, csv_class_key="kind"),
+        store_training(store, settings),
+    )
+    assert evaluate(store, settings, model=str(with_classes)).csv_class_key == "kind"
+    with pytest.raises(Refused, match=f"run {without_classes} was trained without the class column 'kind'"):
+        evaluate(store, settings, model=str(without_classes), csv_class_key="kind")
+    whole = evaluate(store, settings, model=str(without_classes), csv_class_key="kind", held_out=False)
     assert whole.csv_class_key == "kind"
 
 
-def test_another_part_of_a_karpathy_json_was_not_trained_on(store: Store, settings: Settings, tmp_path: Path) -> None:
+def test_other_split_of_a_karpathy_json_counts_as_new_data(store: Store, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "captions.json").touch()
     data = {"data": str(tmp_path / "captions.json")}
-    run = str(trained(store, settings, **data, seed=4))
+    run = str(store_training(store, settings, **data, seed=4))
     test = evaluate(store, settings, model=run, **data, json_split="test")
     assert (test.json_split, test.held_out_data) == ("test", ())
     same = evaluate(store, settings, model=run, **data)
@@ -95,10 +97,10 @@ def test_another_part_of_a_karpathy_json_was_not_trained_on(store: Store, settin
 
 
 @pytest.mark.parametrize("fields", [{"val_fraction": 0}, {"val_data": "synthetic"}])
-def test_what_was_all_trained_on_is_not_called_held_out(
+def test_training_on_all_pairs_has_no_held_out_pairs(
     store: Store, settings: Settings, fields: dict[str, object]
 ) -> None:
-    run_id = trained(store, settings, **fields)
+    run_id = store_training(store, settings, **fields)
     with pytest.raises(Refused, match="held out no pairs of digits"):
         evaluate(store, settings, model=str(run_id))
     assert not evaluate(store, settings, model=str(run_id), held_out=False).held_out
@@ -118,25 +120,25 @@ def test_only_a_training_with_a_checkpoint_can_be_evaluated(store: Store, settin
 @pytest.mark.parametrize(
     "path", ["/etc/passwd", "../../../etc/passwd", "~nobody-here/x", "/" + "x" * 300, "/nowhere/pairs.csv", "a\0b"]
 )
-def test_absent_and_forbidden_files_read_alike(settings: Settings, path: str) -> None:
+def test_absent_and_forbidden_files_give_the_same_error(settings: Settings, path: str) -> None:
     for field in ("data", "val_data", "resume"):
         with pytest.raises(Refused, match=f"^{field}: nothing can be read at"):
             references.check_paths(settings, TrainSpec.model_validate({field: path}))
 
 
-def test_links_do_not_lead_out_of_the_roots(settings: Settings, tmp_path: Path) -> None:
-    inside = settings.runs_dir / "uploads"
-    inside.mkdir(parents=True)
-    (inside / "pairs.csv").write_text("filepath,title\n")
-    (inside / "link.csv").symlink_to("/etc/passwd")
-    references.check_paths(settings, TrainSpec(data=str(inside / "pairs.csv")))
-    references.check_paths(settings, TrainSpec(data=f"{inside}/{{00..03}}.tar"))
+def test_links_that_leave_the_roots_are_refused(settings: Settings, tmp_path: Path) -> None:
+    uploads = settings.runs_dir / "uploads"
+    uploads.mkdir(parents=True)
+    (uploads / "pairs.csv").write_text("filepath,title\n")
+    (uploads / "link.csv").symlink_to("/etc/passwd")
+    references.check_paths(settings, TrainSpec(data=str(uploads / "pairs.csv")))
+    references.check_paths(settings, TrainSpec(data=f"{uploads}/{{00..03}}.tar"))
     with pytest.raises(Refused, match="nothing can be read"):
-        references.check_paths(settings, TrainSpec(data=str(inside / "link.csv")))
+        references.check_paths(settings, TrainSpec(data=str(uploads / "link.csv")))
 
 
-def test_a_training_is_continued_as_it_was_asked_for(store: Store, settings: Settings, tmp_path: Path) -> None:
-    run_id = trained(store, settings, epochs=7, seed=2)
+def test_continued_training_has_the_settings_of_the_first_one(store: Store, settings: Settings, tmp_path: Path) -> None:
+    run_id = store_training(store, settings, epochs=7, seed=2)
     folder = RunFiles(settings.runs_dir, run_id).dir
     spec = checkpoints.continued(folder)
     assert (spec.epochs, spec.seed, spec.resume) == (7, 2, str(folder.resolve()))
@@ -145,20 +147,20 @@ def test_a_training_is_continued_as_it_was_asked_for(store: Store, settings: Set
         checkpoints.continued(tmp_path / "nothing")
 
 
-def test_a_checkpoint_of_ours_is_evaluated_on_what_its_training_held_out(store: Store, settings: Settings) -> None:
-    run_id = trained(store, settings, seed=3, val_fraction=0.3, samples=500)
+def test_evaluation_of_a_checkpoint_uses_its_held_out_pairs(store: Store, settings: Settings) -> None:
+    run_id = store_training(store, settings, seed=3, val_fraction=0.3, samples=500)
     path = str(RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt")
     spec = evaluate(store, settings, checkpoint=path)
     assert (spec.checkpoint, spec.seed, spec.val_fraction, spec.samples) == (path, 3, 0.3, 500)
-    whole = trained(store, settings, val_fraction=0)
+    whole = store_training(store, settings, val_fraction=0)
     path = str(RunFiles(settings.runs_dir, whole).dir / "checkpoints" / "best.pt")
     with pytest.raises(Refused, match=r"best\.pt held out no pairs of digits"):
         evaluate(store, settings, checkpoint=path)
     assert not evaluate(store, settings, checkpoint=path, held_out=False).held_out
 
 
-def test_a_checkpoint_that_tells_nothing_is_evaluated_as_asked(store: Store, settings: Settings) -> None:
-    run_id = trained(store, settings, seed=3)
+def test_checkpoint_without_valid_settings_needs_no_held_out(store: Store, settings: Settings) -> None:
+    run_id = store_training(store, settings, seed=3)
     path = RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt"
     manifest = path.with_name("best.pt.json")
     manifest.write_text(json.dumps({"step": 5, "spec": {"seed": 3, "lr": "of old"}}))
@@ -172,7 +174,7 @@ def test_a_checkpoint_that_tells_nothing_is_evaluated_as_asked(store: Store, set
 
 @pytest.mark.usefixtures("no_scheduler")
 @pytest.mark.parametrize("imported", [True, False])
-def test_a_training_is_not_retried_from_step_0_in_silence(
+def test_retry_of_a_training_without_its_checkpoint_is_refused(
     store: Store, settings: Settings, tmp_path: Path, imported: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_id = queue_train(store)
@@ -196,7 +198,7 @@ def test_a_training_is_not_retried_from_step_0_in_silence(
 
 @pytest.mark.usefixtures("no_scheduler")
 @pytest.mark.parametrize("resumed", [False, True])
-def test_a_training_that_has_nothing_to_lose_is_retried(store: Store, settings: Settings, resumed: bool) -> None:
+def test_training_without_lost_steps_is_retried(store: Store, settings: Settings, resumed: bool) -> None:
     run_id = queue_train(store, resume=str(settings.runs_dir) if resumed else "")
     record(store, run_id, [Progress(done=30 if resumed else 0, total=44)], state=State.FAILED)
     jobs.retry(store, settings, run_id)
@@ -206,22 +208,29 @@ def test_a_training_that_has_nothing_to_lose_is_retried(store: Store, settings: 
         jobs.retry(store, settings, run_id)
 
 
-def test_the_precision_auto_is_that_of_the_device_when_submitted(store: Store, settings: Settings) -> None:
-    def resolved(**fields: object) -> str:
+def test_precision_auto_becomes_that_of_the_device_at_submission(store: Store, settings: Settings) -> None:
+    def resolved_precision(**fields: object) -> str:
         spec = references.resolve(store, settings, TrainSpec.model_validate(fields))
         assert isinstance(spec, TrainSpec)
         return spec.precision
 
-    assert resolved() == "fp32"
-    assert resolved(device="cuda:0") == "auto", "not probed yet: the worker decides"
+    assert resolved_precision() == "fp32"
+    assert resolved_precision(device="cuda:0") == "auto", "the device is not probed yet, so the worker decides"
     devices = (Device(name="cpu", model="x"), *(Device(name=f"cuda:{i}", model="x", bf16=i == 1) for i in range(2)))
-    known = {"host": "here", "platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 8.0, "date": "2026-11-20"}
-    store.save_machine(Machine.model_validate(known | {"devices": devices}))
-    assert (resolved(device="cuda"), resolved(device="cuda:1")) == ("fp32", "amp_bf16")
-    assert resolved(device="cuda:1", precision="fp32") == "fp32", "what was asked for stays"
+    machine_fields = {
+        "host": "here",
+        "platform": "Linux",
+        "cpu": "x",
+        "threads": 2,
+        "memory_gb": 8.0,
+        "date": "2026-11-20",
+    }
+    store.save_machine(Machine.model_validate(machine_fields | {"devices": devices}))
+    assert (resolved_precision(device="cuda"), resolved_precision(device="cuda:1")) == ("fp32", "amp_bf16")
+    assert resolved_precision(device="cuda:1", precision="fp32") == "fp32", "an explicit precision stays"
 
 
-def test_loading_processes_follow_from_the_cpus_and_the_data() -> None:
+def test_default_workers_depend_on_cpus_and_data() -> None:
     assert default_workers("cuda:0", "pairs.csv", cpus=16, nproc=1) == 8
     assert default_workers("cuda:0", "pairs.csv", cpus=16, nproc=4) == 3
     assert default_workers("cuda:0", "pairs.csv", cpus=2, nproc=4) == 1
@@ -230,14 +239,14 @@ def test_loading_processes_follow_from_the_cpus_and_the_data() -> None:
     assert default_workers("cpu", "pairs.csv", cpus=16, nproc=1) == 0
 
 
-def test_all_models_are_evaluated_on_what_one_of_them_has_held_out(
+def test_all_models_are_evaluated_on_the_held_out_pairs_of_one(
     store: Store, settings: Settings, tmp_path: Path
 ) -> None:
-    run_id = trained(store, settings, seed=3, val_fraction=0.3, image_size=48)
+    run_id = store_training(store, settings, seed=3, val_fraction=0.3, image_size=48)
     plain = evaluate(store, settings, model="ViT-B-32", more_data=(str(tmp_path),))
     assert [part.held_out for part in plain.parts] == [False, False]
     spec = evaluate(store, settings, model="ViT-B-32", more_models=(str(run_id),), more_data=(str(tmp_path),))
-    assert (spec.seed, spec.val_fraction, spec.image_size) == (3, 0.3, None), "sizes are in the checkpoint"
+    assert (spec.seed, spec.val_fraction, spec.image_size) == (3, 0.3, None), "image sizes are in the checkpoint"
     assert spec.more_models[0].startswith("digits-clip,/")
     assert [(part.model, part.data, part.held_out) for part in spec.parts] == [
         ("ViT-B-32", "digits", True),
@@ -245,25 +254,27 @@ def test_all_models_are_evaluated_on_what_one_of_them_has_held_out(
         ("digits-clip", "digits", True),
         ("digits-clip", str(tmp_path), False),
     ]
-    assert evaluate(store, settings, **spec.model_dump()) == spec, "as when it is run again"
+    assert evaluate(store, settings, **spec.model_dump()) == spec, "resolving it again changes nothing"
 
 
-def test_what_different_trainings_hold_out_is_not_mixed(store: Store, settings: Settings, tmp_path: Path) -> None:
-    first, other = trained(store, settings, seed=1), trained(store, settings, seed=2)
+def test_held_out_pairs_of_different_trainings_are_not_mixed(store: Store, settings: Settings, tmp_path: Path) -> None:
+    first, other = store_training(store, settings, seed=1), store_training(store, settings, seed=2)
     with pytest.raises(Refused, match="hold out different pairs"):
         evaluate(store, settings, model=str(first), more_models=(str(other),))
-    mixed = trained(store, settings, data="digits::synthetic")
+    mixed = store_training(store, settings, data="digits::synthetic")
     with pytest.raises(Refused, match="shares digits with digits"):
         evaluate(store, settings, model=str(mixed))
-    few = trained(store, settings, samples=50)
+    few = store_training(store, settings, samples=50)
     with pytest.raises(Refused, match="trained with samples 50, which would apply to every data set"):
         evaluate(store, settings, model=str(few), more_data=("synthetic",))
     before = str(checkpoints.best(settings, store.run(first)))
-    tuned = trained(store, settings, data="synthetic", pretrained=before)
-    assert evaluate(store, settings, model=str(tuned)).held_out_data == ("digits",), "its initial weights know digits"
+    tuned = store_training(store, settings, data="synthetic", pretrained=before)
+    assert evaluate(store, settings, model=str(tuned)).held_out_data == ("digits",), (
+        "its initial weights were trained on digits"
+    )
 
 
-def test_every_file_of_several_is_checked(settings: Settings) -> None:
+def test_files_in_every_field_are_checked(settings: Settings) -> None:
     for name, value in (("more_data", ("/etc",)), ("probe_data", "/etc"), ("more_models", ("ViT-B-32,/etc/passwd",))):
         with pytest.raises(Refused, match=f"^{name}: nothing can be read at"):
             references.check_paths(settings, EvaluateSpec.model_validate({name: value}))
@@ -272,8 +283,8 @@ def test_every_file_of_several_is_checked(settings: Settings) -> None:
         references.check_paths(settings, EvaluateSpec(checkpoint=str(deleted)))
 
 
-def test_one_name_takes_a_run_in_train_and_evaluate(store: Store, settings: Settings) -> None:
-    run_id = trained(store, settings, seed=3)
+def test_run_id_stands_for_its_best_checkpoint_in_train_and_evaluate(store: Store, settings: Settings) -> None:
+    run_id = store_training(store, settings, seed=3)
     best = str(RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt")
     tuned = references.resolve(store, settings, TrainSpec(pretrained=str(run_id)))
     assert isinstance(tuned, TrainSpec)
@@ -286,18 +297,18 @@ def test_one_name_takes_a_run_in_train_and_evaluate(store: Store, settings: Sett
         references.resolve(store, settings, TrainSpec(model="ViT-B-32", pretrained=str(run_id)))
 
 
-def test_a_run_stores_the_hashes_of_its_files(store: Store, settings: Settings) -> None:
-    run_id = trained(store, settings)
+def test_used_settings_have_the_hashes_of_the_files(store: Store, settings: Settings) -> None:
+    run_id = store_training(store, settings)
     spec = evaluate(store, settings, checkpoint=str(run_id))
     digest = hashlib.sha256(b"weights").hexdigest()
     assert worker._used_settings(settings, spec) == {"SHA-256 of checkpoint": digest}
 
 
-def test_a_run_stores_the_columns_that_it_found_by_their_names(settings: Settings) -> None:
+def test_used_settings_have_the_columns_found_by_name(settings: Settings) -> None:
     table = settings.runs_dir / "pets.csv"
     table.parent.mkdir(parents=True, exist_ok=True)
     table.write_text("filename,caption,label\na.png,a cat,cat\n")
     found = {"csv_img_key": "filename", "csv_caption_key": "caption"}
-    for given in ({}, {"csv_img_key": "filename"}):
-        used = worker._used_settings(settings, TrainSpec.model_validate({"data": str(table), **given}))
+    for fields in ({}, {"csv_img_key": "filename"}):
+        used = worker._used_settings(settings, TrainSpec.model_validate({"data": str(table), **fields}))
         assert used.items() >= found.items()

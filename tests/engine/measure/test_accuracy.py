@@ -1,4 +1,4 @@
-"""The rule of accuracy against numbers computed by hand, on both sides of each limit."""
+"""Comparisons of results (`same`, `identical`, `deviation`) against numbers by hand, at both sides of each limit."""
 
 import math
 
@@ -27,11 +27,11 @@ def tensor(value: float, elements: int = 1, dtype: torch.dtype = torch.float32) 
         ("open_clip:ViT-B-32", True, False, 1e-2),
     ],
 )
-def test_tolerances(name: str, training: bool, frozen: bool, expected: float) -> None:
+def test_tolerance_of_models(name: str, training: bool, frozen: bool, expected: float) -> None:
     assert tolerance(ModelName(name), training=training, frozen=frozen) == expected
 
 
-def test_within_the_tolerance_is_the_same() -> None:
+def test_results_within_the_tolerance_are_the_same() -> None:
     # |result - eager| <= tol + tol x |eager|: 0.002 at 1
     assert same(tensor(1), tensor(1.0019), tensor(1, dtype=torch.float64), 1e-3)
 
@@ -47,10 +47,10 @@ def test_within_the_tolerance_is_the_same() -> None:
         (1000, torch.float32, 1.9e-2, 2),
     ],
 )
-def test_beyond_it_a_result_may_be_so_many_times_as_far_from_the_reference_as_eager_is(
+def test_result_may_be_a_multiple_of_the_eager_error_off(
     elements: int, dtype: torch.dtype, tol: float, factor: int
 ) -> None:
-    """Eager is 1 off; the limit is factor x 1 + tol / 10. Values are whole in every type."""
+    """Eager is 1 off, so the limit is factor x 1 + tol / 10. All values are exact in every dtype."""
     reference = tensor(0, elements, torch.float64)
     eager = tensor(1, elements, dtype)
     assert same(eager, tensor(-factor, elements, dtype), reference, tol)
@@ -58,8 +58,8 @@ def test_beyond_it_a_result_may_be_so_many_times_as_far_from_the_reference_as_ea
 
 
 @pytest.mark.parametrize(("shape", "factor"), [((2000, 1, 1, 1), 3), ((500, 1, 2, 2), 2), ((2000, 1), 2)])
-def test_weights_of_pointwise_convolutions_may_be_three_times_as_far(shape: tuple[int, ...], factor: int) -> None:
-    """The rule is that of `torch._dynamo.utils.same`."""
+def test_weights_of_pointwise_convolutions_have_factor_three(shape: tuple[int, ...], factor: int) -> None:
+    """The factor is that of `torch._dynamo.utils.same`."""
     reference = torch.zeros(shape, dtype=torch.float64)
     for distance, expected in ((factor, True), (factor + 0.25, False)):
         result = torch.full(shape, -float(distance))
@@ -67,36 +67,36 @@ def test_weights_of_pointwise_convolutions_may_be_three_times_as_far(shape: tupl
         assert torch_same(torch.ones(shape), result, reference, cos_similarity=False, tol=1e-3) == expected
 
 
-def test_a_tenth_of_the_tolerance_is_allowed_on_top() -> None:
+def test_a_tenth_of_the_tolerance_is_added_to_the_limit() -> None:
     reference, eager = tensor(0, 1000, torch.float64), tensor(1, 1000)
     assert same(eager, tensor(-2.00009, 1000), reference, 1e-3)
     assert not same(eager, tensor(-2.00011, 1000), reference, 1e-3)
 
 
-def test_without_a_reference_directions_are_compared() -> None:
+def test_cosine_similarity_is_compared_without_a_reference() -> None:
     eager = torch.tensor([1.0, 0.0])
 
-    def turned(cosine: float) -> torch.Tensor:
+    def at_angle(cosine: float) -> torch.Tensor:
         return 5 * torch.tensor([cosine, math.sqrt(1 - cosine**2)])
 
-    assert same(eager, turned(0.9901), None, 1e-3)
-    assert not same(eager, turned(0.9899), None, 1e-3)
+    assert same(eager, at_angle(0.9901), None, 1e-3)
+    assert not same(eager, at_angle(0.9899), None, 1e-3)
 
 
-def test_not_a_number_is_no_pass() -> None:
+def test_nan_is_not_the_same() -> None:
     broken = tensor(math.nan, 1000)
     assert not same(tensor(1, 1000), broken, tensor(1, 1000, torch.float64), 1e-3)
     assert not same(tensor(1, 2), tensor(math.nan, 2), None, 1e-3)
 
 
-def test_a_half_precision_may_overflow_where_eager_does() -> None:
+def test_half_precision_may_overflow_where_eager_does() -> None:
     eager = torch.tensor([1.0, math.nan], dtype=torch.float16)
     assert same(eager, eager.clone(), eager.double(), 1e-3)
     assert not same(eager, torch.tensor([math.nan, 1.0], dtype=torch.float16), eager.double(), 1e-3)
-    assert not same(eager.float(), eager.float(), eager.double(), 1e-3), "in float32 nothing should"
+    assert not same(eager.float(), eager.float(), eager.double(), 1e-3), "float32 must not overflow"
 
 
-def test_types_shapes_and_trees_must_agree() -> None:
+def test_types_shapes_and_nesting_must_be_equal() -> None:
     one, exact = tensor(1), tensor(1, dtype=torch.float64)
     assert not same(one, one.to(torch.bfloat16), exact, 1e-3)
     assert not same(one, tensor(1, 2), exact, 1e-3)
@@ -106,7 +106,7 @@ def test_types_shapes_and_trees_must_agree() -> None:
     assert not same([one, torch.tensor(3)], [one, torch.tensor(4)], [exact, torch.tensor(3)], 1e-3)
 
 
-def test_identical_is_to_the_bit() -> None:
+def test_identical_compares_bit_by_bit() -> None:
     one = torch.tensor([1.0, math.nan])
     assert identical([one], [one.clone()])
     assert not identical([tensor(1)], [tensor(math.nextafter(1.0, 2.0) + 1e-7)])
@@ -119,7 +119,7 @@ def test_root_mean_square() -> None:
 
 
 def test_deviation() -> None:
-    """abs(delta) / (1 + abs(reference)): 1/2 and 3/4; what is no floating point tensor is left out."""
+    """abs(delta) / (1 + abs(reference)) is 1/2 and 3/4. Integer tensors are ignored."""
     found = deviation([torch.tensor([1.0, -3.0]), torch.tensor(4)], [torch.tensor([2.0, -6.0]), torch.tensor(5)])
     assert (found.max, found.mean) == (0.75, 0.625)
     assert found.std == pytest.approx(math.sqrt(2 * 0.125**2))
@@ -131,11 +131,11 @@ def test_deviation() -> None:
         deviation([], [])
 
 
-def test_a_relative_difference_by_hand() -> None:
+def test_relative_difference_equals_a_sum_by_hand() -> None:
     reference = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[4.0]]), "steps": 7}
-    doubled, nothing = ({name: factor * value for name, value in reference.items()} for factor in (2, 0))
+    doubled, zeros = ({name: factor * value for name, value in reference.items()} for factor in (2, 0))
     assert relative(reference, reference) == 0
-    assert relative(reference, doubled) == relative(reference, nothing) == 1
+    assert relative(reference, doubled) == relative(reference, zeros) == 1
     assert relative(reference, reference | {"a": torch.tensor([3.0, 1.0])}) == pytest.approx(1 / 5)
-    assert relative(nothing, nothing) == 0
-    assert relative(nothing, reference) == math.inf
+    assert relative(zeros, zeros) == 0
+    assert relative(zeros, reference) == math.inf

@@ -1,4 +1,4 @@
-"""What the program says of the machine it runs on."""
+"""Description of the machine: devices, versions, caches, threads and available memory."""
 
 import os
 import subprocess
@@ -16,19 +16,19 @@ from engine.specs import Refused
 from tests.engine.measure.test_gpu_watch import Nvml
 
 
-def test_current_names_the_device_and_the_versions() -> None:
-    here = environment.current("cpu", seed=7)
-    assert (here.device, here.seed, here.tf32) == ("cpu", 7, False)
-    assert here.device_name == here.cpu != ""
-    assert here.versions["torch"] == torch.__version__, "with its build, such as +cu130"
-    assert here.versions.get("cuda") == torch.version.cuda
-    assert here.gpu == {}
-    assert here.memory_gb == round(psutil.virtual_memory().total / 1e9, 1)
-    assert abs((datetime.now(UTC) - datetime.fromisoformat(here.date)).total_seconds()) < 60
+def test_current_environment_has_device_and_versions() -> None:
+    current = environment.current("cpu", seed=7)
+    assert (current.device, current.seed, current.tf32) == ("cpu", 7, False)
+    assert current.device_name == current.cpu != ""
+    assert current.versions["torch"] == torch.__version__, "the version includes the build, such as +cu130"
+    assert current.versions.get("cuda") == torch.version.cuda
+    assert current.gpu == {}
+    assert current.memory_gb == round(psutil.virtual_memory().total / 1e9, 1)
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(current.date)).total_seconds()) < 60
     assert environment.current("meta").device_name == "shapes only"
 
 
-def test_a_gpus_environment_has_its_driver_settings_and_what_torch_is_built_with(
+def test_gpu_environment_has_driver_settings_and_torch_builds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     properties = SimpleNamespace(
@@ -41,19 +41,19 @@ def test_a_gpus_environment_has_its_driver_settings_and_what_torch_is_built_with
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91904)
     monkeypatch.setitem(sys.modules, "pynvml", Nvml(missing=("application clocks",)))
-    here = environment.current("cuda")
-    assert (here.device, here.device_name, here.driver) == ("cuda:0", "NVIDIA H100 80GB HBM3", "580.159.04")
-    named = ("torch", "cuda", "cudnn", "triton")
-    known = {"torch": "2.11.0+cu130", "cuda": "13.0", "cudnn": "9.19.4"}
-    assert {name: here.versions[name] for name in named if name != "triton"} == known
-    assert here.versions.get("triton", "3") >= "3"
-    assert here.gpu["power limit"] == "700 W"
-    assert (here.gpu["maximum SM clock"], here.gpu["ECC"], here.gpu["MIG mode"]) == ("1980 MHz", "on", "off")
-    assert "application SM clock" not in here.gpu
-    assert "cuda" not in environment.versions(), "a catalogue is counted the same with every build"
+    current = environment.current("cuda")
+    assert (current.device, current.device_name, current.driver) == ("cuda:0", "NVIDIA H100 80GB HBM3", "580.159.04")
+    packages = ("torch", "cuda", "cudnn", "triton")
+    expected = {"torch": "2.11.0+cu130", "cuda": "13.0", "cudnn": "9.19.4"}
+    assert {name: current.versions[name] for name in packages if name != "triton"} == expected
+    assert current.versions.get("triton", "3") >= "3"
+    assert current.gpu["power limit"] == "700 W"
+    assert (current.gpu["maximum SM clock"], current.gpu["ECC"], current.gpu["MIG mode"]) == ("1980 MHz", "on", "off")
+    assert "application SM clock" not in current.gpu
+    assert "cuda" not in environment.versions(), "the versions of a catalogue do not depend on the build"
 
 
-def test_a_cudnn_that_torch_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_version_is_missing_if_torch_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> int:
         raise RuntimeError("cuDNN version incompatibility")
 
@@ -62,7 +62,7 @@ def test_a_cudnn_that_torch_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("device", ["cuda:63", "xpu:9", "hpu"])
-def test_an_absent_device_is_refused_with_those_there_are(device: str) -> None:
+def test_absent_device_is_refused_with_a_list_of_devices(device: str) -> None:
     with pytest.raises(Refused, match=rf"no device '{device}'; it has meta, cpu") as caught:
         environment.current(device)
     assert isinstance(caught.value, Refused)
@@ -77,16 +77,21 @@ def test_probe_lists_the_cpu_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.threads == 3
 
 
-def test_probe_tells_cores_and_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_has_cores_and_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "caches", lambda: {"L1d": 48 * 1024, "L3": 32 * 2**20})
     machine = environment.probe()
     assert machine.cores == psutil.cpu_count(logical=False)
     assert machine.caches == {"L1d": "48 KiB", "L3": "32 MiB"}
 
 
-def test_caches_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
-    written = [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "1536K"), ("3", "Unified", "32768K")]
-    for number, values in enumerate(written):
+def test_caches_are_read_from_files_of_the_kernel(tmp_path: Path) -> None:
+    cache_files = [
+        ("1", "Data", "48K"),
+        ("1", "Instruction", "32K"),
+        ("2", "Unified", "1536K"),
+        ("3", "Unified", "32768K"),
+    ]
+    for number, values in enumerate(cache_files):
         folder = tmp_path / f"index{number}"
         folder.mkdir()
         for name, value in zip(("level", "type", "size"), values, strict=True):
@@ -95,33 +100,33 @@ def test_caches_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
     assert environment.caches(tmp_path / "none") == {}
 
 
-@pytest.mark.parametrize(("quota", "most"), [("max 100000", None), ("150000 100000", 1), ("50000 100000", 1)])
-@pytest.mark.parametrize("where", ["", "user.slice", "user.slice/app.scope"])
-def test_threads_follow_the_quota_of_every_control_group_above(
-    tmp_path: Path, quota: str, most: int | None, where: str
+@pytest.mark.parametrize(("quota", "limit"), [("max 100000", None), ("150000 100000", 1), ("50000 100000", 1)])
+@pytest.mark.parametrize("quota_group", ["", "user.slice", "user.slice/app.scope"])
+def test_threads_respect_the_quota_of_every_parent_control_group(
+    tmp_path: Path, quota: str, limit: int | None, quota_group: str
 ) -> None:
-    own = tmp_path / "own"
-    own.write_text("0::/user.slice/app.scope\n")
+    own_cgroup = tmp_path / "own"
+    own_cgroup.write_text("0::/user.slice/app.scope\n")
     (tmp_path / "cgroup/user.slice/app.scope").mkdir(parents=True)
-    (tmp_path / "cgroup" / where / "cpu.max").write_text(quota + "\n")
-    assert environment.threads(tmp_path / "cgroup", own) == (most or len(os.sched_getaffinity(0)))
+    (tmp_path / "cgroup" / quota_group / "cpu.max").write_text(quota + "\n")
+    assert environment.threads(tmp_path / "cgroup", own_cgroup) == (limit or len(os.sched_getaffinity(0)))
 
 
-def test_files_in_the_page_cache_of_a_control_group_are_free_memory(tmp_path: Path) -> None:
-    own, group = tmp_path / "own", tmp_path / "cgroup" / "job"
-    own.write_text("0::/job\n")
+def test_page_cache_of_a_control_group_counts_as_available_memory(tmp_path: Path) -> None:
+    own_cgroup, group = tmp_path / "own", tmp_path / "cgroup" / "job"
+    own_cgroup.write_text("0::/job\n")
     group.mkdir(parents=True)
     (group / "memory.max").write_text(f"{10_000_000}\n")
     (group / "memory.current").write_text(f"{9_000_000}\n")
-    assert environment.available_bytes(tmp_path / "cgroup", own) == 1_000_000
+    assert environment.available_bytes(tmp_path / "cgroup", own_cgroup) == 1_000_000
     (group / "memory.stat").write_text("anon 3000000\nshmem 1000000\ninactive_file 4000000\nactive_file 500000\n")
-    assert environment.available_bytes(tmp_path / "cgroup", own) == 5_500_000
+    assert environment.available_bytes(tmp_path / "cgroup", own_cgroup) == 5_500_000
 
 
 @pytest.mark.slow
-def test_threads_follow_affinity() -> None:
-    only = min(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, {{{only}}}); from engine.measure import environment; "
+def test_threads_respect_the_cpu_affinity() -> None:
+    cpu = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, {{{cpu}}}); from engine.measure import environment; "
     code += "print(environment.threads())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "1"
@@ -129,12 +134,12 @@ def test_threads_follow_affinity() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA device")
-def test_an_nvidia_device_has_name_memory_and_driver() -> None:
+def test_nvidia_device_has_name_memory_and_driver() -> None:
     device = environment.probe().devices[1]
     assert device.name == "cuda:0"
     assert device.memory_gb
     assert device.driver
-    here = environment.current("cuda")
-    assert (here.device, here.device_name) == ("cuda:0", device.model)
-    assert {"cuda", "cudnn"} <= set(here.versions)
-    assert here.gpu, "NVML tells at least the maximum clocks"
+    current = environment.current("cuda")
+    assert (current.device, current.device_name) == ("cuda:0", device.model)
+    assert {"cuda", "cudnn"} <= set(current.versions)
+    assert current.gpu, "NVML reports at least the maximum clocks"

@@ -1,4 +1,4 @@
-"""The counter against formulas worked out by hand: 2 FLOPs per multiply-add."""
+"""FLOPs, activations and traffic of layers against formulas by hand, with 2 FLOPs per multiply-add."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,10 +15,10 @@ from engine.measure.flops import Count, count
 from engine.measure.operators import describe
 
 B, S, E, HEADS, FEED = 3, 7, 16, 4, 40
-"""Batch, sequence, width, heads, feed-forward width."""
+"""Batch size, sequence length, width, number of heads, feed-forward width."""
 INPUT, H = 5, 6
 """Input and hidden size of recurrent layers."""
-EVERY_WAY = pytest.mark.parametrize(
+ALL_MODES = pytest.mark.parametrize(
     ("device", "training", "gradients"),
     [
         (device, training, gradients)
@@ -29,7 +29,7 @@ EVERY_WAY = pytest.mark.parametrize(
 )
 
 
-def counted(module: nn.Module, *inputs: torch.Tensor, training: bool = False, gradients: bool = False) -> Count:
+def count_module(module: nn.Module, *inputs: torch.Tensor, training: bool = False, gradients: bool = False) -> Count:
     module.train(training)
     with torch.set_grad_enabled(gradients):
         return count(module, inputs)
@@ -43,22 +43,22 @@ def check(found: Count, flops: int, activations: int | None = None) -> None:
     assert found.modules[""].flops == flops
 
 
-@EVERY_WAY
-def test_linear_and_its_one_vector_case(device: str, training: bool, gradients: bool) -> None:
-    how = {"training": training, "gradients": gradients}
+@ALL_MODES
+def test_linear_of_a_batch_and_of_one_vector(device: str, training: bool, gradients: bool) -> None:
+    modes = {"training": training, "gradients": gradients}
     for bias in (True, False):
         layer = nn.Linear(E, FEED, bias=bias, device=device)
-        check(counted(layer, torch.ones(B, S, E, device=device), **how), 2 * B * S * E * FEED, B * S * FEED)
-        check(counted(layer, torch.ones(E, device=device), **how), 2 * E * FEED, FEED)
+        check(count_module(layer, torch.ones(B, S, E, device=device), **modes), 2 * B * S * E * FEED, B * S * FEED)
+        check(count_module(layer, torch.ones(E, device=device), **modes), 2 * E * FEED, FEED)
 
 
-@EVERY_WAY
+@ALL_MODES
 @pytest.mark.parametrize(
     ("groups", "kind"), [(1, "convolution"), (2, "grouped_convolution"), (4, "depthwise_convolution")]
 )
 def test_convolutions_by_their_groups(device: str, training: bool, gradients: bool, groups: int, kind: str) -> None:
     layer = nn.Conv2d(4, 8, 3, stride=2, padding=1, groups=groups, device=device)
-    found = counted(layer, torch.ones(B, 4, 11, 9, device=device), training=training, gradients=gradients)
+    found = count_module(layer, torch.ones(B, 4, 11, 9, device=device), training=training, gradients=gradients)
     out = B * 8 * 6 * 5
     check(found, 2 * out * (4 // groups) * 9, out)
     assert [operator.operator for operator in found.operators if operator.flops] == [kind]
@@ -67,7 +67,7 @@ def test_convolutions_by_their_groups(device: str, training: bool, gradients: bo
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 def test_transposed_convolution(device: str) -> None:
     layer = nn.ConvTranspose2d(4, 8, 2, stride=2, device=device)
-    check(counted(layer, torch.ones(B, 4, 5, 6, device=device)), 2 * B * 5 * 6 * 4 * 8 * 4, B * 8 * 10 * 12)
+    check(count_module(layer, torch.ones(B, 4, 5, 6, device=device)), 2 * B * 5 * 6 * 4 * 8 * 4, B * 8 * 10 * 12)
 
 
 class Attention(nn.Module):
@@ -87,39 +87,37 @@ FUSED_ATTENTION = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_p
 def test_attention_is_counted_where_torch_has_no_formula(
     monkeypatch: pytest.MonkeyPatch, name: str, shared: int
 ) -> None:
-    """torch 2.11 has none for CPUs, and none for keys that several heads share."""
+    """torch 2.11 has no formula for CPUs and none for keys that several heads share."""
     operator = getattr(torch.ops.aten, name)
     monkeypatch.delitem(flop_registry, operator, raising=False)
-    described = describe.__wrapped__(operator.default)  # type: ignore[attr-defined]
+    description = describe.__wrapped__(operator.default)  # type: ignore[attr-defined]
     query, key = torch.ones(B, HEADS, S, E), torch.ones(B, HEADS // shared, S + 2, E)
-    assert described.work == "counted"
-    assert described.flops((query, key, key), {}, (query, None)) == 2 * 2 * B * HEADS * S * (S + 2) * E
+    assert description.work == "counted"
+    assert description.flops((query, key, key), {}, (query, None)) == 2 * 2 * B * HEADS * S * (S + 2) * E
 
 
 @pytest.mark.parametrize("name", ["celu", "elu", "selu", "hardsigmoid", "hardtanh", "leaky_relu"])
-def test_an_activation_in_place_is_no_unknown_work_where_torch_has_no_tag(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """A MobileNetV2, with its relu6, was called incomplete: torch 2.11 gives these operators no tag."""
+def test_in_place_activation_without_a_torch_tag_is_free(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """torch 2.11 gives these operators no tag, so a MobileNetV2 with relu6 was counted as incomplete."""
     operator = getattr(torch.ops.aten, f"{name}_").default
     monkeypatch.setattr(type(operator), "tags", property(lambda _: []))
     assert describe.__wrapped__(operator).work == "free"  # type: ignore[attr-defined]
 
 
-@EVERY_WAY
+@ALL_MODES
 @pytest.mark.parametrize("causal", [False, True])
 def test_scaled_dot_product_attention_is_two_matrix_products(
     device: str, training: bool, gradients: bool, causal: bool
 ) -> None:
     query = torch.ones(B, HEADS, S, E, device=device, requires_grad=bool(gradients))
     key = torch.ones(B, HEADS, S + 2, E, device=device)
-    found = counted(Attention(causal), query, key, training=training, gradients=gradients)
+    found = count_module(Attention(causal), query, key, training=training, gradients=gradients)
     scores = B * HEADS * S * (S + 2)
     check(found, 2 * 2 * scores * E, scores + B * HEADS * S * E)
     assert "scaled_dot_product_attention" in [operator.operator for operator in found.operators]
 
 
-class Applied(nn.Module):
+class Apply(nn.Module):
     def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         super().__init__()
         self.function = function
@@ -132,7 +130,7 @@ class Applied(nn.Module):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("shared", [1, 2, HEADS])
 def test_attention_with_grouped_queries_is_fused(device: str, masked: bool, shared: int) -> None:
-    """Keys and values are read once for all heads that share them, and scores are never held."""
+    """Keys and values are read once for all heads that share them, and scores are not stored."""
     query = torch.ones(B, HEADS, S, E, device=device)
     key = torch.ones(B, shared, 50, E, device=device)
     mask = torch.zeros(B, 1, S, 50, device=device) if masked else None
@@ -140,7 +138,7 @@ def test_attention_with_grouped_queries_is_fused(device: str, masked: bool, shar
     def attend(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(query, key, key, attn_mask=mask, enable_gqa=True)
 
-    found = counted(Applied(attend), query, key)
+    found = count_module(Apply(attend), query, key)
     scores = B * HEADS * S * 50
     check(found, 2 * 2 * scores * E, scores + B * HEADS * S * E)
     out, sums = B * HEADS * S * E, B * HEADS * S
@@ -153,12 +151,12 @@ def test_attention_with_grouped_queries_is_fused(device: str, masked: bool, shar
 @pytest.mark.parametrize("mask", [(), (S, 50), (B, S, 50)])
 def test_attention_without_a_dimension_of_heads_is_fused(device: str, mask: tuple[int, ...]) -> None:
     query, key = torch.ones(B, S, E, device=device), torch.ones(B, 50, E, device=device)
-    added = torch.zeros(mask, device=device) if mask else None
+    attention_mask = torch.zeros(mask, device=device) if mask else None
 
     def attend(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(query, key, key, attn_mask=added)
+        return F.scaled_dot_product_attention(query, key, key, attn_mask=attention_mask)
 
-    found = counted(Applied(attend), query, key)
+    found = count_module(Apply(attend), query, key)
     check(found, 2 * 2 * B * S * 50 * E, B * S * (50 + E))
     out, sums = B * S * E, B * S
     assert found.traffic_bytes == 4 * (2 * B * 50 * E + 2 * out + sums + (prod(mask) if mask else 0))
@@ -169,43 +167,43 @@ def test_attention_without_a_dimension_of_heads_is_fused(device: str, mask: tupl
     ("query", "key", "products"),
     [((B, S, E), (B, B, 9, E), B * B), ((B, HEADS, S, E), (HEADS, 9, E), B * HEADS), ((S, E), (9, E), 1)],
 )
-def test_attention_of_other_shapes_gives_meta_what_a_device_gives(
+def test_attention_of_other_shapes_counts_equally_on_meta_and_cpu(
     query: tuple[int, ...], key: tuple[int, ...], products: int
 ) -> None:
     results = []
     for device in ("meta", "cpu"):
-        found = counted(Attention(), torch.ones(query, device=device), torch.ones(key, device=device))
+        found = count_module(Attention(), torch.ones(query, device=device), torch.ones(key, device=device))
         results.append((found.flops, found.traffic_bytes, found.peak_bytes))
     assert results[0] == results[1]
     assert results[0][0] == products * 2 * 2 * S * 9 * E
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_a_multiply_add_of_complex_numbers_is_four_of_real_ones(device: str) -> None:
+def test_complex_multiply_add_counts_as_four_real_ones(device: str) -> None:
     matrix = torch.ones(B, S, dtype=torch.complex64, device=device)
     other = torch.ones(S, FEED, dtype=torch.complex64, device=device)
     vector = torch.ones(S, dtype=torch.complex64, device=device)
-    check(counted(Applied(torch.mm), matrix, other), 4 * 2 * B * S * FEED, B * FEED)
-    check(counted(Applied(torch.bmm), matrix[None], other[None]), 4 * 2 * B * S * FEED, B * FEED)
-    check(counted(Applied(torch.mv), matrix, vector), 4 * 2 * B * S, B)
-    check(counted(Applied(torch.dot), vector, vector), 4 * 2 * S, 1)
+    check(count_module(Apply(torch.mm), matrix, other), 4 * 2 * B * S * FEED, B * FEED)
+    check(count_module(Apply(torch.bmm), matrix[None], other[None]), 4 * 2 * B * S * FEED, B * FEED)
+    check(count_module(Apply(torch.mv), matrix, vector), 4 * 2 * B * S, B)
+    check(count_module(Apply(torch.dot), vector, vector), 4 * 2 * S, 1)
     layer = nn.Linear(S, FEED, dtype=torch.complex64, device=device)
-    check(counted(layer, matrix), 4 * 2 * B * S * FEED, B * FEED)
+    check(count_module(layer, matrix), 4 * 2 * B * S * FEED, B * FEED)
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 @pytest.mark.parametrize("leading", [(B,), (B, S)])
 def test_bilinear(device: str, leading: tuple[int, ...]) -> None:
-    """x W y, for each feature of the output: the product of x and W, then that with y."""
+    """Each output feature is x W y: the product of x and W, then the product with y."""
     layer = nn.Bilinear(E, 5, FEED, device=device)
-    found = counted(layer, torch.ones(*leading, E, device=device), torch.ones(*leading, 5, device=device))
+    found = count_module(layer, torch.ones(*leading, E, device=device), torch.ones(*leading, 5, device=device))
     check(found, 2 * prod(leading) * FEED * (E * 5 + 5), prod(leading) * FEED)
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_product_of_integers(device: str) -> None:
+def test_integer_matrix_product(device: str) -> None:
     first = torch.ones(32, 16, dtype=torch.int8, device=device)
-    check(counted(Applied(torch._int_mm), first, first[:16].T.contiguous().T), 2 * 32 * 16 * 16, 32 * 16)
+    check(count_module(Apply(torch._int_mm), first, first[:16].T.contiguous().T), 2 * 32 * 16 * 16, 32 * 16)
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
@@ -219,12 +217,14 @@ def test_product_of_integers(device: str) -> None:
     ],
     ids=["no sides", "rows", "columns", "inner"],
 )
-def test_grouped_products(device: str, first: tuple[int, ...], second: tuple[int, ...], flops: int, out: int) -> None:
-    """Three groups of 16 along the side that factors with two dimensions share."""
-    ends = torch.tensor([16, 32, 48], dtype=torch.int32, device=device)
-    offsets = None if len(first) == len(second) == 3 else ends
+def test_grouped_matrix_products(
+    device: str, first: tuple[int, ...], second: tuple[int, ...], flops: int, out: int
+) -> None:
+    """Three groups of 16 rows or columns. The groups lie along a dimension of the 2-d factors."""
+    group_ends = torch.tensor([16, 32, 48], dtype=torch.int32, device=device)
+    offsets = None if len(first) == len(second) == 3 else group_ends
     factors = (torch.ones(shape, dtype=torch.bfloat16, device=device) for shape in (first, second))
-    check(counted(Applied(partial(torch._grouped_mm, offs=offsets)), *factors), flops, out)
+    check(count_module(Apply(partial(torch._grouped_mm, offs=offsets)), *factors), flops, out)
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
@@ -232,23 +232,23 @@ def test_grouped_products(device: str, first: tuple[int, ...], second: tuple[int
 @pytest.mark.parametrize("modulated", [False, True])
 def test_deformable_convolution(device: str, groups: int, modulated: bool) -> None:
     layer = DeformConv2d(4, 6, 3, groups=groups)
-    more = [torch.ones(B, 9, 7, 5, device=device)] if modulated else []
-    found = counted(
-        layer.to(device), torch.ones(B, 4, 9, 7, device=device), torch.zeros(B, 18, 7, 5, device=device), *more
+    masks = [torch.ones(B, 9, 7, 5, device=device)] if modulated else []
+    found = count_module(
+        layer.to(device), torch.ones(B, 4, 9, 7, device=device), torch.zeros(B, 18, 7, 5, device=device), *masks
     )
     out = B * 6 * 7 * 5
     check(found, 2 * out * (4 // groups) * 9, out)
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_interpolation_of_volumes_and_bags_of_embeddings_are_minor_work(device: str) -> None:
+def test_volume_interpolation_and_embedding_bags_have_no_flops(device: str) -> None:
     volume = torch.ones(1, 2, 3, 4, 5, device=device)
-    larger = counted(nn.Upsample(scale_factor=2, mode="trilinear"), volume)
-    sampled = counted(
-        Applied(partial(F.grid_sample, align_corners=False)), volume, torch.zeros(1, 3, 4, 5, 3, device=device)
+    upsampled = count_module(nn.Upsample(scale_factor=2, mode="trilinear"), volume)
+    sampled = count_module(
+        Apply(partial(F.grid_sample, align_corners=False)), volume, torch.zeros(1, 3, 4, 5, 3, device=device)
     )
-    bags = counted(nn.EmbeddingBag(10, E, device=device), torch.ones(B, S, dtype=torch.int64, device=device))
-    for found, name in ((larger, "upsample_trilinear3d"), (sampled, "grid_sampler_3d"), (bags, "_embedding_bag")):
+    bags = count_module(nn.EmbeddingBag(10, E, device=device), torch.ones(B, S, dtype=torch.int64, device=device))
+    for found, name in ((upsampled, "upsample_trilinear3d"), (sampled, "grid_sampler_3d"), (bags, "_embedding_bag")):
         check(found, 0, 0)
         assert found.uncounted == {name: 1}
 
@@ -258,7 +258,7 @@ def attention_flops() -> int:
     return projections + 2 * 2 * B * S * S * E
 
 
-@EVERY_WAY
+@ALL_MODES
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_multihead_attention(device: str, training: bool, gradients: bool, need_weights: bool) -> None:
     class SelfAttention(nn.Module):
@@ -269,48 +269,48 @@ def test_multihead_attention(device: str, training: bool, gradients: bool, need_
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.attention(x, x, x, need_weights=need_weights)[0]
 
-    found = counted(SelfAttention(), torch.ones(B, S, E, device=device), training=training, gradients=gradients)
+    found = count_module(SelfAttention(), torch.ones(B, S, E, device=device), training=training, gradients=gradients)
     check(found, attention_flops(), B * S * 4 * E + B * HEADS * S * S + B * S * E)
 
 
-@EVERY_WAY
+@ALL_MODES
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_transformer_encoder_layer(device: str, training: bool, gradients: bool, dropout: float) -> None:
     layer = nn.TransformerEncoderLayer(E, HEADS, FEED, dropout=dropout, batch_first=True, device=device)
-    found = counted(layer, torch.ones(B, S, E, device=device), training=training, gradients=gradients)
+    found = count_module(layer, torch.ones(B, S, E, device=device), training=training, gradients=gradients)
     check(found, attention_flops() + 2 * 2 * B * S * E * FEED)
 
 
-@EVERY_WAY
+@ALL_MODES
 @pytest.mark.parametrize(("layer", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
 @pytest.mark.parametrize("directions", [1, 2])
 def test_recurrent_layers(
     device: str, training: bool, gradients: bool, layer: type[nn.RNNBase], gates: int, directions: int
 ) -> None:
     module = layer(INPUT, H, num_layers=2, bidirectional=directions == 2, batch_first=True, device=device)
-    found = counted(module, torch.ones(B, S, INPUT, device=device), training=training, gradients=gradients)
+    found = count_module(module, torch.ones(B, S, INPUT, device=device), training=training, gradients=gradients)
     weights = directions * gates * H * ((INPUT + H) + (directions * H + H))
     check(found, 2 * B * S * weights, 2 * B * S * 2 * directions * gates * H)
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@EVERY_WAY
+@ALL_MODES
 def test_lstm_with_projection(device: str, training: bool, gradients: bool) -> None:
-    projected = 3
-    module = nn.LSTM(INPUT, H, proj_size=projected, device=device)
-    found = counted(module, torch.ones(S, B, INPUT, device=device), training=training, gradients=gradients)
-    check(found, 2 * B * S * (4 * H * (INPUT + projected) + H * projected))
+    projection_size = 3
+    module = nn.LSTM(INPUT, H, proj_size=projection_size, device=device)
+    found = count_module(module, torch.ones(S, B, INPUT, device=device), training=training, gradients=gradients)
+    check(found, 2 * B * S * (4 * H * (INPUT + projection_size) + H * projection_size))
 
 
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("bias", [True, False])
-def test_an_lstm_on_meta_is_the_fused_layer_of_a_real_device(directions: int, bias: bool) -> None:
-    """Split into time steps, its traffic would be several times as large: each step would read all weights again."""
+def test_lstm_on_meta_counts_as_the_fused_layer_of_a_cpu(directions: int, bias: bool) -> None:
+    """Split into time steps, an LSTM would have several times the traffic: each step would read all weights again."""
     found = {}
     for device in ("meta", "cpu"):
         layers = {"num_layers": 2, "bidirectional": directions == 2, "bias": bias, "batch_first": True}
         module = nn.LSTM(INPUT, H, device=device, **layers)
-        found[device] = counted(module, torch.ones(B, S, INPUT, device=device))
+        found[device] = count_module(module, torch.ones(B, S, INPUT, device=device))
     meta, cpu = found.values()
     assert {item.operator: item.calls for item in meta.operators if item.flops} == {"mkldnn_rnn_layer": 2 * directions}
     assert meta.operators == cpu.operators
@@ -319,16 +319,16 @@ def test_an_lstm_on_meta_is_the_fused_layer_of_a_real_device(directions: int, bi
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("fields", [{"proj_size": 3}, {}])
-def test_an_lstm_that_a_cpu_does_not_fuse_or_that_keeps_values_for_gradients_stays_split(
+def test_lstm_with_projection_or_gradients_is_not_fused(
     fields: dict[str, int],
 ) -> None:
     module = nn.LSTM(INPUT, H, device="meta", **fields)
-    found = counted(module, torch.ones(S, B, INPUT, device="meta"), gradients=not fields)
+    found = count_module(module, torch.ones(S, B, INPUT, device="meta"), gradients=not fields)
     assert "mkldnn_rnn_layer" not in [item.operator for item in found.operators]
 
 
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
-def test_packed_sequences_count_real_steps_only(layer: type[nn.RNNBase]) -> None:
+def test_packed_sequences_count_without_padding(layer: type[nn.RNNBase]) -> None:
     lengths = [7, 4, 2]
     packed = nn.utils.rnn.pack_padded_sequence(torch.ones(7, 3, INPUT), torch.tensor(lengths))
     module = layer(INPUT, H)
@@ -346,7 +346,7 @@ FUSED_ON_CUDA = {
 
 
 class Operator(nn.Module):
-    """One operator by its name, as a device would call it; on meta it needs no such device."""
+    """Call one aten operator by its name. On meta, operators of accelerators need no accelerator."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -365,7 +365,7 @@ def test_attention_operators_of_accelerators(name: str) -> None:
 
 
 def test_cudnn_recurrent_operator() -> None:
-    """Two bidirectional layers of an LSTM (mode 2), weights and biases in one list, four to a direction."""
+    """Two bidirectional layers of an LSTM (mode 2). Weights and biases are one list, four tensors per direction."""
     weights = list(nn.LSTM(INPUT, H, num_layers=2, bidirectional=True, device="meta").parameters())
     state = torch.zeros(4, B, H, device="meta")
     x = torch.ones(S, B, INPUT, device="meta")
@@ -382,59 +382,59 @@ class Unknown(nn.Module):
         return torch.cdist(x, x) + torch.fft.rfft(x).abs().sum()
 
 
-def test_work_without_a_formula_is_listed_never_silently_zero() -> None:
-    found = counted(Unknown(), torch.rand(B, S, E))
+def test_operators_without_a_formula_are_listed() -> None:
+    found = count_module(Unknown(), torch.rand(B, S, E))
     assert found.unknown == {"_cdist_forward": 1, "_fft_r2c": 1}
     assert found.uncounted == {"_cdist_forward": 1, "_fft_r2c": 1, "sum": 1}
 
 
-def test_elementwise_work_and_views_are_free_and_the_rest_is_listed() -> None:
+def test_elementwise_work_and_views_are_free() -> None:
     model = nn.Sequential(nn.Unflatten(1, (4, 4)), nn.BatchNorm1d(4), nn.GELU(), nn.Flatten(), nn.Softmax(-1))
-    found = counted(model, torch.ones(B, 16))
+    found = count_module(model, torch.ones(B, 16))
     check(found, 0, 0)
     assert found.uncounted == {"native_batch_norm": 1, "_softmax": 1}
 
 
-def test_modules_hold_what_is_below_them_and_a_shared_one_all_its_calls() -> None:
+def test_module_counts_include_submodules_and_all_calls() -> None:
     shared = nn.Linear(E, E)
     model = nn.Sequential(shared, nn.Sequential(shared, nn.Linear(E, FEED)))
-    found = counted(model, torch.ones(B, E))
-    once = 2 * B * E * E
-    assert (found.modules["0"].flops, found.modules["0"].calls) == (2 * once, 2)
-    assert found.modules["1"].flops == once + 2 * B * E * FEED
+    found = count_module(model, torch.ones(B, E))
+    flops_of_one_call = 2 * B * E * E
+    assert (found.modules["0"].flops, found.modules["0"].calls) == (2 * flops_of_one_call, 2)
+    assert found.modules["1"].flops == flops_of_one_call + 2 * B * E * FEED
     assert found.modules["1.1"].activations == B * FEED
-    assert found.modules[""].flops == 2 * once + 2 * B * E * FEED
+    assert found.modules[""].flops == 2 * flops_of_one_call + 2 * B * E * FEED
 
 
 def test_traffic_is_what_operators_read_and_write() -> None:
-    found = counted(nn.Linear(E, FEED, bias=False), torch.ones(B, E))
+    found = count_module(nn.Linear(E, FEED, bias=False), torch.ones(B, E))
     (product,) = (operator for operator in found.operators if operator.flops)
     assert product.read_bytes == 4 * (B * E + E * FEED)
     assert product.written_bytes == 4 * B * FEED
-    table = counted(nn.Embedding(10_000, E), torch.ones(B, dtype=torch.int64))
+    table = count_module(nn.Embedding(10_000, E), torch.ones(B, dtype=torch.int64))
     assert table.traffic_bytes == 2 * 4 * B * E, "an embedding reads the rows it returns, not its table"
 
 
-class Assigned(nn.Module):
+class AssignAndZero(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        whole = torch.empty(B, 2 * E, device=x.device)
-        whole[:, :E] = x
-        return whole.zero_()
+        both_halves = torch.empty(B, 2 * E, device=x.device)
+        both_halves[:, :E] = x
+        return both_halves.zero_()
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_what_is_overwritten_is_written_and_not_read(device: str) -> None:
-    found = {item.operator: item for item in counted(Assigned(), torch.ones(B, E, device=device)).operators}
+def test_overwritten_tensors_are_written_and_not_read(device: str) -> None:
+    found = {item.operator: item for item in count_module(AssignAndZero(), torch.ones(B, E, device=device)).operators}
     assert (found["copy"].read_bytes, found["copy"].written_bytes) == (4 * B * E, 4 * B * E)
     assert (found["zero"].read_bytes, found["zero"].written_bytes) == (0, 4 * B * 2 * E)
 
 
-def test_inference_mode_is_refused_as_it_would_hide_everything() -> None:
+def test_inference_mode_is_refused() -> None:
     with torch.inference_mode(), pytest.raises(RuntimeError, match="inference mode hides"):
         count(nn.Linear(E, E), (torch.ones(E),))
 
 
-def test_nothing_is_left_changed_even_when_a_model_fails() -> None:
+def test_count_restores_torch_even_if_a_model_fails() -> None:
     attention, lstm = F.scaled_dot_product_attention, torch._VF.lstm
     torch.backends.mha.set_fastpath_enabled(True)
     with torch.no_grad(), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
@@ -442,4 +442,4 @@ def test_nothing_is_left_changed_even_when_a_model_fails() -> None:
     assert torch.backends.mha.get_fastpath_enabled()
     assert F.scaled_dot_product_attention is attention
     assert torch._VF.lstm is lstm
-    check(counted(nn.Linear(E, E), torch.ones(B, E)), 2 * B * E * E)
+    check(count_module(nn.Linear(E, E), torch.ones(B, E)), 2 * B * E * E)

@@ -187,7 +187,9 @@ def test_hot_samples_have_an_untimed_call_after_another_subject(clock: Clock) ->
     assert sum(len(item) - 1 for item in runs) == 40
 
 
-@pytest.mark.parametrize(("caches", "bytes_"), [({"L2": 2**20, "L3": 3 * 2**20}, 6 * 2**20), ({}, UNKNOWN_BYTES)])
+@pytest.mark.parametrize(
+    ("caches", "flushed_bytes"), [({"L2": 2**20, "L3": 3 * 2**20}, 6 * 2**20), ({}, UNKNOWN_BYTES)]
+)
 def test_flusher_writes_twice_the_size_of_the_last_level_cache(
     caches: dict[str, int], flushed_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
