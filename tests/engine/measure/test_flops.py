@@ -305,7 +305,7 @@ def test_lstm_with_projection(device: str, training: bool, gradients: bool) -> N
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("bias", [True, False])
 def test_lstm_on_meta_counts_as_the_fused_layer_of_a_cpu(directions: int, bias: bool) -> None:
-    """Split into time steps, an LSTM would have several times the traffic: each step would read all weights again."""
+    """Split into time steps, an LSTM would have several times the traffic: each step would read all weights."""
     found = {}
     for device in ("meta", "cpu"):
         layers = {"num_layers": 2, "bidirectional": directions == 2, "bias": bias, "batch_first": True}

@@ -1,4 +1,4 @@
-"""What becomes of a benchmark's failures: the real work, in this process, on a model of three layers."""
+"""Benchmark rows of failing variants and models. The real work runs in this process, on a tiny model."""
 
 import itertools
 import time
@@ -23,11 +23,17 @@ from engine.results import BenchmarkRow, Progress
 from engine.specs import BenchmarkSpec, Variant
 
 COMMON = {"library": "timm", "model": "toy", "device": "cpu", "batch_size_requested": "2"}
-SHORT: dict[str, Any] = {"models": "timm:toy", "batch_size": 2, "min_samples": 3, "min_seconds": 0.01, "threads": 1}
+SHORT_TIMING: dict[str, Any] = {
+    "models": "timm:toy",
+    "batch_size": 2,
+    "min_samples": 3,
+    "min_seconds": 0.01,
+    "threads": 1,
+}
 
 
 def spec(**fields: Any) -> BenchmarkSpec:
-    return BenchmarkSpec(**SHORT | fields)
+    return BenchmarkSpec(**SHORT_TIMING | fields)
 
 
 class Toy(torch.nn.Module):
@@ -43,29 +49,29 @@ class Toy(torch.nn.Module):
 def toy(name: str, wanted: Wanted, model: type[torch.nn.Module] = Toy) -> Built:
     torch.manual_seed(wanted.seed or 0)
     with torch.device(wanted.device):
-        made = model().to(wanted.dtype).eval()
+        module = model().to(wanted.dtype).eval()
     images = torch.ones(wanted.batch_size, 3, 8, 8, device=wanted.device, dtype=wanted.dtype)
-    return Built(made, (images,), {"image": ""}, "toy", (8, 8), (8, 8))
+    return Built(module, (images,), {"image": ""}, "toy", (8, 8), (8, 8))
 
 
-FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+CUDA_OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
 def small_device(
-    limit: int, also: Callable[[Wanted], bool] = lambda wanted: True, error: Exception = FULL
+    limit: int, applies_to: Callable[[Wanted], bool] = lambda wanted: True, error: Exception = CUDA_OUT_OF_MEMORY
 ) -> Callable[..., Built]:
-    """A builder standing in for a device on which a batch above the limit does not fit."""
+    """Return a model builder that runs out of memory above a batch size of `limit`. applies_to: which models fail."""
 
     def build(name: str, wanted: Wanted) -> Built:
-        if wanted.device != "meta" and wanted.batch_size > limit and also(wanted):
+        if wanted.device != "meta" and wanted.batch_size > limit and applies_to(wanted):
             raise type(error)(*error.args)
         return toy(name, wanted)
 
     return build
 
 
-def here(build: Callable[..., Built]) -> Callable[..., Generator[Report | Ended | None]]:
-    """What a fresh process does, without one."""
+def work_in_this_process(build: Callable[..., Built]) -> Callable[..., Generator[Report | Ended | None]]:
+    """Return a function that does the work of a fresh process in this process."""
 
     def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
         yield from work.work(job, build)
@@ -76,11 +82,14 @@ def here(build: Callable[..., Built]) -> Callable[..., Generator[Report | Ended 
 def outcome(
     request: BenchmarkSpec, size: int | None, build: Callable[..., Built], tmp_path: Path, mode: Any = None
 ) -> Outcome:
-    processes = Processes(tmp_path, time.monotonic() + 60, here(build))
-    return _returned(Sizes(request, "timm:toy", processes).outcome(mode or request.modes[0], size, Progress(done=0)))
+    processes = Processes(tmp_path, time.monotonic() + 60, work_in_this_process(build))
+    return _return_value(
+        Sizes(request, "timm:toy", processes).outcome(mode or request.modes[0], size, Progress(done=0))
+    )
 
 
-def _returned(waiting: Generator[Progress, None, Outcome]) -> Outcome:
+def _return_value(waiting: Generator[Progress, None, Outcome]) -> Outcome:
+    """Run a generator to its end and return its value."""
     while True:
         try:
             next(waiting)
@@ -95,7 +104,7 @@ def rows_of(
     return rows.rows(request, COMMON, outcome(request, size, build, tmp_path))
 
 
-def test_batch_sizes_step_down_as_timms() -> None:
+def test_batch_sizes_decay_as_in_timm() -> None:
     sizes = [100]
     while sizes[-1]:
         sizes.append(decayed(sizes[-1]))
@@ -103,7 +112,7 @@ def test_batch_sizes_step_down_as_timms() -> None:
 
 
 @pytest.mark.slow
-def test_a_batch_that_does_not_fit_is_made_smaller_and_the_row_says_so(tmp_path: Path) -> None:
+def test_batch_that_does_not_fit_is_reduced_and_noted_in_the_row(tmp_path: Path) -> None:
     request = spec(batch_size=64, replicates=2)
     (found,) = rows_of(request, 64, small_device(limit=40), tmp_path)
     assert (found.status, found.batch_size, found.processes) == ("ok", 32, 2)
@@ -123,16 +132,14 @@ def test_a_batch_that_does_not_fit_is_made_smaller_and_the_row_says_so(tmp_path:
         "Unable to find a valid cuDNN algorithm to run convolution",
     ],
 )
-def test_every_way_in_which_a_gpu_says_that_memory_has_run_out_makes_the_batch_smaller(
-    message: str, tmp_path: Path
-) -> None:
+def test_every_out_of_memory_message_of_a_gpu_reduces_the_batch(message: str, tmp_path: Path) -> None:
     build = small_device(limit=1, error=RuntimeError(message))
     (found,) = rows_of(spec(batch_size=2, replicates=1), 2, build, tmp_path)
     assert (found.status, found.batch_size) == ("ok", 1)
     assert "batch size 1 instead of 2, which ran out of memory" in found.notes
 
 
-def test_nothing_fits(tmp_path: Path) -> None:
+def test_row_is_out_of_memory_if_batch_one_does_not_fit(tmp_path: Path) -> None:
     eager, half = rows_of(spec(variants="eager,eager+bfloat16"), 2, small_device(limit=0), tmp_path)
     assert (eager.status, eager.batch_size) == ("out_of_memory", 1)
     assert eager.error.startswith("OutOfMemoryError: CUDA out of memory")
@@ -140,8 +147,8 @@ def test_nothing_fits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_another_variants_want_of_memory_is_its_own_row(tmp_path: Path) -> None:
-    build = small_device(limit=40, also=lambda wanted: wanted.precision == "bfloat16")
+def test_out_of_memory_of_one_variant_leaves_the_others(tmp_path: Path) -> None:
+    build = small_device(limit=40, applies_to=lambda wanted: wanted.precision == "bfloat16")
     eager, half = rows_of(spec(variants="eager,eager+bfloat16", replicates=2), 64, build, tmp_path)
     assert (eager.status, eager.batch_size, eager.processes) == ("ok", 64, 2)
     assert (half.status, half.batch_size) == ("out_of_memory", 64)
@@ -149,16 +156,16 @@ def test_another_variants_want_of_memory_is_its_own_row(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 5, 40, 100])
-def test_the_largest_batch_is_found_to_within_a_sixteenth(limit: int, tmp_path: Path) -> None:
+def test_largest_batch_is_found_to_within_a_sixteenth(limit: int, tmp_path: Path) -> None:
     request = spec(batch_size="max", max_batch_size=64, replicates=1)
     (found,) = rows_of(request, None, small_device(limit), tmp_path)
-    most = min(limit, 64)
-    assert most - most // 16 <= found.batch_size <= most
+    largest = min(limit, 64)
+    assert largest - largest // 16 <= found.batch_size <= largest
     assert found.notes[0].startswith("64 fit, and no more" if limit >= 64 else f"{found.batch_size} fit, ")
 
 
 @pytest.mark.slow
-def test_a_failing_variant_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
+def test_failed_variant_has_a_row_and_the_others_go_on(tmp_path: Path) -> None:
     request = spec(variants="eager,eager+checkpointing,eager+channels_last", replicates=2)
     eager, checkpointing, channels_last = rows_of(request, 2, toy, tmp_path)
     assert (eager.status, channels_last.status) == ("ok", "ok")
@@ -171,13 +178,15 @@ def test_a_failing_variant_is_a_row_and_the_others_go_on(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("fields", "accuracy"), [({}, "fail_accuracy"), ({"tolerance": 0.2}, "pass"), ({"cosine": True}, "pass")]
 )
-def test_tolerance_and_cosine_decide_what_passes(fields: dict[str, Any], accuracy: str, tmp_path: Path) -> None:
-    """A model that is 5 % too large in all weights fails by values, and passes by direction."""
+def test_tolerance_and_cosine_decide_whether_a_result_passes(
+    fields: dict[str, Any], accuracy: str, tmp_path: Path
+) -> None:
+    """A model with 5 % larger weights fails by values and passes by cosine similarity."""
     builds = itertools.count(1)
 
     def scaled(name: str, wanted: Wanted) -> Built:
         built = toy(name, wanted)
-        if next(builds) == 5:  # two runs of eager, one in float64 and the variant eager come before
+        if next(builds) == 5:  # builds 1 to 4: two runs of eager, one in float64, and the variant eager
             for parameter in built.model.parameters():
                 parameter.data *= 1.05
         return built
@@ -187,7 +196,7 @@ def test_tolerance_and_cosine_decide_what_passes(fields: dict[str, Any], accurac
 
 
 @pytest.mark.slow
-def test_sampling_ends_after_the_most_seconds_and_the_row_says_so(tmp_path: Path) -> None:
+def test_sampling_ends_after_max_seconds_with_a_note(tmp_path: Path) -> None:
     request = spec(min_samples=100_000, min_seconds=3600, max_seconds=1e-6, replicates=1)
     (found,) = rows_of(request, 2, toy, tmp_path)
     assert (found.status, found.samples) == ("ok", 1)
@@ -196,26 +205,26 @@ def test_sampling_ends_after_the_most_seconds_and_the_row_says_so(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_training_step_has_its_parts(tmp_path: Path) -> None:
+def test_training_row_has_times_of_its_phases(tmp_path: Path) -> None:
     (found,) = rows_of(spec(mode="training", replicates=1), 2, toy, tmp_path)
     assert found.status == "ok", found.error
-    for figure in (found.forward_ms, found.backward_ms, found.optimizer_ms):
-        assert figure is not None
-        assert 0 < figure < (found.latency_ms or 0)
+    for phase_ms in (found.forward_ms, found.backward_ms, found.optimizer_ms):
+        assert phase_ms is not None
+        assert 0 < phase_ms < (found.latency_ms or 0)
 
 
 @pytest.mark.slow
-def test_an_error_that_breaks_the_device_is_told_and_the_others_get_a_process_without_it(
+def test_error_that_breaks_the_device_does_not_affect_other_variants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an illegal access, a GPU's process cannot even free memory: freeing ends it with the same error."""
+    """After an illegal access, a process on a GPU cannot free memory: it ends with the same error."""
     broken = RuntimeError("CUDA error: an illegal memory access was encountered")
     real = variants.runner
 
-    def runner(variant: Variant, *rest: Any) -> Callable[[], Any]:
+    def runner(variant: Variant, *arguments: Any) -> Callable[[], Any]:
         if variant.execution == "trace":
             raise broken
-        return real(variant, *rest)
+        return real(variant, *arguments)
 
     def release() -> None:
         raise broken
@@ -231,13 +240,13 @@ def test_an_error_that_breaks_the_device_is_told_and_the_others_get_a_process_wi
     processes = Processes(tmp_path, time.monotonic() + 60, process)
     request = spec(variants="eager,trace,export", replicates=1)
     waiting = Sizes(request, "timm:toy", processes).outcome("inference", 2, Progress(done=0))
-    eager, trace, export = rows.rows(request, COMMON, _returned(waiting))
+    eager, trace, export = rows.rows(request, COMMON, _return_value(waiting))
     assert (eager.status, export.status) == ("ok", "ok")
     assert trace.error == f"RuntimeError: {broken}"
 
 
-class Sleepy(Toy):
-    """Takes half a second the first time."""
+class SlowFirstCall(Toy):
+    """The first call takes half a second longer."""
 
     awake = False
 
@@ -249,16 +258,16 @@ class Sleepy(Toy):
 
 
 @pytest.mark.slow
-def test_the_first_call_is_told_on_its_own_and_is_in_no_sample(tmp_path: Path) -> None:
+def test_first_call_is_reported_separately_and_is_not_a_sample(tmp_path: Path) -> None:
     request = spec(replicates=1)
-    build = lambda name, wanted: toy(name, wanted, Sleepy)  # noqa: E731
+    build = lambda name, wanted: toy(name, wanted, SlowFirstCall)  # noqa: E731
     measured = outcome(request, 2, build, tmp_path).processes[0]["eager"]
     assert (measured.first_call_ms or 0) >= 500
     assert max(measured.samples_ms) < 500
 
 
 @pytest.mark.slow
-def test_counts_are_of_the_model_per_sample(tmp_path: Path) -> None:
+def test_row_has_counts_per_sample(tmp_path: Path) -> None:
     (found,) = rows_of(spec(replicates=1), 2, toy, tmp_path)
     macs = 6 * 6 * 4 * 3 * 3 * 3 + 4 * 5
     assert found.gmacs == pytest.approx(macs / 1e9)
@@ -267,7 +276,7 @@ def test_counts_are_of_the_model_per_sample(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_process_compiles_twice_to_tell_both_times(tmp_path: Path) -> None:
+def test_single_process_compiles_twice_for_cold_and_warm_times(tmp_path: Path) -> None:
     request = spec(variants="eager,compile:aot_eager,compile:nonsense", replicates=1)
     eager, compiled, unknown = rows_of(request, 2, toy, tmp_path)
     assert (eager.status, eager.compile_cold_ms, eager.unique_graphs) == ("ok", None, None)
@@ -279,11 +288,11 @@ def test_one_process_compiles_twice_to_tell_both_times(tmp_path: Path) -> None:
     assert "nonsense" in unknown.error
 
 
-class Forgetful(Toy):
-    """Computes something else each time."""
+class Nondeterministic(Toy):
+    """A model with another result in each call."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.calls = getattr(self, "calls", 0) + next(Forgetful.counter)
+        self.calls = getattr(self, "calls", 0) + next(Nondeterministic.counter)
         return super().forward(images) + self.calls
 
     counter = itertools.count(1)
@@ -311,13 +320,15 @@ class Unbuildable(Toy):
     [
         (Toy, "pass"),
         (NoDouble, "pass"),
-        (Forgetful, "eager_two_runs_differ"),
+        (Nondeterministic, "eager_two_runs_differ"),
         (Broken, "eager_fail_to_run"),
         (Unbuildable, "model_fail_to_load"),
     ],
 )
 @pytest.mark.parametrize("mode", ["inference", "training"])
-def test_statuses_of_accuracy(model: type[torch.nn.Module], expected: str, mode: str, tmp_path: Path) -> None:
+def test_accuracy_status_of_broken_models(
+    model: type[torch.nn.Module], expected: str, mode: str, tmp_path: Path
+) -> None:
     request = spec(purpose="accuracy", mode=mode, variants="eager,eager+channels_last")
     found = rows_of(request, 2, lambda name, wanted: toy(name, wanted, model), tmp_path)
     assert [item.accuracy for item in found] == [expected] * 2
@@ -326,19 +337,19 @@ def test_statuses_of_accuracy(model: type[torch.nn.Module], expected: str, mode:
         assert any("float64" in note for note in found[1].notes)
 
 
-def test_more_statuses_of_accuracy(tmp_path: Path) -> None:
-    class Format(Toy):
-        """Computes something else in channels_last."""
+def test_accuracy_status_of_variants_and_skipped_models(tmp_path: Path) -> None:
+    class FormatDependent(Toy):
+        """A model with another result in channels_last."""
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return super().forward(images) + (0.0 if images.is_contiguous() else 0.1)
 
     request = spec(purpose="accuracy", variants="eager,eager+channels_last,eager+checkpointing,eager+bfloat16")
-    eager, other, failing, half = rows_of(request, 2, lambda name, wanted: toy(name, wanted, Format), tmp_path)
+    eager, other, failing, half = rows_of(request, 2, lambda name, wanted: toy(name, wanted, FormatDependent), tmp_path)
     assert (eager.accuracy, other.accuracy, failing.accuracy) == ("pass", "fail_accuracy", "fail_to_run")
-    assert half.accuracy == "pass", "against eager in its own precision"
-    (out,) = rows_of(spec(purpose="accuracy"), 1, small_device(limit=0), tmp_path)
-    assert (out.accuracy, out.status) == ("OOM", "out_of_memory")
+    assert half.accuracy == "pass", "compared with eager in the same precision"
+    (too_large,) = rows_of(spec(purpose="accuracy"), 1, small_device(limit=0), tmp_path)
+    assert (too_large.accuracy, too_large.status) == ("OOM", "out_of_memory")
     skipped = Job(
         spec=spec(purpose="accuracy"), model="timm:xcit_large_24_p8_224", mode="inference", batch_size=1, parent=1
     )
@@ -346,16 +357,16 @@ def test_more_statuses_of_accuracy(tmp_path: Path) -> None:
     assert report.accuracy == "pass_due_to_skip"
 
 
-def test_gradients_that_are_lost_are_told_though_the_rule_takes_small_ones_for_equal(tmp_path: Path) -> None:
-    class Small(Toy):
-        """Has small gradients, and none in channels_last."""
+def test_lost_gradients_are_noted_although_accuracy_passes(tmp_path: Path) -> None:
+    class LosesGradients(Toy):
+        """A model with small gradients, and without gradients in channels_last."""
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             logits = 1e-3 * super().forward(images)
             return logits if images.is_contiguous() else logits.detach() + 0 * logits
 
     request = spec(purpose="accuracy", mode="training", variants="eager,eager+channels_last")
-    eager, other = rows_of(request, 2, lambda name, wanted: toy(name, wanted, Small), tmp_path)
+    eager, other = rows_of(request, 2, lambda name, wanted: toy(name, wanted, LosesGradients), tmp_path)
     assert (eager.accuracy, other.accuracy) == ("pass", "pass")
     assert (eager.gradient_deviation or 0) < 1e-5
     assert not eager.notes
@@ -364,44 +375,44 @@ def test_gradients_that_are_lost_are_told_though_the_rule_takes_small_ones_for_e
 
 
 @pytest.mark.slow
-def test_a_model_with_merged_branches_costs_what_it_costs_merged(tmp_path: Path) -> None:
+def test_reparameterized_model_has_counts_of_its_merged_branches(tmp_path: Path) -> None:
     def build(_name: str, wanted: Wanted) -> Built:
         return library.build("timm:repvgg_a0", wanted)
 
     request = spec(variants="eager,eager+reparameterized", image_size=64)
     plain, merged = rows_of(request, 2, build, tmp_path)
-    # RepVGG-A0, table 4 of https://arxiv.org/abs/2101.03697: 8.30 M once merged
+    # RepVGG-A0, table 4 of https://arxiv.org/abs/2101.03697: 8.30 M parameters after merging
     assert merged.mparams == pytest.approx(8.30, rel=2e-3)
     assert (plain.mparams or 0) > 9
     assert (plain.gmacs or 0) > 1.05 * (merged.gmacs or 0) > 0
 
 
-class Dropping(Toy):
+class WithDropout(Toy):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.dropout(super().forward(images), 0.5, self.training)
 
 
 @pytest.mark.slow
-def test_a_compiled_model_drops_what_eager_drops(tmp_path: Path) -> None:
+def test_compiled_model_has_the_same_dropout_as_eager(tmp_path: Path) -> None:
     request = spec(purpose="accuracy", mode="training", variants="eager,compile")
-    found = rows_of(request, 2, lambda name, wanted: toy(name, wanted, Dropping), tmp_path)
+    found = rows_of(request, 2, lambda name, wanted: toy(name, wanted, WithDropout), tmp_path)
     assert [item.accuracy for item in found] == ["pass", "pass"], found[1].error
 
 
-def test_two_eager_runs_that_differ_say_where_to_look(tmp_path: Path) -> None:
+def test_note_of_differing_eager_runs_names_nondeterminism(tmp_path: Path) -> None:
     request = spec(purpose="accuracy")
-    (found,) = rows_of(request, 2, lambda name, wanted: toy(name, wanted, Forgetful), tmp_path)
+    (found,) = rows_of(request, 2, lambda name, wanted: toy(name, wanted, Nondeterministic), tmp_path)
     assert "no deterministic form" in found.notes[0]
 
 
-def test_tolerance_is_against_the_baseline(tmp_path: Path) -> None:
+def test_deviations_are_relative_to_the_baseline(tmp_path: Path) -> None:
     eager, half = rows_of(spec(purpose="tolerance", variants="eager,eager+bfloat16"), 2, toy, tmp_path)
     assert (eager.max_deviation, eager.mean_deviation) == (0, 0)
     assert 0 < (half.mean_deviation or 0) <= (half.max_deviation or 0) < 0.02
     assert half.baseline == "eager"
 
 
-def test_models_that_the_suite_runs_in_amp_say_so() -> None:
+def test_model_that_the_suite_runs_in_amp_has_a_note() -> None:
     request = spec(precision="bfloat16", purpose="accuracy")
     job = Job(spec=request, model="timm:convit_base", mode="inference", batch_size=2, parent=1)
     (found,) = (item.measured for item in work.work(job, toy) if item.measured)

@@ -1,4 +1,4 @@
-"""Why torch.compile splits models and compiles them again; what a trace holds; variants that say how to compile."""
+"""Graph breaks and recompilations of torch.compile, profiler traces, and compile options of variants."""
 
 import gzip
 import json
@@ -34,7 +34,7 @@ def with_break(x: torch.Tensor) -> torch.Tensor:
     return y * 2
 
 
-def test_a_break_is_told_with_its_line_and_a_recompilation_with_its_guard() -> None:
+def test_graph_breaks_have_a_line_and_recompilations_a_guard() -> None:
     torch._dynamo.reset()
     counters = graphs.fresh_counters(compiles=True)
     run = torch.compile(with_break, backend="eager", dynamic=False)
@@ -45,14 +45,16 @@ def test_a_break_is_told_with_its_line_and_a_recompilation_with_its_guard() -> N
     line = with_break.__code__.co_firstlineno + 2
     assert f"test_graphs.py:{line} in with_break: " in reason
     run(torch.ones(3))
-    again = graphs.graphs(counters)
-    assert again["recompilations"] == 2  # both halves
-    assert any("size mismatch" in reason and "in with_break" in reason for reason in again["recompile_reasons"])
+    after_second_size = graphs.graphs(counters)
+    assert after_second_size["recompilations"] == 2  # both halves
+    assert any(
+        "size mismatch" in reason and "in with_break" in reason for reason in after_second_size["recompile_reasons"]
+    )
     torch._dynamo.reset()
 
 
-def test_the_same_code_in_another_variant_is_no_recompilation() -> None:
-    """Without isolate_recompiles, as in torch 2.11, all variants share what torch keeps of a code."""
+def test_same_code_in_another_variant_is_not_a_recompilation() -> None:
+    """torch 2.11 has no isolate_recompiles: all variants share the compiled versions of a function."""
     torch._dynamo.reset()
     for backend in ("eager", "aot_eager"):
         counters = graphs.fresh_counters(compiles=True)
@@ -64,17 +66,17 @@ def test_the_same_code_in_another_variant_is_no_recompilation() -> None:
     torch._dynamo.reset()
 
 
-def test_nothing_is_told_of_what_is_not_compiled() -> None:
+def test_uncompiled_variants_have_no_graph_counts() -> None:
     assert graphs.graphs(graphs.fresh_counters(compiles=False)) == {}
 
 
-def test_a_trace_has_the_phases_and_the_slowest_operators(tmp_path: Path) -> None:
+def test_trace_has_phases_and_slowest_operators(tmp_path: Path) -> None:
     left = torch.ones(300, 300)
     path = tmp_path / "traces" / "one.json.gz"
     slowest = trace.record({"forward": lambda: left @ left}, "cpu", path)
     assert slowest[0].name == "aten::mm"
     assert slowest[0].calls == 1
-    assert sum(one.share for one in slowest) == pytest.approx(1)
+    assert sum(operator.share for operator in slowest) == pytest.approx(1)
     with gzip.open(path) as file:
         names = [event.get("name") for event in json.load(file)["traceEvents"]]
     assert names.count("forward") >= trace.CALLS
@@ -82,12 +84,12 @@ def test_a_trace_has_the_phases_and_the_slowest_operators(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_variant_says_that_torch_gave_up_its_cuda_graphs(
+def test_variant_whose_cuda_graphs_were_skipped_has_a_note(
     monkeypatch: pytest.MonkeyPatch, device: str, tmp_path: Path
 ) -> None:
-    """inductor gives them up for a CPU, where nobody expects any. On a GPU it may do so for parts of a model.
+    """inductor skips CUDA graphs on a CPU, where none are expected. On a GPU it may skip them for parts of a model.
 
-    The caches are empty, as those of a job's first process: torch 2.11 decides only where it compiles.
+    The caches are empty, as in the first process of a job, because torch 2.11 decides this during compilation.
     """
     torch._dynamo.reset()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
@@ -98,18 +100,18 @@ def test_a_variant_says_that_torch_gave_up_its_cuda_graphs(
     )
     job = Job(spec=request, model="timm:toy", mode="inference", batch_size=2, parent=1)
     (found,) = (report.measured for report in work.work(job, toy) if report.measured)
-    told = "torch runs compiled graphs of this variant without CUDA graphs; the log says why"
-    assert (told in found.notes) == (device == "cuda"), found
+    note = "torch runs compiled graphs of this variant without CUDA graphs; the log says why"
+    assert (note in found.notes) == (device == "cuda"), found
 
 
-def test_nothing_is_compiled_while_a_trace_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also not of the later variants, although each is compiled a second time after its timing."""
+def test_no_compilation_happens_while_a_trace_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This includes later variants, although each variant is compiled a second time after its timing."""
     compiled: list[int] = []
     real = trace.record
 
-    def record(*how: Any) -> Any:
+    def record(*arguments: Any) -> Any:
         before = len(get_compilation_metrics())
-        found = real(*how)
+        found = real(*arguments)
         compiled.append(len(get_compilation_metrics()) - before)
         return found
 
@@ -121,13 +123,13 @@ def test_nothing_is_compiled_while_a_trace_is_recorded(tmp_path: Path, monkeypat
     folder = tmp_path / "traces"
     job = Job(spec=request, model="timm:toy", mode="inference", batch_size=2, parent=1, traces=folder)
     found = [report.measured for report in work.work(job, toy) if report.measured]
-    assert [one.label for one in found] == variants.split(",")
-    assert all(one.row["slowest"] and one.compile_again_ms for one in found[1:])
+    assert [measured.label for measured in found] == variants.split(",")
+    assert all(measured.row["slowest"] and measured.compile_again_ms for measured in found[1:])
     assert compiled == [0, 0, 0]
 
 
-def test_the_marks_of_optimizers_and_compiled_graphs_are_no_kernels() -> None:
-    """A real list of the profiler's events, as a GPU gives them: torch's marks lie on the device's timeline, too."""
+def test_profiler_annotations_do_not_count_as_kernels() -> None:
+    """Use profiler events as a GPU gives them: annotations of torch are also on the timeline of the device."""
 
     def event(number: int, name: str, start: float, end: float, *, mark: bool) -> FunctionEvent:
         times = {"start_us": start, "end_us": end, "device_type": DeviceType.CUDA, "use_device": "cuda", "stack": ()}
@@ -144,10 +146,10 @@ def test_the_marks_of_optimizers_and_compiled_graphs_are_no_kernels() -> None:
     )
     events._build_tree()
     slowest = trace._slowest(SimpleNamespace(key_averages=events.key_averages), {"forward"}, kernels=True)
-    assert [(one.name, one.share) for one in slowest] == [("gemm", 0.75), ("multi_tensor_apply_kernel", 0.25)]
+    assert [(kernel.name, kernel.share) for kernel in slowest] == [("gemm", 0.75), ("multi_tensor_apply_kernel", 0.25)]
 
 
-def test_compiled_variants_say_how_they_compile() -> None:
+def test_compile_options_are_parsed_and_checked() -> None:
     variant = Variant.parse("compile:inductor+dynamic+fullgraph+freezing")
     assert (variant.dynamic, variant.fullgraph, variant.freezing) == (True, True, True)
     assert Variant.parse(variant.label) == variant
@@ -159,7 +161,7 @@ def test_compiled_variants_say_how_they_compile() -> None:
         BenchmarkSpec(models=("timm:resnet18",), purpose="accuracy", trace=True)
 
 
-def test_fullgraph_dynamic_and_freezing_change_how_a_model_is_compiled() -> None:
+def test_fullgraph_dynamic_and_freezing_affect_compilation() -> None:
     class Breaks(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return with_break(x)
@@ -186,13 +188,13 @@ def test_fullgraph_dynamic_and_freezing_change_how_a_model_is_compiled() -> None
     torch._dynamo.reset()
 
 
-def test_an_optimizer_of_timm_takes_a_step_and_an_unknown_one_is_refused() -> None:
+def test_timm_optimizer_takes_a_step_and_unknown_one_is_refused() -> None:
     model = torch.nn.Linear(2, 1, bias=False)
     before = model.weight.detach().clone()
-    made = steps.optimizer("timm/lion", model, rate=0.5)
+    optimizer = steps.optimizer("timm/lion", model, rate=0.5)
     model(torch.ones(1, 2)).sum().backward()
-    made.step()
-    # Lion moves each weight by the rate, against the sign of its gradient (Chen et al., 2023)
+    optimizer.step()
+    # Lion moves each weight by the learning rate, against the sign of its gradient (Chen et al., 2023)
     torch.testing.assert_close(model.weight.detach(), before - 0.5)
     with pytest.raises(Refused, match="timm/nosuch cannot be made here"):
         steps.check_optimizer("timm/nosuch")

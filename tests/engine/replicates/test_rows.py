@@ -1,4 +1,4 @@
-"""What the rows of a benchmark are made of: figures of all processes together, flags, verdicts, samples."""
+"""Rows of a benchmark: statistics over all processes, flags, verdicts and written samples."""
 
 import csv
 import statistics
@@ -16,25 +16,33 @@ from engine.results import BenchmarkRow, Contention
 from engine.specs import BenchmarkSpec
 
 COMMON = {"library": "timm", "model": "toy", "device": "cpu", "batch_size_requested": "2"}
-SHORT: dict[str, Any] = {"models": "timm:toy", "batch_size": 2, "min_samples": 3, "min_seconds": 0.01, "threads": 1}
+SHORT_TIMING: dict[str, Any] = {
+    "models": "timm:toy",
+    "batch_size": 2,
+    "min_samples": 3,
+    "min_seconds": 0.01,
+    "threads": 1,
+}
 
 
 def spec(**fields: Any) -> BenchmarkSpec:
-    return BenchmarkSpec(**SHORT | fields)
+    return BenchmarkSpec(**SHORT_TIMING | fields)
 
 
 def measured(variant: str, *samples: float, **fields: Any) -> Measured:
+    """Return what one process measured: forward samples in ms, and other fields of Measured."""
     row = {"dtype": "float32", "threads": 1, **fields.pop("row", {})}
     found = {"rounds": tuple(range(len(samples))), "phases": {"forward": samples}, "row": row}
     return Measured(label=variant, calls=(1,) * len(samples), **found | fields)
 
 
 def row(*processes: Measured, **fields: Any) -> BenchmarkRow:
-    (only,) = rows.rows(spec(**fields), COMMON, Outcome("inference", 2, tuple({m.label: m} for m in processes)))
-    return only
+    """Return the row of one variant that several processes measured. fields: of the request."""
+    (only_row,) = rows.rows(spec(**fields), COMMON, Outcome("inference", 2, tuple({m.label: m} for m in processes)))
+    return only_row
 
 
-def test_figures_by_hand() -> None:
+def test_statistics_equal_values_by_hand() -> None:
     found = row(
         measured("eager", 1.0, 2.0, 3.0, first_call_ms=9.0), measured("eager", 2.0, 2.0, 8.0, first_call_ms=7.0)
     )
@@ -47,8 +55,8 @@ def test_figures_by_hand() -> None:
     assert (found.p90_ms, found.compile_cold_ms) == (None, None)
 
 
-def test_a_process_twenty_times_slower_is_always_caught() -> None:
-    """However tight each process is in itself, and whichever of them it is."""
+def test_process_twenty_times_slower_makes_a_row_unstable() -> None:
+    """All samples of a process are equal, so only the spread between processes can show the slow one."""
     for slow in range(3):
         processes = [measured("eager", *[20.0 if number == slow else 1.0] * 70) for number in range(3)]
         found = row(*processes)
@@ -58,19 +66,19 @@ def test_a_process_twenty_times_slower_is_always_caught() -> None:
     assert row(*[measured("eager", *[1.0] * 70)] * 3).flags == ("below_floor",)
 
 
-def test_the_limit_of_unstable_is_five_percent() -> None:
+def test_row_is_unstable_above_a_spread_of_five_percent() -> None:
     steady = [measured("eager", *[value] * 10) for value in (0.975, 1.0, 1.025)]
     assert "unstable" not in row(*steady).flags
     assert "unstable" in row(*steady[:2], measured("eager", *[1.026] * 10)).flags
 
 
-def test_one_process_says_so_and_has_no_spread() -> None:
+def test_row_of_one_process_is_flagged_and_has_no_spread() -> None:
     found = row(measured("eager", *[1.0] * 10), replicates=1)
     assert "single_process" in found.flags
     assert found.spread is None
 
 
-def test_flags_of_any_process_are_the_rows() -> None:
+def test_row_has_the_flags_of_all_processes() -> None:
     calm = Contention(cpu_share=0.99, neighbour_share=0.01, switches_per_s=3)
     busy = Contention(cpu_share=0.8, neighbour_share=0.2, switches_per_s=1)
     found = row(
@@ -80,12 +88,12 @@ def test_flags_of_any_process_are_the_rows() -> None:
     )
     assert found.flags == ("contended", "drifting", "throttled", "below_floor")
     assert found.contention == Contention(cpu_share=0.8, neighbour_share=0.2, switches_per_s=3)
-    *words, foreign, throttled = found.notes
-    assert [word for word in ("80.0%", "20.0%") if any(word in note for note in words)] == ["80.0%", "20.0%"]
+    *contention, foreign, throttled = found.notes
+    assert [word for word in ("80.0%", "20.0%") if any(word in note for note in contention)] == ["80.0%", "20.0%"]
     assert (foreign, throttled) == ("2 other processes were on the GPU", "the GPU")
 
 
-def test_a_neighbour_of_a_gpus_host_is_contention_without_a_cpu_share() -> None:
+def test_row_is_contended_without_a_cpu_share() -> None:
     busy = Contention(cpu_share=None, neighbour_share=0.2, switches_per_s=1)
     found = row(*[measured("eager", 1.0, contention=busy)] * 3)
     assert found.contention == busy
@@ -93,37 +101,37 @@ def test_a_neighbour_of_a_gpus_host_is_contention_without_a_cpu_share() -> None:
     assert "other processes used 20.0% of the CPUs (at most 5%)" in found.notes
 
 
-def test_collections_within_samples_are_told() -> None:
+def test_garbage_collections_within_samples_have_a_note() -> None:
     found = row(measured("eager", 1.0, gc_runs=2), measured("eager", 1.0, gc_runs=1))
     assert found.notes == ("the model itself ran Python's garbage collector 3 times within samples",)
     assert row(measured("eager", 1.0)).notes == ()
 
 
-def test_compile_times_cold_and_warm() -> None:
+def test_row_has_cold_and_warm_compile_times() -> None:
     cold, *warm = (measured("eager", 1.0, compile_ms=ms) for ms in (900.0, 100.0, 140.0))
     found = row(cold, *warm)
     assert (found.compile_cold_ms, found.compile_warm_ms) == (900.0, 120.0)
-    alone = row(cold.model_copy(update={"compile_again_ms": 80.0}), replicates=1)
-    assert (alone.compile_cold_ms, alone.compile_warm_ms) == (900.0, 80.0)
+    single = row(cold.model_copy(update={"compile_again_ms": 80.0}), replicates=1)
+    assert (single.compile_cold_ms, single.compile_warm_ms) == (900.0, 80.0)
 
 
-def test_a_row_whose_sampling_was_cut_off_is_flagged() -> None:
-    whole, cut = (measured("eager", 1.0, 2.0, cut_off=cut_off) for cut_off in (False, True))
+def test_row_with_cut_off_sampling_is_below_floor() -> None:
+    complete, cut = (measured("eager", 1.0, 2.0, cut_off=cut_off) for cut_off in (False, True))
     floor: dict[str, Any] = {"min_samples": 10, "min_seconds": 2, "replicates": 1, "max_seconds": 5}
-    assert "below_floor" not in row(whole, **floor).flags
+    assert "below_floor" not in row(complete, **floor).flags
     assert "below_floor" in row(cut, **floor).flags
 
 
-def two(one: Measured, other: Measured, processes: int = 3, **fields: Any) -> BenchmarkRow:
-    """The second row of a run of two variants."""
-    request = spec(variants=f"{one.label.partition('+')[0]},{other.label}", **fields)
-    outcome = Outcome("inference", 2, ({one.label: one, other.label: other},) * processes)
+def compare_variants(baseline: Measured, compared: Measured, processes: int = 3, **fields: Any) -> BenchmarkRow:
+    """Return the row of the second of two variants that all processes measured."""
+    request = spec(variants=f"{baseline.label.partition('+')[0]},{compared.label}", **fields)
+    outcome = Outcome("inference", 2, ({baseline.label: baseline, compared.label: compared},) * processes)
     return rows.rows(request, COMMON, outcome)[1]
 
 
-def test_a_speedup_has_its_interval_and_verdict() -> None:
+def test_speedup_has_an_interval_and_a_verdict() -> None:
     noise = 1 + 0.01 * np.random.default_rng(7).standard_normal(200)
-    found = two(measured("eager", *(2 * noise)), measured("compile", *noise))
+    found = compare_variants(measured("eager", *(2 * noise)), measured("compile", *noise))
     assert found.baseline == "eager"
     assert found.speedup == pytest.approx(2)
     assert found.speedup_low is not None
@@ -131,14 +139,14 @@ def test_a_speedup_has_its_interval_and_verdict() -> None:
     assert found.speedup_low <= found.speedup <= found.speedup_high
     assert found.verdict == "faster"
     pair = measured("eager", *(2 * noise)), measured("compile", *noise)
-    assert two(*pair, processes=2).verdict == "needs 3 processes"
+    assert compare_variants(*pair, processes=2).verdict == "needs 3 processes"
     same = measured("eager", *noise), measured("compile", *noise)
-    assert two(*same).verdict == "undecided"
-    assert two(*same, processes=5, publishable=True).verdict == "no difference"
+    assert compare_variants(*same).verdict == "undecided"
+    assert compare_variants(*same, processes=5, publishable=True).verdict == "no difference"
 
 
 @pytest.mark.parametrize(
-    ("variant", "differs", "field"),
+    ("variant", "settings", "field"),
     [
         ("eager+bfloat16", {"dtype": "bfloat16"}, "dtype"),
         ("eager+amp", {"autocast_dtype": "bfloat16"}, "autocast_dtype"),
@@ -147,26 +155,30 @@ def test_a_speedup_has_its_interval_and_verdict() -> None:
         ("compile", {"threads": 2}, "threads"),
     ],
 )
-def test_what_differs_in_its_settings_is_not_comparable(variant: str, differs: dict[str, Any], field: str) -> None:
-    found = two(measured("eager", *[2.0] * 30), measured(variant, *[1.0] * 30, row=differs), device="cuda:0")
+def test_variants_with_different_settings_are_not_comparable(
+    variant: str, settings: dict[str, Any], field: str
+) -> None:
+    found = compare_variants(
+        measured("eager", *[2.0] * 30), measured(variant, *[1.0] * 30, row=settings), device="cuda:0"
+    )
     assert found.verdict == "not comparable"
     assert field in found.differs_in
-    assert found.speedup == 2, "the ratio stands"
+    assert found.speedup == 2, "the ratio is still given"
 
 
-def test_the_speedup_is_that_of_the_latencies_however_many_samples_each_has() -> None:
-    one = measured("eager", 2.0, 2.2, 2.4, 2.2, rounds=(0, 1, 2, 3))
-    other = measured("compile", 1.0, 1.2, rounds=(0, 2))
-    assert two(one, other).speedup == pytest.approx(2.2 / 1.1)
+def test_speedup_is_the_ratio_of_latencies() -> None:
+    baseline = measured("eager", 2.0, 2.2, 2.4, 2.2, rounds=(0, 1, 2, 3))
+    compared = measured("compile", 1.0, 1.2, rounds=(0, 2))
+    assert compare_variants(baseline, compared).speedup == pytest.approx(2.2 / 1.1)
 
 
-def test_a_variant_that_fails_in_a_later_process_has_no_figures() -> None:
+def test_variant_that_fails_in_a_later_process_has_no_latency() -> None:
     failed = Measured(label="eager", status="error", error="RuntimeError: no")
     found = row(measured("eager", 1.0, 1.0), failed)
     assert (found.status, found.error, found.latency_ms) == ("error", "RuntimeError: no (in process 2 of 3)", None)
 
 
-def test_every_sample_is_kept_and_the_figures_can_be_computed_again(tmp_path: Path) -> None:
+def test_statistics_can_be_recomputed_from_the_written_samples(tmp_path: Path) -> None:
     random = np.random.default_rng(3)
 
     def training() -> Measured:
@@ -187,8 +199,8 @@ def test_every_sample_is_kept_and_the_figures_can_be_computed_again(tmp_path: Pa
     assert float(np.mean(samples)) == pytest.approx(found.mean_ms, rel=1e-14)
     assert float(np.std(samples, ddof=1)) == pytest.approx(found.std_ms, rel=1e-14)
     of_process = [[line["process"] == number for line in lines] for number in "12"]
-    medians = [float(np.median(samples[which])) for which in of_process]
+    medians = [float(np.median(samples[in_process])) for in_process in of_process]
     assert medians == pytest.approx(list(found.process_medians_ms), rel=1e-15)
-    assert sum(medians) / 2 == pytest.approx(found.latency_ms, rel=1e-15), "the median of the processes' medians"
-    by_phase = [sum(float(np.median(np.array(part)[which])) for which in of_process) / 2 for part in parts]
+    assert sum(medians) / 2 == pytest.approx(found.latency_ms, rel=1e-15), "the median of the medians of two processes"
+    by_phase = [sum(float(np.median(np.array(part)[in_process])) for in_process in of_process) / 2 for part in parts]
     assert by_phase == pytest.approx([found.forward_ms, found.backward_ms, found.optimizer_ms], rel=1e-15)

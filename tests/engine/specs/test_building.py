@@ -12,7 +12,7 @@ from engine.specs.building import changes, parse_keywords
 
 
 @pytest.mark.parametrize(
-    ("given", "keywords"),
+    ("value", "keywords"),
     [
         ("", {}),
         ({}, {}),
@@ -23,18 +23,18 @@ from engine.specs.building import changes, parse_keywords
         ({"out_indices": (1, 2)}, {"out_indices": [1, 2]}),
     ],
 )
-def test_keywords_are_read_from_json_words_and_objects(given: Any, keywords: dict[str, Any]) -> None:
-    for spec in (ProfileSpec(models="a", model_kwargs=given), BenchmarkSpec(models="a", model_kwargs=given)):
+def test_keywords_are_read_from_json_words_or_an_object(value: Any, keywords: dict[str, Any]) -> None:
+    for spec in (ProfileSpec(models="a", model_kwargs=value), BenchmarkSpec(models="a", model_kwargs=value)):
         assert json_object(spec.model_kwargs) == keywords
         assert type(spec).model_validate_json(spec.model_dump_json()) == spec
 
 
-def test_the_order_of_keywords_makes_no_other_request() -> None:
+def test_order_of_keywords_does_not_matter() -> None:
     assert parse_keywords("b=1 a=2") == parse_keywords('{"a": 2, "b": 1}') == '{"a": 2, "b": 1}'
 
 
 @pytest.mark.parametrize(
-    ("given", "answer"),
+    ("value", "message"),
     [
         ("depth", "'depth' is not a keyword with its value: write name=value"),
         ("depth=2 depth=3", "'depth' is given twice"),
@@ -48,27 +48,27 @@ def test_the_order_of_keywords_makes_no_other_request() -> None:
         ("[1]", "is not a keyword with its value"),
         ([1], "keywords are a JSON object or words"),
         ("name=" + "x" * 201, "a text has at most 200 characters"),
-        ({f"k{place}": 1 for place in range(31)}, "at most 30 keywords"),
+        ({f"k{number}": 1 for number in range(31)}, "at most 30 keywords"),
         ({"k": [[[[1]]]]}, "but a keyword is a number"),
         ({"k": [1.5] * 1000}, "at most 4,000 characters together"),
         ('{"k": ' + "[" * 3000 + "]" * 3000 + "}", "but a keyword is a number|is not JSON"),
     ],
 )
-def test_other_keywords_are_refused(given: Any, answer: str) -> None:
-    with pytest.raises(ValidationError, match=answer.replace("{", r"\{")):
-        ProfileSpec(models="a", model_kwargs=given)
+def test_invalid_keywords_are_refused(value: Any, message: str) -> None:
+    with pytest.raises(ValidationError, match=message.replace("{", r"\{")):
+        ProfileSpec(models="a", model_kwargs=value)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"num_classes": -1}, {"num_classes": 1_000_001}, {"in_chans": 0}, {"in_chans": 1025}]
+    "fields", [{"num_classes": -1}, {"num_classes": 1_000_001}, {"in_chans": 0}, {"in_chans": 1025}]
 )
-def test_classes_and_channels_are_bounded(wrong: dict[str, int]) -> None:
+def test_classes_and_channels_are_bounded(fields: dict[str, int]) -> None:
     for spec in (ProfileSpec, BenchmarkSpec):
         with pytest.raises(ValidationError):
-            spec(models="a", **wrong)
+            spec(models="a", **fields)
 
 
-def test_what_changes_a_model_is_said_and_makes_runs_another_request() -> None:
+def test_changes_of_a_model_are_described_and_part_of_its_meaning() -> None:
     plain, changed = ({"models": "a"}, {"models": "a", "num_classes": 10, "in_chans": 4, "model_kwargs": "depth=2"})
     for spec in (ProfileSpec, BenchmarkSpec):
         assert changes(spec(**plain)) == ""
@@ -77,13 +77,13 @@ def test_what_changes_a_model_is_said_and_makes_runs_another_request() -> None:
         assert {"num_classes", "in_chans", "model_kwargs"} <= set(spec.meaning)
 
 
-def test_a_stored_benchmark_of_before_still_loads() -> None:
+def test_benchmark_stored_without_building_options_loads() -> None:
     old = {name: value for name, value in BenchmarkSpec(models="a").model_dump(mode="json").items()}
     for name in ("num_classes", "in_chans", "model_kwargs", "configs"):
         del old[name]
     assert BenchmarkSpec.model_validate_json(json.dumps(old)) == BenchmarkSpec(models="a")
 
 
-def test_recorded_batch_sizes_are_those_of_plain_models() -> None:
+def test_recorded_batch_sizes_are_refused_for_changed_models() -> None:
     with pytest.raises(ValidationError, match="recorded batch sizes are those of models as timm defines them, and 10"):
         BenchmarkSpec(models="suite", batch_size="recorded", num_classes=10)

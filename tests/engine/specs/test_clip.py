@@ -1,4 +1,4 @@
-"""What a training, an evaluation and a search can be asked for, and what is refused."""
+"""Specs of trainings, evaluations and searches: valid and refused values."""
 
 import re
 from pathlib import Path
@@ -40,10 +40,10 @@ from engine.specs.train import TrainSpec
         ),
     ],
 )
-def test_a_training_that_cannot_be_asked_for(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError) as refused:
+def test_invalid_trainings_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as error:
         TrainSpec.model_validate(fields)
-    assert message in str(refused.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_a_training_that_cannot_be_asked_for(fields: dict[str, Any], message: st
         ({"templates": "a photo"}, "a template has {} where the class name goes, unlike 'a photo'"),
     ],
 )
-def test_an_evaluation_that_cannot_be_asked_for(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError) as refused:
+def test_invalid_evaluations_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as error:
         EvaluateSpec.model_validate(fields)
-    assert message in str(refused.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_an_evaluation_that_cannot_be_asked_for(fields: dict[str, Any], message:
         ({"top": 1001}, "top\n  Input should be less than or equal to 1000"),
     ],
 )
-def test_a_search_that_cannot_be_asked_for(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError) as refused:
+def test_invalid_searches_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as error:
         Search.model_validate({"spec": EvaluateSpec(), "folder": Path("/nowhere"), "text": "a seven"} | fields)
-    assert message in str(refused.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_a_search_that_cannot_be_asked_for(fields: dict[str, Any], message: str)
         ({"class_prompts": "[1]"}, "prompts per class must be JSON"),
     ],
 )
-def test_options_of_evaluations_are_checked(fields: dict[str, object], message: str) -> None:
+def test_invalid_options_of_evaluations_are_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(message)):
         EvaluateSpec.model_validate(fields)
 
 
-def test_an_evaluation_is_one_of_each_model_on_each_data_set() -> None:
+def test_evaluation_has_a_part_per_model_and_data_set() -> None:
     spec = EvaluateSpec.model_validate(
         {"more_models": "ViT-B-32, openai\nRN50\ndigits-clip", "more_data": "a.csv", "recall_k": "5,1,5"}
     )
@@ -111,7 +111,7 @@ def test_an_evaluation_is_one_of_each_model_on_each_data_set() -> None:
     assert EvaluateSpec.model_validate_json(nested.model_dump_json()) == nested
 
 
-def test_a_summary_begins_with_the_model_and_has_no_long_paths() -> None:
+def test_summary_begins_with_the_model_and_shortens_paths() -> None:
     best = "/srv/runs/7/checkpoints/best.pt"
     tuned = TrainSpec(pretrained=best, data="/srv/data/cats.csv::/srv/dogs/", lr=1e-5, epochs=3)
     assert tuned.summary == "digits-clip from run 7: best.pt on cats.csv::dogs, lr 1e-05, 3 epochs (cpu)"
@@ -121,6 +121,6 @@ def test_a_summary_begins_with_the_model_and_has_no_long_paths() -> None:
     )
 
 
-def test_the_default_batch_of_few_pairs_is_not_tiny() -> None:
+def test_default_batch_size_grows_with_the_number_of_pairs() -> None:
     batches = {pairs: schedule(TrainSpec(), pairs).batch_size for pairs in (2, 7, 38, 200, 512, 1438, 10**6)}
     assert batches == {2: 2, 7: 4, 38: 16, 200: 16, 512: 32, 1438: 64, 10**6: 256}

@@ -1,4 +1,4 @@
-"""What the benchmark of recurrent layers can be asked for."""
+"""Specs of the benchmark of recurrent layers."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from engine.specs import RecurrentSpec
 from engine.specs.runners import RUNNERS, of_group
 
 FASTRNNS = "cudnn aten jit jit_premul jit_premul_bias jit_simple jit_multilayer py"
-"""The runners of its group rnns."""
-REST = "cudnn_dropout cudnn_layernorm jit_layernorm jit_layernorm_decom jit_dropout vl_cudnn vl_jit vl_py"
+"""The runners of the group `rnns` of fastrnns."""
+OTHER_RUNNERS = "cudnn_dropout cudnn_layernorm jit_layernorm jit_layernorm_decom jit_dropout vl_cudnn vl_jit vl_py"
 
 
-def test_the_defaults_are_those_of_fastrnns() -> None:
+def test_defaults_equal_those_of_fastrnns() -> None:
     spec = RecurrentSpec()
     assert (spec.seq_length, spec.num_layers, spec.input_size, spec.hidden_size) == (100, 1, 512, 512)
     assert (spec.mini_batch, spec.warmup, spec.loops, spec.fuser) == (64, 10, 100, "te")
@@ -21,35 +21,35 @@ def test_the_defaults_are_those_of_fastrnns() -> None:
     assert set(RecurrentSpec(device="cuda").chosen) == {*FASTRNNS.split(), *resnets}
 
 
-def test_a_group_leaves_out_runners_on_cudnn_where_there_is_no_gpu() -> None:
+def test_group_leaves_out_cudnn_runners_on_a_cpu() -> None:
     spec = RecurrentSpec(groups="rnns", device="cpu")
     assert spec.chosen == ("aten", "jit", "jit_premul", "jit_premul_bias", "jit_simple", "jit_multilayer", "py")
     assert spec.left_out == ("cudnn",)
-    named = RecurrentSpec(groups="rnns", runners="cudnn", device="cpu")
-    assert "cudnn" in named.chosen
-    assert named.left_out == ()
+    with_cudnn = RecurrentSpec(groups="rnns", runners="cudnn", device="cpu")
+    assert "cudnn" in with_cudnn.chosen
+    assert with_cudnn.left_out == ()
     assert RecurrentSpec(device="cuda:0").left_out == ()
 
 
-def test_every_runner_of_fastrnns_is_here() -> None:
+def test_every_runner_of_fastrnns_exists() -> None:
     assert set(of_group("rnns")) == set(FASTRNNS.split())
-    assert set(REST.split()) < set(RUNNERS)
+    assert set(OTHER_RUNNERS.split()) < set(RUNNERS)
 
 
-def test_runners_stand_beside_those_of_the_groups() -> None:
+def test_runners_are_added_to_those_of_the_groups() -> None:
     assert RecurrentSpec(runners="py,aten,py").chosen == ("py", "aten")
-    both = RecurrentSpec(groups="compiled,compiled", runners="py,compile_cell")
-    assert both.chosen == ("compile_cell", "compile_loop", "compile_lstm", "py")
+    combined = RecurrentSpec(groups="compiled,compiled", runners="py,compile_cell")
+    assert combined.chosen == ("compile_cell", "compile_loop", "compile_lstm", "py")
 
 
-def test_what_is_timed_side_by_side_is_of_one_family() -> None:
+def test_comparisons_have_runners_of_one_family() -> None:
     spec = RecurrentSpec(runners="resnet18,gru_py,aten,gru_jit,vl_py", sweep="seq_length", sweep_values="8,4,8")
     found = [
         (comparison.family, comparison.chosen, comparison.seq_length, comparison.swept)
         for comparison in spec.comparisons
     ]
     assert found == [
-        ("resnet", ("resnet18",), 100, ()),  # which has no sequence
+        ("resnet", ("resnet18",), 100, ()),  # resnets have no sequence length to sweep
         *(("gru", ("gru_py", "gru_jit"), steps, ()) for steps in (4, 8)),
         *(("lstm", ("aten",), steps, ()) for steps in (4, 8)),
         *(("vl_lstm", ("vl_py",), steps, ()) for steps in (4, 8)),
@@ -59,19 +59,19 @@ def test_what_is_timed_side_by_side_is_of_one_family() -> None:
     )
 
 
-def test_a_sweep_of_the_mini_batch_is_one_of_resnets_too() -> None:
+def test_mini_batch_sweep_applies_to_resnets() -> None:
     spec = RecurrentSpec(runners="resnet18", sweep="mini_batch", mini_batch=6)
     assert spec.swept == (2, 3, 6, 12)
     assert [comparison.mini_batch for comparison in spec.comparisons] == [2, 3, 6, 12]
 
 
-def test_after_want_of_memory_half_the_batch_is_offered_unless_it_is_swept() -> None:
+def test_half_batch_is_offered_unless_the_batch_is_swept() -> None:
     assert RecurrentSpec(mini_batch=6).half_batch == 3
     assert RecurrentSpec(mini_batch=6, sweep="mini_batch").half_batch is None
     assert RecurrentSpec(mini_batch=1).half_batch is None
 
 
-def test_a_baseline_is_one_of_its_own_family() -> None:
+def test_baseline_applies_only_to_its_own_family() -> None:
     spec = RecurrentSpec(runners="aten,py,gru_py", baseline="py")
     assert [(comparison.family, comparison.baseline) for comparison in spec.comparisons] == [
         ("lstm", "py"),
@@ -80,7 +80,7 @@ def test_a_baseline_is_one_of_its_own_family() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "summary"),
     [
         ({"runners": "aten"}, "aten (100 time steps, batch 64, 512 in, 512 hidden, 1 layer, cpu)"),
         (
@@ -90,8 +90,8 @@ def test_a_baseline_is_one_of_its_own_family() -> None:
         ({"groups": "cnns", "mini_batch": 2}, "resnet18, resnet18_jit, resnet50 and 1 more (batch 2, 224 px, cpu)"),
     ],
 )
-def test_a_list_of_runs_says_what_is_timed(fields: dict[str, Any], words: str) -> None:
-    assert RecurrentSpec(**fields).summary == words
+def test_summary_names_runners_and_sizes(fields: dict[str, Any], summary: str) -> None:
+    assert RecurrentSpec(**fields).summary == summary
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_a_list_of_runs_says_what_is_timed(fields: dict[str, Any], words: str) -
         ({"image_size": "big"}, "image size 'big' is neither N nor HxW"),
     ],
 )
-def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError) as refused:
+def test_invalid_requests_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as error:
         RecurrentSpec(**fields)
-    assert message in str(refused.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,9 @@ def test_what_is_refused(fields: dict[str, Any], message: str) -> None:
         ({"min_seconds": 0.5}, 3, 0.5, True),
     ],
 )
-def test_floors(fields: dict[str, Any], processes: int, seconds: float, below: bool) -> None:
+def test_processes_and_floors_depend_on_the_request(
+    fields: dict[str, Any], processes: int, seconds: float, below: bool
+) -> None:
     spec = RecurrentSpec(**fields)
     assert (spec.processes, spec.floor_seconds, spec.below_floor) == (processes, seconds, below)
 
@@ -147,5 +149,5 @@ def test_floors(fields: dict[str, Any], processes: int, seconds: float, below: b
         ("aten", "eager"),
     ],
 )
-def test_what_runs_a_runners_python(name: str, execution: str) -> None:
+def test_runners_have_an_execution_mode(name: str, execution: str) -> None:
     assert RUNNERS[name].execution == execution

@@ -1,4 +1,4 @@
-"""What can be asked for, and what is refused."""
+"""Specs of all kinds: valid and refused values, devices, JSON, sizes and pace."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, R
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "answer"),
+    ("field", "value", "message"),
     [
         ("models", "", "at least 1 item"),
         ("models", ["x" * 201], "at most 200 characters"),
@@ -42,13 +42,13 @@ from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, R
         ("colour", "red", "Extra inputs are not permitted"),
     ],
 )
-def test_a_bad_value_is_refused_by_name(field: str, value: Any, answer: str) -> None:
-    with pytest.raises(ValidationError, match=answer) as refused:
+def test_invalid_value_is_refused_with_its_field(field: str, value: Any, message: str) -> None:
+    with pytest.raises(ValidationError, match=message) as error:
         ProfileSpec.model_validate({"models": "resnet50", field: value})
-    assert refused.value.errors()[0]["loc"][0] == field
+    assert error.value.errors()[0]["loc"][0] == field
 
 
-def test_a_counter_that_needs_the_real_model_runs_on_the_cpu_unless_told() -> None:
+def test_default_device_of_fvcore_is_the_cpu() -> None:
     assert ProfileSpec(models=("a",)).device == "meta"
     assert ProfileSpec(models=("a",), counter="both").device == "cpu"
     assert ProfileSpec(models=("a",), counter="fvcore", device="cuda:1").devices == ("cuda:1",)
@@ -56,7 +56,7 @@ def test_a_counter_that_needs_the_real_model_runs_on_the_cpu_unless_told() -> No
         ProfileSpec(models=("a",), counter="both", device="meta")
 
 
-ON_A_DEVICE: list[dict[str, Any]] = [
+SPECS_WITH_A_DEVICE: list[dict[str, Any]] = [
     {"kind": ProfileSpec, "models": "resnet50"},
     {"kind": BenchmarkSpec, "models": "resnet50"},
     {"kind": RecurrentSpec},
@@ -66,32 +66,34 @@ ON_A_DEVICE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("on_device", ON_A_DEVICE, ids=lambda on_device: str(on_device["kind"].kind))
 @pytest.mark.parametrize(
-    ("given", "name"),
+    "kind_and_fields", SPECS_WITH_A_DEVICE, ids=lambda kind_and_fields: str(kind_and_fields["kind"].kind)
+)
+@pytest.mark.parametrize(
+    ("text", "name"),
     [("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:01", "cuda:1"), ("mps:0", "mps"), ("hpu", "hpu:0")],
 )
-def test_a_device_has_one_name_however_it_is_written(on_device: dict[str, Any], given: str, name: str) -> None:
-    fields = {key: value for key, value in on_device.items() if key != "kind"}
-    spec = on_device["kind"].model_validate(fields | {"device": given})
+def test_device_names_are_normalized(kind_and_fields: dict[str, Any], text: str, name: str) -> None:
+    fields = {key: value for key, value in kind_and_fields.items() if key != "kind"}
+    spec = kind_and_fields["kind"].model_validate(fields | {"device": text})
     assert (spec.device, spec.devices) == (name, (name,))
-    assert spec == on_device["kind"].model_validate(fields | {"device": name})
+    assert spec == kind_and_fields["kind"].model_validate(fields | {"device": name})
 
 
-def test_each_process_of_a_training_holds_an_accelerator() -> None:
+def test_each_process_of_a_training_has_an_accelerator() -> None:
     assert TrainSpec(device="cuda:2").devices == ("cuda:2",)
     assert TrainSpec(device="cuda", nproc=3).devices == ("cuda:0", "cuda:1", "cuda:2")
     assert TrainSpec(device="cpu", nproc=3).devices == ("cpu",)
     assert TrainSpec(device="cluster:cpu", nproc=2).devices == ("cluster:cpu", "cluster:cpu")
 
 
-def test_a_timing_holds_as_many_nodes_as_share_its_models() -> None:
+def test_timing_on_several_nodes_has_one_device_per_node() -> None:
     spec = BenchmarkSpec(models=("a", "b", "c"), device="cluster:gpu:H100", nodes=3)
     assert (spec.devices, spec.device_refusal) == (("cluster:gpu:H100",) * 3, "")
     assert "on a cluster only, not on cpu" in spec.model_copy(update={"device": "cpu"}).device_refusal
 
 
-def test_a_spec_survives_its_json() -> None:
+def test_specs_load_from_their_json() -> None:
     spec = ProfileSpec.model_validate(
         {"models": "a,{b,c}*", "image_size": "224x320", "configs": {"t": {"embed_dim": 1}}}
     )
@@ -101,7 +103,7 @@ def test_a_spec_survives_its_json() -> None:
         specs.load("dance", "{}")
 
 
-def test_sizes_are_one_or_several_and_stored_requests_with_one_stay_valid() -> None:
+def test_stored_requests_with_a_single_size_load() -> None:
     old = specs.load("profile", '{"models": ["a"], "image_size": null, "batch_size": 4}')
     assert old == ProfileSpec(models=("a",), batch_size=(4,))
     assert old.half_batch == 2
@@ -109,18 +111,18 @@ def test_sizes_are_one_or_several_and_stored_requests_with_one_stay_valid() -> N
         {"models": "a", "image_size": (160, 224)}
     )
     swept = ProfileSpec.model_validate({"models": "a", "image_size": "224 96x128, 224x224", "batch_size": "1, 8 1"})
-    places = [(point.image_size, point.batch_size) for point in swept.points]
-    assert places == [(((224, 224),), (1,)), (((224, 224),), (8,)), (((96, 128),), (1,)), (((96, 128),), (8,))]
+    sizes = [(point.image_size, point.batch_size) for point in swept.points]
+    assert sizes == [(((224, 224),), (1,)), (((224, 224),), (8,)), (((96, 128),), (1,)), (((96, 128),), (8,))]
     assert swept.half_batch is None
 
 
-def test_a_spec_does_not_change() -> None:
+def test_specs_are_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         ProfileSpec(models=("a",)).batch_size = 2  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "alike"),
+    ("first", "second", "equal"),
     [
         (BenchmarkSpec(models="resnet18"), BenchmarkSpec(models="resnet50", seed=3), True),
         (BenchmarkSpec(models="resnet18"), BenchmarkSpec(models="resnet18", batch_size="sweep"), False),
@@ -133,11 +135,11 @@ def test_a_spec_does_not_change() -> None:
         (EvaluateSpec(), EvaluateSpec(tasks="retrieval"), False),
     ],
 )
-def test_specs_whose_work_takes_as_long_have_the_same_pace(one: Spec, other: Spec, alike: bool) -> None:
-    assert (one.pace == other.pace) == alike
+def test_specs_with_equally_long_work_have_the_same_pace(first: Spec, second: Spec, equal: bool) -> None:
+    assert (first.pace == second.pace) == equal
 
 
-def test_settings_that_decide_are_fields_or_properties() -> None:
+def test_meaning_and_paced_by_name_existing_fields() -> None:
     for spec in Spec.__subclasses__():
         assert set(spec.meaning) <= set(spec.model_fields)
         assert all(hasattr(spec, name) or name in spec.model_fields for name in spec.paced_by)

@@ -1,4 +1,4 @@
-"""What can be asked of a timing, and what is refused."""
+"""Benchmark and device specs: variants, plans, filters, batch sizes, and refused requests."""
 
 import re
 from typing import Any
@@ -28,11 +28,11 @@ def benchmark(**fields: Any) -> BenchmarkSpec:
         "compile+channels_last+reparameterized+fast_norm+checkpointing+amp_float16",
     ],
 )
-def test_a_variant_reads_what_it_writes(text: str) -> None:
+def test_variant_label_parses_to_the_same_variant(text: str) -> None:
     assert Variant.parse(text).label == text
 
 
-def test_a_mode_is_told_from_a_backend() -> None:
+def test_compile_modes_and_backends_are_distinguished() -> None:
     assert Variant.parse("compile:max-autotune").backend == ""
     assert Variant.parse("compile:max-autotune").compile_mode == "max-autotune"
     assert Variant.parse("compile:aot_eager").backend == "aot_eager"
@@ -40,7 +40,7 @@ def test_a_mode_is_told_from_a_backend() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"),
+    ("text", "message"),
     [
         ("", "begins with one of eager, compile, trace, export, cudagraphs, not with ''"),
         ("fast", "not with 'fast'"),
@@ -52,37 +52,37 @@ def test_a_mode_is_told_from_a_backend() -> None:
         ("eager+int8", "'int8' is none of channels_last"),
     ],
 )
-def test_a_variant_says_which_word_is_wrong(text: str, answer: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(answer)):
+def test_invalid_variant_is_refused_with_the_wrong_word(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         Variant.parse(text)
 
 
-def test_precisions_multiply_the_variants_that_name_none() -> None:
+def test_precisions_apply_to_variants_without_a_precision() -> None:
     spec = benchmark(variants="eager,compile,eager+amp", precision="float32,bfloat16")
     labels = [variant.label for variant in spec.plan]
     assert labels == ["eager", "eager+bfloat16", "compile", "compile+bfloat16", "eager+amp"]
 
 
-def test_a_variant_is_compared_with_the_first_of_its_own_precision() -> None:
+def test_baseline_is_the_first_variant_of_the_same_precision() -> None:
     spec = benchmark(variants="eager,compile", precision="float32,bfloat16")
     found = {variant.label: (base.label if (base := spec.baseline(variant)) else None) for variant in spec.plan}
     assert found == {"eager": None, "eager+bfloat16": "eager", "compile": "eager", "compile+bfloat16": "eager+bfloat16"}
 
 
-def test_channels_last_is_for_all_variants() -> None:
+def test_channels_last_applies_to_all_variants() -> None:
     assert [variant.label for variant in benchmark(variants="eager,compile", channels_last=True).plan] == [
         "eager+channels_last",
         "compile+channels_last",
     ]
 
 
-def test_variants_written_twice_run_once() -> None:
+def test_repeated_variants_run_once() -> None:
     spec = benchmark(variants="eager,eager,compile,eager+float32")
     assert [variant.label for variant in spec.plan] == ["eager", "compile"]
 
 
 @pytest.mark.parametrize(
-    ("fields", "answer"),
+    ("fields", "message"),
     [
         ({"device": "meta"}, "nothing can be timed there"),
         ({"device": "gpu"}, "device 'gpu' is not one of cpu, cuda[:i]"),
@@ -117,18 +117,18 @@ def test_variants_written_twice_run_once() -> None:
         ({"batch_size": "listed"}, "needs a batch size list"),
     ],
 )
-def test_bad_requests_are_refused(fields: dict[str, Any], answer: str) -> None:
+def test_invalid_requests_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as refusal:
         benchmark(**fields)
-    assert answer in str(refusal.value)
+    assert message in str(refusal.value)
 
 
-def test_both_modes_are_named() -> None:
+def test_summary_names_both_modes() -> None:
     request = BenchmarkSpec(models=("timm:resnet18",), mode="both")
     assert request.summary == "timm:resnet18 (inference and training performance, eager, cpu)"
 
 
-def test_a_spec_survives_the_store() -> None:
+def test_specs_load_from_their_json() -> None:
     spec = benchmark(
         batch_size="sweep", variants="eager,compile:max-autotune", precision="float32,amp", image_size="64x96"
     )
@@ -152,7 +152,9 @@ def test_a_spec_survives_the_store() -> None:
         ({"purpose": "accuracy", "replicates": 7}, 1, 10, 2, False),
     ],
 )
-def test_thoroughness(fields: dict[str, Any], processes: int, samples: int, seconds: float, below: bool) -> None:
+def test_processes_and_floors_depend_on_the_request(
+    fields: dict[str, Any], processes: int, samples: int, seconds: float, below: bool
+) -> None:
     spec = benchmark(**fields)
     assert (spec.processes, spec.floor_samples, spec.floor_seconds, spec.below_floor) == (
         processes,
@@ -162,34 +164,34 @@ def test_thoroughness(fields: dict[str, Any], processes: int, samples: int, seco
     )
 
 
-def test_results_are_compared_with_deterministic_algorithms() -> None:
+def test_accuracy_runs_are_reproducible() -> None:
     assert benchmark(purpose="accuracy").reproducible
     assert benchmark(deterministic=True).reproducible
     assert not benchmark().reproducible
 
 
-def test_results_of_training_are_compared_at_batch_8_by_default() -> None:
-    """PyTorch's benchmark does so: batch norm over one image makes small differences large."""
+def test_default_batch_size_of_training_accuracy_is_8() -> None:
+    """As in the benchmark of PyTorch: batch norm over one image makes small differences large."""
     assert BenchmarkSpec(models=("a",), purpose="accuracy", mode="training").batch_size == 8
     assert BenchmarkSpec(models=("a",), purpose="accuracy", mode="training", batch_size=2).batch_size == 2
     assert BenchmarkSpec(models=("a",), purpose="accuracy").batch_size == 1
     assert BenchmarkSpec(models=("a",), mode="training").batch_size == 1
 
 
-def test_timings_want_the_host_for_themselves() -> None:
+def test_timings_are_exclusive() -> None:
     assert BenchmarkSpec.exclusive
     assert DeviceSpec.exclusive
     assert benchmark(device="cuda").devices == ("cuda:0",)
 
 
-def test_the_suite_is_named_by_one_word() -> None:
+def test_name_suite_selects_all_models_of_the_suite() -> None:
     found = names.select(benchmark(models=["suite", "torchvision:resnet18"]), FAMILIES)
     assert found[-1] == "torchvision:resnet18"
     assert len(found) == len({entry.model for entry in suite.entries()}) + 1
     assert "timm:nest_base_jx" in found
 
 
-def test_filters_exclusions_and_parts() -> None:
+def test_filter_exclude_and_partition_select_models() -> None:
     spec = benchmark(models=["suite"], filter="^(VIT|mobile)", exclude="v3", exclude_exact="mobilevit_s")
     found = names.select(spec, FAMILIES)
     assert "timm:mobilenetv2_100" in found
@@ -200,12 +202,12 @@ def test_filters_exclusions_and_parts() -> None:
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_filters_that_leave_nothing_are_refused() -> None:
+def test_filters_that_leave_no_model_are_refused() -> None:
     with pytest.raises(Refused, match=r"^filter: none of \d+ models is left"):
         names.select(benchmark(models=["suite"], filter="no such name"), FAMILIES)
 
 
-def test_a_regular_expression_that_backtracks_without_end_elsewhere_is_answered() -> None:
+def test_regular_expressions_do_not_backtrack() -> None:
     families = {ModelName.of("timm", "a" * 60): "f", ModelName.of("timm", "a" * 60 + "b"): "f"}
     assert names.select(benchmark(models=["timm:*"], filter="^(a|aa)+b"), families) == [f"timm:{'a' * 60}b"]
     assert names.select(benchmark(models=["timm:*"], exclude="^(a|aa)+b"), families) == [f"timm:{'a' * 60}"]
@@ -216,23 +218,23 @@ def test_a_regular_expression_that_backtracks_without_end_elsewhere_is_answered(
     [
         ("timm:ghostnet_100", 512),
         ("timm:mobilevit_s", 64),  # 128, halved
-        ("timm:nest_base_jx", 32),  # jx_nest_base there: 128, quartered
-        ("timm:resnext101_32x16d", 32),  # swsl_resnext101_32x16d there: 64, halved
+        ("timm:nest_base_jx", 32),  # called jx_nest_base in the suite: 128, quartered
+        ("timm:resnext101_32x16d", 32),  # called swsl_resnext101_32x16d in the suite: 64, halved
         ("timm:resnet18", None),
         ("open_clip:mobilevit_s", None),
     ],
 )
-def test_recorded_batch_sizes(model: str, batch_size: int | None) -> None:
+def test_recorded_batch_sizes_of_the_suite(model: str, batch_size: int | None) -> None:
     assert suite.recorded_batch_size(ModelName(model)) == batch_size
 
 
-def test_listed_batch_sizes_are_by_the_names_of_timm_and_of_the_suite() -> None:
+def test_batch_size_list_accepts_names_of_timm_and_of_the_suite() -> None:
     spec = benchmark(batch_size_list="# mine\nresnet18 4\ntimm:resnet18,8\n\njx_nest_base , 2 # theirs\n")
     assert spec.batch_size == "listed"
     assert spec.batch_size_list == "resnet18 4, timm:resnet18 8, jx_nest_base 2"
     assert specs.load("benchmark", spec.model_dump_json()) == spec
-    wanted = ("timm:resnet18", "torchvision:resnet18", "timm:nest_base_jx")
-    assert [spec.batch_sizes(ModelName(model)) for model in wanted] == [(8,), (4,), (2,)]
+    models = ("timm:resnet18", "torchvision:resnet18", "timm:nest_base_jx")
+    assert [spec.batch_sizes(ModelName(model)) for model in models] == [(8,), (4,), (2,)]
     with pytest.raises(Refused, match="the batch size list has no line for timm:resnet50: add one"):
         spec.batch_sizes(ModelName("timm:resnet50"))
 
@@ -245,7 +247,7 @@ def test_a_text_tower_of_an_image_model_is_refused() -> None:
         names.select(benchmark(models=["*"], tower="text"), families)
 
 
-def test_named_lists_go_by_the_benchmarks_own_names() -> None:
+def test_lists_of_the_suite_use_the_names_of_the_suite() -> None:
     assert suite.is_in(ModelName("timm:nest_base_jx"), suite.QUARTERED)
     assert suite.is_in(ModelName("timm:resnext101_32x16d"), suite.HIGHER_WHEN_FROZEN)
     assert not suite.is_in(ModelName("torchvision:inception_v3"), suite.HIGHER_TOLERANCE)

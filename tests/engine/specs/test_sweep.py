@@ -6,7 +6,7 @@ from engine.specs import Refused, sweep
 from engine.specs.train import TrainSpec
 
 
-def test_every_combination_is_a_spec_of_its_own() -> None:
+def test_every_combination_has_a_spec() -> None:
     specs = sweep.specs(TrainSpec(epochs=2), sweep.parse("lr=1e-3,1e-4 seed=0,1"))
     assert list(specs) == ["lr=0.001 seed=0", "lr=0.001 seed=1", "lr=0.0001 seed=0", "lr=0.0001 seed=1"]
     assert [(spec.lr, spec.seed, spec.epochs) for spec in specs.values()] == [
@@ -17,14 +17,14 @@ def test_every_combination_is_a_spec_of_its_own() -> None:
     ]
 
 
-def test_values_of_many_digits_stay_apart() -> None:
+def test_values_of_many_digits_stay_distinct() -> None:
     specs = sweep.specs(TrainSpec(), sweep.parse("seed=20261127,20261128 wd=0,0.12345678,0.12345679"))
     assert list(specs) == [
         f"seed={seed} wd={wd}" for seed in (20261127, 20261128) for wd in (0, 0.12345678, 0.12345679)
     ]
 
 
-def test_without_values_there_is_no_sweep_and_equal_values_are_one() -> None:
+def test_empty_sweeps_have_no_specs_and_equal_values_count_once() -> None:
     assert sweep.specs(TrainSpec(), {}) == {}
     assert sweep.specs(TrainSpec(), {"lr": [], "wd": []}) == {}
     assert list(sweep.specs(TrainSpec(), {"wd": ["0.1", "0.1"]})) == ["wd=0.1"]
@@ -42,6 +42,6 @@ def test_without_values_there_is_no_sweep_and_equal_values_are_one() -> None:
         (f"seed={','.join(map(str, range(17)))}", "17 combinations, at most 16"),
     ],
 )
-def test_bad_sweeps_are_named(text: str, message: str) -> None:
+def test_invalid_sweeps_are_refused(text: str, message: str) -> None:
     with pytest.raises(Refused, match=message):
         sweep.specs(TrainSpec(), sweep.parse(text))
