@@ -1,4 +1,4 @@
-"""`make gpu`'s benchmark: its every step on the CPU, the device swapped, and what its lines are compared with."""
+"""The benchmark of `make gpu`: all steps on a CPU, and the comparison of its lines with references."""
 
 import json
 import resource
@@ -15,7 +15,7 @@ from engine.settings import ROOT
 from engine.specs import BenchmarkSpec
 
 TIMEOUT_S = 1500
-"""Limits a dozen processes that each load torch, on a machine that does other things as well."""
+"""Seconds for a dozen processes that each load torch, on a busy machine."""
 
 
 @pytest.mark.slow
@@ -23,20 +23,22 @@ TIMEOUT_S = 1500
 @pytest.mark.parametrize(
     "steps", [["rates", "recurrent"], pytest.param(list(gpu.STEPS), marks=pytest.mark.soak)], ids=["two", "all"]
 )
-def test_every_step_runs_with_the_device_swapped_and_a_cut_off_run_goes_on(tmp_path: Path, steps: list[str]) -> None:
-    """Twenty seconds: each step is timed in fresh processes, and the second half is a process of its own."""
+def test_every_step_runs_on_a_cpu_and_continues_after_a_time_limit(tmp_path: Path, steps: list[str]) -> None:
+    """Takes 20 s: each step is timed in new processes, and the second call is a separate process."""
     output = tmp_path / "results" / "gpu.json"
     options = ["--device", "cpu", "--quick", "--output", str(output)]
     first = ["rates", "models"] if "models" in steps else ["rates"]
     gpu.main([*options, "--steps", ",".join(first), "--minutes", "0"])
-    begun = json.loads(output.read_text())["steps"]
-    assert begun["rates"]["complete"]
+    first_steps = json.loads(output.read_text())["steps"]
+    assert first_steps["rates"]["complete"]
     if "models" in steps:
-        assert (begun["models"]["lines"], begun["models"]["complete"]) == ([], False), "no time was left for them"
+        assert (first_steps["models"]["lines"], first_steps["models"]["complete"]) == ([], False), (
+            "no time was left for the models"
+        )
     command = [sys.executable, "-m", "benchmarks.gpu", *options, "--append", "--steps", ",".join(steps)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "rates" not in done.stdout, "what is complete is not measured again"
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert "rates" not in process.stdout, "a complete step is not measured again"
     report = json.loads(output.read_text())
     assert report["environment"]["device"] == "cpu"
     assert report["environment"]["versions"]["torch"]
@@ -58,26 +60,24 @@ def test_every_step_runs_with_the_device_swapped_and_a_cut_off_run_goes_on(tmp_p
     assert by_runner["py"]["backward_ms"] > 0
 
     if "training" in steps:
-        ours, reference, ratio = lines["training"]
-        assert (ours["side"], reference["side"]) == ("ours", "reference")
-        assert ratio["ratio"] == pytest.approx(ours["pairs_per_s"] / reference["pairs_per_s"])
-        assert "Train Epoch: 1" in done.stderr, "a training cut off by its time limit shows how far it came"
+        our_line, reference, ratio = lines["training"]
+        assert (our_line["side"], reference["side"]) == ("ours", "reference")
+        assert ratio["ratio"] == pytest.approx(our_line["pairs_per_s"] / reference["pairs_per_s"])
+        assert "Train Epoch: 1" in process.stderr, "a training that reaches its time limit prints its progress"
 
     if "models" in steps:
-        assert [line["mode"] for line in lines["models"]] == ["inference"] * 6  # a quick look times no training
+        assert [line["mode"] for line in lines["models"]] == ["inference"] * 6  # --quick times no training
         for line in lines["models"]:
             if line["variant"] in ("eager+bfloat16", "compile:aot_eager+bfloat16"):
                 assert (line["status"], line["error"], line["timer_error"]) == ("ok", "", "")
                 assert min(line["timer_ms"], line["beside_timer_ms"], line["ratio"]) > 0
-            else:  # no TF32 and no CUDA graphs here, by the program's own word and the Timer's
+            else:  # a CPU has no TF32 and no CUDA graphs, as the program and the Timer report
                 assert "GPU" in line["error"]
                 assert line["error"] in line["timer_error"]
 
 
-def test_a_process_of_the_training_step_has_the_packages_that_lie_beside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`make gpu WHEELS=...` names their folder in PYTHONPATH, and a child works in a folder of its own."""
+def test_processes_of_the_training_step_inherit_pythonpath(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make gpu WHEELS=...` installs packages into a folder on PYTHONPATH, and children have another working folder."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import train_throughput
 
@@ -89,8 +89,8 @@ def test_a_process_of_the_training_step_has_the_packages_that_lie_beside(
     subprocess.run(command, cwd=tmp_path, env=environment, check=True)
 
 
-def test_a_report_that_is_cut_off_leaves_the_one_before_it(tmp_path: Path) -> None:
-    """--append goes on with it. The limit of a file's size ends the writing, as a kill or a full disk would."""
+def test_interrupted_write_keeps_the_previous_report(tmp_path: Path) -> None:
+    """--append needs the previous report. A file size limit interrupts the write, as a kill or a full disk would."""
     output = tmp_path / "gpu.json"
     gpu._write({"steps": {}}, output)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -103,7 +103,7 @@ def test_a_report_that_is_cut_off_leaves_the_one_before_it(tmp_path: Path) -> No
     assert json.loads(output.read_text()) == {"steps": {}}
 
 
-def test_rates_stand_beside_the_data_sheet_of_a_known_gpu() -> None:
+def test_rates_have_a_share_of_the_data_sheet_of_a_known_gpu() -> None:
     rows = [
         DeviceRow(device="cuda:0", operation="matmul", dtype="bfloat16", gflop_per_s=791_200.0),
         DeviceRow(device="cuda:0", operation="copy", dtype="float32", gb_per_s=2_680.0),
@@ -115,10 +115,10 @@ def test_rates_stand_beside_the_data_sheet_of_a_known_gpu() -> None:
     assert gpu.SHEETS["NVIDIA H200"]["copy"] == 4.8
 
 
-def test_the_timer_times_each_variant_once_where_samples_fill_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU, latency and back-to-back time have a file each."""
-    known = {"library": "timm", "model": "test_vit", "device": "cuda:0", "mode": "inference", "variant": "eager"}
-    row = BenchmarkRow.model_validate(known | {"batch_size_requested": "2", "batch_size": 2, "precision": "tf32"})
+def test_timer_times_a_variant_with_two_sample_files_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, latency and back-to-back time have separate files of samples."""
+    row_fields = {"library": "timm", "model": "test_vit", "device": "cuda:0", "mode": "inference", "variant": "eager"}
+    row = BenchmarkRow.model_validate(row_fields | {"batch_size_requested": "2", "batch_size": 2, "precision": "tf32"})
     files = [Artifact(name=f"samples/{name}.csv", kind="samples") for name in ("a", "a__back_to_back")]
     timed: list[str] = []
 
@@ -132,8 +132,8 @@ def test_the_timer_times_each_variant_once_where_samples_fill_two_files(monkeypa
     assert (line["timer_ms"], timed) == (2.0, ["timm:test_vit"])
 
 
-def test_the_timer_and_our_stopwatch_take_turns_with_the_same_number_of_calls() -> None:
-    """Calls become slower by 1 % each. Both sides are affected alike, so that their ratio stays close to 1."""
+def test_timer_and_stopwatch_alternate_in_side_by_side() -> None:
+    """Each call is 1 % slower than the last. The ratio stays close to 1 only if both sides alternate."""
     now, calls = [0.0], [0]
 
     def call() -> None:
@@ -147,10 +147,10 @@ def test_the_timer_and_our_stopwatch_take_turns_with_the_same_number_of_calls() 
     assert found["ratio"] == pytest.approx(1, abs=0.05)
 
 
-def test_a_row_and_its_timers_values_become_a_line() -> None:
-    known = {"library": "timm", "model": "m", "device": "cuda:0", "mode": "inference", "variant": "eager"}
-    known |= {"batch_size_requested": "1", "batch_size": 1, "precision": "tf32"}
-    row = BenchmarkRow.model_validate(known | {"latency_ms": 3.0, "compile_cold_ms": 1500.0})
+def test_line_has_values_of_the_row_and_of_the_timer() -> None:
+    row_fields = {"library": "timm", "model": "m", "device": "cuda:0", "mode": "inference", "variant": "eager"}
+    row_fields |= {"batch_size_requested": "1", "batch_size": 1, "precision": "tf32"}
+    row = BenchmarkRow.model_validate(row_fields | {"latency_ms": 3.0, "compile_cold_ms": 1500.0})
     line = gpu.beside(row, "timm:m", {"timer_ms": 2.0, "beside_timer_ms": 2.2, "ratio": 1.1})
     assert (line["name"], line["queued_ms"], line["ratio"], line["compile_s"]) == ("timm:m", 3.0, 1.1, 1.5)
     failed = gpu.beside(row.model_copy(update={"latency_ms": None}), "timm:m", {"error": "no compiler"})

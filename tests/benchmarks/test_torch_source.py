@@ -1,4 +1,4 @@
-"""Where set-up takes torch from, with commands in place of uv and nvidia-smi that answer like theirs."""
+"""The source of torch that the set-up chooses, with fake commands `uv` and `nvidia-smi`."""
 
 import os
 import subprocess
@@ -17,15 +17,15 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "torch_source.sh"
         (True, True, "", "this machine has an NVIDIA GPU"),
     ],
 )
-def test_the_build_of_torch_follows_the_machine(
+def test_torch_build_depends_on_gpu_and_network(
     tmp_path: Path, gpu: bool, reached: bool, arguments: str, reason: str
 ) -> None:
-    for name, works in (("nvidia-smi", gpu), ("uv", reached), ("uname", True)):
+    for name, succeeds in (("nvidia-smi", gpu), ("uv", reached), ("uname", True)):
         command = tmp_path / name
-        command.write_text(f"#!/bin/sh\necho Linux\nexit {0 if works else 1}\n")
+        command.write_text(f"#!/bin/sh\necho Linux\nexit {0 if succeeds else 1}\n")
         command.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    process = subprocess.run(
         [SCRIPT, tmp_path / "uv", "python", "2.15.0"], env={"PATH": path}, capture_output=True, text=True, check=True
     )
-    assert (done.stdout.strip(), reason in done.stderr) == (arguments, True)
+    assert (process.stdout.strip(), reason in process.stderr) == (arguments, True)

@@ -1,4 +1,4 @@
-"""The layout and its rules, as far as a machine can check them. CONTRIBUTING.md has them in words."""
+"""Rules of the code layout that a program can check. CONTRIBUTING.md describes them."""
 
 import ast
 import re
@@ -18,14 +18,14 @@ from engine.settings import ROOT, Settings
 from pages.shared.kinds import PAGES, UNITS, form_page
 
 HEAVY = {"torch", "torchvision", "timm", "open_clip", "transformers", "fvcore", "sklearn"}
-for package in (specs, results):  # a class is known by kind only after its module was imported
+for package in (specs, results):  # importing a module registers its classes by kind
     for module in iter_modules(package.__path__, f"{package.__name__}."):
         import_module(module.name)
 KINDS = {spec.kind: spec for spec in specs.Spec.__subclasses__()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_run_has_all_its_pieces(kind: str) -> None:
+def test_every_kind_of_run_has_all_its_parts(kind: str) -> None:
     row = results.kinds().get(kind)
     assert row, "engine/results/ has no row of this kind"
     for package, class_ in ((specs, KINDS[kind]), (results, row)):
@@ -38,7 +38,9 @@ def test_every_kind_of_run_has_all_its_pieces(kind: str) -> None:
     assert kind in PAGES, "pages/shared/kinds.py names no page for this kind"
     assert kind in UNITS, "pages/shared/kinds.py names no unit for the progress of this kind"
     results_view = ROOT / "pages" / PAGES[kind] / "results.py"
-    assert "def draw(run: Run, " in results_view.read_text(), f"{results_view} draws the results of this kind"
+    assert "def draw(run: Run, " in results_view.read_text(), (
+        f"{results_view} has no function draw() for the results of this kind"
+    )
     assert f"engine.tasks.{kind}" in Settings().preload, "engine/settings.py: the warm process preloads every task"
     page = form_page(KINDS[kind])
     assert f"build({KINDS[kind].__name__}," in (ROOT / "pages" / page).read_text(), f"pages/{page} builds no such spec"
@@ -47,22 +49,22 @@ def test_every_kind_of_run_has_all_its_pieces(kind: str) -> None:
     assert f'"{PAGES[kind]}": "' in frame, f"pages/frame.py has no help text for {page}, so the navigation hides it"
 
 
-def test_pages_live_in_folders() -> None:
-    """Streamlit takes pages/*.py for pages of its own; frame.py is the one script there."""
+def test_pages_are_in_folders() -> None:
+    """Streamlit treats every pages/*.py as a page, so only frame.py may be there."""
     assert {path.name for path in (ROOT / "pages").glob("*.py")} == {"__init__.py", "frame.py"}
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "pages").glob("*/page.py")))
-def test_pages_say_nothing_by_accident(page: Path) -> None:
-    """Streamlit shows whatever stands alone in a page's script, so that a note on a constant would be on the page."""
-    alone = [node for node in ast.parse(page.read_text()).body[1:] if isinstance(node, ast.Expr)]
-    assert not [ast.unparse(node) for node in alone if not isinstance(node.value, ast.Call)]
+def test_pages_have_no_bare_expressions(page: Path) -> None:
+    """Streamlit shows the value of every bare expression in a page, even the docstring of a constant."""
+    bare_expressions = [node for node in ast.parse(page.read_text()).body[1:] if isinstance(node, ast.Expr)]
+    assert not [ast.unparse(node) for node in bare_expressions if not isinstance(node.value, ast.Call)]
 
 
 @pytest.mark.slow
 def test_import_contracts_hold() -> None:
-    linted = subprocess.run([Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True)
-    assert linted.returncode == 0, linted.stdout
+    linter = subprocess.run([Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True)
+    assert linter.returncode == 0, linter.stdout
 
 
 @pytest.mark.slow
@@ -74,16 +76,16 @@ def test_import_contracts_hold() -> None:
         ("engine.__main__, engine.jobs.scheduler", HEAVY | {"numpy", "pandas", "plotly", "alembic"}),
     ],
 )
-def test_light_modules_load_nothing_heavy(modules: str, absent: set[str]) -> None:
-    """What import-linter cannot see: imports inside functions that run at import, and those of libraries."""
+def test_light_modules_do_not_import_heavy_libraries(modules: str, absent: set[str]) -> None:
+    """import-linter does not see imports in functions that run at import, or imports of libraries."""
     code = f"import sys, {modules}; print(*{absent!r} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == []
 
 
 @pytest.mark.slow
-def test_the_warm_process_preloads_no_sklearn_and_no_pandas() -> None:
-    """sklearn brings a second OpenMP runtime, and every worker would hold the memory of both."""
+def test_warm_process_does_not_preload_sklearn_or_pandas() -> None:
+    """sklearn loads a second OpenMP runtime, and every worker would use memory for it and for pandas."""
     modules = Settings.model_fields["preload"].default
     code = f"import sys, importlib as i; [i.import_module(m) for m in {modules!r}.split(',')]; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -93,19 +95,23 @@ def test_the_warm_process_preloads_no_sklearn_and_no_pandas() -> None:
 
 def test_modules_stay_small() -> None:
     sources = [path for folder in ("engine", "pages") for path in (ROOT / folder).rglob("*.py")]
-    long = {str(path.relative_to(ROOT)): n for path in sources if (n := len(path.read_text().splitlines())) > 350}
-    assert not long, "an idea in them wants its own name"
+    long_modules = {
+        str(path.relative_to(ROOT)): n for path in sources if (n := len(path.read_text().splitlines())) > 350
+    }
+    assert not long_modules, "these modules have more than 350 lines: split them"
 
 
-def test_every_test_that_the_promises_name_exists() -> None:
-    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
-    assert len(named) > 30
-    missing = [f"{path}::{name}" for path, name in named if f"def {name}(" not in (ROOT / "tests" / path).read_text()]
+def test_tests_named_in_reliability_md_exist() -> None:
+    test_names = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
+    assert len(test_names) > 30
+    missing = [
+        f"{path}::{name}" for path, name in test_names if f"def {name}(" not in (ROOT / "tests" / path).read_text()
+    ]
     assert missing == []
 
 
-def test_every_file_that_contributing_names_exists() -> None:
-    """In a row of the table, a name without a folder lies beside the path before it."""
+def test_files_named_in_contributing_md_exist() -> None:
+    """In a row of the table, a name without a folder is in the folder of the path before it."""
     table = (
         (ROOT / "CONTRIBUTING.md").read_text().partition("## Where is it?")[2].partition("## Who may import whom")[0]
     )

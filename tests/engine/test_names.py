@@ -1,4 +1,4 @@
-"""The language of model names."""
+"""Names and patterns of models, files of names, and configuration files."""
 
 import json
 from contextlib import suppress
@@ -13,7 +13,7 @@ from engine.names import ModelNotFound, expand, expand_files, parse_names, resol
 from engine.settings import Settings
 from engine.specs import ModelName, Refused, split_patterns
 
-NAMED = {
+FAMILIES_BY_NAME = {
     "open_clip:RN50": "RN",
     "open_clip:ViT-B-16": "ViT",
     "open_clip:ViT-B-32": "ViT",
@@ -21,7 +21,7 @@ NAMED = {
     "timm:resnet18": "resnet",
     "torchvision:resnet18": "resnet",
 }
-KNOWN = {ModelName(name): family for name, family in NAMED.items()}
+FAMILIES = {ModelName(name): family for name, family in FAMILIES_BY_NAME.items()}
 
 
 @pytest.mark.parametrize(
@@ -36,18 +36,18 @@ KNOWN = {ModelName(name): family for name, family in NAMED.items()}
         (["timm:*18"], ["timm:resnet18"]),
         (["*18"], ["timm:resnet18", "torchvision:resnet18"]),
         (["timm:all"], ["timm:convnext_tiny", "timm:resnet18"]),
-        (["all"], list(KNOWN)),
+        (["all"], list(FAMILIES)),
         (["family:resnet"], ["timm:resnet18", "torchvision:resnet18"]),
         (["family:r*"], ["open_clip:RN50", "timm:resnet18", "torchvision:resnet18"]),
-        (["RN50", "all", "RN50"], ["open_clip:RN50", *(name for name in KNOWN if name != "open_clip:RN50")]),
+        (["RN50", "all", "RN50"], ["open_clip:RN50", *(name for name in FAMILIES if name != "open_clip:RN50")]),
     ],
 )
-def test_patterns_mean(patterns: list[str], models: list[str]) -> None:
-    assert resolve(patterns, KNOWN) == models
+def test_patterns_resolve_to_models(patterns: list[str], models: list[str]) -> None:
+    assert resolve(patterns, FAMILIES) == models
 
 
 @pytest.mark.parametrize(
-    ("pattern", "answer"),
+    ("pattern", "message"),
     [
         ("resnet18", "timm:resnet18 or torchvision:resnet18"),
         ("ViT-B-23", "closest: open_clip:ViT-B-32"),
@@ -60,38 +60,38 @@ def test_patterns_mean(patterns: list[str], models: list[str]) -> None:
         ("zzzzzzzz", "nothing is close to it"),
     ],
 )
-def test_a_name_that_means_nothing_is_answered_with_what_would(pattern: str, answer: str) -> None:
-    with pytest.raises(ModelNotFound, match=answer.replace("/", ".")):
-        resolve([pattern], KNOWN)
+def test_unknown_name_is_refused_with_suggestions(pattern: str, message: str) -> None:
+    with pytest.raises(ModelNotFound, match=message.replace("/", ".")):
+        resolve([pattern], FAMILIES)
 
 
-def test_commas_split_but_not_inside_braces() -> None:
+def test_commas_split_patterns_outside_braces() -> None:
     assert split_patterns(" a, {b,c}-32,\n[de]* ,,") == ["a", "{b,c}-32", "[de]*"]
     assert split_patterns("{a,b") == ["{a", "b"]
-    assert len(split_patterns("a," * 500_000)) == 500_000  # in one pass, however long
+    assert len(split_patterns("a," * 500_000)) == 500_000  # takes linear time
     assert expand(["{a,b}-{1,2}", "c"]) == ["a-1", "a-2", "b-1", "b-2", "c"]
 
 
 @pytest.mark.parametrize(
-    ("patterns", "answer"),
+    ("patterns", "message"),
     [
         (["{*,*}" * 20], "mean more than 1,000 patterns: write fewer choices"),
-        (["{a,b," * 11 + "c" + "}" * 11], "mean more than 1,000 patterns"),  # 177,147 of them, inside each other
+        (["{a,b," * 11 + "c" + "}" * 11], "mean more than 1,000 patterns"),  # 177,147 nested choices
         (["{" * 21], "at most 20 pairs of braces"),
         (["{a,b}" * 9] * 6, "more than 3,000 patterns: use a wildcard"),
         (["x" * 201], "a pattern has at most 200 characters, .* has 201"),
     ],
 )
-def test_patterns_that_mean_too_many_are_refused(patterns: list[str], answer: str) -> None:
-    with pytest.raises(Refused, match=answer):
-        resolve(patterns, dict.fromkeys(KNOWN, "f"))
+def test_patterns_with_too_many_expansions_are_refused(patterns: list[str], message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        resolve(patterns, dict.fromkeys(FAMILIES, "f"))
 
 
 @pytest.mark.slow
 @given(st.text(max_size=30))
-def test_any_text_is_a_match_or_a_refusal(text: str) -> None:
+def test_any_text_resolves_or_is_refused(text: str) -> None:
     with suppress(ModelNotFound):
-        assert set(resolve([text], KNOWN)) <= set(KNOWN)
+        assert set(resolve([text], FAMILIES)) <= set(FAMILIES)
 
 
 @pytest.mark.parametrize(
@@ -103,20 +103,20 @@ def test_any_text_is_a_match_or_a_refusal(text: str) -> None:
         ('"model","library"\n"resnet18","timm"\n', ["timm:resnet18"]),
     ],
 )
-def test_a_file_of_names_is_text_or_csv(tmp_path: Path, text: str, names: list[str]) -> None:
+def test_names_are_read_from_text_and_csv_files(tmp_path: Path, text: str, names: list[str]) -> None:
     file = tmp_path / "models.txt"
     file.write_text("\ufeff" + text, encoding="utf-8")
     assert expand_files([f"@{file}", "RN101"]) == ([*names, "RN101"], {})
 
 
-def test_an_empty_or_absent_file_is_refused(tmp_path: Path) -> None:
+def test_empty_or_absent_file_of_names_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"models\.csv holds no model names"):
         parse_names("model,gmacs\n", "models.csv")
     with pytest.raises(Refused, match="no file of names at"):
         expand_files([f"@{tmp_path / 'absent'}"])
 
 
-def test_a_configuration_file_is_a_model(tmp_path: Path) -> None:
+def test_configuration_file_is_a_model(tmp_path: Path) -> None:
     config = {"embed_dim": 8, "vision_cfg": {}, "text_cfg": {}}
     (tmp_path / "tiny.json").write_text(json.dumps(config))
     assert expand_files([str(tmp_path / "tiny.json")]) == (["config:tiny"], {"tiny": config})
@@ -126,26 +126,26 @@ def test_a_configuration_file_is_a_model(tmp_path: Path) -> None:
         expand_files([str(tmp_path / "tiny.json"), str(tmp_path / "other" / "tiny.json")])
 
 
-DEEP = '{"embed_dim": 1, "vision_cfg": ' + '{"a": ' * 300 + "1" + "}" * 300 + ', "text_cfg": {}}'
+DEEPLY_NESTED = '{"embed_dim": 1, "vision_cfg": ' + '{"a": ' * 300 + "1" + "}" * 300 + ', "text_cfg": {}}'
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"),
+    ("text", "message"),
     [
         ("{", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
         ("[]", "it needs embed_dim"),
         ("{}", "it needs"),
-        (DEEP, "recursion limit exceeded"),
+        (DEEPLY_NESTED, "recursion limit exceeded"),
     ],
 )
-def test_another_json_file_is_not(tmp_path: Path, text: str, answer: str) -> None:
+def test_invalid_configuration_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "tiny.json").write_text(text)
-    with pytest.raises(Refused, match=answer):
+    with pytest.raises(Refused, match=message):
         expand_files([str(tmp_path / "tiny.json")])
 
 
-def test_the_shipped_catalogue_knows_the_libraries() -> None:
+def test_names_resolve_with_the_shipped_catalogue() -> None:
     families = shipped.families(Settings().catalog_dir)
     assert families["timm:resnet50"] == "resnet"
     assert "open_clip:ViT-B-32" in families

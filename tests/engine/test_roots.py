@@ -1,4 +1,4 @@
-"""Only files below the data roots are read, whatever links, swaps and special files lie there."""
+"""Only files below the data roots are read, despite links, replaced files and special files."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ SECRET = (9, 99, 199)
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder outside the roots with a file of every kind that a data set has."""
+    """Return a folder outside the roots, with a file of every kind that data sets have."""
     folder = write_classes(tmp_path / "outside", {"classes/dog": 1})
     write_image(folder / "secret.png", SECRET)
     (folder / "secret.txt").write_text("a secret")
@@ -33,7 +33,7 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def inside(tmp_path: Path) -> Path:
-    """The only root, with two images and their captions in the folder `pairs`."""
+    """Return the only root, with two images and their captions in the folder `pairs`."""
     folder = tmp_path / "inside"
     for name in ("a", "b"):
         write_image(folder / "pairs" / f"{name}.png")
@@ -42,112 +42,112 @@ def inside(tmp_path: Path) -> Path:
 
 
 def link(path: Path, target: Path) -> None:
-    """Make a link in place of whatever is there."""
+    """Create a link, and replace the file that is at its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.symlink_to(target)
 
 
 def texts_of(pairs: Pairs) -> set[str]:
-    """Everything that a data set says of itself."""
+    """Return the captions, sources, class names and templates of a data set."""
     texts = {caption for index in range(len(pairs)) for caption in pairs.captions(index)}
     return texts | {pairs.source(index) for index in range(len(pairs))} | {*pairs.classes, *pairs.templates}
 
 
-def opened(path: Path, root: Path, kind: str = "auto") -> Pairs:
+def open_data(path: Path, root: Path, kind: str = "auto") -> Pairs:
     return open_pairs(str(path), kind, roots=(root,))  # type: ignore[arg-type]
 
 
-def test_a_linked_table_is_absent(inside: Path, outside: Path) -> None:
+def test_linked_table_is_absent(inside: Path, outside: Path) -> None:
     link(inside / "table" / "pairs.csv", outside / "secret.csv")
     write_image(inside / "table" / "secret.png")
     for path in (inside / "table", inside / "table" / "pairs.csv"):
         with pytest.raises(DataProblem) as refusal:
-            opened(path, inside)
+            open_data(path, inside)
         assert "secret" not in str(refusal.value)
 
 
-def test_a_linked_image_is_absent(inside: Path, outside: Path) -> None:
-    """It is not even counted: counting it would tell that its target exists."""
+def test_linked_image_is_absent(inside: Path, outside: Path) -> None:
+    """A link that leaves the roots is not counted, because the count would reveal that its target exists."""
     write_classes(inside / "pets", {"cat": 1})
     link(inside / "pets" / "cat" / "1.png", outside / "secret.png")
     link(inside / "pets" / "cat" / "2.png", outside / "nothing.png")
     link(inside / "pets" / "cat" / "3.png", inside / "pairs" / "a.png")
-    pairs = opened(inside / "pets", inside)
+    pairs = open_data(inside / "pets", inside)
     assert [Path(pairs.source(index)).name for index in range(len(pairs))] == ["000.png", "3.png"]
     assert pairs.image(1).size == (8, 6), "a link inside the roots is followed"
 
 
-def test_a_linked_folder_is_absent(inside: Path, outside: Path) -> None:
+def test_linked_folder_is_absent(inside: Path, outside: Path) -> None:
     write_classes(inside / "pets", {"cat": 1, "cow": 1})
     link(inside / "pets" / "dog", outside / "classes" / "dog")
     link(inside / "pets" / "calf", inside / "pets" / "cow")
-    assert opened(inside / "pets", inside).classes == ("calf", "cat", "cow")
+    assert open_data(inside / "pets", inside).classes == ("calf", "cat", "cow")
     rows = "filepath,title\ncat/000.png,mine\ndog/000.png,theirs\n"
     (inside / "pets" / "pairs.csv").write_text(rows)
-    table = opened(inside / "pets" / "pairs.csv", inside)
+    table = open_data(inside / "pets" / "pairs.csv", inside)
     with pytest.raises(Unreadable, match="there is no such file"):
         table.image(1)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.json", "a.cls", "a.png"])
-def test_a_linked_member_of_unpacked_shards_is_absent(inside: Path, outside: Path, name: str) -> None:
+def test_linked_member_of_unpacked_shards_is_absent(inside: Path, outside: Path, name: str) -> None:
     folder = inside / "pairs"
     (folder / "classnames.txt").write_text("first\nsecond\n")
     if name != "a.png":
         (folder / "a.txt").unlink()
     link(folder / name, outside / f"secret{Path(name).suffix}")
-    pairs = opened(folder, inside, "webdataset")
+    pairs = open_data(folder, inside, "webdataset")
     assert [Path(pairs.source(index)).name for index in range(len(pairs))] == ["b.png"]
     assert "a secret" not in texts_of(pairs)
 
 
-def test_a_linked_member_of_an_upload_is_absent(inside: Path, outside: Path) -> None:
-    """As somebody may make it who can write into the folder that an upload was unpacked into."""
+def test_linked_member_of_an_upload_is_absent(inside: Path, outside: Path) -> None:
+    """Somebody with write access to the folder of an unpacked upload could create such a link."""
     files = {"a.png": encoded(), "a.txt": b"a cat", "b.png": encoded(), "b.txt": b"a dog"}
     with write_tar(inside / "up.tar", files).open("rb") as upload:
         folder, kind = unpack(upload, "up.tar", inside / "uploads" / "up")
     link(folder / "b.txt", outside / "secret.txt")
-    assert opened(folder, inside, kind).captions(0) == ("a cat",)
-    assert len(opened(folder, inside, kind)) == 1
+    assert open_data(folder, inside, kind).captions(0) == ("a cat",)
+    assert len(open_data(folder, inside, kind)) == 1
 
 
-def test_a_linked_shard_is_absent(inside: Path, outside: Path) -> None:
+def test_linked_shard_is_absent(inside: Path, outside: Path) -> None:
     write_tar(inside / "shards" / "0.tar", {"1.png": encoded(), "1.txt": b"mine"})
     link(inside / "shards" / "1.tar", outside / "secret.tar")
-    assert "a secret" not in texts_of(opened(inside / "shards", inside))
+    assert "a secret" not in texts_of(open_data(inside / "shards", inside))
     for source in (inside / "shards" / "1.tar", inside / "shards" / "{0..1}.tar"):
         with pytest.raises(DataProblem, match=r"1 of \d shards are not there"):
-            opened(source, inside)
+            open_data(source, inside)
 
 
 @pytest.mark.parametrize("name", ["classnames.txt", "zeroshot_classification_templates.txt"])
-def test_linked_names_and_templates_are_absent(inside: Path, outside: Path, name: str) -> None:
+def test_linked_class_names_and_templates_are_absent(inside: Path, outside: Path, name: str) -> None:
     link(inside / "pairs" / name, outside / ("classnames.txt" if name == "classnames.txt" else "templates.txt"))
-    assert not any("secret" in text for text in texts_of(opened(inside / "pairs", inside, "webdataset")))
+    assert not any("secret" in text for text in texts_of(open_data(inside / "pairs", inside, "webdataset")))
 
 
-def test_a_shard_that_becomes_a_link_is_absent(inside: Path, outside: Path) -> None:
-    """Its members are read again for every image, by the place they had when it was opened."""
+def test_shard_that_becomes_a_link_is_absent(inside: Path, outside: Path) -> None:
+    """Members are read again for each image, at the offset that they had when the shard was opened."""
     shard = write_tar(inside / "0.tar", {"1.png": encoded(), "1.txt": b"mine"})
-    pairs = opened(shard, inside)
+    pairs = open_data(shard, inside)
     link(shard, outside / "secret.tar")
     with pytest.raises(Unreadable, match="there is no such file"):
         pairs.image(0)
 
 
-def test_a_path_through_a_folder_outside_tells_nothing_of_it(inside: Path, outside: Path) -> None:
-    """As paths, `exists/../x` and `absent/../x` are not the same to the system."""
+def test_path_through_an_outside_folder_does_not_reveal_it(inside: Path, outside: Path) -> None:
+    """The system treats `exists/../x` and `absent/../x` differently."""
     (inside / "table.csv").write_text("filepath,title\npairs/a.png,mine\n")
     for name in ("classes", "secret.txt", "nothing"):
-        assert len(opened(outside / name / ".." / ".." / "inside" / "table.csv", inside)) == 1
+        assert len(open_data(outside / name / ".." / ".." / "inside" / "table.csv", inside)) == 1
 
 
-@pytest.mark.parametrize("swapped", ["file", "folder"])
-def test_what_is_swapped_for_a_link_after_the_check_is_not_read(
-    inside: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
+@pytest.mark.parametrize("replaced", ["file", "folder"])
+def test_file_replaced_by_a_link_after_the_check_is_not_read(
+    inside: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, replaced: str
 ) -> None:
-    """Swapped in the very moment in which its path has been resolved."""
+    """The file is replaced right after its path was resolved."""
     path = inside / "pairs" / "secret.png"
     write_image(path)
     resolve = os.path.realpath
@@ -155,29 +155,29 @@ def test_what_is_swapped_for_a_link_after_the_check_is_not_read(
     def resolve_then_swap(name: str | Path, *, strict: bool = False) -> str:
         real = resolve(name, strict=strict)
         if str(name) == str(path) and not (path.is_symlink() or path.parent.is_symlink()):
-            victim = path if swapped == "file" else path.parent
+            victim = path if replaced == "file" else path.parent
             victim.rename(inside / "aside")
-            victim.symlink_to(outside / "secret.png" if swapped == "file" else outside)
+            victim.symlink_to(outside / "secret.png" if replaced == "file" else outside)
         return str(real)
 
     monkeypatch.setattr(os.path, "realpath", resolve_then_swap)
     with pytest.raises(Unreadable, match="there is no such file"):
         images.read(path, (inside,))
-    assert images.read(path).getpixel((0, 0)) == SECRET, "it was swapped"
+    assert images.read(path).getpixel((0, 0)) == SECRET, "the file was replaced"
 
 
-def test_a_link_that_turns_all_the_time_never_leads_outside(inside: Path, outside: Path) -> None:
-    path, done = inside / "turning.txt", threading.Event()
+def test_link_that_changes_all_the_time_never_reads_outside(inside: Path, outside: Path) -> None:
+    path, stop = inside / "turning.txt", threading.Event()
     link(path, inside / "pairs" / "a.txt")
 
-    def turn() -> None:
+    def switch_link() -> None:
         for target in (outside / "secret.txt", inside / "pairs" / "a.txt") * 2000:
             link(inside / "next", target)
             (inside / "next").replace(path)
-            if done.is_set():
+            if stop.is_set():
                 return
 
-    thread = threading.Thread(target=turn)
+    thread = threading.Thread(target=switch_link)
     thread.start()
     try:
         for _ in range(2000):
@@ -187,7 +187,7 @@ def test_a_link_that_turns_all_the_time_never_leads_outside(inside: Path, outsid
             except FileNotFoundError:
                 continue
     finally:
-        done.set()
+        stop.set()
         thread.join()
 
 
@@ -201,31 +201,31 @@ def test_a_link_that_turns_all_the_time_never_leads_outside(inside: Path, outsid
         ("pairs.csv", ".", "auto"),
     ],
 )
-def test_a_pipe_is_absent_and_not_waited_for(tmp_path: Path, name: str, source: str, kind: str) -> None:
+def test_named_pipe_is_absent_and_does_not_block(tmp_path: Path, name: str, source: str, kind: str) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(DataProblem, match=r"there is no|are not there|has no images"):
-        opened(tmp_path / source, tmp_path, kind)
+        open_data(tmp_path / source, tmp_path, kind)
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["a.txt", "a.png", "classnames.txt"])
-def test_a_pipe_among_pairs_is_absent(inside: Path, name: str) -> None:
+def test_named_pipe_among_pairs_is_absent(inside: Path, name: str) -> None:
     (inside / "pairs" / "a.json").write_text('{"caption": "from json"}')
     (inside / "pairs" / name).unlink(missing_ok=True)
     os.mkfifo(inside / "pairs" / name)
-    pairs = opened(inside / "pairs", inside, "webdataset")
+    pairs = open_data(inside / "pairs", inside, "webdataset")
     assert len(pairs) == (1 if name == "a.png" else 2)
 
 
 @pytest.mark.timeout(60)
-def test_all_that_may_not_be_read_gives_one_answer(
+def test_every_unreadable_path_gives_the_same_error(
     inside: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(inside / "pipe")
     link(inside / "circle", inside / "circle")
     link(inside / "out", outside / "secret.txt")
     link(inside / "dangling", outside / "nothing.txt")
-    monkeypatch.chdir(inside)  # a socket's path has a hundred letters at most
+    monkeypatch.chdir(inside)  # the path of a socket has at most about 100 characters
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket")
         names = ["pipe", "circle", "out", "dangling", "socket", "absent", "pairs", "pairs/a.txt/b", "a\0b", "x" * 300]
@@ -242,13 +242,11 @@ def test_all_that_may_not_be_read_gives_one_answer(
         assert len(list(files_within(inside, (inside,)))) == 4
 
 
-def test_files_below_a_root_are_read_however_they_are_named(
-    inside: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_below_a_root_are_read_by_any_path(inside: Path, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link(outside / "way-in", inside / "pairs")
     link(inside / "link", inside / "pairs" / "a.txt")
     monkeypatch.chdir(inside / "pairs")
-    named: list[tuple[Path, tuple[Path, ...] | None]] = [
+    paths: list[tuple[Path, tuple[Path, ...] | None]] = [
         (inside / "link", (inside,)),
         (outside / "way-in" / "a.txt", (inside,)),
         (inside / "pairs" / ".." / "pairs" / "a.txt", (outside, inside)),
@@ -256,15 +254,15 @@ def test_files_below_a_root_are_read_however_they_are_named(
         (inside / "pairs" / "a.txt", (Path("/"),)),
         (inside / "link", None),
     ]
-    for path, roots in named:
+    for path, roots in paths:
         with open_within(path, roots) as file:
             assert file.read() == b"a picture of a"
     with pytest.raises(FileNotFoundError):
-        open_within(inside / "pairs" / "a.txt", (inside / "pair",))  # which its path begins like
+        open_within(inside / "pairs" / "a.txt", (inside / "pair",))  # the path begins with the same characters
 
 
 def test_no_descriptor_is_left_open(inside: Path, outside: Path) -> None:
-    def attempts() -> None:
+    def open_some_paths() -> None:
         for path in (inside / "pairs" / "a.txt", inside / "pairs", inside / "absent" / "x", outside / "secret.txt"):
             try:
                 open_within(path, (inside,)).close()
@@ -273,12 +271,12 @@ def test_no_descriptor_is_left_open(inside: Path, outside: Path) -> None:
             stat_within(path, (inside,))
         next(iter(scan_within(inside, (inside,))))
 
-    assert _descriptors_after(attempts) == _descriptors_after(attempts)
+    assert _descriptors_after(open_some_paths) == _descriptors_after(open_some_paths)
 
 
-def _descriptors_after(act: Callable[[], None]) -> int:
-    """Return the number that the system gives next, which is the lowest that is free."""
-    act()
+def _descriptors_after(action: Callable[[], None]) -> int:
+    """Run `action` and return the lowest free descriptor, which is the next that the system gives."""
+    action()
     descriptor = os.open(os.devnull, os.O_RDONLY)
     os.close(descriptor)
     return descriptor

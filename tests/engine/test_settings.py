@@ -1,4 +1,4 @@
-"""The settings and what the documents say about them."""
+"""Settings: documentation, defaults, folders and refused values."""
 
 from pathlib import Path
 
@@ -9,17 +9,17 @@ from engine.specs import Refused
 from engine.store import open_store
 
 
-def test_the_documents_list_every_setting_with_its_default() -> None:
+def test_deploy_md_lists_every_setting_with_its_default() -> None:
     lines = []
     for name, field in Settings.model_fields.items():
         default = str(field.default).replace(f"{ROOT}/", "")
-        shown = f"`{default}`" if default else "empty"
-        lines.append(f"| `VITALS_{name.upper()}` | {shown} | {field.description} |")
+        default_cell = f"`{default}`" if default else "empty"
+        lines.append(f"| `VITALS_{name.upper()}` | {default_cell} | {field.description} |")
     table = (ROOT / "docs" / "deploy.md").read_text().partition("| variable | default | meaning |\n|---|---|---|\n")[2]
     assert table.splitlines() == lines
 
 
-def test_an_empty_folder_is_the_default_and_an_empty_preload_stays_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_folder_means_the_default_and_empty_preload_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RUNS_DIR", "CATALOG_DIR", "PRELOAD"):
         monkeypatch.setenv(f"VITALS_{name}", "")
     settings = Settings()
@@ -29,27 +29,27 @@ def test_an_empty_folder_is_the_default_and_an_empty_preload_stays_empty(monkeyp
 
 
 @pytest.mark.parametrize("executor", ["foo", "ray", "", "../lifecycle", "__init__"])
-def test_an_unknown_executor_is_refused(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_executor_is_refused(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITALS_EXECUTOR", executor)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Refused) as error:
         Settings()
-    assert str(refused.value) == (
+    assert str(error.value) == (
         "VITALS_EXECUTOR: must be a module of engine.jobs.executors for one host, here: local. For a Ray cluster, set "
         f"VITALS_RAY_ADDRESS instead (given: {executor!r})"
     )
 
 
-def test_every_folder_of_a_setting_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_settings_expand_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RUNS_DIR", "CATALOG_DIR", "ARTIFACTS_URL", "DATA_ROOTS"):
         monkeypatch.setenv(f"VITALS_{name}", f"~/{name}")
     settings, home = Settings(), Path.home()
     assert (settings.runs_dir, settings.catalog_dir) == (home / "RUNS_DIR", home / "CATALOG_DIR")
     assert (settings.artifacts_url, settings.artifacts_refusal) == (str(home / "ARTIFACTS_URL"), "")
     assert (home / "DATA_ROOTS").resolve() in settings.roots
-    stranger = Path("~no-such-user-here/x")
-    monkeypatch.setenv("VITALS_RUNS_DIR", str(stranger))
-    monkeypatch.setenv("VITALS_DATA_ROOTS", str(stranger))
-    assert (Settings().runs_dir, Settings().roots[0]) == (stranger, stranger.resolve())
+    unknown_home = Path("~no-such-user-here/x")
+    monkeypatch.setenv("VITALS_RUNS_DIR", str(unknown_home))
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(unknown_home))
+    assert (Settings().runs_dir, Settings().roots[0]) == (unknown_home, unknown_home.resolve())
     monkeypatch.setenv("VITALS_ARTIFACTS_URL", "s3://bucket/~/runs")
     assert Settings().artifacts_url == "s3://bucket/~/runs"
 

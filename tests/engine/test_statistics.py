@@ -1,4 +1,4 @@
-"""Statistics of samples against hand-made ones, and intervals and verdicts of streams whose truth is known."""
+"""Statistics of samples against values by hand; intervals and verdicts of simulated streams with a known ratio."""
 
 import math
 import time
@@ -35,10 +35,10 @@ def streams(
     correlation: float = 0.5,
     offsets: Sequence[float] = (0.0, 0.0, 0.0, 0.0, 0.0),
 ) -> Streams:
-    """Log-normal times around a median, each alike to the one before it, AR(1); offsets of processes are logarithms."""
-    random = np.random.default_rng(seed)
-    shocks = random.normal(0, noise * (1 - correlation**2) ** 0.5, (samples, processes))
-    values = random.normal(0, noise, processes)
+    """Return log-normal AR(1) times around a median, one list per process. offsets: of processes, as logarithms."""
+    rng = np.random.default_rng(seed)
+    shocks = rng.normal(0, noise * (1 - correlation**2) ** 0.5, (samples, processes))
+    values = rng.normal(0, noise, processes)
     found = []
     for shock in shocks:
         values = correlation * values + shock
@@ -46,21 +46,22 @@ def streams(
     return [list(column) for column in (median * np.exp(np.array(found))).T]
 
 
-def ratios(trials: int, faster_by: float = 1.0, *, publishable: bool = False, **more: object) -> list[Ratio]:
+def ratios(trials: int, faster_by: float = 1.0, *, publishable: bool = False, **options: object) -> list[Ratio]:
+    """Return the ratios of simulated pairs of streams. faster_by: true ratio of the second stream."""
     pairs = [
-        (streams(2 * trial, 10.0, **more), streams(2 * trial + 1, 10.0 / faster_by, **more))  # type: ignore[arg-type]
+        (streams(2 * trial, 10.0, **options), streams(2 * trial + 1, 10.0 / faster_by, **options))  # type: ignore[arg-type]
         for trial in range(trials)
     ]
     return [ratio(*pair, publishable=publishable) for pair in pairs]
 
 
-def verdicts(trials: int, faster_by: float = 1.0, **more: object) -> Counter[str]:
-    return Counter(found.verdict for found in ratios(trials, faster_by, **more))  # type: ignore[arg-type]
+def verdicts(trials: int, faster_by: float = 1.0, **options: object) -> Counter[str]:
+    return Counter(found.verdict for found in ratios(trials, faster_by, **options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("q", [90, 95, 99])
-def test_a_percentile_needs_its_samples(q: int) -> None:
-    """63 samples have no p90, 64 do: the fewest of which at most one lies above it with 1 % probability."""
+def test_percentile_needs_a_minimum_number_of_samples(q: int) -> None:
+    """NEEDED is the smallest n for which at most one of n samples is above the percentile with 1 % probability."""
     assert {90: 64, 95: 130, 99: 662}[q] == NEEDED[q]
     above = (100 - q) / 100
 
@@ -69,23 +70,23 @@ def test_a_percentile_needs_its_samples(q: int) -> None:
 
     assert at_most_one_above(NEEDED[q]) <= 0.01 < at_most_one_above(NEEDED[q] - 1)
     assert percentile(range(NEEDED[q] - 1), q) is None
-    # interpolated at q % of the way from the first sample to the last, which are 0 and n - 1
+    # samples are 0 to n - 1, so the percentile is q % of n - 1
     assert percentile(range(NEEDED[q]), q) == pytest.approx((NEEDED[q] - 1) * q / 100)
 
 
-def test_the_median_is_always_given_and_interpolated() -> None:
+def test_median_is_interpolated_and_exists_for_one_sample() -> None:
     assert percentile([7.0], 50) == 7
     assert percentile([4.0, 1.0, 2.0, 100.0], 50) == 3
 
 
-def test_drift_is_two_percent_between_the_first_and_the_last_third() -> None:
+def test_drift_is_two_percent_between_first_and_last_third() -> None:
     assert not drifting([1.019] * 3 + [50.0] * 3 + [1.0] * 3)
     assert drifting([1.021] * 3 + [1.0] * 3 + [1.0] * 3)
     assert drifting([0.979] * 3 + [1.0] * 3 + [1.0] * 3)
     assert not drifting([1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0])
 
 
-def test_fewer_than_six_samples_show_no_drift() -> None:
+def test_fewer_than_six_samples_have_no_drift() -> None:
     assert not drifting([5.0, 4.0, 3.0, 2.0, 1.0])
     assert drifting([6.0, 5.0, 4.0, 3.0, 2.0, 1.0])
 
@@ -112,31 +113,31 @@ def test_verdicts_at_both_sides_of_the_margin(low: float, high: float, verdict: 
     assert Ratio((low + high) / 2, low, high, 2).verdict == "needs 3 processes"
 
 
-def test_the_ratio_is_that_of_each_process_and_not_of_pooled_samples() -> None:
+def test_ratio_is_the_mean_of_process_ratios_not_of_pooled_samples() -> None:
     assert ratio([[10] * 100, [13] * 90], [[10] * 90, [13] * 100]).value == 1
     assert ratio([[10.0] * 9, [40.0] * 9], [[10.0] * 9, [10.0] * 9]).value == pytest.approx(2), "geometric mean of 1, 4"
 
 
-def test_the_ratio_repeats() -> None:
-    baseline, other = streams(1, 12.0), streams(2, 8.0)
-    found = ratio(baseline, other)
-    by_hand = [math.log(np.median(a) / np.median(b)) for a, b in zip(baseline, other, strict=True)]
+def test_ratio_equals_a_value_by_hand_and_is_deterministic() -> None:
+    baseline, compared = streams(1, 12.0), streams(2, 8.0)
+    found = ratio(baseline, compared)
+    by_hand = [math.log(np.median(a) / np.median(b)) for a, b in zip(baseline, compared, strict=True)]
     assert found.value == pytest.approx(math.exp(sum(by_hand) / 3), rel=1e-12)
     assert found.low < 1.5 < found.high
-    assert found == ratio(baseline, other)
-    assert ratio(other, baseline).verdict == "slower"
+    assert found == ratio(baseline, compared)
+    assert ratio(compared, baseline).verdict == "slower"
 
 
 @pytest.mark.parametrize(
     ("logs", "within", "publishable", "expected"),
     [
-        # one process: the prior alone, with its 3 degrees of freedom
+        # one process: only the prior, with 3 degrees of freedom
         ([0.1], 0.0, False, T995[3] * 0.03),
-        # three that agree: (3 x 0.03^2 + 2 x 0) / 5
+        # three equal processes: (3 x 0.03^2 + 2 x 0) / 5
         ([0.1, 0.1, 0.1], 0.0, False, T995[5] * math.sqrt(3 * 0.03**2 / 5 / 3)),
         # variance between processes 0.0004, within 0.0001
         ([0.1, 0.12, 0.14], 1e-4, False, T995[5] * math.sqrt((3 * (0.03**2 + 1e-4) + 2 * 4e-4) / 5 / 3)),
-        # 10 % between processes is beyond the prior: Student's t of three
+        # 10 % between processes is more than the prior allows: Student's t of three
         ([0.0, 0.1, 0.2], 0.0, False, T995[2] * math.sqrt(0.01 / 3)),
         # five processes, with the prior and without
         ([0.1, 0.1, 0.1, 0.12, 0.08], 0.0, False, T995[7] * math.sqrt((3 * 0.03**2 + 4 * 2e-4) / 7 / 5)),
@@ -145,7 +146,7 @@ def test_the_ratio_repeats() -> None:
         ([0.1, 0.1, 0.1, 0.1, 0.1], 4e-4, True, T995[4] * math.sqrt(4e-4 / 5)),
     ],
 )
-def test_the_interval_is_students_t_moderated_by_a_prior(
+def test_interval_is_students_t_moderated_by_a_prior(
     logs: list[float], within: float, publishable: bool, expected: float
 ) -> None:
     assert PRIOR_SD == 0.03
@@ -153,32 +154,32 @@ def test_the_interval_is_students_t_moderated_by_a_prior(
 
 
 @pytest.mark.slow
-def test_the_variance_within_a_process_is_that_of_theory() -> None:
-    """The median of n normal samples scatters by sqrt(pi / 2n) of their deviation, a ratio of two by sqrt 2 more."""
-    halves = [
+def test_variance_within_a_process_agrees_with_theory() -> None:
+    """The standard error of a median of n normal samples is sigma * sqrt(pi / 2n); that of a ratio is sqrt 2 larger."""
+    half_widths = [
         np.log(found.high / found.low) / 2
         for trial in range(20)
         for found in [
             ratio(*(streams(9 * trial + side, processes=1, samples=50, noise=0.6, correlation=0) for side in (0, 1)))
         ]
     ]
-    variance = 2 * 0.6**2 * np.pi / 2 / 50  # far above the prior's
-    assert np.mean(halves) == pytest.approx(T995[3] * np.sqrt(0.03**2 + variance), rel=0.15)
+    variance = 2 * 0.6**2 * np.pi / 2 / 50  # far larger than that of the prior
+    assert np.mean(half_widths) == pytest.approx(T995[3] * np.sqrt(0.03**2 + variance), rel=0.15)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 3, 5])
-def test_the_interval_holds_what_it_claims(processes: int) -> None:
+def test_interval_has_its_nominal_coverage(processes: int) -> None:
     """The log ratios of processes differ by 5 %; benchmarks/interval_coverage.py has more settings and trials."""
-    random, trials, held, false = np.random.default_rng(1), 300, 0, 0
+    rng, trials, covered, false_verdicts = np.random.default_rng(1), 300, 0, 0
     for trial in range(trials):
-        offsets = [random.normal(0, 0.05 / 2**0.5, processes) for _ in range(2)]
+        offsets = [rng.normal(0, 0.05 / 2**0.5, processes) for _ in range(2)]
         sides = (streams(2 * trial + side, processes=processes, samples=60, offsets=offsets[side]) for side in (0, 1))
         found = ratio(*sides)
-        held += found.low <= 1 <= found.high
-        false += found.verdict in ("faster", "slower")
-    assert held >= 0.965 * trials, "98 % less three standard errors"
-    assert false <= 0.02 * trials
+        covered += found.low <= 1 <= found.high
+        false_verdicts += found.verdict in ("faster", "slower")
+    assert covered >= 0.965 * trials, "98 % less three standard errors"
+    assert false_verdicts <= 0.02 * trials
 
 
 @pytest.mark.parametrize("runs", [(2, 5), (5, 2)])
@@ -186,8 +187,8 @@ def test_fewer_than_three_runs_of_a_request_have_no_ratio(runs: tuple[int, int])
     assert ratio_of_runs([10.0] * runs[0], [5.0] * runs[1]) is None
 
 
-def test_the_interval_of_runs_is_students_t_of_two_means() -> None:
-    """Logarithms -1, 0, 1 % and 9, 10, 11 %: the variance is 1e-4, each mean's a third of it, 4 degrees of freedom."""
+def test_interval_of_runs_is_students_t_of_two_means() -> None:
+    """Logarithms are -1, 0, 1 % and 9, 10, 11 %: variance 1e-4, a third of it for each mean, 4 degrees of freedom."""
     found = ratio_of_runs(np.exp([0.09, 0.1, 0.11]), np.exp([-0.01, 0.0, 0.01]))
     assert found is not None
     assert found.value == pytest.approx(math.exp(0.1))
@@ -195,23 +196,25 @@ def test_the_interval_of_runs_is_students_t_of_two_means() -> None:
     assert found.verdict == "faster"
 
 
-def test_runs_that_differ_by_chance_are_not_called_different() -> None:
-    random = np.random.default_rng(2)
-    found = [ratio_of_runs(*np.exp(random.normal(0, 0.03, (2, 3)))) for _ in range(1000)]
-    assert sum(item is not None and item.verdict in ("faster", "slower") for item in found) <= 20  # 10 are due at most
+def test_equal_runs_rarely_have_a_verdict_of_a_difference() -> None:
+    rng = np.random.default_rng(2)
+    found = [ratio_of_runs(*np.exp(rng.normal(0, 0.03, (2, 3)))) for _ in range(1000)]
+    assert (
+        sum(item is not None and item.verdict in ("faster", "slower") for item in found) <= 20
+    )  # at most 10 are expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
-def test_correlated_streams_without_a_difference_are_not_called_different(correlation: float) -> None:
-    """At 99 % and with the margin, 100 comparisons are allowed none; a false one would come up in most runs at 5 %."""
+def test_equal_correlated_streams_have_no_verdict_of_a_difference(correlation: float) -> None:
+    """No false verdict is expected in 100 comparisons at 99 % with the margin. At 5 %, most runs would have one."""
     found = verdicts(100, samples=120, correlation=correlation)
     assert found["faster"] + found["slower"] == 0, found
 
 
 @pytest.mark.slow
 def test_long_memory_widens_the_interval() -> None:
-    """Streams that wander slowly: taken for independent, their interval would be a tenth as wide as their scatter."""
+    """Streams with slow changes. If their samples counted as independent, the interval would be ten times too narrow."""
     found = [
         ratio(*(streams(2 * trial + side, processes=1, noise=0.3, samples=700, correlation=0.98) for side in (0, 1)))
         for trial in range(60)
@@ -220,70 +223,70 @@ def test_long_memory_widens_the_interval() -> None:
 
 
 @pytest.mark.slow
-def test_a_difference_of_ten_percent_is_found() -> None:
+def test_difference_of_ten_percent_is_found() -> None:
     assert verdicts(20, 1.1) == {"faster": 20}
     assert verdicts(10, 1 / 1.1) == {"slower": 10}
     assert verdicts(10, 1.1, processes=2) == {"needs 3 processes": 10}
 
 
-def test_equal_quiet_streams_show_no_difference_in_a_publishable_timing() -> None:
+def test_equal_publishable_streams_with_little_noise_do_not_differ() -> None:
     quiet = {"noise": 0.004, "processes": 5}
     assert verdicts(10, publishable=True, **quiet) == {"no difference": 10}
-    assert verdicts(10, **quiet) == {"undecided": 10}, "the prior alone is wider than the margin"
+    assert verdicts(10, **quiet) == {"undecided": 10}, "the interval of the prior is wider than the margin"
 
 
-def test_processes_that_disagree_leave_it_undecided() -> None:
+def test_verdict_is_undecided_if_processes_disagree() -> None:
     baseline = streams(1)
     for offsets in [(0.1, -0.1, 0.0), (0.3, 0.05, 0.1), (0.5, 0.5, -0.5)]:
         assert ratio(baseline, streams(2, offsets=offsets)).verdict == "undecided", offsets
 
 
-def test_processes_that_are_slow_together_do_not_hide_a_difference() -> None:
-    """Both are three times slower in one process: within each, the difference is the same."""
+def test_common_slow_process_does_not_hide_a_difference() -> None:
+    """Both streams are three times slower in one process, but the ratio within each process is the same."""
     offsets = (0.0, 1.1, 0.0)
     assert ratio(streams(1, 11.0, offsets=offsets), streams(2, 10.0, offsets=offsets)).verdict == "faster"
 
 
-def test_disturbances_of_both_at_the_same_time_cancel() -> None:
-    """The machine slows down by half for a while, for both; each on its own scatters by far more than they differ."""
+def test_simultaneous_disturbances_of_both_streams_cancel() -> None:
+    """The machine is slower by 50 % at times, for both streams. This noise is far larger than the difference."""
     slow = np.where(np.arange(300) % 100 < 50, 1.5, 1.0)
-    random = np.random.default_rng(3)
-    baseline = [list(slow * random.normal(10.5, 0.1, 300)) for _ in range(5)]
-    other = [list(slow * random.normal(10.0, 0.1, 300)) for _ in range(5)]
-    assert ratio(baseline, other, publishable=True).verdict == "faster"
+    rng = np.random.default_rng(3)
+    baseline = [list(slow * rng.normal(10.5, 0.1, 300)) for _ in range(5)]
+    compared = [list(slow * rng.normal(10.0, 0.1, 300)) for _ in range(5)]
+    assert ratio(baseline, compared, publishable=True).verdict == "faster"
 
 
 def test_streams_of_different_lengths_are_paired_by_time() -> None:
     slow = np.where(np.arange(1600) % 400 < 100, 1.5, 1.0)
-    random = np.random.default_rng(3)
-    baseline = [list(slow[::20] * random.normal(11, 0.1, 80)) for _ in range(3)]
-    other = [list(slow * random.normal(10, 0.1, 1600)) for _ in range(3)]
-    assert ratio(baseline, other).verdict == "faster"
+    rng = np.random.default_rng(3)
+    baseline = [list(slow[::20] * rng.normal(11, 0.1, 80)) for _ in range(3)]
+    compared = [list(slow * rng.normal(10, 0.1, 1600)) for _ in range(3)]
+    assert ratio(baseline, compared).verdict == "faster"
 
 
-def test_too_few_samples_decide_nothing() -> None:
+def test_too_few_samples_are_undecided() -> None:
     assert ratio([[10.0] * 7], [[5.0] * 7]) == Ratio(pytest.approx(2.0), 0.0, float("inf"), 1)
     assert ratio([[10.0] * 2] * 3, [[5.0] * 2] * 3).verdict == "undecided"
     assert ratio([[10.0] * 3] * 3, [[5.0] * 3] * 3).verdict == "faster"
 
 
-def test_processes_must_be_the_same_for_both() -> None:
-    for baseline, other in [([[1.0]], [[1.0], [1.0]]), ([], []), ([[1.0]], [[]])]:
+def test_different_numbers_of_processes_are_refused() -> None:
+    for baseline, compared in [([[1.0]], [[1.0], [1.0]]), ([], []), ([[1.0]], [[]])]:
         with pytest.raises(ValueError, match="the same processes"):
-            ratio(baseline, other)
+            ratio(baseline, compared)
 
 
 @pytest.mark.slow
-def test_resampling_long_streams_costs_no_more_than_moderate_ones() -> None:
-    """CPU time, and only against itself: eight times the samples, at most three times the time."""
+def test_time_of_ratio_grows_less_than_linearly_with_samples() -> None:
+    """Compare CPU times on the same machine: eight times the samples take at most three times as long."""
 
-    def cost(samples: int) -> float:
-        both = [streams(side, samples=samples) for side in (0, 1)]
-        spent = []
+    def cpu_seconds(samples: int) -> float:
+        pair = [streams(side, samples=samples) for side in (0, 1)]
+        seconds = []
         for _ in range(3):
             before = time.process_time()
-            ratio(*both)
-            spent.append(time.process_time() - before)
-        return min(spent)
+            ratio(*pair)
+            seconds.append(time.process_time() - before)
+        return min(seconds)
 
-    assert cost(8000) < 3 * cost(1000)
+    assert cpu_seconds(8000) < 3 * cpu_seconds(1000)

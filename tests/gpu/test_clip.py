@@ -1,4 +1,4 @@
-"""Training CLIP on a real accelerator: it learns in every precision, and is continued from its checkpoint."""
+"""Training of CLIP on a real GPU: precisions, continuation from a checkpoint, and equality with the CPU."""
 
 from pathlib import Path
 
@@ -13,43 +13,45 @@ from tests.support.training import captioned, losses, rows, tiny, train
 pytestmark = pytest.mark.gpu
 
 PRECISIONS = ("fp32", "bf16", "fp16", "amp", "amp_bf16")
-ONCE = {"overfit": True, "epochs": None, "steps": 120, "lr": 1e-3, "val_frequency": 0, "zeroshot_frequency": 0}
+ONE_BATCH = {"overfit": True, "epochs": None, "steps": 120, "lr": 1e-3, "val_frequency": 0, "zeroshot_frequency": 0}
 
 
-@pytest.mark.parametrize("chosen", PRECISIONS)
-def test_one_batch_is_learned_in_every_precision(tmp_path: Path, chosen: str) -> None:
+@pytest.mark.parametrize("selected", PRECISIONS)
+def test_loss_of_one_batch_falls_in_every_precision(tmp_path: Path, selected: str) -> None:
     """With `amp` the loss scaler skips the first step or two, and the loss stays near ln 8 for longer."""
-    curve = losses(train(tiny(device="cuda:0", precision=chosen, **ONCE), tmp_path))
-    assert len(curve) == ONCE["steps"]
+    curve = losses(train(tiny(device="cuda:0", precision=selected, **ONE_BATCH), tmp_path))
+    assert len(curve) == ONE_BATCH["steps"]
     assert curve[-1][1] < curve[0][1] / 2
 
 
-@pytest.mark.parametrize("chosen", ["fp32", "amp"])
-def test_a_training_is_continued_from_its_checkpoint(tmp_path: Path, chosen: str) -> None:
-    """Sums on a GPU need not come out equal to the bit, so curves agree and steps, scaler and rows are all there."""
-    spec = tiny(device="cuda:0", precision=chosen)
-    whole = train(spec, tmp_path / "whole")
+@pytest.mark.parametrize("selected", ["fp32", "amp"])
+def test_training_continues_from_its_checkpoint(tmp_path: Path, selected: str) -> None:
+    """Sums on a GPU are not reproducible bit by bit, so losses are compared with a tolerance."""
+    spec = tiny(device="cuda:0", precision=selected)
+    uninterrupted = train(spec, tmp_path / "whole")
     train(spec, tmp_path / "stopped", steps=5)
     continued = train(spec, tmp_path / "stopped")
-    assert [step for step, _ in losses(continued)] == [step for step, _ in losses(whole)]
-    assert [loss for _, loss in losses(continued)] == pytest.approx([loss for _, loss in losses(whole)], rel=0.05)
+    assert [step for step, _ in losses(continued)] == [step for step, _ in losses(uninterrupted)]
+    assert [loss for _, loss in losses(continued)] == pytest.approx(
+        [loss for _, loss in losses(uninterrupted)], rel=0.05
+    )
     assert len(rows(continued)) == 2
     assert rows(continued)[-1].peak_memory_mb > 0  # type: ignore[operator]
     state = checkpoints.load(tmp_path / "stopped" / "checkpoints" / "epoch_2.pt")
-    assert ("scaler" in state) == (chosen == "amp")
+    assert ("scaler" in state) == (selected == "amp")
     assert all(tensor.device.type == "cpu" for tensor in state["state_dict"].values())
 
 
-def test_the_gpu_computes_what_the_cpu_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without TF32, whose products keep 11 bits of each factor."""
+def test_losses_on_the_gpu_equal_those_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TF32 is off, because its products keep only 11 bits of each factor."""
     monkeypatch.setattr(precision, "set_tf32", lambda device: None)
-    here = losses(train(tiny(epochs=1), tmp_path / "cpu"))
+    on_cpu = losses(train(tiny(epochs=1), tmp_path / "cpu"))
     with variants.switches(Numbers("float32"), training=True, cudnn_benchmark=False, deterministic=False):
-        there = losses(train(tiny(epochs=1, device="cuda:0", precision="fp32"), tmp_path / "gpu"))
-    assert [loss for _, loss in there] == pytest.approx([loss for _, loss in here], rel=1e-3)
+        on_gpu = losses(train(tiny(epochs=1, device="cuda:0", precision="fp32"), tmp_path / "gpu"))
+    assert [loss for _, loss in on_gpu] == pytest.approx([loss for _, loss in on_cpu], rel=1e-3)
 
 
-def test_rows_say_in_what_they_were_computed(tmp_path: Path) -> None:
+def test_rows_have_precision_tf32_and_cudnn_benchmark(tmp_path: Path) -> None:
     (row,) = rows(train(tiny(epochs=1, device="cuda:0", precision="fp32"), tmp_path / "fp32"))
     assert (row.precision, row.tf32, row.cudnn_benchmark) == ("fp32", has_tf32("cuda:0"), True)
     assert any("TF32" in note for note in row.notes) == row.tf32
@@ -57,8 +59,8 @@ def test_rows_say_in_what_they_were_computed(tmp_path: Path) -> None:
     assert row.precision == ("amp_bf16" if computes_bf16("cuda:0") else "fp32")
 
 
-def test_images_are_loaded_by_other_processes(tmp_path: Path) -> None:
-    """Through pinned memory, as trainings on files do by default."""
+def test_losses_are_equal_with_loader_processes(tmp_path: Path) -> None:
+    """Loader processes use pinned memory, as trainings on files do by default."""
     fields = {"device": "cuda:0", "data": str(captioned(tmp_path, 40)), "samples": None}
     curves = [losses(train(tiny(workers=count, **fields), tmp_path / f"{count} workers")) for count in (0, 2)]
     assert [loss for _, loss in curves[1]] == pytest.approx([loss for _, loss in curves[0]], rel=0.05)

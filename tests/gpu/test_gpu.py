@@ -1,4 +1,4 @@
-"""On a real accelerator: `pytest -m gpu`. Everywhere else the same paths are tested with fakes at the boundary."""
+"""Counting, timing and memory on a real accelerator: `pytest -m gpu`. Other tests use fakes of the accelerator."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def device() -> str:
 
 @pytest.mark.parametrize("model", ["timm:resnet18", "timm:vit_tiny_patch16_224", "open_clip:ViT-B-32"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_counts_on_the_accelerator_are_those_on_meta(device: str, model: str, precision: str) -> None:
+def test_counts_on_the_accelerator_equal_those_on_meta(device: str, model: str, precision: str) -> None:
     request = {"models": (model,), "precision": precision, "batch_size": 2}
     real = profile(model, ProfileSpec.model_validate(request | {"device": device})).row
     meta = profile(model, ProfileSpec.model_validate(request)).row
@@ -52,14 +52,14 @@ def test_counts_on_the_accelerator_are_those_on_meta(device: str, model: str, pr
     assert (real.gflops, real.macts, real.mparams) == (meta.gflops, meta.macts, meta.mparams)
 
 
-def test_both_counters_agree_on_the_accelerator_but_for_what_they_explain(device: str) -> None:
+def test_counters_agree_on_the_accelerator_or_explain_differences(device: str) -> None:
     row = profile("timm:resnet18", ProfileSpec(models=("timm:resnet18",), device=device, counter="both")).row
     assert row.status == "ok", row.error
     assert row.fvcore_macts == row.macts
     assert all(difference.explanation != "not explained" for difference in row.differences)
 
 
-def test_running_out_of_its_memory_is_known_for_what_it_is(device: str) -> None:
+def test_out_of_memory_error_of_the_accelerator_is_recognized(device: str) -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50, dtype=torch.uint8, device=device)
     assert out_of_memory(caught.value)
@@ -68,8 +68,8 @@ def test_running_out_of_its_memory_is_known_for_what_it_is(device: str) -> None:
 # timing, on CUDA
 
 MB = 1_000_000
-SHORT: dict[str, Any] = {"models": "torchvision:resnet18", "image_size": 64, "batch_size": 8, "device": "cuda"}
-SHORT |= {"replicates": 1, "min_seconds": 0.2}
+SHORT_TIMING: dict[str, Any] = {"models": "torchvision:resnet18", "image_size": 64, "batch_size": 8, "device": "cuda"}
+SHORT_TIMING |= {"replicates": 1, "min_seconds": 0.2}
 
 
 @pytest.fixture
@@ -80,45 +80,47 @@ def cuda(device: str) -> str:
 
 
 @pytest.fixture
-def product(cuda: str) -> Callable[[], torch.Tensor]:
-    """A call of some milliseconds, far above what launching it takes."""
+def matrix_product(cuda: str) -> Callable[[], torch.Tensor]:
+    """Return a call of a few milliseconds, far longer than its launch."""
     left, right = (torch.randn(8192, 8192, device=cuda) for _ in range(2))
     return lambda: left @ right
 
 
-def in_process(request: BenchmarkSpec, **fields: Any) -> dict[str, Measured]:
-    """What one process measures, by variant."""
+def measure_in_process(request: BenchmarkSpec, **fields: Any) -> dict[str, Measured]:
+    """Return what one process measures, by variant."""
     job = Job(spec=request, model=request.models[0], mode="inference", batch_size=8, parent=1, **fields)
     return {item.measured.label: item.measured for item in work.work(job) if item.measured}
 
 
-def rows(tmp_path: Path, **fields: Any) -> list[BenchmarkRow]:
-    return [item for item in run(BenchmarkSpec(**SHORT | fields), tmp_path) if isinstance(item, BenchmarkRow)]
+def run_rows(tmp_path: Path, **fields: Any) -> list[BenchmarkRow]:
+    return [item for item in run(BenchmarkSpec(**SHORT_TIMING | fields), tmp_path) if isinstance(item, BenchmarkRow)]
 
 
-def test_events_agree_with_the_hosts_clock(cuda: str, product: Callable[[], torch.Tensor]) -> None:
+def test_cuda_events_agree_with_the_clock_of_the_host(cuda: str, matrix_product: Callable[[], torch.Tensor]) -> None:
     events, host = stopwatch_for(cuda), Stopwatch(lambda: torch.cuda.synchronize(cuda))
-    events.queued(product, 10)
-    pairs = [(events.queued(product, 10), host.queued(product, 10)) for _ in range(7)]
-    assert median(one for one, _ in pairs) == pytest.approx(median(other for _, other in pairs), rel=0.03)
+    events.queued(matrix_product, 10)
+    pairs = [(events.queued(matrix_product, 10), host.queued(matrix_product, 10)) for _ in range(7)]
+    assert median(by_events for by_events, _ in pairs) == pytest.approx(
+        median(by_host for _, by_host in pairs), rel=0.03
+    )
 
 
-def test_who_waits_for_timings_takes_no_place_on_the_gpu(cuda: str) -> None:
-    """It would be one of the other processes that a timing is flagged for."""
+def test_environment_creates_no_cuda_context(cuda: str) -> None:
+    """A process with a context would count as another process on the GPU, and timings would be flagged."""
     code = f"import torch; from engine.measure import environment; environment.current({cuda!r}, 1)\n"
     code += "print(torch._C._cuda_hasPrimaryContext(0))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert child.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
-def test_every_way_to_run_is_timed_beside_eager(cuda: str, mode: str, tmp_path: Path) -> None:
-    ways = "eager,eager+tf32,eager+amp,eager+bfloat16,eager+channels_last,cudagraphs,cudagraphs+amp"
-    for row in rows(tmp_path, mode=mode, variants=f"{ways},compile,compile:reduce-overhead"):
+def test_every_variant_is_timed_beside_eager(cuda: str, mode: str, tmp_path: Path) -> None:
+    variant_labels = "eager,eager+tf32,eager+amp,eager+bfloat16,eager+channels_last,cudagraphs,cudagraphs+amp"
+    for row in run_rows(tmp_path, mode=mode, variants=f"{variant_labels},compile,compile:reduce-overhead"):
         assert row.status == "ok", f"{row.variant}: {row.error}"
         assert row.latency_ms
         assert row.back_to_back_ms
-        assert row.back_to_back_ms < 1.1 * row.latency_ms, "a queue hides launches, it adds nothing"
+        assert row.back_to_back_ms < 1.1 * row.latency_ms, "a queue hides the time of launches and adds none"
         assert row.device_peak_mb
         assert row.contention
         assert row.contention.cpu_share is None
@@ -126,39 +128,39 @@ def test_every_way_to_run_is_timed_beside_eager(cuda: str, mode: str, tmp_path: 
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
-def test_every_way_to_run_computes_what_eager_does(cuda: str, mode: str, tmp_path: Path) -> None:
-    ways = "eager,cudagraphs,compile,compile:reduce-overhead"
-    found = rows(tmp_path, purpose="accuracy", mode=mode, variants=ways, deterministic=True)
-    assert {row.variant: row.accuracy for row in found} == dict.fromkeys(ways.split(","), "pass")
+def test_every_variant_computes_the_same_as_eager(cuda: str, mode: str, tmp_path: Path) -> None:
+    variant_labels = "eager,cudagraphs,compile,compile:reduce-overhead"
+    found = run_rows(tmp_path, purpose="accuracy", mode=mode, variants=variant_labels, deterministic=True)
+    assert {row.variant: row.accuracy for row in found} == dict.fromkeys(variant_labels.split(","), "pass")
 
 
-def test_flushing_empties_the_l2_cache(cuda: str) -> None:
-    """A copy reads and writes 16 MB, which fit into the L2 of an A100, H100 or H200.
+def test_flush_empties_the_l2_cache(cuda: str) -> None:
+    """Time a copy of 8 MB with a full and a flushed cache. Both of its buffers fit into the L2 of an A100 or newer.
 
-    The device waits while its calls are queued, so that the events enclose the copy alone: launching it takes longer.
+    The device waits while the calls are queued, so that the events enclose only the copy: its launch takes longer.
     """
-    here, there = (torch.zeros(8 * MB // 4, device=cuda) for _ in range(2))
+    source, target = (torch.zeros(8 * MB // 4, device=cuda) for _ in range(2))
 
-    def copied() -> torch.Tensor:
-        return there.copy_(here)
+    def copy() -> torch.Tensor:
+        return target.copy_(source)
 
     def milliseconds(before: Callable[[], object]) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         before()
         torch.cuda._sleep(1_000_000)  # cycles: about half a millisecond
         begin.record()
-        copied()
+        copy()
         end.record()
         end.synchronize()
         return begin.elapsed_time(end)
 
     flush = flusher(cuda)
-    pairs = [(milliseconds(copied), milliseconds(flush)) for _ in range(200)]
+    pairs = [(milliseconds(copy), milliseconds(flush)) for _ in range(200)]
     hot, cold = zip(*pairs, strict=True)
     assert median(cold) > median(hot)
 
 
-def test_tf32_is_in_effect_for_matrices_and_convolutions_or_for_neither(cuda: str) -> None:
+def test_tf32_switch_affects_matrices_and_convolutions(cuda: str) -> None:
     matrix, image = torch.randn(512, 512, device=cuda), torch.randn(4, 64, 32, 32, device=cuda)
     kernel = torch.randn(64, 64, 3, 3, device=cuda)
     calls = [lambda x, _: x @ x, lambda x, y: torch.nn.functional.conv2d(x, y)]
@@ -172,56 +174,62 @@ def test_tf32_is_in_effect_for_matrices_and_convolutions_or_for_neither(cuda: st
         assert errors[1] > 20 * max(errors[0], errors[2])
 
 
-def test_the_peak_is_the_allocators(cuda: str) -> None:
-    held = torch.ones(50 * MB // 4, device=cuda)
+def test_peak_is_that_of_the_allocator(cuda: str) -> None:
+    held_tensor = torch.ones(50 * MB // 4, device=cuda)
     found, _ = peak(lambda: torch.ones(300 * MB // 4, device=cuda).sum(), cuda)
     before = torch.accelerator.memory_allocated(cuda) / 1e6
     assert found is not None
     assert found - before == pytest.approx(300, rel=0.05)
-    assert held.numel()
+    assert held_tensor.numel()
 
 
-def test_peaks_do_not_depend_on_who_comes_first_nor_hide_in_a_graph(cuda: str) -> None:
-    request = BenchmarkSpec(**SHORT | {"image_size": 224, "variants": "eager,eager+channels_last,cudagraphs,trace"})
-    peaks = {label: item.device_peak_mb for label, item in in_process(request).items()}
-    alone = in_process(BenchmarkSpec(**SHORT | {"image_size": 224, "variants": "trace"}))["trace"].device_peak_mb
-    assert peaks["trace"] == pytest.approx(alone, rel=0.1)
+def test_peaks_do_not_depend_on_order_and_include_graph_memory(cuda: str) -> None:
+    request = BenchmarkSpec(
+        **SHORT_TIMING | {"image_size": 224, "variants": "eager,eager+channels_last,cudagraphs,trace"}
+    )
+    peaks = {label: item.device_peak_mb for label, item in measure_in_process(request).items()}
+    alone_mb = measure_in_process(BenchmarkSpec(**SHORT_TIMING | {"image_size": 224, "variants": "trace"}))[
+        "trace"
+    ].device_peak_mb
+    assert peaks["trace"] == pytest.approx(alone_mb, rel=0.1)
     assert (peaks["cudagraphs"] or 0) > 0.8 * (peaks["eager"] or 0)
 
 
-def test_a_gpu_at_work_is_seen(cuda: str, product: Callable[[], torch.Tensor]) -> None:
+def test_clocks_of_a_busy_gpu_are_read(cuda: str, matrix_product: Callable[[], torch.Tensor]) -> None:
     watch = gpu_watch.watch(cuda)
     if watch is None:
         pytest.skip("NVML does not know this device")
-    session = measure([Subject("product", {"call": product})], stopwatch_for(cuda), Plan(), gpu=watch)
+    session = measure([Subject("product", {"call": matrix_product})], stopwatch_for(cuda), Plan(), gpu=watch)
     assert session.gpu is not None
     if session.gpu.clocks_mhz is None:
-        pytest.skip("every look found the GPU idle, or NVML tells no clocks here")
+        pytest.skip("the GPU was idle at every reading, or NVML reports no clocks")
     low, high = session.gpu.clocks_mhz
     assert 0 < low <= high <= (session.gpu.maximum_mhz or high)
 
 
-def test_energy_grows_with_the_work(cuda: str, product: Callable[[], torch.Tensor]) -> None:
-    one = gpu_watch.joules(product, cuda, 2)
-    if one is None:
+def test_energy_is_proportional_to_the_work(cuda: str, matrix_product: Callable[[], torch.Tensor]) -> None:
+    joules_of_one = gpu_watch.joules(matrix_product, cuda, 2)
+    if joules_of_one is None:
         pytest.skip("this GPU does not count its energy")
-    three = gpu_watch.joules(lambda: [product() for _ in range(3)], cuda, 2)
-    assert three is not None
-    assert three / one == pytest.approx(3, rel=0.3)
+    joules_of_three = gpu_watch.joules(lambda: [matrix_product() for _ in range(3)], cuda, 2)
+    assert joules_of_three is not None
+    assert joules_of_three / joules_of_one == pytest.approx(3, rel=0.3)
 
 
-def test_a_batch_that_does_not_fit_is_made_smaller(cuda: str, tmp_path: Path) -> None:
-    request = BenchmarkSpec(**SHORT | {"image_size": 224, "batch_size": 256})
+def test_batch_that_does_not_fit_is_reduced(cuda: str, tmp_path: Path) -> None:
+    request = BenchmarkSpec(**SHORT_TIMING | {"image_size": 224, "batch_size": 256})
 
-    def here(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
+    def work_in_this_process(
+        job: Job, environment: Mapping[str, str], deadline: float
+    ) -> Generator[Report | Ended | None]:
         yield from work.work(job)
 
     torch.cuda.empty_cache()
-    room = torch.cuda.memory_reserved(cuda) + 10**9
-    torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(cuda).total_memory, cuda)
+    limit_bytes = torch.cuda.memory_reserved(cuda) + 10**9
+    torch.cuda.set_per_process_memory_fraction(limit_bytes / torch.cuda.get_device_properties(cuda).total_memory, cuda)
     try:
-        processes = Processes(tmp_path, time.monotonic() + 300, here)
-        waiting = Sizes(request, request.models[0], processes).outcome("inference", 256, Progress(done=0))
+        processes = Processes(tmp_path, time.monotonic() + 300, work_in_this_process)
+        waiting = Sizes(request, request.models[0], processes).outcome("inference", 256, Progress(child=0))
         while True:
             try:
                 next(waiting)
@@ -237,13 +245,13 @@ def test_a_batch_that_does_not_fit_is_made_smaller(cuda: str, tmp_path: Path) ->
     assert f"batch size {row.batch_size} instead of 256, which ran out of memory" in row.notes
 
 
-def test_a_graph_is_replayed_whatever_device_is_current(cuda: str) -> None:
+def test_cuda_graph_is_replayed_on_the_last_device(cuda: str) -> None:
     last = f"cuda:{torch.cuda.device_count() - 1}"
     built = library.build("torchvision:resnet18", Wanted(device=last, batch_size=2, image_size=(64, 64), seed=1))
     torch.accelerator.set_device_index(last)
     try:
         with torch.no_grad():
-            graphed = variants.runner(Variant.parse("cudagraphs"), built, Numbers("float32"), last)
-            torch.testing.assert_close(graphed(), built.model(*built.inputs), rtol=1e-3, atol=1e-3)
+            replay = variants.runner(Variant.parse("cudagraphs"), built, Numbers("float32"), last)
+            torch.testing.assert_close(replay(), built.model(*built.inputs), rtol=1e-3, atol=1e-3)
     finally:
         torch.accelerator.set_device_index(0)

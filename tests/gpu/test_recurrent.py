@@ -1,4 +1,4 @@
-"""Recurrent layers on a real NVIDIA GPU: `pytest -m gpu`. Everywhere else what needs cuDNN is refused by name."""
+"""Recurrent layers on a real NVIDIA GPU: `pytest -m gpu`. Without a GPU, runners that need cuDNN are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ pytestmark = [
     pytest.mark.gpu,
     # inductor recommends TF32, which is off on purpose where float32 is checked
     pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),
-    # in bfloat16, where nn.LSTM keeps no common buffer; the rows say so
+    # nn.LSTM has no common buffer in bfloat16; rows have a note about it
     pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk"),
 ]
 
-SMALL: dict[str, Any] = {"seq_length": 7, "input_size": 16, "hidden_size": 24, "mini_batch": 4, "num_layers": 2}
-PLAIN = [name for name, runner in RUNNERS.items() if runner.family != "resnet"]
+SMALL_SIZES: dict[str, Any] = {"seq_length": 7, "input_size": 16, "hidden_size": 24, "mini_batch": 4, "num_layers": 2}
+RECURRENT_RUNNERS = [name for name, runner in RUNNERS.items() if runner.family != "resnet"]
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def cuda() -> str:
     return "cuda:0"
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", RECURRENT_RUNNERS)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_every_runner_computes_what_torchs_own_layer_does(cuda: str, name: str, precision: str) -> None:
-    spec = RecurrentSpec(runners=name, device=cuda, precision=precision, **SMALL)
+def test_every_runner_computes_the_same_as_the_torch_layer(cuda: str, name: str, precision: str) -> None:
+    spec = RecurrentSpec(runners=name, device=cuda, precision=precision, **SMALL_SIZES)
     recurrent.set_torchscript(spec)
     network = recurrent.build(name, spec)
     with network.settings():
@@ -45,8 +45,8 @@ def test_every_runner_computes_what_torchs_own_layer_does(cuda: str, name: str, 
 
 @pytest.mark.parametrize("options", [{"bidirectional": True}, {"proj_size": 8}, {"batch_first": True}])
 @pytest.mark.parametrize("name", ["cudnn", "aten", "jit", "vl_cudnn"])
-def test_both_ways_projected_and_batch_first(cuda: str, name: str, options: dict[str, Any]) -> None:
-    spec = RecurrentSpec(runners=name, device=cuda, **SMALL | options)
+def test_bidirectional_projected_and_batch_first_layers(cuda: str, name: str, options: dict[str, Any]) -> None:
+    spec = RecurrentSpec(runners=name, device=cuda, **SMALL_SIZES | options)
     network = recurrent.build(name, spec)
     with network.settings():
         captured = network.capture()
@@ -57,18 +57,18 @@ def test_aten_runs_without_cudnn_forward_and_backward(cuda: str) -> None:
     from torch.profiler import ProfilerActivity, profile
 
     def operators(name: str) -> set[str]:
-        network = recurrent.build(name, RecurrentSpec(runners=name, device=cuda, **SMALL))
-        with network.settings(), profile(activities=[ProfilerActivity.CPU]) as seen:
+        network = recurrent.build(name, RecurrentSpec(runners=name, device=cuda, **SMALL_SIZES))
+        with network.settings(), profile(activities=[ProfilerActivity.CPU]) as profiler:
             network.capture()()[0].backward(network.cotangent)
-        return {event.key for event in seen.key_averages()}
+        return {event.key for event in profiler.key_averages()}
 
     assert {"aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"} <= operators("cudnn")
     assert not any("cudnn_rnn" in name for name in operators("aten"))
     assert torch.backends.cudnn.enabled
 
 
-def test_a_run_on_the_gpu(cuda: str, tmp_path: Path) -> None:
-    """It is timed by events, in ms, and its memory is the GPU's."""
+def test_run_of_rnns_on_the_gpu(cuda: str, tmp_path: Path) -> None:
+    """Times are from CUDA events in ms, and memory is that of the GPU."""
     request = RecurrentSpec(runners=of_group("rnns"), device="cuda", replicates=1, min_seconds=0.2, loops=10)
     rows = [item for item in run(request, tmp_path) if isinstance(item, RecurrentRow)]
     assert [(row.model, row.status, row.error) for row in rows] == [(name, "ok", "") for name in of_group("rnns")]
@@ -80,7 +80,7 @@ def test_a_run_on_the_gpu(cuda: str, tmp_path: Path) -> None:
     assert by_name["cudnn"].latency_ms < by_name["py"].latency_ms, "fused kernels are faster than 100 steps of Python"
 
 
-def test_resnets_on_the_gpu(cuda: str, tmp_path: Path) -> None:
+def test_run_of_resnets_on_the_gpu(cuda: str, tmp_path: Path) -> None:
     request = RecurrentSpec(groups="cnns", device=cuda, mini_batch=8, replicates=1, min_seconds=0.2, loops=10)
     rows = [item for item in run(request, tmp_path) if isinstance(item, RecurrentRow)]
     assert [(row.model, row.status, row.error) for row in rows] == [(name, "ok", "") for name in of_group("cnns")]
