@@ -207,7 +207,7 @@ def test_equal_runs_rarely_have_a_verdict_of_a_difference() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 def test_equal_correlated_streams_have_no_verdict_of_a_difference(correlation: float) -> None:
-    """No false verdict is expected in 100 comparisons at 99 % with the margin. At 5 %, most runs would have one."""
+    """At 99 % and with the margin, 100 comparisons have no false verdict. At 5 %, most runs would have one."""
     found = verdicts(100, samples=120, correlation=correlation)
     assert found["faster"] + found["slower"] == 0, found
 
