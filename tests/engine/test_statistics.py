@@ -214,7 +214,7 @@ def test_equal_correlated_streams_have_no_verdict_of_a_difference(correlation: f
 
 @pytest.mark.slow
 def test_long_memory_widens_the_interval() -> None:
-    """Streams with slow changes. If their samples counted as independent, the interval would be ten times too narrow."""
+    """Streams that change slowly. If samples counted as independent, the interval would be ten times too narrow."""
     found = [
         ratio(*(streams(2 * trial + side, processes=1, noise=0.3, samples=700, correlation=0.98) for side in (0, 1)))
         for trial in range(60)
