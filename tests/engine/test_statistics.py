@@ -213,7 +213,7 @@ def test_equal_correlated_streams_have_no_verdict_of_a_difference(correlation: f
 
 
 @pytest.mark.slow
-def test_long_memory_widens_the_interval() -> None:
+def test_long_correlation_widens_the_interval() -> None:
     """Streams that change slowly. If samples counted as independent, the interval would be ten times too narrow."""
     found = [
         ratio(*(streams(2 * trial + side, processes=1, noise=0.3, samples=700, correlation=0.98) for side in (0, 1)))

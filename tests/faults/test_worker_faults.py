@@ -176,7 +176,7 @@ def test_children_do_not_outlive_their_run(house: House) -> None:
     until(lambda: not house.named("-S"), "the end of its children")
 
 
-def test_worker_of_a_killed_supervisor_ends_and_the_run_names_why(house: House) -> None:
+def test_worker_of_a_killed_supervisor_ends_and_its_run_fails(house: House) -> None:
     run_id = house.submit(steps=1000, seconds=0.05)
     house.steps(run_id, 2)
     processes = house.processes(run_id)

@@ -172,7 +172,7 @@ def test_invalid_lines_are_refused_and_only_answers_are_printed(settings: Settin
         json.dumps({"ask": "search", "question": {"text": ""}}),
         json.dumps(valid_request),
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         # libraries of models print, and so does this process: through Python and directly to the descriptor
         [sys.executable, "-c", PRINT_WHILE_ANSWERING, "answer", "--idle-s", "60"],
         input="\n".join(lines) + "\n",
@@ -182,13 +182,13 @@ def test_invalid_lines_are_refused_and_only_answers_are_printed(settings: Settin
         check=True,
         timeout=LONG_S,
     )
-    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    messages = [json.loads(line) for line in process.stdout.splitlines()]
     assert all(answer["refused"] for answer in messages[:5])
     assert "no question is called 'the way'" in messages[3]["refused"]
     assert messages[4]["refused"] == "search: is required"
     assert messages[5]["hits"][0]["source"] == "two.png"
-    assert "printed by Python" in done.stderr
-    assert "printed past it" in done.stderr
+    assert "printed by Python" in process.stderr
+    assert "printed past it" in process.stderr
 
 
 PRINT_WHILE_ANSWERING = """

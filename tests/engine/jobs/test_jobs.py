@@ -226,7 +226,7 @@ class RecordingExecutor:
 
 
 @pytest.mark.parametrize("own_disks", [False, True])
-def test_runs_wait_while_their_disk_is_full_and_start_when_there_is_space(
+def test_runs_wait_on_a_full_disk_and_start_when_it_has_space(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, own_disks: bool
 ) -> None:
     """Nodes of a cluster also write to this disk, unless run files are copied from separate disks of the nodes."""

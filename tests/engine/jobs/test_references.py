@@ -80,8 +80,8 @@ def test_class_column_unknown_to_the_training_is_refused(store: Store, settings:
     assert evaluate(store, settings, model=str(with_classes)).csv_class_key == "kind"
     with pytest.raises(Refused, match=f"run {without_classes} was trained without the class column 'kind'"):
         evaluate(store, settings, model=str(without_classes), csv_class_key="kind")
-    whole = evaluate(store, settings, model=str(without_classes), csv_class_key="kind", held_out=False)
-    assert whole.csv_class_key == "kind"
+    on_all_pairs = evaluate(store, settings, model=str(without_classes), csv_class_key="kind", held_out=False)
+    assert on_all_pairs.csv_class_key == "kind"
 
 
 def test_other_split_of_a_karpathy_json_counts_as_new_data(store: Store, settings: Settings, tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ def test_evaluation_of_a_checkpoint_uses_its_held_out_pairs(store: Store, settin
     path = str(RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt")
     spec = evaluate(store, settings, checkpoint=path)
     assert (spec.checkpoint, spec.seed, spec.val_fraction, spec.samples) == (path, 3, 0.3, 500)
-    whole = store_training(store, settings, val_fraction=0)
-    path = str(RunFiles(settings.runs_dir, whole).dir / "checkpoints" / "best.pt")
+    on_all_pairs = store_training(store, settings, val_fraction=0)
+    path = str(RunFiles(settings.runs_dir, on_all_pairs).dir / "checkpoints" / "best.pt")
     with pytest.raises(Refused, match=r"best\.pt held out no pairs of digits"):
         evaluate(store, settings, checkpoint=path)
     assert not evaluate(store, settings, checkpoint=path, held_out=False).held_out
@@ -283,7 +283,7 @@ def test_files_in_every_field_are_checked(settings: Settings) -> None:
         references.check_paths(settings, EvaluateSpec(checkpoint=str(deleted)))
 
 
-def test_run_id_stands_for_its_best_checkpoint_in_train_and_evaluate(store: Store, settings: Settings) -> None:
+def test_run_id_means_its_best_checkpoint_in_train_and_evaluate(store: Store, settings: Settings) -> None:
     run_id = store_training(store, settings, seed=3)
     best = str(RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt")
     tuned = references.resolve(store, settings, TrainSpec(pretrained=str(run_id)))

@@ -97,20 +97,20 @@ def test_half_precision_may_overflow_where_eager_does() -> None:
 
 
 def test_types_shapes_and_nesting_must_be_equal() -> None:
-    one, exact = tensor(1), tensor(1, dtype=torch.float64)
-    assert not same(one, one.to(torch.bfloat16), exact, 1e-3)
-    assert not same(one, tensor(1, 2), exact, 1e-3)
-    assert not same({"a": one}, {"b": one}, {"a": exact}, 1e-3)
-    assert not same([one], [one, one], [exact], 1e-3)
-    assert same({"a": [one]}, {"a": [one]}, {"a": [exact]}, 1e-3)
-    assert not same([one, torch.tensor(3)], [one, torch.tensor(4)], [exact, torch.tensor(3)], 1e-3)
+    result, exact = tensor(1), tensor(1, dtype=torch.float64)
+    assert not same(result, result.to(torch.bfloat16), exact, 1e-3)
+    assert not same(result, tensor(1, 2), exact, 1e-3)
+    assert not same({"a": result}, {"b": result}, {"a": exact}, 1e-3)
+    assert not same([result], [result, result], [exact], 1e-3)
+    assert same({"a": [result]}, {"a": [result]}, {"a": [exact]}, 1e-3)
+    assert not same([result, torch.tensor(3)], [result, torch.tensor(4)], [exact, torch.tensor(3)], 1e-3)
 
 
 def test_identical_compares_bit_by_bit() -> None:
-    one = torch.tensor([1.0, math.nan])
-    assert identical([one], [one.clone()])
+    result = torch.tensor([1.0, math.nan])
+    assert identical([result], [result.clone()])
     assert not identical([tensor(1)], [tensor(math.nextafter(1.0, 2.0) + 1e-7)])
-    assert not identical([one], [one, one])
+    assert not identical([result], [result, result])
     assert not identical([tensor(1)], [tensor(1, dtype=torch.float64)])
 
 
@@ -118,7 +118,7 @@ def test_root_mean_square() -> None:
     assert rmse(torch.tensor([0.0, 0.0]), torch.tensor([3.0, 4.0])) == pytest.approx(math.sqrt(12.5))
 
 
-def test_deviation() -> None:
+def test_deviation_equals_values_by_hand() -> None:
     """abs(delta) / (1 + abs(reference)) is 1/2 and 3/4. Integer tensors are ignored."""
     found = deviation([torch.tensor([1.0, -3.0]), torch.tensor(4)], [torch.tensor([2.0, -6.0]), torch.tensor(5)])
     assert (found.max, found.mean) == (0.75, 0.625)

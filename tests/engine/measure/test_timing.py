@@ -121,7 +121,7 @@ def test_latency_differs_from_back_to_back_time(launch_s: float, work_s: float, 
     assert timed["queued"].samples_ms == pytest.approx([10 * scale] * len(timed["queued"].samples_ms))
 
 
-def test_min_samples_applies_to_latency_and_queued_calls_need_only_ten() -> None:
+def test_min_samples_applies_to_latency_and_not_to_queued_calls() -> None:
     device = Device()
     call = {"call": device.launch(0.0625)}
     subjects = [Subject("latency", call), Subject("queued", call, queued=True)]

@@ -135,7 +135,7 @@ def test_timing_of_several_slow_calls_takes_at_most_twice_its_samples(clock: Clo
 
 
 @pytest.mark.timeout(20)
-def test_sampling_ends_when_only_subjects_without_time_left_lack_samples(clock: Clock) -> None:
+def test_sampling_ends_when_no_subject_can_take_more_samples(clock: Clock) -> None:
     """The quick subject has twice its `min_seconds`, so no call is left. A loop that waits would keep a core busy."""
     subjects = [subject("quick", clock.work(1e-3)), subject("slow", clock.work(3))]
     session = run(clock, subjects, Plan(min_samples=4, min_seconds=0.1, max_seconds=20))
@@ -234,9 +234,9 @@ def test_recording_of_cuda_graphs_counts_as_compilation(clock: Clock, variant: s
 
     assert variants.settling_calls(Variant.parse(variant), device) == calls
     watch = Stopwatch(lambda: None, clock)
-    held = ready.Held("cpu", 0.0, 0.0)
+    initial = ready.Held("cpu", 0.0, 0.0)
     _, found = ready.first_call(
-        "toy", lambda: model, lambda run: {"forward": run}, watch, held, compiles=True, settling=calls
+        "toy", lambda: model, lambda run: {"forward": run}, watch, initial, compiles=True, settling=calls
     )
     assert found.first_call_ms == pytest.approx(8000)
     assert found.compile_ms == pytest.approx(10_500 if calls else 8000)

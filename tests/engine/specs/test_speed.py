@@ -239,7 +239,7 @@ def test_batch_size_list_accepts_names_of_timm_and_of_the_suite() -> None:
         spec.batch_sizes(ModelName("timm:resnet50"))
 
 
-def test_a_text_tower_of_an_image_model_is_refused() -> None:
+def test_text_tower_of_an_image_model_is_refused() -> None:
     families = {ModelName(f"{library}:m"): "" for library in ("timm", "open_clip")}
     assert names.select(benchmark(models=["*"], tower="image"), families) == list(families)
     assert names.select(benchmark(models=["open_clip:m"], tower="text"), families) == ["open_clip:m"]
