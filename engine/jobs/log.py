@@ -22,7 +22,7 @@ def why_no_log(run: Run, files: RunFiles) -> str:
         return "has no log: it never started"
     if files.log.exists():
         return "has an empty log"
-    return "has no log here: a run in the foreground prints its messages to the terminal instead"
+    return "has no log here: it ran in a terminal, or on a host with another runs folder"
 
 
 class BoundedLog:

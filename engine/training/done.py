@@ -112,11 +112,11 @@ PATHS = ("data", "val_data", "zeroshot_data", "pretrained", "distill_pretrained"
 NOTED = (
     *("epochs", "steps", "lr", "warmup", "lr_scheduler", "epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end"),
     *("patience", "grad_clip_norm", "device", "precision", "compile", "grad_checkpointing", "channels_last"),
+    *("classes", "templates", "zeroshot_data"),
 )
-"""Fields that may change when a training continues. They affect the steps to come, so each change is noted."""
+"""Fields that may change when a training continues. They affect the steps and accuracies to come, so each is noted."""
 FREE = (
-    *("resume", "workers", "threads", "classes", "templates", "zeroshot_data", "val_frequency", "zeroshot_frequency"),
-    *("val_at_start", "val_every_steps"),
+    *("resume", "workers", "threads", "val_frequency", "zeroshot_frequency", "val_at_start", "val_every_steps"),
     *("log_every_n_steps", "save_frequency", "save_every_steps", "keep_last", "tensorboard", "wandb"),
     *("wandb_project_name", "wandb_name", "wandb_notes"),
 )

@@ -9,7 +9,7 @@ from engine.datasets import DataProblem
 from engine.jobs import references
 from engine.report.figures.evaluation import prompts
 from engine.specs.base import json_object
-from engine.specs.clip import short_name
+from engine.specs.clip import TEMPLATE_SETS, short_name
 from engine.specs.evaluate import EvaluateSpec
 from engine.words import plural, shortened
 from pages.clip import data
@@ -78,7 +78,8 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
                 texts = [prompt for name in names for prompt in by_class.get(name, ())]
                 shown, total = texts[:MOST_PROMPTS], len(texts)
             else:
-                templates = datasets.prompts(spec.templates, preview.templates, spec.classes)
+                default = preview.templates or datasets.prompts(TEMPLATE_SETS[1:], ())
+                templates = datasets.prompts(spec.templates, default, spec.classes)
                 shown, total = prompts(names, templates, MOST_PROMPTS)
             if doubt := datasets.note_on_ids(names):
                 st.caption(f":material/warning: {plain(doubt)}")

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from engine.results import BenchmarkRow
 from engine.store import State, open_store
-from tests.support.browser import Server, select_rows, serve
+from tests.support.browser import WINDOW, Server, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 SHORTLIST = {"timm:test_convnext2", "timm:test_convnext3"}
@@ -73,7 +73,7 @@ def test_shortlist_by_limits_is_timed_compared_and_shared_by_link(browser: Brows
         page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).click()
         assert_compared(page)
 
-        reader = browser.new_context(viewport={"width": 1440, "height": 1600}).new_page()
+        reader = browser.new_context(**WINDOW | {"viewport": {"width": 1440, "height": 1600}}).new_page()
         reader.goto(page.url)
         assert_compared(reader)
         reader.context.close()

@@ -268,8 +268,8 @@ def test_preset_stays_set_in_a_browser_with_delayed_answers(
 
     form = f"{server.url}/train?train_batch_size={batch_size}"
     with (
-        browser.new_context() as quick_profile,
-        browser.new_context() as late_profile,
+        browser.new_context(reduced_motion="reduce") as quick_profile,
+        browser.new_context(reduced_motion="reduce") as late_profile,
         quick_profile.new_page() as quick,
         late_profile.new_page() as late,
     ):

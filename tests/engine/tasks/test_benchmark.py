@@ -29,7 +29,7 @@ from engine.tasks.benchmark import run
 
 SHORT: dict[str, Any] = {"models": "timm:toy", "batch_size": 2, "min_samples": 3, "min_seconds": 0.01, "threads": 1}
 USER_MODEL = "python:tests.support.own_models:tiny"
-"""A user model of four layers, which compiles in seconds."""
+"""A user model of four layers, which compiles in seconds. Its process does not load timm."""
 REAL: dict[str, Any] = SHORT | {"models": "timm:test_vit", "replicates": 1}
 
 
@@ -248,7 +248,7 @@ def test_thread_count_follows_cpu_affinity(tmp_path: Path) -> None:
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
     try:
-        *_, row, _ = events(tmp_path, threads=None)
+        *_, row, _ = events(tmp_path, models=USER_MODEL, threads=None)
     finally:
         os.sched_setaffinity(0, allowed)
     assert isinstance(row, BenchmarkRow)
@@ -257,15 +257,17 @@ def test_thread_count_follows_cpu_affinity(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_benchmark_leaves_no_process(tmp_path: Path) -> None:
-    request = BenchmarkSpec(**REAL | {"min_seconds": 600, "time_limit": 900})
+    request = BenchmarkSpec(**REAL | {"models": USER_MODEL, "min_seconds": 600, "time_limit": 900})
     command = [sys.executable, "-c", LIMITED, str(10**11), request.model_dump_json(), str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT) as benchmark:
-        deadline = time.monotonic() + 120
-        while not (children := psutil.Process(benchmark.pid).children()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert children
-        time.sleep(3)  # by now it measures, or it will notice that its parent is gone
-        benchmark.kill()
+        try:
+            deadline = time.monotonic() + 120
+            while not (children := psutil.Process(benchmark.pid).children()) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert children
+            time.sleep(3)  # by now it measures, or it will notice that its parent is gone
+        finally:
+            benchmark.kill()  # after a failure too, because it would go on for ten minutes
         _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
 

@@ -1,5 +1,6 @@
 """The outlook of a run before it starts: files and memory, against hand sums and real steps."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -88,47 +89,60 @@ def test_memory_of_a_teacher_is_counted() -> None:
 
 
 STEP_SCRIPT = """
-import sys
+import json, sys
 import torch
 from torch.profiler import ProfilerActivity, profile
 from engine.models import clip_weights
 from engine.specs.train import TrainSpec
 from engine.training import objectives, optimizers, precision
 from engine.training.step import train_step
-spec = TrainSpec.model_validate_json(sys.argv[1])
-made = clip_weights.create(spec, weights="")
-clip_weights.arrange(made.model, spec)
-made.model.train()
-optimizer = optimizers.create(made.model, spec)
-objective = objectives.create(spec, made.model)
-def step(pairs):
-    batch = torch.rand(pairs, 3, *made.image_size), torch.ones(pairs, made.context_length, dtype=torch.long)
-    autocast = lambda: precision.autocast(spec.precision, "cpu")
-    train_step(made.model, [batch], objective, optimizer, autocast=autocast)
-def most(pairs):
-    optimizer.zero_grad()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        step(pairs)
-    changes = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = top = 0
-    for event in sorted(changes, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        top = max(top, held)
-    return top
-step(2)
-print(*(most(int(pairs)) for pairs in sys.argv[2:]))
+def peaks(spec, sizes):
+    made = clip_weights.create(spec, weights="")
+    clip_weights.arrange(made.model, spec)
+    made.model.train()
+    optimizer = optimizers.create(made.model, spec)
+    objective = objectives.create(spec, made.model)
+    def step(pairs):
+        batch = torch.rand(pairs, 3, *made.image_size), torch.ones(pairs, made.context_length, dtype=torch.long)
+        autocast = lambda: precision.autocast(spec.precision, "cpu")
+        train_step(made.model, [batch], objective, optimizer, autocast=autocast)
+    def most(pairs):
+        optimizer.zero_grad()
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            step(pairs)
+        changes = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+        held = top = 0
+        for event in sorted(changes, key=lambda event: event.start_ns()):
+            held += event.nbytes()
+            top = max(top, held)
+        return top
+    step(2)
+    return [most(pairs) for pairs in sizes]
+print(json.dumps([peaks(TrainSpec.model_validate(fields), sizes) for fields, sizes in json.loads(sys.argv[1])]))
 """
+STEPS: dict[str, tuple[dict[str, Any], list[int]]] = {
+    "float32": ({}, [2, 512]),
+    "lion": ({"opt": "timm/lion"}, [64]),
+    "mixed": ({"precision": "amp_bf16"}, [2, 64, 512]),
+    "mixed, checkpointing": ({"precision": "amp_bf16", "grad_checkpointing": True}, [2, 64, 512]),
+}
+"""Fields and numbers of pairs of the real steps that estimates are compared with."""
 
 
-def measured(*pairs: int, moments: int = 2, **fields: Any) -> list[float]:
-    """Return the peak memory of real steps in MB: what torch allocates, plus weights and moments.
+@pytest.fixture(scope="module")
+def measured() -> dict[str, list[float]]:
+    """Return the peak memory of the STEPS in MB, in one process: what torch allocates, plus weights and moments.
 
     The resident memory of the process is not used: it includes free blocks of the C library and the working space of
     matrix products, which differ between machines.
     """
-    command = [sys.executable, "-c", STEP_SCRIPT, TrainSpec(**fields).model_dump_json(), *map(str, pairs)]
+    command = [sys.executable, "-c", STEP_SCRIPT, json.dumps(list(STEPS.values()))]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [(4 * (1 + moments) * PARAMETERS + int(number)) / 1e6 for number in done.stdout.splitlines()[-1].split()]
+    moments = {"lion": 1}
+    return {
+        name: [(4 * (1 + moments.get(name, 2)) * PARAMETERS + peak) / 1e6 for peak in peaks]
+        for name, peaks in zip(STEPS, json.loads(done.stdout.splitlines()[-1]), strict=True)
+    }
 
 
 OPTIMIZER_SCRIPT = """
@@ -164,18 +178,18 @@ def test_temporaries_of_an_optimizer_step_equal_what_torch_allocates() -> None:
 
 
 @pytest.mark.slow
-def test_estimate_equals_the_peak_of_a_real_step() -> None:
-    assert measured(2, 512) == [pytest.approx(training_memory(pairs)[0], rel=0.01) for pairs in (2, 512)]
-    (lion,), expected = measured(64, moments=1, opt="timm/lion"), training_memory(opt="timm/lion")[0]
+def test_estimate_equals_the_peak_of_a_real_step(measured: dict[str, list[float]]) -> None:
+    assert measured["float32"] == [pytest.approx(training_memory(pairs)[0], rel=0.01) for pairs in (2, 512)]
+    (lion,), expected = measured["lion"], training_memory(opt="timm/lion")[0]
     assert 0.85 * expected < lion <= expected, "its step may need fewer temporaries than are counted"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_mixed_precision_estimate_equals_the_peak_of_a_real_step(checkpointing: bool) -> None:
+@pytest.mark.parametrize("name", ["mixed", "mixed, checkpointing"])
+def test_mixed_precision_estimate_equals_the_peak_of_a_real_step(measured: dict[str, list[float]], name: str) -> None:
     """Weights of products and convolutions have copies in half precision, embeddings of tokens have none."""
-    fields = {"precision": "amp_bf16", "grad_checkpointing": checkpointing}
-    for pairs, peak in zip((2, 64, 512), measured(2, 64, 512, **fields), strict=True):
+    fields, sizes = STEPS[name]
+    for pairs, peak in zip(sizes, measured[name], strict=True):
         assert training_memory(pairs, **fields)[0] == pytest.approx(peak, rel=0.06)
 
 
