@@ -32,7 +32,8 @@ class Schedule:
     def problem(self) -> str:
         """Return the error in the schedule, as a sentence; empty if there is none."""
         if self.steps_per_epoch < 1:
-            return f"the data are smaller than one step of {self.batch_size} pairs: take a smaller batch size"
+            advice = "take a smaller batch size" if self.batch_size > 2 else "give more, or hold out fewer"
+            return f"the data are smaller than one step of {self.batch_size} pairs: {advice}"
         if self.warmup_steps > self.steps:
             return (
                 f"a warm-up of {self.warmup_steps} steps out of {self.steps} never reaches the learning rate: "

@@ -529,7 +529,7 @@ def test_form_stays_usable_while_weights_and_memory_are_checked(answers: Answeri
     page_text = plain_text(app)
     assert "to be downloaded from huggingface.co/a/b/c.bin (605 MB) into /cache, where 30 GB are free." in page_text
     assert "Memory: about 5.77 GB: 2.42 GB for weights, gradients and optimizer" in page_text
-    assert "being looked up" not in page_text
+    assert "Checking weights" not in page_text
     assert "at least" not in page_text
     assert not app.button(key="train_go").disabled
 

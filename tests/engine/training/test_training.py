@@ -267,6 +267,7 @@ def test_resuming_without_a_loadable_checkpoint_is_refused(tmp_path: Path) -> No
     ("fields", "message"),
     [
         ({"batch_size": 64}, "smaller than one step of 64"),
+        ({"samples": 2, "batch_size": 2}, "1 pair to train on: .* one step of 2 pairs: give more, or hold out fewer"),
         ({"warmup": "100"}, "never reaches the learning rate"),
         (
             {"lr_scheduler": "const-cooldown", "epochs_cooldown": 3},
