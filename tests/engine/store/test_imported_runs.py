@@ -19,7 +19,7 @@ from engine.store.bundle import export_bundle, import_bundle
 from engine.store.files import RunFiles
 from engine.store.tables import runs
 from tests.engine.store.test_bundle import rewrite
-from tests.pages.test_runs import tick
+from tests.pages.test_runs import select_runs
 from tests.support.clip import record
 from tests.support.page import ENVIRONMENT, open_page, texts, unfold
 
@@ -170,7 +170,7 @@ def test_pages_refuse_to_retry_imported_runs_that_read_other_folders(store: Stor
     run_id = import_run(store, Settings(), outside, spec("checkpoint", outside / "secret.pt"))
     if button == "runs_retry":
         app = open_page("history/page.py")
-        tick(app, run_id)
+        select_runs(app, run_id)
         app.button(key=button).click().run()
     else:
         app = open_page("run/page.py", run=str(run_id))
