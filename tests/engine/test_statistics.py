@@ -242,7 +242,7 @@ def test_verdict_is_undecided_if_processes_disagree() -> None:
 
 
 def test_common_slow_process_does_not_hide_a_difference() -> None:
-    """Both streams are three times slower in one process, but the ratio within each process is the same."""
+    """One process is three times slower in both streams, but the ratio within each process is the same."""
     offsets = (0.0, 1.1, 0.0)
     assert ratio(streams(1, 11.0, offsets=offsets), streams(2, 10.0, offsets=offsets)).verdict == "faster"
 

@@ -32,6 +32,7 @@ from tests.support.clip import (
     write_evaluation,
     write_images,
 )
+from tests.support.data import write_image
 from tests.support.page import charts, open_page, texts, verbatim
 
 PAGE = "evaluate/page.py"
@@ -65,6 +66,20 @@ def test_non_clip_model_shows_an_error(page: str, monkeypatch: pytest.MonkeyPatc
     assert app.button(key=f"{page}_go").disabled
     app.selectbox(key=f"{page}_model").set_value("ViT-B-32").run()
     assert not app.error
+
+
+def test_preview_shows_the_prompts_of_open_clip_for_data_without_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
+    images = [write_image(tmp_path / f"{number}.png") for number in range(4)]
+    lines = [f"{image.name},picture {number},{'ab'[number % 2]}" for number, image in enumerate(images)]
+    (tmp_path / "pairs.csv").write_text("\n".join(["filepath,title,class", *lines]))
+    app = open_page(PAGE, evaluate_data=str(tmp_path / "pairs.csv"), evaluate_csv_class_key="class")
+    assert not app.exception
+    page_text = plain_text(app)
+    assert "itap of a a.\na bad photo of the b.\na origami a." in page_text, "open_clip's SIMPLE_IMAGENET_TEMPLATES"
+    assert "14 prompts in total" in page_text
 
 
 def test_first_visit_previews_the_prompts_and_queues_a_run(store: Store) -> None:

@@ -83,7 +83,7 @@ def test_accelerator_peak_is_reset_before_and_read_after_the_calls(monkeypatch: 
 def test_peak_of_a_compiled_graph_is_that_of_its_recording(
     monkeypatch: pytest.MonkeyPatch, records_graphs: bool, found: int
 ) -> None:
-    """As with torch.compile: the first call compiles and needs 900 MB, the second records, the others replay."""
+    """Imitate torch.compile: the first call compiles and needs 900 MB, the second records, the others replay."""
     peaks, costs = [0], iter([900, 400, 100, 100, 100, 100])
 
     def call() -> None:

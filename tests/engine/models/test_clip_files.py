@@ -40,7 +40,7 @@ def test_checkpoint_loads_at_its_sizes_and_at_others(name: str, tmp_path: Path) 
 def test_weights_of_open_clip_load_as_in_open_clip(
     name: str, registry: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both at the sizes of the configuration and at forced ones, where position tables are resized."""
+    """Check the sizes of the configuration and forced ones, for which position tables are resized."""
     monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, name, CONFIGS[name])
     reference = open_clip.create_model(name)
     path = tmp_path / "weights.pt"
@@ -62,7 +62,7 @@ def test_safetensors_are_loaded(tmp_path: Path) -> None:
 def test_preprocessing_and_activation_of_a_tag_are_stored(
     registry: None, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both stay the same when a fine-tuned checkpoint is written and loaded."""
+    """Check that both stay the same when a fine-tuned checkpoint is written and loaded."""
     spec = TrainSpec(model="ViT-B-32", seed=1)
     monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", {"ViT-B-32": CONFIGS["vit"]})
     model = make(seed=9).model

@@ -171,7 +171,7 @@ def test_accuracy_runs_are_reproducible() -> None:
 
 
 def test_default_batch_size_of_training_accuracy_is_8() -> None:
-    """As in the benchmark of PyTorch: batch norm over one image makes small differences large."""
+    """The default is that of PyTorch's benchmark, because batch norm over one image makes small differences large."""
     assert BenchmarkSpec(models=("a",), purpose="accuracy", mode="training").batch_size == 8
     assert BenchmarkSpec(models=("a",), purpose="accuracy", mode="training", batch_size=2).batch_size == 2
     assert BenchmarkSpec(models=("a",), purpose="accuracy").batch_size == 1

@@ -1,4 +1,4 @@
-"""Which fields may change when a training is resumed, and which may not."""
+"""A training is resumed with the same data, and only fields that do not make it another training may change."""
 
 import shutil
 from pathlib import Path
@@ -76,6 +76,14 @@ def test_longer_training_continues_with_a_note(stopped: Path, tmp_path: Path) ->
     assert [note for note in rows(events)[-1].notes if note.startswith("continued with")] == [
         "continued with epochs 3 instead of 2"
     ]
+
+
+def test_fields_that_change_the_zero_shot_task_are_noted(tmp_path: Path) -> None:
+    """Accuracies before and after such a change are those of different tasks."""
+    before = tiny().model_dump(mode="json")
+    changed = tiny(zeroshot_data=str(tmp_path), templates=("a {}",), classes=("a", "b"))
+    notes = done.changes(changed, tmp_path / "latest.pt", before)
+    assert sorted(note.split()[2] for note in notes) == ["classes", "templates", "zeroshot_data"]
 
 
 def test_same_data_in_another_notation_are_no_change(tmp_path: Path) -> None:
