@@ -301,7 +301,7 @@ def test_ended_run_without_results_has_a_final_message(store: Store, spec: Spec)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "words"),
-    [(State.QUEUED, "has no log yet: it is queued"), (State.FINISHED, "has no log here: a run in the foreground")],
+    [(State.QUEUED, "has no log yet: it is queued"), (State.FINISHED, "has no log here: it ran in a terminal")],
 )
 def test_run_without_a_log_shows_the_reason(store: Store, state: State, words: str) -> None:
     run_id = store_run(store, state)
