@@ -66,7 +66,9 @@ def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> 
     if not chosen:
         raise DataProblem(f"{path.name} has no images with captions" + (f" in {part}" if part != "auto" else ""))
     pattern = _path_pattern(path, chosen[0][0], roots)
-    rows = [Row(str(line), pattern.format(**names), texts, "") for line, (names, texts, _) in enumerate(chosen, 1)]
+    rows = [
+        Row(f"image index {number}", pattern.format(**names), texts) for number, (names, texts, _) in enumerate(chosen)
+    ]
     if len({path.parent / row.image for row in rows}) < len(rows):
         raise DataProblem(f"{path.name} has several entries for the same image: give one with all captions")
     if left_out := len(found) - len(chosen):

@@ -1,6 +1,7 @@
 """Read Parquet with a column of images, as paths or as files' contents, and a column of captions or classes."""
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -35,7 +36,8 @@ def open_parquet(
             kind = schema.field(image_column).type
             fields = {kind.field(place).name for place in range(kind.num_fields)}
             packed = "bytes" in fields or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind)
-            texts = parquet.read_table(file, columns=columns if not packed else columns[1:]).to_pydict()
+            table = parquet.read_table(file, columns=columns if not packed else columns[1:]).to_pydict()
+            texts = {name: [_without_nan(value) for value in values] for name, values in table.items()}
     except pyarrow.ArrowException as error:
         raise DataProblem(f"{path.name} is no Parquet file, or is damaged: {error}") from error
     found: list[Member] = []
@@ -46,7 +48,7 @@ def open_parquet(
     count = len(found) if packed else len(texts[image_column])
     rows = [
         Row(
-            str(row),
+            f"row index {row}",
             found[row].name if packed else str(texts[image_column][row] or "").strip(),
             _captions(texts[caption][row]) if caption else None,
             _class(texts[class_column][row], names) if class_column else "",
@@ -82,6 +84,10 @@ def _unpack(file: IO[bytes], copy: IO[bytes], column: str) -> None:
                 row += 1
 
     unpacked.write_tar(images(), copy)
+
+
+def _without_nan(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _captions(value: Any) -> tuple[str, ...]:

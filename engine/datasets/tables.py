@@ -26,8 +26,8 @@ CLASS_NAMES = ("class", "label", "class_name", "classname", "category")
 class Row(NamedTuple):
     """A row of a table."""
 
-    line: str
-    """Its place in the file, for messages."""
+    place: str
+    """Its place in the file for messages, such as "line 2"."""
     image: str
     captions: tuple[str, ...] | None
     """None if the table has no column of captions."""
@@ -96,10 +96,10 @@ def assemble(
     classes: dict[str, dict[str, None]] = {}
     count = 0
     incomplete: list[str] = []
-    for line, image, texts, label in rows:
+    for place, image, texts, label in rows:
         count += 1
         if not image or (texts is not None and not all(texts or ("",))) or (class_column and not label):
-            incomplete.append(line)
+            incomplete.append(place)
             continue
         image = first_spellings.setdefault(identify(str(path.parent / image)), str(Path(image)))
         captions.setdefault(image, {}).update(dict.fromkeys(texts or ()))
@@ -108,8 +108,8 @@ def assemble(
     if incomplete:
         missing = ("an image", "a caption", *(["a class"] if class_column else []))
         raise DataProblem(
-            f"{path.name} has {plural(len(incomplete), 'row')} without {' or '.join(missing)}, on lines "
-            f"{shortened(tuple(incomplete))}: fill them in or take them out"
+            f"{path.name} has {plural(len(incomplete), 'row')} without {' or '.join(missing)}: "
+            f"{shortened(tuple(incomplete))}. Fill them in or take them out"
         )
     if not captions:
         raise DataProblem(f"{path.name} has a header and no rows")
@@ -194,7 +194,7 @@ def _rows(file: TextIO, name: str, separator: str, columns: tuple[str, str, str]
                 )
             if row:
                 yield Row(
-                    str(line),
+                    f"line {line}",
                     row[image].strip(),
                     None if caption is None else (row[caption].strip(),),
                     "" if label is None else row[label].strip(),

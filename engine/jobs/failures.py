@@ -77,7 +77,7 @@ def of_exit(end: Exit, spec: Spec | None, *, shown: str = "its log has the reaso
     if code == HOST_LOST:
         return Cause.KILLED, "another node of its training was lost; its log names it"
     if code < 0:
-        return Cause.KILLED, f"killed by {_signal_name(-code)}"
+        return Cause.KILLED, end.note or f"killed by {_signal_name(-code)}"
     return Cause.ERROR, f"the worker left with code {code} and recorded no reason; see its log"
 
 

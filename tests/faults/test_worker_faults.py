@@ -246,4 +246,5 @@ def test_worker_that_is_silent_for_too_long_is_killed(house: House) -> None:
     worker = house.steps(run_id, 2)[0].pid
     run = house.end(run_id)
     assert (run.state, run.cause) == (State.FAILED, Cause.KILLED)
+    assert run.error.startswith("killed by the scheduler, because it had not reported for")
     assert not Path(f"/proc/{worker}").exists()

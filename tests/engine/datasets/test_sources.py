@@ -116,6 +116,13 @@ def test_parquet_images_are_paths_or_contents(tmp_path: Path, kind: str) -> None
     assert captions(open_pairs(str(tmp_path / "lists.parquet"), **columns))[0] == ("a", "b")  # type: ignore[arg-type]
 
 
+def test_missing_values_of_parquet_are_refused_with_their_row(tmp_path: Path) -> None:
+    values = {"image": ["a.png", "b.png", "c.png"], "text": [1.5, float("nan"), None]}
+    parquet.write_table(pyarrow.table(values), tmp_path / "pairs.parquet")
+    with pytest.raises(DataProblem, match="2 rows without an image or a caption: row index 1, row index 2"):
+        open_pairs(str(tmp_path / "pairs.parquet"))
+
+
 def write_coco(folder: Path) -> Path:
     """Write files in COCO's layout, annotations beside a folder of images, and return the JSON."""
     for number, colour in enumerate(COLOURS):

@@ -107,7 +107,7 @@ def test_tables_written_by_pandas_are_read(tmp_path: Path) -> None:
         ("filepath,title\na.png,ok\n\nb.png\n", "has 1 cells on line 4"),
         (
             'filepath,title\na.png,"two\nlines"\nb.png,\nc.png, \n,x\nd.png,\n',
-            "4 rows without an image or a caption, on lines 4, 5, 6 and 1 more",
+            "4 rows without an image or a caption: line 4, line 5, line 6 and 1 more",
         ),
         ('filepath,title\na.png,ok\nb.png,"open\nc.png,ok\n', 'begins on line 3: .*"He said ""hi"""'),
         ('filepath,title\na.png,"Hello" he said\n', "begins on line 2: ',' expected after '\"'"),
@@ -156,8 +156,8 @@ def test_captions_are_made_of_classes_if_no_column_has_captions(tmp_path: Path) 
     ("content", "reason"),
     [
         ("filepath,title\na.png,one\n", "needs one column called 'kind', but has 0"),
-        ("filepath,title,kind\na.png,one,\n", "1 row without an image or a caption or a class, on lines 2"),
-        ("filepath,title,kind\na.png,,cat\n", "1 row without an image or a caption or a class, on lines 2"),
+        ("filepath,title,kind\na.png,one,\n", "1 row without an image or a caption or a class: line 2"),
+        ("filepath,title,kind\na.png,,cat\n", "1 row without an image or a caption or a class: line 2"),
         ("filepath,title,kind\na.png,one,cat\na.png,two,dog\n", r"more than one class: a.png \(cat, dog\)"),
     ],
 )
