@@ -77,7 +77,7 @@ def serve(folder: Path, *, probed: bool = True, secrets: Path | None = None, **s
     chosen = {"runs_dir": str(folder / "runs"), "idle_exit_s": "20", **settings}
     env = {f"VITALS_{name.upper()}": value for name, value in chosen.items()}
     command = [sys.executable, "-m", "streamlit", "run", "app.py"]
-    command += ["--secrets.files", str(secrets)] if secrets else []
+    command += ["--secrets.files", str(secrets or folder / "no.toml")]  # never the secrets of this checkout
     with log.open("wb") as out:
         server = subprocess.Popen(
             [*command, "--server.port", str(port)],

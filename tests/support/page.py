@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
+from streamlit import config
 from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
@@ -51,6 +52,7 @@ timm,broken,oddity,1024,,,,,,,,,True,{},[],error,RuntimeError: **no** <b>way</b>
 
 # Cached, because each AppTest would read the metadata of all installed packages again, which takes 0.14 s.
 manifest_scanner.scan_component_manifests = cache(manifest_scanner.scan_component_manifests)
+config.set_option("secrets.files", [])  # a checkout may have secrets that configure sign-in
 Q = TypeVar("Q", bound=Question)
 
 
