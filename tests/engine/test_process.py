@@ -48,14 +48,11 @@ def test_closed_stream_discards_only_its_own_output(store: Store) -> None:
 
 @pytest.mark.slow
 def test_disk_that_fills_during_a_run_gives_a_short_error(store: Store) -> None:
-    command = run_in_bash(
-        "ulimit -f 300; engine profile --models timm:resnet*"
-    )  # limits every file to 300 KiB, including the store
-    assert command.returncode == 2
+    """The end needs less space than the rows, so it may be recorded."""
+    command = run_in_bash("ulimit -f 300; engine profile --models timm:resnet*")  # 300 KiB per file, also the store
+    recorded = store.run(1).state == State.FAILED
+    assert command.returncode in ((1, 2) if recorded else (2,)), "1: a run failed. 2: the command did"
     assert "run 1 failed: the store " in command.stderr
-    recorded = (
-        store.run(1).state == State.FAILED
-    )  # the end needs less space than the rows, so both outcomes are possible
     assert recorded != ("run 1 could not record its end: the store " in command.stderr)
     assert "has no space left. Look at the disk's free space" in command.stderr.splitlines()[-1]
     assert "Traceback" not in command.stderr
