@@ -110,6 +110,16 @@ def refuse_code(spec: Spec) -> None:
         )
 
 
+def libraries(spec: Spec) -> set[str]:
+    """Return the installed libraries that may have the models of a spec: those that all its patterns name, or all.
+
+    Importing a library to list its models takes a second. Errors: as in `expand`.
+    """
+    patterns = expand(suite.expand(getattr(spec, "models", ())))
+    named = {pattern.partition(":")[0] if ":" in pattern else "" for pattern in patterns}
+    return named & {*LIBRARIES} if named <= {*LIBRARIES, OWN, PYTHON} else {*LIBRARIES}
+
+
 def select(spec: Spec, families: Mapping[ModelName, str], *, allow_code: bool = False) -> list[ModelName]:
     """Return the models that a spec requests, after its filters. The spec's own configurations count as known models.
 

@@ -1,7 +1,7 @@
 """Build any model by its name: open_clip's, timm's, torchvision's, and users' own configurations and modules."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -20,11 +20,12 @@ MODULES = INSTALLED | {OWN: "clip", PYTHON: "own_modules"}
 timm model imports only timm."""
 
 
-def families() -> dict[ModelName, str]:
-    """Return every installed model with the architecture family it belongs to."""
+def families(libraries: Collection[str] = INSTALLED) -> dict[ModelName, str]:
+    """Return every installed model of these libraries with the architecture family it belongs to."""
     return {
         ModelName.of(library, model): family
         for library in INSTALLED
+        if library in libraries
         for model, family in _module(library).families().items()
     }
 

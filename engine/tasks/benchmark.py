@@ -46,7 +46,7 @@ def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
     Errors: Refused, before anything is timed.
     """
     # the worker has refused modules of the user's own in queued runs
-    models = names.select(spec, library.families(), allow_code=True)
+    models = names.select(spec, library.families(names.libraries(spec)), allow_code=True)
     batch_sizes = {model: spec.batch_sizes(model) or (None,) for model in models}
     if "training" in spec.modes:
         steps.check_optimizer(spec.optimizer)

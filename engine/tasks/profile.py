@@ -45,7 +45,7 @@ class Profiled:
 def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, then per model its progress and row. Errors: Refused, before anything is counted."""
     # the worker has refused modules of the user's own in queued runs
-    models = names.select(spec, library.families(), allow_code=True)
+    models = names.select(spec, library.families(names.libraries(spec)), allow_code=True)
     on_cluster = spec.device == f"{CLUSTER}meta"
     spec = spec.model_copy(update={"device": device_there(spec.device)})
     yield environment.current(spec.device)

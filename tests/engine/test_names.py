@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import shipped
-from engine.names import ModelNotFound, expand, expand_files, parse_names, resolve
+from engine.names import LIBRARIES, ModelNotFound, expand, expand_files, libraries, parse_names, resolve
 from engine.settings import Settings
-from engine.specs import ModelName, Refused, split_patterns
+from engine.specs import ModelName, ProfileSpec, Refused, split_patterns
 
 FAMILIES_BY_NAME = {
     "open_clip:RN50": "RN",
@@ -22,6 +22,23 @@ FAMILIES_BY_NAME = {
     "torchvision:resnet18": "resnet",
 }
 FAMILIES = {ModelName(name): family for name, family in FAMILIES_BY_NAME.items()}
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        ("timm:resnet18,timm:vit*", {"timm"}),
+        ("suite,{torchvision,timm}:resnet18", {"timm", "torchvision"}),
+        ("timm:resnet18,python:my.models:build", {"timm"}),
+        ("config:mine", set()),
+        ("timm:resnet18,ViT-B-32", set(LIBRARIES)),
+        ("family:resnet", set(LIBRARIES)),
+        ("all", set(LIBRARIES)),
+        ("keras:resnet18", set(LIBRARIES)),
+    ],
+)
+def test_libraries_are_those_that_patterns_name_or_all(models: str, expected: set[str]) -> None:
+    assert libraries(ProfileSpec(models=models)) == expected
 
 
 @pytest.mark.parametrize(
