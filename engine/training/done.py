@@ -109,10 +109,11 @@ def _notes_on_lost(run_dir: Path, folder: Path) -> list[str]:
 
 PATHS = ("data", "val_data", "zeroshot_data", "pretrained", "distill_pretrained")
 """Fields that name files or folders. Different spellings of the same path are no change."""
+ZEROSHOT = ("classes", "templates", "zeroshot_data")
 NOTED = (
     *("epochs", "steps", "lr", "warmup", "lr_scheduler", "epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end"),
     *("patience", "grad_clip_norm", "device", "precision", "compile", "grad_checkpointing", "channels_last"),
-    *("classes", "templates", "zeroshot_data"),
+    *ZEROSHOT,
 )
 """Fields that may change when a training continues. They affect the steps and accuracies to come, so each is noted."""
 FREE = (
@@ -131,7 +132,7 @@ def changes(spec: TrainSpec, path: Path, before: Mapping[str, Any]) -> list[str]
     Errors: Refused if a field has changed that would make it a different training.
     """
     request = spec.model_dump(mode="json")
-    changed = [name for name, value in before.items() if name in request and not _unchanged(name, request[name], value)]
+    changed = _changed(request, before)
     if refused := [name for name in changed if name not in NOTED and name not in FREE]:
         details = ", ".join(
             f"{name} was {_short_text(before[name])} and is now {_short_text(request[name])}" for name in refused
@@ -145,6 +146,18 @@ def changes(spec: TrainSpec, path: Path, before: Mapping[str, Any]) -> list[str]
         for name in changed
         if name in NOTED
     ]
+
+
+def forget_best(done: Done, spec: TrainSpec, before: Mapping[str, Any], metric: str) -> list[str]:
+    """Forget which epoch was the best if its zero-shot accuracy is that of another task. Return a note about it.
+
+    before: as for `changes`. metric: the one that decides the best epoch.
+    """
+    if not metric.startswith("zeroshot") or not set(ZEROSHOT) & set(_changed(spec.model_dump(mode="json"), before)):
+        return []
+    done.stale = 0
+    done.rows = [row | {"best": False} for row in done.rows]
+    return [f"earlier epochs are not compared for the best: {metric} had other data, classes or templates there"]
 
 
 def check_pairs(setup: Setup, path: Path, before: Any) -> None:
@@ -205,6 +218,11 @@ def note_on_early_stop(done: Done, steps: int, metric: str) -> str:
     if metric == "clip_val_loss":
         return note
     return f"{note}. An equal value with a lower held-out loss becomes the best model, but does not count as better"
+
+
+def _changed(request: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """Return the names of fields with another value than before. Fields missing from either count as unchanged."""
+    return [name for name, value in before.items() if name in request and not _unchanged(name, request[name], value)]
 
 
 def _unchanged(name: str, one: Any, other: Any) -> bool:

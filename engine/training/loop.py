@@ -95,9 +95,11 @@ class Training:
             return
         state, path = found
         roots = None if origin == self._run_dir else self.setup.roots
-        changed = done.changes(self.setup.spec, path, checkpoints.request(path, roots))
+        before = checkpoints.request(path, roots)
+        changed = done.changes(self.setup.spec, path, before)
         done.check_pairs(self.setup, path, checkpoints.about(path, roots).get("pairs"))
         self.done, notes = done.restore(self.setup, state)
+        changed += done.forget_best(self.done, self.setup.spec, before, best_metric(self.setup))
         if origin != self._run_dir:
             done.check_left(self.done, self.setup.plan.steps, self.setup.spec.patience, path)
         self._notes += [*notes, *changed, f"continued from {path.name} at step {self.done.step}"]

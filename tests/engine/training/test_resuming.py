@@ -86,6 +86,17 @@ def test_fields_that_change_the_zero_shot_task_are_noted(tmp_path: Path) -> None
     assert sorted(note.split()[2] for note in notes) == ["classes", "templates", "zeroshot_data"]
 
 
+def test_earlier_epochs_are_not_the_best_of_another_zero_shot_task(stopped: Path, tmp_path: Path) -> None:
+    same = rows(resume(stopped, tmp_path / "same"))
+    assert same[0].best
+    changed = rows(resume(stopped, tmp_path / "changed", templates=("scan {}",)))
+    assert [row.best for row in changed] == [False, True]
+    assert any(note.startswith("earlier epochs are not compared for the best") for note in changed[-1].notes)
+    progress, before = done.Done(stale=2), tiny().model_dump(mode="json")
+    assert done.forget_best(progress, tiny(templates=("scan {}",)), before, "clip_val_loss") == []
+    assert progress.stale == 2, "the loss does not depend on the templates"
+
+
 def test_same_data_in_another_notation_are_no_change(tmp_path: Path) -> None:
     before = tiny(data=str(tmp_path / "pairs.csv"), resume="").model_dump(mode="json")
     assert done.changes(tiny(data=f"{tmp_path}/./pairs.csv"), tmp_path / "latest.pt", before) == []
