@@ -1,4 +1,4 @@
-"""Fixtures of all tests: settings with a temporary runs folder, a real store there, and browser pages."""
+"""Fixtures of all tests: settings with a temporary runs folder, and a real store there."""
 
 import gc
 import os
@@ -15,8 +15,6 @@ from engine.settings import Settings
 from engine.store import Store, open_store
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
-
     from tests.support.page import Answering
     from tests.support.postgres import Server
 
@@ -142,42 +140,3 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     return tmp_path / "hub"
-
-
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    """Run a browser for the tests of a module. Playwright's event loop must end before tests that run their own."""
-    from tests.support.browser import chromium
-
-    with chromium(shell=True) as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def profile(browser: "Browser") -> "Iterator[BrowserContext]":
-    """Yield a browser profile with an empty tab, for all tests of a module.
-
-    Tabs that the empty tab opens share its process, so Streamlit's scripts are loaded and compiled once.
-    """
-    from tests.support.browser import WINDOW
-
-    with browser.new_context(**WINDOW) as profile:
-        empty = profile.new_page()
-        empty.route("**", lambda route: route.fulfill(body=""))
-        empty.goto("http://127.0.0.1/")
-        yield profile
-
-
-@pytest.fixture
-def page(profile: "BrowserContext") -> "Iterator[Page]":
-    """Yield a new tab. Afterwards, fail if the page in it shows an exception."""
-    from playwright.sync_api import expect
-
-    from tests.support.browser import PATIENCE_S
-
-    with profile.expect_page() as opened:
-        profile.pages[0].evaluate("() => { window.open() }")
-    with opened.value as page:
-        page.set_default_timeout(PATIENCE_S * 1000)
-        yield page
-        expect(page.get_by_test_id("stException")).to_have_count(0)

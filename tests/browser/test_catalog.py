@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from engine import shipped
 from engine.report.catalog import catalog
@@ -22,45 +22,31 @@ NUMBER = 68  # pixels from the left of the list to the number of a run, which op
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serve(tmp_path_factory.mktemp("served")) as server:
+def counting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Run a server that starts profile runs."""
+    with serve(tmp_path_factory.mktemp("served"), preload="timm,open_clip,engine.tasks.profile") as server:
         yield server
 
 
-def test_first_deep_link_on_a_new_server_shows_its_page(browser: Browser, tmp_path: Path) -> None:
-    with serve(tmp_path, probed=False, preload="") as fresh:
-        page = browser.new_page()
-        urls: list[str] = []
-        page.on("request", lambda request: urls.append(request.url))
-        page.goto(f"{fresh.url}/runs")
-        expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
-        expect(page.get_by_test_id("stSidebarNavLink")).to_have_count(9)
-        expect(page.get_by_role("dialog")).to_have_count(0)
-        expect(page.get_by_text("Page not found")).to_have_count(0)
-        assert page.title() == "Runs – Model Vitals"
-        icons = page.locator("link[rel~=icon]").evaluate_all("icons => icons.map(icon => icon.href)")
-        assert [icon.partition(";")[0] for icon in icons] == ["data:image/svg+xml"]  # our icon, without a request
-        other_hosts = [url for url in urls if not url.startswith((fresh.url, "data:", "blob:"))]
-        assert not other_hosts, "the browser requests other hosts"
-        page.close()
+def test_first_deep_link_on_a_new_server_shows_its_page(counting_server: Server, page: Page) -> None:
+    """Open a page other than the default one. This test is the first of the module, so the server is new."""
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
+    page.goto(f"{counting_server.url}/runs")
+    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+    expect(page.get_by_test_id("stSidebarNavLink")).to_have_count(9)
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_text("Page not found")).to_have_count(0)
+    assert page.title() == "Runs – Model Vitals"
+    icons = page.locator("link[rel~=icon]").evaluate_all("icons => icons.map(icon => icon.href)")
+    assert [icon.partition(";")[0] for icon in icons] == ["data:image/svg+xml"]  # our icon, without a request
+    other_hosts = [url for url in urls if not url.startswith((counting_server.url, "data:", "blob:"))]
+    assert not other_hosts, "the browser requests other hosts"
 
 
-def test_plot_and_first_table_rows_are_in_the_viewport(server: Server, page: Page) -> None:
-    page.goto(f"{server.url}/?catalog_y=ImageNet+top-1+%28%25%29")
-    plot, table = page.get_by_role("figure").first, page.get_by_test_id("stDataFrame").first
-    for width, height in ((1366, 768), (1280, 720), (1440, 900), (1100, 800)):
-        page.set_viewport_size({"width": width, "height": height})
-        page.wait_for_function(DRAWN)
-        assert height - table.bounding_box()["y"] > 3 * ROW, f"the header and two rows at {width} x {height}"
-        assert plot.bounding_box()["height"] >= 280
-    page.set_viewport_size({"width": 420, "height": 800})
-    expect(plot).to_be_in_viewport(ratio=0.75)
-    expect(table).not_to_be_in_viewport()
-
-
-def test_models_of_the_catalogue_are_profiled_and_downloaded(server: Server, page: Page) -> None:
+def test_models_of_the_catalogue_are_profiled_and_downloaded(counting_server: Server, page: Page) -> None:
     families = shipped.families(Settings().catalog_dir)
-    page.goto(server.url)
+    page.goto(counting_server.url)
     expect(page.get_by_text(re.compile(rf"^{len(families):,} models"))).to_be_visible()
     expect(page.get_by_role("figure", name=re.compile("^Parameters .* against MACs"))).to_be_visible()
 
@@ -87,7 +73,7 @@ def test_models_of_the_catalogue_are_profiled_and_downloaded(server: Server, pag
 
     with downloaded(page, "CSV", "Download").open(newline="") as file:
         csv_rows = list(csv.DictReader(file))
-    store = open_store(server.settings)
+    store = open_store(counting_server.settings)
     rows = {f"{row.library}:{row.model}": row for row in store.rows(run_id)}
     store.close()
     assert sorted(rows) == sorted(selection)
@@ -103,18 +89,8 @@ def test_models_of_the_catalogue_are_profiled_and_downloaded(server: Server, pag
     expect(page.get_by_role("figure", name="Share of MACs and traffic by operator")).to_be_visible()
 
 
-def test_catalogue_csv_has_one_line_per_row(server: Server, page: Page) -> None:
-    page.goto(f"{server.url}/?catalog_search=timm:resnet18&catalog_figure={quote(title('imagenet_top1'))}")
-    menu = page.get_by_role("button", name=re.compile(r"^Download \d+ rows"))
-    label = re.search(r"Download (\d+) rows", menu.inner_text())
-    lines = downloaded(page, "CSV", label[0]).read_text().splitlines()
-    assert len(lines) == 1 + int(label[1])
-    csv_rows = list(csv.DictReader(lines))
-    assert any("; accuracy of a1_in1k published by " in line["provenance"] for line in csv_rows)
-
-
-def test_run_continues_during_a_reload_and_can_be_cancelled(server: Server, page: Page) -> None:
-    page.goto(f"{server.url}/profile?profile_models=timm:maxvit_*")  # few enough models for one process
+def test_run_continues_during_a_reload_and_can_be_cancelled(counting_server: Server, page: Page) -> None:
+    page.goto(f"{counting_server.url}/profile?profile_models=timm:maxvit_*")  # few enough models for one process
     page.get_by_role("button", name="Count", exact=True).click()
     expect(page.get_by_text(re.compile(r"[1-9]\d* of \d+ counts done"))).to_be_visible()
     link = page.url
@@ -126,10 +102,33 @@ def test_run_continues_during_a_reload_and_can_be_cancelled(server: Server, page
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text("stopped on request")).to_be_visible()
     run_id = int(re.search(r"[?&]run=(\d+)", page.url)[1])
-    store = open_store(server.settings)
+    store = open_store(counting_server.settings)
     assert store.run(run_id).state is State.CANCELLED
     assert len(store.rows(run_id)) >= before
     store.close()
+
+
+def test_plot_and_first_table_rows_are_in_the_viewport(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/?catalog_y=ImageNet+top-1+%28%25%29")
+    plot, table = page.get_by_role("figure").first, page.get_by_test_id("stDataFrame").first
+    for width, height in ((1366, 768), (1280, 720), (1440, 900), (1100, 800)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_function(DRAWN)
+        assert height - table.bounding_box()["y"] > 3 * ROW, f"the header and two rows at {width} x {height}"
+        assert plot.bounding_box()["height"] >= 280
+    page.set_viewport_size({"width": 420, "height": 800})
+    expect(plot).to_be_in_viewport(ratio=0.75)
+    expect(table).not_to_be_in_viewport()
+
+
+def test_catalogue_csv_has_one_line_per_row(server: Server, page: Page) -> None:
+    page.goto(f"{server.url}/?catalog_search=timm:resnet18&catalog_figure={quote(title('imagenet_top1'))}")
+    menu = page.get_by_role("button", name=re.compile(r"^Download \d+ rows"))
+    label = re.search(r"Download (\d+) rows", menu.inner_text())
+    lines = downloaded(page, "CSV", label[0]).read_text().splitlines()
+    assert len(lines) == 1 + int(label[1])
+    csv_rows = list(csv.DictReader(lines))
+    assert any("; accuracy of a1_in1k published by " in line["provenance"] for line in csv_rows)
 
 
 def test_selection_follows_its_models_when_a_filter_moves_rows(server: Server, page: Page) -> None:

@@ -1,26 +1,21 @@
 """Browser tests of charts: theme, updates, selection, zoom, full screen and errors."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from engine.specs import BenchmarkSpec, ProfileSpec, RecurrentSpec
 from engine.store import open_store
-from tests.support.browser import DRAWN, Server, select_rows, serve
+from tests.support.browser import DRAWN, Server, select_rows
 from tests.support.page import benchmark_row, finish, profile_row, recurrent_row
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 POINTS = "chart => chart.querySelectorAll('.scatterlayer .point').length"
 SPAN = "chart => chart._fullLayout.xaxis.range"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serve(tmp_path_factory.mktemp("served"), preload="") as server:
-        yield server
+FEW = "?catalog_search=timm:resnet18*"
+"""Address of a plot with few points, which is drawn sooner."""
 
 
 def catalogue_plot(page: Page) -> Locator:
@@ -149,7 +144,7 @@ def test_chart_follows_the_theme_of_the_page(server: Server, page: Page) -> None
     styles = "chart => [chart, chart.querySelector('.xtitle')].map(element => getComputedStyle(element))"
     colours = f"chart => {{ const [page, title] = ({styles})(chart); return [page.color, title.fill]; }}"
     page.emulate_media(color_scheme="light")
-    page.goto(server.url)
+    page.goto(f"{server.url}/{FEW}")
     light = catalogue_plot(page).evaluate(colours)
     assert light[0] == light[1]
     page.emulate_media(color_scheme="dark")
@@ -159,7 +154,7 @@ def test_chart_follows_the_theme_of_the_page(server: Server, page: Page) -> None
 
 
 def test_chart_enters_and_leaves_full_screen(server: Server, page: Page) -> None:
-    page.goto(server.url)
+    page.goto(f"{server.url}/{FEW}")
     chart = catalogue_plot(page)
     height: Any = "chart => chart._fullLayout.height"
     usual = chart.evaluate(height)
@@ -170,10 +165,8 @@ def test_chart_enters_and_leaves_full_screen(server: Server, page: Page) -> None
     page.wait_for_function(f"() => document.querySelector('.chart')._fullLayout.height === {usual}")
 
 
-def test_chart_without_plotly_shows_a_message_and_the_page_works(server: Server, browser: Browser) -> None:
-    page = browser.new_page()
+def test_chart_without_plotly_shows_a_message_and_the_page_works(server: Server, page: Page) -> None:
     page.route("**/plotly.min.js", lambda route: route.abort())
-    page.goto(server.url)
+    page.goto(f"{server.url}/{FEW}")
     expect(page.get_by_text("This chart could not be drawn")).to_be_visible()
     expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
-    page.close()

@@ -1,97 +1,94 @@
 """Browser tests of the list of runs and the page of a run."""
 
-from pathlib import Path
-
 import pytest
 from playwright.sync_api import Page, expect
 
-from engine.settings import Settings
 from engine.store import open_store
-from tests.support.browser import DRAWN, select_rows, serve
+from tests.support.browser import DRAWN, Server, select_rows
 from tests.support.page import finish, profile_row, queue
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_tagging_and_deleting_show_a_message_and_update_the_filters(page: Page, tmp_path: Path) -> None:
-    store = open_store(Settings(runs_dir=tmp_path / "runs"))
+def test_tagging_and_deleting_show_a_message_and_update_the_filters(server: Server, page: Page) -> None:
+    store = open_store(server.settings)
+    runs = []
     for name in ("resnet18", "resnet34", "resnet50"):
-        finish(store, queue(store, name), [profile_row(name)])
-    with serve(tmp_path, preload="", min_free_gb="1000000") as server:
-        page.goto(f"{server.url}/runs")
-        table = page.get_by_test_id("stDataFrame").first
-        entries = page.evaluate("history.length")
-        select_rows(table, 0)
-        expect(page.get_by_text("1 selected")).to_be_visible()
-        select_rows(table, 1)
-        expect(page.get_by_text("2 selected")).to_be_visible()
-        page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).click()
-        expect(page.get_by_role("heading", name="Compare", exact=True)).to_be_visible()
-        assert page.evaluate("history.length") == entries + 3  # one entry for each selected row, one for the link
-        page.go_back()
-        expect(page.get_by_text("2 selected")).to_be_visible()
-        page.go_back()
-        expect(page.get_by_text("1 selected")).to_be_visible()
-        page.go_back()
-        expect(page.get_by_text("None selected")).to_be_visible()
-        page.go_forward()
-        expect(page.get_by_text("1 selected")).to_be_visible()
-        expect(page).to_have_url(f"{server.url}/runs?runs_selected=3")
-        page.get_by_role("button", name="Tag", exact=True).click()
-        page.get_by_role("combobox", name="Add").fill("paper")
-        page.keyboard.press("Enter")
-        page.keyboard.press("Escape")
-        page.get_by_role("button", name="Apply").click()
-        expect(page.get_by_text("Tags of 1 run changed")).to_be_visible()
-        assert store.runs()[0].tags == ("paper",)
+        runs.append(queue(store, name))
+        finish(store, runs[-1], [profile_row(name)])
+    page.goto(f"{server.url}/runs")
+    table = page.get_by_test_id("stDataFrame").first
+    entries = page.evaluate("history.length")
+    select_rows(table, 0)
+    expect(page.get_by_text("1 selected")).to_be_visible()
+    select_rows(table, 1)
+    expect(page.get_by_text("2 selected")).to_be_visible()
+    page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).click()
+    expect(page.get_by_role("heading", name="Compare", exact=True)).to_be_visible()
+    assert page.evaluate("history.length") == entries + 3  # one entry for each selected row, one for the link
+    page.go_back()
+    expect(page.get_by_text("2 selected")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_text("1 selected")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_text("None selected")).to_be_visible()
+    page.go_forward()
+    expect(page.get_by_text("1 selected")).to_be_visible()
+    expect(page).to_have_url(f"{server.url}/runs?runs_selected={runs[2]}")
+    page.get_by_role("button", name="Tag", exact=True).click()
+    page.get_by_role("combobox", name="Add").fill("paper")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("Tags of 1 run changed")).to_be_visible()
+    assert store.runs()[0].tags == ("paper",)
 
-        page.get_by_role("combobox", name="Tags").click()
-        page.get_by_role("option", name="paper").click()
-        expect(page.get_by_text("1 to 1 of 1 run")).to_be_visible()
-        page.keyboard.press("Escape")
-        page.get_by_role("button", name="Reset filters").click()
-        expect(page.get_by_text("1 to 3 of 3 runs")).to_be_visible()
+    page.get_by_role("combobox", name="Tags").click()
+    page.get_by_role("option", name="paper").click()
+    expect(page.get_by_text("1 to 1 of 1 run")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Reset filters").click()
+    expect(page.get_by_text("1 to 3 of 3 runs")).to_be_visible()
 
-        select_rows(table, 2)
-        expect(page.get_by_text("2 selected")).to_be_visible()  # the first row is still selected
-        page.get_by_role("button", name="Delete", exact=True).click()
-        page.get_by_label("To delete, type").fill("2")
-        page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
-        expect(page.get_by_text("2 runs deleted")).to_be_visible()
-        expect(page.get_by_text("1 to 1 of 1 run")).to_be_visible()
-        assert [run.id for run in store.runs()] == [2]
+    select_rows(table, 2)
+    expect(page.get_by_text("2 selected")).to_be_visible()  # the first row is still selected
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_label("To delete, type").fill("2")
+    page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("2 runs deleted")).to_be_visible()
+    expect(page.get_by_text("1 to 1 of 1 run")).to_be_visible()
+    assert [run.id for run in store.runs()] == [runs[1]]
     store.close()
 
 
-def test_notes_are_saved_on_leaving_and_changes_elsewhere_are_shown(page: Page, tmp_path: Path) -> None:
-    store = open_store(Settings(runs_dir=tmp_path / "runs"))
+def test_notes_are_saved_on_leaving_and_changes_elsewhere_are_shown(server: Server, page: Page) -> None:
+    store = open_store(server.settings)
     finish(store, run_id := queue(store, "resnet18"), [profile_row("resnet18")])
-    with serve(tmp_path, preload="") as server:
-        page.goto(f"{server.url}/run?run={run_id}")
-        notes = page.get_by_label("Notes")
-        entries = page.evaluate("history.length")
-        notes.press_sequentially("kept")
-        page.get_by_role("link", name="All runs").click()  # no pause between press and release, like a tap
-        expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
-        page.wait_for_function(DRAWN)
-        expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
-        assert store.run(run_id).notes == "kept"
-        assert page.evaluate("history.length") == entries + 1
-        page.go_back()
-        expect(notes).to_have_value("kept")
+    page.goto(f"{server.url}/run?run={run_id}")
+    notes = page.get_by_label("Notes")
+    entries = page.evaluate("history.length")
+    notes.press_sequentially("kept")
+    page.get_by_role("link", name="All runs").click()  # no pause between press and release, like a tap
+    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+    page.wait_for_function(DRAWN)
+    expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
+    assert store.run(run_id).notes == "kept"
+    assert page.evaluate("history.length") == entries + 1
+    page.go_back()
+    expect(notes).to_have_value("kept")
 
-        store.delete(run_id)
-        notes.press_sequentially(" or not")
-        notes.blur()
-        expect(page.get_by_role("heading", name="No such run")).to_be_visible()
+    store.delete(run_id)
+    notes.press_sequentially(" or not")
+    notes.blur()
+    expect(page.get_by_role("heading", name="No such run")).to_be_visible()
 
-        store.request_cancel(cancelled := queue(store, "timm:vit*"))  # too many models to finish in this test
-        page.goto(f"{server.url}/run?run={cancelled}")
-        restart = page.get_by_role("button", name="Restart")
-        expect(restart).to_be_visible()
-        store.retry(cancelled)  # in another window
-        restart.click()
-        expect(page.get_by_role("button", name="Cancel")).to_be_visible()
-        store.request_cancel(cancelled)
-        expect(page.get_by_text("stopped on request")).to_be_visible()
+    store.request_cancel(cancelled := queue(store, "resnet18"))
+    page.goto(f"{server.url}/run?run={cancelled}")
+    restart = page.get_by_role("button", name="Restart")
+    expect(restart).to_be_visible()
+    store.retry(cancelled)  # in another window
+    restart.click()
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    store.request_cancel(cancelled)
+    expect(page.get_by_text("stopped on request")).to_be_visible()
     store.close()

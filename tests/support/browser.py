@@ -9,21 +9,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from playwright.sync_api import Browser, Error, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Error, Locator, Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from engine.jobs import stop_scheduler
 from engine.jobs.lifecycle import fingerprint
 from engine.results import Device, Machine
 from engine.settings import ROOT, Settings
-from engine.store import open_store
+from engine.store import Filter, open_store
 
 WINDOW: dict[str, Any] = {"viewport": {"width": 1440, "height": 1400}, "reduced_motion": "reduce"}
 """Options of a browser context. Without animations, Streamlit's pages take 10 to 25 % less CPU time to draw."""
@@ -97,6 +97,21 @@ def serve(folder: Path, *, probed: bool = True, secrets: Path | None = None, **s
         stop_scheduler(used)
 
 
+@contextmanager
+def without_runs(server: Server) -> Iterator[Server]:
+    """Yield the server. Afterwards, delete all runs, and fail if a traceback was added to the server's log.
+
+    No run may be active. The store never uses the number of a deleted run again, so pages cache nothing wrong.
+    """
+    logged = server.log.stat().st_size
+    yield server
+    with closing(open_store(server.settings)) as store:
+        for run_id in store.ids(Filter()):
+            store.request_cancel(run_id)
+            store.delete(run_id)
+    assert b"Traceback" not in server.log.read_bytes()[logged:]
+
+
 def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
@@ -137,6 +152,16 @@ def chromium(*, shell: bool = False) -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=system, args=FLAGS)
         yield browser
         browser.close()
+
+
+@contextmanager
+def new_tab(profile: BrowserContext) -> Iterator[Page]:
+    """Open a tab from the first one of the profile, so that both share a process."""
+    with profile.expect_page() as opened:
+        profile.pages[0].evaluate("() => { window.open() }")
+    with opened.value as page:
+        page.set_default_timeout(PATIENCE_S * 1000)
+        yield page
 
 
 def select_rows(table: Locator, *places: int) -> None:
