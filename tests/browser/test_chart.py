@@ -140,7 +140,7 @@ def test_charts_of_sweeps_are_drawn_in_all_tabs(server: Server, page: Page) -> N
         assert charts
 
 
-def test_chart_follows_the_theme_of_the_page(server: Server, page: Page) -> None:
+def test_chart_follows_the_theme_and_enters_and_leaves_full_screen(server: Server, page: Page) -> None:
     styles = "chart => [chart, chart.querySelector('.xtitle')].map(element => getComputedStyle(element))"
     colours = f"chart => {{ const [page, title] = ({styles})(chart); return [page.color, title.fill]; }}"
     page.emulate_media(color_scheme="light")
@@ -152,9 +152,6 @@ def test_chart_follows_the_theme_of_the_page(server: Server, page: Page) -> None
     dark = catalogue_plot(page).evaluate(colours)
     assert dark[0] == dark[1] != light[0]
 
-
-def test_chart_enters_and_leaves_full_screen(server: Server, page: Page) -> None:
-    page.goto(f"{server.url}/{FEW}")
     chart = catalogue_plot(page)
     height: Any = "chart => chart._fullLayout.height"
     usual = chart.evaluate(height)

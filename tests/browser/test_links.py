@@ -16,7 +16,8 @@ LINKS = {
     "/profile?profile_batch_size=1e400&profile_models=timm:resnet18": "Batch sizes: must be a whole number",
     "/vision?benchmark_models=timm:*&benchmark_filter=a%7B1000000000%7D": "a count in braces is at most 1,000",
     "/vision?benchmark_models=" + "%7Ba,b," * 20 + "c" + "%7D" * 20: "mean more than 1,000 patterns",
-    "/recurrent?recurrent_loops=-1e400&recurrent_hidden_size=" + "9" * 5000: "Samples '-1e400': must be a whole number",
+    "/recurrent?recurrent_hidden_size=8&recurrent_loops=-1e400&recurrent_seed="
+    + "9" * 5000: "Samples '-1e400': must be",
     "/train?train_steps=1e400&train_data=%00": "Steps '1e400': must be a whole number",
     "/?catalog_max_gmacs=1e400&catalog_library=keras": "catalog_library 'keras': not available here",
     "/runs?runs_text=" + "a+" * 3000: "a search has at most 200 characters",
@@ -29,10 +30,9 @@ def test_bad_links_show_a_message(server: Server, page: Page) -> None:
         expect(page.get_by_test_id("stAlert").filter(has_text=message)).to_be_visible()
         page.wait_for_function(DRAWN, timeout=PATIENCE_S * 1000)
         expect(page.get_by_test_id("stException")).to_have_count(0)
-
-    page.goto(f"{server.url}/recurrent?recurrent_loops=1e400&recurrent_hidden_size=8")
-    expect(page.get_by_test_id("stAlert").filter(has_text="This page does not accept")).to_be_visible()
-    expect(page).to_have_url(re.compile(r"/recurrent\?recurrent_hidden_size=8$"))  # without the rejected value
+        if link.startswith("/recurrent"):
+            expect(page.get_by_test_id("stAlert").filter(has_text="This page does not accept")).to_be_visible()
+            expect(page).to_have_url(re.compile(r"/recurrent\?recurrent_hidden_size=8$"))  # only the accepted value
 
     page.goto(f"{server.url}/profile?profile_batch_size=1.5&profile_models=timm:resnet18")
     batch = page.get_by_role("textbox", name="Batch sizes")
@@ -95,9 +95,10 @@ def test_each_change_is_one_history_entry_and_back_restores_views(server: Server
 
 
 def test_each_link_is_one_history_entry_and_back_restores_the_view(server: Server, page: Page) -> None:
-    page.goto(server.url)
+    page.goto(f"{server.url}/?catalog_search=timm:resnet50*")
     search = page.get_by_label("Search", exact=True)
     search.fill("timm:resnet18*")
+    expect(page).to_have_url(re.compile("catalog_search=timm%3Aresnet18"))  # else the click may hit the old table
     select_rows(page.get_by_test_id("stDataFrame").first, 0, 1)
     expect(page.get_by_role("button", name="Download 2 selected")).to_be_visible()
     page.get_by_test_id("stMain").get_by_role("link", name="Compare").click()
