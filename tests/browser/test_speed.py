@@ -1,9 +1,9 @@
-"""Browser test of timing models on the Vision page, with real worker processes."""
+"""Browser tests of timings on the pages Vision and Recurrent, with real worker processes: form, charts, downloads."""
 
 import csv
+import json
 import re
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -16,6 +16,25 @@ from tests.support.waiting import LONG_S, wait
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 MODELS = ("test_vit", "test_resnet", "test_efficientnet")
+RUNNERS = ["aten", "py"]
+SMALL_LAYERS = (
+    "recurrent_seq_length=5&recurrent_input_size=16&recurrent_hidden_size=16&recurrent_mini_batch=4&recurrent_threads=1"
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    tasks = "timm,engine.tasks.benchmark,engine.tasks.recurrent"
+    with serve(tmp_path_factory.mktemp("served"), preload=tasks) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def store(server: Server) -> Iterator[Store]:
+    """Open the store of the server."""
+    store = open_store(server.settings)
+    yield store
+    store.close()
 
 
 def open_form(server: Server, page: Page, *models: str, **fields: str) -> None:
@@ -39,64 +58,96 @@ def state_and_rows(store: Store, run_id: int) -> tuple[State, list[BenchmarkRow]
     return store.run(run_id).state, [row for row in store.rows(run_id) if isinstance(row, BenchmarkRow)]
 
 
-def test_eager_and_compiled_models_are_timed_cancelled_and_finished(page: Page, tmp_path: Path) -> None:
+def test_eager_and_compiled_models_are_timed_cancelled_and_finished(page: Page, server: Server, store: Store) -> None:
     """Cancel a run of three models after the first, then time one model with two more variants.
 
     New processes load PyTorch and compile.
     """
-    with (
-        serve(tmp_path, preload="timm,engine.tasks.benchmark") as server,
-        closing(open_store(server.settings)) as store,
-    ):
-        open_form(server, page, *MODELS, min_seconds="0.1", replicates="1", threads="1")
-        page.get_by_role("button", name="Compile or not?").click()
-        expect(page.get_by_text(re.compile("^Times 3 models .2 variants interleaved"))).to_be_visible()
-        page.get_by_role("button", name="Remove compile").click()
-        page.get_by_role("button", name="Timing", exact=True).click()
-        page.get_by_label("Processes", exact=True).fill("1")
-        page.get_by_label("Processes", exact=True).press("Enter")
-        expect(page.get_by_text("in 1 fresh process per model,")).to_be_visible()
+    open_form(server, page, *MODELS, min_seconds="0.1", replicates="1", threads="1")
+    page.get_by_role("button", name="Compile or not?").click()
+    expect(page.get_by_text(re.compile("^Times 3 models .2 variants interleaved"))).to_be_visible()
+    page.get_by_role("button", name="Remove compile").click()
+    page.get_by_role("button", name="Timing", exact=True).click()
+    page.get_by_label("Processes", exact=True).fill("1")
+    page.get_by_label("Processes", exact=True).press("Enter")
+    expect(page.get_by_text("in 1 fresh process per model,")).to_be_visible()
 
-        first = start(page)
-        expect(page.get_by_text(re.compile("1 of 3 processes done"))).to_be_visible(timeout=LONG_S * 1000)
-        page.get_by_role("button", name="Cancel").click()
-        expect(page.get_by_text("stopped on request")).to_be_visible()
-        state, rows = state_and_rows(store, first)
-        assert state is State.CANCELLED
-        assert 1 <= len(rows) < 3  # rows measured before the cancellation are kept
+    first = start(page)
+    expect(page.get_by_text(re.compile("1 of 3 processes done"))).to_be_visible(timeout=LONG_S * 1000)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("stopped on request")).to_be_visible()
+    state, rows = state_and_rows(store, first)
+    assert state is State.CANCELLED
+    assert 1 <= len(rows) < 3  # rows measured before the cancellation are kept
 
-        for number, model in enumerate(MODELS[1:], 1):
-            page.get_by_role("button", name=re.compile(f"^Remove .*{model}")).click()
-            expect(page.get_by_text(re.compile(f"^Times {3 - number} model"))).to_be_visible()
-        # the backend `compile` is slow and tested with the engine; the backend `absent` must fail
-        for variant in ("compile:aot_eager", "compile:absent"):
-            page.get_by_role("combobox", name=re.compile("Variants")).fill(variant)
-            page.keyboard.press("Enter")
-        page.keyboard.press("Escape")  # an open list covers the other elements
-        expect(page.locator(".verbatim").filter(has_text="eager,compile:aot_eager,compile:absent ")).to_be_visible()
-        expect(page.get_by_text(re.compile("^Times 1 model .3 variants"))).to_be_visible()
-        second = start(page)
-        assert second != first
-        wait(page, lambda: store.run(second).state.ended)
-        page.goto(f"{server.url}/vision?run={second}")
-        expect(page.get_by_text("1 of 1 process done; 1 of 3 rows failed; the run took")).to_be_visible()
-        expect(page.get_by_text("1 of 3 rows failed. See the columns")).to_be_visible()
-        state, rows = state_and_rows(store, second)
-        assert state is State.FINISHED
-        statuses = {"eager": "ok", "compile:aot_eager": "ok", "compile:absent": "error"}
-        assert {(row.model, row.variant, row.status) for row in rows} == {
-            (MODELS[0], variant, status) for variant, status in statuses.items()
-        }
-        for row in rows:
-            assert row.latency_ms or row.error
-            assert row.variant != "compile:aot_eager" or (row.speedup and row.verdict and row.compile_cold_ms)
+    for number, model in enumerate(MODELS[1:], 1):
+        page.get_by_role("button", name=re.compile(f"^Remove .*{model}")).click()
+        expect(page.get_by_text(re.compile(f"^Times {3 - number} model"))).to_be_visible()
+    # the backend `compile` is slow and tested with the engine; the backend `absent` must fail
+    for variant in ("compile:aot_eager", "compile:absent"):
+        page.get_by_role("combobox", name=re.compile("Variants")).fill(variant)
+        page.keyboard.press("Enter")
+    page.keyboard.press("Escape")  # an open list covers the other elements
+    expect(page.locator(".verbatim").filter(has_text="eager,compile:aot_eager,compile:absent ")).to_be_visible()
+    expect(page.get_by_text(re.compile("^Times 1 model .3 variants"))).to_be_visible()
+    second = start(page)
+    assert second != first
+    wait(page, lambda: store.run(second).state.ended)
+    page.goto(f"{server.url}/vision?run={second}")
+    expect(page.get_by_text("1 of 1 process done; 1 of 3 rows failed; the run took")).to_be_visible()
+    expect(page.get_by_text("1 of 3 rows failed. See the columns")).to_be_visible()
+    state, rows = state_and_rows(store, second)
+    assert state is State.FINISHED
+    statuses = {"eager": "ok", "compile:aot_eager": "ok", "compile:absent": "error"}
+    assert {(row.model, row.variant, row.status) for row in rows} == {
+        (MODELS[0], variant, status) for variant, status in statuses.items()
+    }
+    for row in rows:
+        assert row.latency_ms or row.error
+        assert row.variant != "compile:aot_eager" or (row.speedup and row.verdict and row.compile_cold_ms)
 
-        expect(page.get_by_role("figure", name=re.compile("^Median latency"))).to_be_visible()
-        for tab in ("Speed-up", "Samples", "Compare two", "Published"):
-            page.get_by_role("tab", name=tab, exact=True).click()
-            expect(page.get_by_role("tab", name=tab, exact=True)).to_have_attribute("aria-selected", "true")
-            # a second click before the answer to the first would be undone; the answer fills the tab
-            expect(page.get_by_role("tabpanel", name=tab, exact=True)).to_have_text(re.compile(r"\w"))
-            page.wait_for_function(DRAWN)
-        with downloaded(page, "CSV as PyTorch's dynamo", "Download").open(newline="") as file:
-            assert {line["name"].partition(" ")[0] for line in csv.DictReader(file)} == {MODELS[0]}
+    expect(page.get_by_role("figure", name=re.compile("^Median latency"))).to_be_visible()
+    for tab in ("Speed-up", "Samples", "Compare two", "Published"):
+        page.get_by_role("tab", name=tab, exact=True).click()
+        expect(page.get_by_role("tab", name=tab, exact=True)).to_have_attribute("aria-selected", "true")
+        # a second click before the answer to the first would be undone; the answer fills the tab
+        expect(page.get_by_role("tabpanel", name=tab, exact=True)).to_have_text(re.compile(r"\w"))
+        page.wait_for_function(DRAWN)
+    with downloaded(page, "CSV as PyTorch's dynamo", "Download").open(newline="") as file:
+        assert {line["name"].partition(" ")[0] for line in csv.DictReader(file)} == {MODELS[0]}
+
+
+def test_runners_are_timed_drawn_and_downloaded(page: Page, server: Server, store: Store) -> None:
+    # two runners, because scripting is slow; tests of the engine run all
+    runners = "&".join(f"recurrent_runners={name}" for name in RUNNERS)
+    page.goto(f"{server.url}/recurrent?{SMALL_LAYERS}&{runners}")
+    expect(page.get_by_text(re.compile("^Times 2 runners"))).to_be_visible()
+    page.get_by_role("button", name="Timing", exact=True).click()  # the link has opened the group Processes
+    for label, value in (("Processes", "1"), ("Minimum sampled time (s)", "0.1")):
+        page.get_by_label(label, exact=True).fill(value)
+        page.get_by_label(label, exact=True).press("Enter")
+    expect(page.get_by_text("in 1 fresh process,")).to_be_visible()
+    run_id = start(page)
+    expect(page.get_by_text("1 of 1 process done; the run took")).to_be_visible(timeout=LONG_S * 1000)
+    rows = {row.model: row for row in store.rows(run_id)}
+    assert store.run(run_id).state is State.FINISHED
+    assert {name: row.status for name, row in rows.items()} == dict.fromkeys(RUNNERS, "ok")
+
+    expect(page.get_by_role("figure", name=re.compile("^Median time forward and backward"))).to_be_visible()
+    page.get_by_role("tab", name="Speed-up", exact=True).click()
+    expect(page.get_by_role("figure", name=re.compile("^Speed-up over aten .both."))).to_be_visible()
+    page.get_by_role("radio", name="forward", exact=True).click()
+    expect(page.get_by_role("figure", name=re.compile("^Speed-up over aten .forward."))).to_be_visible()
+    page.get_by_role("tab", name="Samples", exact=True).click()
+    expect(page.get_by_role("figure", name=re.compile("^Every sample over its round"))).to_be_visible()
+
+    lines = list(csv.DictReader(downloaded(page, "CSV", "Download").read_text().splitlines()))
+    assert {line["model"]: float(line["forward_ms"]) for line in lines} == {
+        name: row.forward_ms for name, row in rows.items()
+    }
+    means = json.loads(downloaded(page, "JSON as fastrnns (oss)", "Download").read_text())
+    assert means["lstm-backward"] == {name: row.backward_mean_ms for name, row in rows.items()}
+    table = [line.split() for line in downloaded(page, "Table as fastrnns", "Download").read_text().splitlines()]
+    assert [line[0] for line in table] == ["name", *RUNNERS]
+    samples = downloaded(page, "JSON as fastrnns (pep)", "Download").read_text().splitlines()
+    assert len(samples) == 2 * sum(row.samples for row in rows.values())
