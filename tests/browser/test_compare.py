@@ -2,15 +2,14 @@
 
 import re
 import time
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from engine.settings import Settings
 from engine.store import open_store
 from engine.store.files import RunFiles
-from tests.support.browser import PATIENCE_S, WINDOW, serve
+from tests.support.browser import PATIENCE_S, WINDOW, Server
 from tests.support.page import benchmark_row, finish, queue_benchmark, write_samples
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -21,37 +20,36 @@ def page_text(page: Page) -> str:
     return page.get_by_test_id("stMain").inner_text()
 
 
-def test_link_shows_the_same_comparison_in_another_browser(browser: Browser, page: Page, tmp_path: Path) -> None:
-    settings = Settings(runs_dir=tmp_path / "runs")
-    store = open_store(settings)
-    for ms in (20.0, 10.0):
-        run_id = queue_benchmark(store, "timm:resnet18")
-        row = benchmark_row("resnet18", latency_ms=ms)
-        write_samples(RunFiles(settings.runs_dir, run_id).dir, row, eager=[[ms, 1.01 * ms, 0.99 * ms] * 10] * 3)
-        finish(store, run_id, [row])
-    store.close()
-    with serve(tmp_path, preload="", min_free_gb="1000000") as server:
-        page.goto(f"{server.url}/compare?compare_runs=1,2")
-        expect(page.get_by_text("same request: Both are runs of the same request")).to_be_visible()
-        expect(page.get_by_text("Baseline: run 1")).to_be_visible()
-        page.get_by_role("combobox", name="Baseline").click()
-        page.get_by_role("option", name="run 2").click()
-        expect(page.get_by_text("Baseline: run 2")).to_be_visible()
-        assert "compare_baseline=run" in page.url
-        assert "compare_runs=1" in page.url
+def test_link_shows_the_same_comparison_in_another_browser(browser: Browser, page: Page, server: Server) -> None:
+    runs = []
+    with closing(open_store(server.settings)) as store:
+        for ms in (20.0, 10.0):
+            runs.append(run_id := queue_benchmark(store, "timm:resnet18"))
+            row = benchmark_row("resnet18", latency_ms=ms)
+            folder = RunFiles(server.settings.runs_dir, run_id).dir
+            write_samples(folder, row, eager=[[ms, 1.01 * ms, 0.99 * ms] * 10] * 3)
+            finish(store, run_id, [row])
+    first, second = runs
+    page.goto(f"{server.url}/compare?compare_runs={first},{second}")
+    expect(page.get_by_text("same request: Both are runs of the same request")).to_be_visible()
+    expect(page.get_by_text(f"Baseline: run {first}")).to_be_visible()
+    page.get_by_role("combobox", name="Baseline").click()
+    page.get_by_role("option", name=f"run {second}").click()
+    expect(page.get_by_text(f"Baseline: run {second}")).to_be_visible()
+    assert "compare_baseline=run" in page.url
+    assert f"compare_runs={first}" in page.url
 
-        fresh = browser.new_context(**WINDOW).new_page()
-        fresh.goto(page.url)
-        expect(fresh.get_by_text("Baseline: run 2")).to_be_visible(timeout=PATIENCE_S * 1000)
-        deadline = time.monotonic() + PATIENCE_S
-        while (shown := page_text(fresh)) != (chosen := page_text(page)) and time.monotonic() < deadline:
-            fresh.wait_for_timeout(200)  # both pages are drawn step by step
-        assert shown == chosen
-        fresh.context.close()
+    other = browser.new_context(**WINDOW).new_page()
+    other.goto(page.url)
+    expect(other.get_by_text(f"Baseline: run {second}")).to_be_visible(timeout=PATIENCE_S * 1000)
+    deadline = time.monotonic() + PATIENCE_S
+    while (shown := page_text(other)) != (chosen := page_text(page)) and time.monotonic() < deadline:
+        other.wait_for_timeout(200)  # both pages are drawn step by step
+    assert shown == chosen
 
-        page.goto(f"{server.url}/compare?compare_models=timm:resnet50")
-        field = page.get_by_role("combobox", name=re.compile("^Models"))
-        field.fill("timm:resnet18")  # other names begin with it, too
-        expect(page.get_by_role("option", name="timm:resnet18", exact=True)).to_be_visible()
-        field.press("Enter")
-        expect(page).to_have_url(re.compile(r"compare_models=timm(%3A|:)resnet50(%2C|,)timm(%3A|:)resnet18$"))
+    page.goto(f"{server.url}/compare?compare_models=timm:resnet50")
+    field = page.get_by_role("combobox", name=re.compile("^Models"))
+    field.fill("timm:resnet18")  # other names begin with it, too
+    expect(page.get_by_role("option", name="timm:resnet18", exact=True)).to_be_visible()
+    field.press("Enter")
+    expect(page).to_have_url(re.compile(r"compare_models=timm(%3A|:)resnet50(%2C|,)timm(%3A|:)resnet18$"))
