@@ -30,6 +30,7 @@ from engine.tasks.benchmark import run
 SHORT: dict[str, Any] = {"models": "timm:toy", "batch_size": 2, "min_samples": 3, "min_seconds": 0.01, "threads": 1}
 USER_MODEL = "python:tests.support.own_models:tiny"
 """A user model of four layers, which compiles in seconds. Its process does not load timm."""
+OTHER_MODEL = "python:tests.support.own_models:Parts.linear"
 REAL: dict[str, Any] = SHORT | {"models": "timm:test_vit", "replicates": 1}
 
 
@@ -115,8 +116,8 @@ def test_benchmark_of_a_clip_model_gives_one_row_and_its_files(tmp_path: Path) -
 @pytest.mark.slow
 def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The work runs in this process; tests/faults/test_ray.py has the test with one process per node."""
-    request = BenchmarkSpec(**REAL | {"models": "timm:test_vit,timm:test_resnet", "nodes": 2})
-    begun, killed = list[str](), {"timm:test_vit"}
+    request = BenchmarkSpec(**REAL | {"models": (USER_MODEL, OTHER_MODEL), "image_size": "4", "nodes": 2})
+    begun, killed = list[str](), {USER_MODEL}
 
     def spread(work: Any, pieces: Any, shares: dict[str, Share]) -> Any:
         assert shares == {"a": Share(1, 4, 0), "b": Share(1, 4, 0)}
@@ -131,9 +132,9 @@ def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: 
     found = list(run(request, tmp_path))
     assert isinstance(found[0], Environment)
     lost, timed = (event for event in found if isinstance(event, BenchmarkRow))
-    assert (lost.name, lost.status, lost.error) == ("timm:test_vit", "error", "killed everywhere")
+    assert (lost.name, lost.status, lost.error) == (USER_MODEL, "error", "killed everywhere")
     host = socket.gethostname()
-    assert (timed.name, timed.status, timed.host) == ("timm:test_resnet", "ok", host)
+    assert (timed.name, timed.status, timed.host) == (OTHER_MODEL, "ok", host)
     assert timed.notes[0] == f"timed on {host}; the models of this run were shared out on 2 nodes"
     progress = [event for event in found if isinstance(event, Progress)]
     assert (progress[-1].done, progress[-1].total, progress[-1].note) == (2, 2, "on 2 nodes")
@@ -144,20 +145,20 @@ def test_nodes_share_models_and_finished_rows_stay(tmp_path: Path, monkeypatch: 
         file.write('{"conditions": {"versions": {"torch": "1.0')  # the power was cut
     note = f"timed by an earlier attempt at this run, which began {found[0].date}"
     assert {event.name: event for event in run(request, tmp_path) if isinstance(event, BenchmarkRow)} == {
-        "timm:test_vit": lost,
-        "timm:test_resnet": timed.model_copy(update={"date": found[0].date, "notes": (*timed.notes, note)}),
+        USER_MODEL: lost,
+        OTHER_MODEL: timed.model_copy(update={"date": found[0].date, "notes": (*timed.notes, note)}),
     }
-    assert begun == ["timm:test_vit"], "only the missing model is timed"
+    assert begun == [USER_MODEL], "only the missing model is timed"
     begun.clear()
-    killed.add("timm:test_resnet")
+    killed.add(OTHER_MODEL)
     (tmp_path / timed.samples_file).unlink()
     list(run(request, tmp_path))
-    assert begun == ["timm:test_vit", "timm:test_resnet"], "the file of its samples is missing"
+    assert begun == [USER_MODEL, OTHER_MODEL], "the file of its samples is missing"
 
 
 @pytest.mark.slow
 def test_later_attempt_times_only_missing_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = BenchmarkSpec(**REAL | {"models": "timm:test_resnet,timm:test_vit"})
+    request = BenchmarkSpec(**REAL | {"models": (OTHER_MODEL, USER_MODEL), "image_size": "4"})
     with closing(run(request, tmp_path)) as first:
         environment = next(first)
         assert isinstance(environment, Environment)
@@ -165,25 +166,25 @@ def test_later_attempt_times_only_missing_models(tmp_path: Path, monkeypatch: py
         second_model = next(
             event for event in first if isinstance(event, Progress)
         )  # cancelled before this model starts
-        assert (timed.name, second_model.done, second_model.note) == ("timm:test_resnet", 1, "timm:test_vit")
+        assert (timed.name, second_model.done, second_model.note) == (OTHER_MODEL, 1, USER_MODEL)
 
     begun: list[str] = []
     monkeypatch.setattr(benchmark, "_time_model", lambda spec, model, *rest: begun.append(model) or iter(()))
     _, reused, *others = run(request, tmp_path)
     note = f"timed by an earlier attempt at this run, which began {environment.date}"
     assert reused == timed.model_copy(update={"date": environment.date, "notes": (*timed.notes, note)})
-    assert others[0] == Progress(done=1, total=2, note="timm:test_vit")
-    assert begun == ["timm:test_vit"]
+    assert others[0] == Progress(done=1, total=2, note=USER_MODEL)
+    assert begun == [USER_MODEL]
 
     other_host = environment.model_copy(update={"host": "elsewhere"})
     monkeypatch.setattr(benchmark.environment, "current", lambda device, seed: other_host)
     assert not [event for event in run(request, tmp_path) if isinstance(event, BenchmarkRow)]
-    assert begun[1:] == ["timm:test_resnet", "timm:test_vit"], "times of two hosts are not mixed"
+    assert begun[1:] == [OTHER_MODEL, USER_MODEL], "times of two hosts are not mixed"
 
 
 @pytest.mark.slow
-def test_compiled_variant_has_cold_and_warm_compile_times(tmp_path: Path) -> None:
-    """A process loads PyTorch's compiler and compiles twice, first with an empty cache: half a minute."""
+def test_compiled_variant_has_cold_and_warm_compile_times(tmp_path: Path, scalar_code: None) -> None:
+    """A process loads PyTorch's compiler and compiles twice, first with an empty cache: 10 s."""
     found = events(tmp_path, models=USER_MODEL, variants="eager,compile", time_limit=900)
     eager, compiled = (item for item in found if isinstance(item, BenchmarkRow))
     assert (eager.status, compiled.status) == ("ok", "ok"), compiled.error
@@ -209,35 +210,24 @@ def test_missing_compiler_fails_only_the_compiled_variant(tmp_path: Path, monkey
     assert len(compiled.error) < 2100
 
 
-LIMITED = """
-import resource, sys
-from pathlib import Path
-from engine.specs import BenchmarkSpec
-from engine.tasks.benchmark import run
-limit = int(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-for event in run(BenchmarkSpec.model_validate_json(sys.argv[2]), Path(sys.argv[3])):
-    if event.__class__.__name__ == "BenchmarkRow":
-        print(event.model_dump_json(), flush=True)
-"""
-
-
 @pytest.mark.slow
-def test_smaller_batch_is_timed_when_the_cpu_runs_out_of_memory(tmp_path: Path) -> None:
+def test_smaller_batch_is_timed_when_the_cpu_runs_out_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An enlarged image of 314 px takes 606 MB in double precision: one fits into 1.2 GB beside torch, two do not.
 
     The task tries the smaller batch in a new process.
     """
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nulimit -d {1_200_000_000 // 1024}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
     models = USER_MODEL.replace("tiny", "enlarging")
-    request = BenchmarkSpec(**REAL | {"models": models, "batch_size": 2, "image_size": "314"})
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(1_200_000_000), request.model_dump_json(), str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+    (found,) = (
+        item
+        for item in events(tmp_path, models=models, batch_size=2, image_size="314")
+        if isinstance(item, BenchmarkRow)
     )
-    found = BenchmarkRow.model_validate_json(done.stdout.strip())
     assert found.status == "ok", found.error
     assert found.batch_size == 1
     assert "instead of 2" in " ".join(found.notes)
@@ -255,17 +245,27 @@ def test_thread_count_follows_cpu_affinity(tmp_path: Path) -> None:
     assert (row.status, row.threads) == ("ok", 1)
 
 
+STARTER = """
+import os, sys, time
+from engine.replicates import child
+from engine.replicates.benchmark.job import Job
+job = Job.model_validate_json(sys.argv[1]).model_copy(update={"parent": os.getpid()})
+for report in child.reports(job, {}, time.monotonic() + 900):
+    if report:
+        print(report, flush=True)
+"""
+
+
 @pytest.mark.slow
-def test_killed_benchmark_leaves_no_process(tmp_path: Path) -> None:
-    request = BenchmarkSpec(**REAL | {"models": USER_MODEL, "min_seconds": 600, "time_limit": 900})
-    command = [sys.executable, "-c", LIMITED, str(10**11), request.model_dump_json(), str(tmp_path)]
-    with subprocess.Popen(command, cwd=ROOT) as benchmark:
+def test_killed_benchmark_leaves_no_process() -> None:
+    endless = job(models=USER_MODEL, min_seconds=600, time_limit=900).model_copy(update={"model": USER_MODEL})
+    command = [sys.executable, "-c", STARTER, endless.model_dump_json()]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as benchmark:
         try:
-            deadline = time.monotonic() + 120
-            while not (children := psutil.Process(benchmark.pid).children()) and time.monotonic() < deadline:
-                time.sleep(0.1)
+            assert benchmark.stdout is not None
+            assert any("timing" in line for line in benchmark.stdout), "it ended before its timing"
+            children = psutil.Process(benchmark.pid).children()
             assert children
-            time.sleep(3)  # by now it measures, or it will notice that its parent is gone
         finally:
             benchmark.kill()  # after a failure too, because it would go on for ten minutes
         _, alive = psutil.wait_procs(children, timeout=60)
