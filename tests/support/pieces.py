@@ -2,7 +2,9 @@
 
 import os
 import signal
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def square(folder: Path, number: int) -> int:
@@ -11,3 +13,10 @@ def square(folder: Path, number: int) -> int:
         (folder / "seen").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return number**2
+
+
+def spread_here(work: Callable[[Any], Any], pieces: Sequence[Any], processes: int) -> Iterator[tuple[int, Any] | None]:
+    """Do what `engine.tasks.shards.spread` does, in this process."""
+    for place, piece in enumerate(pieces):
+        yield None
+        yield place, work(piece)

@@ -39,7 +39,7 @@ PROFILER = {
     "RN50x64": (552.65, 529.11, 23.55, 623.26),
     "convnext_base": (36.67, 30.71, 5.96, 151.52),
     "ViT-B-16-SigLIP": (46.44, 35.42, 11.02, 203.16),
-    "EVA02-E-14-plus": (2362.19, 2264.33, 97.86, 5044.89),
+    "EVA02-B-16": (41.09, 35.13, 5.96, 149.69),
     "mt5-base-ViT-B-32": (22.12, 8.82, 13.3, 365.71),
 }
 
@@ -77,8 +77,8 @@ def catalogue_rows(every: int) -> Iterator[dict[str, str]]:
 
 @pytest.mark.slow
 def test_sampled_rows_of_the_shipped_catalogue_equal_new_counts() -> None:
-    sample = list(catalogue_rows(every=100))
-    assert len(sample) > 15
+    sample = list(catalogue_rows(every=200))
+    assert len(sample) > 8
     for row in sample:
         assert catalogue_row(count(f"{row['library']}:{row['model']}")) == row
 

@@ -1,4 +1,4 @@
-"""Building the files of the catalogue with real worker processes."""
+"""Building the files of the catalogue."""
 
 import csv
 import gzip
@@ -12,7 +12,9 @@ from engine import shipped
 from engine.names import ModelNotFound
 from engine.results import Progress
 from engine.settings import ROOT
+from engine.tasks import catalogue
 from engine.tasks.catalogue import VersionsDiffer, build
+from tests.support.pieces import spread_here
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -21,7 +23,8 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_build_recounts_requested_models_and_keeps_other_rows(tmp_path: Path) -> None:
+def test_build_recounts_requested_models_and_keeps_other_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first models are counted in a worker process, the last one in this process."""
     events = list(build(["torchvision:resnet18", "timm:resnet{18,26}"], tmp_path, workers=1))
     assert all(isinstance(event, Progress) for event in events)
     assert (events[0].done, events[0].total) == (0, 3)
@@ -46,6 +49,7 @@ def test_build_recounts_requested_models_and_keeps_other_rows(tmp_path: Path) ->
 
     before = read_rows(tmp_path / "timm.csv")
     assert [row["test_size"] for row in before] == ["288", "288"], "timm publishes the accuracies at 288 px"
+    monkeypatch.setattr(catalogue, "spread", spread_here)
     list(build(["open_clip:ViT-S-32-alt"], tmp_path, workers=1))
     assert read_rows(tmp_path / "timm.csv") == before
     assert [row["model"] for row in read_rows(tmp_path / "open_clip.csv")] == ["ViT-S-32-alt"]

@@ -12,6 +12,7 @@ from engine.report.catalog import catalog
 from engine.settings import Settings
 from engine.specs import format_image_size
 from engine.tasks import catalogue
+from tests.support.pieces import spread_here
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -20,7 +21,11 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_build_sizes_counts_missing_sizes_and_keeps_existing_rows(tmp_path: Path) -> None:
+def test_build_sizes_counts_missing_sizes_and_keeps_existing_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The models are counted in this process; test_catalog_build.py has a test with a worker process."""
+    monkeypatch.setattr(catalogue, "spread", spread_here)
     list(catalogue.build(["timm:resnet18", "timm:test_vit"], tmp_path, workers=1))
     wanted = {"timm:resnet18": ["224", "288", "160"], "timm:test_vit": ["161"], "timm:resnet26": ["288"]}
     events = list(catalogue.build_sizes(wanted, tmp_path, workers=1))
@@ -56,7 +61,7 @@ def test_every_published_size_is_shipped() -> None:
 
 @pytest.mark.slow
 def test_shipped_size_rows_equal_a_fresh_count() -> None:
-    for row in read_rows(Settings().catalog_dir / "sizes" / "timm.csv")[::25]:
+    for row in read_rows(Settings().catalog_dir / "sizes" / "timm.csv")[::50]:
         counted = catalogue.count(f"timm:{row['model']}", row["image_size"])
         assert catalogue.catalogue_row(counted) == row
 
