@@ -1,7 +1,10 @@
 """Counts of fvcore against those of torch: where they agree, and how differences are explained."""
 
+import json
 from collections import Counter
+from pathlib import Path
 
+import open_clip
 import pytest
 import torch
 from torch import nn
@@ -13,6 +16,7 @@ from engine.models.built import Built, Wanted
 from engine.results import OperatorCount, ProfileRow
 from engine.specs import ProfileSpec
 from engine.tasks.profile import profile
+from tests.support.clip_models import CONFIGS
 
 EXPLAINED_BY_CONVENTION = {"normalisation", "pooling and resampling"}
 
@@ -43,9 +47,10 @@ def test_counters_agree_except_for_normalisation_and_pooling(name: str) -> None:
     assert all(difference.explanation for difference in row.differences)
 
 
-@pytest.mark.slow
-def test_model_that_returns_a_dictionary_is_traced() -> None:
-    row = profile_with_both_counters("open_clip:coca_ViT-B-32")
+def test_model_that_returns_a_dictionary_is_traced(registry: None, tmp_path: Path) -> None:
+    (tmp_path / "small_coca.json").write_text(json.dumps(CONFIGS["coca"]))
+    open_clip.add_model_config(tmp_path)
+    row = profile_with_both_counters("open_clip:small_coca")
     assert row.fvcore_image_macts == pytest.approx(row.image_macts)
     assert {difference.operator for difference in row.differences} == {"normalisation"}
 

@@ -107,7 +107,7 @@ def test_warm_up_is_bounded_when_noise_hides_the_plateau(clock: Clock, seed: int
 def test_warm_up_ends_early_in_noise_without_a_trend() -> None:
     """Call durations vary by 20 % without a trend: a warm-up of 0.5 s is enough."""
     warmups_s = []
-    for seed in range(20):
+    for seed in range(10):
         clock, rng = Clock(), random.Random(seed)
 
         def model(clock: Clock = clock, rng: random.Random = rng) -> None:
@@ -115,7 +115,7 @@ def test_warm_up_ends_early_in_noise_without_a_trend() -> None:
 
         plan = Plan(min_seconds=10, max_seconds=2)  # ends the sampling early; only the warm-up is tested
         warmups_s.append(run(clock, [subject("model", model)], plan).warmup_seconds)
-    assert sum(warmup_s < 0.6 for warmup_s in warmups_s) >= 18
+    assert sum(warmup_s < 0.6 for warmup_s in warmups_s) >= 9
 
 
 def test_short_timing_has_a_warm_up_of_half_its_sampling_time(clock: Clock) -> None:

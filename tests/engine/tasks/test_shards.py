@@ -9,7 +9,7 @@ import pytest
 from engine.jobs.foreground import run_here
 from engine.measure import environment
 from engine.replicates.child import Ended
-from engine.results import Event, Progress
+from engine.results import Event, Progress, Row
 from engine.settings import Settings
 from engine.specs import ProfileSpec
 from engine.store import State, Store
@@ -39,20 +39,15 @@ def test_parallel_count_survives_a_kill_and_equals_a_serial_count(
     monkeypatch.setattr(profile, "MODELS_EACH", 4)
     spec = ProfileSpec(models=MODELS, batch_size=(1, 2, 3, 4))
     events: list[Event] = []
-    killed: list[int] = []
 
     def kill_one(event: Event) -> None:
-        """Kill a process as soon as both have a model, which is before they have imported torch."""
         events.append(event)
-        if killed:
-            return
-        counting = [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
-        if len(counting) == 2:
+        if len([row for row in events if isinstance(row, Row)]) == 3 and isinstance(event, Row):
+            counting = [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+            assert len(counting) == 2
             counting[0].kill()
-            killed.append(counting[0].pid)
 
     run_id = run_here(store, settings, spec, kill_one)
-    assert killed
     assert store.run(run_id).state is State.FINISHED
     rows = {(row.model, row.batch_size): row for row in store.rows(run_id)}
     assert len(rows) == len(store.rows(run_id)) == 8
