@@ -115,10 +115,12 @@ def test_held_out_pairs_of_changed_data_are_refused(rows: Evaluate, tmp_path: Pa
 
 def test_results_on_images_used_to_choose_the_epoch_have_a_note(rows: Evaluate, tmp_path: Path) -> None:
     """The held-out images choose the best of several epochs, or other images if the training has them."""
+    folders: dict[str, Path] = {}
 
     def has_note(training: dict[str, Any], checkpoint: str = "best.pt", **fields: Any) -> bool:
-        folder = tmp_path / f"training{len(list(tmp_path.glob('training*')))}"
-        train(tiny(**training), folder)
+        folder = folders.setdefault(repr(training), tmp_path / f"training{len(folders)}")
+        if not folder.exists():
+            train(tiny(**training), folder)
         held_out = {"samples": 40, "held_out_data": ("digits",)}
         found = rows(checkpoint=str(folder / "checkpoints" / checkpoint), **{**held_out, **fields})
         assert [(row.task, row.status) for row in found] == [("retrieval", "ok"), ("zeroshot", "ok")]
