@@ -11,7 +11,8 @@ from urllib.parse import parse_qs
 
 from streamlit import config
 from streamlit.components.v2 import manifest_scanner
-from streamlit.testing.v1 import AppTest
+from streamlit.runtime.scriptrunner.script_cache import ScriptCache
+from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 from streamlit.util import calc_hash
 
 from engine.estimate import devices, work
@@ -52,6 +53,8 @@ timm,broken,oddity,1024,,,,,,,,,True,{},[],error,RuntimeError: **no** <b>way</b>
 
 # Cached, because each AppTest would read the metadata of all installed packages again, which takes 0.14 s.
 manifest_scanner.scan_component_manifests = cache(manifest_scanner.scan_component_manifests)
+# One cache of compiled pages for all tests, as a server has. Each run of an AppTest would compile its page again.
+app_test.ScriptCache = local_script_runner.ScriptCache = cache(ScriptCache)
 config.set_option("secrets.files", [])  # a checkout may have secrets that configure sign-in
 Q = TypeVar("Q", bound=Question)
 

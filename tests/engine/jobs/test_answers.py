@@ -1,4 +1,7 @@
-"""Questions to the answering process: a real process is asked, killed, left idle and sent invalid lines."""
+"""Questions to the answering process: a real process is asked, killed, left idle and sent invalid lines.
+
+Tests of the process itself use one that imports no torch, because torch takes 4 s of CPU time per start.
+"""
 
 import json
 import os
@@ -27,6 +30,8 @@ from tests.support.training import TINY
 
 SPEC = EvaluateSpec.model_validate({"model": "config:tiny", "configs": {"tiny": TINY}})
 LONG_S = 120
+NOWHERE = Path("/nowhere")
+WITHOUT_TORCH = Path(__file__).parent / "without_torch"
 
 pytestmark = [pytest.mark.slow]
 
@@ -57,6 +62,12 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     process = Answers(Settings(runs_dir=tmp_path_factory.mktemp("runs")))
     yield process
     process.close()
+
+
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let new answering processes answer searches without torch, from no folder."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(WITHOUT_TORCH)]))
 
 
 def search(folder: Path, text: str, top: int = 2) -> Search:
@@ -118,27 +129,33 @@ def test_refused_question_does_not_affect_the_next_one(answers: Answers, folder:
     assert answers.pid == pid
 
 
-def test_killed_process_is_replaced(answers: Answers, folder: Path) -> None:
-    assert first_source(answers.ask(search(folder, "one", top=1))) == "one.png"  # a question that no other test asks
-    pid = answers.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)  # it receives the question and is killed before it answers
-    question = answers.ask(search(folder, "two", top=1))
-    os.kill(pid, signal.SIGKILL)
-    error = question.exception(LONG_S)  # no error if the process was dead before it got the question
-    assert error is None or "died with exit code -9: see " in str(error)
-    assert first_source(answers.ask(search(folder, "three", top=1))) == "three.png"
-    assert answers.pid != pid
+@pytest.mark.usefixtures("without_torch")
+def test_killed_process_is_replaced(settings: Settings) -> None:
+    answers = Answers(settings)
+    try:
+        assert first_source(answers.ask(search(NOWHERE, "one"))) == "one.png"
+        pid = answers.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)  # it receives the question and is killed before it answers
+        question = answers.ask(search(NOWHERE, "two"))
+        os.kill(pid, signal.SIGKILL)
+        error = question.exception(LONG_S)  # no error if the process was dead before it got the question
+        assert error is None or "died with exit code -9: see " in str(error)
+        assert first_source(answers.ask(search(NOWHERE, "three"))) == "three.png"
+        assert answers.pid != pid
+    finally:
+        answers.close()
 
 
-def test_idle_process_exits_and_starts_again(settings: Settings, folder: Path) -> None:
+@pytest.mark.usefixtures("without_torch")
+def test_idle_process_exits_and_starts_again(settings: Settings) -> None:
     answers = Answers(settings, idle_s=0.5)
     try:
         answers.start()
         wait_until(lambda: answers.pid is not None)
         pid = answers.pid
         wait_until(lambda: answers.pid is None)
-        assert first_source(answers.ask(search(folder, "one"))) == "one.png"
+        assert first_source(answers.ask(search(NOWHERE, "one"))) == "one.png"
         assert answers.pid != pid
     finally:
         answers.close()
@@ -162,8 +179,9 @@ def test_closed_answers_refuse_questions_and_end_their_process(settings: Setting
     assert not [thread for thread in threading.enumerate() if thread not in before and thread.name == "answers"]
 
 
-def test_invalid_lines_are_refused_and_only_answers_are_printed(settings: Settings, folder: Path) -> None:
-    valid_request = {"ask": "search", "question": search(folder, "two").model_dump(mode="json")}
+@pytest.mark.usefixtures("without_torch")
+def test_invalid_lines_are_refused_and_only_answers_are_printed() -> None:
+    valid_request = {"ask": "search", "question": search(NOWHERE, "two").model_dump(mode="json")}
     lines = [
         "nonsense",
         "[1, 2]",
@@ -173,8 +191,7 @@ def test_invalid_lines_are_refused_and_only_answers_are_printed(settings: Settin
         json.dumps(valid_request),
     ]
     process = subprocess.run(
-        # libraries of models print, and so does this process: through Python and directly to the descriptor
-        [sys.executable, "-c", PRINT_WHILE_ANSWERING, "answer", "--idle-s", "60"],
+        [sys.executable, "-m", "engine", "answer", "--idle-s", "60"],
         input="\n".join(lines) + "\n",
         capture_output=True,
         cwd=ROOT,
@@ -189,19 +206,3 @@ def test_invalid_lines_are_refused_and_only_answers_are_printed(settings: Settin
     assert messages[5]["hits"][0]["source"] == "two.png"
     assert "printed by Python" in process.stderr
     assert "printed past it" in process.stderr
-
-
-PRINT_WHILE_ANSWERING = """
-import os, sys
-from engine.__main__ import main
-from engine.training.evaluation import search
-known = search.answer
-
-def answer(question):
-    print("printed by Python", flush=True)
-    os.write(1, b"printed past it\\n")
-    return known(question)
-
-search.answer = answer
-sys.exit(main(sys.argv[1:]))
-"""

@@ -109,7 +109,7 @@ def test_store_of_a_newer_version_gives_a_clear_error(path: Path, capsys: pytest
 def test_flipped_bits_cause_no_traceback(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     intact, rng = path.read_bytes(), random.Random(20_261_123)
     outcomes = set()
-    for _ in range(50):
+    for _ in range(20):
         for ending in ("-wal", "-shm"):
             path.with_name(path.name + ending).unlink(missing_ok=True)
         flipped = bytearray(intact)
