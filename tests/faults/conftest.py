@@ -3,10 +3,12 @@
 import importlib
 import json
 import os
+import shutil
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,9 @@ class House:
 
         return until(holder, "a scheduler")  # type: ignore[no-any-return]
 
+    def open_runs(self) -> list[Run]:
+        return self.store.runs(states=[State.STARTING, State.RUNNING, State.STOPPING, State.VANISHED])
+
     def running(self) -> list[psutil.Process]:
         """Return every live process with this runs folder in its environment, except this process."""
         runs_dir, found = str(self.settings.runs_dir), []
@@ -123,34 +128,66 @@ class House:
         return until(find_warm_process, "a warm process")  # type: ignore[no-any-return]
 
 
-@pytest.fixture
-def house(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+@contextmanager
+def open_house(settings: Settings, empty_store: Path) -> Iterator[House]:
     """Yield a house with an open store. Fail at the end if a run or a process is left."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(KINDS)]))
-    monkeypatch.syspath_prepend(KINDS)
-    monkeypatch.setattr(engine.tasks, "__path__", [*engine.tasks.__path__, str(KINDS / "tasks")])
-    kinds = importlib.import_module("trial_kinds")
-    settings = settings.model_copy(update={"preload": "json", "min_free_gb": 0.0, "log_limit_mb": 1.0})
-    store = open_store(settings)
-    machine = Machine(
-        host=socket.gethostname(),
-        platform="",
-        cpu="",
-        threads=1,
-        memory_gb=1,
-        devices=tuple(Device(name=name, model="") for name in ("cpu", "cuda:0", "cuda:1", "cuda:2")),
-        date="",
-    )
-    store.save_machine(machine, fingerprint())  # a probe would import torch for every test
-    house = House(settings, store, kinds)
-    yield house
-    open_runs = store.runs(states=[State.STARTING, State.RUNNING, State.STOPPING, State.VANISHED])
-    deadline = time.monotonic() + 15
-    while (remaining := house.running()) and time.monotonic() < deadline:
-        jobs.stop_scheduler(settings)  # repeated, because a scheduler may just be starting
-        time.sleep(0.1)
-    store.close()
-    for process in remaining:
-        process.send_signal(signal.SIGKILL)
-    assert not open_runs
-    assert not remaining, "processes are left"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(KINDS)]))
+        patch.syspath_prepend(KINDS)
+        patch.setattr(engine.tasks, "__path__", [*engine.tasks.__path__, str(KINDS / "tasks")])
+        kinds = importlib.import_module("trial_kinds")
+        settings = settings.model_copy(update={"preload": "json", "min_free_gb": 0.0, "log_limit_mb": 1.0})
+        if not settings.database_url:
+            settings.make_runs_dir()
+            shutil.copy(empty_store, settings.runs_dir)
+        store = open_store(settings)
+        machine = Machine(
+            host=socket.gethostname(),
+            platform="",
+            cpu="",
+            threads=1,
+            memory_gb=1,
+            devices=tuple(Device(name=name, model="") for name in ("cpu", "cuda:0", "cuda:1", "cuda:2")),
+            date="",
+        )
+        store.save_machine(machine, fingerprint())  # a probe would import torch for every test
+        house = House(settings, store, kinds)
+        yield house
+        open_runs = house.open_runs()
+        deadline = time.monotonic() + 15
+        while (remaining := house.running()) and time.monotonic() < deadline:
+            jobs.stop_scheduler(settings)  # repeated, because a scheduler may just be starting
+            time.sleep(0.1)
+        store.close()
+        for process in remaining:
+            process.send_signal(signal.SIGKILL)
+        assert not open_runs
+        assert not remaining, "processes are left"
+
+
+@pytest.fixture
+def house(settings: Settings, empty_store: Path) -> Iterator[House]:
+    """Yield a house for one test."""
+    with open_house(settings, empty_store) as house:
+        yield house
+
+
+@pytest.fixture(scope="module")
+def house_of_module(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[House]:
+    """Yield a house for `shared_house`."""
+    runs_dir = tmp_path_factory.mktemp("house") / "runs"
+    with open_house(Settings(runs_dir=runs_dir, lease_s=3, idle_exit_s=60, stop_grace_s=2), empty_store) as house:
+        yield house
+
+
+@pytest.fixture
+def shared_house(house_of_module: House) -> Iterator[House]:
+    """Yield a house whose scheduler and warm process serve all tests of a module that harm only their own runs.
+
+    Fail after the test if one of its runs is open, or if one of its processes is left.
+    """
+    jobs.ensure_scheduler(house_of_module.settings)
+    kept = {house_of_module.scheduler().pid, house_of_module.warm().pid}
+    yield house_of_module
+    assert not house_of_module.open_runs()
+    until(lambda: {process.pid for process in house_of_module.running()} == kept, "the end of other processes", 15)

@@ -25,10 +25,8 @@ pytestmark = pytest.mark.slow
 CGROUPS = Path("/sys/fs/cgroup")
 
 
-@pytest.mark.parametrize("preload", ["json", ""], ids=["warm", "cold"])
-def test_run_finishes(house: House, preload: str) -> None:
-    settings = house.settings.model_copy(update={"preload": preload})
-    house = House(settings, house.store, house.kinds)
+def check_finished_run(house: House) -> None:
+    """Submit a run, wait for its end, and check its rows, its artifact, its log and its exit record."""
     run_id = house.submit(steps=3, trouble="write an artifact")
     run = house.end(run_id)
     assert (run.state, run.error, run.done, run.total) == (State.FINISHED, "", 3, 3)
@@ -37,10 +35,20 @@ def test_run_finishes(house: House, preload: str) -> None:
     assert (artifact.size, artifact.sha256) == (5, hashlib.sha256(b"1 2 3").hexdigest())
     assert house.exit(run_id)["code"] == 0
     assert house.files(run_id).log_tail(2) == "step 2\nstep 3\n"
-    assert bool(house.named("warm")) == bool(preload)
 
 
-def test_failed_runs_have_a_cause_and_the_next_run_finishes(house: House) -> None:
+def test_run_of_the_warm_process_finishes(shared_house: House) -> None:
+    check_finished_run(shared_house)
+    assert shared_house.named("warm")
+
+
+def test_run_without_a_warm_process_finishes(house: House) -> None:
+    house = House(house.settings.model_copy(update={"preload": ""}), house.store, house.kinds)
+    check_finished_run(house)
+    assert not house.named("warm")
+
+
+def test_failed_runs_have_a_cause_and_the_next_run_finishes(shared_house: House) -> None:
     options = {
         "raise": (Cause.ERROR, "ValueError: <b>no</b>"),
         "refuse": (Cause.REFUSED, "no such thing; there are others"),
@@ -50,17 +58,17 @@ def test_failed_runs_have_a_cause_and_the_next_run_finishes(house: House) -> Non
         "fill the disk": (Cause.DISK_FULL, "File too large"),
         "write outside": (Cause.ERROR, "lies outside its run's folder"),
     }
-    runs = {trouble: house.submit(trouble=trouble, at=2, limit=50_000_000) for trouble in options}
-    next_id = house.submit()
+    runs = {trouble: shared_house.submit(trouble=trouble, at=2, limit=50_000_000) for trouble in options}
+    next_id = shared_house.submit()
     for trouble, (cause, message) in options.items():
-        run = house.end(runs[trouble])
+        run = shared_house.end(runs[trouble])
         assert (run.state, run.cause) == (State.FAILED, cause), (trouble, run.error)
         assert message in run.error
-        assert [row.step for row in house.store.rows(run.id)] == [1], "finished rows are kept"
-    assert house.end(next_id).state == State.FINISHED
-    assert house.files(runs["kill itself"]).log_tail(1) == "the last line"
-    assert "ValueError: <b>no</b>" in house.files(runs["raise"]).log_tail(1)
-    assert house.exit(runs["fill the disk"])["code"] == 72
+        assert [row.step for row in shared_house.store.rows(run.id)] == [1], "finished rows are kept"
+    assert shared_house.end(next_id).state == State.FINISHED
+    assert shared_house.files(runs["kill itself"]).log_tail(1) == "the last line"
+    assert "ValueError: <b>no</b>" in shared_house.files(runs["raise"]).log_tail(1)
+    assert shared_house.exit(runs["fill the disk"])["code"] == 72
 
 
 def remove_group(group: Path) -> bool:
@@ -106,103 +114,103 @@ def test_worker_over_its_cgroup_limit_fails_alone_as_out_of_memory(house: House,
     assert house.end(house.submit()).state == State.FINISHED
 
 
-def test_run_of_a_killed_worker_fails_and_keeps_its_rows(house: House) -> None:
-    run_id = house.submit(steps=1000, seconds=0.05)
-    rows = house.steps(run_id, 3)
+def test_run_of_a_killed_worker_fails_and_keeps_its_rows(shared_house: House) -> None:
+    run_id = shared_house.submit(steps=1000, seconds=0.05)
+    rows = shared_house.steps(run_id, 3)
     os.kill(rows[0].pid, signal.SIGKILL)
-    run = house.end(run_id)
+    run = shared_house.end(run_id)
     assert (run.state, run.cause, run.error) == (State.FAILED, Cause.KILLED, "killed by SIGKILL")
-    assert house.store.rows(run_id)[:3] == rows
-    assert house.exit(run_id)["code"] == -signal.SIGKILL
+    assert shared_house.store.rows(run_id)[:3] == rows
+    assert shared_house.exit(run_id)["code"] == -signal.SIGKILL
 
 
-def test_next_attempt_starts_over_without_rows_of_the_first(house: House) -> None:
-    run_id = house.submit_retried(steps=6, seconds=0.1)
-    first = house.steps(run_id, 3)[0].pid
+def test_next_attempt_starts_over_without_rows_of_the_first(shared_house: House) -> None:
+    run_id = shared_house.submit_retried(steps=6, seconds=0.1)
+    first = shared_house.steps(run_id, 3)[0].pid
     os.kill(first, signal.SIGKILL)
-    run = house.end(run_id)
+    run = shared_house.end(run_id)
     assert (run.state, run.attempt) == (State.FINISHED, 2)
-    rows = house.store.rows(run_id)
+    rows = shared_house.store.rows(run_id)
     assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
     assert first not in {row.pid for row in rows}
-    assert (house.exit(run_id, 1)["code"], house.exit(run_id, 2)["code"]) == (-signal.SIGKILL, 0)
+    assert (shared_house.exit(run_id, 1)["code"], shared_house.exit(run_id, 2)["code"]) == (-signal.SIGKILL, 0)
 
 
-def test_run_that_always_kills_its_worker_ends_after_three_attempts(house: House) -> None:
-    run_id = house.submit_retried(trouble="kill itself")
-    run = house.end(run_id)
+def test_run_that_always_kills_its_worker_ends_after_three_attempts(shared_house: House) -> None:
+    run_id = shared_house.submit_retried(trouble="kill itself")
+    run = shared_house.end(run_id)
     assert (run.state, run.cause, run.attempt) == (State.FAILED, Cause.KILLED, 3)
 
 
-def test_cancelled_task_keeps_its_rows_and_runs_its_cleanup(house: House) -> None:
-    run_id = house.submit(steps=1000, seconds=0.05)
-    rows = house.steps(run_id, 2)
-    house.store.request_cancel(run_id)
-    assert house.end(run_id).state == State.CANCELLED
-    assert house.store.rows(run_id)[:2] == rows
-    assert (house.files(run_id).dir / "finally.txt").is_file()
+def test_cancelled_task_keeps_its_rows_and_runs_its_cleanup(shared_house: House) -> None:
+    run_id = shared_house.submit(steps=1000, seconds=0.05)
+    rows = shared_house.steps(run_id, 2)
+    shared_house.store.request_cancel(run_id)
+    assert shared_house.end(run_id).state == State.CANCELLED
+    assert shared_house.store.rows(run_id)[:2] == rows
+    assert (shared_house.files(run_id).dir / "finally.txt").is_file()
 
 
-def test_repeated_progress_is_not_stored_and_the_run_can_be_cancelled(house: House) -> None:
-    run_id = house.submit(trouble="say nothing new")
-    until(lambda: house.store.run(run_id).note == "waiting")
-    before = house.store.run(run_id).revision
+def test_repeated_progress_is_not_stored_and_the_run_can_be_cancelled(shared_house: House) -> None:
+    run_id = shared_house.submit(trouble="say nothing new")
+    until(lambda: shared_house.store.run(run_id).note == "waiting")
+    before = shared_house.store.run(run_id).revision
     time.sleep(1)  # about a hundred events and at most one heartbeat
-    assert house.store.run(run_id).revision - before < 10
-    house.store.request_cancel(run_id)
-    assert house.end(run_id).state == State.CANCELLED
+    assert shared_house.store.run(run_id).revision - before < 10
+    shared_house.store.request_cancel(run_id)
+    assert shared_house.end(run_id).state == State.CANCELLED
 
 
-def test_cancel_kills_a_process_group_that_ignores_sigterm(house: House) -> None:
-    run_id = house.submit(steps=9, trouble="ignore SIGTERM", at=3)
-    house.steps(run_id, 2)
-    worker = psutil.Process(house.processes(run_id).worker.pid)
+def test_cancel_kills_a_process_group_that_ignores_sigterm(shared_house: House) -> None:
+    run_id = shared_house.submit(steps=9, trouble="ignore SIGTERM", at=3)
+    shared_house.steps(run_id, 2)
+    worker = psutil.Process(shared_house.processes(run_id).worker.pid)
     child = until(worker.children, "the child that ignores SIGTERM too")[0]
     time.sleep(0.5)  # for the child to have set its handler
     requested_at = time.monotonic()
-    house.store.request_cancel(run_id)
-    until(lambda: house.store.run(run_id).state == State.STOPPING, "stopping")
-    run = house.end(run_id)
-    assert time.monotonic() - requested_at < house.settings.stop_grace_s + 13
+    shared_house.store.request_cancel(run_id)
+    until(lambda: shared_house.store.run(run_id).state == State.STOPPING, "stopping")
+    run = shared_house.end(run_id)
+    assert time.monotonic() - requested_at < shared_house.settings.stop_grace_s + 13
     assert run.state == State.CANCELLED
-    assert len(house.store.rows(run_id)) == 2
+    assert len(shared_house.store.rows(run_id)) == 2
     assert not worker.is_running()
     until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the end of its child")
 
 
-def test_children_do_not_outlive_their_run(house: House) -> None:
-    run_id = house.submit(trouble="leave children")
-    assert house.end(run_id).state == State.FINISHED
-    until(lambda: not house.named("-S"), "the end of its children")
+def test_children_do_not_outlive_their_run(shared_house: House) -> None:
+    run_id = shared_house.submit(trouble="leave children")
+    assert shared_house.end(run_id).state == State.FINISHED
+    until(lambda: not shared_house.named("-S"), "the end of its children")
 
 
-def test_worker_of_a_killed_supervisor_ends_and_its_run_fails(house: House) -> None:
-    run_id = house.submit(steps=1000, seconds=0.05)
-    house.steps(run_id, 2)
-    processes = house.processes(run_id)
+def test_worker_of_a_killed_supervisor_ends_and_its_run_fails(shared_house: House) -> None:
+    run_id = shared_house.submit(steps=1000, seconds=0.05)
+    shared_house.steps(run_id, 2)
+    processes = shared_house.processes(run_id)
     os.kill(processes.supervisor.pid, signal.SIGKILL)
-    run = house.end(run_id)
+    run = shared_house.end(run_id)
     assert (run.state, run.cause) == (State.FAILED, Cause.KILLED)
     assert "supervisor was killed" in run.error
-    assert house.exit(run_id)["code"] is None
+    assert shared_house.exit(run_id)["code"] is None
     assert not processes.worker.alive()
 
 
-def test_complete_run_finishes_despite_a_signal_after_its_last_event(house: House) -> None:
-    interrupted, complete = (house.submit_retried(trouble="send itself SIGTERM", at=at) for at in (3, 4))
-    run = house.end(complete)
+def test_complete_run_finishes_despite_a_signal_after_its_last_event(shared_house: House) -> None:
+    interrupted, complete = (shared_house.submit_retried(trouble="send itself SIGTERM", at=at) for at in (3, 4))
+    run = shared_house.end(complete)
     assert (run.state, run.attempt) == (State.FINISHED, 1)
-    assert [row.step for row in house.store.rows(complete)] == [1, 2, 3]
-    assert (house.exit(complete)["code"], house.exit(interrupted)["code"]) == (0, -signal.SIGTERM)
-    assert (house.end(interrupted).state, house.store.run(interrupted).attempt) == (State.FAILED, 3)
+    assert [row.step for row in shared_house.store.rows(complete)] == [1, 2, 3]
+    assert (shared_house.exit(complete)["code"], shared_house.exit(interrupted)["code"]) == (0, -signal.SIGTERM)
+    assert (shared_house.end(interrupted).state, shared_house.store.run(interrupted).attempt) == (State.FAILED, 3)
 
 
-def test_flood_of_output_does_not_stop_the_run_or_fill_the_disk(house: House) -> None:
-    run_id = house.submit(trouble="flood the log", limit=100_000_000)
-    assert house.end(run_id).state == State.FINISHED
-    files = house.files(run_id)
+def test_flood_of_output_does_not_stop_the_run_or_fill_the_disk(shared_house: House) -> None:
+    run_id = shared_house.submit(trouble="flood the log", limit=100_000_000)
+    assert shared_house.end(run_id).state == State.FINISHED
+    files = shared_house.files(run_id)
     size = sum(path.stat().st_size for path in (files.log, files.older_log))
-    assert 500_000 <= size <= house.settings.log_limit_mb * 1e6
+    assert 500_000 <= size <= shared_house.settings.log_limit_mb * 1e6
     assert files.log_tail(1) == "step 3\n"
     assert "\x1b]0;title\x07<script>" in files.log_tail(10), "the log keeps control characters as they were written"
 
@@ -231,20 +239,20 @@ def test_worker_does_not_start_if_the_disk_filled_after_the_claim(house: House) 
     assert house.store.rows(run_id) == []
 
 
-def test_silent_worker_is_vanished_until_it_answers_again(house: House) -> None:
-    run_id = house.submit(steps=5, trouble="stop itself", at=3)
-    worker = house.steps(run_id, 2)[0].pid
-    until(lambda: house.store.run(run_id).state == State.VANISHED, "vanished")
+def test_silent_worker_is_vanished_until_it_answers_again(shared_house: House) -> None:
+    run_id = shared_house.submit(steps=5, trouble="stop itself", at=3)
+    worker = shared_house.steps(run_id, 2)[0].pid
+    until(lambda: shared_house.store.run(run_id).state == State.VANISHED, "vanished")
     os.kill(worker, signal.SIGCONT)
-    run = house.end(run_id)
+    run = shared_house.end(run_id)
     assert (run.state, run.attempt) == (State.FINISHED, 1)
-    assert {row.pid for row in house.store.rows(run_id)} == {worker}
+    assert {row.pid for row in shared_house.store.rows(run_id)} == {worker}
 
 
-def test_worker_that_is_silent_for_too_long_is_killed(house: House) -> None:
-    run_id = house.submit(steps=5, trouble="stop itself", at=3)
-    worker = house.steps(run_id, 2)[0].pid
-    run = house.end(run_id)
+def test_worker_that_is_silent_for_too_long_is_killed(shared_house: House) -> None:
+    run_id = shared_house.submit(steps=5, trouble="stop itself", at=3)
+    worker = shared_house.steps(run_id, 2)[0].pid
+    run = shared_house.end(run_id)
     assert (run.state, run.cause) == (State.FAILED, Cause.KILLED)
     assert run.error.startswith("killed by the scheduler, because it had not reported for")
     assert not Path(f"/proc/{worker}").exists()

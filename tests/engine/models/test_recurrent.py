@@ -148,10 +148,12 @@ COMPILED_SHAPES = ["one-layer", "two-layers", "three-layers-batch-first", "proje
 def test_captured_runners_pass_their_check(name: str, shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs torch.compile without code generation, which takes ten seconds per case.
 
+    Only two layers are also captured by AOTAutograd, which takes three times as long as the rest.
     Generated code is checked in tests/engine/tasks/test_recurrent.py:
     `test_compiled_runners_pass_their_check_and_have_compile_times`.
     """
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    backend = "aot_eager" if shape is SHAPES["two-layers"] else "eager"
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     torch._dynamo.reset()
     _, errors = build_and_check(name, spec_of(name, **shape | {"seq_length": 3}))
     assert errors.ok
