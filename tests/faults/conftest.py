@@ -147,7 +147,7 @@ def open_house(settings: Settings, empty_store: Path) -> Iterator[House]:
             cpu="",
             threads=1,
             memory_gb=1,
-            devices=tuple(Device(name=name, model="") for name in ("cpu", "cuda:0", "cuda:1", "cuda:2")),
+            devices=tuple(Device(name=name, model="") for name in ("cpu", *(f"cuda:{number}" for number in range(4)))),
             date="",
         )
         store.save_machine(machine, fingerprint())  # a probe would import torch for every test

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +11,7 @@ from engine.settings import ROOT
 
 pytestmark = pytest.mark.slow
 
-KILLS = 100
+KILLS = 50
 
 SAVE_AND_LOAD = """
 import itertools, json, os, random, signal, sys, time
@@ -42,7 +42,7 @@ def latest(folder):
 """
 
 KILL_AT_RANDOM_TIMES = """
-folder, kills = Path(sys.argv[1]), int(sys.argv[2])
+folder, kills = Path(sys.argv[1]), int(sys.argv[3])
 rng, step_file = random.Random(0), Path(sys.argv[1] + ".step")
 
 def work(first):
@@ -75,7 +75,7 @@ for _ in range(kills):
 """
 
 KILL_AT_EACH_CALL = """
-folder, calls_left = Path(sys.argv[1]), 0
+folder, calls_left = Path(sys.argv[2]), 0
 
 def kill_in_call(call):
     def counting_call(*arguments):
@@ -102,29 +102,37 @@ for calls in itertools.count(1):
 """
 
 
-def run_python(code: str, *arguments: str) -> list[dict[str, object]]:
-    """Run `code` in a new interpreter and return the JSON objects that it prints, one per line."""
-    command = [sys.executable, "-W", "error", "-c", SAVE_AND_LOAD + code, *arguments]
+Found = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Found]:
+    """Return what was loaded after each kill: at random times, and at each call. One interpreter imports torch."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    code = f"{SAVE_AND_LOAD}{KILL_AT_RANDOM_TIMES}print(flush=True){KILL_AT_EACH_CALL}"
+    command = [sys.executable, "-W", "error", "-c", code, str(folder / "random"), str(folder / "each"), str(KILLS)]
     process = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
     assert process.returncode == 0, process.stderr
-    return [json.loads(line) for line in process.stdout.splitlines()]
+    at_random_times, at_each_call = process.stdout.split("\n\n")
+    return [json.loads(line) for line in at_random_times.splitlines()], [
+        json.loads(line) for line in at_each_call.splitlines()
+    ]
 
 
-def test_checkpoint_saved_before_a_kill_is_loaded_after_it(tmp_path: Path) -> None:
-    found = run_python(KILL_AT_RANDOM_TIMES, str(tmp_path / "checkpoints"), str(KILLS))
-    assert len(found) == KILLS
-    assert all(int(str(kill["step"])) >= int(str(kill["saved"])) for kill in found)
-    assert int(str(found[-1]["saved"])) > KILLS / 10
-    corrupt = [note for kill in found for note in kill["notes"] if "damaged" in note]  # type: ignore[attr-defined]
-    assert not corrupt
+def test_checkpoint_saved_before_a_kill_is_loaded_after_it(found: tuple[Found, Found]) -> None:
+    kills, _ = found
+    assert len(kills) == KILLS
+    assert all(kill["step"] >= kill["saved"] for kill in kills)
+    assert kills[-1]["saved"] > KILLS / 10
+    assert not [note for kill in kills for note in kill["notes"] if "damaged" in note]
 
 
-def test_kill_at_any_call_leaves_the_old_or_the_new_checkpoint(tmp_path: Path) -> None:
-    found = run_python(KILL_AT_EACH_CALL, str(tmp_path / "checkpoints"))
-    assert [kill["killed"] for kill in found] == [True] * (len(found) - 1) + [False]
-    assert len(found) > 10
-    steps = [int(str(kill["step"])) for kill in found]
+def test_kill_at_any_call_leaves_the_old_or_the_new_checkpoint(found: tuple[Found, Found]) -> None:
+    _, kills = found
+    assert [kill["killed"] for kill in kills] == [True] * (len(kills) - 1) + [False]
+    assert len(kills) > 10
+    steps = [kill["step"] for kill in kills]
     assert steps == sorted(steps)
     assert steps[0] == 1
-    assert steps[-1] == len(found) + 1
-    assert not any(kill["notes"] for kill in found)
+    assert steps[-1] == len(kills) + 1
+    assert not any(kill["notes"] for kill in kills)

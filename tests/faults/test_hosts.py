@@ -164,18 +164,23 @@ def test_worker_whose_clock_jumps_is_not_vanished(short_leases: House) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["no fields", "a list", "a folder", "a named pipe"])
-def test_unreadable_run_folder_does_not_stop_other_runs(short_leases: House, damage: str) -> None:
-    damaged_id = short_leases.store.enqueue(short_leases.kinds.TrialSpec(device="cuda:0"))
-    begin_on(short_leases.store, this_host())
-    _damage(short_leases.files(damaged_id).process(), damage)
-    other_id = short_leases.submit(device="cuda:1")
-    assert short_leases.end(other_id).state == State.FINISHED
-    run = until(lambda: (run := short_leases.store.run(damaged_id)).state.ended and run, "the end of the damaged run")
-    assert run.state == State.FAILED
-    if damage != "a named pipe":  # a pipe looks like a record that does not exist yet
-        assert "process.json" in run.error
-    assert short_leases.end(short_leases.submit(device="cuda:0")).state == State.FINISHED, "its slot is free"
+def test_unreadable_run_folder_does_not_stop_other_runs(short_leases: House) -> None:
+    store = short_leases.store
+    damages = {}
+    for number, damage in enumerate(("no fields", "a list", "a folder", "a named pipe")):
+        run_id = store.enqueue(short_leases.kinds.TrialSpec(device=f"cuda:{number}"))
+        begin_on(store, this_host())
+        _damage(short_leases.files(run_id).process(), damage)
+        damages[run_id] = damage
+    assert short_leases.end(short_leases.submit(device="cpu")).state == State.FINISHED
+    for run_id, damage in damages.items():
+        until(lambda run_id=run_id: store.run(run_id).state.ended, f"the end of the run with {damage}")
+        run = store.run(run_id)
+        assert run.state == State.FAILED
+        if damage != "a named pipe":  # a pipe looks like a record that does not exist yet
+            assert "process.json" in run.error
+    after = [short_leases.submit(device=device) for run_id in damages for device in store.run(run_id).spec.devices]
+    assert {short_leases.end(run_id).state for run_id in after} == {State.FINISHED}, "their slots are free"
 
 
 def _damage(path: Path, damage: str) -> None:

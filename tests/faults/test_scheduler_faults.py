@@ -22,7 +22,7 @@ from app import _keep_scheduler
 from engine import jobs
 from engine.jobs.foreground import run_here
 from engine.jobs.hosts import this_host
-from engine.jobs.lifecycle import fingerprint, lease_name, start_engine
+from engine.jobs.lifecycle import environment, fingerprint, lease_name, start_engine
 from engine.jobs.processes import Identity
 from engine.settings import ROOT
 from engine.store import Cause, State, attempts, leases, open_store, queue, tables
@@ -88,27 +88,21 @@ def test_killed_scheduler_is_replaced_and_its_runs_finish(house: House) -> None:
 
 
 def test_next_scheduler_fails_runs_that_died_with_the_last_one(house: House) -> None:
-    run_id = house.submit(steps=1000, seconds=0.05)
-    house.steps(run_id, 2)
-    processes = house.processes(run_id)
+    """One run loses its supervisor and worker with the scheduler. Another loses its worker while none is alive."""
+    lost, later = (house.submit(steps=1000, seconds=0.05, device=device) for device in ("cpu", "cuda:0"))
+    worker = house.steps(later, 2)[0].pid
+    house.steps(lost, 2)
+    processes = house.processes(lost)
     kill(house.scheduler().pid, processes.supervisor.pid, processes.worker.pid)
-    assert house.store.run(run_id).state == State.RUNNING, "no scheduler is alive that could notice the death"
-    jobs.ensure_scheduler(house.settings)
-    run = house.end(run_id)
-    assert (run.state, run.cause) == (State.FAILED, Cause.KILLED)
-    assert house.exit(run_id)["code"] is None
-    assert len(house.store.rows(run_id)) >= 2
-
-
-def test_exit_of_a_worker_is_recorded_without_a_scheduler(house: House) -> None:
-    run_id = house.submit(steps=1000, seconds=0.05)
-    worker = house.steps(run_id, 2)[0].pid
-    kill(house.scheduler().pid)
     kill(worker)
-    until(lambda: house.files(run_id).exit().is_file(), "the exit record")
-    assert house.exit(run_id)["code"] == -signal.SIGKILL
+    until(lambda: house.files(later).exit().is_file(), "the exit record, which its supervisor writes")
+    assert house.exit(later)["code"] == -signal.SIGKILL
+    assert house.store.run(lost).state == State.RUNNING, "no scheduler is alive that could notice the death"
     jobs.ensure_scheduler(house.settings)
-    assert house.end(run_id).cause == Cause.KILLED
+    runs = [house.end(run_id) for run_id in (lost, later)]
+    assert [(run.state, run.cause) for run in runs] == [(State.FAILED, Cause.KILLED)] * 2
+    assert house.exit(lost)["code"] is None
+    assert len(house.store.rows(lost)) >= 2
 
 
 def test_runs_survive_a_killed_warm_process(house: House) -> None:
@@ -141,32 +135,30 @@ def test_next_scheduler_starts_a_run_that_was_claimed_only(house: House) -> None
     assert (run.state, run.attempt) == (State.FINISHED, 2)
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_run_without_a_process_record_leaves_the_starting_state(house: House, cancelled: bool) -> None:
-    """Takes half a minute: an attempt is given up after several leases of silence, 2 s each."""
-    house = House(house.settings.model_copy(update={"lease_s": 2.0}), house.store, house.kinds)
+def test_runs_without_a_process_record_leave_the_starting_state(house: House) -> None:
+    """Takes ten seconds: an attempt is given up after eight leases of silence, 1 s each."""
+    house = House(house.settings.model_copy(update={"lease_s": 1.0}), house.store, house.kinds)
     jobs.ensure_scheduler(house.settings)
     warm = house.warm()
     _, hard_limit = warm.rlimit(resource.RLIMIT_FSIZE)
     warm.rlimit(resource.RLIMIT_FSIZE, (0, hard_limit))  # its children cannot write, as on a full disk
-    run_id = house.submit()
-    until(lambda: house.store.run(run_id).state == State.STARTING, "starting")
-    if cancelled:
-        house.store.request_cancel(run_id)
-        until(lambda: house.store.run(run_id).state == State.CANCELLED, "the end of the run")
-    else:
-        until(lambda: house.store.run(run_id).attempt == 2, "the next attempt")
+    repeated, cancelled = (house.submit(device=device) for device in ("cpu", "cuda:0"))
+    for run_id in (repeated, cancelled):
+        until(lambda run_id=run_id: house.store.run(run_id).state == State.STARTING, "starting")
+    house.store.request_cancel(cancelled)
+    until(lambda: house.store.run(cancelled).state == State.CANCELLED, "the end of the cancelled run")
+    until(lambda: house.store.run(repeated).attempt == 2, "the next attempt of the other run")
     warm.rlimit(resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
-    assert house.end(house.submit()).state == State.FINISHED, "its slot is free"
-    assert cancelled or house.end(run_id).state == State.FINISHED
+    assert house.end(house.submit(device="cuda:0")).state == State.FINISHED, "its slot is free"
+    assert house.end(repeated).state == State.FINISHED
 
 
-def test_run_that_cannot_start_fails_and_the_next_one_finishes(house: House) -> None:
-    jobs.ensure_scheduler(house.settings)
-    scheduler = house.scheduler()
-    house.files(1).dir.symlink_to("nowhere")  # the folder of the run cannot be created
+def test_run_that_cannot_start_fails_and_the_next_one_finishes(shared_house: House) -> None:
+    house, scheduler = shared_house, shared_house.scheduler()
+    next_id = house.end(house.submit()).id + 1
+    house.files(next_id).dir.symlink_to("nowhere")  # the folder of the run cannot be created
     run_id = house.submit()
-    assert run_id == 1
+    assert run_id == next_id
     until(lambda: house.store.run(run_id).state.ended, "the end of the run")
     run = house.store.run(run_id)
     assert (run.state, run.cause) == (State.FAILED, Cause.ERROR)
@@ -265,28 +257,28 @@ def test_stop_ends_the_scheduler_but_not_its_active_runs(house: House) -> None:
     assert house.end(waiting).state == State.FINISHED
 
 
-def test_foreground_run_holds_its_slot_and_can_be_cancelled(house: House) -> None:
-    first = house.submit(steps=10, seconds=0.1)
-    house.steps(first, 1)
+def test_foreground_run_holds_its_slot_and_can_be_cancelled(shared_house: House) -> None:
+    first = shared_house.submit(steps=10, seconds=0.1)
+    shared_house.steps(first, 1)
     events: list[str] = []
-    spec = house.kinds.TrialSpec(steps=1000, seconds=0.1)
+    spec = shared_house.kinds.TrialSpec(steps=1000, seconds=0.1)
 
     def cancel() -> None:
-        store = open_store(house.settings)
-        (run,) = until(lambda: [run for run in store.runs() if run.id != first and run.done > 2])
+        store = open_store(shared_house.settings)
+        (run,) = until(lambda: [run for run in store.runs() if run.id > first and run.done > 2])
         store.request_cancel(run.id)
         store.close()
 
     other = threading.Thread(target=cancel)
     other.start()
-    run_id = run_here(house.store, house.settings, spec, lambda event: events.append(repr(event)))
+    run_id = run_here(shared_house.store, shared_house.settings, spec, lambda event: events.append(repr(event)))
     other.join()
     assert f"waiting for run {first} on cpu" in events[0]
-    run = house.store.run(run_id)
+    run = shared_house.store.run(run_id)
     assert run.state == State.CANCELLED
-    assert {row.pid for row in house.store.rows(run_id)} == {os.getpid()}
-    assert run.started_at > house.store.run(first).ended_at
-    until(lambda: attempts.open_attempts(house.store.database) == [], "every attempt to be closed")
+    assert {row.pid for row in shared_house.store.rows(run_id)} == {os.getpid()}
+    assert run.started_at > shared_house.store.run(first).ended_at
+    until(lambda: attempts.open_attempts(shared_house.store.database) == [], "every attempt to be closed")
 
 
 def test_foreground_run_gets_the_slot_of_a_killed_one(house: House) -> None:
@@ -300,17 +292,18 @@ def test_foreground_run_gets_the_slot_of_a_killed_one(house: House) -> None:
     assert (run.state, run.cause) == (State.FAILED, Cause.KILLED)
 
 
-def test_ctrl_c_ends_the_wait_for_a_slot_and_removes_the_run(house: House) -> None:
-    first = house.submit(steps=1000, seconds=0.1)
-    house.steps(first, 1)
-    with subprocess.Popen([sys.executable, "-c", RUN_HERE], cwd=ROOT, stdout=subprocess.PIPE, text=True) as waiting:
+def test_ctrl_c_ends_the_wait_for_a_slot_and_removes_the_run(shared_house: House) -> None:
+    first = shared_house.submit(steps=1000, seconds=0.1)
+    shared_house.steps(first, 1)
+    command, variables = [sys.executable, "-c", RUN_HERE], environment(shared_house.settings)
+    with subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True) as waiting:
         assert waiting.stdout is not None
         assert f"waiting for run {first} on cpu" in waiting.stdout.readline()
         waiting.send_signal(signal.SIGINT)
         assert waiting.communicate() == ("left\n", None)
-    assert [run.id for run in house.store.runs()] == [first]
-    house.store.request_cancel(first)
-    assert house.end(first).state == State.CANCELLED
+    assert shared_house.store.runs(limit=1)[0].id == first
+    shared_house.store.request_cancel(first)
+    assert shared_house.end(first).state == State.CANCELLED
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
@@ -358,13 +351,13 @@ def _has_process_record(house: House, run_id: int, number: int) -> bool:
     return record.is_file() and record.stat().st_size > 0
 
 
-def test_timings_and_a_training_never_overlap(house: House) -> None:
+def test_timings_and_a_training_never_overlap(shared_house: House) -> None:
     """The training uses another device: it waits only because timings need the whole host."""
-    submit = partial(jobs.submit, house.store, house.settings)
-    runs = [submit(house.kinds.TimingSpec(steps=2, seconds=0.05)) for _ in range(2)]
-    runs.append(house.submit(steps=4, seconds=0.1, device="cuda:0"))
-    runs += [submit(house.kinds.TimingSpec(steps=2, seconds=0.05)) for _ in range(2)]
-    ended_runs = [house.end(run_id) for run_id in runs]
+    submit = partial(jobs.submit, shared_house.store, shared_house.settings)
+    runs = [submit(shared_house.kinds.TimingSpec(steps=2, seconds=0.05)) for _ in range(2)]
+    runs.append(shared_house.submit(steps=4, seconds=0.1, device="cuda:0"))
+    runs += [submit(shared_house.kinds.TimingSpec(steps=2, seconds=0.05)) for _ in range(2)]
+    ended_runs = [shared_house.end(run_id) for run_id in runs]
     assert {run.state for run in ended_runs} == {State.FINISHED}
     intervals = sorted((run.started_at, run.ended_at) for run in ended_runs if run.started_at and run.ended_at)
     assert len(intervals) == 5

@@ -45,14 +45,20 @@ import os, signal, sys
 from sqlalchemy import Engine, event
 from engine.settings import Settings
 from engine.store import open_store
-left = int(sys.argv[1])
+
 @event.listens_for(Engine, "before_cursor_execute")
 def count(*_):
     global left
     left -= 1
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-open_store(Settings()).close()
+
+for argument in sys.argv[1:]:
+    left = int(argument)
+    if (pid := os.fork()) == 0:
+        open_store(Settings(runs_dir=argument)).close()
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL, argument
 """
 
 
@@ -62,7 +68,7 @@ def start_python(code: str, *arguments: str, **options: Any) -> subprocess.Popen
 
 
 @pytest.mark.parametrize(
-    ("claimers", "runs_each"), [(4, 30), pytest.param(8, 2000, marks=[pytest.mark.cluster, pytest.mark.timeout(1800)])]
+    ("claimers", "runs_each"), [(3, 20), pytest.param(8, 2000, marks=[pytest.mark.cluster, pytest.mark.timeout(1800)])]
 )
 def test_no_run_is_claimed_twice(
     settings: Settings, database_url: str, tmp_path: Path, claimers: int, runs_each: int
@@ -94,19 +100,18 @@ def test_writer_is_refused_once_its_attempt_was_closed(settings: Settings, store
     assert store.run(run_id) == before
 
 
-def test_migration_killed_midway_leaves_no_tables(settings: Settings) -> None:
+def test_migration_killed_midway_leaves_no_tables(tmp_path: Path) -> None:
     """Kill the migration before one of five statements: no table is created, and the store opens again."""
-    path = settings.runs_dir / "vitals.sqlite"
-    settings.runs_dir.mkdir()
     killed_at = [2, 6, 11, 17, 24]
     for statement in killed_at:
-        path.unlink(missing_ok=True)
-        process = start_python(MIGRATE_AND_DIE, str(statement))
-        assert process.wait(60) == -signal.SIGKILL, statement
-        connection = sqlite3.connect(path)
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        connection.close()
+        (tmp_path / str(statement)).mkdir()
+    command = [sys.executable, "-W", "error", "-c", MIGRATE_AND_DIE, *map(str, killed_at)]
+    subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    for statement in killed_at:
+        settings = Settings(runs_dir=tmp_path / str(statement))
+        with closing(sqlite3.connect(settings.runs_dir / "vitals.sqlite")) as connection:
+            tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert tables == [], f"killed at statement {statement}"
         store = open_store(settings)
         store.enqueue(ProfileSpec(models=("a",), device="cpu"))
