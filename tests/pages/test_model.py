@@ -233,7 +233,8 @@ def test_note_says_that_only_the_latest_benchmark_runs_are_searched(store: Store
 
 
 @pytest.mark.slow
-def test_note_says_that_only_the_latest_trainings_are_shown(store: Store) -> None:
+def test_note_says_that_only_the_latest_trainings_are_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "LATEST", 5)
     for _ in range(history.LATEST - 1):
         queue_train(store, model="ViT-B-32")
     note = f"Only the latest {history.LATEST} trainings and the latest {history.LATEST} evaluations are shown."

@@ -114,7 +114,7 @@ def test_filters_in_sql_equal_the_same_filters_in_python(filled: Store) -> None:
     rows = {run.id: filled.rows(run.id) for run in runs}
     rng, lengths = random.Random(1), set()
     filters = [Filter(model=pattern) for pattern in PATTERNS] + [Filter(text=word) for word in WORDS]
-    for criteria in [*filters, *(random_filter(rng) for _ in range(160))]:
+    for criteria in [*filters, *(random_filter(rng) for _ in range(110))]:
         expected = [run for run in runs if matches(criteria, run, rows[run.id])]
         if criteria.order == "oldest":
             expected.reverse()
