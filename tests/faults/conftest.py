@@ -35,7 +35,7 @@ def until(condition: Callable[[], Any], name: str = "", seconds: float = LONG_S)
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"timed out waiting for {name or condition}"
-        time.sleep(0.02)
+        time.sleep(0.05)
     return found
 
 

@@ -216,7 +216,7 @@ def test_run_error_says_why_no_warm_process_could_start(short_leases: House) -> 
 def test_runs_survive_a_lock_that_is_longer_than_the_leases(house: House) -> None:
     lease_s = 3.0
     patient = House(house.settings.model_copy(update={"lease_s": lease_s}), house.store, house.kinds)
-    ids = [patient.submit(steps=120, seconds=0.1, device=f"cuda:{number}") for number in range(3)]
+    ids = [patient.submit(steps=60, seconds=0.1, device=f"cuda:{number}") for number in range(3)]
     for run_id in ids:
         patient.steps(run_id, 2)
     with patient.store.database.write():
@@ -225,4 +225,4 @@ def test_runs_survive_a_lock_that_is_longer_than_the_leases(house: House) -> Non
         run = patient.end(run_id)
         log = (patient.settings.runs_dir / "scheduler.log").read_text()
         assert (run.state, run.attempt, run.error) == (State.FINISHED, 1, ""), log
-        assert [row.step for row in patient.store.rows(run_id)] == list(range(1, 121))
+        assert [row.step for row in patient.store.rows(run_id)] == list(range(1, 61))
