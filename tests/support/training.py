@@ -18,6 +18,9 @@ TINY = {
     "text_cfg": {"context_length": 8, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
 }
 
+CONSTANT_METRIC = {"lr": 1e-12, "best_metric": "image_to_text_r1", "epochs": 6}
+"""Fields of a training whose metric does not change."""
+
 
 def tiny(**fields: Any) -> TrainSpec:
     """Return the spec of a training of two epochs, with 4 steps of 8 pairs each."""

@@ -10,12 +10,11 @@ import psutil
 import pytest
 
 from engine.results import Event, Metric, Progress
-from engine.results.clip import TrainRow
 from engine.settings import ROOT
 from engine.specs import Refused
 from engine.training import checkpoints, launch, setup
 from engine.training.across import SHARED, check_shared
-from tests.support.training import close, tiny
+from tests.support.training import close, losses, rows, tiny, train
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 60
@@ -75,23 +74,30 @@ def test_only_progress_is_repeated_while_nothing_new_is_written(
     assert notes.count("one") > 1, "the caller can stop the training at any event"
 
 
-def test_stop_is_answered_while_the_first_process_validates(tmp_path: Path) -> None:
-    held_out = "::".join(["digits"] * 4)  # validation takes longer than a signal
-    spec = tiny(batch_size=2, samples=64, val_data=held_out, nproc=2, epochs=1, zeroshot_frequency=0)
-    setup.hold(spec, tmp_path)  # as the task does
-    events = launch.train_in_processes(spec, tmp_path, "here")
-    last = 0
+def test_two_processes_stopped_in_a_validation_continue_and_train_as_one(tmp_path: Path) -> None:
+    single = train(tiny(), tmp_path / "alone")
+    (folder := tmp_path / "two").mkdir()
+    spec = tiny(batch_size=4, nproc=2, gather_with_grad=True, local_loss=True)
+    images = "::".join(["digits"] * 4)  # 7,188: their validation takes longer than a signal
+    validating = spec.model_copy(update={"val_every_steps": 3, "zeroshot_data": images})
+    setup.hold(validating, folder)  # as the task does
+    stopped, events = list[Event](), launch.train_in_processes(validating, folder, "here")
     for event in events:
-        last = event.step if isinstance(event, Metric) else last
-        assert not isinstance(event, TrainRow)
-        if last == 16 and (tmp_path / "checkpoints" / "latest.pt.json").is_file():
-            break  # saved at the epoch's end, before it validates
+        stopped.append(event)
+        if len(losses(stopped)) == 3 and (folder / "checkpoints" / "latest.pt.json").is_file():
+            break  # saved after step 3, before it validates
     began = time.monotonic()
     close(events)
     assert time.monotonic() - began < launch.GRACE_S, "no process had to be killed"
-    assert not (tmp_path / "results.jsonl").exists()
-    assert processes_of(tmp_path) == []
-    assert checkpoints.load(tmp_path / "checkpoints" / "latest.pt")["vitals"]["done"]["batch"] == 16
+    assert rows(stopped) == []
+    assert not (folder / "results.jsonl").exists()
+    assert processes_of(folder) == []
+    assert checkpoints.load(folder / "checkpoints" / "latest.pt")["vitals"]["done"]["step"] == 3
+    continued = list(launch.train_in_processes(spec, folder, "here"))
+    assert losses(continued)[:3] == losses(stopped)
+    assert [step for step, _ in losses(continued)] == list(range(1, 9))
+    assert [loss for _, loss in losses(continued)] == pytest.approx([loss for _, loss in losses(single)], abs=1e-5)
+    assert rows(continued)[-1].zeroshot_top1 == rows(single)[-1].zeroshot_top1
 
 
 def test_training_stopped_at_its_first_event_leaves_no_process(tmp_path: Path) -> None:
@@ -106,14 +112,14 @@ def test_process_that_ends_too_late_is_killed_with_its_children(
 ) -> None:
     monkeypatch.setattr(launch, "GRACE_S", 0)
     events = launch.train_in_processes(tiny(batch_size=4, nproc=2, epochs=500, val_frequency=0), tmp_path, "here")
-    next(event for event in events if isinstance(event, Metric))
-    assert len(processes_of(tmp_path)) == 3
+    next(event for event in events if len(processes_of(tmp_path)) == 3)
     close(events)
     assert processes_of(tmp_path) == []
 
 
 def test_no_process_outlives_the_calling_process(tmp_path: Path) -> None:
-    spec = tiny(batch_size=4, nproc=2, epochs=500, val_frequency=0)
+    """One process is enough: each watches the calling process on its own."""
+    spec = tiny(nproc=1, epochs=500, val_frequency=0)
     job = launch.Job(spec=spec, run_dir=tmp_path, device_name="here", parent=1)
     (tmp_path / "asked.json").write_text(job.model_dump_json())
     waiting = subprocess.Popen(

@@ -1,7 +1,10 @@
-"""Two processes take the same step as one process with the whole batch."""
+"""Two processes take the same step as one process with the whole batch, and stop at the same step."""
 
 import copy
 import functools
+import subprocess
+import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,16 +15,17 @@ from torch import distributed, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from engine.models import batch_norm
+from engine.settings import ROOT
 from engine.specs.train import TrainSpec
-from engine.training import objectives, optimizers
+from engine.training import checkpoints, objectives, optimizers
 from engine.training.distributed import Place
+from engine.training.loop import Training
 from engine.training.setup import Setup, prepare
 from engine.training.step import train_step
-from tests.support.step import batches, clip
-from tests.support.training import tiny
+from tests.support.step import Batch, batches, clip
+from tests.support.training import CONSTANT_METRIC, rows, tiny
 
 WORLD, ACCUMULATED, SIZE = 2, 2, 4
-WHOLE = batches(1, WORLD * ACCUMULATED * SIZE)[0]
 SPECS = {
     "clip": TrainSpec(gather_with_grad=True),
     "local": TrainSpec(gather_with_grad=True, local_loss=True),
@@ -33,6 +37,10 @@ NORMED = {
     "norm-act": {"timm_model_name": "test_efficientnet", "timm_pool": "avg", "timm_proj": "linear", "image_size": 32},
 }
 """Image towers with torch's batch norms, and with timm's, which include activations."""
+
+
+def whole_batch() -> Batch:
+    return batches(1, WORLD * ACCUMULATED * SIZE)[0]
 
 
 def build_model(loss: str) -> Any:
@@ -56,7 +64,7 @@ def run_steps(
 def run_process(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/met", rank=rank, world_size=WORLD)
-    images, tokens = (whole.chunk(WORLD * ACCUMULATED) for whole in WHOLE)
+    images, tokens = (whole.chunk(WORLD * ACCUMULATED) for whole in whole_batch())
     parts = [(images[turn * WORLD + rank], tokens[turn * WORLD + rank]) for turn in range(ACCUMULATED)]
     for name, spec in SPECS.items():
         model = build_model(spec.loss)
@@ -71,6 +79,8 @@ def run_process(rank: int, folder: str) -> None:
     setup = prepare(spec, Place(rank, WORLD), Path(folder) / str(rank))
     assert isinstance(setup.network, torch._dynamo.OptimizedModule)
     torch.save(losses_of_steps(setup), f"{folder}/compiled-{rank}.pt")
+    torch.save(rows_until_early_stop(rank, folder), f"{folder}/early-{rank}.pt")
+    torch.save(steps_until_stop_of_second(rank, folder), f"{folder}/stopped-{rank}.pt")
     distributed.destroy_process_group()
 
 
@@ -100,6 +110,27 @@ def losses_of_steps(setup: Setup) -> list[float]:
     return found
 
 
+def rows_until_early_stop(rank: int, folder: str) -> list[tuple[int, int]]:
+    """Return (epoch, step) of the rows of a training whose metric does not change."""
+    spec = tiny(**CONSTANT_METRIC, patience=2, val_every_steps=3, val_at_start=True, batch_size=4, nproc=WORLD)
+    events = list(training(spec, rank, f"{folder}/early").run())
+    return [(row.epoch, row.step) for row in rows(events)]
+
+
+def steps_until_stop_of_second(rank: int, folder: str) -> int:
+    """Return the number of steps of a training. Only the second process is asked to stop, after its second step."""
+    trainer: Training
+    trainer = training(
+        tiny(batch_size=4, nproc=WORLD), rank, f"{folder}/stopped", lambda: rank == 1 and trainer.done.step == 2
+    )
+    list(trainer.run())
+    return trainer.done.step
+
+
+def training(spec: TrainSpec, rank: int, folder: str, stopped: Callable[[], bool] = lambda: False) -> Training:
+    return Training(prepare(spec, Place(rank, WORLD), Path(folder)), Path(folder), "here", stopped=stopped)
+
+
 @pytest.mark.slow
 def test_compiled_checkpointed_processes_take_the_steps_of_one(results_folder: Path, tmp_path: Path) -> None:
     wanted = losses_of_steps(prepare(tiny(val_fraction=0), Place(), tmp_path))
@@ -108,17 +139,29 @@ def test_compiled_checkpointed_processes_take_the_steps_of_one(results_folder: P
 
 @pytest.fixture(scope="module")
 def results_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run two processes and return the folder with their results."""
+    """Run two processes and return the folder with their results.
+
+    They are forked from a new process that has imported torch and run no operator.
+    """
     folder = tmp_path_factory.mktemp("two")
-    multiprocessing.spawn(run_process, (str(folder),), nprocs=WORLD)
+    code = (
+        "from engine.process import collect_rarely; collect_rarely(); "
+        "import torch._inductor.compile_fx; "  # aot_eager would import it in both processes
+        f"from {__name__} import run_processes; run_processes({str(folder)!r})"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
     return folder
+
+
+def run_processes(folder: str) -> None:
+    multiprocessing.start_processes(run_process, (folder,), nprocs=WORLD, start_method="fork")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPECS)
 def test_two_processes_take_the_step_of_one(name: str, results_folder: Path) -> None:
     model = build_model(SPECS[name].loss)
-    wanted = run_steps(model, model, [WHOLE], SPECS[name], 0, 1)
+    wanted = run_steps(model, model, [whole_batch()], SPECS[name], 0, 1)
     first, second = (torch.load(results_folder / f"{name}-{rank}.pt") for rank in range(WORLD))
     for parameter, value in wanted["gradients"].items():
         atol = 1e-5 * float(value.abs().max())
@@ -135,3 +178,17 @@ def test_synchronised_batch_norms_make_two_processes_train_as_one(name: str, res
     assert any("running_var" in key for key in wanted)
     for rank in range(WORLD):
         torch.testing.assert_close(torch.load(results_folder / f"{name}-{rank}.pt"), wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_two_processes_stop_early_together_within_an_epoch(results_folder: Path) -> None:
+    first, second = (torch.load(results_folder / f"early-{rank}.pt") for rank in range(WORLD))
+    assert first == [(0, 0), (0, 3), (1, 4), (1, 6)]
+    assert second == [], "the first process validates"
+
+
+@pytest.mark.slow
+def test_stop_request_of_one_process_stops_both_at_the_same_step(results_folder: Path) -> None:
+    assert [torch.load(results_folder / f"stopped-{rank}.pt") for rank in range(WORLD)] == [2, 2]
+    saved = checkpoints.load(results_folder / "stopped" / "checkpoints" / "latest.pt")
+    assert saved["vitals"]["done"]["step"] == 2

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from engine import datasets
-from engine.results import Event, Metric, Progress
+from engine.results import Metric, Progress
 from engine.specs import Refused
-from engine.training import checkpoints, launch, loop, meter, setup
+from engine.training import checkpoints, loop, meter, setup
 from engine.training.batches import Batches, Drawn, Order
 from engine.training.distributed import Place
 from engine.training.done import Done
@@ -420,28 +420,6 @@ def test_held_out_image_that_breaks_later_is_left_out_with_a_note(tmp_path: Path
     assert first.notes.count(left_out) == second.notes.count(left_out) == 1
     written = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
     assert [json.loads(line)["num_samples"] for line in written] == [len(val) - 1] * 2
-
-
-@pytest.mark.slow
-def test_two_processes_train_as_one_also_when_stopped(tmp_path: Path) -> None:
-    single = train(tiny(), tmp_path / "alone")
-    (folder := tmp_path / "two").mkdir()
-    spec = tiny(batch_size=4, nproc=2, gather_with_grad=True, local_loss=True)
-    stopped, events = list[Event](), launch.train_in_processes(spec, folder, "here")
-    for event in events:
-        stopped.append(event)
-        if isinstance(event, Metric) and event.name == "train/loss" and event.step >= 3:
-            break
-    close(events)
-    saved = checkpoints.load_latest(folder / "checkpoints")
-    assert saved is not None
-    step = saved[0]["vitals"]["done"]["step"]
-    assert 3 <= step < 8
-    continued = list(launch.train_in_processes(spec, folder, "here"))
-    curve = dict(losses(stopped)) | dict(losses(continued))
-    assert sorted(curve) == list(range(1, 9))
-    assert [*curve.values()] == pytest.approx([loss for _, loss in losses(single)], abs=1e-5)
-    assert rows(continued)[-1].zeroshot_top1 == rows(single)[-1].zeroshot_top1
 
 
 @pytest.mark.slow

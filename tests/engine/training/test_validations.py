@@ -10,13 +10,10 @@ from engine.datasets import captions_repeat
 from engine.results import Metric, Progress
 from engine.results.clip import mean_pairs_per_s
 from engine.specs import Refused
-from engine.training import checkpoints, done, launch
+from engine.training import checkpoints, done
 from engine.training.validation import metric_fields, score, validate
 from tests.support.clip import train_row
-from tests.support.training import captioned, close, losses, rows, tiny, train, training
-
-CONSTANT_METRIC = {"lr": 1e-12, "best_metric": "image_to_text_r1", "epochs": 6}
-"""Fields of a training whose metric does not change."""
+from tests.support.training import CONSTANT_METRIC, captioned, close, losses, rows, tiny, train, training
 
 
 def state(folder: Path, name: str) -> dict[str, object]:
@@ -126,13 +123,6 @@ def test_constant_metric_stops_early_and_a_larger_patience_continues(tmp_path: P
 def test_note_on_an_early_stop_by_the_loss_omits_equal_values() -> None:
     note = done.note_on_early_stop(done.Done(step=1200, stale=1), 4000, "clip_val_loss")
     assert note == "stopped early at step 1,200 of 4,000: clip_val_loss was not better in 1 validation in a row"
-
-
-@pytest.mark.slow
-def test_two_processes_stop_early_together_within_an_epoch(tmp_path: Path) -> None:
-    spec = tiny(**CONSTANT_METRIC, patience=2, val_every_steps=3, val_at_start=True, batch_size=4, nproc=2)
-    found = [(row.epoch, row.step) for row in rows(list(launch.train_in_processes(spec, tmp_path, "here")))]
-    assert found == [(0, 0), (0, 3), (1, 4), (1, 6)]
 
 
 def test_validation_within_epochs_without_metrics_is_refused(tmp_path: Path) -> None:
