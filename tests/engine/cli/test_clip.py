@@ -4,13 +4,15 @@ import csv
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
 from engine.__main__ import main
-from engine.results import EvaluateRow, TrainRow
+from engine.jobs.lifecycle import fingerprint
+from engine.results import Device, EvaluateRow, Machine, TrainRow
 from engine.settings import Settings
 from engine.specs import Spec, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
@@ -163,13 +165,23 @@ def test_killed_training_continues_from_its_checkpoint(
 ) -> None:
     """The curve of a killed and continued run must equal that of an uninterrupted run.
 
-    The test takes 20 s: two processes import PyTorch and train, one after the other.
+    Both attempts are forked from the warm process, which imports PyTorch once.
     """
-    monkeypatch.setenv(
-        "VITALS_LEASE_S", "15"
-    )  # the imports of the warm process may take longer than eight short leases
+    monkeypatch.setenv("VITALS_PRELOAD", "engine.tasks.train")
+    # the imports of the warm process may take longer than eight short leases
+    monkeypatch.setenv("VITALS_LEASE_S", "15")
+    machine = Machine(
+        host=socket.gethostname(),
+        platform="",
+        cpu="",
+        threads=1,
+        memory_gb=1,
+        devices=(Device(name="cpu", model=""),),
+        date="",
+    )
+    store.save_machine(machine, fingerprint())  # a probe would import PyTorch too
     no_validation = ["--val-frequency", "0", "--zeroshot-frequency", "0"]
-    flags = [*tiny_model, "--epochs", "15", "--save-every-steps", "2", *no_validation]
+    flags = [*tiny_model, "--epochs", "10", "--save-every-steps", "2", "--save-frequency", "0", *no_validation]
     assert main(["train", *flags]) == 0
     assert main(["submit", "train", *flags]) == 0
     run_id = store.runs()[0].id
