@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from engine.__main__ import main
+from engine.cli import speed
 from engine.cli.output import print_progress
 from engine.cli.speed import Blocks
 from engine.report.export import fastrnns
@@ -65,15 +66,17 @@ def test_progress_has_a_line_per_row(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.slow
-def test_failed_runner_is_named_and_others_are_printed_like_fastrnns(
-    store: Store, capsys: pytest.CaptureFixture[str]
+def test_failed_runner_is_named_and_others_are_printed_in_the_layouts_of_fastrnns(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["recurrent", "--runners", "cudnn,aten,py", *TINY.split(), "--separator", "|"]) == 1
+    command = ["recurrent", "--runners", "cudnn,aten,py", *TINY.split()]
+    assert main([*command, "--separator", "|"]) == 1
     shown = capsys.readouterr()
     header, *lines = (line.split("|") for line in shown.out.splitlines())
     assert [name.strip() for name in header] == "name avg_fwd std_fwd info_fwd avg_bwd std_bwd info_bwd".split()
     assert [line[0].strip() for line in lines] == ["aten", "py"]
-    rows = {row.model: row for row in store.rows(store.runs()[0].id)}
+    (run,) = store.runs()
+    rows = {row.model: row for row in store.rows(run.id)}
     for line in lines:
         assert all(len(cell) == 16 for cell in line)
         row = rows[line[0].strip()]
@@ -81,21 +84,19 @@ def test_failed_runner_is_named_and_others_are_printed_like_fastrnns(
         assert line[4].strip() == f"{row.backward_mean_ms:.4g}"
     assert "cudnn, 5 time steps, hidden 8, batch 2 failed (error)" in shown.err
     assert "cuDNN" in rows["cudnn"].error
-    assert store.runs()[0].state == State.FINISHED
-
-
-@pytest.mark.slow
-def test_pep_output_has_every_stored_sample(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["recurrent", "--runners", "aten", *TINY.split(), "--format", "pep"]
-    assert main([*command, "--output", str(tmp_path / "samples.txt")]) == 0
+    assert run.state == State.FINISHED
+    # the other layout has every stored sample; the same run is printed, because another one would take seconds
+    monkeypatch.setattr(speed, "run_here", lambda store, *_, **__: (run, store.rows(run.id)))
+    assert main([*command, "--format", "pep", "--output", str(tmp_path / "samples.txt")]) == 1
     assert capsys.readouterr().out == ""
     text = (tmp_path / "samples.txt").read_text()
-    lines = [json.loads(line.removeprefix("Caffe2Observer ")) for line in text.splitlines()]
-    (row,) = store.rows(store.runs()[0].id)
-    for metric, mean in (("lstm-aten", row.forward_mean_ms), ("lstm-backward-aten", row.backward_mean_ms)):
-        values = [float(line["value"]) for line in lines if line["metric"] == metric]
-        assert len(values) == row.samples
-        assert sum(values) / len(values) == pytest.approx(mean, rel=1e-6)
+    printed = [json.loads(line.removeprefix("Caffe2Observer ")) for line in text.splitlines()]
+    for name in ("aten", "py"):
+        row = rows[name]
+        for metric, mean in ((f"lstm-{name}", row.forward_mean_ms), (f"lstm-backward-{name}", row.backward_mean_ms)):
+            values = [float(line["value"]) for line in printed if line["metric"] == metric]
+            assert len(values) == row.samples
+            assert sum(values) / len(values) == pytest.approx(mean, rel=1e-6)
 
 
 @pytest.mark.slow
