@@ -25,6 +25,8 @@ log = logging.getLogger("engine.training")
 LATEST, BEST = "latest.pt", checkpoints.BEST
 PROGRESS_S = 5
 """Seconds between two updates of the progress within an epoch. A cancelled run shows the last one."""
+RECENT_S = 5
+"""Before a validation, no checkpoint is written if the last one is younger: with `overfit`, each step is an epoch."""
 
 
 class Training:
@@ -40,9 +42,8 @@ class Training:
         notes: Iterable[str] = (),
     ) -> None:
         self.setup, self._run_dir, self._device_name = setup, run_dir, device_name
-        self.done, self._saved_at = Done(), -1
-        self._stopped = stopped
-        self._folder = checkpoints_folder(run_dir)
+        self.done, self._saved_at, self._saved_time = Done(), -1, -math.inf
+        self._stopped, self._folder = stopped, checkpoints_folder(run_dir)
         self._meter = Meter(setup)
         self._files: logs.Files | None = None
         self._progress, self._updated_at = Progress(done=0, total=setup.plan.steps, note="beginning"), -math.inf
@@ -265,7 +266,8 @@ class Training:
         setup, plan, every = self.setup, self.setup.plan, self.setup.spec.save_frequency
         steps = self.done.batch // setup.spec.accum_freq
         epoch_ended, last = bool(steps) and not now.batch, now.step >= plan.steps
-        self._save_unless_saved()  # a validation may take longer than a stop is allowed to
+        if time.monotonic() - self._saved_time > RECENT_S:
+            self._save_unless_saved()  # a validation may take longer than a stop is allowed to
         begun = time.perf_counter()
         try:
             found = yield from validate(
@@ -335,7 +337,7 @@ class Training:
         about = {"epoch": done.epoch, "step": done.step, "spec": setup.spec.model_dump(mode="json")}
         about |= {"epochs": setup.plan.epochs, "best_metric": best_metric(setup), "pairs": setup.fingerprints}
         checkpoints.save(self._folder, name, state, about=about)
-        self._saved_at = done.step
+        self._saved_at, self._saved_time = done.step, time.monotonic()
 
     def _final_events(self) -> Iterator[Event]:
         """Yield the checkpoints and log files as artifacts, then the final progress."""

@@ -15,7 +15,7 @@ from tests.support.waiting import LONG_S, wait
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-MODELS = ("test_vit", "test_resnet", "test_efficientnet")
+MODELS = ("test_vit", "test_resnet")
 RUNNERS = ["aten", "py"]
 SMALL_LAYERS = (
     "recurrent_seq_length=5&recurrent_input_size=16&recurrent_hidden_size=16&recurrent_mini_batch=4&recurrent_threads=1"
@@ -58,45 +58,31 @@ def state_and_rows(store: Store, run_id: int) -> tuple[State, list[BenchmarkRow]
     return store.run(run_id).state, [row for row in store.rows(run_id) if isinstance(row, BenchmarkRow)]
 
 
-def test_eager_and_compiled_models_are_timed_cancelled_and_finished(page: Page, server: Server, store: Store) -> None:
-    """Cancel a run of three models after the first, then time one model with two more variants.
-
-    New processes load PyTorch and compile.
-    """
+def test_eager_and_compiled_variants_are_timed_and_drawn(page: Page, server: Server, store: Store) -> None:
+    """Time one model of two with three variants, of which one fails. A new process loads PyTorch and compiles."""
     open_form(server, page, *MODELS, min_seconds="0.1", replicates="1", threads="1")
     page.get_by_role("button", name="Compile or not?").click()
-    expect(page.get_by_text(re.compile("^Times 3 models .2 variants interleaved"))).to_be_visible()
-    page.get_by_role("button", name="Remove compile").click()
+    expect(page.get_by_text(re.compile("^Times 2 models .2 variants interleaved"))).to_be_visible()
     page.get_by_role("button", name="Timing", exact=True).click()
     page.get_by_label("Processes", exact=True).fill("1")
     page.get_by_label("Processes", exact=True).press("Enter")
     expect(page.get_by_text("in 1 fresh process per model,")).to_be_visible()
-
-    first = start(page)
-    expect(page.get_by_text(re.compile("1 of 3 processes done"))).to_be_visible(timeout=LONG_S * 1000)
-    page.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_text("stopped on request")).to_be_visible()
-    state, rows = state_and_rows(store, first)
-    assert state is State.CANCELLED
-    assert 1 <= len(rows) < 3  # rows measured before the cancellation are kept
-
-    for number, model in enumerate(MODELS[1:], 1):
-        page.get_by_role("button", name=re.compile(f"^Remove .*{model}")).click()
-        expect(page.get_by_text(re.compile(f"^Times {3 - number} model"))).to_be_visible()
+    page.get_by_role("button", name=re.compile(f"^Remove .*{MODELS[1]}")).click()
+    expect(page.get_by_text(re.compile("^Times 1 model"))).to_be_visible()
     # the backend `compile` is slow and tested with the engine; the backend `absent` must fail
+    page.get_by_role("button", name="Remove compile").click()
     for variant in ("compile:aot_eager", "compile:absent"):
         page.get_by_role("combobox", name=re.compile("Variants")).fill(variant)
         page.keyboard.press("Enter")
     page.keyboard.press("Escape")  # an open list covers the other elements
     expect(page.locator(".verbatim").filter(has_text="eager,compile:aot_eager,compile:absent ")).to_be_visible()
     expect(page.get_by_text(re.compile("^Times 1 model .3 variants"))).to_be_visible()
-    second = start(page)
-    assert second != first
-    wait(page, lambda: store.run(second).state.ended)
-    page.goto(f"{server.url}/vision?run={second}")
+    run_id = start(page)
+    wait(page, lambda: store.run(run_id).state.ended)
+    page.goto(f"{server.url}/vision?run={run_id}")
     expect(page.get_by_text("1 of 1 process done; 1 of 3 rows failed; the run took")).to_be_visible()
     expect(page.get_by_text("1 of 3 rows failed. See the columns")).to_be_visible()
-    state, rows = state_and_rows(store, second)
+    state, rows = state_and_rows(store, run_id)
     assert state is State.FINISHED
     statuses = {"eager": "ok", "compile:aot_eager": "ok", "compile:absent": "error"}
     assert {(row.model, row.variant, row.status) for row in rows} == {

@@ -393,11 +393,7 @@ class WithDropout(Toy):
 
 
 @pytest.mark.slow
-def test_compiled_model_has_the_same_dropout_as_eager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The generated code has no vector instructions: torch would build six programs to find out which of them work."""
-    from torch._inductor import config
-
-    monkeypatch.setattr(config.cpp, "vec_isa_ok", False)
+def test_compiled_model_has_the_same_dropout_as_eager(tmp_path: Path) -> None:
     request = spec(purpose="accuracy", mode="training", variants="eager,compile")
     found = rows_of(request, 2, lambda name, wanted: toy(name, wanted, WithDropout), tmp_path)
     assert [item.accuracy for item in found] == ["pass", "pass"], found[1].error
