@@ -10,7 +10,7 @@ from engine.datasets import captions_repeat
 from engine.results import Metric, Progress
 from engine.results.clip import mean_pairs_per_s
 from engine.specs import Refused
-from engine.training import checkpoints, done
+from engine.training import checkpoints, done, loop
 from engine.training.validation import metric_fields, score, validate
 from tests.support.clip import train_row
 from tests.support.training import CONSTANT_METRIC, captioned, close, losses, rows, tiny, train, training
@@ -118,6 +118,21 @@ def test_constant_metric_stops_early_and_a_larger_patience_continues(tmp_path: P
         train(tiny(**CONSTANT_METRIC, patience=2, resume=str(tmp_path / "early")), tmp_path / "refused")
     longer = train(tiny(**CONSTANT_METRIC, resume=str(tmp_path / "early")), tmp_path / "longer")
     assert losses(longer) == losses(unstopped)
+
+
+@pytest.mark.parametrize(("recent_s", "written"), [(600, 1), (-1, 4)])
+def test_young_checkpoint_is_not_written_again_before_a_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recent_s: float, written: int
+) -> None:
+    """latest.pt is written before the first of four validations, or before each. Each epoch has its own file."""
+    monkeypatch.setattr(loop, "RECENT_S", recent_s)
+    names, real = list[str](), checkpoints.save
+    monkeypatch.setattr(
+        checkpoints, "save", lambda folder, name, *rest, **k: names.append(name) or real(folder, name, *rest, **k)
+    )
+    train(tiny(overfit=True, epochs=4), tmp_path)
+    assert names.count("latest.pt") == written
+    assert [name for name in names if name.startswith("epoch")] == [f"epoch_{number}.pt" for number in (1, 2, 3, 4)]
 
 
 def test_note_on_an_early_stop_by_the_loss_omits_equal_values() -> None:
