@@ -66,9 +66,7 @@ def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> 
     if not chosen:
         raise DataProblem(f"{path.name} has no images with captions" + (f" in {part}" if part != "auto" else ""))
     pattern = _path_pattern(path, chosen[0][0], roots)
-    rows = [
-        Row(f"image index {number}", pattern.format(**names), texts) for number, (names, texts, _) in enumerate(chosen)
-    ]
+    rows = [Row(image := pattern.format(**names), image, texts) for names, texts, _ in chosen]
     if len({path.parent / row.image for row in rows}) < len(rows):
         raise DataProblem(f"{path.name} has several entries for the same image: give one with all captions")
     if left_out := len(found) - len(chosen):

@@ -27,7 +27,7 @@ class Row(NamedTuple):
     """A row of a table."""
 
     place: str
-    """Its place in the file for messages, such as "line 2"."""
+    """Its place in the file, or the image's path, for messages: "line 2"."""
     image: str
     captions: tuple[str, ...] | None
     """None if the table has no column of captions."""

@@ -89,8 +89,6 @@ class Scheduler:
         """An attempt's latest heartbeat, and the value of `_watched_s` when it was first seen, by token."""
         self._stop_seen: dict[int, float] = {}
         """The value of `_watched_s` when a cancelled attempt was first seen after its request to stop, by token."""
-        self._ended_for: dict[int, str] = {}
-        """Why this scheduler killed an attempt's processes though nobody cancelled it, by token."""
         self._failures = FailureLog(log, "looking after runs")
 
     def serve(self) -> None:
@@ -202,7 +200,6 @@ class Scheduler:
         open_tokens = {attempt.token for attempt in current}
         self._heartbeats = {token: heartbeat for token, heartbeat in self._heartbeats.items() if token in open_tokens}
         self._stop_seen = {token: seen for token, seen in self._stop_seen.items() if token in open_tokens}
-        self._ended_for = {token: reason for token, reason in self._ended_for.items() if token in open_tokens}
 
     def _silence(self, attempt: Attempt) -> float:
         """Return the seconds watched since an attempt's last new heartbeat."""
@@ -210,8 +207,11 @@ class Scheduler:
 
     def _look_after(self, attempt: Attempt, executor: "Executor | Cluster") -> None:
         silence, lease_s = self._silence(attempt), self._settings.lease_s
+        silent_too_long = attempt.begun_at is not None and silence > GIVE_UP_LEASES * lease_s
         if end := executor.exit(attempt):
-            self._close(attempt, replace(end, note=self._ended_for.get(attempt.token, end.note)))
+            if silent_too_long and end.code == -signal.SIGKILL and not attempt.cancel_requested:  # killed below
+                end = replace(end, note=f"killed by the scheduler, because it had not reported for {silence:.0f} s")
+            self._close(attempt, end)
         elif not executor.alive(attempt):
             if silence > lease_s:
                 began = attempt.begun_at is not None  # the record of its processes is lost, or was copied here
@@ -221,14 +221,8 @@ class Scheduler:
             self._cancel(attempt, executor)
         elif attempt.begun_at is not None and silence > lease_s:
             attempts.mark_vanished(self._store.database, attempt)
-            if silence > GIVE_UP_LEASES * lease_s:
-                self._kill_silent(attempt, executor, silence)
-
-    def _kill_silent(self, attempt: Attempt, executor: "Executor | Cluster", silence: float) -> None:
-        if attempt.token not in self._ended_for:
-            self._ended_for[attempt.token] = f"killed by the scheduler, because it had not reported for {silence:.0f} s"
-            log.warning("run %d, attempt %d: %s", attempt.run_id, attempt.number, self._ended_for[attempt.token])
-        executor.stop(attempt, force=True)
+            if silent_too_long:
+                executor.stop(attempt, force=True)
 
     def _look_at_lost(self, attempt: Attempt) -> None:
         """Handle an attempt whose processes we cannot see: on another host, or on this host before it restarted."""

@@ -110,6 +110,7 @@ def _notes_on_lost(run_dir: Path, folder: Path) -> list[str]:
 PATHS = ("data", "val_data", "zeroshot_data", "pretrained", "distill_pretrained")
 """Fields that name files or folders. Different spellings of the same path are no change."""
 ZEROSHOT = ("classes", "templates", "zeroshot_data")
+"""Fields that define the task of zero-shot classification."""
 NOTED = (
     *("epochs", "steps", "lr", "warmup", "lr_scheduler", "epochs_cooldown", "lr_cooldown_power", "lr_cooldown_end"),
     *("patience", "grad_clip_norm", "device", "precision", "compile", "grad_checkpointing", "channels_last"),

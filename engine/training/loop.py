@@ -26,7 +26,7 @@ LATEST, BEST = "latest.pt", checkpoints.BEST
 PROGRESS_S = 5
 """Seconds between two updates of the progress within an epoch. A cancelled run shows the last one."""
 RECENT_S = 5
-"""Before a validation, no checkpoint is written if the last one is younger: with `overfit`, each step is an epoch."""
+"""A checkpoint younger than these seconds is enough before a validation: with `overfit`, each step is an epoch."""
 
 
 class Training:

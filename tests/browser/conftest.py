@@ -5,10 +5,12 @@ test outside of this package. A first page of a new browser or server costs 1 to
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from engine.store import Store, open_store
 from tests.support.browser import WINDOW, Server, chromium, new_tab, serve, without_runs
 
 
@@ -61,3 +63,10 @@ def server(waiting_server: Server) -> Iterator[Server]:
     """Yield a server without runs, on which queued runs stay queued."""
     with without_runs(waiting_server) as server:
         yield server
+
+
+@pytest.fixture
+def store(server: Server) -> Iterator[Store]:
+    """Open the store of the test's server."""
+    with closing(open_store(server.settings)) as store:
+        yield store

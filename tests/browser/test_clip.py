@@ -14,11 +14,10 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 
 from engine.datasets import open_pairs
 from engine.results import EvaluateRow, TrainRow
-from engine.store import State, Store, open_store
+from engine.store import State, Store
 from pages.clip.form import TICK_S
-from tests.support.browser import DRAWN, PATIENCE_S, Server, downloaded, serve
+from tests.support.browser import DRAWN, LONG_S, PATIENCE_S, Server, downloaded, serve, wait
 from tests.support.clip import write_csv, write_images
-from tests.support.waiting import LONG_S, wait
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -29,14 +28,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     roots, tasks = str(tmp_path_factory.getbasetemp()), "engine.tasks.train,engine.tasks.evaluate"
     with serve(tmp_path_factory.mktemp("served"), data_roots=roots, preload=tasks) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def store(server: Server) -> Iterator[Store]:
-    """Open the store of the server."""
-    store = open_store(server.settings)
-    yield store
-    store.close()
 
 
 def start(page: Page, label: str) -> int:

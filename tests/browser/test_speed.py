@@ -9,9 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from engine.results import BenchmarkRow
-from engine.store import State, Store, open_store
-from tests.support.browser import DRAWN, Server, downloaded, serve
-from tests.support.waiting import LONG_S, wait
+from engine.store import State, Store
+from tests.support.browser import DRAWN, LONG_S, Server, downloaded, serve, wait
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -27,14 +26,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     tasks = "timm,engine.tasks.benchmark,engine.tasks.recurrent"
     with serve(tmp_path_factory.mktemp("served"), preload=tasks) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def store(server: Server) -> Iterator[Store]:
-    """Open the store of the server."""
-    store = open_store(server.settings)
-    yield store
-    store.close()
 
 
 def open_form(server: Server, page: Page, *models: str, **fields: str) -> None:

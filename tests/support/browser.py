@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,8 @@ DRAWN = (
 """JavaScript that is true when the page's script has ended and all its elements and charts are drawn."""
 TOLD_MS = 500
 """Wait this long after a click in a table. It waits 150 ms for another click, then sends the selection."""
+LONG_S = 1500
+"""Wait at most this many seconds for a run: importing and compiling are slow on a loaded machine."""
 ROW = 31
 """Height of a row of a table in pixels, at our font size."""
 
@@ -201,3 +203,12 @@ def downloaded(page: Page, button: str | re.Pattern[str], menu: str = "") -> Pat
             if "canceled" not in error.message:
                 raise
     return click()
+
+
+def wait(page: Page, until: Callable[[], bool]) -> None:
+    """Empty the tab, then wait until a condition holds. The page of an active run is redrawn every second."""
+    page.goto("about:blank")
+    deadline = time.monotonic() + LONG_S
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)

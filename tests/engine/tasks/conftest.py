@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the engine."""
+"""Fixtures of the tests of tasks."""
 
 import pytest
 
