@@ -1,9 +1,10 @@
 """Launch the dashboard with `streamlit run app.py`: serve the pages, keep a scheduler alive and answer /health."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import asdict
+from functools import wraps
 from ipaddress import ip_address
 from threading import Lock
 
@@ -16,7 +17,9 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit import net_util, runtime
+from streamlit.proto.ClientState_pb2 import ClientState
 from streamlit.runtime import RuntimeState
+from streamlit.runtime.app_session import AppSession
 
 from engine.jobs import ensure_scheduler
 from engine.jobs.lifecycle import Health, look_at_health
@@ -28,6 +31,7 @@ from pages.shared import sign_in
 
 log = logging.getLogger(__name__)
 
+RequestRerun = Callable[[AppSession, ClientState | None], None]
 LOOK_S = 1.0
 """Seconds between checks for a connected browser. A check reads one variable."""
 HEALTH_S = 4.0
@@ -86,12 +90,31 @@ async def lifespan(_app: st.App) -> AsyncIterator[None]:
     # To check the origin of a WebSocket, Streamlit would ask the internet for this machine's address and block all
     # pages meanwhile. Other addresses are allowed only by browser.serverAddress and server.corsAllowedOrigins.
     net_util.get_internal_ip = net_util.get_external_ip = lambda: None
+    AppSession.request_rerun = without_late_timers(AppSession.request_rerun)  # type: ignore[method-assign, assignment]
     for warning in filter(None, ("" if signed_in else settings.public_warning, settings.sharing_warning)):
         log.warning(warning)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_keep_scheduler, settings)
         yield
         tasks.cancel_scope.cancel()
+
+
+def without_late_timers(request_rerun: RequestRerun) -> RequestRerun:
+    """Return Streamlit's `request_rerun` without requests of a page's timers after another page was opened.
+
+    A browser sends them until it knows of the new page. Streamlit would run them after the new page's script, and then
+    show an empty page or the old page again.
+    """
+
+    @wraps(request_rerun)
+    def request(session: AppSession, client_state: ClientState | None) -> None:
+        if client_state and client_state.is_auto_rerun and client_state.page_script_hash != session.page_script_hash:
+            return
+        if client_state and client_state.page_script_hash and not client_state.fragment_id:
+            session._client_state.page_script_hash = client_state.page_script_hash  # Streamlit would do so later
+        request_rerun(session, client_state)
+
+    return request
 
 
 def refuse_strangers(settings: Settings, address: str | None, *, signed_in: bool) -> None:

@@ -14,11 +14,10 @@ from engine.report.catalog import catalog
 from engine.report.quantities import title
 from engine.settings import Settings
 from engine.store import State, open_store
-from tests.support.browser import DRAWN, ROW, Server, downloaded, select_rows, serve
-from tests.support.page import finish, profile_row, queue
+from tests.support.browser import DRAWN, NUMBER, ROW, Server, downloaded, select_rows, serve
+from tests.support.page import queue
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
-NUMBER = 68  # pixels from the left of the list to the number of a run, which opens the run
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +149,8 @@ def test_selection_follows_its_models_when_a_filter_moves_rows(server: Server, p
 
 
 def test_runs_are_listed_and_open_by_a_click(server: Server, page: Page) -> None:
-    """The run has ended: on a busy machine, Streamlit may clear the new page if the list still updates itself.
-
-    docs/decisions.md has the reason.
-    """
     store = open_store(server.settings)
-    finish(store, queue(store, "timm:test_vit"), [profile_row("test_vit")])
+    queue(store, "timm:test_vit")
     store.close()
     page.goto(f"{server.url}/runs")
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()

@@ -1,10 +1,14 @@
 """Browser tests of the list of runs and the page of a run."""
 
-import pytest
-from playwright.sync_api import Page, expect
+import re
 
-from engine.store import open_store
-from tests.support.browser import DRAWN, Server, select_rows
+import pytest
+from playwright.sync_api import Page, WebSocketRoute, expect
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+
+from engine.store import Store, open_store
+from tests.support.browser import DRAWN, NUMBER, ROW, Server, select_rows
 from tests.support.page import finish, profile_row, queue
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -92,3 +96,72 @@ def test_notes_are_saved_on_leaving_and_changes_elsewhere_are_shown(server: Serv
     store.request_cancel(cancelled)
     expect(page.get_by_text("stopped on request")).to_be_visible()
     store.close()
+
+
+class LateTimer:
+    """A connection that repeats a request of a page's timer while another page opens.
+
+    On a busy machine this happens by itself, because a timer may fire before the browser knows of the new page.
+    """
+
+    def __init__(self) -> None:
+        self._message = b""
+        self._open = ""
+        self.sent = False
+        self.followed = False
+        """A timer of the new page sent a request. The server answers in this order."""
+
+    @property
+    def page(self) -> str:
+        """Hash of the page that sent the request, or empty before it has."""
+        return BackMsg.FromString(self._message).rerun_script.page_script_hash
+
+    def connect(self, browser: WebSocketRoute) -> None:
+        server = browser.connect_to_server()
+
+        def repeat_if_left(page: str) -> None:
+            self._open = page or self._open
+            if self.page and self._open != self.page and not self.followed:
+                self.sent = True
+                server.send(self._message)
+
+        def to_server(message: str | bytes) -> None:
+            assert isinstance(message, bytes)
+            server.send(message)
+            request = BackMsg.FromString(message).rerun_script
+            if not request.fragment_id:
+                repeat_if_left(request.page_script_hash)
+            elif request.is_auto_rerun:
+                self._message = self._message or message
+                self.followed |= request.page_script_hash != self.page
+
+        def to_browser(message: str | bytes) -> None:
+            assert isinstance(message, bytes)
+            browser.send(message)
+            repeat_if_left(ForwardMsg.FromString(message).new_session.page_script_hash)
+
+        browser.on_message(to_server)
+        server.on_message(to_browser)
+
+
+@pytest.mark.parametrize("opened_by", ["row", "link"])
+def test_late_timer_of_the_list_leaves_an_opened_run_alone(
+    opened_by: str, server: Server, store: Store, page: Page
+) -> None:
+    run_id = queue(store, "resnet18")
+    late = LateTimer()
+    page.route_web_socket(re.compile("/_stcore/stream"), late.connect)
+    page.goto(f"{server.url}/runs")
+    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+    table = page.get_by_test_id("stDataFrame")
+    expect(table).to_be_visible()
+    while not late.page:
+        page.wait_for_timeout(100)
+    if opened_by == "row":
+        table.click(position={"x": NUMBER, "y": ROW * 1.5})
+    else:
+        page.get_by_role("link", name="Open", exact=True).click()
+    while not late.followed:
+        page.wait_for_timeout(100)
+    expect(page.get_by_role("heading", name=f"Run {run_id}", exact=True)).to_be_visible()
+    expect(page).to_have_url(f"{server.url}/run?run={run_id}")

@@ -43,6 +43,8 @@ LONG_S = 1500
 """Wait at most this many seconds for a run: importing and compiling are slow on a loaded machine."""
 ROW = 31
 """Height of a row of a table in pixels, at our font size."""
+NUMBER = 68
+"""Pixels from the left of the list of runs to a run's number, which opens the run."""
 
 
 @dataclass(frozen=True)
