@@ -36,9 +36,25 @@ def own_caches(label: str, device: str, backend: str = "") -> float:
 @cache
 def _load_compiler(device: str, backend: str) -> None:
     """Load the compiler once per process and backend."""
+    if device == "cpu" and backend == "inductor":
+        _find_vector_instructions()
     _use_caches(LOADING)
     with suppress(Exception):  # an error that every compilation has is reported for each model
         torch.compile(lambda values: values + 1, backend=backend)(torch.ones(8, device=device))
+
+
+def _find_vector_instructions() -> None:
+    """Let torch find out which vector instructions it may generate, with its default cache folder.
+
+    It builds six programs for that, in 8 s of CPU time, and keeps the answer in this process. It depends only on the
+    machine and the C++ compiler, so it is no part of a model's compilation.
+    """
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = default_cache_dir()
+    with suppress(Exception):  # such as a folder of another user: torch tries again in the next folder
+        valid_vec_isa_list()
 
 
 def _use_caches(label: str) -> None:

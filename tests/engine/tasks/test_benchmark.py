@@ -20,7 +20,7 @@ from engine.process import NODES, Share
 from engine.replicates import child
 from engine.replicates.benchmark.job import Job
 from engine.replicates.child import Ended
-from engine.replicates.processes import CACHES
+from engine.replicates.processes import CACHES, Processes
 from engine.results import Artifact, BenchmarkRow, Environment, Event, Progress
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec, Refused
@@ -195,8 +195,11 @@ def test_later_attempt_times_only_missing_models(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_compiled_variant_has_cold_and_warm_compile_times(tmp_path: Path, scalar_code: None) -> None:
+def test_compiled_variant_has_cold_and_warm_compile_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process loads PyTorch's compiler and compiles twice, first with an empty cache: 10 s."""
+    caches = tmp_path / "caches"
+    caches.mkdir()
+    monkeypatch.setattr(benchmark, "Processes", lambda _, *others, **more: Processes(caches, *others, **more))
     found = events(tmp_path, models=USER_MODEL, variants="eager,compile", time_limit=900)
     eager, compiled = (item for item in found if isinstance(item, BenchmarkRow))
     assert (eager.status, compiled.status) == ("ok", "ok"), compiled.error
@@ -206,6 +209,8 @@ def test_compiled_variant_has_cold_and_warm_compile_times(tmp_path: Path, scalar
     assert compiled.unique_graphs == 1
     assert compiled.graph_breaks == 0
     assert compiled.calls_captured == 4, "one call for each layer"
+    assert list(caches.rglob("*.so"))
+    assert not list(caches.rglob("*.load_ok")), "torch marks its test programs of vector instructions with these"
     assert compiled.verdict == "needs 3 processes"
     assert compiled.speedup_low < compiled.speedup < compiled.speedup_high
 

@@ -215,7 +215,7 @@ def check_against_samples(row: RecurrentRow, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_runners_pass_their_check_and_have_compile_times(tmp_path: Path, scalar_code: None) -> None:
+def test_compiled_runners_pass_their_check_and_have_compile_times(tmp_path: Path) -> None:
     """Two processes load PyTorch's compiler, and a C++ compiler builds the generated code: 20 s.
 
     A row has no error only if its runner passed the check.
