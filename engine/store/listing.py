@@ -5,24 +5,51 @@ Names and texts are casefolded, so that SQLite and PostgreSQL compare them in th
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, case, delete, exists, insert, literal, select
+from sqlalchemy import Connection, case, delete, exists, insert, literal, select, update
 
+from engine import specs
 from engine.specs import ModelName, Spec
+from engine.store.model import ENDED
 from engine.store.records import UNREADABLE, storable
-from engine.store.tables import rows, run_models, run_results, run_texts
+from engine.store.tables import rows, run_models, run_results, run_texts, runs
 
 LONGEST_MODEL = 300
 """Characters of a model's name, as many as its column takes. Longer names are cut."""
 
 
-def insert_listing(connection: Connection, run_id: int, spec: Spec, name: str, notes: str = "") -> None:
-    """Add the search data of a new run."""
-    connection.execute(insert(run_texts).values(run_id=run_id, text=searchable(name, spec.summary, notes)))
-    names = [{"run_id": run_id, "model": model} for model in requested_models(spec)]
-    if names:
-        connection.execute(insert(run_models), names)
+def derive(connection: Connection) -> None:
+    """Store what lists need of all runs anew, as a migration and a restored store must.
+
+    A run that this version cannot read is found only by its name, notes and rows.
+    """
+    for table in (run_texts, run_models, run_results):
+        connection.execute(delete(table))
+    for run_id, state in connection.execute(select(runs.c.id, runs.c.state).order_by(runs.c.id)).all():
+        is_run = runs.c.id == run_id
+        run = connection.execute(select(runs.c.kind, runs.c.spec, runs.c.name, runs.c.notes).where(is_run)).one()
+        models = connection.execute(select(rows.c.library, rows.c.model).where(rows.c.run_id == run_id).distinct())
+        with suppress(*UNREADABLE):  # a damaged name, which no list can show
+            names = [name for library, model in models for name in folded_names(ModelName.of(library, model))]
+            spec = None
+            with suppress(*UNREADABLE):
+                spec = specs.load(run.kind, run.spec)
+                connection.execute(update(runs).where(is_run).values(summary=storable(spec.summary)))
+            insert_listing(connection, run_id, spec, run.name, run.notes, names)
+        if state in ENDED:
+            set_results(connection, run_id)
+
+
+def insert_listing(
+    connection: Connection, run_id: int, spec: Spec | None, name: str, notes: str = "", models: Iterable[str] = ()
+) -> None:
+    """Add the search data of a run. spec: None if this version cannot read it. models: folded names from its rows."""
+    text = searchable(name, spec.summary if spec else "", notes)
+    connection.execute(insert(run_texts).values(run_id=run_id, text=text))
+    if names := dict.fromkeys([*(requested_models(spec) if spec else ()), *models]):
+        connection.execute(insert(run_models), [{"run_id": run_id, "model": model} for model in names])
 
 
 def insert_model(connection: Connection, run_id: int, library: str, model: str) -> None:

@@ -16,14 +16,12 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, exists, func, insert, select, update
 
-from engine import specs
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.store import migrations
+from engine.store import listing, migrations
 from engine.store.database import Damaged, Database
-from engine.store.listing import insert_listing, insert_model, set_results
-from engine.store.model import ACTIVE, ENDED, Cause, State
-from engine.store.records import UNREADABLE, devices_of
+from engine.store.model import ACTIVE, Cause, State
+from engine.store.records import devices_of
 from engine.store.store import open_store
 from engine.store.tables import artifacts, attempts, changes, machines, metrics, rows, run_tags, runs, slots
 
@@ -170,21 +168,11 @@ def _readable(old: sqlite3.Connection, table: str, columns: list[str]) -> Iterat
 
 def _derive(connection: Connection) -> None:
     """Compute the search data and the occupied slots again, and fail active runs whose attempt is lost."""
-    for run in connection.execute(select(runs.c.id, runs.c.kind, runs.c.spec, runs.c.name, runs.c.notes)).all():
-        try:
-            insert_listing(connection, run.id, specs.load(run.kind, run.spec), run.name, run.notes)
-        except UNREADABLE:
-            continue  # lists do not show such a run
-    named = select(rows.c.run_id, rows.c.library, rows.c.model).distinct()
-    for run_id, library, model in connection.execute(named).all():
-        if isinstance(library, str) and isinstance(model, str):
-            insert_model(connection, run_id, library, model)
     is_open = (attempts.c.id == runs.c.attempt_id, attempts.c.closed_at.is_(None))
     failure = {"state": State.FAILED, "cause": Cause.ERROR, "ended_at": time.time()}
     failure["error"] = "the store was damaged, and what it held of this attempt is lost"
     connection.execute(update(runs).where(runs.c.state.in_(ACTIVE), ~exists().where(*is_open)).values(**failure))
-    for run_id in connection.scalars(select(runs.c.id).where(runs.c.state.in_(ENDED))).all():
-        set_results(connection, run_id)
+    listing.derive(connection)
     columns = (attempts.c.host, attempts.c.id, runs.c.id.label("run_id"), runs.c.devices, runs.c.exclusive)
     open_attempts = select(*columns).join(runs, attempts.c.run_id == runs.c.id).where(*is_open)
     for attempt in connection.execute(open_attempts).all():

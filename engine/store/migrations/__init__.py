@@ -1,18 +1,16 @@
-"""Migrate a database to the newest schema: in one transaction, and only once when several processes open it."""
+"""Create the tables, or migrate them to the newest schema: in one transaction, and once if several processes open it.
 
-from typing import TYPE_CHECKING
+A new database gets the tables of `tables` and the number of the newest migration. Only older stores are migrated.
+"""
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, insert, inspect, text
 
 from engine.store.database import Database, Unavailable
-from engine.store.tables import HEAD
-
-if TYPE_CHECKING:
-    from alembic.config import Config
+from engine.store.tables import HEAD, changes, metadata
 
 
 def upgrade(database: Database) -> None:
-    """Apply the missing migrations. Errors: Unavailable, also when the database was written by a newer version."""
+    """Create or migrate the tables if needed. Errors: Unavailable, also for a database that a newer version wrote."""
     with database.read() as connection:
         if _version(connection) == HEAD:
             return
@@ -30,23 +28,20 @@ def _version(connection: Connection) -> str | None:
 
 def _run(database: Database, connection: Connection, version: str | None) -> None:
     from alembic import command  # imported late: slow to import and seldom needed
+    from alembic.config import Config
     from alembic.script import ScriptDirectory
 
-    config = alembic_config()
-    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if version is not None and version not in revisions:
+    config = Config()  # without a file, because it lives in this package and gets a connection
+    config.set_main_option("script_location", "engine.store:migrations")
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    if version is None:
+        metadata.create_all(connection, checkfirst=False)
+        connection.execute(insert(changes).values(revision=0))
+        command.stamp(config, "head")
+        return
+    if version not in {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}:
         cause = f"is at schema {version}, which this version of the program (schema {HEAD}) does not know"
         other = "folder in VITALS_RUNS_DIR" if database.sqlite else "database in VITALS_DATABASE_URL"
         raise Unavailable(database.place, cause, f"Upgrade the program, or name another {other}")
-    config.attributes["connection"] = connection
     command.upgrade(config, "head")
-
-
-def alembic_config() -> "Config":
-    """Return Alembic's configuration. It has no file, because it lives in this package and gets a connection."""
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", "engine.store:migrations")
-    config.set_main_option("path_separator", "os")
-    return config

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text
@@ -21,7 +20,6 @@ from engine.store import Filter, Run, State, Store, migrations, open_store, stor
 from engine.store.database import Database
 from engine.store.files import RunFiles
 from engine.store.find import Order
-from engine.store.migrations import alembic_config
 from engine.store.tables import metadata
 from tests.engine.store.test_store import settings  # noqa: F401  fixture: each test runs on both databases
 from tests.support import store as support_store
@@ -178,15 +176,24 @@ def test_tags_change_on_all_selected_runs_or_none(store: Store) -> None:
         store.set_notes(99, "")
 
 
+TO_FIRST_VERSION = (
+    *(f"DROP TABLE {table}" for table in ("run_tags", "run_models", "run_texts", "run_results")),
+    *(f"DROP INDEX {index}" for index in ("runs_by_state", "runs_by_kind", "runs_by_owner")),
+    *(f"ALTER TABLE runs DROP COLUMN {name}" for name in "summary notes seconds_left owner progressed_at".split()),
+    "CREATE INDEX runs_by_state ON runs (state, id)",
+    "UPDATE alembic_version SET version_num = '0001'",
+)
+"""Statements that make the tables of the first version from the newest ones."""
+
+
 def old_store(settings: Settings) -> Database:  # noqa: F811
     """Return a database of the first version, with two readable runs and one unreadable run."""
-    settings.runs_dir.mkdir(parents=True, exist_ok=True)
+    open_store(settings).close()
     database = Database(settings.store_url)
     spec = ProfileSpec(models=("timm:ResNet18", "vit*"), device="cpu")
     with database.write() as connection:
-        config = alembic_config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
+        for statement in TO_FIRST_VERSION:
+            connection.execute(text(statement))
         for run_id, kind, name in ((1, "profile", "The First"), (2, "gone", "Another"), (3, "profile", "")):
             values = {"id": run_id, "kind": kind, "name": name, "spec": spec.model_dump_json()}
             values |= {"devices": '["cpu"]', "now": time.time()}
