@@ -1,12 +1,10 @@
 """Answers to `engine/specs/questions.py`."""
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 
-class Answer(BaseModel):
+class Answer(BaseModel, frozen=True, extra="forbid"):
     """The answer to a question."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Hit(Answer):

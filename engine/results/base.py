@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from engine.specs.base import numbered
 from engine.specs.model_name import ModelName
@@ -28,10 +28,8 @@ def tells_of_memory(message: str) -> bool:
     return any(words in message.lower() for words in MEMORY_WORDS)
 
 
-class Event(BaseModel):
+class Event(BaseModel, frozen=True, extra="forbid"):
     """The base class of everything that a task yields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Progress(Event):
@@ -86,10 +84,8 @@ class Environment(Event):
     """UTC, ISO 8601."""
 
 
-class Device(BaseModel):
+class Device(BaseModel, frozen=True):
     """One device of a machine, under the name that specs use."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     """Name of the device, such as `cpu`, `cuda:0` or `mps`."""
@@ -104,10 +100,8 @@ class Device(BaseModel):
     """Nodes of a cluster that have such a device."""
 
 
-class Machine(BaseModel):
+class Machine(BaseModel, frozen=True):
     """A host as found by its last probe. It lets processes without torch refuse an absent device."""
-
-    model_config = ConfigDict(frozen=True)
 
     host: str
     platform: str

@@ -3,7 +3,7 @@
 import re
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from engine.results.base import DeviceName, Row
 
@@ -18,10 +18,8 @@ unknown: it has no formula and its work is not bounded, which makes the count in
 """
 
 
-class OperatorCount(BaseModel):
+class OperatorCount(BaseModel, frozen=True):
     """All calls of one operator kind in one forward pass of the whole batch."""
-
-    model_config = ConfigDict(frozen=True)
 
     operator: str
     calls: int
@@ -34,10 +32,8 @@ class OperatorCount(BaseModel):
     work: Work
 
 
-class Difference(BaseModel):
+class Difference(BaseModel, frozen=True):
     """A disagreement of two counters on one operator, in GMACs per sample, and its explanation."""
-
-    model_config = ConfigDict(frozen=True)
 
     operator: str
     torch_gmacs: float
@@ -129,10 +125,8 @@ class ProfileRow(Row):
     """Name of the artifact with the table of modules; empty without one. For rows of older runs use `detail_name`."""
 
 
-class ModuleCount(BaseModel):
+class ModuleCount(BaseModel, frozen=True):
     """One module of a model with all its submodules: an entry of the detail artifact (JSON list, outermost first)."""
-
-    model_config = ConfigDict(frozen=True)
 
     path: str
     """Dotted path of the module; "" for the whole model."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from engine.results.base import DeviceName, Row
 from engine.results.flags import Flag, Verdict
@@ -13,10 +13,8 @@ TRACES = "traces"
 """The folder of traces below a run's folder."""
 
 
-class Contention(BaseModel):
+class Contention(BaseModel, frozen=True):
     """Use of the CPUs by others while samples were taken; the worst value of all processes."""
-
-    model_config = ConfigDict(frozen=True)
 
     cpu_share: float | None
     """CPU time / (wall time x threads). Below 0.9 the threads waited, for others or for each other.
@@ -29,10 +27,8 @@ class Contention(BaseModel):
     """Involuntary context switches per second."""
 
 
-class Parts(BaseModel):
+class Parts(BaseModel, frozen=True):
     """The seconds of a timing by activity, over all variants timed side by side and all processes."""
-
-    model_config = ConfigDict(frozen=True)
 
     starts_s: float
     """Time to start and end processes and to load libraries."""
@@ -46,10 +42,8 @@ class Parts(BaseModel):
     """
 
 
-class SlowOperator(BaseModel):
+class SlowOperator(BaseModel, frozen=True):
     """A kernel of an accelerator or an operator of a CPU in a trace."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     calls: float

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Annotated, Any, BinaryIO, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, model_validator
 
 from engine import archives
 from engine.results import Environment, Metric
@@ -84,10 +84,8 @@ Label = Annotated[str, Field(min_length=1), AfterValidator(_check_printable)]
 """A text in one line, which is not empty."""
 
 
-class RunRecord(BaseModel):
+class RunRecord(BaseModel, extra="forbid"):
     """The content of `run.json`: a run that has ended. `run_values` limits its name, as for every run of the store."""
-
-    model_config = ConfigDict(extra="forbid")
 
     kind: Annotated[Label, Field(max_length=40)]
     name: str

@@ -25,7 +25,7 @@ from threading import Lock
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 from engine import atomic
 from engine.settings import Settings
@@ -70,10 +70,8 @@ class Version(NamedTuple):
     modified_ns: int
 
 
-class Index(BaseModel):
+class Index(BaseModel, frozen=True):
     """A snapshot of a run's files."""
-
-    model_config = ConfigDict(frozen=True)
 
     attempt: int
     exit: dict[str, Any] | None = None
