@@ -136,7 +136,7 @@ class Settings(BaseSettings):
 
         The mode of an existing folder is not changed, because its owner may share it on purpose.
         """
-        if os.name != "posix" or not self.runs_dir.is_dir():
+        if not self.runs_dir.is_dir():
             return ""
         mode = stat.S_IMODE(self.runs_dir.stat().st_mode)
         if not mode & 0o077:

@@ -106,8 +106,7 @@ def start_scheduler(settings: Settings, store: Store, code: str, seen: Lease | N
     log = settings.runs_dir / "scheduler.log"
     rotate(log)
     process = start_engine(settings, "scheduler", log=log)
-    # on Windows, the process of a virtual environment's Python is only the parent of the scheduler
-    if sys.platform != "win32" and not _held(settings, seen):
+    if not _held(settings, seen):
         with suppress(Unavailable, ProcessLookupError):
             holder = str(Identity.of(process.pid))
             leases.take(store.database, lease_name(settings), holder, code, settings.lease_s, seen)

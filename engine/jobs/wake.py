@@ -1,8 +1,4 @@
-"""Let the scheduler sleep until another process wakes it, or until a timeout.
-
-Other processes wake it through a named pipe below `runs_dir`. Windows has no such pipes, so the scheduler wakes at
-short intervals there.
-"""
+"""Let the scheduler sleep until another process wakes it through a named pipe below `runs_dir`, or until a timeout."""
 
 import logging
 import os
@@ -19,8 +15,6 @@ NAME = "scheduler.pipe"
 
 def nudge(runs_dir: Path) -> None:
     """Wake the scheduler. Does nothing when none listens."""
-    if not hasattr(os, "mkfifo"):
-        return
     try:
         pipe = os.open(runs_dir / NAME, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
@@ -52,13 +46,11 @@ class Wake:
     """The scheduler's end of the pipe."""
 
     def __init__(self, runs_dir: Path) -> None:
-        self._pipe = _open_pipe(runs_dir / NAME) if hasattr(os, "mkfifo") else None
+        self._pipe = _open_pipe(runs_dir / NAME)
 
     def wait(self, seconds: float) -> bool:
         """Return True after a wake-up, or False after the given seconds."""
-        if self._pipe is None:
-            time.sleep(seconds)
-        elif select.select([self._pipe], [], [], seconds)[0]:
+        if select.select([self._pipe], [], [], seconds)[0]:
             with suppress(BlockingIOError):  # a scheduler that is being replaced may have read it first
                 return bool(os.read(self._pipe, 65536))
             return True
@@ -66,5 +58,4 @@ class Wake:
 
     def close(self) -> None:
         """Close the pipe. It stays in its folder for the next scheduler."""
-        if self._pipe is not None:
-            os.close(self._pipe)
+        os.close(self._pipe)
