@@ -155,13 +155,9 @@ class Recurrent(RecurrentFlags):
     output: OutputFile | None = Field(None, description="Write to this file.")
 
     @model_validator(mode="after")
-    def _printable(self) -> "Recurrent":
+    def _check_layout(self) -> "Recurrent":
         if self._layout == "parquet" and self.output is None:
             raise ValueError("parquet is not for a terminal: give --output FILE too")
-        return self
-
-    @model_validator(mode="after")
-    def _one_size(self) -> "Recurrent":
         if self.swept and (self.output or self.format) and self._layout in ("table", "oss", "pep"):
             raise ValueError(
                 f"--format {self._layout} has one size per runner, and {self.sweep} is swept. Use --format csv or json."

@@ -164,21 +164,16 @@ class Health:
 def look_at_health(settings: Settings) -> Health:
     """Check the store, this host's scheduler and the disk, without a long wait for a locked store."""
     try:
-        database = Database(settings.store_url, busy_s=HEALTH_BUSY_S)
-    except Unavailable as error:  # a URL that cannot be used
+        with closing(Store(Database(settings.store_url, busy_s=HEALTH_BUSY_S), settings.queue_limit)) as store:
+            database = store.database
+            if database.sqlite and not Path(database.place).is_file():  # opening would create the file
+                return Health(status="unavailable", store="there is no store yet", scheduler="unknown")
+            lease = leases.read(database, lease_name(settings))
+            queued, oldest_wait_s = queue.waiting(database)
+            active, machine = store.count(Filter(states=ACTIVE)), store.machine()
+            local_attempts = [attempt for attempt in attempts.open_attempts(database) if attempt.host == this_host()]
+    except Unavailable as error:  # also for a URL that cannot be used
         return Health(status="unavailable", store=error.cause, scheduler="unknown")
-    if database.sqlite and not Path(database.place).is_file():  # opening would create the file
-        return Health(status="unavailable", store="there is no store yet", scheduler="unknown")
-    try:
-        lease = leases.read(database, lease_name(settings))
-        queued, oldest_wait_s = queue.waiting(database)
-        store = Store(database, settings.queue_limit)
-        active, machine = store.count(Filter(states=ACTIVE)), store.machine()
-        local_attempts = [attempt for attempt in attempts.open_attempts(database) if attempt.host == this_host()]
-    except Unavailable as error:
-        return Health(status="unavailable", store=error.cause, scheduler="unknown")
-    finally:
-        database.close()
     working = _held(settings, lease)
     scheduler = (
         "working"

@@ -66,9 +66,8 @@ def claim(
     """
     queued = runs.c.state == State.QUEUED
     waiting = select(runs.c.id, runs.c.devices, runs.c.exclusive).where(queued).order_by(*TURNS)
-    with database.read() as connection:  # usually nothing waits, and then no write lock is needed
-        if connection.execute(select(runs.c.id).where(queued).limit(1)).first() is None:
-            return None
+    if not database.rows(select(runs.c.id).where(queued).limit(1)):  # usually so, and then no write lock is needed
+        return None
     with database.claiming(host) as connection:
         occupied, exclusive = _occupied(connection, [host] if nodes is None else list(nodes))
         for run in connection.execute(waiting).all():
@@ -107,11 +106,8 @@ def claim_new(database: Database, host: str, spec: Spec, *, name: str) -> Attemp
 
 def holders(database: Database, host: str) -> dict[str, int]:
     """Return the id of the run that holds each device of a host, by device."""
-    with database.read() as connection:
-        return {
-            slot.device: slot.run_id
-            for slot in connection.execute(select(slots.c.device, slots.c.run_id).where(slots.c.host == host))
-        }
+    held = select(slots.c.device, slots.c.run_id).where(slots.c.host == host)
+    return {slot.device: slot.run_id for slot in database.rows(held)}
 
 
 def places_of(database: Database, attempt: Attempt) -> Counter[str]:

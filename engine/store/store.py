@@ -257,8 +257,7 @@ class Store:
 
     def revision(self) -> int:
         """Return a number that increases whenever readers can see a change in any run."""
-        with self.database.read() as connection:
-            return int(connection.execute(select(changes.c.revision)).scalar_one())
+        return int(self.database.rows(select(changes.c.revision))[0].revision)
 
     @contextmanager
     def _parsing(self, run_id: int, what: str) -> Iterator[None]:
