@@ -54,13 +54,15 @@ def add_flag(parser: Any, *names: str, **options: Any) -> argparse.Action:
     return action
 
 
-def read_file_flags(data: Any) -> Any:
-    """Return the flags. Those of FILE_FLAGS have the content of a file instead of its path. Errors: Refused."""
-    if isinstance(data, dict):
-        return data | {
-            name: read_lines(data[name], json=name == "class_prompts") for name in FILE_FLAGS if data.get(name)
-        }
-    return data
+class FileFlags(Flags):
+    """A command with flags whose value may be a file."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_files(cls, data: Any) -> Any:
+        """Return the flags. Those of FILE_FLAGS have the content of a file instead of its path. Errors: Refused."""
+        given = {name: data[name] for name in FILE_FLAGS if data.get(name)}
+        return data | {name: read_lines(value, json=name == "class_prompts") for name, value in given.items()}
 
 
 def read_lines(given: Any, *, json: bool = False) -> Any:
@@ -89,13 +91,7 @@ def read_lines(given: Any, *, json: bool = False) -> Any:
         raise Refused(f"{path} is not a text file. Use UTF-8 with {form}") from error
 
 
-class TrainFlags(Flags, TrainSpec):
-    """The spec as flags of a command."""
-
-    _files = model_validator(mode="before")(read_file_flags)
-
-
-class Train(RunHere, TrainFlags):
+class Train(RunHere, FileFlags, TrainSpec):
     """Train or fine-tune CLIP in this process. --classes and --templates take files with one entry per line.
 
     It does not join the queue: it starts as soon as no timing runs on this host and no other run uses its device.
@@ -119,7 +115,7 @@ def _print_training(event: Event) -> None:
         print_progress(event)
 
 
-class SubmitTrain(TrainFlags):
+class SubmitTrain(FileFlags, TrainSpec):
     """Queue a training, or one for each combination of values of a sweep.
 
     It takes the same request as `train`; `runs rows` writes its rows later.
@@ -146,13 +142,7 @@ class SubmitTrain(TrainFlags):
             print(f"queued as run {run_id}: {label}")
 
 
-class EvaluateFlags(Flags, EvaluateSpec):
-    """The spec as flags of a command."""
-
-    _files = model_validator(mode="before")(read_file_flags)
-
-
-class Evaluate(RunHere, EvaluateFlags):
+class Evaluate(RunHere, FileFlags, EvaluateSpec):
     """Evaluate models, or trainings by run number, in this process: retrieval, zero-shot, linear probe.
 
     It does not join the queue: it starts as soon as no timing runs on this host and no other run uses its device.
@@ -160,7 +150,7 @@ class Evaluate(RunHere, EvaluateFlags):
     """
 
 
-class SubmitEvaluate(Queued, EvaluateFlags):
+class SubmitEvaluate(Queued, FileFlags, EvaluateSpec):
     """Queue an evaluation.
 
     It takes the same request as `evaluate`; `runs rows` writes its rows later.

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from engine import shipped
-from engine.cli.here import Flags, Queued, RunHere, conclude, run_here, show_rows, store_here
+from engine.cli.here import Queued, RunHere, conclude, run_here, show_rows, store_here
 from engine.cli.output import TableFile, note, print_detail, show_table
 from engine.names import resolve
 from engine.results import Progress
@@ -203,11 +203,7 @@ class PublishedImport(BaseModel):
         note(accuracy_import.take(content, Path(self.source).name, folder, kind=self.kind))
 
 
-class ProfileFlags(Flags, ProfileSpec):
-    """The spec as flags, and two ways to name models that only the command line has: @FILE and FILE.json."""
-
-
-class Profile(RunHere, ProfileFlags):
+class Profile(RunHere, ProfileSpec):
     """Count parameters, FLOPs, activations and memory of models in this process.
 
     It does not join the queue: it starts as soon as no timing runs on this host and no other run uses its device.
@@ -237,7 +233,7 @@ class Profile(RunHere, ProfileFlags):
         conclude(run, rows)
 
 
-class SubmitProfile(Queued, ProfileFlags):
+class SubmitProfile(Queued, ProfileSpec):
     """Queue a profile run.
 
     It takes the same request as `profile`; `runs rows` writes its rows later.

@@ -80,18 +80,14 @@ class SuiteBuild(BaseModel):
         note(f"the suite now lists {plural(len(entries), 'model')}")
 
 
-class DeviceFlags(Flags, DeviceSpec):
-    """The spec as flags of a command."""
-
-
-class Device(RunHere, DeviceFlags):
+class Device(RunHere, DeviceSpec):
     """Measure a device in this process: matrix products per data type, and memory copies.
 
     It does not join the queue: it starts as soon as no other run is active on this host.
     """
 
 
-class SubmitDevice(Queued, DeviceFlags):
+class SubmitDevice(Queued, DeviceSpec):
     """Queue a measurement of a device.
 
     It takes the same request as `device`; `runs rows` writes its rows later.

@@ -4,12 +4,13 @@ import shlex
 
 import pytest
 
-from engine.cli.speed import DeviceFlags
+from engine.cli import speed
 from engine.results import Device, DeviceRow, Machine
 from engine.specs import DeviceSpec
 from engine.store import Store
 from pages.shared.form.command import command
 from pages.shared.kinds import form_page
+from tests.support.command import parsed
 from tests.support.page import benchmark_row, charts, finish, open_page, queue_benchmark, texts, verbatim
 
 PAGE = "device/page.py"
@@ -114,12 +115,7 @@ def test_device_runs_open_the_device_form() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"dtypes": "float64", "seconds": 0.5}, {"device": "cuda:1", "threads": 3}])
 def test_command_has_the_same_settings_as_the_run(fields: dict[str, object]) -> None:
-    from pydantic_settings import CliApp
-
-    class Flags(DeviceFlags):
-        model_config = DeviceFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
-
     spec = DeviceSpec.model_validate(fields)
     arguments = shlex.split(command(spec))
     assert arguments[:4] == ["python", "-m", "engine", "device"]
-    assert CliApp.run(Flags, arguments[4:]).spec() == spec
+    assert parsed(speed.Device, arguments[4:]) == spec

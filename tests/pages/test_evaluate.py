@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.cli import clip
 from engine.datasets import open_pairs, split
 from engine.results import Progress, Row
 from engine.results.answers import Hit, Hits
@@ -32,6 +33,7 @@ from tests.support.clip import (
     write_evaluation,
     write_images,
 )
+from tests.support.command import parsed
 from tests.support.data import write_image
 from tests.support.page import charts, open_page, texts, verbatim
 
@@ -363,17 +365,10 @@ FIELDS = [
 
 @pytest.mark.parametrize("fields", FIELDS)
 def test_command_has_the_same_settings_as_the_run(fields: dict[str, object]) -> None:
-    from pydantic_settings import CliApp
-
-    from engine.cli.clip import EvaluateFlags
-
-    class Flags(EvaluateFlags):
-        model_config = EvaluateFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
-
     spec = EvaluateSpec.model_validate(fields)
     arguments = shlex.split(command(spec))
     assert arguments[:4] == ["python", "-m", "engine", "evaluate"]
-    assert CliApp.run(Flags, arguments[4:]).spec() == spec
+    assert parsed(clip.Evaluate, arguments[4:]) == spec
 
 
 @pytest.mark.slow

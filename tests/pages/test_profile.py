@@ -7,6 +7,7 @@ import shlex
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.cli import costs
 from engine.results import Device, Machine
 from engine.settings import Settings
 from engine.specs import ProfileSpec
@@ -16,6 +17,7 @@ from engine.store import queue as queueing
 from pages.shared import backend, launch
 from pages.shared.form.command import command
 from pages.shared.form.link import address
+from tests.support.command import parsed
 from tests.support.page import (
     ENVIRONMENT,
     charts,
@@ -376,17 +378,10 @@ def test_unknown_run_shows_a_message() -> None:
     ],
 )
 def test_command_has_the_same_settings_as_the_run(fields: dict[str, object]) -> None:
-    from pydantic_settings import CliApp
-
-    from engine.cli.costs import ProfileFlags
-
-    class Flags(ProfileFlags):
-        model_config = ProfileFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
-
     spec = ProfileSpec.model_validate(fields)
     arguments = shlex.split(command(spec))
     assert arguments[:4] == ["python", "-m", "engine", "profile"]
-    assert CliApp.run(Flags, arguments[4:]).spec() == spec
+    assert parsed(costs.Profile, arguments[4:]) == spec
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import shlex
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.cli import speed
 from engine.results import Device, Machine, RecurrentRow
 from engine.settings import Settings
 from engine.specs import RecurrentSpec
@@ -14,6 +15,7 @@ from engine.store import queue as queueing
 from engine.store.files import RunFiles
 from pages.shared.form import link
 from pages.shared.form.command import command
+from tests.support.command import parsed
 from tests.support.page import (
     ENVIRONMENT,
     finish,
@@ -290,17 +292,10 @@ FIELDS = [
 
 @pytest.mark.parametrize("fields", FIELDS)
 def test_command_has_the_same_settings_as_the_run(fields: dict[str, object]) -> None:
-    from pydantic_settings import CliApp
-
-    from engine.cli.speed import RecurrentFlags
-
-    class Flags(RecurrentFlags):
-        model_config = RecurrentFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
-
     spec = RecurrentSpec.model_validate(fields)
     arguments = shlex.split(command(spec))
     assert arguments[:4] == ["python", "-m", "engine", "recurrent"]
-    assert CliApp.run(Flags, arguments[4:]).spec() == spec
+    assert parsed(speed.Recurrent, arguments[4:]) == spec
 
 
 @pytest.mark.slow

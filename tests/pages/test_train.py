@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.cli import clip
 from engine.datasets import note_on_repeats
 from engine.results import Metric, Progress
 from engine.results.answers import Prospect
@@ -26,6 +27,7 @@ from pages.shared import rerun
 from pages.shared.form import link as form_link
 from pages.shared.form.command import command
 from tests.support.clip import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
+from tests.support.command import parsed
 from tests.support.data import encoded
 from tests.support.page import Answering, charts, followed, further, open_page, texts, ticked, unfold, verbatim
 from tests.support.training import TINY
@@ -488,17 +490,10 @@ FIELDS = [
 
 @pytest.mark.parametrize("fields", FIELDS)
 def test_command_has_the_same_settings_as_the_run(fields: dict[str, object]) -> None:
-    from pydantic_settings import CliApp
-
-    from engine.cli.clip import TrainFlags
-
-    class Flags(TrainFlags):
-        model_config = TrainFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
-
     spec = TrainSpec.model_validate(fields)
     arguments = shlex.split(command(spec))
     assert arguments[:4] == ["python", "-m", "engine", "train"]
-    assert CliApp.run(Flags, arguments[4:]).spec() == spec
+    assert parsed(clip.Train, arguments[4:]) == spec
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import shlex
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.cli import speed
 from engine.results import BenchmarkRow, Device, DeviceRow, Machine, Parts, SlowOperator, trace_name
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec
@@ -14,6 +15,7 @@ from engine.store import Run, Store
 from engine.store.files import RunFiles
 from pages.shared import launch
 from pages.shared.form.command import command
+from tests.support.command import parsed
 from tests.support.page import (
     ENVIRONMENT,
     benchmark_row,
@@ -381,17 +383,10 @@ def test_run_without_rows_distinguishes_queued_from_ended(store: Store) -> None:
     ],
 )
 def test_command_has_the_same_settings_as_the_run(fields: dict[str, object]) -> None:
-    from pydantic_settings import CliApp
-
-    from engine.cli.speed import BenchmarkFlags
-
-    class Flags(BenchmarkFlags):
-        model_config = BenchmarkFlags.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
-
     spec = BenchmarkSpec.model_validate(fields)
     arguments = shlex.split(command(spec))
     assert arguments[:4] == ["python", "-m", "engine", "benchmark"]
-    assert CliApp.run(Flags, arguments[4:]).spec() == spec
+    assert parsed(speed.Benchmark, arguments[4:]) == spec
 
 
 @pytest.mark.slow

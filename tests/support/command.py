@@ -1,0 +1,20 @@
+"""Read a command line without running its command."""
+
+from collections.abc import Sequence
+
+from pydantic_settings import CliApp
+
+from engine.cli.here import Flags
+from engine.specs import Spec
+
+
+def parsed(command: type[Flags], arguments: Sequence[str]) -> Spec:
+    """Return the request of a command with these flags."""
+
+    class Parsed(command):  # type: ignore[misc, valid-type]
+        model_config = command.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
+
+        def cli_cmd(self) -> None:
+            """Do nothing."""
+
+    return CliApp.run(Parsed, list(arguments)).spec()
