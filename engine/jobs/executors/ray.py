@@ -226,13 +226,8 @@ class Executor:
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:
         """Stop the job with force, or if its worker has not begun. A worker that has begun reads the request itself."""
-        if force or attempt.begun_at is None:
-            self._stop(attempt)
-
-    def close(self) -> None:
-        """Do nothing: jobs keep running."""
-
-    def _stop(self, attempt: Attempt) -> None:
+        if not force and attempt.begun_at is not None:
+            return
         try:
             if self._client and self._nodes is not None:
                 self._client.stop_job(self._job_id(attempt))
@@ -304,21 +299,19 @@ def variables(settings: Settings) -> dict[str, str]:
 def nodes_of(address: str) -> list[Node]:
     """Return the nodes of the cluster, dead ones too. Errors: any of Ray's when it cannot be asked."""
     found = list_nodes(address=address, detail=True, limit=MOST_NODES, timeout=int(ANSWER_S))
-    return [_node(state) for state in found]
-
-
-def _node(state: Any) -> Node:
-    total = state.resources_total
-    return Node(
-        id=state.node_id,
-        alive=state.state == "ALIVE",
-        head=state.is_head_node,
-        address=state.node_ip,
-        cpus=int(total.get("CPU", 0)),
-        gpus=int(total.get("GPU", 0)),
-        accelerator=state.labels.get("ray.io/accelerator-type", ""),
-        memory_gb=total.get("memory", 0) / 1e9,
-    )
+    return [
+        Node(
+            id=state.node_id,
+            alive=state.state == "ALIVE",
+            head=state.is_head_node,
+            address=state.node_ip,
+            cpus=int(state.resources_total.get("CPU", 0)),
+            gpus=int(state.resources_total.get("GPU", 0)),
+            accelerator=state.labels.get("ray.io/accelerator-type", ""),
+            memory_gb=state.resources_total.get("memory", 0) / 1e9,
+        )
+        for state in found
+    ]
 
 
 def devices_of(nodes: Iterable[Node]) -> tuple[Device, ...]:
