@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from engine.datasets.base import DataProblem, distinct, reading
 from engine.datasets.members import Listed
-from engine.datasets.tables import Row, assemble
+from engine.datasets.tables import Columns, Row, assemble
 from engine.roots import Roots, file_within, open_within
 from engine.specs.base import describe_error
 from engine.specs.clip import JsonSplit
@@ -76,7 +76,7 @@ def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> 
         notes.append(f"the file has its own split: {sum(held):,} of {plural(len(held), 'pair')} are in {HELD_OUT}")
     else:
         held = ()
-    return assemble(path, rows, held=held, notes=notes, roots=roots)
+    return assemble(path, rows, Columns(), held=held, notes=notes, roots=roots)
 
 
 def _load(path: Path, roots: Roots) -> _Coco | _Karpathy:

@@ -35,14 +35,10 @@ def open_pairs(
     samples: maximum number of pairs, drawn at random with the seed; for synthetic data, the number to make.
     roots: the folders that paths, also those in tables and behind links, may lead to. Errors: DataProblem.
     """
-    columns: dict[str, Any] = {
-        "image_column": image_column,
-        "caption_column": caption_column,
-        "class_column": class_column,
-    }
+    columns = tables.Columns(image_column, caption_column, class_column)
     table: dict[DataKind, Open] = {
-        "csv": partial(tables.open_table, separator=separator, **columns, roots=roots),
-        "parquet": partial(parquet.open_parquet, **columns, roots=roots),
+        "csv": partial(tables.open_table, columns=columns, separator=separator, roots=roots),
+        "parquet": partial(parquet.open_parquet, columns=columns, roots=roots),
         "coco": partial(captions_json.open_captions, part=part, roots=roots),
     }
     sources = split_sources(data)

@@ -9,20 +9,18 @@ from typing import IO, Any
 from engine.datasets import members, unpacked
 from engine.datasets.base import DataProblem, distinct, reading
 from engine.datasets.members import Listed, Member
-from engine.datasets.tables import Row, assemble, choose_columns
+from engine.datasets.tables import Columns, Row, assemble, choose_columns
 from engine.roots import Roots, open_within
 
 BATCH = 64
 """Rows whose images are in memory at the same time."""
 
 
-def open_parquet(
-    path: Path, *, image_column: str, caption_column: str, class_column: str = "", roots: Roots = None
-) -> Listed:
+def open_parquet(path: Path, columns: Columns, roots: Roots = None) -> Listed:
     """Return the pairs of a Parquet file. Images are paths, contents, or structs of both as Hugging Face's.
 
-    Contents are unpacked once, into a copy. Classes are texts, or numbers whose names are in the file's metadata.
-    Errors: DataProblem.
+    columns: as for `choose_columns`. Contents are unpacked once, into a copy. Classes are texts, or numbers whose names
+    are in the file's metadata. Errors: DataProblem.
     """
     import pyarrow
     from pyarrow import parquet
@@ -30,33 +28,31 @@ def open_parquet(
     try:
         with reading(path.name), open_within(path, roots) as file:
             schema = parquet.read_schema(file)
-            requested = (image_column, caption_column, class_column)
-            image_column, caption, class_column = choose_columns(schema.names, requested, path.name)
-            columns = [image_column, *filter(None, (caption, class_column))]
-            kind = schema.field(image_column).type
+            image, caption, label = choose_columns(schema.names, columns, path.name)
+            kind = schema.field(image).type
             fields = {kind.field(place).name for place in range(kind.num_fields)}
             packed = "bytes" in fields or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind)
-            table = parquet.read_table(file, columns=columns if not packed else columns[1:]).to_pydict()
+            needed = list(filter(None, ("" if packed else image, caption, label)))
+            table = parquet.read_table(file, columns=needed).to_pydict()
             texts = {name: [_without_nan(value) for value in values] for name, values in table.items()}
     except pyarrow.ArrowException as error:
         raise DataProblem(f"{path.name} is no Parquet file, or is damaged: {error}") from error
     found: list[Member] = []
     if packed:
-        copy = unpacked.copy_of(path, roots, lambda file, copy: _unpack(file, copy, image_column))
+        copy = unpacked.copy_of(path, roots, lambda file, copy: _unpack(file, copy, image))
         found = [member._replace(origin=str(path)) for member in members.in_tar(copy)]
-    names = _class_names(schema.metadata or {}, class_column)
-    count = len(found) if packed else len(texts[image_column])
+    names = _class_names(schema.metadata or {}, label)
+    count = len(found) if packed else len(texts[image])
     rows = [
         Row(
             f"row index {row}",
-            found[row].name if packed else str(texts[image_column][row] or "").strip(),
+            found[row].name if packed else str(texts[image][row] or "").strip(),
             _captions(texts[caption][row]) if caption else None,
-            _class(texts[class_column][row], names) if class_column else "",
+            _class(texts[label][row], names) if label else "",
         )
         for row in range(count)
     ]
-    options = {"class_column": class_column, "caption_column": caption_column, "members": found}
-    return assemble(path, rows, **options, roots=roots)  # type: ignore[arg-type]
+    return assemble(path, rows, columns, members=found, roots=roots)
 
 
 def header(path: Path, roots: Roots = None) -> list[str]:

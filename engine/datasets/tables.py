@@ -23,6 +23,14 @@ CLASS_NAMES = ("class", "label", "class_name", "classname", "category")
 """Common names of columns, the preferred first. A column of classes is chosen by its name only in zero-shot data."""
 
 
+class Columns(NamedTuple):
+    """Names of a table's columns; empty for a column that is missing, or that is to be recognised by a common name."""
+
+    image: str = ""
+    caption: str = ""
+    label: str = ""
+
+
 class Row(NamedTuple):
     """A row of a table."""
 
@@ -34,27 +42,16 @@ class Row(NamedTuple):
     label: str = ""
 
 
-def open_table(
-    path: Path,
-    *,
-    separator: str,
-    image_column: str,
-    caption_column: str,
-    class_column: str = "",
-    roots: Roots = None,
-) -> Listed:
+def open_table(path: Path, columns: Columns, separator: str, roots: Roots = None) -> Listed:
     """Return the images and captions of a CSV in UTF-8 with a header. separator: if empty, found by the header.
 
-    image_column, caption_column: if empty, recognised by common names. class_column: empty if there is none. Classes
-    are sorted by name, or by number if all names are numbers. A CSV with this column may lack the caption column;
-    captions are then made of the class names.
+    columns: as for `choose_columns`. Classes are sorted by name, or by number if all names are numbers. A CSV with
+    classes may lack the caption column; captions are then made of the class names.
     Errors: DataProblem for another encoding or missing columns, for an image of two classes, and, with line numbers,
     for rows with too few or many cells or without a path, caption or class.
     """
-    columns = (image_column, caption_column, class_column)
     with _open_text(path, roots) as file:
-        rows = _rows(file, path.name, separator, columns)
-        return assemble(path, rows, class_column=class_column, caption_column=caption_column, roots=roots)
+        return assemble(path, _rows(file, path.name, separator, columns), columns, roots=roots)
 
 
 def header(path: Path, separator: str = "", roots: Roots = None) -> list[str]:
@@ -76,9 +73,8 @@ def _open_text(path: Path, roots: Roots) -> Iterator[TextIO]:
 def assemble(
     path: Path,
     rows: Iterable[Row],
+    columns: Columns,
     *,
-    class_column: str = "",
-    caption_column: str = "",
     members: Sequence[Member] = (),
     held: tuple[bool, ...] = (),
     notes: Sequence[str] = (),
@@ -98,15 +94,15 @@ def assemble(
     incomplete: list[str] = []
     for place, image, texts, label in rows:
         count += 1
-        if not image or (texts is not None and not all(texts or ("",))) or (class_column and not label):
+        if not image or (texts is not None and not all(texts or ("",))) or (columns.label and not label):
             incomplete.append(place)
             continue
         image = first_spellings.setdefault(identify(str(path.parent / image)), str(Path(image)))
         captions.setdefault(image, {}).update(dict.fromkeys(texts or ()))
-        if class_column:
+        if columns.label:
             classes.setdefault(image, {})[label] = None
     if incomplete:
-        missing = ("an image", "a caption", *(["a class"] if class_column else []))
+        missing = ("an image", "a caption", *(["a class"] if columns.label else []))
         raise DataProblem(
             f"{path.name} has {plural(len(incomplete), 'row')} without {' or '.join(missing)}: "
             f"{shortened(tuple(incomplete))}. Fill them in or take them out"
@@ -116,7 +112,7 @@ def assemble(
     names, labels = _labels(classes, path.name)
     notes = [*notes, *([f"{count:,} rows are captions of {len(captions):,} images"] if count > len(captions) else [])]
     if not all(captions.values()):
-        column = repr(caption_column) if caption_column else "of captions"
+        column = repr(columns.caption) if columns.caption else "of captions"
         notes.append(f"there is no column {column}: captions are made of the class names")
     texts_of = [
         tuple(texts) or tuple(t.replace("{}", names[labels[place]]) for t in TEMPLATES)
@@ -143,12 +139,12 @@ def recognised(header: Sequence[str], names: Sequence[str]) -> str:
     return next((columns[name] for name in names if name in columns), "")
 
 
-def choose_columns(header: Sequence[str], columns: tuple[str, str, str], name: str, sign: str = "") -> list[str]:
-    """Return the names of the columns of images, captions and classes; empty for a column that is missing.
+def choose_columns(header: Sequence[str], columns: Columns, name: str, sign: str = "") -> Columns:
+    """Return the names of the columns; empty for a column that is missing.
 
-    columns: their names. Without a name, images and captions are recognised by common names, and there are no classes.
-    The column of captions may be missing if there are classes. name: of the table, for messages. sign: the separator of
-    a CSV. Errors: DataProblem for missing and double columns.
+    columns: without a name, images and captions are recognised by common names, and there are no classes. The column of
+    captions may be missing if there are classes. name: of the table, for messages. sign: the separator of a CSV.
+    Errors: DataProblem for missing and double columns.
     """
     image, caption, label = columns
     image, caption = image or recognised(header, IMAGE_NAMES), caption or recognised(header, CAPTION_NAMES)
@@ -165,10 +161,10 @@ def choose_columns(header: Sequence[str], columns: tuple[str, str, str], name: s
             else f"has no column of {what} with a common name ({known}). Choose it in {field}"
         )
         raise DataProblem(f"{name} {needed}. Its columns{f', separated by {sign!r},' if sign else ''} are {found}.")
-    return list(chosen.values())
+    return Columns(*chosen.values())
 
 
-def _rows(file: TextIO, name: str, separator: str, columns: tuple[str, str, str]) -> Iterator[Row]:
+def _rows(file: TextIO, name: str, separator: str, columns: Columns) -> Iterator[Row]:
     """Yield the rows, each with its first line's number. columns: as for `choose_columns`. Errors: DataProblem."""
     line = 1
     try:
