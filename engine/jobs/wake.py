@@ -15,17 +15,13 @@ NAME = "scheduler.pipe"
 
 def nudge(runs_dir: Path) -> None:
     """Wake the scheduler. Does nothing when none listens."""
-    try:
+    with suppress(OSError):  # none listens, or the pipe is full of wake-ups already
         pipe = os.open(runs_dir / NAME, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError:
-        return  # no scheduler listens
-    try:
-        if stat.S_ISFIFO(os.fstat(pipe).st_mode):
-            os.write(pipe, b"!")
-    except OSError:
-        pass  # the pipe is full of wake-ups already, or its reader has just closed it
-    finally:
-        os.close(pipe)
+        try:
+            if stat.S_ISFIFO(os.fstat(pipe).st_mode):
+                os.write(pipe, b"!")
+        finally:
+            os.close(pipe)
 
 
 def _open_pipe(path: Path) -> int:
@@ -34,10 +30,8 @@ def _open_pipe(path: Path) -> int:
         aside = path.with_name(f"{path.name}.before-{time.time_ns()}")
         path.rename(aside)
         log.warning("%s was not a named pipe and has been renamed to %s", path, aside.name)
-    try:
+    with suppress(FileExistsError):
         os.mkfifo(path, 0o600)
-    except FileExistsError:
-        pass
     # read-write: a pipe with its own writer never reports end of file
     return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
 

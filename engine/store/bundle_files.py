@@ -87,13 +87,9 @@ def read(run_dir: Path, artifacts: list[StoredArtifact]) -> dict[str, bytes]:
 
 def log(files: RunFiles) -> bytes:
     """Return the log. If it is longer than TEXT_BYTES, return its end after a line that says so."""
-    paths = [path for path in (files.older_log, files.log) if path.is_file()]
-    if (size := sum(path.stat().st_size for path in paths)) <= TEXT_BYTES:
-        return b"".join(path.read_bytes() for path in paths)
+    content = b"".join(path.read_bytes() for path in (files.older_log, files.log) if path.is_file())
+    if len(content) <= TEXT_BYTES:
+        return content
     line = f"[the bundle of this run has only the last {TEXT_BYTES / 1e6:,.0f} MB of its log]\n".encode()
-    skip, end = size - TEXT_BYTES + len(line), b""
-    for path in paths:
-        with path.open("rb") as file:
-            skip -= file.seek(min(skip, path.stat().st_size))
-            end += file.read()
+    end = content[len(line) - TEXT_BYTES :]
     return line + end[end.find(b"\n") + 1 :]
