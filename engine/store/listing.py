@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, case, delete, exists, insert, literal, select, update
 
 from engine import specs
+from engine.results import ProfileRow
 from engine.specs import ModelName, Spec
 from engine.store.model import ENDED
 from engine.store.records import UNREADABLE, storable
@@ -84,7 +85,8 @@ def folded_names(name: str) -> list[str]:
 def set_results(connection: Connection, run_id: int) -> None:
     """Summarise the rows of a run that has ended, in place of an earlier summary."""
     delete_results(connection, run_id)
-    payload = case((rows.c.kind.in_(WITH_RESULTS), rows.c.payload), else_="{}")
+    # those of profiles are large and hold no value of the summary
+    payload = case((rows.c.kind != ProfileRow.kind, rows.c.payload), else_="{}")
     found = connection.execute(select(rows.c.status, payload).where(rows.c.run_id == run_id).order_by(rows.c.id))
     if lines := [(status, text) for status, text in found]:
         connection.execute(insert(run_results).values(run_id=run_id, **results_of(lines)))
@@ -93,10 +95,6 @@ def set_results(connection: Connection, run_id: int) -> None:
 def delete_results(connection: Connection, run_id: int) -> None:
     """Delete the summary of a run's rows."""
     connection.execute(delete(run_results).where(run_results.c.run_id == run_id))
-
-
-WITH_RESULTS = ("benchmark", "recurrent", "device", "train", "evaluate")
-"""Kinds of rows whose payloads are summarised. Those of profiles are large and hold no value of the summary."""
 
 
 def results_of(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:
