@@ -21,8 +21,8 @@ LONGEST_MODEL = 300
 """Characters of a model's name, as many as its column takes. Longer names are cut."""
 
 
-def derive(connection: Connection) -> None:
-    """Store what lists need of all runs anew, as a migration and a restored store must.
+def rebuild(connection: Connection) -> None:
+    """Store again what lists need of all runs, after a migration or in a restored store.
 
     A run that this version cannot read is found only by its name, notes and rows.
     """

@@ -172,7 +172,7 @@ def _derive(connection: Connection) -> None:
     failure = {"state": State.FAILED, "cause": Cause.ERROR, "ended_at": time.time()}
     failure["error"] = "the store was damaged, and what it held of this attempt is lost"
     connection.execute(update(runs).where(runs.c.state.in_(ACTIVE), ~exists().where(*is_open)).values(**failure))
-    listing.derive(connection)
+    listing.rebuild(connection)
     columns = (attempts.c.host, attempts.c.id, runs.c.id.label("run_id"), runs.c.devices, runs.c.exclusive)
     open_attempts = select(*columns).join(runs, attempts.c.run_id == runs.c.id).where(*is_open)
     for attempt in connection.execute(open_attempts).all():

@@ -1,6 +1,6 @@
 """Add the held-out loss of trainings to the summary of rows, and fill in all search data and summaries.
 
-A migration that changes their tables again must take this call over, because `derive` writes the newest tables.
+A migration that changes their tables again must take this call over, because `rebuild` writes the newest tables.
 """
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ down_revision = "0004"
 
 def upgrade() -> None:
     """Apply the migration."""
-    from engine.store.listing import derive
+    from engine.store.listing import rebuild
 
     op.add_column("run_results", sa.Column("held_out_loss", sa.Float))
-    derive(op.get_bind())
+    rebuild(op.get_bind())
