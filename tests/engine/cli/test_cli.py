@@ -303,12 +303,14 @@ def test_failed_model_gives_a_row_and_exit_code_1(
 
 
 @pytest.mark.slow
-def test_missing_device_is_refused_before_the_run_starts(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_on_a_missing_device_fails_without_rows(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--models", "timm:resnet18", "--device", "cuda:7"]) == 2
     shown = capsys.readouterr().err
     assert "has no device 'cuda:7'" in shown
     assert "Traceback" not in shown
-    assert all(not store.rows(run.id) for run in store.runs())
+    (run,) = store.runs()
+    assert (run.state, store.rows(run.id)) == (State.FAILED, [])
+    assert "has no device 'cuda:7'" in run.error
 
 
 @pytest.mark.slow

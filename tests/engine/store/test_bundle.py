@@ -260,13 +260,13 @@ def test_links_are_refused(settings: Settings, store: Store, exported: Path) -> 
 def test_zip_bombs_are_refused_before_unpacking(settings: Settings, store: Store, exported: Path) -> None:
     rewrite(exported, lambda members: members.update({"artifacts/zeros": bytes(60_000_000)}))
     assert exported.stat().st_size < 200_000
-    with pytest.raises(Refused, match=r"it would unpack to|at most 10,000 are taken"):
+    with pytest.raises(Refused, match="it would unpack to"):
         bundle.import_bundle(store, settings, exported)
     rewrite(exported, lambda members: members.clear())
     with zipfile.ZipFile(exported, "a") as changed:
         for number in range(bundle_format.LIMITS.files + 1):
             changed.writestr(f"artifacts/{number}", b"")
-    with pytest.raises(Refused, match=r"it would unpack to|at most 10,000 are taken"):
+    with pytest.raises(Refused, match="at most 10,000 are taken"):
         bundle.import_bundle(store, settings, exported)
 
 
