@@ -256,7 +256,7 @@ RealDevice = Annotated[str, AfterValidator(real_device)]
 class Spec(BaseModel):
     """The request for one run. A subclass defines its `kind`, which is also the name of the task that runs it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     kind: ClassVar[str]
     attempts: ClassVar[int] = 1

@@ -161,7 +161,6 @@ class BenchmarkSpec(Floors, Spec):
         None,
         gt=0,
         le=1,
-        allow_inf_nan=False,
         description="Relative and absolute tolerance of accuracy checks. Default: that of PyTorch's benchmark, 0.001 "
         "in inference and 0.01 or more in training.",
     )
@@ -180,7 +179,6 @@ class BenchmarkSpec(Floors, Spec):
         None,
         gt=0,
         le=3600,
-        allow_inf_nan=False,
         description="Maximum seconds of warm-up and sampling per process, for all variants together. Sampling may "
         "then end early, and the row says so. Default: no limit.",
     )

@@ -93,11 +93,7 @@ def _check(name: str, value: Any, depth: int) -> None:
 
 NumClasses = Annotated[
     int | None,
-    Field(
-        ge=0,
-        le=MOST_CLASSES,
-        description="Classes of a timm model's head; 0: no head. Default: the model's own.",
-    ),
+    Field(ge=0, le=MOST_CLASSES, description="Classes of a timm model's head; 0: no head. Default: the model's own."),
 ]
 InChans = Annotated[
     int | None,

@@ -159,10 +159,7 @@ class ClipFields(BaseModel):
         "zero-shot data, class, label or a similar name.",
     )
     samples: int | None = Field(
-        None,
-        ge=1,
-        le=100_000_000,
-        description="Most pairs to use. For synthetic data, the number of pairs to make.",
+        None, ge=1, le=100_000_000, description="Most pairs to use. For synthetic data, the number of pairs to make."
     )
     classes: Annotated[LINES, NoDecode] = Field(
         (),

@@ -29,9 +29,7 @@ class DeviceSpec(Spec):
     dtypes: Annotated[RATE_TYPES, NoDecode] = Field(
         ("float32", "bfloat16", "float16"), description="Data types of the matrix products; tf32 is for CUDA."
     )
-    seconds: float = Field(
-        2, gt=0, le=600, allow_inf_nan=False, description="Minimum sampled time per measurement, in seconds."
-    )
+    seconds: float = Field(2, gt=0, le=600, description="Minimum sampled time per measurement, in seconds.")
     threads: Threads = None
 
     @property

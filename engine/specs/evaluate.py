@@ -76,7 +76,7 @@ RANKS = TypeAliasType(
 C_VALUES = TypeAliasType(
     "C_VALUES",
     Annotated[
-        tuple[Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)], ...],
+        tuple[Annotated[float, Field(gt=0, le=1e9)], ...],
         split_words,
         AfterValidator(_distinct),
         Field(min_length=1, max_length=100),
@@ -157,8 +157,7 @@ class EvaluateSpec(ClipFields, Spec):
     workers: int = Field(0, ge=0, le=64, description="Processes that load images. 0: the main process loads them.")
     threads: Threads = None
     reuse_features: bool = Field(
-        True,
-        description="Store features, and reuse them for the same weights, files and settings.",
+        True, description="Store features, and reuse them for the same weights, files and settings."
     )
     seed: int = Field(0, ge=0, lt=2**31, description="Random seed of splits, samples and the linear probe.")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # A named alias, because its name is what `--help` shows.
 NUMBERS = TypeAliasType("NUMBERS", Annotated[tuple[float, ...], split_words])
 Numbers = Annotated[NUMBERS, NoDecode]
-Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 OPEN_CLIPS_SCALE = (0.9, 1.0)
 """open_clip's default of aug_scale."""
 
@@ -57,10 +57,7 @@ AutoAugment = Annotated[
         r"|(rand|augmix|original|originalr|v0|v0r|3a)(-[a-z]+[0-9.]+)*",
         "a policy of timm, such as rand-m9-mstd0.5-inc1, augmix-m5-w4, original-mstd0.5 or 3a",
     ),
-    Field(
-        max_length=100,
-        description="timm's RandAugment, AugMix or AutoAugment, such as rand-m9-mstd0.5-inc1.",
-    ),
+    Field(max_length=100, description="timm's RandAugment, AugMix or AutoAugment, such as rand-m9-mstd0.5-inc1."),
 ]
 ErasingProbability = Annotated[Probability, Field(description="Probability that timm erases a part of the image.")]
 ErasedParts = Annotated[int, Field(ge=1, le=100, description="Maximum number of parts that timm erases per image.")]

@@ -36,16 +36,11 @@ Replicates = Annotated[
 ]
 MinSeconds = Annotated[
     float | None,
-    Field(
-        gt=0,
-        le=3600,
-        allow_inf_nan=False,
-        description="Minimum sampled time per process, in seconds. Default: 2, publishable 10.",
-    ),
+    Field(gt=0, le=3600, description="Minimum sampled time per process, in seconds. Default: 2, publishable 10."),
 ]
 TimeLimit = Annotated[
     float,
-    Field(gt=0, le=86_400, allow_inf_nan=False, description="Maximum seconds per model, all its processes together."),
+    Field(gt=0, le=86_400, description="Maximum seconds per model, all its processes together."),
 ]
 Threads = Annotated[
     int | None,
