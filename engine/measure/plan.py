@@ -58,16 +58,16 @@ class Plan:
 class Timed:
     """All samples of one subject."""
 
-    rounds: tuple[int, ...]
+    rounds: tuple[int, ...] = ()
     """Round in which each sample was taken."""
-    phases: Mapping[str, tuple[float, ...]]
+    phases: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """ms per call of each phase, one value per sample."""
-    calls: tuple[int, ...]
+    calls: tuple[int, ...] = ()
     """Calls in each sample's block. Later blocks have more when a subject proved faster than in the warm-up."""
-    loop_ms: float
+    loop_ms: float = 0.0
     """Cost of the timing loop itself, in ms per call. The samples include it."""
-    warmup_calls: int
-    gc_runs: int
+    warmup_calls: int = 0
+    gc_runs: int = 0
     """Garbage collections within samples. Automatic ones are off, but a subject may start its own."""
     cut_off: bool = False
     """True if max_seconds ended the sampling before the requested samples and seconds."""

@@ -1,10 +1,10 @@
 """Messages between a timing and its fresh processes: one job in, reports out, as JSON lines."""
 
-import math
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from engine.measure.plan import Timed
 from engine.results import Contention, Status
 from engine.results.benchmark import AccuracyStatus
 from engine.specs import BenchmarkSpec, RecurrentSpec, error_message
@@ -18,16 +18,6 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class BackToBack(_Message):
-    """Timing samples of calls that are queued without waiting for each other."""
-
-    rounds: tuple[int, ...]
-    ms: tuple[float, ...]
-    """Milliseconds per call, one value per sample."""
-    calls: tuple[int, ...]
-    """Number of calls per sample."""
-
-
 class Measured(_Message):
     """Result of one subject in one process."""
 
@@ -36,18 +26,10 @@ class Measured(_Message):
     error: str = ""
     row: dict[str, Any] = Field(default_factory=dict)
     """Fields of the row that are not combined over processes."""
-    rounds: tuple[int, ...] = ()
-    """Number of the round in which each sample was taken."""
-    phases: dict[str, tuple[float, ...]] = Field(default_factory=dict)
-    """Milliseconds per call, one value per sample, by phase."""
-    calls: tuple[int, ...] = ()
-    """Number of calls per sample."""
-    back_to_back: BackToBack | None = None
-    """None on a CPU."""
-    loop_ms: float = 0
-    gc_runs: int = 0
-    cut_off: bool = False
-    """True if max_seconds ended the sampling early."""
+    timed: Timed = Timed()
+    """Without samples if the subject was not timed."""
+    back_to_back: Timed | None = None
+    """Samples of calls that are queued without waiting for each other; None on a CPU."""
     first_call_ms: float | None = None
     compile_ms: float | None = None
     """Capture, compilation and first call; None for eager."""
@@ -67,11 +49,6 @@ class Measured(_Message):
     joules_per_call: float | None = None
     accuracy: AccuracyStatus | None = None
     notes: tuple[str, ...] = ()
-
-    @property
-    def samples_ms(self) -> list[float]:
-        """Return milliseconds per call of each sample, the sum of its phases."""
-        return [math.fsum(parts) for parts in zip(*self.phases.values(), strict=True)]
 
 
 class Job(_Message):

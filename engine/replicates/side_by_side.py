@@ -3,14 +3,16 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
 from engine.measure import gpu_watch, timing
-from engine.measure.plan import Plan, Session, Subject
+from engine.measure.plan import Plan, Session, Subject, Timed
 from engine.measure.stopwatch import Stopwatch
-from engine.replicates.messages import BackToBack, Job, Measured, Report, described
+from engine.replicates.messages import Job, Measured, Report, described
 from engine.replicates.ready import Ready, failure, once, release
+from engine.replicates.summary import BACK_TO_BACK
 
 ENERGY_S = 1.0
 """Seconds of calls in a separate loop, during which a GPU's energy counter is read."""
@@ -67,11 +69,11 @@ def _session(
 ) -> Session:
     """Time the latency of all prepared subjects and, on an accelerator with hot caches, also calls back to back."""
     device = job.spec.device
-    subjects = [Subject(variant.label, variant.phases, variant.settings) for variant in ready]
+    subjects = [Subject(one.label, one.phases, one.settings) for one in ready]
     if device != "cpu" and flush is None:
         subjects += [
-            Subject(_queued(variant.label), {"call": partial(once, variant.phases)}, variant.settings, queued=True)
-            for variant in ready
+            Subject(_queued(one.label), {BACK_TO_BACK: partial(once, one.phases)}, one.settings, queued=True)
+            for one in ready
         ]
     return timing.measure(
         subjects,
@@ -87,13 +89,21 @@ def _queued(label: str) -> str:
     return f"{label}, back to back"
 
 
-def _back_to_back(label: str, session: Session) -> tuple[BackToBack | None, tuple[str, ...]]:
+def _back_to_back(label: str, session: Session) -> tuple[Timed | None, tuple[str, ...]]:
     """Return the samples of queued calls; None and a note if they failed; None if they were not timed."""
     if error := session.failed.get(_queued(label)):
         return None, (f"not timed back to back: {described(error)}",)
-    if (timed := session.timed.get(_queued(label))) is None:
-        return None, ()
-    return BackToBack(rounds=timed.rounds, ms=timed.samples_ms, calls=timed.calls), ()
+    return session.timed.get(_queued(label)), ()
+
+
+def observed(session: Session) -> dict[str, Any]:
+    """Return what was observed beside the samples, as fields of Measured."""
+    return {
+        "contention": session.contention,
+        "neighbours": dict(session.neighbours),
+        "foreign": gpu_watch.foreign(session.gpu),
+        "throttled": gpu_watch.throttling(session.gpu),
+    }
 
 
 def _measured(subject: Ready, session: Session, device: str) -> Measured:
@@ -108,20 +118,13 @@ def _measured(subject: Ready, session: Session, device: str) -> Measured:
     back_to_back, notes = _back_to_back(subject.label, session)
     samples = len(timed.samples_ms)
     cut = (f"sampling was cut off after {samples} sample{'s' * (samples != 1)}",) if timed.cut_off else ()
+    reported = {name: ms for name, ms in timed.phases.items() if name not in subject.unreported}
     return subject.measured.model_copy(
         update={
-            "rounds": timed.rounds,
-            "phases": {name: ms for name, ms in timed.phases.items() if name not in subject.unreported},
-            "calls": timed.calls,
+            "timed": replace(timed, phases=reported),
             "back_to_back": back_to_back,
-            "loop_ms": timed.loop_ms,
-            "gc_runs": timed.gc_runs,
-            "cut_off": timed.cut_off,
             "joules_per_call": joules,
-            "contention": session.contention,
-            "foreign": gpu_watch.foreign(session.gpu),
-            "throttled": gpu_watch.throttling(session.gpu),
+            **observed(session),
             "notes": (*subject.measured.notes, *cut, *notes, *gpu_watch.notes(device, session.gpu)),
-            "neighbours": dict(session.neighbours),
         }
     )

@@ -14,6 +14,7 @@ from engine.results import Artifact, Contention, TimedRow
 from engine.statistics import UNSTABLE, drifting, percentile, ratio, spread
 
 BACK_TO_BACK = "back_to_back"
+"""The only phase of queued calls. It names the column and the file of their samples."""
 AnyRow = TypeVar("AnyRow", bound=TimedRow)
 
 
@@ -34,21 +35,21 @@ def common(
         number, result = failed
         where = f" (in process {number} of {spec.processes})" if number > 1 else ""
         fields |= {"status": result.status, "error": result.error + where}
-    elif any(result.rounds for result in measured):
-        fields |= _values(measured) | {"flags": _flags(spec, measured)}
-        notes += _disturbances(measured)
+    elif any(result.timed.rounds for result in measured):
+        fields |= _values(measured) | {"flags": flags(measured, below_floor=spec.below_floor)}
+        notes += disturbances(measured)
     return measured, fields, notes
 
 
 def _values(measured: Sequence[Measured]) -> dict[str, Any]:
     """Return values over all processes, as fields of a row."""
-    per_process = [result.samples_ms for result in measured]
+    per_process = [result.timed.samples_ms for result in measured]
     samples = [sample for process in per_process for sample in process]
     medians = process_medians(measured)
-    queued = [statistics.median(result.back_to_back.ms) for result in measured if result.back_to_back]
+    queued = [statistics.median(result.back_to_back.samples_ms) for result in measured if result.back_to_back]
     compiled = [result.compile_ms for result in measured if result.compile_ms is not None]
     again = [measured[0].compile_again_ms] if measured[0].compile_again_ms is not None else compiled[1:]
-    parts = {phase: process_medians(measured, phase) for phase in measured[0].phases}
+    parts = {phase: process_medians(measured, phase) for phase in measured[0].timed.phases}
     return {
         "latency_ms": statistics.median(medians),
         "p90_ms": percentile(samples, 90),
@@ -62,8 +63,8 @@ def _values(measured: Sequence[Measured]) -> dict[str, Any]:
         "compile_cold_ms": compiled[0] if compiled else None,
         "compile_warm_ms": statistics.median(again) if again else None,
         "samples": len(samples),
-        "calls_per_sample": statistics.median_low(calls for result in measured for calls in result.calls),
-        "loop_ms": statistics.median(result.loop_ms for result in measured),
+        "calls_per_sample": statistics.median_low(calls for result in measured for calls in result.timed.calls),
+        "loop_ms": statistics.median(result.timed.loop_ms for result in measured),
         "processes": len(measured),
         "process_medians_ms": medians,
         "spread": spread(medians),
@@ -76,7 +77,8 @@ def _values(measured: Sequence[Measured]) -> dict[str, Any]:
 
 def process_medians(measured: Sequence[Measured], phase: str = "") -> tuple[float, ...]:
     """Return each process's median in ms per call, of one phase or of all its phases together."""
-    return tuple(statistics.median(process.phases[phase] if phase else process.samples_ms) for process in measured)
+    timed = [process.timed for process in measured]
+    return tuple(statistics.median(one.phases[phase] if phase else one.samples_ms) for one in timed)
 
 
 def neighbours(measured: Sequence[Measured]) -> dict[str, float]:
@@ -93,7 +95,8 @@ def deviation(samples: Sequence[float]) -> float | None:
     return float(np.std(samples, ddof=1)) if len(samples) > 1 else None
 
 
-def _flags(spec: TimedSpec, measured: Sequence[Measured]) -> tuple[str, ...]:
+def flags(measured: Sequence[Measured], *, below_floor: bool) -> tuple[str, ...]:
+    """Return the flags of a value. below_floor: less was requested than a result to quote needs."""
     medians = process_medians(measured)
     found = {
         "single_process": len(measured) == 1,
@@ -101,20 +104,20 @@ def _flags(spec: TimedSpec, measured: Sequence[Measured]) -> tuple[str, ...]:
         "contended": any(
             process.foreign or (process.contention and contended(process.contention)) for process in measured
         ),
-        "drifting": any(drifting(process.samples_ms) for process in measured),
+        "drifting": any(drifting(process.timed.samples_ms) for process in measured),
         "throttled": any(process.throttled for process in measured),
-        "below_floor": spec.below_floor or any(process.cut_off for process in measured),
+        "below_floor": below_floor or any(process.timed.cut_off for process in measured),
     }
     return tuple(flag for flag, raised in found.items() if raised)
 
 
-def _disturbances(measured: Sequence[Measured]) -> list[str]:
+def disturbances(measured: Sequence[Measured]) -> list[str]:
     """Return notes on what disturbed the measurements."""
     worst = _worst([process.contention for process in measured if process.contention])
     notes = list(contended(worst)) if worst else []
     if notes and (busiest := neighbours(measured)):
         notes.append(f"busiest others: {named(busiest)}")
-    if collections := sum(process.gc_runs for process in measured):
+    if collections := sum(process.timed.gc_runs for process in measured):
         notes.append(f"the model itself ran Python's garbage collector {collections} times within samples")
     return [
         *notes,
@@ -145,7 +148,7 @@ def compared(
     """Return a row with its speed-up over another, if both were timed. labels: the other's and its own."""
     if row.latency_ms is None or base.latency_ms is None:
         return row
-    base_ms, row_ms = ([process[label].samples_ms for process in found] for label in labels)
+    base_ms, row_ms = ([process[label].timed.samples_ms for process in found] for label in labels)
     result = ratio(base_ms, row_ms, seed=spec.seed, publishable=spec.publishable)
     differs = row.differences(base)
     return row.model_copy(
@@ -175,17 +178,11 @@ def write_samples(
     appended; new names are added. constants: values of columns that are the same in all lines, by name. label: name of
     the column of labels.
     """
-    queued = [
-        {
-            name: Measured(label=name, rounds=one.rounds, phases={BACK_TO_BACK: one.ms}, calls=one.calls)
-            for name, measured in process.items()
-            if (one := measured.back_to_back)
-        }
-        for process in found
-    ]
+    timed = [{name: one.timed for name, one in process.items()} for process in found]
+    queued = [{name: one.back_to_back for name, one in process.items() if one.back_to_back} for process in found]
     queued_file = f"{file.removesuffix('.csv')}__{BACK_TO_BACK}.csv"
-    for name, processes, columns in ((file, found, phases), (queued_file, queued, [BACK_TO_BACK])):
-        if not any(measured.rounds for process in processes for measured in process.values()):
+    for name, processes, columns in ((file, timed, phases), (queued_file, queued, [BACK_TO_BACK])):
+        if not any(one.rounds for process in processes for one in process.values()):
             continue
         path, begun = run_dir / name, name in begun_files
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -196,9 +193,9 @@ def write_samples(
                     ["process", *constants, label, "round", "calls", *(f"{column}_ms" for column in columns)]
                 )
             for number, process in enumerate(processes, start=1):
-                for subject, measured in process.items():
-                    for index, turn in enumerate(measured.rounds):
-                        parts = [repr(measured.phases[c][index]) if c in measured.phases else "" for c in columns]
-                        writer.writerow([number, *constants.values(), subject, turn, measured.calls[index], *parts])
+                for subject, one in process.items():
+                    for index, turn in enumerate(one.rounds):
+                        parts = [repr(one.phases[c][index]) if c in one.phases else "" for c in columns]
+                        writer.writerow([number, *constants.values(), subject, turn, one.calls[index], *parts])
         begun_files.add(name)
         yield Artifact(name=name, kind="samples")

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from engine.measure import environment, gpu_watch, rates
-from engine.measure.contention import contended, named
 from engine.measure.plan import Plan
 from engine.measure.rates import Rate
 from engine.models.built import out_of_memory
+from engine.replicates import summary
+from engine.replicates.messages import Measured
+from engine.replicates.side_by_side import observed
 from engine.results import DeviceRow, Event, Progress
-from engine.results.flags import Flag
 from engine.specs import DeviceSpec, error_message
-from engine.statistics import drifting
 
 ENOUGH_S = 2.0
 """Shorter measurements, in seconds, get the flag below_floor."""
@@ -75,18 +75,6 @@ def _values(rate: Rate, operation: str) -> dict[str, Any]:
 
 def _caveats(rate: Rate, spec: DeviceSpec) -> dict[str, Any]:
     """Return flags that limit the meaning of the rate, and notes with the reasons."""
-    contention, gpu = rate.session.contention, rate.session.gpu
-    throttling = gpu_watch.throttling(gpu)
-    disturbed = contended(contention) if contention else []
-    if disturbed and rate.session.neighbours:
-        disturbed.append(f"busiest others: {named(rate.session.neighbours)}")
-    disturbed += gpu_watch.foreign(gpu)
-    raised: dict[Flag, bool] = {
-        "single_process": True,
-        "contended": bool(disturbed),
-        "drifting": drifting(rate.timed.samples_ms),
-        "throttled": bool(throttling),
-        "below_floor": spec.seconds < ENOUGH_S,
-    }
-    notes = (*rate.notes, *disturbed, *([throttling] if throttling else []), *gpu_watch.notes(spec.device, gpu))
-    return {"flags": tuple(flag for flag, is_raised in raised.items() if is_raised), "notes": notes}
+    measured = [Measured(label=str(rate.size), timed=rate.timed, **observed(rate.session))]
+    notes = (*rate.notes, *summary.disturbances(measured), *gpu_watch.notes(spec.device, rate.session.gpu))
+    return {"flags": summary.flags(measured, below_floor=spec.seconds < ENOUGH_S), "notes": notes}

@@ -55,8 +55,8 @@ def _sizes(spec: RecurrentSpec, runner: Runner) -> dict[str, Any]:
 def _phases(measured: Sequence[Measured]) -> dict[str, Any]:
     """Return statistics of each phase over the samples of all processes, as fields of a row."""
     fields: dict[str, Any] = {}
-    for phase in measured[0].phases:
-        samples = [ms for process in measured for ms in process.phases[phase]]
+    for phase in measured[0].timed.phases:
+        samples = [ms for process in measured for ms in process.timed.phases[phase]]
         medians = summary.process_medians(measured, phase)
         fields |= {
             f"{phase}_ms": statistics.median(medians),

@@ -10,6 +10,7 @@ import pytest
 
 from engine.measure import contention
 from engine.measure.contention import Process, busiest
+from engine.measure.plan import Timed
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.rows import Outcome
 from engine.replicates.messages import Measured
@@ -68,7 +69,8 @@ def test_process_names_show_nothing_of_the_command_line(tmp_path: Path) -> None:
 
 def test_contended_row_lists_the_busiest_processes() -> None:
     busy = Contention(cpu_share=0.5, neighbour_share=0.6, switches_per_s=1)
-    fields = {"rounds": (0, 1), "phases": {"forward": (1.0, 1.0)}, "calls": (1, 1), "contention": busy}
+    timed = Timed(rounds=(0, 1), phases={"forward": (1.0, 1.0)}, calls=(1, 1))
+    fields = {"timed": timed, "contention": busy}
     found = [
         Measured(label="eager", **fields, neighbours={"ffmpeg": 0.4, "python": 0.1}),
         Measured(label="eager", **fields, neighbours={"python": 0.5}),

@@ -1,6 +1,7 @@
 """Rows of a benchmark: statistics over all processes, flags, verdicts and written samples."""
 
 import csv
+import dataclasses
 import statistics
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.measure.plan import Timed
 from engine.replicates import summary
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.rows import Outcome
@@ -30,10 +32,11 @@ def spec(**fields: Any) -> BenchmarkSpec:
 
 
 def measured(variant: str, *samples: float, **fields: Any) -> Measured:
-    """Return what one process measured: forward samples in ms, and other fields of Measured."""
+    """Return what one process measured: forward samples in ms, and other fields of Timed and of Measured."""
     row = {"dtype": "float32", "threads": 1, **fields.pop("row", {})}
-    found = {"rounds": tuple(range(len(samples))), "phases": {"forward": samples}, "row": row}
-    return Measured(label=variant, calls=(1,) * len(samples), **found | fields)
+    timed = {"rounds": tuple(range(len(samples))), "phases": {"forward": samples}, "calls": (1,) * len(samples)}
+    timed |= {field.name: fields.pop(field.name) for field in dataclasses.fields(Timed) if field.name in fields}
+    return Measured(label=variant, timed=Timed(**timed), row=row, **fields)
 
 
 def row(*processes: Measured, **fields: Any) -> BenchmarkRow:

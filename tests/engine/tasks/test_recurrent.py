@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.measure.plan import Timed
 from engine.models import recurrent
 from engine.models.recurrent import Network
 from engine.replicates.messages import Measured
@@ -32,8 +33,8 @@ def spec(runners: str, **fields: Any) -> RecurrentSpec:
 
 def measured(name: str, forward: list[float], backward: list[float] | None, **fields: Any) -> Measured:
     phases = {"forward": tuple(forward)} | ({} if backward is None else {"backward": tuple(backward)})
-    samples = {"rounds": tuple(range(len(forward))), "phases": phases, "calls": (1,) * len(forward)}
-    return Measured(**{"label": name} | samples | fields)
+    timed = Timed(rounds=tuple(range(len(forward))), phases=phases, calls=(1,) * len(forward))
+    return Measured(label=name, timed=timed, **fields)
 
 
 def test_row_metrics_equal_hand_calculations() -> None:
@@ -116,8 +117,8 @@ def test_runner_is_checked_and_timed() -> None:
     assert found.status == "ok", found.error
     assert 0 <= found.row["output_error"] < 1e-6
     assert 0 <= found.row["gradient_error"] < 1e-6
-    assert set(found.phases) == {"forward", "backward"}
-    assert all(len(ms) >= 3 and min(ms) > 0 for ms in found.phases.values())
+    assert set(found.timed.phases) == {"forward", "backward"}
+    assert all(len(ms) >= 3 and min(ms) > 0 for ms in found.timed.phases.values())
 
 
 def test_runner_with_wrong_outputs_is_not_timed_and_has_an_error() -> None:
@@ -135,7 +136,7 @@ def test_runner_with_wrong_outputs_is_not_timed_and_has_an_error() -> None:
     assert found.error.startswith("not timed: its outputs differ from the control in float64 by 0.0")
     assert found.error.endswith("and 0.001 is allowed")
     assert found.row["output_error"] > 1e-3
-    assert found.phases == {}
+    assert found.timed.phases == {}
 
 
 def test_gradients_do_not_accumulate_over_passes() -> None:
