@@ -16,13 +16,13 @@ process.collect_rarely()
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import CliApp, CliSettingsSource, CliSubCommand, SettingsConfigDict, SettingsError
+from pydantic_settings import CliApp, CliSettingsSource, SettingsConfigDict, SettingsError
 
 from engine.cli.clip import Evaluate, Search, SubmitEvaluate, SubmitTrain, Train, add_flag
 from engine.cli.completion import Completion, closest, flag, with_flags
 from engine.cli.costs import Catalog, CatalogBuild, Profile, Published, PublishedImport, SubmitProfile
 from engine.cli.estimates import Calibrate, Estimate
-from engine.cli.here import EndedBadly, command
+from engine.cli.here import EndedBadly, SubCommand, command
 from engine.cli.output import HelpFormatter, note, printable
 from engine.cli.processes import Answer, Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import Resume, Runs
@@ -37,12 +37,12 @@ MISTYPED = re.compile(r"argument \{[^}]*\}: invalid choice: ('.*?') \(choose fro
 class Submit(BaseModel):
     """Queue a run instead of running it here."""
 
-    profile: CliSubCommand[SubmitProfile] = command(SubmitProfile)
-    benchmark: CliSubCommand[SubmitBenchmark] = command(SubmitBenchmark)
-    recurrent: CliSubCommand[SubmitRecurrent] = command(SubmitRecurrent)
-    device: CliSubCommand[SubmitDevice] = command(SubmitDevice)
-    train: CliSubCommand[SubmitTrain] = command(SubmitTrain)
-    evaluate: CliSubCommand[SubmitEvaluate] = command(SubmitEvaluate)
+    profile: SubCommand[SubmitProfile] = command(SubmitProfile)
+    benchmark: SubCommand[SubmitBenchmark] = command(SubmitBenchmark)
+    recurrent: SubCommand[SubmitRecurrent] = command(SubmitRecurrent)
+    device: SubCommand[SubmitDevice] = command(SubmitDevice)
+    train: SubCommand[SubmitTrain] = command(SubmitTrain)
+    evaluate: SubCommand[SubmitEvaluate] = command(SubmitEvaluate)
 
     def cli_cmd(self) -> None:
         CliApp.run_subcommand(self)
@@ -57,6 +57,7 @@ class Engine(BaseModel):
 
     model_config = SettingsConfigDict(
         cli_prog_name="python -m engine",
+        enable_decoding=False,  # fields read their own texts, such as `a,b`: no value is JSON
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_hide_none_type=True,
@@ -65,32 +66,32 @@ class Engine(BaseModel):
         cli_exit_on_error=False,
     )
 
-    catalog: CliSubCommand[Catalog] = command(Catalog)
-    catalog_build: CliSubCommand[CatalogBuild] = command(CatalogBuild)
-    published: CliSubCommand[Published] = command(Published)
-    published_import: CliSubCommand[PublishedImport] = command(PublishedImport)
-    profile: CliSubCommand[Profile] = command(Profile)
-    benchmark: CliSubCommand[Benchmark] = command(Benchmark)
-    suite_build: CliSubCommand[SuiteBuild] = command(SuiteBuild)
-    recurrent: CliSubCommand[Recurrent] = command(Recurrent)
-    device: CliSubCommand[Device] = command(Device)
-    calibrate: CliSubCommand[Calibrate] = command(Calibrate)
-    estimate: CliSubCommand[Estimate] = command(Estimate)
-    train: CliSubCommand[Train] = command(Train)
-    evaluate: CliSubCommand[Evaluate] = command(Evaluate)
-    search: CliSubCommand[Search] = command(Search)
-    submit: CliSubCommand[Submit] = command(Submit)
-    runs: CliSubCommand[Runs] = command(Runs)
-    resume: CliSubCommand[Resume] = command(Resume)
-    store: CliSubCommand[Store] = command(Store)
-    health: CliSubCommand[Health] = command(Health)
-    scheduler: CliSubCommand[Scheduler] = command(Scheduler)
-    warm: CliSubCommand[Warm] = command(Warm)
-    work: CliSubCommand[Work] = command(Work)
-    probe: CliSubCommand[Probe] = command(Probe)
-    answer: CliSubCommand[Answer] = command(Answer)
-    stop: CliSubCommand[Stop] = command(Stop)
-    completion: CliSubCommand[Completion] = command(Completion)
+    catalog: SubCommand[Catalog] = command(Catalog)
+    catalog_build: SubCommand[CatalogBuild] = command(CatalogBuild)
+    published: SubCommand[Published] = command(Published)
+    published_import: SubCommand[PublishedImport] = command(PublishedImport)
+    profile: SubCommand[Profile] = command(Profile)
+    benchmark: SubCommand[Benchmark] = command(Benchmark)
+    suite_build: SubCommand[SuiteBuild] = command(SuiteBuild)
+    recurrent: SubCommand[Recurrent] = command(Recurrent)
+    device: SubCommand[Device] = command(Device)
+    calibrate: SubCommand[Calibrate] = command(Calibrate)
+    estimate: SubCommand[Estimate] = command(Estimate)
+    train: SubCommand[Train] = command(Train)
+    evaluate: SubCommand[Evaluate] = command(Evaluate)
+    search: SubCommand[Search] = command(Search)
+    submit: SubCommand[Submit] = command(Submit)
+    runs: SubCommand[Runs] = command(Runs)
+    resume: SubCommand[Resume] = command(Resume)
+    store: SubCommand[Store] = command(Store)
+    health: SubCommand[Health] = command(Health)
+    scheduler: SubCommand[Scheduler] = command(Scheduler)
+    warm: SubCommand[Warm] = command(Warm)
+    work: SubCommand[Work] = command(Work)
+    probe: SubCommand[Probe] = command(Probe)
+    answer: SubCommand[Answer] = command(Answer)
+    stop: SubCommand[Stop] = command(Stop)
+    completion: SubCommand[Completion] = command(Completion)
 
     def cli_cmd(self) -> None:
         CliApp.run_subcommand(self)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
-from pydantic_settings import CliPositionalArg, NoDecode
+from pydantic_settings import CliPositionalArg, ForceDecode
 from typing_extensions import TypeAliasType
 
 from engine import atomic
@@ -23,17 +23,16 @@ if TYPE_CHECKING:
 
 ORDER = Literal["newest", "oldest", "loss", "held_out_loss", "accuracy", "latency"]
 WORDS = TypeAliasType("WORDS", Annotated[tuple[str, ...], split_words])
-Words = Annotated[WORDS, NoDecode]
 
 
 class List(BaseModel):
     """List the runs that match all of these filters, newest first unless --order says otherwise."""
 
-    kind: Words = Field((), description="profile, train, ...; comma-separated.")
-    state: Words = Field((), description="queued, running, finished, failed, ...; comma-separated.")
+    kind: WORDS = Field((), description="profile, train, ...; comma-separated.")
+    state: WORDS = Field((), description="queued, running, finished, failed, ...; comma-separated.")
     model: str = Field("", description="Part of a model's name, or a full name with * or ?; timm:NAME for one library.")
     device: str = Field("", description="cpu, cuda:0, ...")
-    tag: Words = Field((), description="Only runs with all of these tags, comma-separated.")
+    tag: WORDS = Field((), description="Only runs with all of these tags, comma-separated.")
     text: str = Field("", description="Words in the name, summary, notes or error.")
     order: ORDER = Field("newest", description="Order over all pages. Runs without the value come last.")
     limit: int = Field(30, ge=1, le=10_000, description="Runs per page.")
@@ -89,7 +88,9 @@ def run_filter(kind: tuple[str, ...], state: tuple[str, ...], **others: Any) -> 
 class Several(BaseModel):
     """One or more runs, given by their ids."""
 
-    run_ids: CliPositionalArg[list[RunId]] = Field(min_length=1, description="The ids that `runs list` shows.")
+    run_ids: Annotated[CliPositionalArg[list[RunId]], ForceDecode] = Field(
+        min_length=1, description="The ids that `runs list` shows."
+    )
 
     @field_validator("run_ids")
     @classmethod
@@ -100,8 +101,8 @@ class Several(BaseModel):
 class Tag(Several):
     """Add tags to runs, and remove tags."""
 
-    add: Words = Field((), description="Tags to add, comma-separated.")
-    remove: Words = Field((), description="Tags to remove, comma-separated.")
+    add: WORDS = Field((), description="Tags to add, comma-separated.")
+    remove: WORDS = Field((), description="Tags to remove, comma-separated.")
 
     def cli_cmd(self) -> None:
         with store_here() as store:
@@ -176,8 +177,8 @@ class Prune(BaseModel):
     """
 
     days: float = Field(ge=0, le=36_500, description="Delete runs that ended longer than this many days ago.")
-    kind: Words = Field((), description="Only these kinds: profile, train, ...; comma-separated.")
-    state: Words = Field((), description="Only these states: finished, failed, cancelled; comma-separated.")
+    kind: WORDS = Field((), description="Only these kinds: profile, train, ...; comma-separated.")
+    state: WORDS = Field((), description="Only these states: finished, failed, cancelled; comma-separated.")
     yes: bool = Field(False, description="Confirm. Without this, the runs are only counted, not deleted.")
 
     def cli_cmd(self) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
-from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine import atomic
@@ -47,7 +46,7 @@ class Estimate(BaseModel):
     in one setting; `calibrate` times them.
     """
 
-    models: Annotated[PATTERNS, NoDecode] = Field(description="Names, wildcards, library:name, family:NAME or all.")
+    models: PATTERNS = Field(description="Names, wildcards, library:name, family:NAME or all.")
     device: str = Field("", description="Words of a known device's name, such as '4090 compiled'. Default: all.")
     batch_size: int | None = Field(None, ge=1, le=65_536, description="Images per call. Default: the device's usual.")
     rates: bool = Field(False, description="Print the error and the effective rates of the devices instead.")
@@ -111,7 +110,7 @@ class Calibrate(BaseModel):
     precision: RunPrecision = Field("float32", description="Precision to time in.")
     batch_size: int = Field(1, ge=1, le=4096, description="Images per call.")
     threads: Threads = None
-    budget: Annotated[DURATION, NoDecode] = Field(BUDGET_S, description="Sampled time in all, such as 90s or 5m.")
+    budget: DURATION = Field(BUDGET_S, description="Sampled time in all, such as 90s or 5m.")
     from_: Path | None = Field(
         None, alias="from", description="A CSV file of timm's benchmark.py with timings made elsewhere."
     )

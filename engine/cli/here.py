@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field
-from pydantic_settings import CliPositionalArg
+from pydantic_settings import CliPositionalArg, CliSubCommand, ForceDecode
 
 from engine.cli.output import (
     SHOWN,
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 MOST_NOTES = 5
 """Print at most this many different notes of rows."""
+T = TypeVar("T")
+SubCommand = Annotated[CliSubCommand[T], ForceDecode]
+"""A subcommand. Without flags it arrives as JSON, `{}`. All other values are read as texts by their fields."""
 RunId = Annotated[int, Field(ge=1, lt=2**63)]
 RunName = Annotated[str, Field(description="A name that lists of runs show.")]
 

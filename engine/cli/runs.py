@@ -5,11 +5,11 @@ from importlib import import_module
 from pathlib import Path
 
 from pydantic import BaseModel, Field, TypeAdapter
-from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
+from pydantic_settings import CliApp, CliPositionalArg
 
 from engine import atomic
 from engine.cli.bulk import Delete, List, Note, Prune, Restore, Rows, Storage, Tag, Upload
-from engine.cli.here import OneRun, command, store_here, submit
+from engine.cli.here import OneRun, SubCommand, command, store_here, submit
 from engine.cli.output import SHOWN, OutputFile, brief, note, printable, show_table
 from engine.settings import Settings
 from engine.specs import Refused
@@ -183,22 +183,22 @@ class Import(BaseModel):
 class Runs(BaseModel):
     """List, show, cancel, tag, export and delete runs. Without a command, list the newest ones."""
 
-    list: CliSubCommand[List] = command(List)
-    show: CliSubCommand[Show] = command(Show)
-    log: CliSubCommand[Log] = command(Log)
-    cancel: CliSubCommand[Cancel] = command(Cancel)
-    hosts: CliSubCommand[Hosts] = command(Hosts)
-    tag: CliSubCommand[Tag] = command(Tag)
-    note: CliSubCommand[Note] = command(Note)
-    rows: CliSubCommand[Rows] = command(Rows)
-    delete: CliSubCommand[Delete] = command(Delete)
-    prune: CliSubCommand[Prune] = command(Prune)
-    storage: CliSubCommand[Storage] = command(Storage)
-    restore: CliSubCommand[Restore] = command(Restore)
-    upload: CliSubCommand[Upload] = command(Upload)
-    export: CliSubCommand[Export] = command(Export)
-    export_model: CliSubCommand[ExportModel] = command(ExportModel)
-    import_: CliSubCommand[Import] = Field(alias="import", description=Import.__doc__)
+    list: SubCommand[List] = command(List)
+    show: SubCommand[Show] = command(Show)
+    log: SubCommand[Log] = command(Log)
+    cancel: SubCommand[Cancel] = command(Cancel)
+    hosts: SubCommand[Hosts] = command(Hosts)
+    tag: SubCommand[Tag] = command(Tag)
+    note: SubCommand[Note] = command(Note)
+    rows: SubCommand[Rows] = command(Rows)
+    delete: SubCommand[Delete] = command(Delete)
+    prune: SubCommand[Prune] = command(Prune)
+    storage: SubCommand[Storage] = command(Storage)
+    restore: SubCommand[Restore] = command(Restore)
+    upload: SubCommand[Upload] = command(Upload)
+    export: SubCommand[Export] = command(Export)
+    export_model: SubCommand[ExportModel] = command(ExportModel)
+    import_: SubCommand[Import] = Field(alias="import", description=Import.__doc__)
 
     def cli_cmd(self) -> None:
         if all(getattr(self, name) is None for name in type(self).model_fields):

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pydantic import BaseModel, Field
-from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
+from pydantic_settings import CliApp, CliPositionalArg
 
-from engine.cli.here import EndedBadly, command, refuse_open, store_here
+from engine.cli.here import EndedBadly, SubCommand, command, refuse_open, store_here
 from engine.cli.output import note
 from engine.settings import Settings
 from engine.words import plural, shortened
@@ -80,9 +80,9 @@ class RestoreBackup(BaseModel):
 class Store(BaseModel):
     """Move, back up and restore the store."""
 
-    copy_: CliSubCommand[Copy] = Field(alias="copy", description=Copy.__doc__)
-    backup: CliSubCommand[Backup] = command(Backup)
-    restore: CliSubCommand[RestoreBackup] = command(RestoreBackup)
+    copy_: SubCommand[Copy] = Field(alias="copy", description=Copy.__doc__)
+    backup: SubCommand[Backup] = command(Backup)
+    restore: SubCommand[RestoreBackup] = command(RestoreBackup)
 
     def cli_cmd(self) -> None:
         CliApp.run_subcommand(self)

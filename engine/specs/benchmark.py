@@ -4,7 +4,7 @@ import re
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
-from pydantic_settings import CliSuppress, NoDecode
+from pydantic_settings import CliSuppress
 from typing_extensions import TypeAliasType
 
 from engine import suite
@@ -96,7 +96,7 @@ class BenchmarkSpec(Floors, Spec):
     )
     exclusive: ClassVar[bool] = True
 
-    models: Annotated[PATTERNS, NoDecode] = Field(
+    models: PATTERNS = Field(
         description="Names, wildcards, library:name, family:NAME or all; suite: the models of PyTorch's own benchmark."
     )
     mode: Literal["inference", "training", "both"] = Field(
@@ -117,7 +117,7 @@ class BenchmarkSpec(Floors, Spec):
         description="Batch size of each model, such as 'resnet18 8, vit_base_patch16_224 4'. Use names of timm or of "
         "the suite. Models without a batch size are refused.",
     )
-    batch_size: Annotated[BATCH, NoDecode] = Field(
+    batch_size: BATCH = Field(
         default_factory=_default_batch,
         description="Images per call. recorded: as recorded in the suite; sweep: 1, 2, 4, ...; max: the largest that "
         "fits; listed: from the batch size list. "
@@ -130,19 +130,19 @@ class BenchmarkSpec(Floors, Spec):
         description="Largest batch size to try with batch size sweep or max. "
         f"Default: {SWEEP_END} for sweep, {SEARCH_END} for max.",
     )
-    variants: Annotated[VARIANTS, NoDecode] = Field(
+    variants: VARIANTS = Field(
         ("eager",),
         description="Ways to run a model; the first is the baseline. Values: eager, compile[:BACKEND][:MODE], trace, "
         "export and cudagraphs, with +channels_last, +reparameterized, +fast_norm, +checkpointing, +PRECISION; compile "
         "also with +fullgraph, +dynamic or +freezing.",
     )
-    precision: Annotated[PRECISIONS, NoDecode] = Field(
+    precision: PRECISIONS = Field(
         ("float32",),
         description="float32, tf32, float16, bfloat16, amp, amp_float16 or amp_bfloat16. Each variant is timed in each "
         "of them. float32 turns TF32 off; PyTorch's default uses TF32 in convolutions.",
     )
     channels_last: bool = Field(False, description="Run every variant in channels_last memory format.")
-    image_size: Annotated[SIZE | None, NoDecode] = Field(
+    image_size: SIZE | None = Field(
         None, description="N or HxW in pixels. Default: the model's own size, for inference its test size."
     )
     context_length: int | None = Field(

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
-from pydantic_settings import CliSuppress, NoDecode
+from pydantic_settings import CliSuppress
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import MAX_CONTEXT, SIZE, matching
@@ -161,13 +161,13 @@ class ClipFields(BaseModel):
     samples: int | None = Field(
         None, ge=1, le=100_000_000, description="Most pairs to use. For synthetic data, the number of pairs to make."
     )
-    classes: Annotated[LINES, NoDecode] = Field(
+    classes: LINES = Field(
         (),
         description="Class names for zero-shot, one per line (on the command line also a file), in the order of the "
         "data's classes; or the word imagenet for ImageNet's names, which are found by synset, number or name. "
         "Default: the data's names.",
     )
-    templates: Annotated[TEMPLATES, NoDecode] = Field(
+    templates: TEMPLATES = Field(
         (),
         description="Prompts with {} for the class name, or openai-80 or openai-7. Default: openai-80 for the classes "
         "imagenet; else the data's templates, or openai-7.",
@@ -179,9 +179,7 @@ class ClipFields(BaseModel):
         "an added file in the form.",
     )
     configs: CliSuppress[Configs] = Field(default_factory=dict)
-    image_size: Annotated[SIZE | None, NoDecode] = Field(
-        None, description="Image size, N or HxW in pixels. Default: the model's own."
-    )
+    image_size: SIZE | None = Field(None, description="Image size, N or HxW in pixels. Default: the model's own.")
     context_length: int | None = Field(
         None, ge=1, le=MAX_CONTEXT, description="Tokens per text. Default: the model's own."
     )

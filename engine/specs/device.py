@@ -3,7 +3,6 @@
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
-from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import RealDevice, Spec
@@ -26,7 +25,7 @@ class DeviceSpec(Spec):
     exclusive: ClassVar[bool] = True
 
     device: RealDevice = Field("cpu", description="Device to measure: cpu, cuda:0, mps, ...")
-    dtypes: Annotated[RATE_TYPES, NoDecode] = Field(
+    dtypes: RATE_TYPES = Field(
         ("float32", "bfloat16", "float16"), description="Data types of the matrix products; tf32 is for CUDA."
     )
     seconds: float = Field(2, gt=0, le=600, description="Minimum sampled time per measurement, in seconds.")

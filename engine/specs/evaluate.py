@@ -4,7 +4,6 @@ import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
-from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import RealDevice, Spec
@@ -104,13 +103,13 @@ class EvaluateSpec(ClipFields, Spec):
         "FILE.json on the command line, an added file in the form.",
     )
     checkpoint: Annotated[Pretrained, Field(validation_alias=AliasChoices("pretrained", "checkpoint"))] = ""
-    more_models: Annotated[MODELS, NoDecode] = Field(
+    more_models: MODELS = Field(
         (),
         description="Further models, one per line: MODEL, MODEL,CHECKPOINT, or the number of a training run. The "
         "settings apply to all models.",
     )
 
-    more_data: Annotated[SOURCES, NoDecode] = Field(
+    more_data: SOURCES = Field(
         (),
         description="Further data sets, one per line or, on the command line, one per flag. All settings, such as "
         "column names, apply to every data set.",
@@ -124,7 +123,7 @@ class EvaluateSpec(ClipFields, Spec):
     held_out: bool = Field(
         True, description="If one of the models was trained on the data, use only the pairs that its training held out."
     )
-    held_out_data: Annotated[SOURCES, NoDecode] = Field(
+    held_out_data: SOURCES = Field(
         (),
         description="Data sets of which only the held-out share is used, one per line. Data that one of the models was "
         "trained on are added when the run is queued.",
@@ -132,10 +131,10 @@ class EvaluateSpec(ClipFields, Spec):
     val_fraction: float = Field(
         0.2, gt=0, lt=1, description="Held-out share of data that a model or a linear probe was trained on."
     )
-    tasks: Annotated[TASKS, NoDecode] = Field(
+    tasks: TASKS = Field(
         ("retrieval", "zeroshot"), description="Tasks: retrieval, zeroshot, linear-probe; comma-separated."
     )
-    recall_k: Annotated[RANKS, NoDecode] = Field(RECALLS, description="Ranks k of recall at k, comma-separated.")
+    recall_k: RANKS = Field(RECALLS, description="Ranks k of recall at k, comma-separated.")
     class_prompts: ClassPrompts = ""
     probe_data: str = Field(
         "",
@@ -145,7 +144,7 @@ class EvaluateSpec(ClipFields, Spec):
     shots: int | None = Field(
         None, ge=1, le=100_000, description="Training images per class of the linear probe, drawn with the seed."
     )
-    probe_c: Annotated[C_VALUES, NoDecode] = Field(
+    probe_c: C_VALUES = Field(
         STRENGTHS,
         description="Values of C, the inverse of the probe's regularisation strength. The value with the best accuracy "
         "on a fifth of the probe's data is used.",

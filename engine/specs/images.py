@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
-from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import matching
@@ -14,15 +13,14 @@ if TYPE_CHECKING:
 
 # A named alias, because its name is what `--help` shows.
 NUMBERS = TypeAliasType("NUMBERS", Annotated[tuple[float, ...], split_words])
-Numbers = Annotated[NUMBERS, NoDecode]
 Probability = Annotated[float, Field(ge=0, le=1)]
 OPEN_CLIPS_SCALE = (0.9, 1.0)
 """open_clip's default of aug_scale."""
 
 # Fields of a training, each with its bounds. Names and defaults are those of open_clip's `--image-*` and `--aug-cfg`.
-Mean = Annotated[Numbers, Field(description="Mean of red, green and blue. Default: from the weights.")]
+Mean = Annotated[NUMBERS, Field(description="Mean of red, green and blue. Default: from the weights.")]
 Deviation = Annotated[
-    Numbers, Field(description="Standard deviation of red, green and blue. Default: from the weights.")
+    NUMBERS, Field(description="Standard deviation of red, green and blue. Default: from the weights.")
 ]
 Interpolation = Annotated[
     Literal["auto", "bicubic", "bilinear", "random"],
@@ -39,10 +37,10 @@ ResizeMode = Annotated[
     ),
 ]
 CropScale = Annotated[
-    Numbers, Field(description="Smallest and largest share of the image in a random crop. Default: 0.9 and 1.")
+    NUMBERS, Field(description="Smallest and largest share of the image in a random crop. Default: 0.9 and 1.")
 ]
 ColorJitter = Annotated[
-    Numbers,
+    NUMBERS,
     Field(description="Jitter of brightness, contrast, saturation and hue: 4 numbers. With timm also 1 or 3 numbers."),
 ]
 ColorJitterProbability = Annotated[
@@ -50,7 +48,7 @@ ColorJitterProbability = Annotated[
 ]
 GreyProbability = Annotated[Probability, Field(description="Probability that an image becomes grey.")]
 UseTimm = Annotated[bool, Field(description="Augment with timm, which has more methods.")]
-CropRatio = Annotated[Numbers, Field(description="Smallest and largest aspect ratio (width / height) of timm's crops.")]
+CropRatio = Annotated[NUMBERS, Field(description="Smallest and largest aspect ratio (width / height) of timm's crops.")]
 AutoAugment = Annotated[
     str,
     matching(

@@ -5,7 +5,7 @@ from itertools import product
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
-from pydantic_settings import CliSuppress, NoDecode
+from pydantic_settings import CliSuppress
 
 from engine.specs.base import (
     BATCHES,
@@ -77,7 +77,7 @@ class ProfileSpec(Spec):
     )
     meaning: ClassVar[tuple[str, ...]] = ("counter", "precision", "context_length", *OPTIONS)
 
-    models: Annotated[PATTERNS, NoDecode] = Field(
+    models: PATTERNS = Field(
         description="Names, wildcards (ViT-B-*), library:name, library:all, family:NAME or all; comma-separated."
     )
     counter: Literal["torch", "fvcore", "both"] = Field(
@@ -89,10 +89,10 @@ class ProfileSpec(Spec):
         description="meta counts without allocating weights; cpu and cuda:0 run the real model. "
         "Default: meta; with the counters fvcore and both: cpu.",
     )
-    batch_size: Annotated[BATCHES, NoDecode] = Field(
+    batch_size: BATCHES = Field(
         (1,), description="Images per forward pass. Several, such as 1,8,64, are counted one by one."
     )
-    image_size: Annotated[SIZES, NoDecode] = Field(
+    image_size: SIZES = Field(
         (),
         description="Pixels: N for a square, or HxW (height x width). Several, such as 224,160x224,384, are counted "
         "one by one. Default: the model's own.",

@@ -5,7 +5,6 @@ from math import ceil
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import NoDecode
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import SIZE, RealDevice, Spec, device_there, format_image_size
@@ -44,13 +43,13 @@ class RecurrentSpec(Floors, Spec):
     exclusive: ClassVar[bool] = True
     batch_field: ClassVar[str] = "mini_batch"
 
-    groups: Annotated[GROUPS, NoDecode] = Field(
+    groups: GROUPS = Field(
         (),
         description="Sets of runners. rnns: LSTM. cnns: ResNets. vl: sequences of mixed lengths (slow). norms: with "
         "dropout or layer norms. compiled: torch.compile. cells: GRU, RNN, multiplicative-integration LSTM. Runners "
         "on cuDNN are left out on a device without it. Default, if no runners are chosen either: rnns and cnns.",
     )
-    runners: Annotated[RUNNER_NAMES, NoDecode] = Field(
+    runners: RUNNER_NAMES = Field(
         (),
         description="Runners in addition to those of the groups, such as cudnn, jit or gru_compile_cell. The error for "
         "an unknown name lists all of them.",
@@ -60,9 +59,7 @@ class RecurrentSpec(Floors, Spec):
     input_size: int = Field(512, ge=1, le=WIDEST, description="Input features per time step.")
     hidden_size: int = Field(512, ge=1, le=WIDEST, description="Features of the hidden state.")
     mini_batch: int = Field(64, ge=1, le=LARGEST_BATCH, description="Sequences, or images, per call.")
-    image_size: Annotated[SIZE, NoDecode] = Field(
-        (224, 224), description="Image size of the ResNets: N or HxW in pixels."
-    )
+    image_size: SIZE = Field((224, 224), description="Image size of the ResNets: N or HxW in pixels.")
     proj_size: int = Field(
         0, ge=0, le=WIDEST, description="Size of the projection of an LSTM's hidden state; 0: no projection."
     )
@@ -85,9 +82,7 @@ class RecurrentSpec(Floors, Spec):
     sweep: Literal["off", "seq_length", "hidden_size", "mini_batch"] = Field(
         "off", description="Size to vary: every runner is timed at several values of it."
     )
-    sweep_values: Annotated[NUMBERS, NoDecode] = Field(
-        (), description="Values of the sweep. Default: 1/4, 1/2, 1 and 2 times the size."
-    )
+    sweep_values: NUMBERS = Field((), description="Values of the sweep. Default: 1/4, 1/2, 1 and 2 times the size.")
     fuser: Literal["te", "old", "none"] = Field(
         "te", description="TorchScript's fuser: te (NNC), old (legacy) or none."
     )

@@ -3,7 +3,6 @@
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
-from pydantic_settings import NoDecode
 
 from engine.specs import images
 from engine.specs.base import CLUSTER, RealDevice, Spec, matching, numbered
@@ -59,7 +58,7 @@ class TrainSpec(ClipFields, Spec):
         *("accum_freq", "nproc", "device", "precision", "use_bn_sync", "opt", "momentum"),
     )
 
-    data_weights: images.Numbers = Field(
+    data_weights: images.NUMBERS = Field(
         (), description="Weight of each of several sources (::), relative to its size. Default: 1 each."
     )
     resampled: bool = Field(False, description="Draw pairs with replacement. An epoch has as many pairs as the data.")
@@ -134,7 +133,7 @@ class TrainSpec(ClipFields, Spec):
         description="Pairs per process and forward pass. Default: by the number of pairs, at most 256.",
     )
     accum_freq: int = Field(1, ge=1, le=1024, description="Batches per optimizer step, combined in one loss.")
-    warmup: Annotated[WARMUP, NoDecode] = Field("10%", description="Warm-up steps of the learning rate: N, or S%.")
+    warmup: WARMUP = Field("10%", description="Warm-up steps of the learning rate: N, or S%.")
     lr_scheduler: Literal["cosine", "const", "const-cooldown"] = Field(
         "cosine", description="Learning rate after warm-up."
     )
