@@ -5,7 +5,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +52,6 @@ PROBE_DATA = "the probe's data"
 NO_CLASSES = "give class folders, a CSV with csv_class_key, or shards with classes"
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A model, ready to encode."""
-
-    spec: EvaluateSpec
-    reader: Reader
-    device_name: str
-
-
 def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, then for each model on each data set the embeddings and a row per task with its files.
 
@@ -73,7 +63,8 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
     if spec.threads:
         torch.set_num_threads(spec.threads)
     precision.check(spec.precision, spec.device)
-    parts, loaded = spec.parts, None
+    parts, subject = spec.parts, ("", "")
+    reader: Reader | None = None
     for number, part in enumerate(parts):
         common: dict[str, Any] = {
             "library": "open_clip",
@@ -83,11 +74,12 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
         tasks: list[str] = list(part.tasks)
         progress = Progress(done=number * (len(tasks) + 1), total=len(parts) * (len(tasks) + 1))
         try:
-            if loaded is None or (loaded.spec.model, loaded.spec.checkpoint) != (part.model, part.checkpoint):
-                loaded = None  # frees its memory: two models may not fit
-                loaded = yield from _load(part, machine.device_name)
+            if reader is None or subject != (part.model, part.checkpoint):
+                reader = None  # frees its memory: two models may not fit
+                reader = yield from _load(part)
+                subject = part.model, part.checkpoint
             prefix = f"{number + 1}_" if number else ""
-            for event in Part(part, loaded, run_dir, prefix, progress).events(common):
+            for event in Part(part, reader, run_dir, prefix, progress, machine.device_name).events(common):
                 yield event
                 if isinstance(event, EvaluateRow):
                     tasks.remove(event.task)
@@ -102,8 +94,8 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
     yield Progress(done=progress.total, total=progress.total)
 
 
-def _load(spec: EvaluateSpec, device_name: str) -> Generator[Event, None, Loaded]:
-    """Return a model on its device. Errors: those of fetching, checking and building it."""
+def _load(spec: EvaluateSpec) -> Generator[Event, None, Reader]:
+    """Return a model on its device, ready to encode. Errors: those of fetching, checking and building it."""
     roots, checkpoint = Settings().roots, expand_home(spec.checkpoint)
     torch.manual_seed(spec.seed)
     if spec.checkpoint and file_within(checkpoints.manifest_path(checkpoint), roots):
@@ -111,16 +103,18 @@ def _load(spec: EvaluateSpec, device_name: str) -> Generator[Event, None, Loaded
     yield from clip_weights.fetch(spec, spec.checkpoint, roots)
     made = clip_weights.create(spec, weights=spec.checkpoint, roots=roots)
     made.model.to(spec.device).eval()
-    return Loaded(spec, Reader(made, spec.precision, spec.device, spec.batch_size, spec.workers), device_name)
+    return Reader(made, spec.precision, spec.device, spec.batch_size, spec.workers)
 
 
 class Part:
     """The evaluation of one model on one data set."""
 
-    def __init__(self, spec: EvaluateSpec, loaded: Loaded, run_dir: Path, prefix: str, progress: Progress) -> None:
+    def __init__(
+        self, spec: EvaluateSpec, reader: Reader, run_dir: Path, prefix: str, progress: Progress, device_name: str
+    ) -> None:
         """prefix: the beginning of all file names. progress: the run's progress when this part begins."""
-        self.spec, self.loaded, self.prefix, self.progress = spec, loaded, prefix, progress
-        self._run_dir, self._settings = run_dir, Settings()
+        self.spec, self.reader, self.prefix, self.progress = spec, reader, prefix, progress
+        self._run_dir, self._device_name, self._settings = run_dir, device_name, Settings()
         self._notes: list[str] = []
         self._rest: Pairs
         """The pairs that a training did not hold out."""
@@ -150,7 +144,7 @@ class Part:
 
     def _encode(self) -> Iterator[Event]:
         """Open the data, and encode the evaluated pairs."""
-        spec, roots, made = self.spec, self._settings.roots, self.loaded.reader.made
+        spec, roots, made = self.spec, self._settings.roots, self.reader.made
         opened: Pairs = opener(spec, roots)(spec.data, samples=spec.samples)
         rest = evaluated = opened
         self._notes += opened.notes
@@ -173,10 +167,10 @@ class Part:
 
     def _features(self, part: Pairs, what: str, *, captions: bool = True) -> Generator[Event, None, Encoded]:
         """Encode pairs, or read the features that an earlier evaluation stored. what: names the pairs, for notes."""
-        made, folder, name, known = self.loaded.reader.made, self._settings.runs_dir / FEATURES, "", None
+        made, folder, name, known = self.reader.made, self._settings.runs_dir / FEATURES, "", None
         if self.spec.reuse_features:
             built = (made.name, made.config, repr(made.preprocess_val))
-            computed = (self.spec.precision, self.spec.device, self.loaded.device_name, captions)
+            computed = (self.spec.precision, self.spec.device, self._device_name, captions)
             name = feature_cache.key(made.model, part, (built, computed), self._settings.roots)
             known = feature_cache.load(folder, name)
         if known:
@@ -184,7 +178,7 @@ class Part:
             self._notes.append(f"the features of {what} were computed earlier ({date}) and are reused")
         else:
             found = yield from followed(
-                features(part, self.loaded.reader, captions=captions),
+                features(part, self.reader, captions=captions),
                 lambda done: self.progress.model_copy(
                     update={"note": f"encoding {what}: {done} of {plural(len(part), 'image')}"}
                 ),
@@ -201,7 +195,7 @@ class Part:
     def _directions(self) -> torch.Tensor:
         """Return the direction of each class, from its prompts. Errors: Refused if it is not finite."""
         by_class = json_object(self.spec.class_prompts)
-        found = directions(self._classes, self._templates, self.loaded.reader, by_class)
+        found = directions(self._classes, self._templates, self.reader, by_class)
         check_finite(found.T, "classes")
         return found
 
