@@ -3,6 +3,7 @@
 import ctypes
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -21,14 +22,15 @@ def peak(run: Callable[[], object], device: str, calls: int = 3) -> tuple[float 
     reported.
     """
     gc.collect()
-    device_reset = _reset_device_peak(device)
+    if device != "cpu":
+        with suppress(RuntimeError):  # as in `allocated_mb`
+            torch.accelerator.reset_peak_memory_stats(torch.device(device))
     process_reset = _reset_process_peak()
     for _ in range(calls):
         run()
     if device != "cpu":
         torch.accelerator.synchronize(torch.device(device))
-    allocated = torch.accelerator.max_memory_allocated(torch.device(device)) / 1e6 if device_reset else None
-    return allocated, _process_peak() if process_reset else None
+    return allocated_mb(device, peak=True), _process_peak() if process_reset else None
 
 
 def so_far(device: str) -> float | None:
@@ -38,9 +40,17 @@ def so_far(device: str) -> float | None:
     """
     if device == "cpu":
         return _process_peak() if STATUS.is_file() else None
+    return allocated_mb(device, peak=True)
+
+
+def allocated_mb(device: str, *, peak: bool) -> float | None:
+    """Return the memory that torch has allocated on an accelerator in MB, at its peak or now; None on a CPU and mps."""
+    if device == "cpu":
+        return None
+    read = torch.accelerator.max_memory_allocated if peak else torch.accelerator.memory_allocated
     try:
-        return torch.accelerator.max_memory_allocated(torch.device(device)) / 1e6
-    except RuntimeError:  # mps: its allocator keeps no peak
+        return read(torch.device(device)) / 1e6
+    except RuntimeError:  # the allocator of mps keeps no such numbers
         return None
 
 
@@ -51,17 +61,6 @@ def give_back_workspaces(device: str) -> None:
     """
     if device.startswith("cuda"):
         torch._C._cuda_clearCublasWorkspaces()
-
-
-def _reset_device_peak(device: str) -> bool:
-    """Return whether torch keeps a peak for the device, and reset it."""
-    if device == "cpu":
-        return False
-    try:
-        torch.accelerator.reset_peak_memory_stats(torch.device(device))
-    except RuntimeError:  # mps: its allocator keeps no peak
-        return False
-    return True
 
 
 def _reset_process_peak() -> bool:

@@ -9,18 +9,16 @@ import resource
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 
 from engine.process import collect_rarely, die_with_parent, leave, own_stdout
 
 collect_rarely()
 
+import psutil
 import torch
 
 from engine.measure import environment
 from engine.replicates.messages import Job, Report
-
-STATUS = Path("/proc/self/status")
 
 
 def main() -> None:
@@ -49,9 +47,8 @@ def _die_with(parent: int) -> None:
 
 def _limit_memory() -> None:
     """Limit this process's memory, so that it gets an exception before the kernel kills some process (Linux)."""
-    if STATUS.is_file():
-        lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
-        used = int(lines["VmData"].split()[0]) * 1024
+    if sys.platform == "linux":
+        used = psutil.Process().memory_info().data
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         most = used + environment.available_bytes()
         resource.setrlimit(resource.RLIMIT_DATA, (most if soft == resource.RLIM_INFINITY else min(most, soft), hard))

@@ -9,7 +9,7 @@ from typing import TypeVar
 import psutil
 import torch
 
-from engine.measure.peak import give_back_workspaces, peak
+from engine.measure.peak import allocated_mb, give_back_workspaces, peak
 from engine.measure.stopwatch import Phase, Stopwatch, first_call_ms
 from engine.models.built import out_of_memory
 from engine.replicates.messages import Measured, described
@@ -44,7 +44,7 @@ class Held:
         """Return the memory that is held now. resident_mb: memory of the process before its first subject."""
         gc.collect()
         give_back_workspaces(device)
-        return cls(device, max(0.0, resident() - resident_mb), _allocated(device))
+        return cls(device, max(0.0, resident() - resident_mb), allocated_mb(device, peak=False) or 0.0)
 
 
 def first_call(
@@ -124,13 +124,3 @@ def release() -> None:
 def resident() -> float:
     """Return the resident memory of this process, in MB."""
     return float(psutil.Process().memory_info().rss / 1e6)
-
-
-def _allocated(device: str) -> float:
-    """Return the memory that this process has allocated on an accelerator, in MB; 0 if torch does not count it."""
-    if device == "cpu":
-        return 0.0
-    try:
-        return torch.accelerator.memory_allocated(device) / 1e6
-    except RuntimeError:  # mps: it has no peak to subtract this from either
-        return 0.0

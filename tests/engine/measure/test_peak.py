@@ -109,10 +109,10 @@ def test_peak_of_a_compiled_graph_is_that_of_its_recording(
 
 
 def test_peak_is_none_if_the_accelerator_has_no_memory_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reset(_: object) -> None:
+    def fail(_: object) -> None:
         raise RuntimeError("Allocator for mps is not a DeviceAllocator.")
 
-    fake = SimpleNamespace(reset_peak_memory_stats=reset, synchronize=lambda _: None)
+    fake = SimpleNamespace(reset_peak_memory_stats=fail, synchronize=lambda _: None, max_memory_allocated=fail)
     monkeypatch.setattr(torch, "accelerator", fake)
     assert peak(lambda: None, "mps")[0] is None
 
@@ -127,6 +127,6 @@ def test_release_works_if_the_accelerator_has_no_memory_statistics(monkeypatch: 
     monkeypatch.setattr(torch, "accelerator", fake)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.mps, "empty_cache", lambda: emptied_caches.append("mps"))
-    assert ready._allocated("mps") == 0
+    assert ready.Held.now("mps", 0.0).allocated_mb == 0
     ready.release()
     assert emptied_caches == ["mps"]
