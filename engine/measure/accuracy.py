@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -91,17 +90,10 @@ def relative(reference: Any, result: Any) -> float:
     return difference / size if size else (0.0 if not difference else math.inf)
 
 
-@dataclass(frozen=True)
-class Deviation:
-    """Statistics of abs(result - reference) / (1 + abs(reference)) over all elements of all tensors."""
+def deviation(reference: Any, result: Any) -> dict[str, float]:
+    """Return how far `result` is from `reference`, as fields of a row.
 
-    max: float
-    mean: float
-    std: float
-
-
-def deviation(reference: Any, result: Any) -> Deviation:
-    """Return how far `result` is from `reference`.
+    They are statistics of abs(result - reference) / (1 + abs(reference)) over all elements of all tensors.
 
     Errors: ValueError when there are no floating point tensors, when shapes differ, or when a value is not finite.
     """
@@ -112,7 +104,7 @@ def deviation(reference: Any, result: Any) -> Deviation:
     if not values.isfinite().all():
         raise ValueError("the results hold values that are no finite numbers")
     spread = float(values.std()) if values.numel() > 1 else 0.0
-    return Deviation(float(values.max()), float(values.mean()), spread)
+    return {"max_deviation": float(values.max()), "mean_deviation": float(values.mean()), "std_deviation": spread}
 
 
 def _deviations(reference: Any, result: Any) -> Iterator[torch.Tensor]:

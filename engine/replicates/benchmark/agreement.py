@@ -114,15 +114,10 @@ def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]
         if base.label not in known:
             known[base.label], _, _ = _run_variant(job, base, build)
         result, row, notes = _run_variant(job, variant, build)
-        deviation = accuracy.deviation(known[base.label], result)
+        row |= accuracy.deviation(known[base.label], result)
     except Exception as error:  # noqa: BLE001 - as above
         return _comparison_failure(variant, error, "fail_to_run")
-    values = {
-        "max_deviation": deviation.max,
-        "mean_deviation": deviation.mean,
-        "std_deviation": deviation.std,
-    }
-    return Measured(label=variant.label, row=row | values, notes=notes)
+    return Measured(label=variant.label, row=row, notes=notes)
 
 
 def _comparison_failure(variant: Variant, error: Exception, status: AccuracyStatus) -> Measured:

@@ -121,8 +121,8 @@ def test_root_mean_square() -> None:
 def test_deviation_equals_values_by_hand() -> None:
     """abs(delta) / (1 + abs(reference)) is 1/2 and 3/4. Integer tensors are ignored."""
     found = deviation([torch.tensor([1.0, -3.0]), torch.tensor(4)], [torch.tensor([2.0, -6.0]), torch.tensor(5)])
-    assert (found.max, found.mean) == (0.75, 0.625)
-    assert found.std == pytest.approx(math.sqrt(2 * 0.125**2))
+    assert (found["max_deviation"], found["mean_deviation"]) == (0.75, 0.625)
+    assert found["std_deviation"] == pytest.approx(math.sqrt(2 * 0.125**2))
     with pytest.raises(ValueError, match="shape"):
         deviation(tensor(1, 2), tensor(1, 3))
     with pytest.raises(ValueError, match="no finite numbers"):
