@@ -70,7 +70,7 @@ def _phases(measured: Sequence[Measured]) -> dict[str, Any]:
 
 
 def _cost(spec: RecurrentSpec, runner: Runner, per_call_ms: float, *, both_ways: bool) -> dict[str, float | None]:
-    steps = 1 if runner.family == "resnet" else recurrent.steps(spec) or 0
+    steps = 1 if runner.family == "resnet" else recurrent.steps(spec)
     per_s = {"steps_per_s": steps / per_call_ms * 1e3 if both_ways else None}
     if runner.family == "resnet":
         gflops = _resnet_gflops(runner.network, spec.image_size) * spec.mini_batch

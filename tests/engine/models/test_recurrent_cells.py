@@ -237,8 +237,3 @@ def test_flops_of_variable_lengths_count_only_real_time_steps() -> None:
     assert gflops(spec) == pytest.approx(sum(drawn) * 2 * 16 * (6 + 4) / 1e9)
     assert steps(spec) == max(drawn)
     assert gflops_per_step(spec) == pytest.approx(sum(drawn) * 2 * 16 * 10 / 1e9 / max(drawn))
-
-
-def test_resnet_has_no_time_steps_and_no_formula() -> None:
-    spec = spec_of("resnet18")
-    assert (steps(spec), gflops(spec), gflops_per_step(spec)) == (None, None, None)
