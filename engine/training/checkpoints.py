@@ -47,7 +47,7 @@ class NotSaved(OSError):
 
 
 class Entry(BaseModel):
-    """The description of one checkpoint file in a manifest."""
+    """The description of one checkpoint file: the content of `NAME.pt.json`."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -56,12 +56,8 @@ class Entry(BaseModel):
     epoch: int = Field(0, ge=0)
     step: int = Field(ge=0)
     date: str
-
-
-class Manifest(Entry):
-    """Content of `NAME.pt.json`. `before` describes the file that is being replaced."""
-
-    before: Entry | None = None
+    before: "Entry | None" = None
+    """The file that is being replaced."""
 
 
 def save(folder: Path, name: str, state: State, *, about: dict[str, Any]) -> Path:
@@ -81,10 +77,10 @@ def save(folder: Path, name: str, state: State, *, about: dict[str, Any]) -> Pat
             written = {"sha256": digest, "size": size, "date": datetime.now(UTC).isoformat()}
             entry = Entry.model_validate({**about, **written})
             old = _entry_or_none(path)
-            _write_manifest(path, Manifest(**entry.model_dump(), before=old))
+            _write_manifest(path, entry.model_copy(update={"before": old}))
             atomic.rename(data, path)
             if old is not None:
-                _write_manifest(path, Manifest(**entry.model_dump()))
+                _write_manifest(path, entry)
         except OSError as error:
             free = shutil.disk_usage(folder).free / 1e9
             raise NotSaved(
@@ -208,14 +204,14 @@ def _matching_entry(path: Path, file: BufferedReader, roots: Roots) -> Entry:
         digest = file_digest(file, "sha256").hexdigest()
         for claim in claims:
             if (claim.size, claim.sha256) == (size, digest):
-                return Entry(**claim.model_dump(exclude={"before"}))
+                return claim.model_copy(update={"before": None})
     raise Corrupt(f"{path.name} is damaged: its {size:,} bytes are not those that were written ({path.parent})")
 
 
-def _manifest(path: Path, roots: Roots) -> Manifest:
+def _manifest(path: Path, roots: Roots) -> Entry:
     try:
         with open_within(manifest_path(path), roots) as file:
-            return Manifest.model_validate_json(file.read())
+            return Entry.model_validate_json(file.read())
     except FileNotFoundError as error:
         raise Corrupt(f"{path.name} has no manifest, so nothing says whether it is whole ({path.parent})") from error
     except (OSError, ValidationError) as error:
@@ -268,5 +264,5 @@ def _write(path: Path, state: State) -> tuple[str, int]:
     return hashed.sha256.hexdigest(), hashed.size
 
 
-def _write_manifest(path: Path, manifest: Manifest) -> None:
+def _write_manifest(path: Path, manifest: Entry) -> None:
     atomic.write(manifest_path(path), manifest.model_dump_json(exclude_none=True))

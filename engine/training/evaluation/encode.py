@@ -108,9 +108,6 @@ class _Images(Dataset[Loaded]):
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def __getitem__(self, index: int) -> Loaded:
-        return self.__getitems__([index])
-
     def __getitems__(self, indices: Sequence[int]) -> Loaded:
         """Return a batch at once, as DataLoader asks for it."""
         tensors = {}
