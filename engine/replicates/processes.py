@@ -4,7 +4,6 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from engine.replicates import child
@@ -16,29 +15,6 @@ CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 Found = dict[str, Measured]
 """Results by label."""
 Reports = Callable[[Job, Mapping[str, str], float], Generator[Report | Ended | None]]
-
-
-@dataclass
-class Spent:
-    """Seconds that processes have spent on each part of a timing."""
-
-    starts: float = 0.0
-    compilation: float = 0.0
-    warmup: float = 0.0
-    sampled: float = 0.0
-
-    def add(self, report: Report) -> None:
-        """Add the times of a report."""
-        self.warmup += report.warmup_s
-        self.sampled += report.sampled_s
-        if one := report.measured:
-            self.compilation += one.loading_s + ((one.compile_ms or 0.0) + (one.compile_again_ms or 0.0)) / 1e3
-
-    def parts(self, seconds: float) -> Parts:
-        """Return the parts of a timing that took `seconds` in total. They add up to the total."""
-        spent = {"starts": self.starts, "compilation": self.compilation, "warmup": self.warmup, "sampled": self.sampled}
-        rounded = {f"{name}_s": round(value, 3) for name, value in spent.items()}
-        return Parts(**rounded, rest_s=round(max(0.0, seconds - sum(rounded.values())), 3))
 
 
 class Processes:
@@ -63,8 +39,14 @@ class Processes:
         self._reports = reports
         self._variables = dict(environment or {})
         self._caches = folder
-        self.spent = Spent()
-        """Durations since this was last replaced: the benchmark task assigns a new one for each set of rows."""
+        self.spent = dict.fromkeys(("starts_s", "compilation_s", "warmup_s", "sampled_s"), 0.0)
+        """Seconds of each part of a timing since `parts` was last called."""
+
+    def parts(self, seconds: float) -> Parts:
+        """Return the parts of a timing that took `seconds` in total, which they add up to. The next timing begins."""
+        rounded = {name: round(value, 3) for name, value in self.spent.items()}
+        self.spent = dict.fromkeys(self.spent, 0.0)
+        return Parts(**rounded, rest_s=round(max(0.0, seconds - sum(rounded.values())), 3))
 
     def repeat(self, job: Job, progress: Progress) -> Generator[Progress, None, list[Found]]:
         """Yield progress, and return the results of as many processes as the spec requests. Progress counts them.
@@ -133,9 +115,13 @@ class Processes:
             for report in reports:
                 if report:
                     if starting:
-                        self.spent.starts += time.monotonic() - since
+                        self.spent["starts_s"] += time.monotonic() - since
                     since, starting = time.monotonic(), False
                     if isinstance(report, Report):
-                        self.spent.add(report)
+                        self.spent["warmup_s"] += report.warmup_s
+                        self.spent["sampled_s"] += report.sampled_s
+                        if one := report.measured:
+                            compiling_ms = (one.compile_ms or 0.0) + (one.compile_again_ms or 0.0)
+                            self.spent["compilation_s"] += one.loading_s + compiling_ms / 1e3
                 yield report
-        self.spent.starts += time.monotonic() - since  # ending a process takes time as well
+        self.spent["starts_s"] += time.monotonic() - since  # ending a process takes time as well

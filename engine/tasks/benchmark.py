@@ -28,7 +28,7 @@ from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.sizes import Sizes
 from engine.replicates.child import Ended
 from engine.replicates.messages import Measured
-from engine.replicates.processes import Processes, Spent
+from engine.replicates.processes import Processes
 from engine.results import TRACES, Artifact, BenchmarkRow, Environment, Event, Progress, samples_name
 from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.benchmark import Mode
@@ -94,12 +94,12 @@ def _time_model(
         sizes = Sizes(spec, model, processes, run_dir / TRACES if spec.trace else None)
         for size in batch_sizes:
             for mode in spec.modes:
-                started, processes.spent = time.monotonic(), Spent()
+                started = time.monotonic()
                 outcome = yield from sizes.outcome(mode, size, progress)
                 progress = progress.model_copy(update={"done": progress.done + spec.processes})
                 seconds = round(time.monotonic() - started, 3)
                 common = _common(spec, model, mode, device_name)
-                common |= {"seconds": seconds, "parts": processes.spent.parts(seconds)}
+                common |= {"seconds": seconds, "parts": processes.parts(seconds)}
                 file = samples_name(model.library, model.model, outcome.batch_size)
                 columns: dict[str, Any] = {"constants": {"mode": mode}, "label": "variant", "phases": rows.PHASES}
                 for artifact in summary.write_samples(run_dir, file, outcome.processes, written, **columns):

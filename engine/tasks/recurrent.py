@@ -56,7 +56,7 @@ def _side_by_side(
         "device_name": device_name,
         "threads": spec.threads or environment.threads(),
         "seconds": (seconds := round(time.monotonic() - started, 3)),
-        "parts": processes.spent.parts(seconds),
+        "parts": processes.parts(seconds),
     }
     for artifact in summary.write_samples(
         run_dir, file, found, set(), constants={}, label="runner", phases=rows.PHASES

@@ -206,7 +206,7 @@ def test_parts_of_a_timing_add_up_to_its_wall_time(tmp_path: Path) -> None:
     waiting = processes.repeat(RecurrentJob(spec=spec, parent=1), Progress(done=0))
     for _ in waiting:
         pass
-    parts = processes.spent.parts(wall := time.monotonic() - begun)
+    parts = processes.parts(wall := time.monotonic() - begun)
     assert (parts.compilation_s, parts.warmup_s, parts.sampled_s) == (0.018, 0.03, 0.06)
     assert parts.starts_s >= 3 * (0.1 + 0.02), "time before the first report and after the last one"
     assert parts.rest_s > 0
