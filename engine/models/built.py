@@ -7,7 +7,8 @@ from typing import Any, Literal
 import torch
 
 from engine.results.base import tells_of_memory
-from engine.specs import Refused, format_image_size
+from engine.specs import BenchmarkSpec, ModelName, ProfileSpec, Refused, format_image_size
+from engine.specs.base import json_object
 
 TOKEN = 3
 """An ordinary token in every vocabulary. 0 and 1 are padding, which some towers mask out."""
@@ -48,6 +49,18 @@ class Wanted:
     @property
     def dtype(self) -> torch.dtype:
         return DTYPES[self.precision]
+
+    @classmethod
+    def of(cls, spec: ProfileSpec | BenchmarkSpec, name: ModelName, **fields: Any) -> "Wanted":
+        """Return how to build a model of a request. fields: those that the request does not decide alone."""
+        return cls(
+            context_length=spec.context_length,
+            config=spec.configs.get(name.model) if name.is_own else None,
+            num_classes=spec.num_classes,
+            in_chans=spec.in_chans,
+            model_kwargs=json_object(spec.model_kwargs),
+            **fields,
+        )
 
 
 @dataclass(frozen=True)

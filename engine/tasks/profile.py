@@ -20,7 +20,7 @@ from engine.models.built import Built, Wanted, out_of_memory
 from engine.replicates.child import Ended
 from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ModelName, ProfileSpec, error_message, format_image_size
-from engine.specs.base import CLUSTER, device_there, json_object
+from engine.specs.base import CLUSTER, device_there
 from engine.specs.building import OPTIONS
 from engine.specs.profile import DETAILED
 from engine.tasks.shards import Shards, spread, spread_on_cluster
@@ -163,17 +163,8 @@ def _steps(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> I
     """Yield the fields of a row step by step, so that earlier ones remain if a later step fails."""
     (batch_size,) = spec.batch_size
     (image_size,) = spec.image_size or (None,)
-    wanted = Wanted(
-        device=device,
-        batch_size=batch_size,
-        image_size=image_size,
-        context_length=spec.context_length,
-        precision=spec.precision,
-        config=spec.configs.get(name.model) if name.is_own else None,
-        num_classes=spec.num_classes,
-        in_chans=spec.in_chans,
-        model_kwargs=json_object(spec.model_kwargs),
-    )
+    about = {"batch_size": batch_size, "image_size": image_size, "precision": spec.precision}
+    wanted = Wanted.of(spec, name, device=device, **about)
     built = build(name, wanted)
     yield _description(built) | _parameters(built)
     counted = None

@@ -18,7 +18,6 @@ from engine.replicates.benchmark.job import Job
 from engine.replicates.graphs import fresh_counters, graphs
 from engine.replicates.ready import Held, Ready, first_call
 from engine.specs import Variant, format_image_size
-from engine.specs.base import json_object
 
 HALF = ("float16", "bfloat16")
 
@@ -50,18 +49,15 @@ def numbers(job: Job, variant: Variant) -> tuple[Numbers, tuple[str, ...]]:
 def wanted(job: Job, found: Numbers) -> Wanted:
     """Return the description of a job's model and inputs. timm models have their test size only for inference."""
     spec = job.spec
-    return Wanted(
+    return Wanted.of(
+        spec,
+        job.model,
         device=spec.device,
         batch_size=job.batch_size,
         image_size=spec.image_size,
-        context_length=spec.context_length,
         precision=found.weights,
         test_size=job.mode == "inference",
         tower=spec.tower,
-        config=spec.configs.get(job.model.model) if job.model.is_own else None,
-        num_classes=spec.num_classes,
-        in_chans=spec.in_chans,
-        model_kwargs=json_object(spec.model_kwargs),
         seed=spec.seed,
     )
 
