@@ -91,7 +91,7 @@ def switches(
     try:
         matmul.allow_tf32 = types.tf32
         _set_determinism((1 + strict) if deterministic else 0)
-        with cudnn, torch.set_grad_enabled(training), _freezing() if freezing else nullcontext():
+        with cudnn, torch.set_grad_enabled(training), inductor(freezing=True) if freezing else nullcontext():
             yield
     finally:
         matmul.allow_tf32 = before[0]
@@ -108,10 +108,11 @@ def _set_determinism(level: int) -> None:
         torch.use_deterministic_algorithms(level > 0, warn_only=level == 1)
 
 
-def _freezing() -> AbstractContextManager[None]:
+def inductor(**options: Any) -> AbstractContextManager[None]:
+    """Return a context in which inductor has other options."""
     from torch._inductor import config
 
-    patched: AbstractContextManager[None] = config.patch(freezing=True)
+    patched: AbstractContextManager[None] = config.patch(**options)
     return patched
 
 

@@ -5,7 +5,7 @@ In inference, outputs are compared; in training, the loss, gradients, weights an
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -168,7 +168,9 @@ def _to_float64(built: Built) -> Built:
 
 
 def _results(job: Job, variant: Variant, built: Built, found: Numbers) -> Any:
-    with switches(job, found, variant)(), _eagers_random_numbers() if variant.execution == "compile" else nullcontext():
+    # compiled code draws the same random numbers as eager; otherwise dropout masks would differ
+    random = variants.inductor(fallback_random=True) if variant.execution == "compile" else nullcontext()
+    with switches(job, found, variant)(), random:
         run = variants.runner(variant, built, found, job.spec.device)
         torch.manual_seed(job.spec.seed)  # capturing a graph draws random numbers, too
         if job.mode == "inference":
@@ -176,14 +178,6 @@ def _results(job: Job, variant: Variant, built: Built, found: Numbers) -> Any:
                 output = run()
             return _copy_tensors(output)
         return _train(job, built.model, run)
-
-
-def _eagers_random_numbers() -> AbstractContextManager[None]:
-    """Return a context in which inductor draws the same random numbers as eager; otherwise dropout masks differ."""
-    from torch._inductor import config
-
-    patched: AbstractContextManager[None] = config.patch(fallback_random=True)
-    return patched
 
 
 def _train(job: Job, model: torch.nn.Module, run: Callable[[], Any]) -> Any:
