@@ -60,7 +60,8 @@ def build(models: Sequence[str], out_dir: Path, workers: int) -> Iterator[Progre
     yield Progress(done=0, total=len(wanted))
     for done, row in enumerate(counted([(name, "") for name in wanted], workers), start=1):
         rows.append(catalogue_row(row))
-        operators += [_operator_row(row, operator) for operator in row.operators]
+        place = {"library": row.library, "model": row.model, "image_size": row.image_size}
+        operators += [place | operator.model_dump() for operator in row.operators]
         yield Progress(done=done, total=len(wanted), note=row.name)
     _write_rows(out_dir, rows)
     operators.sort(key=lambda row: (row["library"], row["model"]))
@@ -147,12 +148,7 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _operator_row(row: ProfileRow, operator: OperatorCount) -> dict[str, str]:
-    counts = {name: str(value) for name, value in operator.model_dump().items()}
-    return {"library": row.library, "model": row.model, "image_size": row.image_size, **counts}
-
-
-def _read_others(out_dir: Path, models: set[ModelName]) -> tuple[list[CatalogueRow], list[dict[str, str]]]:
+def _read_others(out_dir: Path, models: set[ModelName]) -> tuple[list[CatalogueRow], list[dict[str, Any]]]:
     """Return the existing rows and operators of these models, which are not recounted."""
     rows = [row for row in read(out_dir) if _model(row) in models]
     if not rows:
