@@ -1,21 +1,15 @@
 """Find the checkpoints of trainings: here, or below VITALS_ARTIFACTS_URL when another machine has made them."""
 
-import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from engine.results import TrainRow
-from engine.roots import Roots, open_within
+from engine.results.checkpoints import BEST, FOLDER, manifest_path, read_manifest
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.train import TrainSpec
 from engine.store import Run, Store, mirror
 from engine.store.files import RunFiles
-
-CHECKPOINTS = "checkpoints"
-BEST = "best.pt"
-MANIFEST = ".json"
 
 
 def best(settings: Settings, run: Run) -> Path:
@@ -24,7 +18,7 @@ def best(settings: Settings, run: Run) -> Path:
     paths = [path for path in versions(settings, run) if path.suffix == ".pt"]
     if not paths:
         raise Refused(f"run {run.id} has no checkpoint yet")
-    steps = {path: read_manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0) for path in paths}
+    steps = {path: read_manifest(path, settings.roots).get("step", 0) for path in paths}
     path = max(paths, key=lambda path: (path.name == BEST, steps[path]))
     fetch(settings, run, path.name)
     return path
@@ -36,19 +30,19 @@ def complete(settings: Settings, run: Run) -> dict[Path, int]:
     Errors: Unreachable.
     """
     found = versions(settings, run)
-    paths = [path for path in found if path.suffix == ".pt" and Path(f"{path}{MANIFEST}") in found]
+    paths = [path for path in found if path.suffix == ".pt" and manifest_path(path) in found]
     newest_first = sorted(paths, key=lambda path: found[path].modified_ns, reverse=True)
     return {path: found[path].size for path in newest_first}
 
 
 def fetch(settings: Settings, run: Run, name: str) -> None:
     """Fetch a checkpoint of a training that another machine has made. name: its file name. Errors: Unreachable."""
-    mirror.fetch(settings, run, f"{CHECKPOINTS}/{name}".__eq__)
+    mirror.fetch(settings, run, f"{FOLDER}/{name}".__eq__)
 
 
 def versions(settings: Settings, run: Run) -> dict[Path, mirror.Version]:
     """Return the versions of all files among a training's checkpoints, here or on the machine that has made them."""
-    folder = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS
+    folder = RunFiles(settings.runs_dir, run.id).dir / FOLDER
     copies = mirror.look(settings, run)
     found = {folder.parent / name: version for name, version in copies.files.items()} if copies else {}
     found = {path: version for path, version in found.items() if path.parent == folder}
@@ -66,13 +60,13 @@ def named(settings: Settings, run: Run, name: str) -> tuple[Path, int]:
     """
     if not isinstance(run.spec, TrainSpec):
         raise Refused(f"run {run.id} ({run.kind}) has no checkpoints: only a training has them")
-    path = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS / name
+    path = RunFiles(settings.runs_dir, run.id).dir / FOLDER / name
     names = sorted(path.name for path in versions(settings, run) if path.suffix == ".pt")
     if name and name not in names:
         raise Refused(f"run {run.id} has no checkpoint {name!r}; it has {', '.join(names) or 'none'}")
     mirror.fetch(settings, run)
     path = path if name else best(settings, run)
-    return path, int(read_manifest(Path(f"{path}{MANIFEST}"), settings.roots).get("step", 0))
+    return path, int(read_manifest(path, settings.roots).get("step", 0))
 
 
 def continued(path: Path) -> TrainSpec:
@@ -80,11 +74,11 @@ def continued(path: Path) -> TrainSpec:
 
     Errors: Refused when there is no checkpoint with a manifest, or when the manifest has no readable spec.
     """
-    folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
-    manifests = [Path(f"{path}{MANIFEST}")] if path.is_file() else list(folder.glob(f"*.pt{MANIFEST}"))
-    contents = [read_manifest(file, None) for file in manifests if file.is_file()]
+    folder = path / FOLDER if (path / FOLDER).is_dir() else path
+    found = [path] if path.is_file() else [manifest.with_suffix("") for manifest in folder.glob("*.pt.json")]
+    contents = [read_manifest(checkpoint, None) for checkpoint in found if manifest_path(checkpoint).is_file()]
     if not contents:
-        raise Refused(f"{path} is neither a checkpoint with its manifest ({MANIFEST}) nor a folder of such checkpoints")
+        raise Refused(f"{path} is neither a checkpoint with its manifest (.json) nor a folder of such checkpoints")
     newest = max(contents, key=lambda manifest: manifest.get("step", 0))
     try:
         return TrainSpec.model_validate({**newest["spec"], "resume": str(path.resolve())})
@@ -97,20 +91,10 @@ def check_resumable(store: Store, settings: Settings, run: Run) -> None:
     if not isinstance(run.spec, TrainSpec) or run.spec.resume:
         return
     steps = max([run.done, *(row.step for row in store.rows(run.id) if isinstance(row, TrainRow))])
-    folder = RunFiles(settings.runs_dir, run.id).dir / CHECKPOINTS
+    folder = RunFiles(settings.runs_dir, run.id).dir / FOLDER
     if steps and not complete(settings, run):
         raise Refused(
             f"run {run.id} stopped after {steps:,} steps, and {folder} has no checkpoint to continue from: the run "
             "stopped before the first checkpoint, or was imported: bundles lack checkpoints of unfinished trainings. "
             'Train from the start as a new run ("Run again" on the page of the run), or put its checkpoints there'
         )
-
-
-def read_manifest(path: Path, roots: Roots) -> dict[str, Any]:
-    """Return the manifest of a checkpoint; {} when it cannot be read."""
-    try:
-        with open_within(path, roots) as file:
-            manifest = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return manifest if isinstance(manifest, dict) else {}

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from engine.jobs import checkpoints
+from engine.results.checkpoints import read_manifest
 from engine.roots import expand_home, stat_within
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, Spec
@@ -167,9 +167,7 @@ def _training_of(settings: Settings, checkpoint: str, *, held_out: bool) -> Trai
     """
     if not checkpoint or not _readable(settings, checkpoint):
         return None
-    fields = checkpoints.read_manifest(Path(f"{expand_home(checkpoint)}{checkpoints.MANIFEST}"), settings.roots).get(
-        "spec"
-    )
+    fields = read_manifest(expand_home(checkpoint), settings.roots).get("spec")
     try:
         return None if fields is None else TrainSpec.model_validate(fields)
     except ValueError as error:

@@ -17,6 +17,7 @@ from engine.measure import environment
 from engine.models import clip_weights
 from engine.models.built import out_of_memory
 from engine.results import Artifact, Event, Progress
+from engine.results.checkpoints import manifest_path
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import write_embeddings
 from engine.roots import expand_home, file_within
@@ -98,7 +99,7 @@ def _load(spec: EvaluateSpec) -> Generator[Event, None, Reader]:
     """Return a model on its device, ready to encode. Errors: those of fetching, checking and building it."""
     roots, checkpoint = Settings().roots, expand_home(spec.checkpoint)
     torch.manual_seed(spec.seed)
-    if spec.checkpoint and file_within(checkpoints.manifest_path(checkpoint), roots):
+    if spec.checkpoint and file_within(manifest_path(checkpoint), roots):
         checkpoints.verify(checkpoint, roots)
     yield from clip_weights.fetch(spec, spec.checkpoint, roots)
     made = clip_weights.create(spec, weights=spec.checkpoint, roots=roots)

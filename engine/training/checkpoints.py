@@ -27,14 +27,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine import atomic
 from engine.models.built import out_of_memory
+from engine.results.checkpoints import manifest_path
 from engine.roots import Roots, file_within, open_within, scan_within
 from engine.specs import Refused
 
 NAME = re.compile(r"[A-Za-z0-9][\w-]{0,99}\.pt")
 NUMBERED = re.compile(r"\w+_\d+\.pt")
 """Names of the checkpoints that `prune` may remove. `latest.pt` and `best.pt` are overwritten instead."""
-BEST = "best.pt"
-"""Name of the checkpoint with the best metric so far."""
 State = dict[str, Any]
 
 
@@ -128,20 +127,6 @@ def load_latest(folder: Path, roots: Roots = None) -> tuple[State, Path, list[st
     return None
 
 
-def about(path: Path, roots: Roots = None) -> dict[str, Any]:
-    """Return the fields that `save` added to a checkpoint's manifest; an empty dict if it cannot be read."""
-    try:
-        return _manifest(path, roots).model_extra or {}
-    except Corrupt:
-        return {}
-
-
-def request(path: Path, roots: Roots = None) -> dict[str, Any]:
-    """Return the request stored in a checkpoint's manifest; an empty dict if there is none."""
-    spec = about(path, roots).get("spec")
-    return spec if isinstance(spec, dict) else {}
-
-
 def prune(folder: Path, keep_last: int, keep: set[str]) -> list[str]:
     """Remove the files of interrupted writes, and all numbered checkpoints except the newest `keep_last`; 0 keeps all.
 
@@ -158,11 +143,6 @@ def prune(folder: Path, keep_last: int, keep: set[str]) -> list[str]:
         path.unlink(missing_ok=True)
         manifest_path(path).unlink(missing_ok=True)
     return [path.name for path in removed]
-
-
-def manifest_path(path: Path) -> Path:
-    """Return the path of a checkpoint's manifest."""
-    return path.with_name(f"{path.name}.json")
 
 
 def _order(item: tuple[Entry, Path]) -> tuple[int, str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.results.checkpoints import FOLDER
 from engine.roots import Roots, expand_home, file_within, stat_within
 from engine.specs import Refused
 from engine.specs.clip import same_sources
@@ -13,11 +14,6 @@ from engine.specs.train import TrainSpec
 from engine.training import checkpoints, logs
 from engine.training.setup import Setup
 from engine.words import plural
-
-
-def checkpoints_folder(run_dir: Path) -> Path:
-    """Return the folder of a training's checkpoints."""
-    return run_dir / "checkpoints"
 
 
 @dataclass
@@ -79,7 +75,7 @@ def start(run_dir: Path, resume: str, roots: Roots) -> tuple[tuple[checkpoints.S
     and path; None at step 0. The notes say which checkpoints were skipped or lost. roots: the folders that must contain
     `resume`. Errors: Refused if `resume` has no checkpoint that can be loaded.
     """
-    own_folder = checkpoints_folder(run_dir)
+    own_folder = run_dir / FOLDER
     if found := checkpoints.load_latest(own_folder):
         state, path, notes = found
         return (state, path), run_dir, notes
@@ -89,7 +85,7 @@ def start(run_dir: Path, resume: str, roots: Roots) -> tuple[tuple[checkpoints.S
     source = expand_home(resume)
     if file_within(source, roots):
         return (checkpoints.load(source, roots), source), source.parent.parent, lost_notes
-    folder = checkpoints_folder(source)
+    folder = source / FOLDER
     if (found := checkpoints.load_latest(folder if stat_within(folder, roots) else source, roots)) is None:
         raise Refused(
             f"{resume} has no checkpoint that can be loaded. Give another one to continue from, or leave resume empty "

@@ -12,9 +12,10 @@ import torch
 
 from engine.measure import peak
 from engine.results import Artifact, Event, Metric, Progress
+from engine.results.checkpoints import BEST, FOLDER, read_manifest
 from engine.results.clip import TrainRow
 from engine.training import checkpoints, distributed, done, logs, precision, step
-from engine.training.done import Done, checkpoints_folder, start
+from engine.training.done import Done, start
 from engine.training.meter import Diverged, Meter
 from engine.training.optimizers import assign
 from engine.training.setup import Setup
@@ -22,7 +23,7 @@ from engine.training.step import StepResult, train_step
 from engine.training.validation import Stopped, best_metric, best_score, params, row_fields, score, validate
 
 log = logging.getLogger("engine.training")
-LATEST, BEST = "latest.pt", checkpoints.BEST
+LATEST = "latest.pt"
 PROGRESS_S = 5
 """Seconds between two updates of the progress within an epoch. A cancelled run shows the last one."""
 RECENT_S = 5
@@ -43,7 +44,7 @@ class Training:
     ) -> None:
         self.setup, self._run_dir, self._device_name = setup, run_dir, device_name
         self.done, self._saved_at, self._saved_time = Done(), -1, -math.inf
-        self._stopped, self._folder = stopped, checkpoints_folder(run_dir)
+        self._stopped, self._folder = stopped, run_dir / FOLDER
         self._meter = Meter(setup)
         self._files: logs.Files | None = None
         self._progress, self._updated_at = Progress(done=0, total=setup.plan.steps, note="beginning"), -math.inf
@@ -67,7 +68,7 @@ class Training:
             for note in (*self.setup.pairs.notes, *self._notes):
                 log.info("%s", note)
         try:
-            if spec.val_at_start and not self.done.step and not self.done.rows and self.setup.place.first:
+            if spec.val_at_start and not self.done.step and not self.done.rows:
                 yield from self._validate(self.done)
             # All processes call `_stopping` in every iteration, because it is collective. Processes that do not
             # validate wait in it for the first one. A training that was stopped at its last step must still end the
@@ -96,9 +97,10 @@ class Training:
             return
         state, path = found
         roots = None if origin == self._run_dir else self.setup.roots
-        before = checkpoints.request(path, roots)
+        manifest = read_manifest(path, roots)
+        before = manifest.get("spec", {})
         changed = done.changes(self.setup.spec, path, before)
-        done.check_pairs(self.setup, path, checkpoints.about(path, roots).get("pairs"))
+        done.check_pairs(self.setup, path, manifest.get("pairs"))
         self.done, notes = done.restore(self.setup, state)
         changed += done.forget_best(self.done, self.setup.spec, before, best_metric(self.setup))
         if origin != self._run_dir:
@@ -123,7 +125,7 @@ class Training:
         batches = setup.batches.of(done.epoch, done.batch)
         setup.network.train()
         if self._validates_now():  # the last attempt was stopped while it validated
-            yield from self._validate_within()
+            yield from self._validate(replace(self.done))
             done = self.done
             if self._stopping():
                 return
@@ -147,12 +149,12 @@ class Training:
             if saving:
                 self._save(LATEST)
             if validating:
-                yield from self._validate_within()
+                yield from self._validate(replace(self.done))
                 done = self.done
             if (logging_now or validating or not agreement_waits) and self._stopping():
                 self._meter.read(self.done)
                 return
-        yield from self._end_of_epoch()
+        yield from self._validate(self.done.fresh_epoch)
 
     def _logs_now(self) -> bool:
         """Return whether the current step gets a line in the log. All processes of a training return the same."""
@@ -165,12 +167,6 @@ class Training:
         plan, done, every = self.setup.plan, self.done, self.setup.spec.val_every_steps
         within = 0 < done.batch < plan.batches and done.step < plan.steps
         return bool(every) and within and done.step % every == 0 and done.validated != done.step
-
-    def _validate_within(self) -> Iterator[Event]:
-        if self.setup.place.first:
-            yield from self._validate(replace(self.done))
-        else:
-            self.done.validated = self.done.step
 
     def _to_device(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         images, tokens = batch
@@ -250,19 +246,16 @@ class Training:
         self._files.metrics(points)
         return points
 
-    def _end_of_epoch(self) -> Iterator[Event]:
-        """Validate and end the epoch. If a stop interrupts the validation, the epoch does not end."""
-        if self.setup.place.first:
-            yield from self._validate(self.done.fresh_epoch)
-        else:
-            self.done = self.done.fresh_epoch
-
     def _validate(self, now: Done) -> Iterator[Event]:
-        """Validate the model, save a checkpoint and yield a row, in the first process.
+        """Validate the model, save a checkpoint and yield a row, in the first process. The others only go on.
 
         now: the progress after this validation. It becomes the training's progress, unless a stop interrupts the
-        validation; then the next attempt validates.
+        validation; then an epoch does not end, and the next attempt validates.
         """
+        if not self.setup.place.first:
+            self.done = now
+            now.validated = now.step
+            return
         setup, plan, every = self.setup, self.setup.plan, self.setup.spec.save_frequency
         steps = self.done.batch // setup.spec.accum_freq
         epoch_ended, last = bool(steps) and not now.batch, now.step >= plan.steps

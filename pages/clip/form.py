@@ -9,10 +9,10 @@ import streamlit as st
 
 from engine import shipped
 from engine.jobs import check_models, references
-from engine.jobs.checkpoints import BEST
 from engine.report import checks as report_checks
 from engine.report.checks import Check
 from engine.results.answers import Prospect
+from engine.results.checkpoints import BEST
 from engine.specs import Refused, Spec
 from engine.specs.clip import DIGITS_MODEL
 from engine.specs.evaluate import EvaluateSpec

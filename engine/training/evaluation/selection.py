@@ -6,12 +6,12 @@ from typing import Any
 
 from engine import datasets
 from engine.datasets import Pairs
+from engine.results.checkpoints import BEST, read_manifest
 from engine.roots import Roots, expand_home
 from engine.specs import Refused
 from engine.specs.clip import same_sources
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
-from engine.training import checkpoints
 
 CHOSE_THE_EPOCH = (
     "these images chose the best epoch of the training, so the results on them are slightly optimistic: evaluate on "
@@ -25,7 +25,7 @@ def note_on_selection(spec: EvaluateSpec, roots: Roots) -> str:
     spec: of one model and one data set, as from EvaluateSpec.part. A checkpoint whose manifest does not name the metric
     gets no note.
     """
-    if expand_home(spec.checkpoint).name != checkpoints.BEST:
+    if expand_home(spec.checkpoint).name != BEST:
         return ""
     try:
         about, training = _manifest(spec.checkpoint, roots)
@@ -66,5 +66,5 @@ def check_held_out(spec: EvaluateSpec, evaluated: Pairs, roots: Roots) -> None:
 
 def _manifest(checkpoint: str, roots: Roots) -> tuple[dict[str, Any], TrainSpec]:
     """Return the manifest of a checkpoint and the request of its training. Errors: KeyError, ValueError."""
-    about = checkpoints.about(expand_home(checkpoint), roots)
+    about = read_manifest(expand_home(checkpoint), roots)
     return about, TrainSpec.model_validate(about["spec"])

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from engine.jobs import references
+from engine.results.checkpoints import read_manifest
 from engine.results.embeddings import read_embeddings
 from engine.settings import Settings
 from engine.specs import Refused
@@ -177,7 +178,7 @@ def test_pipe_beside_a_checkpoint_does_not_block(
     os.mkfifo(checkpoints.manifest_path(path))
     spec = EvaluateSpec(**PLAIN, checkpoint=str(path), tasks=("retrieval",), samples=20, held_out=False)
     assert references.resolve(store, settings, spec) == spec
-    assert checkpoints.request(path) == {}
+    assert read_manifest(path, None) == {}
     (tmp_path / "run").mkdir()
     assert list(evaluate.run(spec, tmp_path / "run")), "it is evaluated like a checkpoint without a manifest"
     with pytest.raises(checkpoints.Corrupt, match="no manifest"):
