@@ -8,12 +8,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from engine.estimate.fit import adapt_costs, fit, splits
 from engine.estimate.work import FEATURES, KEY, Floats, features
 from engine.settings import ROOT
 from engine.specs import Refused
+from engine.specs.base import Closed
 
 SHIPPED = ROOT / "data" / "estimates" / "devices.json"
 LEVEL = 0.9
@@ -30,10 +31,8 @@ UNITS = {"gflop": "GFLOP/s", "gb": "GB/s", "call": "us per call"}
 """Unit of the effective rate of an operator, by the unit of its work."""
 
 
-class FittedDevice(BaseModel):
+class FittedDevice(Closed):
     """A device in one setting, with its costs and their error on families of models that were not fitted."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     device: str
     precision: str

@@ -2,23 +2,20 @@
 
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from engine.measure.plan import Timed
 from engine.results import Contention, Status
 from engine.results.benchmark import AccuracyStatus
 from engine.specs import BenchmarkSpec, RecurrentSpec, error_message
+from engine.specs.base import Closed
 
 TimedSpec = BenchmarkSpec | RecurrentSpec
 """Requests that are timed in fresh processes."""
 LONGEST_ERROR = 2000
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Measured(_Message):
+class Measured(Closed):
     """Result of one subject in one process."""
 
     label: str
@@ -51,7 +48,7 @@ class Measured(_Message):
     notes: tuple[str, ...] = ()
 
 
-class Job(_Message):
+class Job(Closed):
     """One process's work: all subjects except those that have failed before. Subclasses define the subjects."""
 
     kind: ClassVar[str]
@@ -87,7 +84,7 @@ class Job(_Message):
         return Measured(label=label, status=status, error=error)
 
 
-class Report(_Message):
+class Report(Closed):
     """One line of a process: its progress or a result."""
 
     doing: str = ""

@@ -1,9 +1,9 @@
 """Answers to `engine/specs/questions.py`."""
 
-from pydantic import BaseModel
+from engine.specs.base import Closed
 
 
-class Answer(BaseModel, frozen=True, extra="forbid"):
+class Answer(Closed):
     """The answer to a question."""
 
 

@@ -2,9 +2,9 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, Field
 
-from engine.specs.base import numbered
+from engine.specs.base import Closed, Frozen, numbered
 from engine.specs.model_name import ModelName
 
 DeviceName = Annotated[str, AfterValidator(numbered)]
@@ -28,7 +28,7 @@ def tells_of_memory(message: str) -> bool:
     return any(words in message.lower() for words in MEMORY_WORDS)
 
 
-class Event(BaseModel, frozen=True, extra="forbid"):
+class Event(Closed):
     """The base class of everything that a task yields."""
 
 
@@ -84,7 +84,7 @@ class Environment(Event):
     """UTC, ISO 8601."""
 
 
-class Device(BaseModel, frozen=True):
+class Device(Frozen):
     """One device of a machine, under the name that specs use."""
 
     name: str
@@ -100,7 +100,7 @@ class Device(BaseModel, frozen=True):
     """Nodes of a cluster that have such a device."""
 
 
-class Machine(BaseModel, frozen=True):
+class Machine(Frozen):
     """A host as found by its last probe. It lets processes without torch refuse an absent device."""
 
     host: str

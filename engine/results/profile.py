@@ -3,9 +3,10 @@
 import re
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from engine.results.base import DeviceName, Row
+from engine.specs.base import Frozen
 
 Work = Literal["counted", "free", "minor", "unknown"]
 """The treatment of an operator in a count:
@@ -18,7 +19,7 @@ unknown: it has no formula and its work is not bounded, which makes the count in
 """
 
 
-class OperatorCount(BaseModel, frozen=True):
+class OperatorCount(Frozen):
     """All calls of one operator kind in one forward pass of the whole batch."""
 
     operator: str
@@ -32,7 +33,7 @@ class OperatorCount(BaseModel, frozen=True):
     work: Work
 
 
-class Difference(BaseModel, frozen=True):
+class Difference(Frozen):
     """A disagreement of two counters on one operator, in GMACs per sample, and its explanation."""
 
     operator: str
@@ -125,7 +126,7 @@ class ProfileRow(Row):
     """Name of the artifact with the table of modules; empty without one. For rows of older runs use `detail_name`."""
 
 
-class ModuleCount(BaseModel, frozen=True):
+class ModuleCount(Frozen):
     """One module of a model with all its submodules: an entry of the detail artifact (JSON list, outermost first)."""
 
     path: str

@@ -4,16 +4,17 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from engine.results.base import DeviceName, Row
 from engine.results.flags import Flag, Verdict
+from engine.specs.base import Frozen
 
 TRACES = "traces"
 """The folder of traces below a run's folder."""
 
 
-class Contention(BaseModel, frozen=True):
+class Contention(Frozen):
     """Use of the CPUs by others while samples were taken; the worst value of all processes."""
 
     cpu_share: float | None
@@ -27,7 +28,7 @@ class Contention(BaseModel, frozen=True):
     """Involuntary context switches per second."""
 
 
-class Parts(BaseModel, frozen=True):
+class Parts(Frozen):
     """The seconds of a timing by activity, over all variants timed side by side and all processes."""
 
     starts_s: float
@@ -42,7 +43,7 @@ class Parts(BaseModel, frozen=True):
     """
 
 
-class SlowOperator(BaseModel, frozen=True):
+class SlowOperator(Frozen):
     """A kernel of an accelerator or an operator of a CPU in a trace."""
 
     name: str

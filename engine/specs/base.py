@@ -253,10 +253,22 @@ def numbered(device: str) -> str:
 RealDevice = Annotated[str, AfterValidator(real_device)]
 
 
-class Spec(BaseModel):
+class Frozen(BaseModel):
+    """A model whose values do not change. It ignores unknown fields, which a newer version may have written."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Closed(Frozen):
+    """A model whose values do not change and that refuses unknown fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Spec(Closed):
     """The request for one run. A subclass defines its `kind`, which is also the name of the task that runs it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     kind: ClassVar[str]
     attempts: ClassVar[int] = 1

@@ -7,8 +7,9 @@ modules.
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
+from pydantic import Base64Bytes, Field
 
+from engine.specs.base import Closed
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 
@@ -21,10 +22,8 @@ LARGEST_IMAGE = 10_000_000
 """Accept at most this many bytes for the image of a `Match`, which is sent as one line of text."""
 
 
-class Question(BaseModel):
+class Question(Closed):
     """A question. For a while, equal questions get the same answer."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: ClassVar[str]
 

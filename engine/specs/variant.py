@@ -8,9 +8,7 @@
 import re
 from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
-
-from engine.specs.base import device_there
+from engine.specs.base import Closed, device_there
 
 Execution = Literal["eager", "compile", "trace", "export", "cudagraphs"]
 RunPrecision = Literal["float32", "tf32", "float16", "bfloat16", "amp", "amp_float16", "amp_bfloat16"]
@@ -26,10 +24,8 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-
 BACKEND = re.compile(r"[A-Za-z_][\w.-]{0,60}")
 
 
-class Variant(BaseModel):
+class Variant(Closed):
     """One way to run a model."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     execution: Execution = "eager"
     backend: str = ""

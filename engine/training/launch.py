@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Protocol
 
 import psutil
-from pydantic import BaseModel, ConfigDict
 
 from engine.results import Artifact, Event, Metric, Progress
 from engine.results.clip import TrainRow
 from engine.settings import ROOT
 from engine.specs import Refused
+from engine.specs.base import Frozen
 from engine.specs.train import TrainSpec
 
 EVENTS = "events.jsonl"
@@ -33,10 +33,8 @@ GRACE_S, GONE_S = 30, 5
 EVENT_TYPES: dict[str, type[Event]] = {event.__name__: event for event in (TrainRow, Metric, Progress, Artifact)}
 
 
-class Job(BaseModel):
+class Job(Frozen):
     """The message to every process of a training."""
-
-    model_config = ConfigDict(frozen=True)
 
     spec: TrainSpec
     run_dir: Path
