@@ -1,7 +1,7 @@
 """The request of an evaluation of CLIP."""
 
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 from typing_extensions import TypeAliasType
@@ -42,44 +42,24 @@ def split_subject(line: str) -> tuple[str, str]:
     return model.strip(), checkpoint.strip()
 
 
-def _check_subjects(lines: tuple[str, ...]) -> tuple[str, ...]:
-    for line in lines:
-        model, _ = split_subject(line)
-        if not re.fullmatch(MODEL, model) or len(model) > MODEL_LENGTH:
-            raise ValueError(f"{line!r} names no model: write MODEL or MODEL,CHECKPOINT on each line")
-    return lines
+def _check_subject(line: str) -> str:
+    model, _ = split_subject(line)
+    if not re.fullmatch(MODEL, model) or len(model) > MODEL_LENGTH:
+        raise ValueError(f"{line!r} names no model: write MODEL or MODEL,CHECKPOINT on each line")
+    return line
 
 
-def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(sorted(set(values)))
+Subject = Annotated[Line, AfterValidator(_check_subject)]
+Rank = Annotated[int, Field(ge=1, le=10_000)]
+Strength = Annotated[float, Field(gt=0, le=1e9)]
+by_line = BeforeValidator(split_lines)
+distinct = AfterValidator(lambda values: tuple(sorted(set(values))))
 
-
-MODELS = TypeAliasType(
-    "MODELS",
-    Annotated[
-        tuple[Line, ...], BeforeValidator(split_lines), AfterValidator(_check_subjects), Field(max_length=MOST_MORE)
-    ],
-)
-SOURCES = TypeAliasType(
-    "SOURCES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MOST_MORE)]
-)
-RANKS = TypeAliasType(
-    "RANKS",
-    Annotated[
-        tuple[Annotated[int, Field(ge=1, le=10_000)], ...],
-        split_words,
-        AfterValidator(_distinct),
-        Field(min_length=1, max_length=20),
-    ],
-)
+MODELS = TypeAliasType("MODELS", Annotated[tuple[Subject, ...], by_line, Field(max_length=MOST_MORE)])
+SOURCES = TypeAliasType("SOURCES", Annotated[tuple[Line, ...], by_line, Field(max_length=MOST_MORE)])
+RANKS = TypeAliasType("RANKS", Annotated[tuple[Rank, ...], split_words, distinct, Field(min_length=1, max_length=20)])
 C_VALUES = TypeAliasType(
-    "C_VALUES",
-    Annotated[
-        tuple[Annotated[float, Field(gt=0, le=1e9)], ...],
-        split_words,
-        AfterValidator(_distinct),
-        Field(min_length=1, max_length=100),
-    ],
+    "C_VALUES", Annotated[tuple[Strength, ...], split_words, distinct, Field(min_length=1, max_length=100)]
 )
 
 
