@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pydantic_settings import CliApp
 
+from engine.__main__ import Engine
 from engine.cli.here import Flags
 from engine.specs import Spec
 
@@ -12,7 +13,7 @@ def parsed(command: type[Flags], arguments: Sequence[str]) -> Spec:
     """Return the request of a command with these flags."""
 
     class Parsed(command):  # type: ignore[misc, valid-type]
-        model_config = command.model_config | {"cli_kebab_case": True, "cli_implicit_flags": True}
+        model_config = Engine.model_config
 
         def cli_cmd(self) -> None:
             """Do nothing."""
