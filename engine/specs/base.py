@@ -163,16 +163,14 @@ def json_object(text: str) -> dict[str, Any]:
     return dict(json.loads(text)) if text else {}
 
 
-def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(values))
-
-
 def format_image_size(size: tuple[int, int]) -> str:
     """Return an image size as text: `224` for (224, 224), `224x320` for (224, 320)."""
     height, width = size
     return str(height) if height == width else f"{height}x{width}"
 
 
+unique = AfterValidator(lambda values: tuple(dict.fromkeys(values)))
+"""Validator that leaves out repeated values."""
 Side = Annotated[int, Field(ge=1, le=MAX_PIXELS_PER_SIDE)]
 Pattern = Annotated[str, Field(min_length=1, max_length=LONGEST_PATTERN)]
 
@@ -182,7 +180,7 @@ SIZE = TypeAliasType(
 )
 SIZES = TypeAliasType(
     "SIZES",
-    Annotated[tuple[SIZE, ...], BeforeValidator(_image_sizes), AfterValidator(_unique), Field(max_length=MOST_VALUES)],
+    Annotated[tuple[SIZE, ...], BeforeValidator(_image_sizes), unique, Field(max_length=MOST_VALUES)],
 )
 BATCHES = TypeAliasType(
     "BATCHES",
@@ -190,7 +188,7 @@ BATCHES = TypeAliasType(
         tuple[Annotated[int, Field(ge=1, le=4096)], ...],
         BeforeValidator(lambda value: _split_numbers(value) if isinstance(value, str) else value),
         BeforeValidator(lambda value: (value,) if isinstance(value, int | float) else value),
-        AfterValidator(_unique),
+        unique,
         Field(min_length=1, max_length=MOST_VALUES),
     ],
 )

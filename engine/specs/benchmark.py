@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field, field_validator, model_validator
 from pydantic_settings import CliSuppress
 from typing_extensions import TypeAliasType
 
@@ -19,6 +19,7 @@ from engine.specs.base import (
     Spec,
     find_expression,
     matching,
+    unique,
 )
 from engine.specs.building import OPTIONS, InChans, ModelKwargs, NumClasses, changes
 from engine.specs.model_name import ModelName
@@ -62,12 +63,21 @@ def _normalise(text: str) -> str:
     return ", ".join(f"{name} {size}" for name, size in suite.parse_batch_sizes(text, MAX_BATCH).items())
 
 
+def _expression(text: str) -> str:
+    """Return a regular expression. Errors: Refused."""
+    find_expression(text)
+    return text
+
+
+Expression = Annotated[str, Field(max_length=LONGEST_EXPRESSION), AfterValidator(_expression)]
+VariantLabel = Annotated[Pattern, AfterValidator(lambda text: Variant.parse(text).label)]
 # Named aliases, because their names are what `--help` shows.
 BATCH = TypeAliasType(
     "BATCH", Annotated[Annotated[int, Field(ge=1, le=MAX_BATCH)] | BatchWord, BeforeValidator(_batch)]
 )
 VARIANTS = TypeAliasType(
-    "VARIANTS", Annotated[tuple[Pattern, ...], split_words, Field(min_length=1, max_length=MOST_VARIANTS)]
+    "VARIANTS",
+    Annotated[tuple[VariantLabel, ...], FailFast(), split_words, Field(min_length=1, max_length=MOST_VARIANTS), unique],
 )
 Optimizer = Annotated[
     str,
@@ -192,15 +202,13 @@ class BenchmarkSpec(Floors, Spec):
         False, description="Let cuDNN try all algorithms and use the fastest, as timm's published speeds do."
     )
     deterministic: bool = Field(False, description="Use only deterministic algorithms.")
-    filter: str = Field(
+    filter: Expression = Field(
         "",
-        max_length=LONGEST_EXPRESSION,
         description="Regular expression. Keep only models whose name, without its library, contains a match. Case is "
         "ignored.",
     )
-    exclude: str = Field(
+    exclude: Expression = Field(
         "",
-        max_length=LONGEST_EXPRESSION,
         description="Regular expression. Leave out models whose name, without its library, contains a match. Case is "
         "ignored.",
     )
@@ -213,17 +221,6 @@ class BenchmarkSpec(Floors, Spec):
     in_chans: InChans = None
     model_kwargs: ModelKwargs = ""
     configs: CliSuppress[Configs] = Field(default_factory=dict)
-
-    @field_validator("variants")
-    @classmethod
-    def _parse_variants(cls, variants: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(Variant.parse(text).label for text in variants))
-
-    @field_validator("filter", "exclude")
-    @classmethod
-    def _check_expression(cls, expression: str) -> str:
-        find_expression(expression)
-        return expression
 
     @field_validator("partition")
     @classmethod

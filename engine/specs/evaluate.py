@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, FailFast, Field
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import RealDevice, Spec
@@ -55,7 +55,7 @@ Strength = Annotated[float, Field(gt=0, le=1e9)]
 by_line = BeforeValidator(split_lines)
 distinct = AfterValidator(lambda values: tuple(sorted(set(values))))
 
-MODELS = TypeAliasType("MODELS", Annotated[tuple[Subject, ...], by_line, Field(max_length=MOST_MORE)])
+MODELS = TypeAliasType("MODELS", Annotated[tuple[Subject, ...], FailFast(), by_line, Field(max_length=MOST_MORE)])
 SOURCES = TypeAliasType("SOURCES", Annotated[tuple[Line, ...], by_line, Field(max_length=MOST_MORE)])
 RANKS = TypeAliasType("RANKS", Annotated[tuple[Rank, ...], split_words, distinct, Field(min_length=1, max_length=20)])
 C_VALUES = TypeAliasType(

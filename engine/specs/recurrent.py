@@ -4,10 +4,10 @@ from difflib import get_close_matches
 from math import ceil
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, FailFast, Field, model_validator
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import SIZE, RealDevice, Spec, device_there, format_image_size
+from engine.specs.base import SIZE, RealDevice, Spec, device_there, format_image_size, unique
 from engine.specs.runners import GATES, RUNNERS, Family, Group, of_group
 from engine.specs.timed import Floors, MinSeconds, Publishable, Replicates, Threads, TimeLimit, split_words
 from engine.words import plural, shortened
@@ -21,8 +21,22 @@ KNOBS = ("cuda_pointwise_loop_level", "cuda_pointwise_block_count", "cuda_pointw
 SHORTEST = 0.3
 """Shortest sequence as a share of seq_length, for runners with mixed lengths: 30 of 100, as in fastrnns."""
 
-RUNNER_NAMES = TypeAliasType("RUNNER_NAMES", Annotated[tuple[str, ...], split_words, Field(max_length=len(RUNNERS))])
-GROUPS = TypeAliasType("GROUPS", Annotated[tuple[Group, ...], split_words, Field(max_length=len(get_args(Group)))])
+
+def _check_runner(name: str) -> str:
+    if name not in RUNNERS:
+        near = get_close_matches(name, RUNNERS, 3)
+        closest = f"closest: {', '.join(near)}; " if near else ""
+        raise ValueError(f"no runner is called {name[:100]!r}; {closest}there are {', '.join(RUNNERS)}")
+    return name
+
+
+RunnerName = Annotated[str, AfterValidator(_check_runner)]
+RUNNER_NAMES = TypeAliasType(
+    "RUNNER_NAMES", Annotated[tuple[RunnerName, ...], FailFast(), split_words, Field(max_length=len(RUNNERS)), unique]
+)
+GROUPS = TypeAliasType(
+    "GROUPS", Annotated[tuple[Group, ...], split_words, Field(max_length=len(get_args(Group))), unique]
+)
 NUMBERS = TypeAliasType("NUMBERS", Annotated[tuple[int, ...], split_words, Field(max_length=MOST_POINTS)])
 
 
@@ -104,18 +118,6 @@ class RecurrentSpec(Floors, Spec):
     time_limit: TimeLimit = 1800
     threads: Threads = None
     seed: int = Field(1337, ge=0, le=2**31, description="Random seed of weights, inputs and lengths.")
-
-    @field_validator("runners")
-    @classmethod
-    def _check_runners(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            _check_runner(name)
-        return tuple(dict.fromkeys(names))
-
-    @field_validator("groups")
-    @classmethod
-    def _unique_groups(cls, groups: tuple[Group, ...]) -> tuple[Group, ...]:
-        return tuple(dict.fromkeys(groups))
 
     @model_validator(mode="after")
     def _consistent(self) -> "RecurrentSpec":
@@ -244,10 +246,3 @@ def macs_per_step(spec: RecurrentSpec) -> int:
     gates, projection = GATES.get(spec.family, 4) * hidden, out * hidden if spec.proj_size else 0
     inputs = [spec.input_size] + [out * ways] * (spec.num_layers - 1)
     return sum(ways * (gates * (size + out) + projection) for size in inputs)
-
-
-def _check_runner(name: str) -> None:
-    if name not in RUNNERS:
-        near = get_close_matches(name, RUNNERS, 3)
-        closest = f"closest: {', '.join(near)}; " if near else ""
-        raise ValueError(f"no runner is called {name[:100]!r}; {closest}there are {', '.join(RUNNERS)}")
