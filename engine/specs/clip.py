@@ -84,6 +84,9 @@ def check_templates(templates: tuple[str, ...], *, sets: Sequence[str] = TEMPLAT
 
 
 Line = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
+Column = Annotated[str, Field(max_length=200)]
+Sources = Annotated[str, Field(max_length=4000)]
+"""Data sources, joined by `::`."""
 # Named aliases, because their names are what `--help` shows.
 LINES = TypeAliasType("LINES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MAX_CLASSES)])
 TEMPLATES = TypeAliasType("TEMPLATES", Annotated[LINES, AfterValidator(check_templates)])
@@ -128,33 +131,27 @@ ClassPrompts = Annotated[
 class ClipFields(BaseModel):
     """The fields that a training and an evaluation have in common, except for those with other defaults."""
 
-    data: str = Field(
+    data: Sources = Field(
         "digits",
         min_length=1,
-        max_length=4000,
         description="digits, synthetic, or the path of a CSV, Parquet, captions JSON, folder or shards {00..07}.tar.",
     )
     data_kind: DataKind = Field("auto", description="Format of the data. auto: recognise it by the path.")
     json_split: JsonSplit = Field(
-        "auto",
-        description="The split of a Karpathy JSON to use. auto: train and restval to train on, val held out.",
+        "auto", description="The split of a Karpathy JSON to use. auto: train and restval to train on, val held out."
     )
     csv_separator: str = Field(
         "", max_length=4, description="Character between a CSV's columns. Default: from its header."
     )
-    csv_img_key: str = Field(
+    csv_img_key: Column = Field(
         "",
-        max_length=200,
         description="Column of a CSV or Parquet with the images. Default: filepath, filename, image or a similar name.",
     )
-    csv_caption_key: str = Field(
-        "",
-        max_length=200,
-        description="Column of a CSV or Parquet with the captions. Default: title, caption, text or a similar name.",
+    csv_caption_key: Column = Field(
+        "", description="Column of a CSV or Parquet with the captions. Default: title, caption, text or a similar name."
     )
-    csv_class_key: str = Field(
+    csv_class_key: Column = Field(
         "",
-        max_length=200,
         description="Column of a CSV or Parquet with the class names, for zero-shot. Default: none; in a training's "
         "zero-shot data, class, label or a similar name.",
     )

@@ -18,6 +18,7 @@ from engine.specs.clip import (
     ClipPrecision,
     Line,
     Pretrained,
+    Sources,
     registered,
     same_sources,
     short_name,
@@ -116,10 +117,8 @@ class EvaluateSpec(ClipFields, Spec):
     )
     recall_k: RANKS = Field(RECALLS, description="Ranks k of recall at k, comma-separated.")
     class_prompts: ClassPrompts = ""
-    probe_data: str = Field(
-        "",
-        max_length=4000,
-        description="Training data of the linear probe. Default: the evaluated data without the held-out share.",
+    probe_data: Sources = Field(
+        "", description="Training data of the linear probe. Default: the evaluated data without the held-out share."
     )
     shots: int | None = Field(
         None, ge=1, le=100_000, description="Training images per class of the linear probe, drawn with the seed."

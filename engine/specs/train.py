@@ -11,6 +11,7 @@ from engine.specs.clip import (
     WARMUP,
     ClipFields,
     Pretrained,
+    Sources,
     TrainPrecision,
     registered,
     short_name,
@@ -30,8 +31,9 @@ Optimizer = Annotated[
     Field(description="adamw, or timm/NAME."),
 ]
 Share = Annotated[float, Field(ge=0, lt=1)]
-
-TowerRate = Annotated[float | None, Field(gt=0, le=100)]
+Rate = Annotated[float | None, Field(gt=0, le=100)]
+Count = Annotated[int, Field(ge=0, le=100_000)]
+Steps = Annotated[int, Field(ge=0, le=100_000_000)]
 
 
 class TrainSpec(ClipFields, Spec):
@@ -62,11 +64,10 @@ class TrainSpec(ClipFields, Spec):
         (), description="Weight of each of several sources (::), relative to its size. Default: 1 each."
     )
     resampled: bool = Field(False, description="Draw pairs with replacement. An epoch has as many pairs as the data.")
-    val_data: str = Field("", max_length=4000, description="Data of the held-out pairs. Default: a share of the data.")
+    val_data: Sources = Field("", description="Data of the held-out pairs. Default: a share of the data.")
     val_fraction: Share = Field(0.2, description="Share of the data that is held out if val_data is empty.")
-    zeroshot_data: str = Field(
+    zeroshot_data: Sources = Field(
         "",
-        max_length=4000,
         description="Labelled data for zero-shot: class folders, shards with classnames.txt, or a CSV with a class "
         "column. Default: the held-out pairs, if they have classes.",
     )
@@ -103,16 +104,11 @@ class TrainSpec(ClipFields, Spec):
     )
 
     opt: Optimizer = "adamw"
-    lr: float | None = Field(
-        None,
-        gt=0,
-        le=100,
-        description="Peak learning rate. Default: 0.001, with initial weights of both towers 0.00001.",
+    lr: Rate = Field(
+        None, description="Peak learning rate. Default: 0.001, with initial weights of both towers 0.00001."
     )
-    lr_image: TowerRate = Field(None, description="Peak learning rate of the image tower. Default: lr.")
-    lr_text: TowerRate = Field(
-        None, description="Peak learning rate of the text tower, with CoCa's decoder. Default: lr."
-    )
+    lr_image: Rate = Field(None, description="Peak learning rate of the image tower. Default: lr.")
+    lr_text: Rate = Field(None, description="Peak learning rate of the text tower, with CoCa's decoder. Default: lr.")
     wd: float = Field(0.2, ge=0, le=100, description="Weight decay; not applied to gains and biases.")
     beta1: Share | None = Field(None, description="First momentum coefficient of AdamW. Default: 0.9.")
     beta2: Share | None = Field(
@@ -176,22 +172,17 @@ class TrainSpec(ClipFields, Spec):
     threads: Threads = None
     seed: int = Field(0, ge=0, lt=2**31, description="Random seed of weights, order and crops.")
 
-    val_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between validations; 0: never.")
-    zeroshot_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between zero-shot tests; 0: never.")
+    val_frequency: Count = Field(1, description="Epochs between validations; 0: never.")
+    zeroshot_frequency: Count = Field(1, description="Epochs between zero-shot tests; 0: never.")
     val_at_start: bool = Field(True, description="Also validate the initial weights, as epoch 0, to show the gain.")
-    val_every_steps: int = Field(
-        0, ge=0, le=100_000_000, description="Also validate every N steps, with a row each; 0: only after epochs."
-    )
-    patience: int = Field(
-        0,
-        ge=0,
-        le=100_000,
-        description="Stop early after this many validations in a row without a better best_metric; 0: never.",
+    val_every_steps: Steps = Field(0, description="Also validate every N steps, with a row each; 0: only after epochs.")
+    patience: Count = Field(
+        0, description="Stop early after this many validations in a row without a better best_metric; 0: never."
     )
     log_every_n_steps: int = Field(10, ge=1, le=1_000_000, description="Steps between log lines.")
-    save_frequency: int = Field(1, ge=0, le=100_000, description="Epochs between checkpoints; 0: only the last.")
-    save_every_steps: int = Field(0, ge=0, le=100_000_000, description="Steps between checkpoints to resume from.")
-    keep_last: int = Field(1, ge=0, le=100_000, description="Checkpoints to keep besides the best; 0: all.")
+    save_frequency: Count = Field(1, description="Epochs between checkpoints; 0: only the last.")
+    save_every_steps: Steps = Field(0, description="Steps between checkpoints to resume from.")
+    keep_last: Count = Field(1, description="Checkpoints to keep besides the best; 0: all.")
     best_metric: str = Field(
         "", max_length=100, description="Metric that selects the best checkpoint. Default: by the data."
     )
