@@ -1,23 +1,82 @@
-"""Curves of trainings: their points and the choices of smoothing."""
+"""Curves of trainings: their points, the choice of smoothing, and their charts."""
+
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 
 from engine.report.figures import training
+from engine.specs.train import TrainSpec
 from engine.store import Run
 from pages.shared import backend
+from pages.shared.chart.chart import chart
+from pages.shared.form.spec_form import BIND
+from pages.shared.rerun import fold
+from pages.shared.text import plain
 
 SMOOTH = {"off": 1, "5": 5, "20": 20, "100": 100}
 """Span of the moving average over a curve, in points, by the label of the choice."""
 FOLDED = "Learning rate, throughput, gradients, memory, ranks"
 
 
-def curve_points(run: Run) -> pd.DataFrame:
-    """Return the curves of a run as a frame of `training.frame`, cached by the run's revision."""
-    return points_of(backend.settings().store_url, run.id, run.revision)
+@st.cache_data(max_entries=32, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def of_run(run: Run) -> pd.DataFrame:
+    """Return the curves of a run as a frame of `training.frame`."""
+    return training.frame({f"run {run.id}": backend.store().metrics(run.id)})
 
 
-@st.cache_data(max_entries=32, show_spinner=False)
-def points_of(store: str, run_id: int, revision: int) -> pd.DataFrame:
-    """Return the curves of a run. store: URL of the store; it and the revision are keys of the cache."""
-    return training.frame({f"run {run_id}": backend.store().metrics(run_id)})
+def of_runs(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return the curves of several runs in one frame."""
+    return pd.concat(map(of_run, runs), ignore_index=True)
+
+
+def draw_smoothing(key: str) -> int:
+    """Draw the choice of smoothing. Return the span of the moving average in points."""
+    label, spans = "Smoothing (points)", list(SMOOTH)
+    return SMOOTH[st.segmented_control(label, spans, default="off", required=True, key=key, bind=BIND)]
+
+
+def draw_large(
+    runs: Sequence[Run], best: Mapping[str, int], smooth: int, *, recall: bool, key: str, whose: str = ""
+) -> None:
+    """Draw loss and accuracy as large charts. With several runs, each has one colour.
+
+    best: step of each run's best model, by the run's label. smooth: span of the moving average in points. recall: draw
+    recall at 1 if there is no zero-shot accuracy. whose: added to each title in its text alternative.
+    """
+    figures = _figures(tuple(runs), best, smooth, recall=recall, small=False)
+    for column, (title, figure) in zip(st.columns(max(1, len(figures))), figures.items(), strict=False):
+        with column:
+            chart(figure, key=f"curve_{title}_{key}", alt=f"{title}{whose} over optimizer steps")
+
+
+def draw_small(runs: Sequence[Run], smooth: int, *, recall: bool, key: str, whose: str = "") -> None:
+    """Draw the other metrics as small charts in a collapsed section. The arguments are as for `draw_large`."""
+    points = of_runs(runs)
+    panels = training.small(points, recall=recall)
+    if panels and (section := fold(FOLDED, key=f"more_{key}")):
+        with section:
+            for titles, figure in _figures(tuple(runs), {}, smooth, recall=recall, small=True).items():
+                chart(figure, key=f"overview_{key}", alt=f"Small charts{whose} over optimizer steps: {titles}")
+            if styles := training.overview_key(points, panels):
+                st.caption(plain(styles))
+
+
+@st.cache_resource(max_entries=16, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def _figures(
+    runs: tuple[Run, ...], best: Mapping[str, int], smooth: int, *, recall: bool, small: bool
+) -> dict[str, go.Figure]:
+    """Return the large figures by title, or the overview of the small charts by all their titles.
+
+    All sessions that follow these runs share the figures, because making them takes most of an update. Do not change
+    them.
+    """
+    points, source = of_runs(runs), "" if len(runs) > 1 else f"run {runs[0].id}"
+    if small:
+        panels = training.small(points, recall=recall)
+        titles = ", ".join(panel.title for panel in panels)
+        return {titles: training.overview(points, panels, smooth=smooth, source=source)}
+    clip_loss = all(isinstance(run.spec, TrainSpec) and run.spec.loss == "clip" for run in runs)
+    panels = training.large(points, recall=recall, clip_loss=clip_loss)
+    return {panel.title: training.curves(points, panel, smooth=smooth, best=best, source=source) for panel in panels}

@@ -1,8 +1,10 @@
 """Open the settings, the store and the catalogue, once per server, for all pages."""
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -33,6 +35,13 @@ def settings() -> Settings:
 @lru_cache(maxsize=4)
 def _settings(environment: tuple[tuple[str, str], ...]) -> Settings:
     return Settings()  # cached, because a page asks for them a dozen times and each call reads all sources
+
+
+BY_REVISION: dict[str | type[Any], Callable[[Any], Any]] = {
+    Run: lambda run: (settings().store_url, run.id, run.revision),
+    Store: lambda store: (settings().store_url, store.revision()),
+}
+"""`hash_funcs` of functions cached by a run or a store: they are called again after a change of the run, or of any."""
 
 
 def user() -> User:

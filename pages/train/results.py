@@ -6,27 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
 
 from engine.datasets import captions_repeat
 from engine.jobs.checkpoints import fetch
 from engine.report import frames
-from engine.report.figures import training
 from engine.report.quantities import CLIP_LABELS
 from engine.report.style import digits
 from engine.results.clip import TrainRow, best_epoch, mean_pairs_per_s
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import RETRYABLE, Run
-from pages.clip import try_it
-from pages.clip.curves import FOLDED, SMOOTH, curve_points, points_of
+from pages.clip import curves, try_it
 from pages.shared import backend, run_view
-from pages.shared.chart.chart import chart
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
 from pages.shared.form.spec_form import BIND
-from pages.shared.rerun import fold
 from pages.shared.table import download, download_rows, download_table, results_table
 from pages.shared.text import duration, plain
 from pages.train import export
@@ -54,7 +49,7 @@ SHARES = (
 
 def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     """Draw the results so far."""
-    points = curve_points(run)
+    points = curves.of_run(run)
     checkpoints = backend.checkpoints(run)
     if run.state in RETRYABLE and checkpoints:
         st.caption(plain(f"Resume continues from a checkpoint: {', '.join(path.name for path in checkpoints)}"))
@@ -65,7 +60,8 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     notes = dict.fromkeys(note for row in rows for note in row.notes)
     recall = not captions_repeat(notes)
     _values(run, rows, best, points, recall=recall)
-    _curves(run, points, best, _loss_batches(rows[-1]) if rows else "", recall=recall)
+    if not points.empty:
+        _curves(run, best, _loss_batches(rows[-1]) if rows else "", recall=recall)
     if rows:
         _table(run, rows, best)
     if checkpoints:
@@ -160,72 +156,21 @@ def _loss_batches(row: TrainRow) -> str:
     return f"A contrastive loss grows with its batch size: {sizes}."
 
 
-def _curves(run: Run, points: pd.DataFrame, best: TrainRow | None, note: str, *, recall: bool) -> None:
-    """Draw loss and accuracy as large charts and the other metrics as small ones, with other trainings overlaid.
-
-    note: caption of the large charts. recall: as for `_values`.
-    """
-    if points.empty:
-        return
+def _curves(run: Run, best: TrainRow | None, note: str, *, recall: bool) -> None:
+    """Draw the curves, with other trainings overlaid. note: caption of the large charts. recall: as for `_values`."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         others = _others(run)
-        smooth = st.segmented_control(
-            "Smoothing (points)", list(SMOOTH), default="off", required=True, key=f"smooth_{run.id}", bind=BIND
-        )
-        download_table(partial(curve_points, run), f"train-{run.id}-curves", key=f"curves_{run.id}", label="curves")
-    marks = {run.id: best.step} if best else {}
-    marks |= {other.id: step for other in others if (step := _best_step(other.id, other.revision))}
-    key = (
-        backend.settings().store_url,
-        tuple((shown.id, shown.revision) for shown in (run, *others)),
-        tuple(marks.items()),
-        SMOOTH[smooth],
-    )
-    clip_loss = all(isinstance(shown.spec, TrainSpec) and shown.spec.loss == "clip" for shown in (run, *others))
-    large = _make_figures(*key, small=False, recall=recall, clip_loss=clip_loss)
-    for column, (title, figure) in zip(st.columns(max(1, len(large))), large.items(), strict=False):
-        with column:
-            chart(figure, key=f"curve_{title}_{run.id}", alt=f"{title} over optimizer steps")
+        smooth = curves.draw_smoothing(f"smooth_{run.id}")
+        download_table(partial(curves.of_run, run), f"train-{run.id}-curves", key=f"curves_{run.id}", label="curves")
+    marks = {f"run {run.id}": best.step} if best else {}
+    marks |= {f"run {other.id}": step for other in others if (step := _best_step(other))}
+    runs, key = (run, *others), str(run.id)
+    curves.draw_large(runs, marks, smooth, recall=recall, key=key)
     if note:
         st.caption(f"{note} These are the sizes of run {run.id}." if others else note)
     if others:
-        run_view.draw_differences((run, *others))
-    if training.small(points, recall=recall) and (section := fold(FOLDED, key=f"more_{run.id}")):
-        with section:
-            for titles, figure in _make_figures(*key, small=True, recall=recall, clip_loss=clip_loss).items():
-                chart(figure, key=f"overview_{run.id}", alt=f"Small charts over optimizer steps: {titles}")
-            together = pd.concat(map(curve_points, (run, *others)), ignore_index=True)
-            if styles := training.overview_key(together, training.small(together, recall=recall)):
-                st.caption(plain(styles))
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _make_figures(
-    store: str,
-    revisions: tuple[tuple[int, int], ...],
-    marks: tuple[tuple[int, int], ...],
-    smooth: int,
-    *,
-    small: bool,
-    recall: bool,
-    clip_loss: bool,
-) -> dict[str, go.Figure]:
-    """Return the large figures by title, or the overview of the small charts by all their titles.
-
-    All sessions that follow these runs share the figures, because making them takes most of an update. Do not change
-    them. revisions: (run, revision) pairs. marks: (run, step of its best model) pairs. recall: as for `_values`.
-    clip_loss: as for `training.large`.
-    """
-    points = pd.concat([points_of(store, *revision) for revision in revisions], ignore_index=True)
-    options: dict[str, Any] = {"smooth": smooth, "source": "" if len(revisions) > 1 else f"run {revisions[0][0]}"}
-    if small:
-        panels = training.small(points, recall=recall)
-        return {", ".join(panel.title for panel in panels): training.overview(points, panels, **options)}
-    best = {f"run {run_id}": step for run_id, step in marks}
-    return {
-        panel.title: training.curves(points, panel, best=best, **options)
-        for panel in training.large(points, recall=recall, clip_loss=clip_loss)
-    }
+        run_view.draw_differences(runs)
+    curves.draw_small(runs, smooth, recall=recall, key=key)
 
 
 def _others(run: Run) -> list[Run]:
@@ -247,17 +192,16 @@ def _others(run: Run) -> list[Run]:
     return [runs[number] for number in chosen if number in runs]
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def _best_step(run_id: int, revision: int) -> int | None:
-    """Return the step of a run's best model, or None. revision: of the run; it is a key of the cache."""
-    rows = backend.store().rows(run_id)
-    best = best_epoch(rows)
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def _best_step(run: Run) -> int | None:
+    """Return the step of a run's best model, or None."""
+    best = best_epoch(backend.store().rows(run.id))
     return best.step if best else None
 
 
 def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None) -> None:
     """Draw a row per validation, the newest first, with the best one marked."""
-    frame = _frame(backend.settings().store_url, run.id, run.revision, len(rows), rows)
+    frame = _frame(run, len(rows), rows)
     frame["mark"] = [BEST if row is best else "" for row in rows]
     shown, labels = frame.iloc[::-1].dropna(axis=1, how="all"), CLIP_LABELS
     config = {name: st.column_config.NumberColumn(title, format="%.4g") for name, title in labels.items()}
@@ -272,11 +216,11 @@ def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None) -> None:
             download(RESULTS, file.read_bytes, f"train-{run.id}-{RESULTS}", icon=None, key=f"results_{run.id}")
 
 
-@st.cache_data(max_entries=32, show_spinner=False)
-def _frame(store: str, run_id: int, revision: int, count: int, _rows: Sequence[TrainRow]) -> pd.DataFrame:
-    """Return the rows of a run as a frame, made once for all sessions. The other arguments are keys of the cache.
+@st.cache_data(max_entries=32, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def _frame(run: Run, count: int, _rows: Sequence[TrainRow]) -> pd.DataFrame:
+    """Return the rows of a run as a frame, made once for all sessions.
 
-    count: number of rows, because rows that are read after the run may be newer than its revision.
+    count: number of rows, a key of the cache, because rows that are read after the run may be newer than its revision.
     """
     return frames.train(_rows)
 
