@@ -18,6 +18,7 @@ from engine.report.quantities import COMPARABLE
 from engine.report.timings import estimates
 from engine.report.timings.stored import Setting
 from engine.specs import BenchmarkSpec, ModelName
+from engine.store import Store
 from pages.compare import timings
 from pages.compare import values as values_view
 from pages.shared import backend, calibrate, launch, speeds
@@ -161,7 +162,7 @@ def _published(names: Sequence[str]) -> None:
 def _timings(names: Sequence[str], baseline: str) -> None:
     """Draw the speed-ups in one timing setting, over the baseline or, if it is not timed, the first timed model."""
     st.header("Speed on this machine", anchor=False)
-    comparable = {setting.label: rows for setting, rows in _timed(tuple(names), backend.store().revision())}
+    comparable = {setting.label: rows for setting, rows in _timed(backend.store(), tuple(names))}
     if not comparable:
         st.caption("No two of these models are timed with the same settings.")
         form_link(BenchmarkSpec(models=tuple(names)), "Time them", icon=":material/timer:", key="compare_time")
@@ -175,9 +176,8 @@ def _timings(names: Sequence[str], baseline: str) -> None:
         st.caption(plain(f"Not timed with these settings: {', '.join(missing)}."))
 
 
-@st.cache_data(max_entries=16, show_spinner="Reading the timings")
-def _timed(names: tuple[str, ...], revision: int) -> list[tuple[Setting, list[Timed]]]:
-    """Return the timings of these models by setting. revision: of the store; it is a key of the cache."""
-    store = backend.store()
+@st.cache_data(max_entries=16, show_spinner="Reading the timings", hash_funcs=backend.BY_REVISION)
+def _timed(store: Store, names: tuple[str, ...]) -> list[tuple[Setting, list[Timed]]]:
+    """Return the timings of these models by setting."""
     newest = ((run, backend.folder(run), store.rows(run.id)) for run in compare_timings.runs_of_models(store, names))
     return compare_timings.by_setting(store, newest, names)

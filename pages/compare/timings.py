@@ -9,7 +9,7 @@ from engine.report.compare import timings
 from engine.report.compare.timings import METRICS, MOST, Timed
 from engine.report.figures import speed
 from engine.results import FLAGS
-from engine.store import Run
+from engine.store import Run, Store
 from engine.words import in_words
 from pages.shared import backend, comparison_link, timed
 from pages.shared.chart.chart import chart
@@ -36,8 +36,7 @@ BETWEEN = (
 
 def draw(runs: Sequence[Run]) -> None:
     """Draw the comparison of timing runs of one kind."""
-    store = backend.store()
-    by_run = {run.id: _timed_rows(backend.settings().store_url, store.revision(), run.id) for run in runs}
+    by_run = {run.id: _timed_rows(backend.store(), run) for run in runs}
     all_rows = [entry for entries in by_run.values() for entry in entries]
     metrics = timings.metrics(entry.row for entry in all_rows)
     if not metrics:
@@ -62,11 +61,10 @@ def draw(runs: Sequence[Run]) -> None:
     draw_ratios(pairs, metric, seed=next(getattr(run.spec, "seed", 0) for run in runs if run.id == number))
 
 
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _timed_rows(url: str, revision: int, run_id: int) -> list[Timed]:
-    """Return the timed rows of a run with their repeats. revision: of the store; it is a key of the cache."""
-    run = backend.store().run(run_id)
-    return timings.timed_rows(backend.store(), run, backend.folder(run))
+@st.cache_resource(max_entries=16, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def _timed_rows(store: Store, run: Run) -> list[Timed]:
+    """Return the timed rows of a run with their repeats."""
+    return timings.timed_rows(store, run, backend.folder(run))
 
 
 def _draw_row_choice(runs: int) -> str:

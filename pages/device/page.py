@@ -9,6 +9,7 @@ from engine.report.figures.roofline import FUSED, roofline
 from engine.report.frames import machine_facts
 from engine.report.timings import rates as timings_rates
 from engine.specs import DeviceSpec
+from engine.store import Store
 from pages.shared import backend, durations, launch, run_view
 from pages.shared.chart.chart import chart
 from pages.shared.form import spec_form
@@ -19,10 +20,10 @@ from pages.shared.text import plain
 PREFIX = "device"
 
 
-@st.cache_data(max_entries=4, show_spinner=False)
-def read(runs_dir: str, revision: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the latest measured rates and the timed models. revision: of the store; it is a key of the cache."""
-    return timings_rates.rates(backend.store()), timings_rates.models(backend.store())
+@st.cache_data(max_entries=4, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def read(store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the latest measured rates and the timed models."""
+    return timings_rates.rates(store), timings_rates.models(store)
 
 
 @st.fragment
@@ -140,7 +141,7 @@ def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
 
 st.title("Device", anchor=False)
 st.caption("This machine's hardware, its measured peak rates, and the share of them that models reach.")
-rates, models = read(str(backend.settings().runs_dir), backend.store().revision())
+rates, models = read(backend.store())
 left, right = st.columns([3, 5], gap="medium")
 with left:
     draw_machine()

@@ -44,10 +44,9 @@ def clear() -> None:
     go_to_first_page()
 
 
-@st.cache_data(max_entries=8, show_spinner=False)
-def _choices(url: str, revision: int) -> tuple[list[str], list[str]]:
-    """Return the devices and tags of all runs. revision: of the store; it is a key of the cache."""
-    store = backend.store()
+@st.cache_data(max_entries=8, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def _choices(store: Store) -> tuple[list[str], list[str]]:
+    """Return the devices and tags of all runs."""
     return store.devices(), list(store.tags())
 
 
@@ -59,7 +58,7 @@ def _midnight(days: int) -> float:
 def fields(store: Store) -> Filter | None:
     """Draw the filters and return them as a Filter, or None with an error message if a value is invalid."""
     shared: dict[str, Any] = {"bind": BIND, "on_change": go_to_first_page}
-    devices, all_tags = _choices(backend.settings().store_url, store.revision())
+    devices, all_tags = _choices(store)
     grid = st.grid(6, min_column_width=130)
     values = {
         "text": grid.cell(column_span=2).text_input(

@@ -7,7 +7,7 @@ import streamlit as st
 
 from engine.report import frames
 from engine.report.export import bulk
-from engine.store import Filter, Run, State
+from engine.store import Filter, Run, State, Store
 from engine.words import plural
 from pages.history.filters import go_to_first_page, key
 from pages.shared import backend, comparison_link, rerun, run_actions, sign_in, tour
@@ -25,7 +25,7 @@ SELECTED = key("selected")
 def draw(filter: Filter) -> None:
     """Draw one page of the runs that match the filter."""
     store = backend.store()
-    total = _count(backend.settings().store_url, store.revision(), filter)
+    total = _count(store, filter)
     if not total:
         _draw_empty(filter)
         return
@@ -76,8 +76,7 @@ def _default_columns() -> list[str]:
 @st.fragment
 def _draw_page(filter: Filter, size: int, first: int) -> None:
     """Draw a page of runs and the actions for the selected ones. A selection redraws only this fragment."""
-    store = backend.store()
-    runs = _page(backend.settings().store_url, store.revision(), filter, size, first)
+    runs = _page(backend.store(), filter, size, first)
     actions = st.container()
     selected = _table(runs)
     with actions:
@@ -86,16 +85,16 @@ def _draw_page(filter: Filter, size: int, first: int) -> None:
     run_actions.draw_dialog()
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def _count(url: str, revision: int, filter: Filter) -> int:
-    """Return the number of runs that match, cached by the store's revision, because all pages of the list need it."""
-    return backend.store().count(filter)
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def _count(store: Store, filter: Filter) -> int:
+    """Return the number of runs that match, cached because all pages of the list need it."""
+    return store.count(filter)
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
-def _page(url: str, revision: int, filter: Filter, size: int, first: int) -> list[Run]:
-    """Return one page of runs, cached by the store's revision, so that a selection does not read them again."""
-    return backend.store().find(filter, limit=size, offset=first)
+@st.cache_resource(max_entries=8, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def _page(store: Store, filter: Filter, size: int, first: int) -> list[Run]:
+    """Return one page of runs, cached so that a selection does not read them again."""
+    return store.find(filter, limit=size, offset=first)
 
 
 def _draw_empty(filter: Filter) -> None:

@@ -22,20 +22,15 @@ TICK_S = 1
 MOST_ACTIVE, MOST_QUEUED = 50, 10
 
 
-def _open_runs() -> tuple[list[Run], list[Run], int, int | None]:
+def _open_runs(store: Store) -> tuple[list[Run], list[Run], int, int | None]:
     """Return the running runs, the first queued runs, the number of queued runs, and the id of the last ended run."""
-    store, in_queue = backend.store(), Filter(states=(State.QUEUED,), order="oldest")
+    in_queue = Filter(states=(State.QUEUED,), order="oldest")
     active = store.runs(states=ACTIVE, limit=MOST_ACTIVE)
     return active, store.find(in_queue, limit=MOST_QUEUED), store.count(in_queue), _last_ended(store)
 
 
-@st.cache_resource(max_entries=4, show_spinner=False)
-def _shared_open_runs(store: str, revision: int) -> tuple[list[Run], list[Run], int, int | None]:
-    """Return `_open_runs`, shared by all sessions that update themselves.
-
-    store: URL of the store; it and the store's revision are keys of the cache.
-    """
-    return _open_runs()
+# Shared by all sessions that update themselves.
+shared_open_runs = st.cache_resource(max_entries=4, show_spinner=False, hash_funcs=backend.BY_REVISION)(_open_runs)
 
 
 def _last_ended(store: Store) -> int | None:
@@ -47,10 +42,8 @@ def draw_open_runs(ticking: bool, last_ended: int | None) -> None:
 
     ticking, last_ended: True if there were such runs, and the last run that had ended, when the page was drawn.
     """
-    shared = rerun.updates_itself()
-    active, queued, count, newest_ended = (
-        _shared_open_runs(backend.settings().store_url, backend.store().revision()) if shared else _open_runs()
-    )
+    read = shared_open_runs if rerun.updates_itself() else _open_runs
+    active, queued, count, newest_ended = read(backend.store())
     if not (active or queued):
         st.caption("No active runs.")
     for run in [*reversed(active), *queued]:

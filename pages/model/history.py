@@ -12,6 +12,7 @@ from engine.report.quantities import CLIP_LABELS
 from engine.report.timings import by_model
 from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.train import TrainSpec
+from engine.store import Run
 from engine.words import plural
 from pages.shared import backend, run_view, table
 from pages.shared.chart.chart import chart
@@ -69,17 +70,15 @@ COLUMNS = (
 
 def timings(name: ModelName) -> tuple[pd.DataFrame, int]:
     """Return the timings of a model, newest first, and the number of runs searched: at most by_model.LATEST."""
-    url = backend.settings().store_url
     runs = by_model.runs(backend.store(), name)
     with st.spinner("Reading the timings"):
-        return by_model.together([_run_timings(url, run.id, run.revision, name) for run in runs]), len(runs)
+        return by_model.together([_run_timings(run, name) for run in runs]), len(runs)
 
 
-@st.cache_data(max_entries=2000, show_spinner=False)
-def _run_timings(url: str, run_id: int, revision: int, name: ModelName) -> pd.DataFrame:
-    """Return the timings of a model in one run. revision: of the run; it is a key of the cache."""
-    store = backend.store()
-    return by_model.of_run(store.run(run_id), store.rows(run_id, name.model), name)
+@st.cache_data(max_entries=2000, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def _run_timings(run: Run, name: ModelName) -> pd.DataFrame:
+    """Return the timings of a model in one run."""
+    return by_model.of_run(run, backend.store().rows(run.id, name.model), name)
 
 
 def draw_timings(name: ModelName) -> None:

@@ -29,10 +29,10 @@ def _finished_runs(spec: Spec, *, similar: bool = False) -> list[Any]:
     return [run for run in runs if "contended" not in run.results.flags] or runs
 
 
-@st.cache_data(max_entries=300, show_spinner=False)
-def _facts(runs_dir: str, run_id: int) -> tuple[tuple[float, int], needs.Span, list[str]]:
+@st.cache_data(max_entries=300, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def _facts(run: Run) -> tuple[tuple[float, int], needs.Span, list[str]]:
     """Return the work of a finished run (see `needs.work`), the time to start one of its processes, and its models."""
-    rows = backend.store().rows(run_id)
+    rows = backend.store().rows(run.id)
     return needs.work(rows), needs.start_s(rows), list(dict.fromkeys(row.name for row in rows))
 
 
@@ -40,7 +40,7 @@ def expected_s(spec: Spec, amount: int | None = None) -> needs.Span | None:
     """Return the seconds of the latest runs of the same pace, for `amount` models or steps; None without any."""
     seconds = []
     for run in _finished_runs(spec, similar=True)[:MOST_SIMILAR]:
-        work, _, _ = _facts(str(backend.settings().runs_dir), run.id)
+        work, _, _ = _facts(run)
         seconds.append(needs.rescaled_s(run.seconds() or 0.0, *work, amount))
     return needs.similar_s(seconds) if seconds else None
 
@@ -53,8 +53,7 @@ def promise(spec: Spec, amount: int | None = None) -> str:
 
 def timing_s(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) -> needs.Span:
     """Return the expected seconds of a timing, corrected by the latest ones of its kind. models: of a benchmark."""
-    folder = str(backend.settings().runs_dir)
-    earlier = [(run, *_facts(folder, run.id)) for run in _finished_runs(spec)[:MOST_SIMILAR]]
+    earlier = [(run, *_facts(run)) for run in _finished_runs(spec)[:MOST_SIMILAR]]
     start = earlier[0][2] if earlier else needs.START_S
 
     def predict(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str]) -> needs.Span:

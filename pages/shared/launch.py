@@ -14,7 +14,7 @@ from engine.report import checks
 from engine.report.timings import rates
 from engine.specs import ModelName, Refused, Spec
 from engine.specs.base import device_there
-from engine.store import Role
+from engine.store import Role, Store
 from engine.words import plural, shortened
 from pages.shared import backend, comparison_link, rerun, run_view
 from pages.shared.chart.verbatim import verbatim
@@ -64,14 +64,13 @@ def device_memory_gb(device: str) -> float | None:
 def bf16_advice(device: str, setting: str) -> str:
     """Return a sentence that recommends bfloat16 if it is clearly faster by this machine's measured rates."""
     store = backend.store()
-    if (machine := store.machine()) is None:
-        return ""
-    return _bf16_advice(backend.settings().store_url, store.revision(), machine.host, device, setting)
+    machine = store.machine()
+    return _bf16_advice(store, machine.host, device, setting) if machine else ""
 
 
-@st.cache_data(max_entries=20, show_spinner=False)
-def _bf16_advice(store: str, revision: int, host: str, device: str, setting: str) -> str:
-    return checks.bf16_advice(rates.rates(backend.store()), host, device, setting)
+@st.cache_data(max_entries=20, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def _bf16_advice(store: Store, host: str, device: str, setting: str) -> str:
+    return checks.bf16_advice(rates.rates(store), host, device, setting)
 
 
 def models_field(spec: type[Spec], groups: Sequence[str] = ()) -> list[str]:

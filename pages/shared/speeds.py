@@ -11,7 +11,7 @@ from engine.estimate import work as estimate_work
 from engine.report.timings import estimates, reliability, stored
 from engine.report.timings.estimates import Device
 from engine.report.timings.stored import MOST_RUNS, Line
-from engine.store import Run
+from engine.store import Run, Store
 from pages.shared import backend
 from pages.shared.table import results_table
 from pages.shared.text import plain
@@ -32,24 +32,22 @@ def _work(files: Path, stamp: Stamp) -> pd.DataFrame:
 
 def timed() -> pd.DataFrame:
     """Return the latest timing of every model, image size and timing setting. A run is read again when it changes."""
-    store = backend.settings().store_url
-    runs = _benchmarks(store, backend.store().revision())
-    return _timed(store, tuple((run.id, run.revision) for run in runs), runs)
+    return _timed(_benchmarks(backend.store()))
 
 
-@st.cache_resource(max_entries=2, show_spinner=False)
-def _benchmarks(store: str, revision: int) -> list[Run]:
-    return backend.store().runs(kind="benchmark", limit=MOST_RUNS)
+@st.cache_resource(max_entries=2, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def _benchmarks(store: Store) -> list[Run]:
+    return store.runs(kind="benchmark", limit=MOST_RUNS)
 
 
-@st.cache_data(max_entries=2, show_spinner="Reading the timings")
-def _timed(store: str, revisions: tuple[tuple[int, int], ...], _runs: list[Run]) -> pd.DataFrame:
-    return stored.latest(_lines(store, run.id, run.revision, run) for run in _runs)
+@st.cache_data(max_entries=2, show_spinner="Reading the timings", hash_funcs=backend.BY_REVISION)
+def _timed(runs: list[Run]) -> pd.DataFrame:
+    return stored.latest(map(_lines, runs))
 
 
-@st.cache_resource(max_entries=2 * MOST_RUNS, show_spinner=False)
-def _lines(store: str, run_id: int, revision: int, _run: Run) -> list[Line]:
-    return stored.of_run(_run, backend.store().rows(run_id))
+@st.cache_resource(max_entries=2 * MOST_RUNS, show_spinner=False, hash_funcs=backend.BY_REVISION)
+def _lines(run: Run) -> list[Line]:
+    return stored.of_run(run, backend.store().rows(run.id))
 
 
 def devices(timed: pd.DataFrame) -> list[Device]:
