@@ -1,7 +1,7 @@
 """Read the measured speeds of models on this machine, setting by setting."""
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -60,11 +60,11 @@ class Setting:
 
 WHAT = ["name", "image_size", "context_length"]
 """Columns that identify what was timed, named as in the catalogue."""
-COLUMNS = [*WHAT, *(field.name for field in fields(Setting)), "latency_ms", "samples_per_s", "measured", "flags"]
+COLUMNS = [*WHAT, "setting", "latency_ms", "samples_per_s", "measured", "flags"]
 NUMBERS = ("context_length", "latency_ms", "samples_per_s")
 
 Line = tuple[Any, ...]
-"""COLUMNS of one timing. `measured` names its run, date and flags; `flags` has the flags as text."""
+"""COLUMNS of one timing. `setting` is a Setting. `measured` names run, date and flags, `flags` the flags as text."""
 
 
 def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
@@ -72,9 +72,8 @@ def of_run(run: Run, rows: Iterable[Row]) -> list[Line]:
     lines: list[Line] = []
     for row in rows:
         if isinstance(row, BenchmarkRow) and (setting := setting_of(run, row)):
-            what = (row.name, row.image_size, row.context_length)
-            values = (row.latency_ms, row.samples_per_s, _source(run, row), in_words(row.flags))
-            lines.append((*what, *astuple(setting), *values))
+            what = (row.name, row.image_size, row.context_length, setting)
+            lines.append((*what, row.latency_ms, row.samples_per_s, _source(run, row), in_words(row.flags)))
     return lines
 
 
@@ -119,22 +118,12 @@ def latest(newest_first: Iterable[list[Line]]) -> pd.DataFrame:
 
 def settings(frame: pd.DataFrame) -> list[Setting]:
     """Return the settings that have timings, most timings first. frame: from `latest`."""
-    names = [field.name for field in fields(Setting)]
-    counts = frame.groupby(names, dropna=False, sort=False).size().sort_values(ascending=False, kind="stable")
-    return [Setting(*(_plain(value) for value in key)) for key in counts.index]
+    return list(frame.groupby("setting", sort=False).size().sort_values(ascending=False, kind="stable").index)
 
 
 def within(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
     """Return the timings in a setting: WHAT, latency_ms, samples_per_s, measured, flags. frame: from `latest`."""
-    keep = pd.Series(True, index=frame.index)
-    for field in fields(Setting):
-        value = getattr(setting, field.name)
-        keep &= frame[field.name].isna() if value is None else frame[field.name] == value
-    return frame.loc[keep, [*WHAT, *COLUMNS[-4:]]]
-
-
-def _plain(value: Any) -> Any:
-    return None if pd.isna(value) else value.item() if hasattr(value, "item") else value
+    return frame.loc[frame["setting"] == setting, [*WHAT, *COLUMNS[-4:]]]
 
 
 def waiting(store: Store, setting: Setting) -> set[tuple[str, str]]:

@@ -177,10 +177,7 @@ def test_device_of_a_timing_setting_prefers_measured_values(counted: pd.DataFram
     timed_models = counted.sample(30, random_state=2)
     measured_ms = devices.estimate(i7, timed_models, 1)["latency_ms"] * 2
     setting = Setting(device="cpu", device_name="Slow CPU", threads=2)
-    lines = [
-        (name, size, None, "cpu", "Slow CPU", "", 2, "eager", 1, "float32", "hot", False, False, ms, 1e3 / ms, "", "")
-        for (name, size), ms in measured_ms.items()
-    ]
+    lines = [(name, size, None, setting, ms, 1e3 / ms, "", "") for (name, size), ms in measured_ms.items()]
     timed = stored.latest([lines])
     device = estimates.available(timed, counted, Path("nowhere"))[0]
     assert device.fitted.label == setting.label
@@ -203,7 +200,7 @@ def test_only_unreliable_estimates_have_a_warning(counted: pd.DataFrame) -> None
 
     def warnings(latency_ms: pd.Series, flags: list[str]) -> list[str]:
         lines = [
-            (name, size, None, "cpu", "", "", 2, "eager", 1, "float32", "hot", False, False, ms, 1e3 / ms, "", flag)
+            (name, size, None, Setting(threads=2), ms, 1e3 / ms, "", flag)
             for ((name, size), ms), flag in zip(latency_ms.items(), flags, strict=True)
         ]
         return reliability.warnings(estimates.available(stored.latest([lines]), counted, Path("nowhere")))
