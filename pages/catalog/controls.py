@@ -40,18 +40,13 @@ class Filters:
     """Label of the device whose speeds are shown, measured or estimated; empty for the timings of `setting`."""
     sort: Sequence[str] = ()
     """Columns to sort by, the first one first, with a leading `-` for descending order."""
-    bounds: dict[str, float | None] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
     """Limits by `min_` or `max_` and the column's name, such as `max_gmacs`."""
 
     def select(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the rows that match all filters. Errors: Refused for too many alternatives in the search."""
         choices: dict[str, Any] = {"library": self.library, "families": self.families, "image_sizes": self.image_sizes}
-        return catalog.select(frame, search=self.search, **choices | dict(self.bounds))
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """Return the limits that are set."""
-        return {name: bound for name, bound in self.bounds.items() if bound is not None}
+        return catalog.select(frame, search=self.search, **choices | self.limits)
 
 
 def reset() -> None:
@@ -71,7 +66,7 @@ def draw_left_out(frame: pd.DataFrame, filters: Filters, device: FittedDevice | 
     """
     if not filters.limits:
         return
-    unlimited = replace(filters, bounds={}).select(frame)
+    unlimited = replace(filters, limits={}).select(frame)
     columns = {name: name.partition("_")[2] for name in filters.limits}
     timed = {name: column for name, column in columns.items() if column in MEASURED}
     unmet = {f"catalog_{name}": None for name, column in timed.items() if frame[column].isna().all()}
@@ -101,22 +96,6 @@ def _short(device: str) -> str:
 def search_for(text: str) -> None:
     """Replace the search."""
     st.session_state["catalog_search"] = text
-
-
-def _draw_limit(column: str) -> tuple[str, float | None]:
-    """Draw the field for a column's limit and return the limit's name and value.
-
-    The limit is a minimum if larger values are better, else a maximum.
-    """
-    side, sign = ("min", "≥") if QUANTITIES[column].better == "larger" else ("max", "≤")
-    value = st.number_input(
-        f"{sign} {title(column)}",
-        value=None,
-        key=f"catalog_{side}_{column}",
-        bind=BIND,
-        placeholder="any",
-    )
-    return f"{side}_{column}", value
 
 
 def _draw_unit() -> bool:
@@ -172,7 +151,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
         library = st.pills("Library", sorted(everything["library"].unique()), key="catalog_library", bind=BIND)
         families = st.multiselect("Family", catalog.families(everything), key="catalog_families", bind=BIND)
         sizes = st.multiselect("Image size (px)", catalog.image_sizes(everything), key="catalog_sizes", bind=BIND)
-        bounds = _draw_limits([in_unit(column, flops) for column in COSTS])
+        limits = _draw_limits([in_unit(column, flops) for column in COSTS])
         accuracy = st.selectbox(
             "Published accuracy",
             list(ACCURACIES),
@@ -184,7 +163,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
             help="Show this accuracy in the table, with one row per pretrained tag. You can then set a limit on it.",
         )
         if accuracy:
-            bounds |= _draw_limits([accuracy])
+            limits |= _draw_limits([accuracy])
         labels = {setting.label: setting for setting in settings}
         label = st.selectbox(
             "Timing setting",
@@ -209,16 +188,27 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
             )
         )
         calibrate.draw("catalog_calibrate")
-        bounds |= _draw_limits(MEASURED)
+        limits |= _draw_limits(MEASURED)
         st.button(
             "Reset filters", key="catalog_reset", on_click=reset, icon=":material/filter_alt_off:", type="tertiary"
         )
-    return Filters(search or "", library, families, sizes, accuracy, labels[label], device or "", sort, bounds)
+    return Filters(search or "", library, families, sizes, accuracy, labels[label], device or "", sort, limits)
 
 
-def _draw_limits(columns: Sequence[str]) -> dict[str, float | None]:
+def _draw_limits(columns: Sequence[str]) -> dict[str, float]:
+    """Draw a field for a limit of each column and return the limits that are set, by their names.
+
+    A limit is a minimum if larger values are better, else a maximum.
+    """
+    limits = {}
     with st.grid(2, min_column_width=90, vertical_alignment="bottom"):
-        return dict(_draw_limit(column) for column in columns)
+        for column in columns:
+            side, sign = ("min", "≥") if QUANTITIES[column].better == "larger" else ("max", "≤")
+            name, label = f"{side}_{column}", f"{sign} {title(column)}"
+            limit = st.number_input(label, value=None, key=f"catalog_{name}", bind=BIND, placeholder="any")
+            if limit is not None:
+                limits[name] = limit
+    return limits
 
 
 PREFIX = "catalog"
