@@ -85,13 +85,10 @@ def side_by_side(
     shown = frame.assign(metric=frame["metric"].map(title))
     shown = shown.drop(columns="what") if (shown["what"] == "").all() else shown
     numbers = {name: st.column_config.NumberColumn(name, format="%.4g") for name in subjects}
-    ratio_columns = compare_values.against(frame, list(subjects), baseline, how)
     format = "%.3g×" if how == "ratio" else "%+.3g"
-    others = [name for name in subjects if name != baseline]  # a header with both names would be cut
-    numbers |= {
-        name: st.column_config.NumberColumn(f"{subject}, {how}", format=format, help=name)
-        for subject, name in zip(others, ratio_columns, strict=True)
-    }
+    for subject in [name for name in subjects if name != baseline]:  # a header with both names would be cut
+        name = compare_values.against(subject, baseline, how)
+        numbers[name] = st.column_config.NumberColumn(f"{subject}, {how}", format=format, help=name)
     metric_column: dict[str, Any] = {"metric": st.column_config.Column("Metric", pinned=True)}
     config = metric_column | numbers
     results_table(shown, key="compare_values", alt="Values side by side", pinned="metric", config=config)

@@ -81,16 +81,11 @@ def beside(values: pd.DataFrame, subjects: Sequence[str], baseline: str, how: Ho
     for subject in subjects:
         if subject != baseline:
             ratio = wide[subject] / base.where(base != 0)
-            wide[_against(subject, baseline, how)] = ratio if how == "ratio" else wide[subject] - base
+            wide[against(subject, baseline, how)] = ratio if how == "ratio" else wide[subject] - base
     wide.columns.name = None
     return wide.reset_index()
 
 
-def _against(subject: str, baseline: str, how: How) -> str:
+def against(subject: str, baseline: str, how: How = "ratio") -> str:
+    """Return the name of the column of `beside` with the ratios or differences of a subject."""
     return f"{subject} {SIGN[how]} {baseline}"
-
-
-def against(frame: pd.DataFrame, subjects: Sequence[str], baseline: str, how: How = "ratio") -> list[str]:
-    """Return the columns of `beside` that contain ratios or differences."""
-    names = [_against(subject, baseline, how) for subject in subjects if subject != baseline]
-    return [name for name in names if name in frame]

@@ -304,7 +304,7 @@ def test_counts_have_a_column_per_run_and_exact_ratios() -> None:
     assert math.isnan(lines.loc[("b", "gmacs"), "run 5"])
     assert "seconds" not in set(frame["metric"])
     assert "training_peak_mb" not in set(frame["metric"]), "no run has it"
-    assert compare_values.against(frame, ["run 3", "run 5"], "run 3") == ["run 5 / run 3"]
+    assert [name for name in frame if name.startswith("run")] == ["run 3", "run 5", "run 5 / run 3"]
 
 
 def test_runs_of_one_model_each_compare_their_models() -> None:
