@@ -161,29 +161,24 @@ def draw_differences(runs: Sequence[Run]) -> None:
         )
 
 
-ICONS = {
-    State.QUEUED: ":material/schedule:",
-    State.STARTING: ":material/hourglass_top:",
-    State.RUNNING: ":material/play_circle:",
-    State.STOPPING: ":material/stop_circle:",
-    State.FINISHED: ":material/check_circle:",
-    State.FAILED: ":material/error:",
-    State.VANISHED: ":material/visibility_off:",
-    State.CANCELLED: ":material/cancel:",
+BADGES: dict[State, tuple[str, Any]] = {
+    State.QUEUED: (":material/schedule:", "gray"),
+    State.STARTING: (":material/hourglass_top:", "gray"),
+    State.RUNNING: (":material/play_circle:", "blue"),
+    State.STOPPING: (":material/stop_circle:", "gray"),
+    State.FINISHED: (":material/check_circle:", "green"),
+    State.FAILED: (":material/error:", "red"),
+    State.VANISHED: (":material/visibility_off:", "orange"),
+    State.CANCELLED: (":material/cancel:", "gray"),
 }
-COLOURS: dict[State, Any] = {
-    State.RUNNING: "blue",
-    State.FINISHED: "green",
-    State.FAILED: "red",
-    State.VANISHED: "orange",
-}
+"""Icon and colour of each state."""
 
 
 def badge(run: Run) -> None:
     """Draw the state as a word with an icon."""
-    icon, colour = ICONS[run.state], COLOURS.get(run.state, "gray")
+    icon, colour = BADGES[run.state]
     if run.state is State.FINISHED and run.results.failed:
-        icon, colour = (ICONS[State.FAILED], "red") if run.all_failed else (":material/warning:", "orange")
+        icon, colour = BADGES[State.FAILED] if run.all_failed else (":material/warning:", "orange")
     st.badge(run.outcome, icon=icon, color=colour)
 
 
