@@ -3,6 +3,7 @@
 from engine.specs import Spec
 from engine.specs.benchmark import SEARCH_END, SWEEP_END
 from engine.specs.evaluate import RECALLS, STRENGTHS
+from engine.specs.recurrent import KNOBS
 from engine.specs.timed import LEAST_SAMPLES, LEAST_SECONDS, LEAST_SECONDS_PUBLISHABLE, PUBLISHABLE, QUOTABLE
 from engine.specs.train import EPOCHS
 
@@ -123,35 +124,25 @@ LABELS = {
     "cuda_pointwise_block_size": "CUDA pointwise block size",
 }
 DEFAULTS = {
+    **dict.fromkeys(("image_size", "context_length", "num_classes", "in_chans"), "the model's own"),
+    **dict.fromkeys(KNOBS, "set by PyTorch"),
+    **dict.fromkeys(("samples", "shots", "threads"), "all"),
+    **dict.fromkeys(("aug_color_jitter", "aug_auto_augment", "csv_class_key", "epochs_cooldown"), "none"),
+    **dict.fromkeys(("image_mean", "image_std", "lr"), "from the weights"),
+    **dict.fromkeys(("lr_image", "lr_text"), "the learning rate"),
+    **dict.fromkeys(("csv_img_key", "csv_caption_key"), "by its name"),
     "workers": "as many as the CPUs allow",
-    "image_size": "the model's own",
-    "context_length": "the model's own",
     "max_batch_size": f"{SWEEP_END} (sweep), {SEARCH_END:,} (max)",
     "replicates": f"{QUOTABLE}, publishable {PUBLISHABLE}",
     "min_samples": str(LEAST_SAMPLES),
-    "num_classes": "the model's own",
-    "in_chans": "the model's own",
     "min_seconds": f"{LEAST_SECONDS:g}, publishable {LEAST_SECONDS_PUBLISHABLE:g}",
-    "threads": "all",
     "max_seconds": "no limit",
     "baseline": "the first that runs",
     "sweep_values": "¼, ½, 1 and 2 times the size",
-    "cuda_pointwise_loop_level": "set by PyTorch",
-    "cuda_pointwise_block_count": "set by PyTorch",
-    "cuda_pointwise_block_size": "set by PyTorch",
-    "samples": "all",
-    "shots": "all",
     "recall_k": ", ".join(map(str, RECALLS)),
     "probe_c": ", ".join(f"{value:g}" for value in STRENGTHS),
-    "image_mean": "from the weights",
-    "image_std": "from the weights",
     "aug_scale": "0.9 and 1",
     "aug_ratio": "3/4 and 4/3",
-    "aug_color_jitter": "none",
-    "aug_auto_augment": "none",
-    "csv_img_key": "by its name",
-    "csv_caption_key": "by its name",
-    "csv_class_key": "none",
     "csv_class_separator": "one class per image",
     "data_weights": "1 each",
     "beta1": "0.9",
@@ -164,10 +155,6 @@ DEFAULTS = {
     "batch_size": "from the data",
     "profile.batch_size": "1",
     "tolerance": "that of PyTorch's benchmark",
-    "lr": "from the weights",
-    "lr_image": "the learning rate",
-    "lr_text": "the learning rate",
-    "epochs_cooldown": "none",
 }
 """Effective value of an empty field, by name. The placeholder shows it as `default: ...`."""
 
