@@ -31,21 +31,12 @@ SHOWN_IF_DIFFERENT = (
     *("fuser", "executor", "tolerance"),
 )
 COLUMNS = (
-    *("model", "family", *timings.SIZES, "status", "forward_ms", "backward_ms", "speedup", "verdict"),
-    "spread_percent",
+    *("model", "family", *timings.SIZES, "status", "forward_ms", "backward_ms", "speedup", "verdict", "spread_percent"),
     *("flags", "error", "steps_per_s", "gflops_per_step", "utilisation_percent", "output_error", "gradient_error"),
     *("compile_cold_ms", "compile_warm_ms", "device_peak_mb", "process_peak_mb", "baseline", "speedup_low"),
     *("speedup_high", "differs_in", "forward_p90_ms", "backward_p90_ms", "forward_std_ms", "backward_std_ms"),
-    *(
-        "forward_spread_percent",
-        "backward_spread_percent",
-        "latency_ms",
-        "back_to_back_ms",
-        "p90_ms",
-        "first_call_ms",
-        "samples",
-    ),
-    *("input_size", "num_layers", "image_size", "precision", "fuser", "executor", "tolerance", "notes"),
+    *("forward_spread_percent", "backward_spread_percent", "latency_ms", "back_to_back_ms", "p90_ms", "first_call_ms"),
+    *("samples", "input_size", "num_layers", "image_size", "precision", "fuser", "executor", "tolerance", "notes"),
 )
 LABELS = {"table": "Table as fastrnns", "oss": "JSON as fastrnns (oss)", "pep": "JSON as fastrnns (pep)"}
 ENDINGS = {"table": "txt", "oss": "json", "pep": "txt"}

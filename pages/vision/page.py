@@ -38,14 +38,7 @@ BATCHES = ("1", "8", "32", "64")
 FURTHER = {
     "Computation": ("precision", "image_size", "context_length", "tower", "optimizer", "channels_last"),
     "Timing": (
-        "purpose",
-        "replicates",
-        "publishable",
-        "min_samples",
-        "min_seconds",
-        "max_seconds",
-        "time_limit",
-        "trace",
+        *("purpose", "replicates", "publishable", "min_samples", "min_seconds", "max_seconds", "time_limit", "trace"),
     ),
     "Accuracy checks": ("cosine", "tolerance"),
     "Conditions": ("threads", "seed", "cache", "cudnn_benchmark", "deterministic"),
