@@ -22,19 +22,16 @@ from pages.shared.rerun import fold
 from pages.shared.table import results_table
 from pages.shared.text import plain, show_error
 
-Stamp = tuple[int, ...]
-
 
 def published() -> Matched:
     """Return published accuracies, matched to rows of the catalogue. Changed files are read again."""
     settings = backend.settings()
-    imports = update.folder(settings)
-    return _matched(settings.catalog_dir, imports, backend.stamp(settings.catalog_dir), backend.stamp(imports))
+    return _matched(settings.catalog_dir, update.folder(settings))
 
 
-@st.cache_resource(max_entries=2, show_spinner="Joining published accuracies")
-def _matched(catalog_dir: Path, imports: Path, catalog_stamp: Stamp, imports_stamp: Stamp) -> Matched:
-    return match.match(match.read(imports), backend.catalogue(), shipped.versions(catalog_dir))
+@st.cache_resource(max_entries=2, show_spinner="Joining published accuracies", hash_funcs=backend.BY_VERSION)
+def _matched(catalog_dir: Path, imported: Path) -> Matched:
+    return match.match(match.read(imported), backend.catalogue(), shipped.versions(catalog_dir))
 
 
 def accuracies(axes: Axes, filters: Filters) -> list[str]:

@@ -20,7 +20,7 @@ SMOOTH = {"off": 1, "5": 5, "20": 20, "100": 100}
 FOLDED = "Learning rate, throughput, gradients, memory, ranks"
 
 
-@st.cache_data(max_entries=32, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_data(max_entries=32, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def of_run(run: Run) -> pd.DataFrame:
     """Return the curves of a run as a frame of `training.frame`."""
     return training.frame({f"run {run.id}": backend.store().metrics(run.id)})
@@ -63,7 +63,7 @@ def draw_small(runs: Sequence[Run], smooth: int, *, recall: bool, key: str, whos
                 st.caption(plain(styles))
 
 
-@st.cache_resource(max_entries=16, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_resource(max_entries=16, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _figures(
     runs: tuple[Run, ...], best: Mapping[str, int], smooth: int, *, recall: bool, small: bool
 ) -> dict[str, go.Figure]:

@@ -176,7 +176,7 @@ def _timings(names: Sequence[str], baseline: str) -> None:
         st.caption(plain(f"Not timed with these settings: {', '.join(missing)}."))
 
 
-@st.cache_data(max_entries=16, show_spinner="Reading the timings", hash_funcs=backend.BY_REVISION)
+@st.cache_data(max_entries=16, show_spinner="Reading the timings", hash_funcs=backend.BY_VERSION)
 def _timed(store: Store, names: tuple[str, ...]) -> list[tuple[Setting, list[Timed]]]:
     """Return the timings of these models by setting."""
     newest = ((run, backend.folder(run), store.rows(run.id)) for run in compare_timings.runs_of_models(store, names))

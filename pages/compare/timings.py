@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
 import streamlit as st
 
 from engine.report.compare import timings
@@ -61,7 +60,7 @@ def draw(runs: Sequence[Run]) -> None:
     draw_ratios(pairs, metric, seed=next(getattr(run.spec, "seed", 0) for run in runs if run.id == number))
 
 
-@st.cache_resource(max_entries=16, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_resource(max_entries=16, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _timed_rows(store: Store, run: Run) -> list[Timed]:
     """Return the timed rows of a run with their repeats."""
     return timings.timed_rows(store, run, backend.folder(run))
@@ -99,19 +98,12 @@ def _draw_flags(shown: Sequence[Timed]) -> None:
             st.markdown(f":orange-badge[:material/flag: {in_words([flag])}] {plain(f'{subject}. {meaning}')}")
 
 
-@st.cache_data(max_entries=32, show_spinner="Comparing samples")
-def _ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, seed: int, modified: Sequence[int]) -> pd.DataFrame:
-    """Return the ratios. modified: times of the files of samples in ns; a key of the cache."""
-    return timings.ratios(pairs, metric, seed=seed)
-
-
 def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int) -> None:
     """Draw chart, table and downloads of the ratios. pairs: (baseline, other row)."""
     if len(pairs) > MOST:
         st.warning(f"Only the first {MOST} of {len(pairs)} ratios are shown. Choose fewer runs to see the others.")
     timings_shown = [entry for pair in pairs[:MOST] for entry in pair]
-    modified = [backend.modified_ns(entry.folder, entry.row.samples_file) for entry in timings_shown]
-    ratios = _ratios(pairs[:MOST], metric, seed, modified)
+    ratios = timed.ratios(pairs[:MOST], metric, seed)
     drawn = ratios.dropna(subset=["speedup"])
     if len(drawn):
         prefix = drawn["run"].map("run {}: ".format) if ratios["run"].nunique() > 1 else ""

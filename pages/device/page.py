@@ -20,7 +20,7 @@ from pages.shared.text import plain
 PREFIX = "device"
 
 
-@st.cache_data(max_entries=4, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_data(max_entries=4, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def read(store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the latest measured rates and the timed models."""
     return timings_rates.rates(store), timings_rates.models(store)

@@ -44,7 +44,7 @@ def clear() -> None:
     go_to_first_page()
 
 
-@st.cache_data(max_entries=8, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_data(max_entries=8, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _choices(store: Store) -> tuple[list[str], list[str]]:
     """Return the devices and tags of all runs."""
     return store.devices(), list(store.tags())

@@ -85,13 +85,13 @@ def _draw_page(filter: Filter, size: int, first: int) -> None:
     run_actions.draw_dialog()
 
 
-@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _count(store: Store, filter: Filter) -> int:
     """Return the number of runs that match, cached because all pages of the list need it."""
     return store.count(filter)
 
 
-@st.cache_resource(max_entries=8, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_resource(max_entries=8, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _page(store: Store, filter: Filter, size: int, first: int) -> list[Run]:
     """Return one page of runs, cached so that a selection does not read them again."""
     return store.find(filter, limit=size, offset=first)

@@ -30,7 +30,7 @@ def _open_runs(store: Store) -> tuple[list[Run], list[Run], int, int | None]:
 
 
 # Shared by all sessions that update themselves.
-shared_open_runs = st.cache_resource(max_entries=4, show_spinner=False, hash_funcs=backend.BY_REVISION)(_open_runs)
+shared_open_runs = st.cache_resource(max_entries=4, show_spinner=False, hash_funcs=backend.BY_VERSION)(_open_runs)
 
 
 def _last_ended(store: Store) -> int | None:

@@ -75,7 +75,7 @@ def timings(name: ModelName) -> tuple[pd.DataFrame, int]:
         return by_model.together([_run_timings(run, name) for run in runs]), len(runs)
 
 
-@st.cache_data(max_entries=2000, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_data(max_entries=2000, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _run_timings(run: Run, name: ModelName) -> pd.DataFrame:
     """Return the timings of a model in one run."""
     return by_model.of_run(run, backend.store().rows(run.id, name.model), name)

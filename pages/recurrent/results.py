@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
 from engine.report import frames
@@ -155,7 +154,9 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     entries = [Timed(run.id, backend.folder(run), row, _spec(run).publishable) for row in members]
     first = entries[members.index(by_runner[baseline])]
     pairs = [(first, entry) for entry in entries if entry.row.model != baseline]
-    speedups = _ratios(pairs, phase, _spec(run).seed, timed.stamp(run, members[0]))
+    ratios = timed.ratios(pairs, phase, _spec(run).seed)
+    with_samples = ratios[~ratios["note"].str.startswith("no interval: run")]
+    speedups = with_samples.dropna(subset=["speedup"]).assign(baseline=baseline)
     if speedups.empty:
         message = f"No other runner can be compared with {baseline}. Both must have been timed in the chosen pass."
         st.caption(plain(message))
@@ -166,14 +167,6 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
         alt=f"Speed-up over {baseline} ({PASSES[phase]}), with 99 % intervals and verdicts",
     )
     timed.verdicts(speedups)
-
-
-@st.cache_data(max_entries=32, show_spinner="Comparing samples")
-def _ratios(pairs: list[tuple[Timed, Timed]], phase: str, seed: int, stamp: int) -> pd.DataFrame:
-    """Return the ratios of rows whose samples were kept. stamp: time of the file of samples; a key of the cache."""
-    ratios = timings.ratios(pairs, phase, seed=seed)
-    with_samples = ratios[~ratios["note"].str.startswith("no interval: run")]
-    return with_samples.dropna(subset=["speedup"]).assign(baseline=pairs[0][0].row.model)
 
 
 def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:

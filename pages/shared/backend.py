@@ -15,6 +15,7 @@ from engine.jobs.answers import Answers
 from engine.jobs.checkpoints import complete
 from engine.published import match, speeds, update
 from engine.report.catalog import catalog
+from engine.report.compare.timings import Timed
 from engine.report.style import Style, family_styles
 from engine.roots import stat_within
 from engine.settings import Settings
@@ -37,11 +38,19 @@ def _settings(environment: tuple[tuple[str, str], ...]) -> Settings:
     return Settings()  # cached, because a page asks for them a dozen times and each call reads all sources
 
 
-BY_REVISION: dict[str | type[Any], Callable[[Any], Any]] = {
+def _modified_ns(folder: Path) -> tuple[int, ...]:
+    """Return the modification times of the tables and JSON files below a folder, in ns."""
+    return tuple(path.stat().st_mtime_ns for path in sorted([*folder.rglob("*.csv"), *folder.rglob("*.json")]))
+
+
+BY_VERSION: dict[str | type[Any], Callable[[Any], Any]] = {
     Run: lambda run: (settings().store_url, run.id, run.revision),
     Store: lambda store: (settings().store_url, store.revision()),
+    Timed: lambda timed: (repr(timed), modified_ns(timed.folder, timed.row.samples_file)),
+    type(Path()): lambda folder: (str(folder), _modified_ns(folder)),
 }
-"""`hash_funcs` of functions cached by a run or a store: they are called again after a change of the run, or of any."""
+"""`hash_funcs` of cached functions. They are called again when an argument has changed: a run, any run of a store, the
+samples of a timed row, or the files of a folder."""
 
 
 def user() -> User:
@@ -157,40 +166,32 @@ def modified_ns(folder: Path, name: str) -> int:
 
 def catalogue() -> pd.DataFrame:
     """Return the shipped catalogue. It is read again when its files change."""
-    files = settings().catalog_dir
-    return _read(files, stamp(files))
+    return _read(settings().catalog_dir)
 
 
 def family_colours() -> dict[str, Style]:
     """Return the colour and marker of every model family, the same on all pages."""
-    files = settings().catalog_dir
-    return _styles(files, stamp(files))
+    return _styles(settings().catalog_dir)
 
 
-def stamp(*folders: Path, files: str = "*.csv") -> tuple[int, ...]:
-    """Return the modification times of the matching files below the folders, in ns, as a key for caches."""
-    return tuple(path.stat().st_mtime_ns for folder in folders for path in sorted(folder.rglob(files)))
-
-
-@st.cache_data(max_entries=2, show_spinner="Reading the catalogue")
-def _read(folder: Path, stamp: tuple[int, ...]) -> pd.DataFrame:
+@st.cache_data(max_entries=2, show_spinner="Reading the catalogue", hash_funcs=BY_VERSION)
+def _read(folder: Path) -> pd.DataFrame:
     return catalog.read(folder)
 
 
-@st.cache_data(max_entries=2, show_spinner=False)
-def _styles(folder: Path, stamp: tuple[int, ...]) -> dict[str, Style]:
+@st.cache_data(max_entries=2, show_spinner=False, hash_funcs=BY_VERSION)
+def _styles(folder: Path) -> dict[str, Style]:
     return family_styles(catalog.families(catalog.read(folder)))
 
 
 def published_accuracies() -> pd.DataFrame:
     """Return the published accuracies of the catalogue's models, shipped and imported, as `match.read` does."""
-    imports, catalog_dir = update.folder(settings()), settings().catalog_dir
-    return _accuracies(imports, catalog_dir, stamp(match.SHIPPED, imports, catalog_dir))
+    return _accuracies(update.folder(settings()), match.SHIPPED, settings().catalog_dir)
 
 
-@st.cache_data(max_entries=2, show_spinner="Reading published accuracies")
-def _accuracies(imports: Path, catalog_dir: Path, stamp: tuple[int, ...]) -> pd.DataFrame:
-    return match.with_tagged_models(match.read(imports), shipped.families(catalog_dir))
+@st.cache_data(max_entries=2, show_spinner="Reading published accuracies", hash_funcs=BY_VERSION)
+def _accuracies(imported: Path, published: Path, catalog_dir: Path) -> pd.DataFrame:
+    return match.with_tagged_models(match.read(imported, published), shipped.families(catalog_dir))
 
 
 @st.cache_data(max_entries=1, show_spinner="Reading published speeds")

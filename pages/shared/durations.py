@@ -29,7 +29,7 @@ def _finished_runs(spec: Spec, *, similar: bool = False) -> list[Any]:
     return [run for run in runs if "contended" not in run.results.flags] or runs
 
 
-@st.cache_data(max_entries=300, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_data(max_entries=300, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _facts(run: Run) -> tuple[tuple[float, int], needs.Span, list[str]]:
     """Return the work of a finished run (see `needs.work`), the time to start one of its processes, and its models."""
     rows = backend.store().rows(run.id)

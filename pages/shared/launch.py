@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -23,15 +24,14 @@ from pages.shared.form.command import command
 from pages.shared.text import plain, quoted, show_error
 
 
-@st.cache_resource(max_entries=2, show_spinner=False)
-def _known_models(folder: str, stamp: tuple[int, ...]) -> dict[ModelName, str]:
-    return shipped.families(backend.settings().catalog_dir)
+@st.cache_resource(max_entries=2, show_spinner=False, hash_funcs=backend.BY_VERSION)
+def _known_models(folder: Path) -> dict[ModelName, str]:
+    return shipped.families(folder)
 
 
 def families() -> dict[ModelName, str]:
     """Return the family of every model of the catalogue, by qualified name. Sessions share it: do not change it."""
-    folder = backend.settings().catalog_dir
-    return _known_models(str(folder), backend.stamp(folder))
+    return _known_models(backend.settings().catalog_dir)
 
 
 def devices() -> list[str]:
@@ -68,7 +68,7 @@ def bf16_advice(device: str, setting: str) -> str:
     return _bf16_advice(store, machine.host, device, setting) if machine else ""
 
 
-@st.cache_data(max_entries=20, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_data(max_entries=20, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _bf16_advice(store: Store, host: str, device: str, setting: str) -> str:
     return checks.bf16_advice(rates.rates(store), host, device, setting)
 

@@ -16,17 +16,15 @@ from pages.shared import backend
 from pages.shared.table import results_table
 from pages.shared.text import plain
 
-Stamp = tuple[int, ...]
-
 
 def work() -> pd.DataFrame | None:
     """Return the work of every counted model; None if the catalogue has no table of operators."""
     files = backend.settings().catalog_dir
-    return _work(files, backend.stamp(files)) if (files / estimate_work.OPERATORS).is_file() else None
+    return _work(files) if (files / estimate_work.OPERATORS).is_file() else None
 
 
-@st.cache_resource(max_entries=2, show_spinner="Reading the counted operators")
-def _work(files: Path, stamp: Stamp) -> pd.DataFrame:
+@st.cache_resource(max_entries=2, show_spinner="Reading the counted operators", hash_funcs=backend.BY_VERSION)
+def _work(files: Path) -> pd.DataFrame:
     return estimate_work.read(files)
 
 
@@ -35,17 +33,17 @@ def timed() -> pd.DataFrame:
     return _timed(_benchmarks(backend.store()))
 
 
-@st.cache_resource(max_entries=2, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_resource(max_entries=2, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _benchmarks(store: Store) -> list[Run]:
     return store.runs(kind="benchmark", limit=MOST_RUNS)
 
 
-@st.cache_data(max_entries=2, show_spinner="Reading the timings", hash_funcs=backend.BY_REVISION)
+@st.cache_data(max_entries=2, show_spinner="Reading the timings", hash_funcs=backend.BY_VERSION)
 def _timed(runs: list[Run]) -> pd.DataFrame:
     return stored.latest(map(_lines, runs))
 
 
-@st.cache_resource(max_entries=2 * MOST_RUNS, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_resource(max_entries=2 * MOST_RUNS, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _lines(run: Run) -> list[Line]:
     return stored.of_run(run, backend.store().rows(run.id))
 
@@ -53,16 +51,13 @@ def _lines(run: Run) -> list[Line]:
 def devices(timed: pd.DataFrame) -> list[Device]:
     """Return the devices whose speed can be estimated. timed: from `timed`; a change refits the devices."""
     settings = backend.settings()
-    if work() is None:
-        return []
-    device_stamp = backend.stamp(settings.device_dir, files="*.json")
-    return _devices(timed, backend.stamp(settings.catalog_dir), settings.device_dir, device_stamp)
+    return [] if work() is None else _devices(timed, settings.catalog_dir, settings.device_dir)
 
 
-@st.cache_resource(max_entries=2, show_spinner="Fitting the devices timed here")
-def _devices(timed: pd.DataFrame, catalog_stamp: Stamp, folder: Path, device_stamp: Stamp) -> list[Device]:
+@st.cache_resource(max_entries=2, show_spinner="Fitting the devices timed here", hash_funcs=backend.BY_VERSION)
+def _devices(timed: pd.DataFrame, catalog_dir: Path, device_dir: Path) -> list[Device]:
     table = work()
-    return [] if table is None else estimates.available(timed, table, folder)
+    return [] if table is None else estimates.available(timed, table, device_dir)
 
 
 def draw_warnings(devices: Sequence[Device]) -> None:

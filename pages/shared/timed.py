@@ -6,6 +6,8 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
+from engine.report.compare import timings
+from engine.report.compare.timings import Timed
 from engine.report.quantities import QUANTITIES, title
 from engine.report.style import digits
 from engine.report.timings import rates, readable, samples
@@ -149,6 +151,12 @@ def verdicts(frame: pd.DataFrame) -> None:
         expected = (1 - CONFIDENCE) * count
         lines.append(f"Each verdict has 99 % confidence, so about {expected:.0f} of {count} verdicts may be false.")
     st.caption("  \n".join(lines))
+
+
+@st.cache_data(max_entries=32, show_spinner="Comparing samples", hash_funcs=backend.BY_VERSION)
+def ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, seed: int) -> pd.DataFrame:
+    """Return the ratios of pairs of rows, as `timings.ratios` does."""
+    return timings.ratios(pairs, metric, seed=seed)
 
 
 def stamp(run: Run, row: TimedRow) -> int:

@@ -192,7 +192,7 @@ def _others(run: Run) -> list[Run]:
     return [runs[number] for number in chosen if number in runs]
 
 
-@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _best_step(run: Run) -> int | None:
     """Return the step of a run's best model, or None."""
     best = best_epoch(backend.store().rows(run.id))
@@ -216,7 +216,7 @@ def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None) -> None:
             download(RESULTS, file.read_bytes, f"train-{run.id}-{RESULTS}", icon=None, key=f"results_{run.id}")
 
 
-@st.cache_data(max_entries=32, show_spinner=False, hash_funcs=backend.BY_REVISION)
+@st.cache_data(max_entries=32, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _frame(run: Run, count: int, _rows: Sequence[TrainRow]) -> pd.DataFrame:
     """Return the rows of a run as a frame, made once for all sessions.
 
