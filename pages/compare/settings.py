@@ -31,8 +31,7 @@ def draw(runs: Sequence[Run]) -> None:
                 "compare_same",
                 "Settings and environment that are the same",
             )
-    with st.container(horizontal=True):
-        download_table(lambda: frame, "compare-settings", key="compare_settings", label="all settings")
+    download_table(lambda: frame, "compare-settings", key="compare_settings", label="all settings")
 
 
 def _name_defaults(frame: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:

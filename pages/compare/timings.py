@@ -126,5 +126,4 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
     st.caption(plain(f"Baseline: {baselines[0]}. " if len(baselines) == 1 else "") + caption)
     timed.verdicts(ratios)
     _draw_flags(timings_shown)
-    with st.container(horizontal=True):
-        download_table(lambda: ratios, "compare", key="compare_speed")
+    download_table(lambda: ratios, "compare", key="compare_speed")

@@ -29,8 +29,7 @@ def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:
     smooth = curves.draw_smoothing("compare_smooth")
     curves.draw_large(runs, _marks(best), smooth, recall=recall, key="compare", whose=" of all runs")
     curves.draw_small(runs, smooth, recall=recall, key="compare", whose=" of all runs")
-    with st.container(horizontal=True):
-        download_table(partial(curves.of_runs, runs), "compare-curves", key="compare_curves", label="curves")
+    download_table(partial(curves.of_runs, runs), "compare-curves", key="compare_curves", label="curves")
     st.header("Best epochs", anchor=False)
     values = compare_values.of_runs({run: [row] if row else [] for run, row in best.items()})
     subjects = {f"run {run.id}": run.name or run.spec.summary for run in runs}

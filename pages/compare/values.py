@@ -93,6 +93,5 @@ def side_by_side(
     config = metric_column | numbers
     results_table(shown, key="compare_values", alt="Values side by side", pinned="metric", config=config)
     st.caption(caption)
-    with st.container(horizontal=True):
-        download_table(lambda: frame, "compare", key="compare")
+    download_table(lambda: frame, "compare", key="compare")
     return baseline

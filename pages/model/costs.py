@@ -86,8 +86,7 @@ def counts(sizes: pd.DataFrame) -> None:
     )
     if len(sizes) > 1:
         st.caption("The first row is the model's own image size. Accuracies are published for the other sizes.")
-    with st.container(horizontal=True):
-        table.download_table(lambda: sizes, f"{own['model']}-counts", key="model_sizes_file")
+    table.download_table(lambda: sizes, f"{own['model']}-counts", key="model_sizes_file")
 
 
 def _towers(own: "pd.Series[Any]") -> None:

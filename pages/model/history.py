@@ -32,8 +32,7 @@ def draw_published(name: ModelName, lines: pd.DataFrame) -> None:
         st.caption("No published accuracy of this model is shipped or imported.")
     else:
         _accuracy_table(lines)
-        with st.container(horizontal=True):
-            table.download_table(lambda: lines, f"{stem}-accuracies", key="model_accuracies_file")
+        table.download_table(lambda: lines, f"{stem}-accuracies", key="model_accuracies_file")
     st.header("Speeds", anchor=False)
     speeds = backend.published_speeds()
     rows = speeds[speeds["model"] == stem] if name.library == "timm" else speeds.head(0)
@@ -45,8 +44,7 @@ def draw_published(name: ModelName, lines: pd.DataFrame) -> None:
     st.caption(
         plain(f"Measured by others on their machines: {published_speeds.PUBLISHER}. {published_speeds.SETTINGS}")
     )
-    with st.container(horizontal=True):
-        table.download_table(lambda: rows, f"{stem}-published-speeds", key="model_speeds_file")
+    table.download_table(lambda: rows, f"{stem}-published-speeds", key="model_speeds_file")
 
 
 def _accuracy_table(lines: pd.DataFrame) -> None:
@@ -107,8 +105,7 @@ def draw_timings(name: ModelName) -> None:
         f"{plural(len(frame), 'row')} of {plural(runs, 'run')}"
         + (f". Only the latest {searched} runs of this model were searched." if searched >= by_model.LATEST else ".")
     )
-    with st.container(horizontal=True):
-        table.download_table(lambda: frame, f"{name.model}-timings", key="model_timings_file")
+    table.download_table(lambda: frame, f"{name.model}-timings", key="model_timings_file")
 
 
 LATEST = 100
@@ -148,8 +145,7 @@ def draw_trainings(name: ModelName) -> None:
         "same data."
         + (f" Only the latest {LATEST} trainings and the latest {LATEST} evaluations are shown." if is_cut_off else "")
     )
-    with st.container(horizontal=True):
-        table.download_table(lambda: frame, f"{name.model}-trainings", key="model_trainings_file")
+    table.download_table(lambda: frame, f"{name.model}-trainings", key="model_trainings_file")
 
 
 def _trainings(name: ModelName) -> tuple[pd.DataFrame, bool]:
