@@ -1,7 +1,5 @@
 """The page Device: this machine's hardware, the measured peak rates, and the roofline with timed models."""
 
-from typing import Any
-
 import pandas as pd
 import streamlit as st
 
@@ -89,11 +87,8 @@ def describe(spec: DeviceSpec) -> str:
 @st.fragment
 def form() -> None:
     """Draw the form."""
-    columns = st.columns([3, 7, 3, 4])
-    values: dict[str, Any] = {}
-    choices = {"device": launch.devices()}
-    for column, name in zip(columns, ("device", "dtypes", "seconds", "threads"), strict=True):
-        values[name] = spec_form.field(DeviceSpec, name, choices.get(name), place=column)
+    widths = {"device": 3, "dtypes": 7, "seconds": 3, "threads": 4}
+    values = spec_form.row(DeviceSpec, widths, device=launch.devices())
     spec, problems = spec_form.build(DeviceSpec, values)
     launch.launch(
         spec,

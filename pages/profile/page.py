@@ -1,7 +1,5 @@
 """The page Profile: the form, then the run below."""
 
-from typing import Any
-
 import streamlit as st
 
 from engine.names import select
@@ -45,11 +43,10 @@ def describe(spec: ProfileSpec) -> str:
 def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     models = launch.models_field(ProfileSpec)
-    values: dict[str, Any] = {}
-    for row, widths in ((("image_size", "batch_size", "precision"), (4, 3, 5)), (("counter", "device"), (1, 1))):
-        for column, name in zip(st.columns(widths), row, strict=True):
-            choices = devices(values["counter"]) if name == "device" else None
-            values[name] = spec_form.field(ProfileSpec, name, choices, place=column)
+    values = spec_form.row(ProfileSpec, {"image_size": 4, "batch_size": 3, "precision": 5})
+    left, right = st.columns(2)
+    values["counter"] = spec_form.field(ProfileSpec, "counter", place=left)
+    values["device"] = spec_form.field(ProfileSpec, "device", devices(values["counter"]), place=right)
     values |= groups.draw(ProfileSpec, FURTHER)
     names, values["configs"] = files.draw_files(PREFIX)
     values["models"] = [*models, *names]

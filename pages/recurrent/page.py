@@ -94,17 +94,6 @@ def prefill_on_first_visit() -> None:
         presets.prefill(PREFIX, PRESETS["Small, for a CPU"])
 
 
-def shapes() -> dict[str, Any]:
-    """Draw the fields of sizes, device and precision. Return their values."""
-    values: dict[str, Any] = {}
-    for column, name in zip(st.columns(len(SHAPES)), SHAPES, strict=True):
-        values[name] = spec_form.field(RecurrentSpec, name, place=column)
-    left, right = st.columns([1, 2])
-    values["device"] = spec_form.field(RecurrentSpec, "device", launch.devices(), place=left)
-    values["precision"] = spec_form.field(RecurrentSpec, "precision", place=right)
-    return values
-
-
 def baselines(values: dict[str, Any]) -> list[str]:
     """Return the runners that can be the baseline: the runners chosen in the form."""
     spec, _ = spec_form.build(RecurrentSpec, {name: values[name] for name in ("groups", "runners")})
@@ -118,7 +107,8 @@ def form() -> None:
     left, right = st.columns([2, 3])
     values = {"groups": spec_form.field(RecurrentSpec, "groups", pills=True, place=left)}
     values["runners"] = spec_form.field(RecurrentSpec, "runners", list(RUNNERS), place=right)
-    values |= shapes()
+    values |= spec_form.row(RecurrentSpec, dict.fromkeys(SHAPES, 1))
+    values |= spec_form.row(RecurrentSpec, {"device": 1, "precision": 2}, device=launch.devices())
     values |= groups.draw(RecurrentSpec, FURTHER, baseline=baselines(values))
     presets.draw(place, PREFIX, PRESETS, values)
     spec, problems = spec_form.build(RecurrentSpec, values)

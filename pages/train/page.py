@@ -103,12 +103,8 @@ def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
     default = schedule(TrainSpec(), max(pairs, 1))
     rate = FINE_TUNE_LR if values["pretrained"] else SCRATCH_LR
     hints = {"batch_size": f"default: {default.batch_size}", "lr": f"default: {rate:g}"}
-    for column, name in zip(st.columns(4), ("epochs", "batch_size", "lr", "warmup"), strict=True):
-        values[name] = spec_form.field(TrainSpec, name, hint=hints.get(name), place=column)
-    left, right = st.columns([1, 2])
-    values["device"] = spec_form.field(TrainSpec, "device", launch.devices(), place=left)
-    values["precision"] = spec_form.field(TrainSpec, "precision", place=right)
-    return values
+    values |= spec_form.row(TrainSpec, dict.fromkeys(("epochs", "batch_size", "lr", "warmup"), 1), hints=hints)
+    return values | spec_form.row(TrainSpec, {"device": 1, "precision": 2}, device=launch.devices())
 
 
 def sweep_fields() -> dict[str, list[str]]:

@@ -85,11 +85,8 @@ def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     place = st.container()
     models = launch.models_field(BenchmarkSpec, groups=("suite",))
-    columns = st.columns([4, 3, 5, 2])
-    choices = {"variants": VARIANTS, "batch_size": BATCHES, "mode": None, "device": launch.devices()}
-    values: dict[str, Any] = {}
-    for column, (name, options) in zip(columns, choices.items(), strict=True):
-        values[name] = spec_form.field(BenchmarkSpec, name, options, place=column)
+    widths = {"variants": 4, "batch_size": 3, "mode": 5, "device": 2}
+    values = spec_form.row(BenchmarkSpec, widths, variants=VARIANTS, batch_size=BATCHES, device=launch.devices())
     shown_groups = {
         group: fields for group, fields in FURTHER.items() if group != "Cluster" or launch.cluster_devices()
     }

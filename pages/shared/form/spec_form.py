@@ -67,6 +67,14 @@ def field(
     return value
 
 
+def row(
+    spec: type[Spec], widths: Mapping[str, int], *, hints: Mapping[str, str] | None = None, **choices: Sequence[str]
+) -> dict[str, Any]:
+    """Draw fields side by side and return their values. widths: share of each field. hints, choices: as for `field`."""
+    columns, hints = zip(st.columns(list(widths.values())), widths, strict=True), hints or {}
+    return {name: field(spec, name, choices.get(name), hint=hints.get(name), place=column) for column, name in columns}
+
+
 def _widget(
     spec: type[Spec],
     name: str,
