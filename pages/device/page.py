@@ -15,8 +15,6 @@ from pages.shared.form.spec_form import BIND
 from pages.shared.table import download_table
 from pages.shared.text import plain
 
-PREFIX = "device"
-
 
 @st.cache_data(max_entries=4, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def read(store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -15,7 +15,7 @@ from engine.settings import ROOT
 from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.store import Store
 from pages.shared.form.labels import default_hint
-from pages.shared.form.link import address
+from pages.shared.form.link import split
 from pages.shared.kinds import form_page
 from tests.support.page import benchmark_row, finish, open_page, profile_row, queue, queue_benchmark, texts
 
@@ -257,9 +257,9 @@ def test_message_on_a_rejected_value_stays_until_its_field_changes() -> None:
     ids=lambda spec: spec.kind,
 )
 def test_generated_links_are_accepted_completely(spec: Spec) -> None:
-    app = open_page(form_page(type(spec)), **address(spec))
+    app = open_page(form_page(type(spec)), **split(spec)[0])
     assert not app.exception
-    assert all(app.get_by_key(name) for name in address(spec)), "fields of further settings are drawn, too"
+    assert all(app.get_by_key(name) for name in split(spec)[0]), "fields of further settings are drawn, too"
     assert "does not accept" not in plain_text(app)
 
 

@@ -16,7 +16,7 @@ from engine.store import Store, attempts
 from engine.store import queue as queueing
 from pages.shared import backend, launch
 from pages.shared.form.command import command
-from pages.shared.form.link import address
+from pages.shared.form.link import split
 from tests.support.command import parsed
 from tests.support.page import (
     ENVIRONMENT,
@@ -404,7 +404,7 @@ def test_classes_channels_and_model_arguments_reach_the_run(store: Store) -> Non
     app = open_page(PAGE, run="1")
     assert list(app.dataframe[0].value["num_classes"]) == [10]
     assert "10 classes, 4 channels" in texts(app).replace("\\", "")
-    link_values = {name: str(value) for name, value in address(spec_of(store)).items() if name != "profile_models"}
+    link_values = {name: str(value) for name, value in split(spec_of(store))[0].items() if name != "profile_models"}
     assert ProfileSpec.model_validate(
         {name.removeprefix("profile_"): value for name, value in link_values.items()} | {"models": "resnet18"}
     ) == spec_of(store)

@@ -23,7 +23,7 @@ Query = dict[str, str | list[str]]
 def form_link(spec: Spec, label: str, *, icon: str, key: str, help: str | None = None, source: str = "") -> None:
     """Draw a link to the form of a spec, or a button if no address can hold it. source: the run named by the form."""
     options: dict[str, Any] = {"label": label, "icon": icon, "help": help}
-    query, session = _split(spec)
+    query, session = split(spec)
     query |= {SOURCE: source} if source else {}
     if not session:
         st.page_link(form_page(type(spec)), query_params=query, **options)
@@ -56,19 +56,14 @@ def fill_from_run(page: str) -> bool:
     if not history.merging():
         return True
     st.session_state[LAST_SOURCE] = run.id
-    query, session = _split(run.spec)
+    query, session = split(run.spec)
     st.session_state.update(session)
     if query:
         st.switch_page(form_page(type(run.spec)), query_params=query | {"run": str(run.id)})
     return False
 
 
-def address(spec: Spec) -> Query:
-    """Return the query that fills the form with a spec, as far as an address can hold it."""
-    return _split(spec)[0]
-
-
-def _split(spec: Spec) -> tuple[Query, dict[str, Any]]:
+def split(spec: Spec) -> tuple[Query, dict[str, Any]]:
     """Return the query that fills the form with a spec, and values for the session that no address can hold.
 
     The session holds uploaded configurations and long lists of models. They are lost when the tab closes.
