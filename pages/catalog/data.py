@@ -134,25 +134,22 @@ LARGEST_MB = update.LARGEST_FILE // 1_000_000
 def draw_import() -> None:
     """Draw the collapsed section on published accuracies."""
     label, icon = "Published accuracies: sources and import", ":material/menu_book:"
-    if not (section := fold(label, icon=icon, key="catalog_published", filled=_import_open())):
-        return
-    with section:
-        matched = published()
-        counts = matched.counts.set_index("kind")
-        for kind, table in publishers.TABLES.items():
-            rows = counts.loc[kind]
-            missing = f"{rows['unmatched']} match no counted model" if rows["unmatched"] else "all match a model"
-            source = f"{', '.join(table.files)}: {rows['rows']:,} rows of {table.source}; {missing}."
-            st.caption(plain(f"{source} Rows were shipped with this program unless their source says imported."))
-        if len(matched.unmatched):
-            results_table(matched.unmatched, key="catalog_unmatched", alt="Published rows without a model", height=220)
-        if backend.user().role >= Role.ADMIN:  # an import changes what everybody sees
-            _import(len(matched.unmatched))
+    filled = any(st.session_state.get(name) for name in (FILE, DONE))  # a file is chosen or was just imported
+    fold(label, _draw_published, icon=icon, key="catalog_published", filled=filled)
 
 
-def _import_open() -> bool:
-    """Return whether the closed section must be rendered, because a file is chosen or was just imported."""
-    return any(st.session_state.get(name) for name in (FILE, DONE))
+def _draw_published() -> None:
+    matched = published()
+    counts = matched.counts.set_index("kind")
+    for kind, table in publishers.TABLES.items():
+        rows = counts.loc[kind]
+        missing = f"{rows['unmatched']} match no counted model" if rows["unmatched"] else "all match a model"
+        source = f"{', '.join(table.files)}: {rows['rows']:,} rows of {table.source}; {missing}."
+        st.caption(plain(f"{source} Rows were shipped with this program unless their source says imported."))
+    if len(matched.unmatched):
+        results_table(matched.unmatched, key="catalog_unmatched", alt="Published rows without a model", height=220)
+    if backend.user().role >= Role.ADMIN:  # an import changes what everybody sees
+        _import(len(matched.unmatched))
 
 
 def _import(unmatched: int) -> None:

@@ -55,12 +55,15 @@ def draw_small(runs: Sequence[Run], smooth: int, *, recall: bool, key: str, whos
     """Draw the other metrics as small charts in a collapsed section. The arguments are as for `draw_large`."""
     points = of_runs(runs)
     panels = training.small(points, recall=recall)
-    if panels and (section := fold(FOLDED, key=f"more_{key}")):
-        with section:
-            for titles, figure in _figures(tuple(runs), {}, smooth, recall=recall, small=True).items():
-                chart(figure, key=f"overview_{key}", alt=f"Small charts{whose} over optimizer steps: {titles}")
-            if styles := training.overview_key(points, panels):
-                st.caption(plain(styles))
+
+    def draw() -> None:
+        for titles, figure in _figures(tuple(runs), {}, smooth, recall=recall, small=True).items():
+            chart(figure, key=f"overview_{key}", alt=f"Small charts{whose} over optimizer steps: {titles}")
+        if styles := training.overview_key(points, panels):
+            st.caption(plain(styles))
+
+    if panels:
+        fold(FOLDED, draw, key=f"more_{key}")
 
 
 @st.cache_resource(max_entries=16, show_spinner=False, hash_funcs=backend.BY_VERSION)

@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from engine.datasets import (
@@ -281,13 +283,13 @@ def _draw_classes(facts: DataSummary) -> None:
         st.caption(plain("Pairs per class: " + ", ".join(f"{name} {count:,}" for name, count in counts)))
     elif counts:
         label = f"Pairs per class: {min(facts.per_class):,} to {max(facts.per_class):,}"
-        if section := fold(label, key="clip_data_classes"):
-            table = {"class": [name for name, _ in counts], "pairs": [count for _, count in counts]}
-            section.dataframe(table, hide_index=True, height=240, alt="Pairs per class")
+        table = pd.DataFrame(counts, columns=["class", "pairs"])
+        options: dict[str, Any] = {"hide_index": True, "height": 240, "alt": "Pairs per class"}
+        fold(label, partial(st.dataframe, table, **options), key="clip_data_classes")
 
 
 def _draw_unreadable(facts: DataSummary) -> None:
     label = f"{len(facts.unreadable):,} of {plural(facts.opened, 'image')} opened cannot be read"
-    if section := fold(label, icon=":material/broken_image:", key="clip_data_unreadable"):
-        table = {"image": [name for name, _ in facts.unreadable], "reason": [reason for _, reason in facts.unreadable]}
-        section.dataframe(table, hide_index=True, alt="Images that cannot be read")
+    table = pd.DataFrame(facts.unreadable, columns=["image", "reason"])
+    draw = partial(st.dataframe, table, hide_index=True, alt="Images that cannot be read")
+    fold(label, draw, icon=":material/broken_image:", key="clip_data_unreadable")

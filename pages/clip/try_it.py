@@ -1,5 +1,6 @@
 """Try a trained or evaluated model on one picture: which of several texts fits it best."""
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -26,9 +27,7 @@ PLAIN_PROMPT = ("a photo of a {}.",)
 
 def draw(run: Run) -> None:
     """Draw a collapsed section with the picture, the texts and how well each text fits."""
-    if section := fold("Try it on a picture", key=f"try_{run.id}", icon=":material/image_search:"):
-        with section:
-            content(run)
+    fold("Try it on a picture", partial(content, run), key=f"try_{run.id}", icon=":material/image_search:")
 
 
 def content(run: Run) -> None:

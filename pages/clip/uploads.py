@@ -1,6 +1,8 @@
 """Uploads of the user's own data. An upload is unpacked into a folder, can be used again, and can be deleted."""
 
 import re
+from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -70,21 +72,19 @@ def draw(prefix: str) -> None:
     if stored := earlier():
         total = size(sum(upload.size for upload in stored) / 1e9)
         label = f"Uploads: {len(stored)}, {total}"
-        if section := fold(label, icon=":material/folder_open:", key=f"{prefix}_uploads"):
-            with section:
-                for upload in stored:
-                    _draw_upload(prefix, upload)
+        fold(label, partial(_draw_kept, prefix, stored), icon=":material/folder_open:", key=f"{prefix}_uploads")
 
 
-def _draw_upload(prefix: str, upload: Kept) -> None:
-    key = f"{prefix}_kept_{upload.folder.name}"
-    with st.container(horizontal=True, vertical_alignment="center"):
-        owner = f", by {upload.owner}" if upload.owner else ""
-        st.text(f"{short_name(str(upload.folder))}, {size(upload.size / 1e9)}{owner}", width="stretch")
-        st.button("Use", key=f"{key}_use", on_click=_use, args=(prefix, upload.data, upload.kind))
-        options: dict[str, Any] = {"icon": ":material/delete:", "type": "tertiary"}
-        if backend.user().may_change(upload.owner) and st.button("Delete", key=f"{key}_delete", **options):
-            _confirm(prefix, upload)
+def _draw_kept(prefix: str, uploads: Sequence[Kept]) -> None:
+    for upload in uploads:
+        key = f"{prefix}_kept_{upload.folder.name}"
+        with st.container(horizontal=True, vertical_alignment="center"):
+            owner = f", by {upload.owner}" if upload.owner else ""
+            st.text(f"{short_name(str(upload.folder))}, {size(upload.size / 1e9)}{owner}", width="stretch")
+            st.button("Use", key=f"{key}_use", on_click=_use, args=(prefix, upload.data, upload.kind))
+            options: dict[str, Any] = {"icon": ":material/delete:", "type": "tertiary"}
+            if backend.user().may_change(upload.owner) and st.button("Delete", key=f"{key}_delete", **options):
+                _confirm(prefix, upload)
 
 
 @st.dialog("Delete this upload?")

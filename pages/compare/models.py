@@ -1,6 +1,7 @@
 """Compare models: their costs, published accuracies, and speed on this machine."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -43,77 +44,70 @@ def draw(names: Sequence[str]) -> None:
     _published(names)
     if len(names) > 1:
         _timings(names, baseline)
-    _devices(names)
+    fold("Which device?", partial(_devices, names), icon=":material/developer_board:", key="compare_devices")
     if speeds.work() is not None:
-        _rates()
+        fold("Effective rates of a device", _rates, icon=":material/bolt:", key="compare_rates")
 
 
 def _devices(names: Sequence[str]) -> None:
     """Draw the models on all known devices side by side. Power and price are typed by the user."""
-    section = fold("Which device?", icon=":material/developer_board:", key="compare_devices")
-    work = speeds.work()
-    if section is None or work is None:
+    if (work := speeds.work()) is None:
         return
-    with section:
-        devices = speeds.devices(speeds.timed())
-        sizes = frames.own_sizes(backend.catalogue())["image_size"]
-        keys = [(name, str(sizes[name])) for name in names if name in sizes.index]
-        frame = estimates.side_by_side(devices, work[work.index.isin(keys)])
-        if frame.empty:
-            st.caption("The catalogue has no complete count of these models.")
-            return
-        cells = st.data_editor(
-            pd.DataFrame({"device": [device.fitted.label for device in devices], "watts": np.nan, "price": np.nan}),
-            key="compare_power",
-            hide_index=True,
-            disabled=["device"],
-            placeholder="–",
-            column_config={
-                "device": "Device",
-                "watts": st.column_config.NumberColumn("Power (W)", min_value=1.0),
-                "price": st.column_config.NumberColumn("Price", min_value=0.01, help="Per hour, or to buy."),
-            },
-        )
-        frame = frame.merge(cells, on="device")
-        frame["per_joule"], frame["per_price"] = (frame["samples_per_s"] / frame[by] for by in ("watts", "price"))
-        speeds.table(
-            frame.sort_values(["model", "samples_per_s"], ascending=[True, False], kind="stable"),
-            devices,
-            key="compare_devices_table",
-            alt="Speed of each model on each device",
-            extra_columns=("per_joule", "per_price"),
-            config={
-                "per_joule": st.column_config.NumberColumn("Images/J", format="%.3g"),
-                "per_price": st.column_config.NumberColumn("Images/s per price", format="%.4g"),
-            },
-        )
-        calibrate.draw("compare_calibrate")
+    devices = speeds.devices(speeds.timed())
+    sizes = frames.own_sizes(backend.catalogue())["image_size"]
+    keys = [(name, str(sizes[name])) for name in names if name in sizes.index]
+    frame = estimates.side_by_side(devices, work[work.index.isin(keys)])
+    if frame.empty:
+        st.caption("The catalogue has no complete count of these models.")
+        return
+    cells = st.data_editor(
+        pd.DataFrame({"device": [device.fitted.label for device in devices], "watts": np.nan, "price": np.nan}),
+        key="compare_power",
+        hide_index=True,
+        disabled=["device"],
+        placeholder="–",
+        column_config={
+            "device": "Device",
+            "watts": st.column_config.NumberColumn("Power (W)", min_value=1.0),
+            "price": st.column_config.NumberColumn("Price", min_value=0.01, help="Per hour, or to buy."),
+        },
+    )
+    frame = frame.merge(cells, on="device")
+    frame["per_joule"], frame["per_price"] = (frame["samples_per_s"] / frame[by] for by in ("watts", "price"))
+    speeds.table(
+        frame.sort_values(["model", "samples_per_s"], ascending=[True, False], kind="stable"),
+        devices,
+        key="compare_devices_table",
+        alt="Speed of each model on each device",
+        extra_columns=("per_joule", "per_price"),
+        config={
+            "per_joule": st.column_config.NumberColumn("Images/J", format="%.3g"),
+            "per_price": st.column_config.NumberColumn("Images/s per price", format="%.4g"),
+        },
+    )
+    calibrate.draw("compare_calibrate")
 
 
 def _rates() -> None:
     """Draw the effective rates of the kinds of operators on one device."""
-    section = fold("Effective rates of a device", icon=":material/bolt:", key="compare_rates")
-    if section is None:
-        return
-    with section:
-        by_label = {device.fitted.label: device for device in speeds.devices(speeds.timed())}
-        label = st.selectbox("Device", list(by_label), key="compare_rates_device")
-        speeds.draw_warnings([by_label[label]])
-        rates = rates_of(by_label[label].fitted)
-        by_unit = rates.pivot(index="kind", columns="unit", values="rate")
-        results_table(
-            by_unit.reindex(index=rates["kind"].unique(), columns=list(UNITS.values())).reset_index(),
-            key="compare_rates_table",
-            alt="Effective rate of each kind of operator",
-            pinned="kind",
-            config={
-                unit: st.column_config.NumberColumn(unit.replace("us", "µs"), format="%.3g") for unit in UNITS.values()
-            },
-        )
-        st.caption(
-            "Fitted to the timings of whole models: the work of each kind of operator per second, and the cost of a "
-            "call. FLOPs and bytes are those of float32. A kind that few models use may have an odd rate."
-        )
+    by_label = {device.fitted.label: device for device in speeds.devices(speeds.timed())}
+    label = st.selectbox("Device", list(by_label), key="compare_rates_device")
+    speeds.draw_warnings([by_label[label]])
+    rates = rates_of(by_label[label].fitted)
+    by_unit = rates.pivot(index="kind", columns="unit", values="rate")
+    results_table(
+        by_unit.reindex(index=rates["kind"].unique(), columns=list(UNITS.values())).reset_index(),
+        key="compare_rates_table",
+        alt="Effective rate of each kind of operator",
+        pinned="kind",
+        config={
+            unit: st.column_config.NumberColumn(unit.replace("us", "µs"), format="%.3g") for unit in UNITS.values()
+        },
+    )
+    st.caption(
+        "Fitted to the timings of whole models: the work of each kind of operator per second, and the cost of a "
+        "call. FLOPs and bytes are those of float32. A kind that few models use may have an odd rate."
+    )
 
 
 def _costs(names: Sequence[str]) -> str:

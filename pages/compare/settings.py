@@ -1,6 +1,7 @@
 """Settings of compared runs: warnings about important differences, settings that differ, settings that are the same."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pandas as pd
 import streamlit as st
@@ -23,14 +24,10 @@ def draw(runs: Sequence[Run]) -> None:
         st.caption("All settings and environments are the same.")
     else:
         _table(differing.drop(columns="same"), "compare_settings", "Settings and environment that differ")
-    if section := fold(f"{len(equal)} settings are the same", icon=":material/drag_handle:", key="compare_alike"):
-        run_column = next(name for name in map(str, equal) if name.startswith("run "))
-        with section:
-            _table(
-                equal[[*settings.COLUMNS, run_column]].rename(columns={run_column: "value"}),
-                "compare_same",
-                "Settings and environment that are the same",
-            )
+    run_column = next(name for name in map(str, equal) if name.startswith("run "))
+    values = equal[[*settings.COLUMNS, run_column]].rename(columns={run_column: "value"})
+    draw = partial(_table, values, "compare_same", "Settings and environment that are the same")
+    fold(f"{len(equal)} settings are the same", draw, icon=":material/drag_handle:", key="compare_alike")
     download_table(lambda: frame, "compare-settings", key="compare_settings", label="all settings")
 
 

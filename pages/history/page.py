@@ -75,20 +75,14 @@ def draw_run(run: Run) -> None:
 @st.fragment
 def storage() -> None:
     """Draw the collapsed section on disk space."""
-    if section := fold("Storage", icon=":material/hard_drive:", key="runs_storage"):
-        with section:
-            run_actions.draw_storage()
+    fold("Storage", run_actions.draw_storage, icon=":material/hard_drive:", key="runs_storage")
 
 
 @st.fragment
 def importer() -> None:
     """Draw the collapsed section that imports a run bundle of another machine."""
-    has_file = bool(st.session_state.get("runs_bundle"))
-    label = "Import a run from another machine"
-    if not (section := fold(label, icon=":material/unarchive:", key="runs_import_fold", filled=has_file)):
-        return
-    with section:
-        _import()
+    label, has_file = "Import a run from another machine", bool(st.session_state.get("runs_bundle"))
+    fold(label, _import, icon=":material/unarchive:", key="runs_import_fold", filled=has_file)
 
 
 def _import() -> None:
@@ -124,6 +118,5 @@ listing()
 storage()
 if backend.user().role >= Role.RUNNER:
     importer()
-if last_ended and tour.open_steps() and (section := fold("First steps", icon=":material/explore:", key="runs_tour")):
-    with section:
-        tour.draw()
+if last_ended and tour.open_steps():
+    fold("First steps", tour.draw, icon=":material/explore:", key="runs_tour")

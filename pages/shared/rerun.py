@@ -4,10 +4,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import wraps
 from threading import RLock
-from typing import ParamSpec
+from typing import ParamSpec, TypeVar
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.shared.text import plain
@@ -94,14 +93,19 @@ def show(message: str, icon: str) -> None:
     st.toast(plain(message), icon=icon)
 
 
-def fold(label: str, *, key: str, icon: str | None = None, filled: bool = False) -> DeltaGenerator | None:
-    """Draw a collapsed section and return its container, or None while it is closed.
+Result = TypeVar("Result")
 
-    key: key of the open or closed state. filled: render the section even when closed, because a field in it has a
-    value.
+
+def fold(
+    label: str, draw: Callable[[], Result], *, key: str, icon: str | None = None, filled: bool = False
+) -> Result | None:
+    """Draw a collapsed section, and its content while it is open. Return what `draw` returns; None while it is closed.
+
+    key: key of the open or closed state. filled: draw the content even when closed, because a field in it has a value.
     """
     section = st.expander(label, icon=icon, key=key, on_change="rerun")
-    return section if section.open or filled else None
+    with section:
+        return draw() if section.open or filled else None
 
 
 class PageEnd(Exception):

@@ -111,12 +111,13 @@ def sweep_fields() -> dict[str, list[str]]:
     """Draw the values to sweep. Return them by field; a field without values is not swept."""
     keys = {name: f"{PREFIX}_sweep_{name}" for name in sweep.FIELDS}
     filled = any(st.session_state.get(key) or key in st.query_params for key in keys.values())
-    if not (section := fold("Sweep", key=f"{PREFIX}_sweep", filled=filled)):
-        return {}
-    with section:
+
+    def draw() -> dict[str, list[str]]:
         st.caption(f"Several values queue a run for each combination, at most {sweep.MOST_RUNS}, and compare them.")
         columns = zip(st.columns(len(keys)), keys.items(), strict=True)
         return {name: _sweep_values(column, name, key) for column, (name, key) in columns}
+
+    return fold("Sweep", draw, key=f"{PREFIX}_sweep", filled=filled) or {}
 
 
 def _sweep_values(place: Any, name: str, key: str) -> list[str]:

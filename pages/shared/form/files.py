@@ -37,11 +37,9 @@ def draw_configurations(prefix: str) -> dict[str, Any]:
 def _read_files(prefix: str, title: str, uploader: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     names: list[str] = []
     uploaded: dict[str, Any] = {}
-    configs: dict[str, Any] = st.session_state.get(spec_form.key(prefix, "configs"), {})
     key = f"{prefix}_files"
-    if not (section := fold(title, key=f"{prefix}_fold_files", filled=bool(st.session_state.get(key)))):
-        return names, dict(configs)
-    with section:
+
+    def read() -> None:
         for file in st.file_uploader(**uploader, accept_multiple_files=True, key=key):
             text = file.getvalue().decode("utf-8-sig", errors="replace")
             try:
@@ -51,7 +49,9 @@ def _read_files(prefix: str, title: str, uploader: dict[str, Any]) -> tuple[list
                     if uploaded.setdefault(name, config) != config:
                         raise Refused(f"two uploaded configurations are named {name!r}: rename one of the files")
                 else:
-                    names += parse_names(text, file.name)
+                    names.extend(parse_names(text, file.name))
             except Refused as refusal:
                 show_error(refusal)
-    return names, configs | uploaded
+
+    fold(title, read, key=f"{prefix}_fold_files", filled=bool(st.session_state.get(key)))
+    return names, st.session_state.get(spec_form.key(prefix, "configs"), {}) | uploaded
