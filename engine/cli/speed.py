@@ -56,9 +56,10 @@ class Benchmark(RunHere, BenchmarkFlags):
         with store_here() as store:
             run, rows = run_here(store, self.spec())
             utilisation = rates.utilisation(rows, rates.rates(store), run.host)
-        frame = timm_dynamo.export(rows, self.format, utilisation)
         if self.format == "full":
-            frame = frames.with_environment(frame, run)
+            frame = frames.with_environment(timm_dynamo.full(frames.benchmark(rows), utilisation), run)
+        else:
+            frame = (timm_dynamo.timm if self.format == "timm" else timm_dynamo.dynamo)(rows)
         show_table(frame, brief(frame, SHOWN[run.kind]) if self.format == "full" else frame, self.output)
         for line in readable.summary_lines(rows):
             note(line)

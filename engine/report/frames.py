@@ -53,7 +53,7 @@ ENVIRONMENT = ("host", "platform", "driver", "seed", "date")
 
 _PARAMETERS = ["mparams", "image_mparams", "text_mparams"]
 _HEAD = ["model", "image_size", "image_width", "text_width", "embed_dim", *_PARAMETERS]
-REFERENCE = {
+REFERENCE: dict[Literal["torch", "fvcore"], list[str]] = {
     "torch": [*_HEAD, "gflops", "image_gflops", "text_gflops"],
     "fvcore": [*_HEAD, "gmacs", "macts", "image_gmacs", "image_macts", "text_gmacs", "text_macts"],
 }

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from engine.report import frames
-from engine.report.export import tables
 from engine.report.figures import profile, scatter
 from engine.report.quantities import COMPARABLE, title
 from engine.report.style import digits
@@ -19,7 +18,7 @@ from engine.store import Run
 from pages.shared import backend, module_map, run_view
 from pages.shared.chart.chart import chart, tabs
 from pages.shared.form.spec_form import BIND
-from pages.shared.table import download, download_rows, from_rows, results_table
+from pages.shared.table import csv_rows, download, download_rows, results_table
 from pages.shared.text import plain
 
 COLUMNS = (
@@ -77,23 +76,12 @@ def _names(frame: pd.DataFrame) -> "pd.Series[str]":
 
 
 def _downloads(run: Run) -> None:
-    spec = run.spec
-    assert isinstance(spec, ProfileSpec)
-    counters: tuple[Literal["torch", "fvcore"], ...] = ("torch", "fvcore")
+    assert isinstance(run.spec, ProfileSpec)
     with download_rows(run, frames.profile):
-        for counter in counters:
-            if spec.counter in (counter, "both"):
-                download(
-                    f"CSV as open_clip's profiler ({counter})",
-                    from_rows(run, partial(_reference, counter)),
-                    f"profile-{run.id}-{counter}.csv",
-                    icon=None,
-                    key=f"{counter}_{run.id}",
-                )
-
-
-def _reference(counter: Literal["torch", "fvcore"], rows: Sequence[ProfileRow]) -> str:
-    return tables.to_csv(frames.reference(rows, counter))
+        for counter in [name for name in frames.REFERENCE if run.spec.counter in (name, "both")]:
+            label, file = f"CSV as open_clip's profiler ({counter})", f"profile-{run.id}-{counter}.csv"
+            content = csv_rows(run, partial(frames.reference, counter=counter))
+            download(label, content, file, icon=None, key=f"{counter}_{run.id}")
 
 
 def _comparison(run: Run, frame: pd.DataFrame) -> None:

@@ -1,6 +1,6 @@
 """Results of timing recurrent layers: the table of rows, charts, and one card per selected row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import streamlit as st
@@ -37,8 +37,6 @@ COLUMNS = (
     *("forward_spread_percent", "backward_spread_percent", "latency_ms", "back_to_back_ms", "p90_ms", "first_call_ms"),
     *("samples", "input_size", "num_layers", "image_size", "precision", "fuser", "executor", "tolerance", "notes"),
 )
-LABELS = {"table": "Table as fastrnns", "oss": "JSON as fastrnns (oss)", "pep": "JSON as fastrnns (pep)"}
-ENDINGS = {"table": "txt", "oss": "json", "pep": "txt"}
 
 
 def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
@@ -87,16 +85,16 @@ def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
     timed_rows = [row for row in rows if row.status == "ok"]
     if not timed_rows or not fastrnns.fits(rows):
         return
-    content = {
-        "table": fastrnns.table,
-        "oss": fastrnns.oss,
-        "pep": lambda rows: fastrnns.pep(rows, backend.folder(run)),
+    exports: dict[str, tuple[str, str, Callable[[Sequence[RecurrentRow]], str]]] = {
+        "table": ("Table as fastrnns", "txt", fastrnns.table),
+        "oss": ("JSON as fastrnns (oss)", "json", fastrnns.oss),
     }
-    for format in fastrnns.FORMATS:
-        if format != "pep" or all(timed.stamp(run, row) for row in timed_rows):
-            file = f"recurrent-{run.id}-{format}.{ENDINGS[format]}"
-            with menu:
-                download(LABELS[format], from_rows(run, content[format]), file, icon=None, key=f"{format}_{run.id}")
+    if all(timed.stamp(run, row) for row in timed_rows):
+        exports["pep"] = "JSON as fastrnns (pep)", "txt", lambda rows: fastrnns.pep(rows, backend.folder(run))
+    with menu:
+        for format, (label, ending, export) in exports.items():
+            file = f"recurrent-{run.id}-{format}.{ending}"
+            download(label, from_rows(run, export), file, icon=None, key=f"{format}_{run.id}")
 
 
 def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:

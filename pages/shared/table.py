@@ -157,6 +157,11 @@ def from_rows(run: Run, make: Callable[[Sequence[Any]], Any]) -> Callable[[], An
     return lambda: make(backend.store().rows(run_id))
 
 
+def csv_rows(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame]) -> Callable[[], str]:
+    """Return a function that writes a table of the rows of a run as CSV. frame: makes the table."""
+    return from_rows(run, lambda rows: tables.to_csv(frame(rows)))
+
+
 def download_rows(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame], *, label: str = "") -> Any:
     """Draw the menu that downloads the rows of a run with its environment, and return it. frame: makes their table."""
     content = from_rows(run, lambda rows: frames.with_environment(frame(rows), run))

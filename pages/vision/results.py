@@ -1,7 +1,6 @@
 """Results of a benchmark: the table of rows, charts, and one card per selected row."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,7 +8,7 @@ import streamlit as st
 
 from engine.published import speeds as published_speeds
 from engine.report import frames
-from engine.report.export import tables, timm_dynamo
+from engine.report.export import timm_dynamo
 from engine.report.figures import speed
 from engine.report.timings import estimates, readable, reliability, stored
 from engine.results import VERDICTS, BenchmarkRow
@@ -19,7 +18,7 @@ from engine.store import Run
 from pages.shared import backend, comparison_link, run_view, speeds, timed
 from pages.shared.chart.chart import chart, tabs
 from pages.shared.form.spec_form import BIND
-from pages.shared.table import download, download_rows, from_rows, informative_columns, results_table
+from pages.shared.table import csv_rows, download, download_rows, informative_columns, results_table
 from pages.shared.text import plain
 from pages.vision import compilation, samples
 
@@ -90,21 +89,15 @@ def _label(row: BenchmarkRow) -> str:
 
 
 def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
-    def export(rows: Sequence[BenchmarkRow], format: Any) -> pd.DataFrame:
-        return timm_dynamo.export(rows, format, timed.utilisation(run, rows))
-
-    menu = download_rows(run, lambda rows: export(rows, "full"))
-
-    def export_csv(format: str, rows: Sequence[BenchmarkRow]) -> str:
-        return tables.to_csv(export(rows, format))
-
-    labels = {"timm": "CSV as timm's benchmark.py", "dynamo": "CSV as PyTorch's dynamo"}
-    formats = ["timm"] if _purpose(run) == "performance" else []
-    formats += ["dynamo"] if any(row.baseline for row in rows) else []
-    for format in formats:
-        content, file = from_rows(run, partial(export_csv, format)), f"benchmark-{run.id}-{format}.csv"
-        with menu:
-            download(labels[format], content, file, icon=None, key=f"csv_{format}_{run.id}")
+    exports: dict[str, tuple[str, Callable[[Sequence[BenchmarkRow]], pd.DataFrame]]] = {}
+    if _purpose(run) == "performance":
+        exports["timm"] = "CSV as timm's benchmark.py", timm_dynamo.timm
+    if any(row.baseline for row in rows):
+        exports["dynamo"] = "CSV as PyTorch's dynamo", timm_dynamo.dynamo
+    with download_rows(run, lambda rows: timm_dynamo.full(frames.benchmark(rows), timed.utilisation(run, rows))):
+        for format, (label, export) in exports.items():
+            file = f"benchmark-{run.id}-{format}.csv"
+            download(label, csv_rows(run, export), file, icon=None, key=f"csv_{format}_{run.id}")
 
 
 def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:

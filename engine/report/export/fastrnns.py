@@ -15,7 +15,6 @@ from engine.results import RecurrentRow
 from engine.specs import Refused
 from engine.specs.runners import Family
 
-FORMATS = ("table", "oss", "pep")
 ORDER: tuple[Family, ...] = ("vl_lstm", "lstm", "gru", "rnn_relu", "rnn_tanh", "milstm", "resnet")
 """Order of the groups. fastrnns itself has vl_lstm, lstm and resnet as groups; the others exist there only as cells."""
 COLUMNS = ("name", "avg_fwd", "std_fwd", "info_fwd", "avg_bwd", "std_bwd", "info_bwd")

@@ -5,11 +5,10 @@ Failed rows have empty values, never 0.0, which would distort a mean.
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
-from engine.report import frames
 from engine.results import BenchmarkRow
 
 _SPEED, _SIZE = ("samples_per_sec", "step_time"), ("batch_size", "img_size")
@@ -34,20 +33,12 @@ DYNAMO = {
 
 NO_RESULT = {"out_of_memory": "OOM", "timeout": "timeout"}
 
-Format = Literal["full", "timm", "dynamo"]
-
-
-def export(rows: Sequence[BenchmarkRow], format: Format, utilisation: Sequence[float | None]) -> pd.DataFrame:
-    """Return the rows in one of the formats. utilisation: shares, one per row, from timings.rates.utilisation."""
-    if format == "timm":
-        return timm(rows)
-    if format == "dynamo":
-        return dynamo(rows)
-    return full(frames.benchmark(rows), utilisation)
-
 
 def full(frame: pd.DataFrame, utilisation: Sequence[float | None]) -> pd.DataFrame:
-    """Return all columns of a benchmark's frame and the utilisation. utilisation: as for `export`."""
+    """Return all columns of a timing's frame and the utilisation.
+
+    utilisation: shares, one per row, from timings.rates.utilisation.
+    """
     return frame.assign(utilisation=[math.nan if share is None else share for share in utilisation])
 
 

@@ -114,9 +114,11 @@ def test_dynamo_file_of_tolerance_has_its_columns_and_values() -> None:
     assert lines(timm_dynamo.dynamo(rows)) == ["dev,name,batch_size,max,mean,std", "cpu,m,8,0.25,0.125,0.5"]
 
 
-@pytest.mark.parametrize("format", ["timm", "dynamo", "full"])
-def test_export_of_no_rows_is_a_header(format: timm_dynamo.Format) -> None:
-    assert len(lines(timm_dynamo.export([], format, []))) == 1
+@pytest.mark.parametrize(
+    "frame", [timm_dynamo.timm([]), timm_dynamo.dynamo([]), timm_dynamo.full(frames.benchmark([]), [])]
+)
+def test_export_of_no_rows_is_a_header(frame: pd.DataFrame) -> None:
+    assert len(lines(frame)) == 1
 
 
 def test_full_table_has_every_field() -> None:
@@ -130,6 +132,6 @@ def test_full_table_has_every_field() -> None:
     assert first["flags"] == "unstable; contended"
     assert first["process_medians_ms"] == "19.5; 20.0; 20.4"
     assert frame["latency_ms"].isna().tolist() == [False, True]
-    assert timm_dynamo.export([row, failed("n")], "full", [0.25, None])["utilisation"].fillna(-1).tolist() == [0.25, -1]
+    assert timm_dynamo.full(frame, [0.25, None])["utilisation"].fillna(-1).tolist() == [0.25, -1]
     lines_of_json = json.loads(tables.to_json(frame))
     assert (lines_of_json[0]["unique_graphs"], lines_of_json[1]["latency_ms"]) == (3, None)
