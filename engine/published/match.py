@@ -26,13 +26,10 @@ def read(imported: Path | None = None, shipped: Path = SHIPPED) -> pd.DataFrame:
     imported: the folder of imported tables, `update.folder`. `image_size` is empty if the publisher does not give it:
     open_clip does not, because its models have one size each.
     """
-    parts = [*_imported(imported), *(_shipped(table, shipped) for table in TABLES.values())]
+    files = sorted(imported.glob("*.csv")) if imported else []
+    parts = [read_lines(path).astype({"percent": float}) for path in files]
+    parts += [_shipped(table, shipped) for table in TABLES.values()]
     return pd.concat(parts).drop_duplicates([*KEY, "accuracy"], ignore_index=True)
-
-
-def _imported(folder: Path | None) -> list[pd.DataFrame]:
-    files = sorted(folder.glob("*.csv")) if folder else []
-    return [read_lines(path).astype({"percent": float}) for path in files]
 
 
 def read_lines(path: Path) -> pd.DataFrame:

@@ -64,25 +64,11 @@ def beside(rows: Iterable[BenchmarkRow], published: pd.DataFrame) -> pd.DataFram
     Columns: name, model, family, mode, variant, image_size, batch_size, here (samples/s), and from the publisher:
     setup, theirs (samples/s), their_batch_size; `times` is theirs / here.
     """
-    ours = pd.DataFrame(
-        [
-            {
-                "name": f"timm:{row.model}",
-                **{name: getattr(row, name) for name in ("model", "family", "mode", "variant", "batch_size")},
-                "image_size": row.image_size.split("x")[0] if _square(row.image_size) else row.image_size,
-                "here": row.samples_per_s,
-            }
-            for row in rows
-            if row.library == "timm" and row.samples_per_s and not changes(row)
-        ],
-        columns=["name", "model", "family", "mode", "variant", "batch_size", "image_size", "here"],
-    )
+    names = ["name", "model", "family", "mode", "variant", "batch_size", "image_size", "samples_per_s"]
+    timed = [row for row in rows if row.library == "timm" and row.samples_per_s and not changes(row)]
+    ours = pd.DataFrame([[getattr(row, name) for name in names] for row in timed], columns=[*names[:-1], "here"])
     theirs = published[["model", "mode", "image_size", "setup", "samples_per_s", "batch_size"]].rename(
         columns={"samples_per_s": "theirs", "batch_size": "their_batch_size"}
     )
     joined = ours.merge(theirs, on=["model", "mode", "image_size"])
     return joined.assign(times=joined["theirs"] / joined["here"])
-
-
-def _square(image_size: str) -> bool:
-    return len(set(image_size.split("x"))) == 1

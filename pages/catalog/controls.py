@@ -93,11 +93,6 @@ def _short(device: str) -> str:
     return device.removeprefix("NVIDIA GeForce ").removeprefix("Intel Core ")
 
 
-def search_for(text: str) -> None:
-    """Replace the search."""
-    st.session_state["catalog_search"] = text
-
-
 def _draw_unit() -> bool:
     """Draw the choice between MACs and FLOPs and return True for FLOPs. Changing the choice converts the limit."""
     chosen = st.selectbox(
@@ -316,15 +311,11 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
             "Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help, disabled=not has_front
         )
     with menu:
-        spoiled = not (front and {x, y} & set(MEASURED)) or _draw_spoiled_toggle()
+        help = f"Allow timings on the front that are {', '.join(SPOILING[:-1])} or {SPOILING[-1]}."
+        on_timings = front and {x, y} & set(MEASURED)
+        spoiled = not on_timings or st.toggle("Flagged", key=f"{PREFIX}_flagged", bind=BIND, help=help)
     colour_by, size_by = [
         None if column in ("family", "equal") else catalog_choose.in_unit(column, flops) for column in (colour, size)
     ]
     x, y = catalog_choose.in_unit(x, flops), catalog_choose.in_unit(y, flops)
     return Axes(x, y, colour_by, size_by, log_x=log_x, log_y=log_y, flops=flops, front=front, spoiled=spoiled)
-
-
-def _draw_spoiled_toggle() -> bool:
-    """Draw the switch that allows spoiled timings on the front."""
-    help = f"Allow timings on the front that are {', '.join(SPOILING[:-1])} or {SPOILING[-1]}."
-    return st.toggle("Flagged", key=f"{PREFIX}_flagged", bind=BIND, help=help)

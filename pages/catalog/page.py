@@ -76,7 +76,8 @@ if selected.empty:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption("Similar names:", width="content")
             for name in similar_names:
-                st.button(name, key=f"catalog_near_{name}", on_click=controls.search_for, args=(name,))
+                search = {"catalog_search": name}
+                st.button(name, key=f"catalog_near_{name}", on_click=st.session_state.update, args=(search,))
     for limit in choose.alone(frame, filters.limits):
         st.caption(plain(limit))
     controls.draw_left_out(frame, filters, nearest_device)

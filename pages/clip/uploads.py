@@ -93,7 +93,8 @@ def _confirm(prefix: str, upload: Kept) -> None:
     st.text(f"{short_name(str(upload.folder))}, {size(upload.size / 1e9)}")
     filters = (Filter(kinds=("train", "evaluate"), states=states) for states in (UNFINISHED, ENDED))
     found = (backend.store().find(wanted, limit=MOST_CHECKED) for wanted in filters)
-    runs = [run for run in chain(*found) if _reads(run.spec, upload)]
+    fields = ("data", "val_data", "zeroshot_data")
+    runs = [run for run in chain(*found) if any(upload.of(getattr(run.spec, name, "")) for name in fields)]
     if active := [run for run in runs if not run.state.ended]:
         st.warning(f"Run {active[0].id} still uses it. Wait until it ends, or cancel it.", icon=":material/lock:")
     elif runs:
@@ -114,10 +115,6 @@ def _forget(prefix: str, upload: Kept) -> None:
         return
     if upload.of(st.session_state.get(spec_form.key(prefix, "data")) or ""):
         _use(prefix, Path(EMBEDDED[0]), "auto")
-
-
-def _reads(spec: object, upload: Kept) -> bool:
-    return any(upload.of(getattr(spec, name, "")) for name in ("data", "val_data", "zeroshot_data"))
 
 
 def _use(prefix: str, path: Path, kind: str) -> None:

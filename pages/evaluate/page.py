@@ -120,11 +120,6 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
     return problems
 
 
-def _turn_off_class_tasks() -> None:
-    """Select only the task that needs no classes."""
-    st.session_state[spec_form.key(PREFIX, "tasks")] = ["retrieval"]
-
-
 def describe(spec: EvaluateSpec) -> str:
     """Return a sentence on what the button will do and how long it will take."""
     time = f", {promise}" if (promise := durations.promise(spec)) else ""
@@ -154,7 +149,8 @@ def form() -> None:
             st.button(
                 f"Turn off {names}",
                 icon=":material/toggle_off:",
-                on_click=_turn_off_class_tasks,
+                on_click=st.session_state.update,
+                args=({spec_form.key(PREFIX, "tasks"): ["retrieval"]},),
                 key="evaluate_turn_off",
             )
         checks, _ = clip_form.checks(spec, spec.batch_size)

@@ -139,7 +139,8 @@ def draw_modules(name: ModelName, image_size: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         setting = f"{row.image_size} px, batch {row.batch_size}"
         st.caption(plain(f"Counted in run {run.id} on {run.created_at:%Y-%m-%d} at {setting}."), width="content")
-        st.page_link("run/page.py", label=f"Run {run.id}", icon=":material/receipt_long:", query_params=_link(run))
+        link = {"run": str(run.id)}
+        st.page_link("run/page.py", label=f"Run {run.id}", icon=":material/receipt_long:", query_params=link)
         if st.button("Count again", key="model_recount", icon=":material/replay:", type="tertiary"):
             launch.start(count_request(name))
     module_map.draw(frame, "model", f"{row.model}-modules")
@@ -171,10 +172,6 @@ def _draw_count_button(name: ModelName) -> None:
     if st.button("Count modules", key="model_count", icon=":material/account_tree:", type="primary"):
         launch.start(count_request(name))
     verbatim(command(count_request(name)), key="model_count_command")
-
-
-def _link(run: Run) -> dict[str, str]:
-    return {"run": str(run.id)}
 
 
 def draw_commands(name: ModelName, accuracies: pd.DataFrame) -> None:
