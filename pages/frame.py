@@ -43,10 +43,7 @@ PAGES = {
         entry("recurrent", "Recurrent layers", "repeat"),
         entry("device", "Device", "memory"),
     ],
-    "CLIP": [
-        entry("train", "Train", "model_training"),
-        entry("evaluate", "Evaluate", "fact_check"),
-    ],
+    "CLIP": [entry("train", "Train", "model_training"), entry("evaluate", "Evaluate", "fact_check")],
     "Runs": [
         entry("history", "Runs", "history", url_path="runs"),
         entry("run", "Run", "receipt_long"),

@@ -210,8 +210,7 @@ PREFIX = "catalog"
 LATENCY_HERE = "ImageNet against latency here"
 PRESETS: presets.Presets = {
     "Cost": presets.Preset(
-        "Plot MACs against parameters.",
-        {"x": "gmacs", "y": "mparams", "log_x": True, "log_y": True, "figure": None},
+        "Plot MACs against parameters.", {"x": "gmacs", "y": "mparams", "log_x": True, "log_y": True, "figure": None}
     ),
     "ImageNet against MACs": presets.Preset(
         "Plot the published top-1 accuracy of every pretrained timm model against its MACs at the image size of that "

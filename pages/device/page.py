@@ -41,10 +41,7 @@ def draw_peaks(rates: pd.DataFrame) -> None:
     """Draw the latest measured rates with their dates. Selecting a rate opens its run."""
     st.header("Measured peaks", anchor=False)
     if rates.empty:
-        st.info(
-            "No measurements yet. Measure this device below; it takes about a minute.",
-            icon=":material/speed:",
-        )
+        st.info("No measurements yet. Measure this device below; it takes about a minute.", icon=":material/speed:")
         return
     shown = timings_rates.readable(rates)
     devices = list(rates["where"].unique())

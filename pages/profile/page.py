@@ -11,10 +11,7 @@ from pages.shared import durations, launch
 from pages.shared.form import files, groups, spec_form
 
 PREFIX = "profile"
-FURTHER = {
-    "Model": (*OPTIONS, "context_length"),
-    "Extra results": ("training", "detail"),
-}
+FURTHER = {"Model": (*OPTIONS, "context_length"), "Extra results": ("training", "detail")}
 
 
 CPU_NOTE = ". fvcore traces the real model: it runs on the CPU with its weights in memory, not on meta."

@@ -141,11 +141,7 @@ def card(run: Run, row: ProfileRow) -> None:
             return
         _values(row)
         if row.complete is False:
-            st.warning(
-                plain("; ".join(row.notes)),
-                icon=":material/warning:",
-                title="Incomplete",
-            )
+            st.warning(plain("; ".join(row.notes)), icon=":material/warning:", title="Incomplete")
         _tabs(run, row, f"{run.id}_{name}_{row.image_size}_{row.batch_size}")
 
 

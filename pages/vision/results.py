@@ -159,10 +159,7 @@ def _summary(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     if summary["geometric_mean"].isna().all():
         empty.append("geometric_mean")
     results_table(
-        summary.drop(columns=empty),
-        key=f"summary_{run.id}",
-        alt="Summary of all models per variant",
-        pinned="variant",
+        summary.drop(columns=empty), key=f"summary_{run.id}", alt="Summary of all models per variant", pinned="variant"
     )
 
 

@@ -122,12 +122,7 @@ def _metric_label(name: str) -> str:
 
 
 def curves(
-    points: pd.DataFrame,
-    panel: Panel,
-    *,
-    smooth: int = 1,
-    best: Mapping[str, int] | None = None,
-    source: str = "",
+    points: pd.DataFrame, panel: Panel, *, smooth: int = 1, best: Mapping[str, int] | None = None, source: str = ""
 ) -> go.Figure:
     """Return one large panel. points: from `frame`.
 

@@ -58,11 +58,7 @@ def draw(
 
 
 def _draw_group(
-    spec: type[Spec],
-    heading: str,
-    names: Sequence[str],
-    choices: Mapping[str, Sequence[str]],
-    hints: Mapping[str, str],
+    spec: type[Spec], heading: str, names: Sequence[str], choices: Mapping[str, Sequence[str]], hints: Mapping[str, str]
 ) -> dict[str, Any]:
     """Draw the fields of a group, three per row, under its heading if there is one. Return their values."""
     values = {}

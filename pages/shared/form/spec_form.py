@@ -76,13 +76,7 @@ def row(
 
 
 def _widget(
-    spec: type[Spec],
-    name: str,
-    choices: Sequence[str] | None,
-    pills: bool,
-    free: bool,
-    hint: str | None,
-    narrow: bool,
+    spec: type[Spec], name: str, choices: Sequence[str] | None, pills: bool, free: bool, hint: str | None, narrow: bool
 ) -> Any:
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
