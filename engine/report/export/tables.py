@@ -71,7 +71,8 @@ def to_json(frame: pd.DataFrame) -> str:
 def to_parquet(frame: pd.DataFrame) -> bytes:
     """Return the table as Parquet, each column with one type. Missing values are null."""
     frame = _with_units(frame)
-    mixed = {str(name): column.map(_text) for name, column in frame.items() if _of_several_types(column)}
+    several = {str(name): column for name, column in frame.items() if _of_several_types(column)}
+    mixed = {name: column.map(str, na_action="ignore") for name, column in several.items()}
     return bytes(frame.assign(**mixed).to_parquet(index=False))
 
 
@@ -108,7 +109,3 @@ def _json_value(cell: Any) -> Any:
 
 def _of_several_types(column: "pd.Series[Any]") -> bool:
     return column.dtype == object and len({type(cell) for cell in column.dropna()}) > 1
-
-
-def _text(cell: Any) -> str | None:
-    return None if cell is None or cell is pd.NA or cell is pd.NaT or cell != cell else str(cell)
