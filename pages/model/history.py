@@ -98,7 +98,7 @@ def draw_timings(name: ModelName) -> None:
         key="model_timings",
         alt="Every timing of this model, newest first",
         columns=COLUMNS,
-        config={"torch": st.column_config.Column("torch")} if "torch" in shown else {},
+        config={"torch": st.column_config.Column("torch")},
     )
     runs = frame["run"].nunique()
     st.caption(
@@ -138,7 +138,7 @@ def draw_trainings(name: ModelName) -> None:
         key="model_trainings",
         alt="Trainings and evaluations of this model, newest first",
         columns=TRAINING_COLUMNS,
-        config={column: options for column, options in config.items() if column in shown},
+        config=config,
     )
     st.caption(
         "A training shows the values of its best epoch. Values depend on the data of the run: compare only runs on the "
@@ -179,6 +179,5 @@ def runs_table(
     for name, (heading, format) in FORMATS.items():
         make_column = column.DatetimeColumn if name == "date" else column.NumberColumn
         run_columns[name] = make_column(heading, format=format)
-    present = {name: entry for name, entry in run_columns.items() if name in frame}
     shown = frame.assign(run=frame["run"].astype(str))
-    results_table(shown, key=key, alt=alt, pinned="run", columns=columns, config=present | dict(config or {}))
+    results_table(shown, key=key, alt=alt, pinned="run", columns=columns, config=run_columns | dict(config or {}))

@@ -59,9 +59,8 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
     _charts(run, rows)
     by_name = dict(zip(names, zip(rows, utilisation, strict=True), strict=True))
     for name in selected:
-        if name in by_name:
-            row, share = by_name[name]
-            card(row, name, share)
+        row, share = by_name[name]
+        card(row, name, share)
     if not selected:
         st.caption("Select rows to see percentiles, errors, memory, conditions and what each flag means.")
 

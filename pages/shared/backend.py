@@ -44,7 +44,7 @@ def _modified_ns(folder: Path) -> tuple[int, ...]:
 
 
 BY_VERSION: dict[str | type[Any], Callable[[Any], Any]] = {
-    Run: lambda run: (settings().store_url, run.id, run.revision),
+    Run: lambda run: f"{run.id} {run.revision} {run.created_at}",  # the date tells stores apart
     Store: lambda store: (settings().store_url, store.revision()),
     Timed: lambda timed: (repr(timed), modified_ns(timed.folder, timed.row.samples_file)),
     type(Path()): lambda folder: (str(folder), _modified_ns(folder)),

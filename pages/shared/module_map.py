@@ -55,6 +55,5 @@ def draw(frame: pd.DataFrame, tag: str, stem: str) -> None:
         ),
     }
     columns = [name for name in COLUMNS if name not in ("output", "kernel", "stride") or shown[name].any()]
-    config = {name: entry for name, entry in config.items() if name in columns}
     alt = "Every module with its output shape, parameters and MACs, outermost first"
     results_table(shown, key=f"modules_{tag}", alt=alt, columns=columns, height=460, config=config)

@@ -63,8 +63,7 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     _charts(run, rows)
     by_label = {_label(row): (row, share) for row, share in zip(rows, utilisation, strict=True)}
     for label in selected:
-        if label in by_label:
-            card(*by_label[label])
+        card(*by_label[label])
     if not selected:
         st.caption("Select rows to see percentiles, memory, compilation, conditions and what each flag means.")
 
