@@ -95,14 +95,8 @@ def _short(device: str) -> str:
 
 def _draw_unit() -> bool:
     """Draw the choice between MACs and FLOPs and return True for FLOPs. Changing the choice converts the limit."""
-    chosen = st.selectbox(
-        "Unit",
-        ["MACs", "FLOPs"],
-        key="catalog_unit",
-        bind=BIND,
-        on_change=_convert_limit,
-        help="Unit of work. 1 MAC, a multiply-add, is 2 FLOPs.",
-    )
+    units, help = ["MACs", "FLOPs"], "Unit of work. 1 MAC, a multiply-add, is 2 FLOPs."
+    chosen = st.selectbox("Unit", units, key="catalog_unit", bind=BIND, on_change=_convert_limit, help=help)
     # Streamlit writes a converted limit into the address only if the state already knew its field.
     st.session_state.setdefault("catalog_max_gmacs" if chosen == "FLOPs" else "catalog_max_gflops", None)
     return chosen == "FLOPs"
@@ -160,13 +154,8 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
         if accuracy:
             limits |= _draw_limits([accuracy])
         labels = {setting.label: setting for setting in settings}
-        label = st.selectbox(
-            "Timing setting",
-            list(labels),
-            key="catalog_setting",
-            bind=BIND,
-            help="Show only timings made with these settings. Use the page Vision speed to time with other settings.",
-        )
+        help = "Show only timings made with these settings. Use the page Vision speed to time with other settings."
+        label = st.selectbox("Timing setting", list(labels), key="catalog_setting", bind=BIND, help=help)
         device = (
             None
             if not devices

@@ -111,18 +111,13 @@ def settings(timed: pd.DataFrame) -> list[Setting]:
     """
     machine, existing = backend.store().machine(), stored.settings(timed)
     if machine is None:
-        defaults = [Setting()]
-    else:
-        defaults = [
-            Setting(
-                device=device.name,
-                device_name=device.model,
-                host=machine.host,
-                threads=machine.threads if device.name == "cpu" else None,
-            )
-            for device in machine.devices
-        ]
-    local = [setting for setting in existing if machine is None or setting.host == machine.host]
+        return list(dict.fromkeys([*existing, Setting()]))
+    threads = {"cpu": machine.threads}
+    defaults = [
+        Setting(device=device.name, device_name=device.model, host=machine.host, threads=threads.get(device.name))
+        for device in machine.devices
+    ]
+    local = [setting for setting in existing if setting.host == machine.host]
     return list(dict.fromkeys([*local, *defaults, *existing]))
 
 

@@ -70,18 +70,9 @@ def side_by_side(
     if len(subjects) > 1 and (frame[list(subjects)].notna().sum(axis=1) < 2).all():
         message = "No row is in more than one of these columns: models, image sizes, batch sizes or tasks differ."
         st.info(message, icon=":material/info:")
-    chart(
-        compare.bars(
-            frame[frame["metric"] == metric],
-            list(subjects),
-            baseline,
-            title(metric),
-            described=subjects,
-            ratio=how == "ratio",
-        ),
-        key="compare_bars",
-        alt=f"{title(metric)} of {', '.join(subjects)}",
-    )
+    drawn, ratio = frame[frame["metric"] == metric], how == "ratio"
+    figure = compare.bars(drawn, list(subjects), baseline, title(metric), described=subjects, ratio=ratio)
+    chart(figure, key="compare_bars", alt=f"{title(metric)} of {', '.join(subjects)}")
     shown = frame.assign(metric=frame["metric"].map(title))
     shown = shown.drop(columns="what") if (shown["what"] == "").all() else shown
     numbers = {name: st.column_config.NumberColumn(name, format="%.4g") for name in subjects}

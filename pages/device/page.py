@@ -85,14 +85,8 @@ def form() -> None:
     widths = {"device": 3, "dtypes": 7, "seconds": 3, "threads": 4}
     values = spec_form.row(DeviceSpec, widths, device=launch.devices())
     spec, problems = spec_form.build(DeviceSpec, values)
-    launch.launch(
-        spec,
-        problems,
-        key="device_go",
-        label="Measure",
-        icon=":material/speed:",
-        sentence=describe(spec) if isinstance(spec, DeviceSpec) else "",
-    )
+    sentence = describe(spec) if isinstance(spec, DeviceSpec) else ""
+    launch.launch(spec, problems, key="device_go", label="Measure", icon=":material/speed:", sentence=sentence)
 
 
 def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
@@ -109,11 +103,8 @@ def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
     if len(devices) > 1:
         device = st.selectbox("Device", devices, key="device_where", bind=BIND)
     roofs, points = rates[rates["where"] == device], models[models["where"] == device]
-    chart(
-        roofline(roofs, points, styles=backend.family_colours()),
-        key="device_roofline",
-        alt=f"Roofline of {device}: {len(roofs)} measured rates and {len(points)} timed models",
-    )
+    alt = f"Roofline of {device}: {len(roofs)} measured rates and {len(points)} timed models"
+    chart(roofline(roofs, points, styles=backend.family_colours()), key="device_roofline", alt=alt)
     if roofs.empty:
         st.caption("No rates of this device are measured yet, so the plot has no roof. Measure the device above.")
     with st.container(horizontal=True, vertical_alignment="center"):

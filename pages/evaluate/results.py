@@ -261,12 +261,8 @@ def _project(path: Path, roots: Roots, aligned: bool) -> tuple[pd.DataFrame, lis
 
 
 def _map(run: Run, file: str) -> None:
-    aligned = st.toggle(
-        "Centre images and captions separately",
-        value=True,
-        key=f"aligned_{run.id}",
-        help="CLIP places images and captions far apart. Without centring, the map shows mainly that gap.",
-    )
+    help = "CLIP places images and captions far apart. Without centring, the map shows mainly that gap."
+    aligned = st.toggle("Centre images and captions separately", value=True, key=f"aligned_{run.id}", help=help)
     if (projected := _read(run, file, _project, aligned)) is None:
         return
     points, shares, images = projected

@@ -88,14 +88,8 @@ def fields(store: Store) -> Filter | None:
         values["days"] = st.selectbox(
             "Submitted", list(DAYS), index=None, key=key("days"), placeholder="any day", width=180, **shared
         )
-        order = st.selectbox(
-            "Order",
-            list(ORDERS),
-            key=key("order"),
-            width=180,
-            help="Order over all pages. Runs without the value come last.",
-            **shared,
-        )
+        help = "Order over all pages. Runs without the value come last."
+        order = st.selectbox("Order", list(ORDERS), key=key("order"), width=180, help=help, **shared)
     for name in (*values, "order"):
         rerun.hold(key(name))
     if any(values.values()):

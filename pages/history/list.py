@@ -39,13 +39,8 @@ def draw(filter: Filter) -> None:
         first = (page - 1) * size
         st.caption(f"{first + 1:,} to {min(first + size, total):,} of {plural(total, 'run')}")
         _choose_columns()
-        download_table(
-            lambda: bulk.runs(store, filter),
-            "runs",
-            key=key("file"),
-            label=plural(total, "run"),
-            help="One line per run, for the runs on all pages.",
-        )
+        label, help = plural(total, "run"), "One line per run, for the runs on all pages."
+        download_table(lambda: bulk.runs(store, filter), "runs", key=key("file"), label=label, help=help)
     with place:
         _draw_page(filter, size, first)
 

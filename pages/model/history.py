@@ -93,13 +93,8 @@ def draw_timings(name: ModelName) -> None:
             "The machine, the library versions or a flag can explain a jump between dates."
         )
     shown = informative_columns(frame, ("tower", "purpose", "cache"))
-    runs_table(
-        shown,
-        key="model_timings",
-        alt="Every timing of this model, newest first",
-        columns=COLUMNS,
-        config={"torch": st.column_config.Column("torch")},
-    )
+    config, alt = {"torch": st.column_config.Column("torch")}, "Every timing of this model, newest first"
+    runs_table(shown, key="model_timings", alt=alt, columns=COLUMNS, config=config)
     runs = frame["run"].nunique()
     st.caption(
         f"{plural(len(frame), 'row')} of {plural(runs, 'run')}"
@@ -132,14 +127,8 @@ def draw_trainings(name: ModelName) -> None:
         "clip_val_loss": st.column_config.NumberColumn(LABELS["clip_val_loss"], format="%.4g"),
         "begins_with": st.column_config.Column("Initial weights"),
     }
-    shown = frame.dropna(axis=1, how="all")
-    runs_table(
-        shown,
-        key="model_trainings",
-        alt="Trainings and evaluations of this model, newest first",
-        columns=TRAINING_COLUMNS,
-        config=config,
-    )
+    shown, alt = frame.dropna(axis=1, how="all"), "Trainings and evaluations of this model, newest first"
+    runs_table(shown, key="model_trainings", alt=alt, columns=TRAINING_COLUMNS, config=config)
     st.caption(
         "A training shows the values of its best epoch. Values depend on the data of the run: compare only runs on the "
         "same data."

@@ -69,12 +69,8 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
         estimated, key="model_memory_table", alt="Estimated memory in GB", pinned="batch_size", config=formats
     )
     if len(peaks):
-        runs_table(
-            peaks,
-            key="model_peaks",
-            alt="Peak memory measured by timings",
-            columns=("run", "date", "batch_size", "variant", "precision", "peak_gb", "what", "where"),
-        )
+        columns = ("run", "date", "batch_size", "variant", "precision", "peak_gb", "what", "where")
+        runs_table(peaks, key="model_peaks", alt="Peak memory measured by timings", columns=columns)
     else:
         st.caption("No timing on this machine has measured the peak memory of this model in this mode.")
     with st.container(horizontal=True):

@@ -99,11 +99,8 @@ def _sweep(run: Run, frame: pd.DataFrame, swept: Sequence[str], source: str) -> 
     with st.container(horizontal=True):
         x = st.selectbox("X axis", swept, format_func=title, key=f"sweep_x_{run.id}", bind=BIND, width=200)
         y = st.selectbox("Y axis", columns, format_func=title, key=f"sweep_y_{run.id}", bind=BIND, width=300)
-    chart(
-        profile.sweep(frame, x, y, source=source),
-        key=f"sweep_{run.id}",
-        alt=f"{title(y)} by {title(x)}, one line per model",
-    )
+    alt = f"{title(y)} by {title(x)}, one line per model"
+    chart(profile.sweep(frame, x, y, source=source), key=f"sweep_{run.id}", alt=alt)
 
 
 def _bars(run: Run, frame: pd.DataFrame, source: str) -> None:
@@ -111,11 +108,8 @@ def _bars(run: Run, frame: pd.DataFrame, source: str) -> None:
     column = st.segmented_control(
         "Metric", columns, format_func=title, default=columns[0], required=True, key=f"bars_{run.id}", bind=BIND
     )
-    chart(
-        profile.bars(frame, column, source=source),
-        key=f"bars_chart_{run.id}",
-        alt=f"{title(column)} of each model, split into towers",
-    )
+    alt = f"{title(column)} of each model, split into towers"
+    chart(profile.bars(frame, column, source=source), key=f"bars_chart_{run.id}", alt=alt)
 
 
 def _scatter(run: Run, frame: pd.DataFrame, source: str) -> None:
@@ -123,11 +117,8 @@ def _scatter(run: Run, frame: pd.DataFrame, source: str) -> None:
     with st.container(horizontal=True):
         x = st.selectbox("X axis", choices, format_func=title, key=f"x_{run.id}", bind=BIND, width=300)
         y = st.selectbox("Y axis", choices, 1, format_func=title, key=f"y_{run.id}", bind=BIND, width=300)
-    chart(
-        scatter.scatter(frame, x, y, styles=backend.family_colours(), source=source),
-        key=f"scatter_{run.id}",
-        alt=f"{title(y)} against {title(x)} of the counted models",
-    )
+    figure = scatter.scatter(frame, x, y, styles=backend.family_colours(), source=source)
+    chart(figure, key=f"scatter_{run.id}", alt=f"{title(y)} against {title(x)} of the counted models")
 
 
 def card(run: Run, row: ProfileRow) -> None:

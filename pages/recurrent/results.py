@@ -121,11 +121,9 @@ def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:
     for place, (name, members) in enumerate(groups.items()):
         if len(groups) > 1:
             st.caption(f"**{plain(name)}**")
-        chart(
-            recurrent.bars(frames.recurrent(members), source=timed.source(run)),
-            key=f"bars_{run.id}_{place}",
-            alt=f"Median time forward and backward of every runner, {name}",
-        )
+        alt = f"Median time forward and backward of every runner, {name}"
+        figure = recurrent.bars(frames.recurrent(members), source=timed.source(run))
+        chart(figure, key=f"bars_{run.id}_{place}", alt=alt)
     st.caption(
         "Bars show the median of the processes' medians, whiskers the fastest and the slowest process. A row "
         "with a spread above 5 % is flagged unstable. Hatched bars have flags, written beside them."
@@ -139,12 +137,8 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
         members = groups[_choose(run, "speedup", comparable)]
         by_runner = {row.model: row for row in members}
         default = next((row.baseline for row in members if row.baseline in by_runner), members[0].model)
-        baseline = st.selectbox(
-            "Baseline",
-            list(by_runner),
-            list(by_runner).index(default),
-            key=f"baseline_{run.id}_{members[0].samples_file}",
-        )
+        key = f"baseline_{run.id}_{members[0].samples_file}"
+        baseline = st.selectbox("Baseline", list(by_runner), list(by_runner).index(default), key=key)
         phase = _pass("phase", run)
     if timed.read(run, members[0]) is None:
         return
@@ -158,11 +152,8 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
         message = f"No other runner can be compared with {baseline}. Both must have been timed in the chosen pass."
         st.caption(plain(message))
         return
-    chart(
-        speed.speedups(speedups, source=timed.source(run)),
-        key=f"speedup_{run.id}",
-        alt=f"Speed-up over {baseline} ({PASSES[phase]}), with 99 % intervals and verdicts",
-    )
+    alt = f"Speed-up over {baseline} ({PASSES[phase]}), with 99 % intervals and verdicts"
+    chart(speed.speedups(speedups, source=timed.source(run)), key=f"speedup_{run.id}", alt=alt)
     timed.verdicts(speedups)
 
 
@@ -173,11 +164,9 @@ def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:
         families.setdefault(row.family, []).append(row)
     swept = {family: members for family, members in families.items() if timings.swept(members)}
     members = swept[_choose(run, "curves", list(swept))]
-    chart(
-        recurrent.curves(frames.recurrent(members), size, source=timed.source(run)),
-        key=f"curves_{run.id}",
-        alt=f"Time forward and backward over {timings.SIZES[size].lower()}, one line per runner",
-    )
+    alt = f"Time forward and backward over {timings.SIZES[size].lower()}, one line per runner"
+    figure = recurrent.curves(frames.recurrent(members), size, source=timed.source(run))
+    chart(figure, key=f"curves_{run.id}", alt=alt)
     st.caption("Both axes are logarithmic. Where a line has slope 1, time is proportional to the size.")
 
 

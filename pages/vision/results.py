@@ -44,13 +44,8 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     utilisation = timed.utilisation(run, rows)
     table = readable.table(frames.benchmark(rows), rows, utilisation)
     table.index = [_label(row) for row in rows]
-    selected = results_table(
-        informative_columns(table, ("library", "mode", "image_size")),
-        key=f"rows_{run.id}",
-        alt="Timings, model by model",
-        columns=COLUMNS,
-        selectable=True,
-    )
+    shown, alt = informative_columns(table, ("library", "mode", "image_size")), "Timings, model by model"
+    selected = results_table(shown, key=f"rows_{run.id}", alt=alt, columns=COLUMNS, selectable=True)
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
         if _purpose(run) == "performance":
@@ -131,11 +126,8 @@ def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
 
 
 def _latency(run: Run, frame: pd.DataFrame) -> None:
-    chart(
-        speed.latency(frame, source=timed.source(run)),
-        key=f"latency_{run.id}",
-        alt="Median latency of every row, with p90 and the medians of the single processes",
-    )
+    alt = "Median latency of every row, with p90 and the medians of the single processes"
+    chart(speed.latency(frame, source=timed.source(run)), key=f"latency_{run.id}", alt=alt)
     st.caption(
         "Bars show the median of the processes' medians, whiskers the p90 (needs 64 samples), ticks the median of each "
         "process. Hatched bars have flags, written beside them."
@@ -143,11 +135,8 @@ def _latency(run: Run, frame: pd.DataFrame) -> None:
 
 
 def _speedup(run: Run, rows: Sequence[BenchmarkRow], frame: pd.DataFrame) -> None:
-    chart(
-        speed.speedups(frame, source=timed.source(run)),
-        key=f"speedup_{run.id}",
-        alt="Speed-up of every variant over its baseline, with its 99 % interval and verdict",
-    )
+    alt = "Speed-up of every variant over its baseline, with its 99 % interval and verdict"
+    chart(speed.speedups(frame, source=timed.source(run)), key=f"speedup_{run.id}", alt=alt)
     timed.verdicts(frame)
     _summary(run, rows)
 
@@ -163,11 +152,8 @@ def _summary(run: Run, rows: Sequence[BenchmarkRow]) -> None:
 
 
 def _curves(run: Run, frame: pd.DataFrame) -> None:
-    chart(
-        speed.curves(frame, source=timed.source(run)),
-        key=f"curves_{run.id}",
-        alt="Throughput against latency, one point per batch size",
-    )
+    alt = "Throughput against latency, one point per batch size"
+    chart(speed.curves(frame, source=timed.source(run)), key=f"curves_{run.id}", alt=alt)
     st.caption("Each point is a batch size. Where a line is flat, a larger batch adds latency but no throughput.")
 
 
@@ -180,11 +166,8 @@ def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     setup = st.selectbox("Published set-up", setups, key=f"setup_{run.id}")
     frame = published_speeds.beside(rows, published)
     frame = frame[frame["setup"] == setup]
-    chart(
-        speed.against(frame, setup, backend.family_colours()),
-        key=f"published_{run.id}",
-        alt="Throughput on this machine against published throughput",
-    )
+    alt = "Throughput on this machine against published throughput"
+    chart(speed.against(frame, setup, backend.family_colours()), key=f"published_{run.id}", alt=alt)
     columns = ["model", "variant", "mode", "image_size", "batch_size", "here", "theirs", "their_batch_size", "times"]
     results_table(frame, key=f"published_table_{run.id}", alt="Throughput here and published", columns=columns)
     source = f"Published values: {published_speeds.PUBLISHER}; {setup}. Own values: {timed.source(run)}."
