@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import streamlit as st
 
@@ -89,18 +90,9 @@ front = list(selected.index[selected["front"]]) if axes.front else []
 left_off = 0 if axes.spoiled else choose.left_off(selected, axes.x, axes.y)
 chosen = [label for label in selected.index if label in chosen_labels]
 speeds.draw_warnings([device for device in speeds.devices(timed) if device.fitted.label == filters.device])
+look: dict[str, Any] = {"size": axes.size, "colour": axes.colour, "log_x": axes.log_x, "log_y": axes.log_y}
 chart(
-    scatter.scatter(
-        selected,
-        axes.x,
-        axes.y,
-        styles=backend.family_colours(),
-        size=axes.size,
-        colour=axes.colour,
-        log_x=axes.log_x,
-        log_y=axes.log_y,
-        front=front,
-    ),
+    scatter.scatter(selected, axes.x, axes.y, styles=backend.family_colours(), front=front, **look),
     key="catalog_scatter",
     alt=f"{title(axes.y)} against {title(axes.x)} of {len(selected)} rows, {len(front)} on the Pareto front",
     selected=chosen,
@@ -182,13 +174,10 @@ with bar:
         query = {comparison_link.MODELS: ",".join(names)}
         st.page_link("compare/page.py", label="Compare", icon=":material/compare:", query_params=query)
     if names:
-        form_link(
-            ProfileSpec(models=tuple(names), image_size=catalog.sizes_to_count(everything, selected.loc[chosen])),
-            f"Profile {plural(len(names), 'model')}",
-            icon=":material/calculate:",
-            key="catalog_profile",
-            help="Open the form to count these models again, for example at another image size.",
-        )
+        spec = ProfileSpec(models=tuple(names), image_size=catalog.sizes_to_count(everything, selected.loc[chosen]))
+        label = f"Profile {plural(len(names), 'model')}"
+        help = "Open the form to count these models again, for example at another image size."
+        form_link(spec, label, icon=":material/calculate:", key="catalog_profile", help=help)
     # Use a partial of data.rows, because a function defined in this script would keep all its tables in the session.
     label = f"{len(chosen):,} selected" if chosen else plural(len(selected), "row")
     download_table(partial(data.rows, axes, filters, chosen), "catalogue", key="catalog", label=label)

@@ -144,13 +144,10 @@ def _published(names: Sequence[str]) -> None:
     shown = lines[lines["label"] == label].sort_values("percent", ascending=False, kind="stable")
     place_in_model = shown.groupby(["library", "model"]).cumcount()
     shown = shown.loc[place_in_model.clip(upper=1).sort_values(kind="stable").index]
-    results_table(
-        shown.assign(model=shown["library"] + ":" + shown["model"]),
-        key="compare_published",
-        alt=f"{label} as published, by model and pretrained weights",
-        columns=PUBLISHED,
-        config={"percent": st.column_config.NumberColumn(f"{label} (%)", format="%.2f")},
-    )
+    shown = shown.assign(model=shown["library"] + ":" + shown["model"])
+    alt = f"{label} as published, by model and pretrained weights"
+    config = {"percent": st.column_config.NumberColumn(f"{label} (%)", format="%.2f")}
+    results_table(shown, key="compare_published", alt=alt, columns=PUBLISHED, config=config)
 
 
 def _timings(names: Sequence[str], baseline: str) -> None:

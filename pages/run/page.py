@@ -48,11 +48,8 @@ def draw_environment(run: Run) -> None:
         return
     facts = environment_facts(run.environment)
     facts |= {f"used {name.replace('_', ' ')}": value for name, value in run.environment.settings.items()}
-    st.dataframe(
-        {"what": list(facts), "value": [str(value) for value in facts.values()]},
-        hide_index=True,
-        alt="Host, device and versions of this run",
-    )
+    table = {"what": list(facts), "value": list(map(str, facts.values()))}
+    st.dataframe(table, hide_index=True, alt="Host, device and versions of this run")
 
 
 def draw_details(run_id: int) -> None:

@@ -208,9 +208,7 @@ def draw_linked_run(kind: str, empty: str) -> None:
         st.caption(plain(run.spec.summary))  # the form above may have changed since this run was submitted
         run_view.follow(run, beside_form=True)
     elif number := st.query_params.get("run", ""):
-        st.warning(
-            plain(f"There is no run {quoted(number)} of this kind; it may have been deleted."),
-            icon=":material/search_off:",
-        )
+        message = f"There is no run {quoted(number)} of this kind; it may have been deleted."
+        st.warning(plain(message), icon=":material/search_off:")
     else:
         st.caption(empty)

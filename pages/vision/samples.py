@@ -23,12 +23,9 @@ def raw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     frame = timed.read(run, chosen[0])
     if frame is None:
         return
-    mode = chosen[0].mode
-    chart(
-        speed.raw(frame[frame["mode"] == mode], [row.variant for row in chosen], source=f"run {run.id}"),
-        key=f"raw_{run.id}",
-        alt="Every sample over its round, one panel per process",
-    )
+    of_mode, variants = frame[frame["mode"] == chosen[0].mode], [row.variant for row in chosen]
+    alt = "Every sample over its round, one panel per process"
+    chart(speed.raw(of_mode, variants, source=f"run {run.id}"), key=f"raw_{run.id}", alt=alt)
     st.caption(timed.SAMPLES.format(subject="variant"))
 
 
