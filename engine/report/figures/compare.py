@@ -33,17 +33,10 @@ def bars(
     for place, subject in enumerate(subjects):
         drawn = frame.dropna(subset=[subject])
         labels = [names[what, subject] for what in drawn["what"]]
-        figure.add_bar(
-            x=drawn[subject],
-            y=labels,
-            orientation="h",
-            name=text(subject),
-            marker_color=COLOURS[place % len(COLOURS)],
-            hovertemplate=(
-                f"<b>%{{y}}</b><br>{text(title)}: %{{x:,.4~g}}"
-                f"<br>{text((described or {}).get(subject, ''))}<extra></extra>"
-            ),
-        )
+        detail = text((described or {}).get(subject, ""))
+        hover = f"<b>%{{y}}</b><br>{text(title)}: %{{x:,.4~g}}<br>{detail}<extra></extra>"
+        trace = {"x": drawn[subject], "y": labels, "orientation": "h", "marker_color": COLOURS[place % len(COLOURS)]}
+        figure.add_bar(**trace, name=text(subject), hovertemplate=hover)
         for label, value, base in zip(labels, drawn[subject], drawn[baseline], strict=True):
             value_text = digits(value)
             value_text += f"  <i>{times(value / base)}</i>" if ratio and subject != baseline and base > 0 else ""

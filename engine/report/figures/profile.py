@@ -24,14 +24,9 @@ def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
     figure = go.Figure()
     unit = QUANTITIES[column].unit
     for tower, name in parts.items() or {"total": column}.items():
-        figure.add_bar(
-            x=drawn[name],
-            y=names,
-            orientation="h",
-            name=tower,
-            marker_color=TOWER_COLOURS.get(tower, COLOURS[0]),
-            hovertemplate=f"<b>%{{y}}</b><br>{tower} %{{x:,.3~r}} {unit}<br>{text(source)}<extra></extra>",
-        )
+        hover = f"<b>%{{y}}</b><br>{tower} %{{x:,.3~r}} {unit}<br>{text(source)}<extra></extra>"
+        hue = TOWER_COLOURS.get(tower, COLOURS[0])
+        figure.add_bar(x=drawn[name], y=names, orientation="h", name=tower, marker_color=hue, hovertemplate=hover)
     write_beside(figure, [(value, name, digits(value)) for name, value in zip(names, drawn[column], strict=True)])
     figure.update_layout(barmode="stack", height=70 + 26 * len(drawn), margin=MARGIN | {"r": 48}, legend=LEGEND)
     figure.update_layout(showlegend=len(parts) > 1)
@@ -176,15 +171,10 @@ def operators(frame: pd.DataFrame, *, most: int = 12) -> go.Figure:
     shown = frame.assign(traffic=100 * traffic / (traffic.sum() or 1))
     shown = shown.sort_values(["share", "traffic"], ascending=False).head(most).iloc[::-1]
     figure = go.Figure()
+    names = shown["operator"].map(text)
     for column, label, hue in (("traffic", "memory traffic", COLOURS[4]), ("share", "MACs", COLOURS[0])):
-        figure.add_bar(
-            x=shown[column],
-            y=shown["operator"].map(text),
-            orientation="h",
-            name=label,
-            marker_color=hue,
-            hovertemplate=f"%{{y}}<br>%{{x:.3~r}} % of {label}<extra></extra>",
-        )
+        hover = f"%{{y}}<br>%{{x:.3~r}} % of {label}<extra></extra>"
+        figure.add_bar(x=shown[column], y=names, orientation="h", name=label, marker_color=hue, hovertemplate=hover)
     legend = LEGEND | {"traceorder": "reversed"}
     figure.update_layout(barmode="group", height=90 + 30 * len(shown), margin=MARGIN, legend=legend)
     figure.update_xaxes(title_text="Share of the model (%)", automargin=True)
