@@ -75,8 +75,8 @@ def draw(prefix: str) -> None:
         fold(label, partial(_draw_kept, prefix, stored), icon=":material/folder_open:", key=f"{prefix}_uploads")
 
 
-def _draw_kept(prefix: str, uploads: Sequence[Kept]) -> None:
-    for upload in uploads:
+def _draw_kept(prefix: str, stored: Sequence[Kept]) -> None:
+    for upload in stored:
         key = f"{prefix}_kept_{upload.folder.name}"
         with st.container(horizontal=True, vertical_alignment="center"):
             owner = f", by {upload.owner}" if upload.owner else ""
