@@ -68,15 +68,12 @@ def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def settings(frame: pd.DataFrame) -> "pd.Series[str]":
     """Return a label for the setting of each line: the columns in which lines differ, or MAIN if none differ."""
-    differing = [column for column in SETTING_FORMATS if frame[column].nunique(dropna=False) > 1]
-    labels = pd.Series("", index=frame.index)
-    for column in differing or MAIN:
-        texts = [
-            "" if pd.isna(value) or value == "" else SETTING_FORMATS[column].format(value) for value in frame[column]
-        ]
-        word = pd.Series(texts, index=frame.index, dtype=str)
-        labels = labels + np.where((labels != "") & (word != ""), ", ", "") + word
-    return labels
+    columns = [column for column in SETTING_FORMATS if frame[column].nunique(dropna=False) > 1] or list(MAIN)
+    labels = []
+    for line in frame[columns].to_dict("records"):
+        values = {str(name): value for name, value in line.items() if not (pd.isna(value) or value == "")}
+        labels.append(", ".join(SETTING_FORMATS[name].format(value) for name, value in values.items()))
+    return pd.Series(labels, index=frame.index, dtype=str)
 
 
 def over_time(frame: pd.DataFrame) -> go.Figure:
