@@ -156,10 +156,9 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
         labels = {setting.label: setting for setting in settings}
         help = "Show only timings made with these settings. Use the page Vision speed to time with other settings."
         label = st.selectbox("Timing setting", list(labels), key="catalog_setting", bind=BIND, help=help)
-        device = (
-            None
-            if not devices
-            else st.selectbox(
+        device = None
+        if devices:
+            device = st.selectbox(
                 "Estimate speed on",
                 devices,
                 index=None,
@@ -170,7 +169,6 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
                 help="Show the speed of every model on this device: measured if there is a timing, otherwise estimated "
                 "from its operators. Calibrate this machine to add it.",
             )
-        )
         calibrate.draw("catalog_calibrate")
         limits |= _draw_limits(MEASURED)
         st.button(
