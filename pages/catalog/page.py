@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import streamlit as st
 
@@ -90,9 +89,18 @@ front = list(selected.index[selected["front"]]) if axes.front else []
 left_off = 0 if axes.spoiled else choose.left_off(selected, axes.x, axes.y)
 chosen = [label for label in selected.index if label in chosen_labels]
 speeds.draw_warnings([device for device in speeds.devices(timed) if device.fitted.label == filters.device])
-look: dict[str, Any] = {"size": axes.size, "colour": axes.colour, "log_x": axes.log_x, "log_y": axes.log_y}
 chart(
-    scatter.scatter(selected, axes.x, axes.y, styles=backend.family_colours(), front=front, **look),
+    scatter.scatter(
+        selected,
+        axes.x,
+        axes.y,
+        styles=backend.family_colours(),
+        size=axes.size,
+        colour=axes.colour,
+        log_x=axes.log_x,
+        log_y=axes.log_y,
+        front=front,
+    ),
     key="catalog_scatter",
     alt=f"{title(axes.y)} against {title(axes.x)} of {len(selected)} rows, {len(front)} on the Pareto front",
     selected=chosen,
