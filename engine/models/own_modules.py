@@ -53,13 +53,30 @@ def build(name: str, wanted: Wanted) -> Built:
         raise ModelNotFound(f"{PYTHON}:{name} returns {type(model).__name__}, not a torch.nn.Module")
     size = wanted.image_size or IMAGE_SIZE
     return Built(
-        model=model.to(wanted.device, wanted.dtype).eval(),
+        model=_moved(model, wanted).eval(),
         inputs=(images(wanted, size, wanted.in_chans or CHANNELS),),
         towers={"image": ""},
         family=FAMILY,
         image_size=size,
         native_size=size,
     )
+
+
+def _moved(model: torch.nn.Module, wanted: Wanted) -> torch.nn.Module:
+    """Return the model on the wanted device, in the wanted type.
+
+    Moved to meta, modules that shared a weight have one each (torch 2.15). They share it again here.
+    """
+    names: dict[torch.nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    model = model.to(wanted.device, wanted.dtype)
+    for first, *others in names.values():
+        parameter = model.get_parameter(first)
+        for name in others:
+            path, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(path), attribute, parameter)
+    return model
 
 
 def _find(name: str) -> Callable[..., Any]:

@@ -17,6 +17,13 @@ def enlarging() -> nn.Module:
     return nn.Sequential(nn.Upsample(scale_factor=16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10))
 
 
+def tied(device: str | None = None) -> nn.Module:
+    """Return two convolutions that share their weights, on a device of their own if wanted, as a loaded model is."""
+    first, second = (nn.Conv2d(3, 3, 3, padding=1, bias=False, device=device) for _ in range(2))
+    second.weight = first.weight
+    return nn.Sequential(first, second)
+
+
 class Parts:
     """A namespace of factories."""
 

@@ -145,3 +145,14 @@ def test_user_module_takes_only_the_keywords_of_its_factory() -> None:
 
 def test_user_module_that_needs_values_is_built_on_the_cpu() -> None:
     assert library.build(f"{USER_MODELS}of_values", Wanted(device="cpu")).model.in_features == 3
+
+
+@pytest.mark.parametrize("built_on", ["", "device=cpu"])
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_shared_weights_of_a_user_module_are_counted_once(device: str, built_on: str) -> None:
+    row = count(f"{USER_MODELS}tied", image_size="8", device=device, model_kwargs=built_on, training=True)
+    weights = 9 * 3 * 3
+    assert (row.mparams, row.trainable_mparams, row.weights_mb) == (weights / 1e6, weights / 1e6, 4 * weights / 1e6)
+    assert row.gmacs == pytest.approx(2 * 8 * 8 * weights / 1e9)
+    # the backward pass of the second convolution: images, its input and output, gradients of both and of the weights
+    assert row.training_peak_mb == pytest.approx(4 * (4 * weights + 5 * 3 * 8 * 8) / 1e6, rel=0.01)
