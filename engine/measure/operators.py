@@ -28,11 +28,13 @@ MOVES = _names("""
     pixel_shuffle pixel_unshuffle im2col col2im tril triu masked_fill masked_scatter scatter index_put _index_put_impl
     _unsafe_index_put index_copy lift_fresh_copy slice_scatter select_scatter diagonal_scatter repeat_interleave
     native_channel_shuffle channel_shuffle resize nonzero unfold_copy expand_copy permute_copy unsafe_split
-    unsafe_split_with_sizes""")
+    unsafe_split_with_sizes reflection_pad3d replication_pad1d replication_pad3d index_fill rot90 diag_embed
+    max_unpool2d max_unpool3d""")
 """Operators that copy, rearrange or select elements without computing."""
 UNTAGGED = _names("""
-    hardswish floor_divide prelu _prelu_kernel _assert_async _assert_scalar celu elu selu hardsigmoid hardtanh
-    leaky_relu""")
+    hardswish floor_divide prelu _prelu_kernel _assert_async _assert_scalar log_sigmoid_forward rrelu_with_noise polar
+    fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
+    _fake_quantize_per_tensor_affine_cachemask_tensor_qparams celu elu selu hardsigmoid hardtanh leaky_relu""")
 """Elementwise operators and checks that have no tag, the last six in torch 2.11 only."""
 UNMARKED_VIEWS = _names("_unsafe_view lift_fresh as_strided set_")
 """Views whose schema does not mark them as views, or marks them as changing their argument."""
@@ -41,7 +43,8 @@ GATHERS = _names("embedding index index_select gather _unsafe_index take masked_
 CREATES = _names("""
     zeros ones empty full arange linspace logspace eye zeros_like ones_like empty_like full_like new_zeros new_ones
     new_empty new_full empty_strided new_empty_strided scalar_tensor rand randn randint randperm rand_like randn_like
-    zero fill uniform normal bernoulli _efficientzerotensor tril_indices triu_indices _local_scalar_dense""")
+    zero fill uniform normal bernoulli exponential _efficientzerotensor tril_indices triu_indices
+    _local_scalar_dense""")
 """Operators that fill new or given memory, or read a single value."""
 MINOR = _names("""
     native_layer_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
@@ -51,7 +54,9 @@ MINOR = _names("""
     adaptive_max_pool2d mkldnn_max_pool2d upsample_nearest1d upsample_nearest2d _upsample_nearest_exact2d
     upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_bicubic2d _upsample_bicubic2d_aa
     upsample_trilinear3d grid_sampler_2d grid_sampler_3d _embedding_bag _embedding_bag_forward_only
-    _thnn_fused_lstm_cell _thnn_fused_gru_cell""")
+    _thnn_fused_lstm_cell _thnn_fused_gru_cell index_add index_reduce scatter_add scatter_reduce cumprod cummax cummin
+    logcumsumexp linalg_cross adaptive_max_pool3d affine_grid_generator torchvision::roi_align
+    _fused_moving_avg_obs_fq_helper""")
 """Operators with a few operations per element, little beside matrix products. Their work is not counted."""
 
 PRODUCTS = _names("mm addmm bmm baddbmm _scaled_mm _int_mm _grouped_mm mv addmv dot vdot addbmm _trilinear")

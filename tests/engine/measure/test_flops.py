@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import flop_registry
-from torchvision.ops import DeformConv2d
+from torchvision.ops import DeformConv2d, roi_align
 
 from engine.measure.flops import Count, count
 from engine.measure.operators import describe
@@ -375,6 +375,42 @@ def test_cudnn_recurrent_operator() -> None:
             (x, weights, 4, None, state, state, 2, H, 0, 2, False, 0.0, False, True, [], None),
         )
     check(found, 2 * S * B * 2 * 4 * H * ((INPUT + H) + (2 * H + H)), S * B * 2 * 4 * H * 4)
+
+
+def first_row(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(1, dtype=torch.int64, device=x.device)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize(
+    ("name", "work", "function"),
+    [
+        ("index_fill", "free", lambda x: x.index_fill(0, first_row(x), 0.0)),
+        ("replication_pad1d", "free", lambda x: F.pad(x[0, 0], (1, 1), mode="replicate")),
+        ("replication_pad3d", "free", lambda x: F.pad(x, (1,) * 6, mode="replicate")),
+        ("reflection_pad3d", "free", lambda x: F.pad(x, (1,) * 6, mode="reflect")),
+        ("rot90", "free", torch.rot90),
+        ("diag_embed", "free", torch.diag_embed),
+        ("max_unpool2d", "free", lambda x: F.max_unpool2d(*F.max_pool2d(x[0], 2, return_indices=True), 2)),
+        ("log_sigmoid_forward", "free", F.logsigmoid),
+        ("exponential", "free", lambda x: F.gumbel_softmax(x).sum()),
+        ("index_add", "minor", lambda x: x.index_add(0, first_row(x), x[:1])),
+        ("scatter_add", "minor", lambda x: x.scatter_add(0, torch.zeros_like(x, dtype=torch.int64), x)),
+        ("scatter_reduce", "minor", lambda x: x.scatter_reduce(0, torch.zeros_like(x, dtype=torch.int64), x, "amax")),
+        ("cumprod", "minor", lambda x: x.cumprod(-1)),
+        ("cummax", "minor", lambda x: x.cummax(-1)[0]),
+        ("logcumsumexp", "minor", lambda x: x.logcumsumexp(-1)),
+        ("adaptive_max_pool3d", "minor", lambda x: F.adaptive_max_pool3d(x, 2)),
+        ("affine_grid_generator", "minor", lambda x: F.affine_grid(x[0, 0, :2, :2, :3], [2, 1, 4, 4], False)),
+        ("torchvision::roi_align", "minor", lambda x: roi_align(x[0], [x[0, 0, 0, :1, :4]], 2)),
+    ],
+)
+def test_bounded_work_does_not_make_a_count_incomplete(
+    device: str, name: str, work: str, function: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    found = count_module(Apply(function), torch.rand(2, 2, 4, 4, 4, device=device))
+    assert {item.operator: item.work for item in found.operators}[name] == work
+    assert found.unknown == {}
 
 
 class Unknown(nn.Module):
