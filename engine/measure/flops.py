@@ -128,7 +128,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (tally := self.kinds.get(kind)) is None:
             tally = self.kinds[kind] = Tally(work=operator.work)
         tally.calls += 1
-        written = _bytes(out)
+        written = 0 if operator.reserves else _bytes(out)
         tally.written_bytes += written
         tally.read_bytes += written if operator.gathers else _read_bytes(operator, args, kwargs)
         if operator.flops:
@@ -147,6 +147,9 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _read_bytes(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    if operator.gathers_rows:
+        table, numbers = args[:2]
+        return int(numbers.numel()) * _bytes(table) // max(1, len(table)) + _bytes(args[1:])
     sources = args[1:] if operator.overwrites else args
     return _bytes(sources) + _bytes(tuple(kwargs.values()))
 

@@ -40,11 +40,14 @@ UNMARKED_VIEWS = _names("_unsafe_view lift_fresh as_strided set_")
 """Views whose schema does not mark them as views, or marks them as changing their argument."""
 GATHERS = _names("embedding index index_select gather _unsafe_index take masked_select")
 """Operators that read only what they return, not their whole source."""
-CREATES = _names("""
-    zeros ones empty full arange linspace logspace eye zeros_like ones_like empty_like full_like new_zeros new_ones
-    new_empty new_full empty_strided new_empty_strided scalar_tensor rand randn randint randperm rand_like randn_like
-    zero fill uniform normal bernoulli exponential _efficientzerotensor tril_indices triu_indices
-    _local_scalar_dense""")
+BAGS = _names("_embedding_bag _embedding_bag_forward_only")
+"""Operators that read rows of a table and return only their sums, means or maxima."""
+EMPTY = _names("empty empty_like new_empty empty_strided new_empty_strided")
+"""Operators that reserve memory without writing it."""
+CREATES = EMPTY | _names("""
+    zeros ones full arange linspace logspace eye zeros_like ones_like full_like new_zeros new_ones new_full
+    scalar_tensor rand randn randint randperm rand_like randn_like zero fill uniform normal bernoulli exponential
+    _efficientzerotensor tril_indices triu_indices _local_scalar_dense""")
 """Operators that fill new or given memory, or read a single value."""
 MINOR = _names("""
     native_layer_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
@@ -182,8 +185,12 @@ class Operator:
     """It is a view: it reads and writes no memory."""
     gathers: bool
     """It reads only the elements that it returns."""
+    gathers_rows: bool
+    """It reads only those rows of its first argument whose numbers are in the second one."""
     overwrites: bool
-    """It writes in place, without reading the old values."""
+    """It does not read the values of its first argument: it overwrites them, or makes a tensor of the same shape."""
+    reserves: bool
+    """It writes no memory: it only reserves what it returns."""
     allocates: bool
     """It may return new memory, not only a view of an argument or an argument changed in place."""
     decomposes: bool
@@ -206,7 +213,9 @@ def describe(op: OpOverload) -> Operator:
         work=work,
         moves_nothing=view,
         gathers=base in GATHERS,
-        overwrites=op._schema.is_mutable and base in CREATES | {"copy"},
+        gathers_rows=base in BAGS,
+        overwrites=base in CREATES | {"copy"} and (op._schema.is_mutable or base.startswith("new_") or "_like" in base),
+        reserves=base in EMPTY,
         allocates=not view and any(returned.alias_info is None for returned in op._schema.returns),
         decomposes=work == "unknown" and not base.endswith("_backward") and op._can_decompose(),
     )

@@ -465,6 +465,35 @@ def test_overwritten_tensors_are_written_and_not_read(device: str) -> None:
     assert (found["zero"].read_bytes, found["zero"].written_bytes) == (0, 4 * B * 2 * E)
 
 
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_new_tensors_are_not_read_from_the_one_they_resemble(device: str) -> None:
+    x = torch.ones(B, E, device=device)
+    made = count_module(Apply(lambda x: torch.zeros_like(x) + x.new_ones(B, E)), x)
+    found = {item.operator: (item.read_bytes, item.written_bytes) for item in made.operators}
+    size = 4 * B * E
+    assert found == {"zeros_like": (0, size), "new_ones": (0, size), "add": (2 * size, size)}
+    assert count_module(Apply(torch.bernoulli), x).traffic_bytes == 2 * size, "it reads the probabilities"
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("reserve", [torch.empty_like, lambda x: x.new_empty(B, E), lambda x: torch.empty_like(x.mT)])
+def test_reserved_memory_is_neither_read_nor_written(
+    device: str, reserve: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    found = count_module(Apply(reserve), torch.ones(B, E, device=device))
+    assert (found.traffic_bytes, found.peak_bytes) == (0, 4 * B * E)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("mode", ["sum", "max"])
+def test_embedding_bag_reads_the_rows_of_its_bags(device: str, mode: str) -> None:
+    table = nn.EmbeddingBag(10_000, E, mode=mode, device=device)
+    numbers, offsets = torch.ones(B * S, dtype=torch.int64, device=device), S * torch.arange(B, device=device)
+    found = count_module(table, numbers, offsets)
+    (bags,) = (item for item in found.operators if item.operator == "_embedding_bag")
+    assert bags.read_bytes == 4 * B * S * E + 8 * B * S + 8 * B
+
+
 def test_inference_mode_is_refused() -> None:
     with torch.inference_mode(), pytest.raises(RuntimeError, match="inference mode hides"):
         count(nn.Linear(E, E), (torch.ones(E),))
