@@ -65,8 +65,8 @@ QUANTITIES: dict[str, Quantity] = {
     "kept_mb": Quantity(
         "Kept in training",
         "MB",
-        "Memory that each image, or image and text, adds to a training step in float32: all that is kept from the "
-        "forward to the backward pass.",
+        "Memory that each image, or image and text, adds to a training step: all that is kept from the forward to the "
+        "backward pass, in the precision of the count. The Catalogue counts in float32.",
     ),
     "training_peak_mb": Quantity(
         "Training peak", "MB", "Estimate of weights, gradients, AdamW's two moments and saved activations."
@@ -110,8 +110,8 @@ QUANTITIES: dict[str, Quantity] = {
     "steps_per_s": Quantity(
         "Time steps",
         "1/s",
-        "Time steps of the whole mini-batch per second, from the median of both passes together. For a ResNet: calls "
-        "per second.",
+        "Time steps of the whole mini-batch per second, forward and backward: from the back-to-back time, on a CPU "
+        "from the latency. For a ResNet: calls per second.",
     ),
     "gflops_per_step": Quantity(
         "FLOPs per time step",

@@ -110,9 +110,10 @@ class ProfileRow(Row):
     training_peak_mb: float | None = None
     """MB of weights, gradients, AdamW's two moments and saved activations; only on request."""
     kept_mb: float | None = None
-    """MB per image, or image and text, that a training step in float32 keeps from its forward to its backward pass.
+    """MB per image, or image and text, that a training step keeps from its forward to its backward pass.
 
-    Only on request, and in the catalogue, which divides the MB of 64 images."""
+    In `precision`, which is float32 in the catalogue. Only on request, and in the catalogue, which divides the MB of 64
+    images."""
 
     complete: bool | None = None
     """False if work of unknown size is missing from the counts; `notes` names it. None without counts."""

@@ -53,9 +53,9 @@ class RecurrentRow(TimedRow):
     backward_process_medians_ms: tuple[float, ...] = ()
     backward_spread: float | None = None
     steps_per_s: float | None = None
-    """Time steps of the whole mini-batch per second, forward and backward: seq_length / latency. For a ResNet, calls.
+    """Time steps of the whole mini-batch per second, forward and backward. For a ResNet, calls.
 
-    None without a backward pass.
+    It is seq_length / back-to-back time on an accelerator, / latency on a CPU. None without a backward pass.
     """
     gflops_per_step: float | None = None
     """GFLOPs of the matrix products in one time step's forward pass: whole mini-batch, all layers. For a ResNet, of a
