@@ -51,7 +51,7 @@ class Timed:
     publishable: bool = False
     """True if its run was requested as publishable."""
     repeats: Mapping[int, TimedRow] = field(default_factory=dict)
-    """The same row of other runs with the same request, host and versions, by run number."""
+    """The same row of other runs with the same request, host, device, settings and versions, by run number."""
 
     @property
     def name(self) -> str:
@@ -115,7 +115,8 @@ def _with_repeats(store: Store, runs: Mapping[int, Run], rows: Sequence[Timed]) 
                 number: row
                 for number, repeat in repeats[timed.run].items()
                 if isinstance(row := repeat.get(compare_rows.key_of(timed.row)), TimedRow)
-                and row.host == timed.row.host
+                and (row.host, row.device_name) == (timed.row.host, timed.row.device_name)
+                and not row.differences(timed.row)
             },
         )
         for timed in rows

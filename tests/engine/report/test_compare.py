@@ -127,6 +127,17 @@ def test_repeats_are_runs_of_the_same_request_on_the_same_host(store: Store, tmp
     assert {number: row.latency_ms for number, row in timed.repeats.items()} == {first + 1: 11.0}
 
 
+def test_run_under_other_conditions_is_no_repeat(store: Store, tmp_path: Path) -> None:
+    """A request without a number of threads has as many as the affinity allows, which `taskset` changes."""
+    conditions = [{"threads": 8}, {"threads": 8}, {"threads": 1}, {"threads": 8, "device_name": "another processor"}]
+    ids = []
+    for values in conditions:
+        ids.append(queue_benchmark(store, "timm:resnet18"))
+        finish(store, ids[-1], [benchmark_row("resnet18", latency_ms=10.0, **values)])
+    repeats = [timings.timed_rows(store, store.run(run_id), tmp_path)[0].repeats for run_id in ids]
+    assert [list(numbers) for numbers in repeats] == [[ids[1]], [ids[0]], [], []]
+
+
 def test_runs_of_the_same_request_are_compared_without_repeats(store: Store, tmp_path: Path) -> None:
     """Each is a repeat of the other, so means over all repeats would be the same for both, whatever the times."""
     runs = {}
