@@ -1,6 +1,7 @@
 """Estimate the memory that a model needs to run and to train, from the tensors alive at the same time."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -19,9 +20,9 @@ def training_peak_bytes(
 ) -> int:
     """Return the peak bytes of a training step: weights, inputs, gradients, AdamW's two moments, saved activations.
 
-    Runs a forward and a backward pass in training mode and leaves the model in that mode. step: run instead; by default
-    the loss is the mean of all outputs, because most losses add next to nothing. The moments count throughout, as they
-    do from the second step on; each backward pass allocates the gradients. Errors: any error that the model raises.
+    Runs a forward and a backward pass, and leaves the model as `_train` does. step: run instead; by default the loss is
+    the mean of all outputs, because most losses add next to nothing. The moments count throughout, as they do from the
+    second step on; each backward pass allocates the gradients. Errors: any error that the model raises.
     """
 
     def mean() -> None:
@@ -29,7 +30,7 @@ def training_peak_bytes(
         outputs = [leaf for leaf in leaves if leaf.requires_grad]
         torch.stack([output.mean() for output in outputs]).sum().backward()  # type: ignore[no-untyped-call]
 
-    model.train()
+    _train(model)
     with torch.enable_grad():
         counted = flops.count(model, inputs, run=step or mean)
     model.zero_grad(set_to_none=True)
@@ -39,12 +40,21 @@ def training_peak_bytes(
 def kept_bytes(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> int:
     """Return the bytes that a training step keeps from its forward to its backward pass: activations, inputs, outputs.
 
-    Leaves the model in training mode. Errors: any error that the model raises.
+    Leaves the model as `_train` does. Errors: any error that the model raises.
     """
-    model.train()
+    _train(model)
     with torch.enable_grad():
         counted = flops.count(model, inputs)
     return tensor_bytes(inputs) + counted.kept_bytes
+
+
+def _train(model: torch.nn.Module) -> None:
+    """Switch the model to training mode, and LayerDrop of transformers off: it would skip random layers."""
+    model.train()
+    module: Any
+    for module in model.modules():
+        if hasattr(module, "layerdrop"):
+            module.layerdrop = 0.0
 
 
 def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:

@@ -84,6 +84,26 @@ def test_kept_bytes_equal_a_sum_by_hand(device: str, activation: nn.Module, save
 
 
 @pytest.mark.slow
+def test_layers_that_training_drops_at_random_count() -> None:
+    """As in the text towers of nllb-clip, each layer is skipped with a probability: here of 90 %."""
+    from transformers import M2M100Config
+    from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
+
+    def kept_and_peak(layers: int) -> list[int]:
+        sizes = {"encoder_layers": layers, "d_model": 8, "encoder_attention_heads": 2, "encoder_ffn_dim": 16}
+        with torch.device("meta"):
+            model = M2M100Encoder(M2M100Config(vocab_size=10, encoder_layerdrop=0.9, **sizes))
+            inputs = (torch.full((2, 4), 3),)
+        return [memory.kept_bytes(model, inputs), memory.training_peak_bytes(model, inputs)]
+
+    one, two, nine = (kept_and_peak(layers) for layers in (1, 2, 9))
+    assert [last - first for first, last in zip(one, nine, strict=True)] == [
+        8 * (second - first) for first, second in zip(one, two, strict=True)
+    ]
+    assert one[0] < two[0]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224"])
 def test_training_peak_grows_linearly_with_the_batch(name: str) -> None:
     import timm
