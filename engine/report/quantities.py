@@ -53,11 +53,13 @@ QUANTITIES: dict[str, Quantity] = {
     **_towers("mparams", "parameters", "M", "Weights, in millions."),
     **_towers("gmacs", "MACs", "G", "Multiply-adds of one forward pass per image, in 1e9. 1 MAC is 2 FLOPs."),
     **_towers("gflops", "FLOPs", "G", "Floating-point operations of one forward pass per image, in 1e9."),
-    **_towers("macts", "activations", "M", "Elements of the outputs of convolutions and matrix products, in 1e6."),
+    **_towers(
+        "macts", "activations", "M", "Elements of the outputs of convolutions and matrix products per image, in 1e6."
+    ),
     "trainable_mparams": Quantity("Trainable parameters", "M", "Parameters that require a gradient, in millions."),
     "mbuffers": Quantity("Buffers", "M", "Elements of buffers, in millions."),
     "traffic_mb": Quantity(
-        "Memory traffic", "MB", "Bytes that all operators read and write, without caches or fusion."
+        "Memory traffic", "MB", "Bytes that all operators read and write for the whole batch, without caches or fusion."
     ),
     "intensity": Quantity("Intensity", "FLOP/B", "Arithmetic intensity: FLOPs per byte of memory traffic.", "larger"),
     "weights_mb": Quantity("Weights", "MB", "Memory of parameters and buffers."),
@@ -69,7 +71,9 @@ QUANTITIES: dict[str, Quantity] = {
         "backward pass, in the precision of the count. The Catalogue counts in float32.",
     ),
     "training_peak_mb": Quantity(
-        "Training peak", "MB", "Estimate of weights, gradients, AdamW's two moments and saved activations."
+        "Training peak",
+        "MB",
+        "Estimate for a training step of the batch: weights, gradients, AdamW's two moments and saved activations.",
     ),
     "torch_gmacs": Quantity("torch MACs", "G", "Multiply-adds per image, counted by our counter."),
     "fvcore_gmacs": Quantity("fvcore MACs", "G", "Multiply-adds per image, counted by fvcore."),
