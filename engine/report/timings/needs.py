@@ -79,7 +79,7 @@ class Need:
 
 def memory(spec: BenchmarkSpec, models: Sequence[ModelName], catalogue: pd.DataFrame) -> Need | None:
     """Return the largest need among models. None if the run itself finds their batch size, or the catalogue has none of
-    them, or the request changes how they are built.
+    them, or the request changes how they are built. It has none of CLIP models of which one tower is timed.
 
     Weights are held once per variant, activations of only one variant at a time. Activations grow with batch and image
     area. Errors: those of BenchmarkSpec.batch_sizes.
@@ -89,6 +89,8 @@ def memory(spec: BenchmarkSpec, models: Sequence[ModelName], catalogue: pd.DataF
     counted = frames.own_sizes(catalogue[catalogue["status"] == "ok"])
     if "training" in spec.modes:
         counted = counted[counted["kept_mb"].notna()]
+    if spec.tower != "whole":  # the catalogue has the memory of whole models
+        counted = counted[counted["text_mparams"].isna()]
     needs = []
     for model in models:
         batch = max(spec.batch_sizes(model), default=0)
@@ -144,6 +146,7 @@ def benchmark_s(
     Errors: those of BenchmarkSpec.batch_sizes.
     """
     counted = frames.own_sizes(catalogue[catalogue["status"] == "ok"])
+    gmacs = "gmacs" if spec.tower == "whole" else f"{spec.tower}_gmacs"
     compiled = sum(variant.execution == "compile" for variant in spec.plan)
     total = Span(0, 0)
     for model in models:
@@ -151,8 +154,8 @@ def benchmark_s(
         for batch in spec.batch_sizes(model) or (0,):
             for mode in spec.modes:
                 gflops = 0.0
-                if row and batch:
-                    gflops = 2 * row["gmacs"] * batch * _area_factor(spec, row) * (3 if mode == "training" else 1)
+                if row and batch and pd.notna(row[gmacs]):
+                    gflops = 2 * row[gmacs] * batch * _area_factor(spec, row) * (3 if mode == "training" else 1)
                 requested = _requested_span(spec.device, spec.threads, gflops, spec.floor_seconds, spec.floor_samples)
                 if spec.purpose != "performance":
                     requested = Span(0, 0)

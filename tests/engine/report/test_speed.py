@@ -2,8 +2,10 @@
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -400,6 +402,20 @@ def test_expected_time_is_a_range_of_the_sum_of_its_parts(tmp_path: Path) -> Non
     assert expected(variants="eager,compile").low >= single_model.low + 3 * 2.5 + 5
     assert expected(device="cuda").low >= single_model.low + 3 * 2.5, "a GPU is timed twice: per call and back to back"
     assert expected(batch_size=64, replicates=1, max_seconds=5).high == 8 + 3 + 5
+
+
+def test_expected_time_and_memory_of_one_tower() -> None:
+    catalogue = catalog.read(Settings().catalog_dir)
+    clip, timm = ModelName("open_clip:ViT-L-14"), ModelName("timm:resnet18")
+    macs = catalogue.set_index("name").loc[clip, ["gmacs", "image_gmacs", "text_gmacs"]]
+    calls_s = []
+    for tower in ("whole", "image", "text"):
+        request = spec(threads=8, tower=tower, batch_size=1000, models=clip)
+        calls_s.append(needs.benchmark_s(request, [clip], catalogue, needs.Span(0, 0)).low - 3 * needs.READY_S.low)
+    assert np.array(calls_s) / calls_s[0] == pytest.approx(macs.to_numpy(float) / macs["gmacs"])
+    assert needs.memory(spec(tower="text", models=clip), [clip], catalogue) is None, "it is a quarter of the model's"
+    both = needs.memory(spec(tower="image", models=(clip, timm)), [clip, timm], catalogue)
+    assert both == replace(needs.memory(spec(), [timm], catalogue), unknown=1)
 
 
 def test_expected_start_time_comes_from_earlier_starts() -> None:
