@@ -159,7 +159,10 @@ QUANTITIES: dict[str, Quantity] = {
         "Spread", "%", "(largest - smallest) / median of the processes' medians. Above 5 % a row is flagged unstable."
     ),
     "utilisation_percent": Quantity(
-        "FLOP utilisation", "%", "Counted FLOPs / median time, as a share of this device's measured matmul rate."
+        "FLOP utilisation",
+        "%",
+        "Counted FLOPs / median time, as a share of this device's measured matmul rate. In training and for "
+        "recurrent layers, of the forward pass.",
     ),
     "speedup": Quantity(
         "Speed-up",
