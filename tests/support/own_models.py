@@ -24,6 +24,10 @@ def tied(device: str | None = None) -> nn.Module:
     return nn.Sequential(first, second)
 
 
+def scripted() -> nn.Module:
+    return torch.jit.script(tied())
+
+
 class Parts:
     """A namespace of factories."""
 
