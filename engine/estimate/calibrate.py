@@ -31,12 +31,12 @@ def choose_representative(families: Sequence[str], number: int, seed: int = 0) -
 
 
 def choose(work: pd.DataFrame, near: FittedDevice, batch_size: int, budget_s: float) -> list[str]:
-    """Return the names of models to time.
+    """Return the names of models to time, all counted at the image size that they are timed at.
 
     near: a device of about the same speed, whose estimates tell which models are quick. budget_s: seconds of samples in
     total. Errors: Refused when it is too short for FEWEST_CHOSEN models.
     """
-    models = work.reset_index().drop_duplicates("name").set_index(work.index.names)  # at their own size
+    models = work[work.index.get_level_values("image_size") == work["timed_size"]]
     models = models[models.index.get_level_values("name").str.startswith("timm:")]
     seconds = estimate(near, models, batch_size)["latency_ms"] / 1000
     number = int(np.clip(budget_s / 5, FEWEST_CHOSEN, MOST_CHOSEN))  # about 5 s of samples per model

@@ -34,18 +34,20 @@ FEATURES = (
 """Work that a sample is charged for: GFLOPs and GB of a kind, and its share of the batch's calls."""
 KEY = ["name", "image_size"]
 OPERATORS = "operators.csv.gz"
-COLUMNS = "library model image_size family gflops macts weights_mb complete status".split()
+SIZES = {"image_size": str, "test_size": str}
+COLUMNS = "library model image_size test_size family gflops macts weights_mb complete status".split()
 
 
 def read(catalog_dir: Path) -> pd.DataFrame:
     """Return the work of one image (or image and text) of every completely counted model, with the index KEY.
 
-    Columns: `family`, and for each kind `flop:KIND` in GFLOPs, `byte:KIND` in GB without weights, `weight:KIND` in GB,
-    `call:KIND`. Operators were counted at the models' own sizes. At other sizes, FLOPs grow with the counted FLOPs,
-    bytes with the counted activations; weights and calls stay.
+    Columns: `family`, `timed_size` (image size of an inference timing whose request has none), and for each kind
+    `flop:KIND` in GFLOPs, `byte:KIND` in GB without weights, `weight:KIND` in GB, `call:KIND`. Operators were counted
+    at the models' own sizes. At other sizes, FLOPs grow with the counted FLOPs, bytes with the counted activations;
+    weights and calls stay.
     """
     files = [*sorted(catalog_dir.glob("*.csv")), *sorted(catalog_dir.glob("sizes/*.csv"))]
-    models = pd.concat(pd.read_csv(path, dtype={"image_size": str}, usecols=[*COLUMNS]) for path in files)
+    models = pd.concat(pd.read_csv(path, dtype=SIZES, usecols=[*COLUMNS]) for path in files)
     models = models[(models["status"] == "ok") & models["complete"].astype(bool)]
     models.insert(0, "name", models["library"] + ":" + models["model"])
     models = models.drop_duplicates(KEY).set_index("name")
@@ -66,10 +68,12 @@ def read(catalog_dir: Path) -> pd.DataFrame:
     images = (reads + writes).loc[counted.index].sub(weights, fill_value=0)
 
     names = models.index
+    timed_size = models["test_size"].fillna(counted.loc[names, "image_size"]).rename("timed_size")
     ratios = {column: (models[column] / counted.loc[names, column]).fillna(1) for column in ("gflops", "macts")}
     table = pd.concat(
         [
             models[["image_size", "family"]],
+            timed_size,
             flops.loc[names, list(FLOPS)].mul(ratios["gflops"], axis=0).add_prefix("flop:"),
             images.loc[names].mul(ratios["macts"], axis=0).add_prefix("byte:"),
             weights.loc[names].add_prefix("weight:"),

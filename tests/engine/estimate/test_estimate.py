@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import timm
 
 from engine.estimate import calibrate, devices, work
 from engine.estimate.fit import COARSE, fit, scale_costs, splits
@@ -196,6 +197,16 @@ def test_models_for_calibration_are_fast_and_of_many_families(table: pd.DataFram
     assert latency[chosen].max() * calibrate.CALLS < 150e3 / 30
     with pytest.raises(Refused, match="give a longer budget or a smaller batch size"):
         calibrate.choose(table, i7, batch_size=4096, budget_s=1)
+
+
+@pytest.mark.parametrize("budget_s", [30, 300])
+def test_models_for_calibration_are_counted_at_the_size_that_they_are_timed_at(
+    table: pd.DataFrame, budget_s: float
+) -> None:
+    chosen = calibrate.choose(table, devices.find(devices.shipped(), "i7")[0], batch_size=1, budget_s=budget_s)
+    configs = {name: timm.get_pretrained_cfg(name.removeprefix("timm:")) for name in chosen}
+    sizes = {name: str((config.test_input_size or config.input_size)[-1]) for name, config in configs.items()}
+    assert [key for key in sizes.items() if key not in table.index] == []
 
 
 def test_calibrated_device_names_its_prior(table: pd.DataFrame) -> None:
