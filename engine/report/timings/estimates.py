@@ -32,7 +32,8 @@ class Device:
 
     fitted: FittedDevice
     measured: pd.DataFrame
-    """KEY, batch_size, samples_per_s, latency_ms; of timings made here also `measured` and `flags`, as in stored."""
+    """KEY, batch_size, samples_per_s, latency_ms; of timings made here, which are all counted, also `measured` and
+    `flags`, as in stored."""
     source: str
     """Source of `measured`: `measured` (here or in an imported file) or `published` (by others)."""
 
@@ -132,8 +133,9 @@ def device_of_setting(
     # At batch 1, latency is used. For larger batches it is throughput, because an accelerator queues its calls.
     per_call = found["latency_ms"] / 1000 / setting.batch_size
     found["seconds"] = per_call if setting.batch_size == 1 else (1 / found["samples_per_s"]).fillna(per_call)
-    counted = work.index.intersection(pd.MultiIndex.from_frame(found[KEY]))
-    if len(counted) < devices.FEWEST or work.loc[counted, "family"].nunique() < 2:
+    found = found[pd.MultiIndex.from_frame(found[KEY]).isin(work.index)]
+    counted = work.loc[pd.MultiIndex.from_frame(found[KEY])]
+    if len(counted) < devices.FEWEST or counted["family"].nunique() < 2:
         return None
     labels = {"device": setting.device_name or setting.device, "precision": setting.dtype, "name": setting.label}
     fitted = calibrate.calibrate_device(found, work, published_alike(published, setting.device), **labels)

@@ -208,6 +208,11 @@ def test_only_unreliable_estimates_have_a_warning(counted: pd.DataFrame) -> None
     quiet = ["single process, below floor"] * 40
     assert warnings(measured_ms, quiet) == [], "no warning for published devices either"
     assert warnings(measured_ms, ["contended"] * 19 + quiet[19:]) == []
+    unknown = pd.Series(
+        1.0, index=pd.MultiIndex.from_tuples([(f"timm:unknown_{number}", "224") for number in range(9)])
+    )
+    flags = [*["contended"] * 19, *quiet[19:], *["contended"] * 9]
+    assert warnings(pd.concat([measured_ms, unknown]), flags) == [], "timings of uncounted models are not fitted"
     (message,) = warnings(measured_ms, ["contended"] * 19 + ["unstable, drifting"] + quiet[20:])
     assert message == (
         "Unreliable estimates for eager, batch 1, float32 on cpu, 2 threads: 20 of 40 timings are flagged (unstable, "
