@@ -32,6 +32,8 @@ from engine.specs import Refused, describe_error
 
 MISTYPED = re.compile(r"argument \{[^}]*\}: invalid choice: ('.*?') \(choose from .*\)$")
 """argparse's message about a command that does not exist."""
+MISSING = re.compile(r"^Error: CLI subcommand is required \{[^}]*\}")
+"""First line of pydantic's message about a missing command; the others are the help, which lists the commands."""
 
 
 class Submit(BaseModel):
@@ -121,6 +123,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     except (SettingsError, Refused, LookupError) as error:
         message = MISTYPED.sub(r"there is no command \1; --help lists them", str(error))
+        message = MISSING.sub("a command is missing", message)
         message = with_flags(Engine, arguments, message.removeprefix("error parsing CLI: "))
         note("\n".join(printable(line) for line in f"error: {message}".splitlines()))
         if isinstance(error, SettingsError) and (near := closest(Engine, arguments)):

@@ -97,8 +97,8 @@ def with_flags(model: type[BaseModel], arguments: Sequence[str], message: str) -
     if chain.rpartition(" ")[2] not in kinds():
         return message
     flags = {word.removeprefix("--").replace("-", "_"): word for word in known[chain]}
-    names = "|".join(name for name in flags if "_" in name and name not in BOUNDS)
-    message = re.sub(rf"(?<![\w'\"/.-])({names})(?![\w'\"/.-])", lambda match: flags[match[1]], message)
+    if names := "|".join(name for name in flags if "_" in name and name not in BOUNDS):
+        message = re.sub(rf"(?<![\w'\"/.-])({names})(?![\w'\"/.-])", lambda match: flags[match[1]], message)
     begin, colon, rest = message.partition(": ")
     return ", ".join(flags.get(word, word) for word in begin.split(", ")) + colon + rest
 

@@ -110,7 +110,7 @@ class Calibrate(BaseModel):
     precision: RunPrecision = Field("float32", description="Precision to time in.")
     batch_size: int = Field(1, ge=1, le=4096, description="Images per call.")
     threads: Threads = None
-    budget: DURATION = Field(BUDGET_S, description="Sampled time in all, such as 90s or 5m.")
+    budget: DURATION = Field(BUDGET_S, description="Sampled time in all: seconds, or with a unit such as 5m.")
     from_: Path | None = Field(
         None, alias="from", description="A CSV file of timm's benchmark.py with timings made elsewhere."
     )
