@@ -9,11 +9,12 @@ import pandas as pd
 from engine.datasets import DataProblem, class_names, note_on_ids, note_on_repeats, note_on_shared
 from engine.report.style import compute, digits
 from engine.results.answers import Needed, Prospect
+from engine.results.flags import SPOILING
 from engine.specs import ModelName
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.schedule import Schedule, schedule
 from engine.specs.train import TrainSpec
-from engine.words import count_captions, plural
+from engine.words import count_captions, in_words, plural
 
 Mark = Literal["ok", "warning", "error", "waiting"]
 NAMED = 3
@@ -216,16 +217,20 @@ def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:
 def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:
     """Return a text that proposes bfloat16 if this device's measured rates show a gain, else an empty text.
 
-    rates: from report.timings.rates.rates. host: this machine's name. taken: the setting to choose, such as `amp_bf16`.
+    The text names flags of SPOILING. rates: from report.timings.rates.rates. host: this machine's name. taken: the
+    setting to choose, such as `amp_bf16`.
     """
     products = rates[(rates["operation"] == "matmul") & (rates["host"] == host) & (rates["device"] == device)]
     for _, measured in products.groupby("where", sort=False):
-        rate = measured.drop_duplicates("dtype").set_index("dtype")["gflop_per_s"]
-        if {"bfloat16", "float32"} <= set(rate.index) and rate["bfloat16"] >= BF16_PAYS * rate["float32"]:
-            gain = rate["bfloat16"] / rate["float32"]
+        measured = measured[measured["dtype"].isin(["bfloat16", "float32"])].drop_duplicates("dtype")
+        rate = measured.set_index("dtype")["gflop_per_s"]
+        if len(rate) == 2 and rate["bfloat16"] >= BF16_PAYS * rate["float32"]:
+            gain, flags = rate["bfloat16"] / rate["float32"], " ".join(measured["flags"].astype(str))
+            spoiling = in_words(flag for flag in SPOILING if flag in flags)
             return (
                 f"{taken} may be up to {digits(gain)} times as fast: matrix products on {device} ran at "
                 f"{compute(rate['bfloat16'])} in bfloat16 and {compute(rate['float32'])} in float32."
+                + (f" These rates are flagged ({spoiling}), so they may be wrong." if spoiling else "")
             )
     return ""
 

@@ -112,7 +112,7 @@ def test_no_warning_if_precision_is_enough_for_the_learning_rate(fields: dict[st
 
 
 def rates(**gflop_per_s: float) -> pd.DataFrame:
-    shared = {"operation": "matmul", "host": "here", "device": "cpu", "where": "a CPU, 2 threads, on here"}
+    shared = {"operation": "matmul", "host": "here", "device": "cpu", "where": "a CPU, 2 threads, on here", "flags": ""}
     return pd.DataFrame([shared | {"dtype": name, "gflop_per_s": rate} for name, rate in gflop_per_s.items()])
 
 
@@ -120,7 +120,10 @@ def test_bf16_is_advised_if_its_measured_rate_is_much_higher() -> None:
     measured = rates(float32=196.0, bfloat16=827.0)
     advice = bf16_advice(measured, "here", "cpu", "Precision amp_bf16")
     assert advice.startswith("Precision amp_bf16 may be up to 4.22 times as fast")
-    assert "827 GFLOP/s in bfloat16 and 196 GFLOP/s in float32" in advice
+    assert advice.endswith("827 GFLOP/s in bfloat16 and 196 GFLOP/s in float32.")
+    flags = ["single process, contended, below floor", "single process, below floor"]
+    flagged = bf16_advice(measured.assign(flags=flags), "here", "cpu", "Precision amp_bf16")
+    assert flagged == f"{advice} These rates are flagged (contended), so they may be wrong."
     for insufficient in (rates(float32=196.0, bfloat16=200.0), rates(float32=196.0), measured.head(0)):
         assert bf16_advice(insufficient, "here", "cpu", "") == ""
     assert bf16_advice(measured, "elsewhere", "cpu", "") == bf16_advice(measured, "here", "cuda:0", "") == ""
