@@ -44,8 +44,11 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     utilisation = timed.utilisation(run, rows)
     table = readable.table(frames.benchmark(rows), rows, utilisation)
     table.index = [_label(row) for row in rows]
+    # rows of a sweep differ only in their batch size, which a narrow window would hide behind the flags
+    first = COLUMNS[:4] + ("batch_size",) * (table["batch_size"].nunique() > 1)
+    columns = list(dict.fromkeys((*first, *COLUMNS)))
     shown, alt = informative_columns(table, ("library", "mode", "image_size")), "Timings, model by model"
-    selected = results_table(shown, key=f"rows_{run.id}", alt=alt, columns=COLUMNS, selectable=True)
+    selected = results_table(shown, key=f"rows_{run.id}", alt=alt, columns=columns, selectable=True)
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
         if _purpose(run) == "performance":

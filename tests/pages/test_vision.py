@@ -206,6 +206,14 @@ def test_rows_show_values_flags_and_failures(store: Store) -> None:
 
 
 @pytest.mark.slow
+def test_batch_sizes_of_a_sweep_stand_beside_the_model(store: Store) -> None:
+    rows = [benchmark_row("resnet18", batch_size=size) for size in (1, 2)]
+    table = open_run(store, *rows, batch_size="sweep").dataframe[0].value
+    assert list(table.columns[:3]) == ["model", "variant", "batch_size"]
+    assert list(table["batch_size"]) == [1, 2]
+
+
+@pytest.mark.slow
 def test_two_variants_have_a_verdict_and_a_speedup_chart(store: Store) -> None:
     app = open_run(store, benchmark_row("resnet18"), benchmark_row("resnet18", "compile"), variants="eager,compile")
     assert [tab.label for tab in app.tabs] == ["Latency", "Speed-up", "Samples", "Compare two", "Published"]
