@@ -37,7 +37,8 @@ VERDICTS: dict[Verdict, str] = {
     "no difference": "The whole interval lies within the margin of 2 %.",
     "undecided": "The interval is too wide to tell. A publishable timing (5 processes) narrows it, and can also show "
     "that there is no difference.",
-    "not comparable": "They compute in different ways, such as another precision: there is a ratio but no verdict.",
+    "not comparable": "They compute something else, or differ in a setting such as image size, precision or host: "
+    "there is a ratio but no verdict.",
     "needs 3 processes": "Fewer than 3 processes say too little about how much processes differ: time it in 3 or more.",
     "needs 3 runs": "Different runs differ by more than their processes do. Run both requests until each has 3 runs.",
     "same request": "Both are runs of the same request: the ratio shows how far two runs differ. There is no verdict.",
