@@ -23,6 +23,7 @@ from engine.store.attempts import close, open_attempts
 from engine.store.database import Database, Unavailable
 from engine.store.model import Cause, Exit
 from engine.store.tables import attempts, changes, leases, metadata
+from engine.words import plural
 
 BATCH = 1000
 """Rows read and written at once, which limits memory use."""
@@ -184,7 +185,7 @@ def _refuse_filled(target: Database, connection: Connection) -> None:
         count = connection.scalar(select(func.count()).select_from(table)) or 0
         if count and table is not changes:  # an empty store has one row there
             raise Refused(
-                f"the store {target.place} is not empty (table {table.name}: {count:,} rows): name an empty one"
+                f"the store {target.place} is not empty (table {table.name}: {plural(count, 'row')}): name an empty one"
             )
 
 
