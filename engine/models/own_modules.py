@@ -71,7 +71,9 @@ def _moved(model: torch.nn.Module, wanted: Wanted) -> torch.nn.Module:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
     model = model.to(wanted.device, wanted.dtype)
-    for first, *others in names.values() if wanted.device == "meta" else ():
+    if wanted.device != "meta":
+        return model
+    for first, *others in names.values():
         for name in others:
             path, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(path), attribute, model.get_parameter(first))

@@ -85,7 +85,7 @@ def test_kept_bytes_equal_a_sum_by_hand(device: str, activation: nn.Module, save
 
 @pytest.mark.slow
 def test_layers_that_training_drops_at_random_count() -> None:
-    """As in the text towers of nllb-clip, each layer is skipped with a probability: here of 90 %."""
+    """Layers that are skipped with a probability of 90 % each. The text towers of nllb-clip have such layers."""
     from transformers import M2M100Config
     from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
