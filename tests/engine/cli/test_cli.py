@@ -388,6 +388,7 @@ def wait_for_end(store: Store, run_id: int) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_errors_name_the_flag_as_typed(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, start in (
         (["train", "--lr", "1000"], "error: --lr: "),

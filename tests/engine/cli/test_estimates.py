@@ -192,6 +192,7 @@ def test_device_of_a_timing_setting_prefers_measured_values(counted: pd.DataFram
     assert estimates.device_of_setting(timed.head(devices.FEWEST - 1), setting, counted, [i7]) is None
 
 
+@pytest.mark.slow
 def test_only_unreliable_estimates_have_a_warning(counted: pd.DataFrame) -> None:
     """Random timings have large errors, and many disturbed timings may shift all estimates in the same direction."""
     i7 = devices.find(devices.shipped(), "i7")[0]

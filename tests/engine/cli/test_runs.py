@@ -159,6 +159,7 @@ def test_prune_keeps_tagged_noted_and_recent_runs(
     assert not RunFiles(settings.runs_dir, old).dir.exists()
 
 
+@pytest.mark.slow
 def test_runs_rows_exports_rows_and_runs_storage_shows_sizes(
     store: Store, ended: list[int], settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

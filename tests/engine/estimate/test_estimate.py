@@ -101,6 +101,7 @@ def test_splits_keep_each_family_on_one_side(table: pd.DataFrame) -> None:
     assert len(list(splits(families))) == 8
 
 
+@pytest.mark.slow
 def test_estimates_of_a_fitted_device_are_accurate_in_their_range(table: pd.DataFrame) -> None:
     small = table[table["flop:convolution"] < table["flop:convolution"].quantile(0.8)][::5]  # a fit of all takes 4 s
     fields = {"device": "GPU", "precision": "amp", "source": "test"}
@@ -120,6 +121,7 @@ def test_estimates_of_a_fitted_device_are_accurate_in_their_range(table: pd.Data
     assert not devices.estimate(fitted, only_new, 64)["in_range"].any(), "no fitted model has these products"
 
 
+@pytest.mark.slow
 def test_estimate_below_the_least_time_per_operator_is_out_of_range(table: pd.DataFrame) -> None:
     """The launch of an operator takes time even for small batches, and timings of large batches do not show it."""
     some = table[::5]  # a fit of all takes 4 s

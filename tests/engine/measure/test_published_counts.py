@@ -44,6 +44,7 @@ PROFILER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAPERS)
 def test_counts_equal_those_of_the_papers(name: str) -> None:
     gmacs, mparams, _source = PAPERS[name]

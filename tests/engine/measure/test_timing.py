@@ -57,6 +57,7 @@ def test_warm_up_lasts_until_the_plateau(clock: Clock) -> None:
     assert timed.samples_ms == pytest.approx([50.0] * len(timed.samples_ms))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first_s", "second_s"), [(1e-4, 1e-3), (0.02, 0.3), (0.3, 0.3), (0.001, 0.9)])
 def test_max_seconds_limit_warm_up_and_sampling_together(clock: Clock, first_s: float, second_s: float) -> None:
     subjects = [subject("first", clock.work(first_s)), subject("second", clock.work(second_s))]

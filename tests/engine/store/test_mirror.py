@@ -328,6 +328,7 @@ def test_runs_upload_copies_files_of_an_earlier_run(
     assert main(["runs", "upload", str(run.id)]) == 2, "this machine does not have the original files"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("worker_machine", ["bucket", "folder"], indirect=True)
 def test_prune_deletes_only_folders_of_runs_deleted_elsewhere(
     worker_machine: Settings,
@@ -433,6 +434,7 @@ def test_url_with_secrets_is_refused_and_not_shown(settings: Settings, url: str)
     assert "SECRET" not in f"{refused.value}{settings!r}"
 
 
+@pytest.mark.slow
 def test_fsspec_is_not_imported_without_a_url(settings: Settings) -> None:
     code = "import sys; from engine.__main__ import main; main(['runs', 'list']); sys.exit('fsspec' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0

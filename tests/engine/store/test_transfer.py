@@ -73,6 +73,7 @@ def test_store_moves_to_postgresql_and_back(filled: Settings, tmp_path: Path, re
     check_moved(filled, tmp_path, request.getfixturevalue("postgres").new_database())
 
 
+@pytest.mark.slow
 def test_store_copy_needs_an_unused_source_and_an_empty_target(
     filled: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,7 @@ def test_changes_to_the_training_are_refused(
         resume(stopped, tmp_path, **fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["fewer", "captions", "held_out"])
 def test_changed_data_are_refused(tmp_path: Path, change: str) -> None:
     """The split and the schedule depend on the data, so held-out pairs would be trained on."""
@@ -86,6 +87,7 @@ def test_fields_that_change_the_zero_shot_task_are_noted(tmp_path: Path) -> None
     assert sorted(note.split()[2] for note in notes) == ["classes", "templates", "zeroshot_data"]
 
 
+@pytest.mark.slow
 def test_earlier_epochs_are_not_the_best_of_another_zero_shot_task(stopped: Path, tmp_path: Path) -> None:
     same = rows(resume(stopped, tmp_path / "same"))
     assert same[0].best
@@ -135,6 +137,7 @@ def test_curves_are_copied_completely_or_not_at_all(
     assert not list(atomic.leftovers(folder))
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path: Path) -> None:
     spec = tiny(tensorboard=True)
     train(spec, tmp_path, steps=6)

@@ -295,6 +295,7 @@ def test_training_selects_its_gpu_before_the_first_allocation(tmp_path: Path, mo
     assert calls == ["cuda:1", "model"]
 
 
+@pytest.mark.slow
 def test_repeated_batch_is_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"overfit": True, "epochs": None, "steps": 60, "lr": 3e-3, "val_frequency": 0, "zeroshot_frequency": 0}
     trainer = training(tiny(**fields), tmp_path)

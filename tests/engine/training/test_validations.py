@@ -29,6 +29,7 @@ def return_value(work: Iterator[object]) -> dict[str, float]:
             return dict(ended.value)
 
 
+@pytest.mark.slow
 def test_initial_weights_have_a_row(tmp_path: Path) -> None:
     few = {"val_fraction": 0.1}
     work = validate(training(tiny(**few), tmp_path / "before").setup, 0, Progress(done=0), last=True)
@@ -120,6 +121,7 @@ def test_constant_metric_stops_early_and_a_larger_patience_continues(tmp_path: P
     assert losses(longer) == losses(unstopped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recent_s", "written"), [(600, 1), (-1, 4)])
 def test_young_checkpoint_is_not_written_again_before_a_validation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recent_s: float, written: int
