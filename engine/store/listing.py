@@ -32,7 +32,7 @@ def rebuild(connection: Connection) -> None:
         is_run = runs.c.id == run_id
         run = connection.execute(select(runs.c.kind, runs.c.spec, runs.c.name, runs.c.notes).where(is_run)).one()
         models = connection.execute(select(rows.c.library, rows.c.model).where(rows.c.run_id == run_id).distinct())
-        with suppress(*UNREADABLE):  # a damaged name, which no list can show
+        with suppress(*UNREADABLE):  # a damaged name of the run, which no list can show
             names = [name for library, model in models for name in folded_names(ModelName.of(library, model))]
             spec = None
             with suppress(*UNREADABLE):

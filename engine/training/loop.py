@@ -98,7 +98,7 @@ class Training:
         state, path = found
         roots = None if origin == self._run_dir else self.setup.roots
         manifest = read_manifest(path, roots)
-        before = manifest.get("spec", {})
+        before = spec if isinstance(spec := manifest.get("spec"), dict) else {}
         changed = done.changes(self.setup.spec, path, before)
         done.check_pairs(self.setup, path, manifest.get("pairs"))
         self.done, notes = done.restore(self.setup, state)
