@@ -100,7 +100,7 @@ class Catalog(BaseModel):
         if not self.device:
             return frame[choose.front(frame, "gmacs", self.accuracy)]
         if left_off := choose.left_off(frame, "latency_ms", self.accuracy):
-            reason = "flagged timings, or estimates outside the fitted range"
+            reason = "unreliable timings, or estimates outside the fitted range"
             note(f"{plural(left_off, 'row')} left off the front: {reason}")
         ranked = choose.ranked(frame, "latency_ms", self.accuracy, with_spoiled=False)
         return ranked[ranked["front"]].drop(columns="front")

@@ -235,7 +235,8 @@ def deletion_warning(store: Store, settings: Settings, run_ids: Sequence[int]) -
         return ""
     names = shortened([f"{run.kind} {run.id}" for run in users], 5)
     began = f"{plural(len(users), 'other run')} began from {'these' if len(run_ids) > 1 else 'it'}: {names}."
-    kept = "They keep their results and checkpoints, but cannot be run again"
+    keeps = "They keep their" if len(users) > 1 else "It keeps its"
+    kept = f"{keeps} results and checkpoints, but cannot be run again"
     return f"{began} {kept}, and an evaluation can no longer try texts or search its images."
 
 

@@ -297,9 +297,10 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
             "Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help, disabled=not has_front
         )
     with menu:
-        help = f"Allow timings on the front that are {', '.join(SPOILING[:-1])} or {SPOILING[-1]}."
+        flags = ", ".join(SPOILING)
+        help = f"Draw the front also through timings that are flagged ({flags}) and estimates outside the fitted range."
         on_timings = front and {x, y} & set(MEASURED)
-        spoiled = not on_timings or st.toggle("Flagged", key=f"{PREFIX}_flagged", bind=BIND, help=help)
+        spoiled = not on_timings or st.toggle("Unreliable", key=f"{PREFIX}_flagged", bind=BIND, help=help)
     colour_by, size_by = [
         None if column in ("family", "equal") else catalog_choose.in_unit(column, flops) for column in (colour, size)
     ]

@@ -268,7 +268,7 @@ def test_limits_show_how_many_unknown_or_flagged_rows_they_leave_out(store: Stor
     app = open_page(catalog_max_latency_ms="30")
     assert not app.exception
     assert table_models(app) == ["resnet18"]
-    flagged = "1 row with a flagged timing that misses the limit"
+    flagged = "1 row with an unreliable timing that misses the limit"
     assert f"Left out by limits: 4 rows without a known speed; {flagged}." in plain_text(app)
     app.text_input(key="catalog_search").set_value("resnet50").run()
     assert "No rows match these filters" in texts(app)
@@ -369,7 +369,7 @@ def test_flagged_timings_are_hollow_and_can_be_repeated(store: Store) -> None:
     table = app.dataframe[0].value
     assert set(table.loc[table["model"] == "resnet50", "flags"]) == {"contended, unstable"}
     assert {name.partition(".")[0] for name in front_names(app)} == {"resnet18"}
-    assert "flagged rows left off the front" in plain_text(app)
+    assert "unreliable rows left off the front" in plain_text(app)
     traces = [trace for trace in first_chart(app)["data"] if "customdata" in trace]
     symbols = {
         point[1]: symbol.endswith("-open")

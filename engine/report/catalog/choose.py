@@ -103,7 +103,7 @@ def sentence(
     verb = "has" if lacking == 1 else "have"
     parts += [f"{lacking:,} more in the table {verb} no value for this plot"] if lacking else []
     parts += [f"**{front:,}** on the Pareto front"] if front else []
-    parts += [f"{plural(left_off, 'flagged row')} left off the front"] if left_off else []
+    parts += [f"{plural(left_off, 'unreliable row')} left off the front"] if left_off else []
     parts += [f"**{selected:,}** selected"] if selected else []
     return "; ".join(parts)
 
@@ -144,7 +144,7 @@ def left_out(frame: pd.DataFrame, limits: Mapping[str, float]) -> str:
     reasons = {"without a known speed": candidates & untimed}
     if "flags" in frame:
         missed = candidates & ~untimed & ~meets.all(axis=1)
-        reasons["with a flagged timing that misses the limit"] = missed & spoiled(frame) & flagged(frame)
+        reasons["with an unreliable timing that misses the limit"] = missed & spoiled(frame) & flagged(frame)
     candidates, unpublished = split(ACCURACIES)
     reasons["without a published value"] = candidates & unpublished
     parts = [f"{plural(count, 'row')} {reason}" for reason, rows in reasons.items() if (count := int(rows.sum()))]

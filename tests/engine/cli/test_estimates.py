@@ -79,7 +79,7 @@ def test_front_omits_estimates_outside_the_fitted_range(
     assert count > 1
     capsys.readouterr()
     assert main([*line, "--front"]) == 0
-    assert f"{count} rows left off the front: flagged timings" in capsys.readouterr().err
+    assert f"{count} rows left off the front: unreliable timings" in capsys.readouterr().err
     assert len(pd.read_csv(file)) == 0
 
 
@@ -100,7 +100,7 @@ def test_front_omits_flagged_timings_and_limits_count_them(
     capsys.readouterr()
     assert main([*line, "--front"]) == 0
     count = int(((flagged | outside) & accurate).sum())
-    assert f"{count:,} rows left off the front: flagged timings" in capsys.readouterr().err
+    assert f"{count:,} rows left off the front: unreliable timings" in capsys.readouterr().err
     front = pd.read_csv(file)
     assert len(front) > 5
     assert set(front["source"]) == {"estimated"}
@@ -111,7 +111,7 @@ def test_front_omits_flagged_timings_and_limits_count_them(
     missing = int((~accurate & (rows["latency_ms"] <= 5)).sum())
     assert slow > 1
     assert missing > 1
-    reasons = f"{slow} rows with a flagged timing that misses the limit; {missing} rows without a published value."
+    reasons = f"{slow} rows with an unreliable timing that misses the limit; {missing} rows without a published value."
     reasons = (f"{untimed} rows without a known speed; " if untimed else "") + reasons
     assert f"Left out by limits: {reasons}" in capsys.readouterr().err
 

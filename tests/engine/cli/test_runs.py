@@ -129,7 +129,7 @@ def test_delete_of_several_runs_needs_confirmation(
     best = RunFiles(settings.runs_dir, ended[2]).dir / "checkpoints" / "best.pt"
     evaluation = store.enqueue(EvaluateSpec(model="ViT-B-32", checkpoint=str(best)))
     output = engine(capsys, "runs", "delete", ended[2], code=2)
-    assert f"permanently. 1 other run began from it: evaluate {evaluation}. They keep" in output
+    assert f"permanently. 1 other run began from it: evaluate {evaluation}. It keeps" in output
     assert output.strip().endswith("search its images. Add --yes to confirm.")
     store.request_cancel(evaluation)
     engine(capsys, "runs", "delete", evaluation)
