@@ -124,18 +124,22 @@ def _with_repeats(store: Store, runs: Mapping[int, Run], rows: Sequence[Timed]) 
 
 
 def _repeats(store: Store, run: Run) -> list[Run]:
-    """Return other finished runs of the same request on the same host with the same versions."""
+    """Return other finished runs of the same request on the same host with the same versions, without copies.
+
+    A bundle that is imported where its run still exists makes a copy: one measurement under two numbers.
+    """
     if run.environment is None:
         return []
     conditions = run.environment.host, run.environment.versions
-    return [
-        other
+    alike = {
+        (other.started_at, other.ended_at): other
         for other in store.find(Filter(kinds=(run.kind,), states=(State.FINISHED,)), limit=MOST_REPEATS)
-        if other.id != run.id
-        and other.spec == run.spec
+        if other.spec == run.spec
         and other.environment is not None
         and (other.environment.host, other.environment.versions) == conditions
-    ]
+    }
+    alike.pop((run.started_at, run.ended_at), None)  # this run, or a copy of it
+    return list(alike.values())
 
 
 def swept(rows: Sequence[RecurrentRow]) -> str:

@@ -17,10 +17,12 @@ from engine.report.compare.timings import Timed
 from engine.report.figures import compare
 from engine.report.timings import stored
 from engine.results import BenchmarkRow, Environment, Row
+from engine.settings import Settings
 from engine.specs import BenchmarkSpec, ProfileSpec, Spec
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Run, State, Store
+from engine.store.bundle import export_bundle, import_bundle
 from tests.support.clip import evaluate_row, train_row
 from tests.support.page import (
     ENVIRONMENT,
@@ -125,6 +127,19 @@ def test_repeats_are_runs_of_the_same_request_on_the_same_host(store: Store, tmp
     (timed,) = timings.timed_rows(store, store.run(first), tmp_path)
     assert timed.row.latency_ms == 10.0
     assert {number: row.latency_ms for number, row in timed.repeats.items()} == {first + 1: 11.0}
+
+
+def test_imported_copy_of_a_run_is_no_repeat(settings: Settings, store: Store, tmp_path: Path) -> None:
+    """Otherwise three numbers of one measurement would make a verdict."""
+    first, second = (queue_benchmark(store, "timm:resnet18") for _ in range(2))
+    for run_id in (first, second):
+        finish(store, run_id, [benchmark_row("resnet18", latency_ms=10.0)])
+    copies = []
+    for run_id in (first, second):
+        (tmp_path / "run.zip").write_bytes(export_bundle(store, settings, run_id))
+        copies.append(import_bundle(store, settings, tmp_path / "run.zip"))
+    repeats = [timings.timed_rows(store, store.run(run_id), tmp_path)[0].repeats for run_id in (first, *copies)]
+    assert [len(numbers) for numbers in repeats] == [1, 1, 1], "the other run, under one of its numbers"
 
 
 def test_run_under_other_conditions_is_no_repeat(store: Store, tmp_path: Path) -> None:
