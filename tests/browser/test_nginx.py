@@ -75,6 +75,7 @@ def test_foreign_origin_gets_no_websocket(nginx: Proxy) -> None:
     context = ssl.create_default_context(cafile=nginx.certificate)
     address, origin = f"wss://{NAME}:{nginx.port}/_stcore/stream", f"https://{NAME}:{nginx.port}"
     options = {"address": ("127.0.0.1", nginx.port), "ssl": context, "subprotocols": ["streamlit"], "proxy": None}
+    options |= {"open_timeout": PATIENCE_S}
     with connect(address, origin=origin, **options) as socket:
         assert socket.subprotocol == "streamlit"
     with pytest.raises(InvalidStatus, match="403"):
