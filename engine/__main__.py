@@ -35,6 +35,9 @@ MISTYPED = re.compile(r"argument \{[^}]*\}: invalid choice: ('.*?') \(choose fro
 MISSING = re.compile(r"^Error: CLI subcommand is required \{[^}]*\}")
 """First line of pydantic's message about a missing command; the others are the help, which lists the commands."""
 
+SECOND_VALUE = re.compile(r"unrecognized arguments: ([^-].*)")
+"""argparse's message about values after the first one of a flag."""
+
 
 class Submit(BaseModel):
     """Queue a run instead of running it here."""
@@ -125,6 +128,9 @@ def main(arguments: Sequence[str]) -> int:
         message = MISTYPED.sub(r"there is no command \1; --help lists them", str(error))
         message = MISSING.sub("a command is missing", message)
         message = with_flags(Engine, arguments, message.removeprefix("error parsing CLI: "))
+        extra = SECOND_VALUE.match(message)
+        if extra and re.search(rf"--\S+ [^-]\S* {re.escape(extra[1])}", " ".join(arguments)):
+            message += " (separate several values of one flag with commas: --models RN50,ViT-B-32)"
         note("\n".join(printable(line) for line in f"error: {message}".splitlines()))
         if isinstance(error, SettingsError) and (near := closest(Engine, arguments)):
             note(f"closest: {', '.join(near)}")

@@ -130,6 +130,10 @@ def test_help_lists_commands_flags_and_exit_codes(command: list[str], capsys: py
         (["profile", "--modles", "RN50"], "are required: --models\nclosest: --models, --model-kwargs"),
         (["device", "--speed", "9"], "error: unrecognized arguments: --speed 9\n"),
         (["submit", "device", "cpu"], "error: unrecognized arguments: cpu\n"),
+        (
+            ["profile", "--models", "RN50", "RN101"],
+            "arguments: RN101 (separate several values of one flag with commas:",
+        ),
         (["store"], "error: a command is missing\nusage: "),
         (["submit"], "error: a command is missing\nusage: "),
         (["store", "copy", "--to", "foo"], "the target has no URL that can be read. Give postgresql://USER"),
