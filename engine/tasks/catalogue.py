@@ -26,13 +26,6 @@ from engine.specs import ModelName, ProfileSpec, Refused, parse_image_size
 from engine.tasks.profile import failed_row, profile
 from engine.tasks.shards import spread
 
-COLUMNS = """
-library model family image_size test_size context_length image_width text_width embed_dim
-mparams image_mparams text_mparams other_mparams trainable_mparams mbuffers
-gmacs image_gmacs text_gmacs other_gmacs gflops image_gflops text_gflops other_gflops
-macts image_macts text_macts other_macts traffic_mb intensity weights_mb inference_peak_mb kept_mb
-complete uncounted notes status error
-""".split()
 OPERATOR_COLUMNS = ["library", "model", "image_size", *OperatorCount.model_fields]
 Wanted = tuple[ModelName, str]
 """A model and an image size; empty for its own."""
@@ -40,8 +33,6 @@ CatalogueRow = dict[str, str]
 """The cells of a row by column, as in the CSV."""
 KEPT_BATCH = 64
 """Batch size for `kept_mb`. What does not grow with the batch, such as standardised weights, hardly counts then."""
-SIZES = "sizes"
-"""Folder below the catalogue's for other image sizes, so that the catalogue's own files keep one row per model."""
 
 
 class VersionsDiffer(Refused):
@@ -79,7 +70,7 @@ def build_sizes(sizes: Mapping[str, Collection[str]], catalog_dir: Path, workers
     Errors: VersionsDiffer if the catalogue itself was counted with other versions than are installed.
     """
     check_versions(catalog_dir)
-    folder, installed = catalog_dir / SIZES, library.families()
+    folder, installed = catalog_dir / shipped.SIZES, library.families()
     rows = [] if _changed_libraries(folder) else [row for row in read(folder) if _model(row) in installed]
     catalogue = list(read(catalog_dir))
     models = {_model(row) for row in catalogue} & set(installed)
@@ -135,7 +126,7 @@ def _spec(name: str, image_size: str) -> ProfileSpec:
 
 def catalogue_row(row: ProfileRow) -> CatalogueRow:
     """Return a row's cells as in the CSV: numbers with up to six decimals, missing values empty."""
-    return {column: _cell(getattr(row, column)) for column in COLUMNS}
+    return {column: _cell(getattr(row, column)) for column in shipped.COLUMNS}
 
 
 def _cell(value: Any) -> str:
@@ -174,7 +165,7 @@ def _write_rows(folder: Path, rows: Iterable[CatalogueRow]) -> None:
         by_library[row["library"]].append(row)
     for name, rows_of_library in by_library.items():
         if rows_of_library or (folder / f"{name}.csv").exists():
-            atomic.write(folder / f"{name}.csv", table(COLUMNS, rows_of_library))
+            atomic.write(folder / f"{name}.csv", table(shipped.COLUMNS, rows_of_library))
 
 
 def check_versions(out_dir: Path) -> None:

@@ -17,9 +17,6 @@ from engine.specs import Refused, split_patterns
 TEXT = ("library", "model", "family", "image_size", "test_size", "uncounted", "notes", "status", "error")
 LONGEST_SEARCH = 1000
 """Longest search in characters. Each alternative is compared with every row at every keystroke."""
-SIZES = "sizes"
-"""Subfolder of the catalogue for image sizes other than the models' own."""
-COLUMNS = (*TEXT[:4], "mparams", "gmacs", "macts", "complete", *TEXT[4:])
 
 
 def read(catalog_dir: Path) -> pd.DataFrame:
@@ -28,13 +25,14 @@ def read(catalog_dir: Path) -> pd.DataFrame:
     Models come at their own image size first, then at other sizes with published accuracies, if both tables were
     counted with the same versions. Empty if no catalogue was built yet.
     """
-    files, sizes = sorted(catalog_dir.glob("*.csv")), catalog_dir / SIZES
+    files, sizes = sorted(catalog_dir.glob("*.csv")), catalog_dir / shipped.SIZES
     if shipped.versions(sizes) == shipped.versions(catalog_dir):
         files += sorted(sizes.glob("*.csv"))
     options: dict[str, Any] = {"dtype": dict.fromkeys(TEXT, str), "keep_default_na": False, "na_values": [""]}
-    parts = [pd.read_csv(path, **options).fillna(dict.fromkeys(TEXT, "")) for path in files]
-    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
-    frame = frame.reindex(columns=list(dict.fromkeys([*frame, "kept_mb"])))  # which an older catalogue lacks
+    parts = [pd.read_csv(path, **options) for path in files]
+    frame: pd.DataFrame = pd.concat(parts or [pd.DataFrame(columns=shipped.COLUMNS)], ignore_index=True)
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame, *shipped.COLUMNS])))  # an older catalogue has fewer
+    frame = frame.astype(dict.fromkeys(TEXT, str)).fillna(dict.fromkeys(TEXT, ""))
     frame.insert(0, "name", frame["library"] + ":" + frame["model"])
     frame["remark"] = [_remark(row) for row in frame[["status", "error", "complete", "notes"]].itertuples(index=False)]
     return frame

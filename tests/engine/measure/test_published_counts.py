@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from engine.settings import Settings
+from engine.shipped import COLUMNS
 from engine.specs import ProfileSpec
-from engine.tasks.catalogue import COLUMNS, catalogue_row, count
+from engine.tasks.catalogue import catalogue_row, count
 from engine.tasks.profile import profile
 
 PAPERS = {

@@ -77,7 +77,8 @@ def test_headers_of_csv_files_include_units() -> None:
     header = tables.to_csv(frame).splitlines()[0].split(",")
     for (name, quantity), column in zip(QUANTITIES.items(), header, strict=True):
         if quantity.unit not in without_unit and name not in only_on_pages:
-            assert any(suffix in column for suffix in suffixes[quantity.unit]), column
+            stated = any(suffix in column for suffix in suffixes.get(quantity.unit, ()))
+            assert stated, f"{column} does not state {quantity.unit}: list the suffix here, or the unit in IN_WORDS"
 
 
 def test_csv_has_iso_8601_times_and_lists_joined_by_semicolons() -> None:

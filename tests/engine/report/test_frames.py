@@ -4,8 +4,12 @@ import json
 
 import pandas as pd
 
+from engine import results
 from engine.report import frames
+from engine.report.catalog import catalog
+from engine.report.quantities import CLIP_LABELS, QUANTITIES
 from engine.results import ModuleCount, OperatorCount, ProfileRow
+from engine.settings import Settings
 
 
 def row(model: str = "ViT-B-32", **fields: object) -> ProfileRow:
@@ -34,6 +38,17 @@ def test_no_rows_give_an_empty_table_with_all_columns() -> None:
     assert set(frames.profile([]).columns) == set(ProfileRow.model_fields) - {"operators"}
     for counter in ("torch", "fvcore"):
         assert list(frames.reference([], counter).columns) == frames.REFERENCE[counter]
+
+
+def test_every_value_of_a_table_has_a_label() -> None:
+    """Without one, a column has neither unit nor help text. Shares of spread are shown as spread_percent."""
+    unlabelled = {"spread", "forward_spread", "backward_spread", "probe_c"}
+    sizes = {"context_length", "embed_dim", "image_width", "text_width"}
+    values = set(catalog.read(Settings().catalog_dir).select_dtypes("number")) - sizes
+    for row_type in results.kinds().values():
+        values |= {name for name, field in row_type.model_fields.items() if field.annotation == float | None}
+    missing = values - {*QUANTITIES, *CLIP_LABELS} - unlabelled
+    assert not missing, "engine/report/quantities.py has no label, unit and help text for these columns"
 
 
 def test_reference_has_the_columns_of_the_profiler_of_open_clip() -> None:
