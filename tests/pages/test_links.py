@@ -348,3 +348,11 @@ def test_every_empty_number_field_shows_its_default() -> None:
     optional = [(spec, name) for spec, name in fields if spec.model_fields[name].default is None]
     assert len(optional) > 20
     assert [f"{spec.kind}.{name}" for spec, name in optional if default_hint(spec, name) is None] == []
+
+
+@pytest.mark.parametrize("spec", Spec.__subclasses__(), ids=lambda spec: spec.kind)
+def test_every_field_of_a_request_is_on_its_form(spec: type[Spec]) -> None:
+    app = open_page(form_page(spec))
+    drawn_otherwise = {"configs", "nodes"}  # uploaded files; with a cluster only
+    missing = {name for name in spec.model_fields if f"{spec.kind}_{name}" not in app.session_state} - drawn_otherwise
+    assert not missing, f"pages/{form_page(spec)} draws no field for these: add them to one of its groups"
