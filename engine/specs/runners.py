@@ -25,6 +25,13 @@ class Runner:
     network: str = "lstm"
     """Name of the computation. Runners with the same network should give the same result."""
     family: Family = "lstm"
+    cell: str = "lstm"
+    """Key in engine/models/recurrent/cells.py, for a runner with our own loop around a cell."""
+
+    @property
+    def way(self) -> str:
+        """Return the name without the family: how the runner runs its network, such as `jit_multilayer`."""
+        return self.name.removeprefix(f"{self.family}_").removeprefix("vl_")
 
     @property
     def library(self) -> str:
@@ -62,15 +69,20 @@ def _cell(name: Family, layer: str | None) -> tuple[Runner, ...]:
         "compile_cell": "Its cell compiled by torch.compile, in a Python loop over time steps",
     }
     offered = ways if layer else [way for way in ways if way not in ("cudnn", "aten")]
-    return tuple(Runner(f"{name}_{way}", "cells", ways[way], name, name) for way in offered)
+    return tuple(Runner(f"{name}_{way}", "cells", ways[way], name, name, name) for way in offered)
 
 
 _ALL = (
     Runner("cudnn", "rnns", "nn.LSTM on cuDNN"),
     Runner("aten", "rnns", "nn.LSTM with cuDNN switched off"),
     Runner("jit", "rnns", "An LSTM cell in a loop over time steps, scripted"),
-    Runner("jit_premul", "rnns", "Scripted, the product with the input hoisted out of the loop"),
-    Runner("jit_premul_bias", "rnns", "Scripted, the product with the input and its bias hoisted out of the loop"),
+    Runner("jit_premul", "rnns", "Scripted, the product with the input hoisted out of the loop", cell="lstm_premul"),
+    Runner(
+        "jit_premul_bias",
+        "rnns",
+        "Scripted, the product with the input and its bias hoisted out of the loop",
+        cell="lstm_premul_bias",
+    ),
     Runner("jit_simple", "rnns", "Scripted with flat arguments, giving the last state only"),
     Runner("jit_multilayer", "rnns", "Scripted, the loop over layers inside"),
     Runner("py", "rnns", "An LSTM cell in a loop over time steps, plain Python"),
@@ -89,12 +101,13 @@ _ALL = (
         "nn.LSTM without cuDNN and as many layer norms as a layer-norm LSTM has: a lower bound, forward only",
         "lstm_and_layernorms",
     ),
-    Runner("jit_layernorm", "norms", "A layer-norm LSTM cell, scripted", "lstm_layernorm"),
+    Runner("jit_layernorm", "norms", "A layer-norm LSTM cell, scripted", "lstm_layernorm", cell="lstm_layernorm"),
     Runner(
         "jit_layernorm_decom",
         "norms",
         "A layer-norm LSTM cell with its norms written as elementwise operations, scripted",
         "lstm_layernorm",
+        cell="lstm_layernorm_decom",
     ),
     Runner("compile_cell", "compiled", "An LSTM cell compiled by torch.compile, in a Python loop over time steps"),
     Runner("compile_loop", "compiled", "The whole loop over time steps compiled by torch.compile, which unrolls it"),

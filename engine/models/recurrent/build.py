@@ -23,38 +23,33 @@ def build(name: str, spec: RecurrentSpec) -> Network:
     spec: one of RecurrentSpec.comparisons. Errors: Refused when the device, the cell or the runner does not support it.
     """
     _check(name, spec)
-    numbers = variants.numbers(spec.precision, spec.device)
+    numbers, way = variants.numbers(spec.precision, spec.device), RUNNERS[name].way
     if spec.family == "resnet":
         network = resnet.build(name, spec, numbers)
-    elif way(name).startswith(NATIVE):
+    elif way.startswith(NATIVE):
         dropout = looped.DROPPED if name.endswith("_dropout") else 0.0
-        network = native.build(name, spec, numbers, dropout=dropout, cudnn=not way(name).startswith("aten"))
+        network = native.build(name, spec, numbers, dropout=dropout, cudnn=not way.startswith("aten"))
     else:
         network = looped.build(name, spec, numbers)
     return replace(network, notes=_notes(name, spec))
 
 
-def way(name: str) -> str:
-    """Return a runner's name without its family: the way it runs its network."""
-    return name.removeprefix(f"{RUNNERS[name].family}_").removeprefix("vl_")
-
-
 def _check(name: str, spec: RecurrentSpec) -> None:
     """Check that the device and the spec allow a runner. Errors: Refused."""
-    family = RUNNERS[name].family
+    runner = RUNNERS[name]
     if spec.device.startswith("cuda") and not torch.cuda.is_available():
         raise Refused(f"{name} cannot run on {spec.device}: torch finds no GPU on this machine. Use another device.")
-    if RUNNERS[name].needs_cudnn and not has_cudnn(spec.device):
+    if runner.needs_cudnn and not has_cudnn(spec.device):
         instead = name.replace("cudnn", "aten")
         raise Refused(
             f"{name} needs an NVIDIA GPU with cuDNN, but {spec.device} is not one. {instead} runs the same layer here."
         )
-    if RUNNERS[name].needs_cudnn and spec.precision == "bfloat16" and not has_bf16_cudnn(spec.device):
+    if runner.needs_cudnn and spec.precision == "bfloat16" and not has_bf16_cudnn(spec.device):
         raise Refused(
             f"{name} in bfloat16 needs compute capability 8.0 and cuDNN 9.13 or newer: without them, torch runs it "
             f"without cuDNN on {spec.device}. Use float16."
         )
-    if family in LAYERS and spec.proj_size:
+    if runner.family in LAYERS and spec.proj_size:
         raise Refused(f"{name} has no projection, because only an LSTM can have one. Set proj_size to 0.")
     if name == "jit_simple" and spec.bidirectional:
         raise Refused(
@@ -79,6 +74,7 @@ def has_bf16_cudnn(device: str) -> bool:
 
 def _notes(name: str, spec: RecurrentSpec) -> tuple[str, ...]:
     """Return the notes that a runner's row must have."""
+    runner = RUNNERS[name]
     notes: list[str] = []
     if name.endswith("_dropout"):
         nothing = spec.num_layers == 1
@@ -87,22 +83,22 @@ def _notes(name: str, spec: RecurrentSpec) -> tuple[str, ...]:
             if nothing
             else "checked without dropout"
         )
-    if way(name) in ("cudnn_layernorm", "aten_layernorm"):
+    if runner.way in ("cudnn_layernorm", "aten_layernorm"):
         notes.append("a lower bound: the layer norms are computed outside the LSTM, and only in the forward pass")
-    if RUNNERS[name].needs_cudnn and weights.dtype(spec) not in torch.backends.cudnn.CUDNN_TENSOR_DTYPES:
+    if runner.needs_cudnn and weights.dtype(spec) not in torch.backends.cudnn.CUDNN_TENSOR_DTYPES:
         notes.append(
             f"torch copies the weights into one buffer at each call, because in {spec.precision} it keeps none"
         )
     if name == "compile_lstm":
         notes.append("torch.compile runs nn.LSTM eagerly, because torch._dynamo.config.allow_rnn is off by default")
-    if way(name).startswith("aten") and _is_given_to_onednn(spec):
+    if runner.way.startswith("aten") and _is_given_to_onednn(spec):
         notes.append("on a CPU, torch runs this layer with oneDNN")
     if spec.family == "resnet":
         notes.append("gradients are checked as one vector, because rounding decides which ReLUs are open")
     if spec.family == "vl_lstm":
         steps = lengths(spec)
         notes.append(f"sequences of {min(steps)} to {max(steps)} time steps, {sum(steps) / len(steps):.1f} on average")
-    if RUNNERS[name].execution in ("script", "trace"):
+    if runner.execution in ("script", "trace"):
         notes.extend(torchscript.notes(spec))
     return tuple(notes)
 

@@ -15,21 +15,15 @@ from engine.models.recurrent.torchscript import scripted
 from engine.models.recurrent.weights import Inputs
 from engine.models.variants import Numbers, compiled
 from engine.specs import RecurrentSpec
+from engine.specs.runners import RUNNERS
 
 DROPPED = 0.4
 """Share of the values between two layers that networks with dropout replace by zero, as in fastrnns."""
-VARIED_CELLS = {
-    "jit_premul": "lstm_premul",
-    "jit_premul_bias": "lstm_premul_bias",
-    "jit_layernorm": "lstm_layernorm",
-    "jit_layernorm_decom": "lstm_layernorm_decom",
-}
-"""Cells in CELLS, by runner, for runners that do not use the cell of their family."""
 
 
 def build(name: str, spec: RecurrentSpec, types: Numbers) -> Network:
     """Return the network of a runner with our own loop."""
-    cell = VARIED_CELLS.get(name, "lstm" if spec.family == "vl_lstm" else spec.family)
+    cell = RUNNERS[name].cell
     # inputs come before the weights: sizes that do not fit in memory fail here, at once
     inputs = weights.inputs(spec).to(spec.device, weights.dtype(spec))
     parameters = {
@@ -42,7 +36,7 @@ def build(name: str, spec: RecurrentSpec, types: Numbers) -> Network:
     ]
     return Network(
         name=name,
-        capture=partial(_capture, name, spec, cell, inputs, layers, options),
+        capture=partial(_capture, name, spec, inputs, layers, options),
         parameters=parameters,
         cotangent=weights.cotangent(spec, of_states=name == "jit_simple").to(spec.device),
         settings=partial(settings, types),
@@ -51,9 +45,9 @@ def build(name: str, spec: RecurrentSpec, types: Numbers) -> Network:
 
 
 def _capture(
-    name: str, spec: RecurrentSpec, cell: str, inputs: Inputs, layers: list[list[torch.nn.Parameter]], options: Any
+    name: str, spec: RecurrentSpec, inputs: Inputs, layers: list[list[torch.nn.Parameter]], options: Any
 ) -> Run:
-    loop = _loop(name, cell, spec)
+    loop = _loop(name, spec)
     directions = weights.directions(spec)
 
     def run() -> tuple[torch.Tensor, ...]:
@@ -73,23 +67,30 @@ def _capture(
     return run_flat if name == "jit_simple" else run
 
 
-def _loop(name: str, cell: str, spec: RecurrentSpec) -> Callable[..., Any]:
+def _loop(name: str, spec: RecurrentSpec) -> Callable[..., Any]:
     """Return the function that a runner calls."""
-    hoist = CELLS[cell].hoist
-    step = projected(CELLS[cell].step) if spec.proj_size else CELLS[cell].step
-    if name == "jit_simple":
-        return scripted(last_state_only(step))
-    if name.endswith("compile_cell"):
-        return over_layers(over_steps(_compiled(step), hoist))
-    layer = over_steps(step, hoist)
+    runner = RUNNERS[name]
+    cell = CELLS[runner.cell]
+    step = projected(cell.step) if spec.proj_size else cell.step
+    layer = over_steps(step, cell.hoist)
     whole = over_layers(layer)
-    if name == "compile_loop":
-        return _compiled(whole)
-    if name in ("jit_multilayer", "jit_dropout"):
-        return scripted(whole)
-    if spec.family == "vl_lstm":
-        return scripted(over_sequences(whole)) if name == "vl_jit" else over_sequences(whole)
-    return whole if name.endswith("py") else over_layers(scripted(layer))
+    if runner.one_by_one:
+        loop = over_sequences(whole)
+        return loop if runner.way == "py" else scripted(loop)
+    match runner.way:
+        case "py":
+            return whole
+        case "jit" | "jit_premul" | "jit_premul_bias" | "jit_layernorm" | "jit_layernorm_decom":
+            return over_layers(scripted(layer))
+        case "jit_multilayer" | "jit_dropout":
+            return scripted(whole)
+        case "jit_simple":
+            return scripted(last_state_only(step))
+        case "compile_cell":
+            return over_layers(over_steps(_compiled(step), cell.hoist))
+        case "compile_loop":
+            return _compiled(whole)
+    raise NotImplementedError(f"_loop in {__name__} has no case for the runner {name}")
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:

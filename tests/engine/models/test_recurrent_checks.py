@@ -11,7 +11,7 @@ from engine.models.recurrent import Control, Errors, Network, build, cells, loop
 from engine.models.recurrent.cells import Cell, State
 from engine.models.recurrent.weights import cotangent
 from engine.specs import RecurrentSpec, Refused
-from engine.specs.runners import RUNNERS
+from engine.specs.runners import RUNNERS, Runner
 from tests.engine.models.test_recurrent import EAGER, inputs_of, restored_torchscript, spec_of
 
 __all__ = ["restored_torchscript"]
@@ -219,6 +219,14 @@ def test_rounding_that_opens_a_relu_passes_the_check() -> None:
     """With this seed one ReLU of the layer opens in float16: the worst gradient is off by a fifth."""
     size = {"seq_length": 20, "hidden_size": 16, "input_size": 16, "mini_batch": 8}
     assert errors_of("rnn_relu_aten", lambda _: None, precision="float16", **size).ok
+
+
+def test_runner_without_a_loop_of_its_own_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be timed as another runner, and pass its check: all give the results of torch's layer."""
+    spec = spec_of("py")
+    monkeypatch.setitem(RUNNERS, "py_premul", Runner("py_premul", "rnns", "", cell="lstm_premul"))
+    with pytest.raises(NotImplementedError, match=r"_loop in engine.models.recurrent.looped .* py_premul"):
+        build("py_premul", spec).capture()
 
 
 NEED_CUDNN = [name for name, runner in RUNNERS.items() if runner.needs_cudnn]
