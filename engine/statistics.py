@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-NEEDED = {50: 1, 90: 64, 95: 130, 99: 662}
-"""Fewest samples from which each percentile is given.
+NEEDED = {90: 64, 95: 130, 99: 662}
+"""Fewest samples from which each percentile is given. A timing has a field for each, such as `p90_ms`.
 
 With that many independent samples, at least two lie above the true percentile with a probability of 99 %, so the second
 largest sample is an upper bound: MLPerf Inference's criterion for early stopping (LoadGen), P(at most one of n lies

@@ -11,7 +11,7 @@ import numpy as np
 from engine.measure.contention import MOST_NAMES, contended, named
 from engine.replicates.messages import Measured, TimedSpec
 from engine.results import Artifact, Contention, TimedRow
-from engine.statistics import UNSTABLE, drifting, percentile, ratio, spread
+from engine.statistics import NEEDED, UNSTABLE, drifting, percentile, ratio, spread
 
 BACK_TO_BACK = "back_to_back"
 """The only phase of queued calls. It names the column and the file of their samples."""
@@ -52,9 +52,7 @@ def _values(measured: Sequence[Measured]) -> dict[str, Any]:
     parts = {phase: process_medians(measured, phase) for phase in measured[0].timed.phases}
     return {
         "latency_ms": statistics.median(medians),
-        "p90_ms": percentile(samples, 90),
-        "p95_ms": percentile(samples, 95),
-        "p99_ms": percentile(samples, 99),
+        **{f"p{q}_ms": percentile(samples, q) for q in NEEDED},
         "mean_ms": float(np.mean(samples)),
         "std_ms": deviation(samples),
         **({f"{phase}_ms": statistics.median(values) for phase, values in parts.items()} if len(parts) > 1 else {}),

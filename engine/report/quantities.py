@@ -96,13 +96,13 @@ QUANTITIES: dict[str, Quantity] = {
         "Time per call when calls are queued back to back on an accelerator. Median of the processes' medians.",
     ),
     **{
-        f"p{percent}_ms": Quantity(
-            f"p{percent}",
+        f"p{q}_ms": Quantity(
+            f"p{q}",
             "ms",
-            f"{percent} % of the samples are faster. Needs {NEEDED[percent]} samples: then at least 2 lie above the "
-            "true value with a probability of 99 %.",
+            f"{q} % of the samples are faster. Needs {needed} samples: then at least 2 lie above the true value with a "
+            "probability of 99 %.",
         )
-        for percent in (90, 95, 99)
+        for q, needed in NEEDED.items()
     },
     "mean_ms": Quantity("Mean", "ms", "Mean time per call, with outliers."),
     "std_ms": Quantity("Deviation", "ms", "Standard deviation of the samples. A sample is the mean of its calls."),

@@ -12,7 +12,7 @@ from engine.report.quantities import QUANTITIES, title
 from engine.report.style import digits
 from engine.report.timings import rates, readable, samples
 from engine.results import FLAGS, VERDICTS, BenchmarkRow, RecurrentRow, TimedRow
-from engine.statistics import CONFIDENCE
+from engine.statistics import CONFIDENCE, NEEDED
 from engine.store import Run
 from engine.words import in_words, plural
 from pages.shared import backend
@@ -57,9 +57,9 @@ def _values(row: TimedRow, values: Sequence[str], utilisation: float | None) -> 
         if (value := getattr(row, column)) is not None:
             st.metric(title(column), digits(value), width="content", help=QUANTITIES[column].help)
         if column == "latency_ms" and row.samples:
-            for name in readable.LONG:
-                text = readable.percentile(row, int(name[1:])).removesuffix(" ms")
-                st.metric(title(f"{name}_ms"), text, width="content", help=QUANTITIES[f"{name}_ms"].help)
+            for q in NEEDED:
+                name, text = f"p{q}_ms", readable.percentile(row, q).removesuffix(" ms")
+                st.metric(title(name), text, width="content", help=QUANTITIES[name].help)
     if row.spread is not None:
         st.metric(title("spread_percent"), digits(100 * row.spread), width="content")
     if utilisation is not None:

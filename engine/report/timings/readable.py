@@ -12,8 +12,6 @@ from engine.results import VERDICTS, BenchmarkRow, Parts, TimedRow
 from engine.statistics import NEEDED
 from engine.words import in_words
 
-LONG = ("p90", "p95", "p99")
-"""Percentiles that need many samples."""
 NO_LIMIT = "no upper limit"
 """Upper end of the interval of a speed-up with too few or too noisy samples."""
 
@@ -54,8 +52,8 @@ def table(frame: pd.DataFrame, rows: Sequence[TimedRow], utilisation: Sequence[f
     frame: from frames.benchmark or frames.recurrent. utilisation: shares from timings.rates.utilisation.
     """
     frame = frame.copy()
-    for name in LONG:
-        frame[f"{name}_ms"] = [percentile(row, int(name[1:])).removesuffix(" ms") for row in rows]
+    for q in NEEDED:
+        frame[f"p{q}_ms"] = [percentile(row, q).removesuffix(" ms") for row in rows]
     frame["status"] = frame["status"].str.replace("_", " ")
     frame["flags"] = [in_words(row.flags) for row in rows]
     frame["differs_in"] = [in_words(row.differs_in) for row in rows]
