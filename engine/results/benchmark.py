@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from engine.results.timed import TimedRow
+from engine.specs.benchmark import CONDITIONS
 from engine.specs.building import OPTIONS
 
 AccuracyStatus = Literal[
@@ -24,8 +25,7 @@ class BenchmarkRow(TimedRow):
     kind: ClassVar[str] = "benchmark"
     comparable: ClassVar[tuple[str, ...]] = (
         *("mode", "tower", "device", "host", "threads", "batch_size", "image_size", "context_length", "precision"),
-        *("dtype", "autocast_dtype", "tf32", "memory_format", "cudnn_benchmark", "deterministic", "cache", "optimizer"),
-        *OPTIONS,
+        *("dtype", "autocast_dtype", "tf32", "memory_format", *CONDITIONS, "optimizer", *OPTIONS),
     )
 
     date: str = ""

@@ -36,6 +36,8 @@ CHECKED_BATCH = 8
 make small differences large."""
 MOST_VARIANTS = 16
 LONGEST_EXPRESSION = 200
+CONDITIONS = ("cache", "cudnn_benchmark", "deterministic")
+"""Settings of the machine for a timing, which its rows have too. Timings compare only if these are equal."""
 BatchWord = Literal["recorded", "sweep", "max", "listed"]
 BATCH_WORDS: tuple[str, ...] = get_args(BatchWord)
 Mode = Literal["inference", "training"]
@@ -101,8 +103,7 @@ class BenchmarkSpec(Floors, Spec):
         *("channels_last", "cache", "threads", "trace", "max_seconds", *OPTIONS),
     )
     meaning: ClassVar[tuple[str, ...]] = (
-        *("device", "threads", "purpose", "optimizer", "cache", "cudnn_benchmark", "deterministic", "tower"),
-        *("cosine", "tolerance", *OPTIONS),
+        *("device", "threads", "purpose", "optimizer", *CONDITIONS, "tower", "cosine", "tolerance", *OPTIONS),
     )
     exclusive: ClassVar[bool] = True
 

@@ -31,7 +31,7 @@ from engine.replicates.messages import Measured
 from engine.replicates.processes import Processes
 from engine.results import TRACES, Artifact, BenchmarkRow, Environment, Event, Progress, samples_name
 from engine.specs import BenchmarkSpec, ModelName
-from engine.specs.benchmark import Mode
+from engine.specs.benchmark import CONDITIONS, Mode
 from engine.specs.building import OPTIONS
 from engine.tasks.shards import spread_on_nodes
 from engine.words import plural
@@ -123,11 +123,9 @@ def _common(spec: BenchmarkSpec, model: ModelName, mode: Mode, device_name: str)
         "device_name": device_name,
         "threads": spec.threads or environment.threads(),
         "batch_size_requested": str(spec.batch_size),
-        "cudnn_benchmark": spec.cudnn_benchmark,
-        "deterministic": spec.reproducible,
-        "cache": spec.cache,
         "optimizer": spec.optimizer if mode == "training" else "",
-        **{option: getattr(spec, option) for option in OPTIONS},
+        **{name: getattr(spec, name) for name in (*CONDITIONS, *OPTIONS)},
+        "deterministic": spec.reproducible,
     }
 
 

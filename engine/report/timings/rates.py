@@ -9,6 +9,7 @@ from engine.report import frames
 from engine.report.style import bandwidth, compute, digits
 from engine.results import BenchmarkRow, DeviceRow, RecurrentRow
 from engine.results.flags import SPOILING
+from engine.specs.benchmark import CONDITIONS
 from engine.specs.building import changes
 from engine.store import Store
 
@@ -17,10 +18,10 @@ Counted = BenchmarkRow | RecurrentRow
 LATEST = 50
 """Read at most this many runs of a kind, newest first, because a page reads all their rows."""
 POINTS = (
-    "where name model family variant mode batch_size image_size dtype device device_name threads latency_ms "
-    "forward_ms intensity intensity_of gflop_per_s flags run date tower context_length cache cudnn_benchmark "
-    "deterministic optimizer"
-).split()
+    *("where", "name", "model", "family", "variant", "mode", "batch_size", "image_size", "dtype", "device"),
+    *("device_name", "threads", "latency_ms", "forward_ms", "intensity", "intensity_of", "gflop_per_s", "flags", "run"),
+    *("date", "tower", "context_length", *CONDITIONS, "optimizer"),
+)
 FUSING = ("compile", "trace")
 """Variants whose label begins with one of these may fuse operators, and then move less memory than eager."""
 KEY = ["device", "device_name", "threads", "dtype"]

@@ -10,6 +10,7 @@ import pandas as pd
 from engine.report.timings.rates import computes_in, undisturbed_first
 from engine.results import BenchmarkRow, Row
 from engine.specs import BenchmarkSpec
+from engine.specs.benchmark import CONDITIONS
 from engine.specs.building import changes
 from engine.store import Run, State, Store
 from engine.words import in_words, plural
@@ -53,7 +54,7 @@ class Setting:
             {
                 **{"models": tuple(models), "image_size": image_size or None, "device": self.device},
                 **{"batch_size": self.batch_size, "variants": (self.variant,), "threads": self.threads},
-                **{"cache": self.cache, "cudnn_benchmark": self.cudnn_benchmark, "deterministic": self.deterministic},
+                **{name: getattr(self, name) for name in CONDITIONS},
             }
         )
 
@@ -95,9 +96,7 @@ def setting_of(run: Run, row: BenchmarkRow) -> Setting | None:
         variant=row.variant,
         batch_size=row.batch_size,
         dtype=computes_in(row),
-        cache=row.cache,
-        cudnn_benchmark=row.cudnn_benchmark,
-        deterministic=row.deterministic,
+        **{name: getattr(row, name) for name in CONDITIONS},
     )
 
 

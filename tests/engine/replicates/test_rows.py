@@ -15,7 +15,9 @@ from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.rows import Outcome
 from engine.replicates.messages import Measured
 from engine.results import BenchmarkRow, Contention
+from engine.settings import ROOT
 from engine.specs import BenchmarkSpec
+from engine.specs.benchmark import CONDITIONS
 
 COMMON = {"library": "timm", "model": "toy", "device": "cpu", "batch_size_requested": "2"}
 SHORT_TIMING: dict[str, Any] = {
@@ -43,6 +45,12 @@ def row(*processes: Measured, **fields: Any) -> BenchmarkRow:
     """Return the row of one variant that several processes measured. fields: of the request."""
     (only_row,) = rows.rows(spec(**fields), COMMON, Outcome("inference", 2, tuple({m.label: m} for m in processes)))
     return only_row
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_processes_of_a_timing_apply_each_condition(name: str) -> None:
+    sources = (ROOT / "engine" / "replicates" / "benchmark").glob("*.py")
+    assert any(f"spec.{name}" in source.read_text() for source in sources)
 
 
 def test_statistics_equal_values_by_hand() -> None:

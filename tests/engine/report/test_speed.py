@@ -19,6 +19,7 @@ from engine.report.timings import by_model, estimates, needs, rates, readable, s
 from engine.results import Flag, Parts
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, ModelName, Refused
+from engine.specs.benchmark import CONDITIONS
 from engine.store import Store
 from tests.support.clip import train_row
 from tests.support.page import benchmark_row, finish, queue_benchmark, write_catalogue, write_samples
@@ -493,3 +494,11 @@ def test_disturbed_timing_is_shown_only_if_there_is_no_other(store: Store) -> No
     assert [line.row.latency_ms for line in compared] == [21.0, 80.0]
     speeds = estimates.of_model([], latest, pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []])), "timm:b", "224")
     assert speeds["source"].to_list() == ["measured, throttled"]
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_labels_of_timings_name_each_condition(name: str) -> None:
+    default = stored.Setting()
+    changed = replace(default, **{name: True if getattr(default, name) is False else "cold"})  # type: ignore[arg-type]
+    assert changed.label != default.label
+    assert name in by_model.SETTING_FORMATS

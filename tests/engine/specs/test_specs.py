@@ -139,6 +139,20 @@ def test_specs_with_equally_long_work_have_the_same_pace(first: Spec, second: Sp
     assert (first.pace == second.pace) == equal
 
 
+def test_every_field_of_a_timing_is_varied_or_has_a_meaning() -> None:
+    """Runs that differ in a varied field are compared, to see its effect."""
+    varied = {
+        *("models", "groups", "runners", "variants", "baseline", "configs", "mode", "precision", "channels_last"),
+        *("image_size", "context_length", "batch_size", "batch_size_list", "max_batch_size", "mini_batch"),
+        *("seq_length", "hidden_size", "sweep", "sweep_values", "nodes", "filter", "exclude", "exclude_exact"),
+        *("partition", "seed", "trace", "time_limit", "publishable", "replicates", "warmup", "loops", "min_samples"),
+        *("min_seconds", "max_seconds"),
+    }
+    for spec in (BenchmarkSpec, RecurrentSpec):
+        undecided = set(spec.model_fields) - set(spec.meaning) - varied
+        assert not undecided, f"add these to {spec.__name__}.meaning, or above if runs that differ in them compare"
+
+
 def test_meaning_and_paced_by_name_existing_fields() -> None:
     for spec in Spec.__subclasses__():
         assert set(spec.meaning) <= set(spec.model_fields)
