@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.training import distributed
-from engine.training.done import Done
+from engine.training.resuming import TrainingProgress
 from engine.training.setup import Setup
 from engine.training.step import StepResult
 
@@ -38,19 +38,19 @@ class Meter:
         self._overflowed = 0
         self._window = Window()
 
-    def add(self, done: Done, result: StepResult, *, data_s: float, seconds: float) -> None:
-        """Add one step, which `done` already counts. seconds: its time, including data_s, the wait for its data."""
+    def add(self, progress: TrainingProgress, result: StepResult, *, data_s: float, seconds: float) -> None:
+        """Add one step, which `progress` already counts. seconds: its time, including data_s, the wait for its data."""
         self._names = (*result.losses, "grad_norm")
         self._unread.append(
             torch.stack([value.detach().float() for value in (*result.losses.values(), result.grad_norm)])
         )
         self._window.steps += 1
         self._window.data_s += data_s
-        done.data_seconds += data_s
-        self._spend(done, seconds)
+        progress.data_seconds += data_s
+        self._spend(progress, seconds)
 
-    def read(self, done: Done) -> None:
-        """Add the losses since the last call to `done`. This waits for the device.
+    def read(self, progress: TrainingProgress) -> None:
+        """Add the losses since the last call to `progress`. This waits for the device.
 
         All processes must call this at the same step. Errors: Diverged.
         """
@@ -59,22 +59,22 @@ class Meter:
         begun = time.perf_counter()
         # with local_loss, each process has a different loss
         values = distributed.averaged(torch.stack(self._unread), self._setup.place).tolist()
-        first = done.step - len(self._unread) + 1
+        first = progress.step - len(self._unread) + 1
         self._unread = []
-        self._spend(done, time.perf_counter() - begun)
+        self._spend(progress, time.perf_counter() - begun)
         for step, row in enumerate(values, first):
             losses = dict(zip(self._names, row, strict=True))
             self._check(step, losses["loss"], losses.pop("grad_norm"))
-            done.add_losses(losses)
+            progress.add_losses(losses)
 
     def window(self) -> Window:
         """Return the steps since the last call, and begin a new window."""
         window, self._window = self._window, Window()
         return window
 
-    def _spend(self, done: Done, seconds: float) -> None:
-        done.step_seconds += seconds
-        done.seconds += seconds
+    def _spend(self, progress: TrainingProgress, seconds: float) -> None:
+        progress.step_seconds += seconds
+        progress.seconds += seconds
         self._window.step_s += seconds
 
     def _check(self, step: int, loss: float, grad_norm: float) -> None:

@@ -14,9 +14,9 @@ from engine.results import Event, Progress
 from engine.results.clip import Retrieval, TrainRow
 from engine.specs import Refused
 from engine.training import precision
-from engine.training.done import Done
 from engine.training.evaluation import classification
 from engine.training.evaluation.encode import check_finite, directions, encode, followed, generative_loss, retrieved
+from engine.training.resuming import TrainingProgress
 from engine.training.setup import Setup, used_settings
 
 log = logging.getLogger("engine.training")
@@ -136,9 +136,11 @@ def best_metric(setup: Setup) -> str:
     return spec.best_metric or measured[0]
 
 
-def row_fields(setup: Setup, done: Done, now: Done, found: Mapping[str, float]) -> dict[str, Any]:
-    """Return the fields of a validation's row. found: its metrics. done, now: the progress before and after it."""
-    spec, plan, spent, held = setup.spec, setup.plan, done.step_seconds, setup.pairs.val
+def row_fields(
+    setup: Setup, before: TrainingProgress, now: TrainingProgress, found: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return the fields of a validation's row. found: its metrics. before, now: the progress before and after it."""
+    spec, plan, spent, held = setup.spec, setup.plan, before.step_seconds, setup.pairs.val
     fields = metric_fields(found)
     labelled = (setup.pairs.zeroshot or held) if "zeroshot_top1" in fields else None
     return {
@@ -158,8 +160,8 @@ def row_fields(setup: Setup, done: Done, now: Done, found: Mapping[str, float]) 
         "zeroshot_classes": len(setup.pairs.classes) if labelled else None,
         "lr": setup.lr(now.step - 1) if now.step else None,
         "logit_scale": float(setup.model.logit_scale.detach().exp()),  # type: ignore[operator]
-        "samples_per_s": done.batch * plan.batch_size * setup.place.world_size / spent if spent else None,
-        "data_share": done.data_seconds / spent if spent else None,
+        "samples_per_s": before.batch * plan.batch_size * setup.place.world_size / spent if spent else None,
+        "data_share": before.data_seconds / spent if spent else None,
         "seconds": now.seconds,
         "peak_memory_mb": peak.so_far(setup.place.device),
         **fields,

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from engine import atomic
 from engine.results import Event, Metric, Progress
 from engine.specs import Refused
-from engine.training import done, logs
+from engine.training import logs, resuming
 from tests.support.training import captioned, losses, rows, tiny, train
 
 
@@ -83,7 +83,7 @@ def test_fields_that_change_the_zero_shot_task_are_noted(tmp_path: Path) -> None
     """Accuracies before and after such a change are those of different tasks."""
     before = tiny().model_dump(mode="json")
     changed = tiny(zeroshot_data=str(tmp_path), templates=("a {}",), classes=("a", "b"))
-    notes = done.changes(changed, tmp_path / "latest.pt", before)
+    notes = resuming.changes(changed, tmp_path / "latest.pt", before)
     assert sorted(note.split()[2] for note in notes) == ["classes", "templates", "zeroshot_data"]
 
 
@@ -94,20 +94,20 @@ def test_earlier_epochs_are_not_the_best_of_another_zero_shot_task(stopped: Path
     changed = rows(resume(stopped, tmp_path / "changed", templates=("scan {}",)))
     assert [row.best for row in changed] == [False, True]
     assert any(note.startswith("earlier epochs are not compared for the best") for note in changed[-1].notes)
-    progress, before = done.Done(stale=2), tiny().model_dump(mode="json")
-    assert done.forget_best(progress, tiny(templates=("scan {}",)), before, "clip_val_loss") == []
+    progress, before = resuming.TrainingProgress(stale=2), tiny().model_dump(mode="json")
+    assert resuming.forget_best(progress, tiny(templates=("scan {}",)), before, "clip_val_loss") == []
     assert progress.stale == 2, "the loss does not depend on the templates"
 
 
 def test_same_data_in_another_notation_are_no_change(tmp_path: Path) -> None:
     before = tiny(data=str(tmp_path / "pairs.csv"), resume="").model_dump(mode="json")
-    assert done.changes(tiny(data=f"{tmp_path}/./pairs.csv"), tmp_path / "latest.pt", before) == []
+    assert resuming.changes(tiny(data=f"{tmp_path}/./pairs.csv"), tmp_path / "latest.pt", before) == []
     with pytest.raises(Refused, match="data was"):
-        done.changes(tiny(data=str(tmp_path / "others.csv")), tmp_path / "latest.pt", before)
+        resuming.changes(tiny(data=str(tmp_path / "others.csv")), tmp_path / "latest.pt", before)
 
 
 def test_fields_missing_from_an_older_manifest_are_no_change(tmp_path: Path) -> None:
-    assert done.changes(tiny(), tmp_path / "latest.pt", {"seed": 0, "a_flag_of_old": 3}) == []
+    assert resuming.changes(tiny(), tmp_path / "latest.pt", {"seed": 0, "a_flag_of_old": 3}) == []
 
 
 @pytest.mark.slow

@@ -121,10 +121,10 @@ def steps_until_stop_of_second(rank: int, folder: str) -> int:
     """Return the number of steps of a training. Only the second process is asked to stop, after its second step."""
     trainer: Training
     trainer = training(
-        tiny(batch_size=4, nproc=WORLD), rank, f"{folder}/stopped", lambda: rank == 1 and trainer.done.step == 2
+        tiny(batch_size=4, nproc=WORLD), rank, f"{folder}/stopped", lambda: rank == 1 and trainer.progress.step == 2
     )
     list(trainer.run())
-    return trainer.done.step
+    return trainer.progress.step
 
 
 def training(spec: TrainSpec, rank: int, folder: str, stopped: Callable[[], bool] = lambda: False) -> Training:

@@ -18,9 +18,9 @@ from engine.specs import Refused
 from engine.training import checkpoints, loop, meter, setup
 from engine.training.batches import Batches, Drawn, Order
 from engine.training.distributed import Place
-from engine.training.done import Done
 from engine.training.loop import Training
 from engine.training.meter import Diverged
+from engine.training.resuming import TrainingProgress
 from engine.training.setup import prepare
 from engine.training.step import StepResult, seed
 from tests.support.data import write_classes
@@ -184,7 +184,7 @@ def test_training_stopped_between_log_lines_equals_an_unstopped_one(tmp_path: Pa
     whole = train(spec, tmp_path / "whole")
     stopped = training(spec, tmp_path / "stopped")
     events = stopped.run()
-    while stopped.done.step < 2:
+    while stopped.progress.step < 2:
         next(events)
     close(events)
     continued = train(spec, tmp_path / "stopped")
@@ -196,7 +196,7 @@ def test_loss_is_read_only_for_log_lines(tmp_path: Path) -> None:
     trainer = training(tiny(epochs=1, log_every_n_steps=3, val_frequency=0, zeroshot_frequency=0), tmp_path)
     read, original = [], trainer._meter.read
 
-    def record_and_read(done: Done) -> None:
+    def record_and_read(done: TrainingProgress) -> None:
         read.append(done.step)
         original(done)
 
@@ -515,7 +515,7 @@ def test_stop_request_during_validation_ends_it_early(tmp_path: Path) -> None:
     events, ticks = [], 0
     for event in trainer.run():
         events.append(event)
-        ticks += trainer.done.step == 4 and isinstance(event, Progress)
+        ticks += trainer.progress.step == 4 and isinstance(event, Progress)
         if ticks == 2:  # the first is the progress of the step
             stop.set()
     assert ticks == 3, "the last progress reports the end"

@@ -10,7 +10,7 @@ from engine.datasets import captions_repeat
 from engine.results import Metric, Progress
 from engine.results.clip import mean_pairs_per_s
 from engine.specs import Refused
-from engine.training import checkpoints, done, loop
+from engine.training import checkpoints, loop, resuming
 from engine.training.validation import metric_fields, score, validate
 from tests.support.clip import train_row
 from tests.support.training import CONSTANT_METRIC, captioned, close, losses, rows, tiny, train, training
@@ -138,7 +138,7 @@ def test_young_checkpoint_is_not_written_again_before_a_validation(
 
 
 def test_note_on_an_early_stop_by_the_loss_omits_equal_values() -> None:
-    note = done.note_on_early_stop(done.Done(step=1200, stale=1), 4000, "clip_val_loss")
+    note = resuming.note_on_early_stop(resuming.TrainingProgress(step=1200, stale=1), 4000, "clip_val_loss")
     assert note == "stopped early at step 1,200 of 4,000: clip_val_loss was not better in 1 validation in a row"
 
 

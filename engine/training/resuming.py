@@ -17,7 +17,7 @@ from engine.words import plural
 
 
 @dataclass
-class Done:
+class TrainingProgress:
     """Progress of a training: everything that resuming needs besides the states of model, optimizer and scaler."""
 
     step: int = 0
@@ -62,13 +62,15 @@ class Done:
         return total / counted if counted else math.nan
 
     @property
-    def fresh_epoch(self) -> "Done":
+    def fresh_epoch(self) -> "TrainingProgress":
         """Return this progress at the beginning of the next epoch."""
         carried = {name: getattr(self, name) for name in ("seconds", "stale", "validated", "rows")}
-        return Done(self.step, self.epoch + 1, 0, self.samples, **carried)
+        return TrainingProgress(self.step, self.epoch + 1, 0, self.samples, **carried)
 
 
-def start(run_dir: Path, resume: str, roots: Roots) -> tuple[tuple[checkpoints.State, Path] | None, Path, list[str]]:
+def find_checkpoint(
+    run_dir: Path, resume: str, roots: Roots
+) -> tuple[tuple[checkpoints.State, Path] | None, Path, list[str]]:
     """Return the checkpoint that a training continues from, the folder of the run that wrote it, and notes.
 
     It is the newest valid one of this run, or else of `resume`, which names a checkpoint or a run's folder: its content
@@ -145,15 +147,15 @@ def changes(spec: TrainSpec, path: Path, before: Mapping[str, Any]) -> list[str]
     ]
 
 
-def forget_best(done: Done, spec: TrainSpec, before: Mapping[str, Any], metric: str) -> list[str]:
+def forget_best(progress: TrainingProgress, spec: TrainSpec, before: Mapping[str, Any], metric: str) -> list[str]:
     """Forget which epoch was the best if its zero-shot accuracy is that of another task. Return a note about it.
 
     before: as for `changes`. metric: the one that decides the best epoch.
     """
     if not metric.startswith("zeroshot") or not set(ZEROSHOT) & set(_changed(spec.model_dump(mode="json"), before)):
         return []
-    done.stale = 0
-    done.rows = [row | {"best": False} for row in done.rows]
+    progress.stale = 0
+    progress.rows = [row | {"best": False} for row in progress.rows]
     return [f"earlier epochs are not compared for the best: {metric} had other data, classes or templates there"]
 
 
@@ -176,7 +178,7 @@ def check_pairs(setup: Setup, path: Path, before: Any) -> None:
     )
 
 
-def restore(setup: Setup, state: checkpoints.State) -> tuple[Done, list[str]]:
+def restore(setup: Setup, state: checkpoints.State) -> tuple[TrainingProgress, list[str]]:
     """Restore model, optimizer and scaler; return progress and notes. Errors: Refused for weights alone."""
     if not {"state_dict", "optimizer", "epoch"} <= state.keys():
         raise Refused("the checkpoint has only weights, so no training can continue from it: use --pretrained instead")
@@ -188,30 +190,30 @@ def restore(setup: Setup, state: checkpoints.State) -> tuple[Done, list[str]]:
     if "vitals" in state:
         # older versions stored `best`
         fields = {name: value for name, value in state["vitals"]["done"].items() if name != "best"}
-        return Done(**fields), []
+        return TrainingProgress(**fields), []
     epoch = int(state["epoch"])  # written by open_clip's own training, which saves at the end of an epoch
     note = "the checkpoint is from open_clip's own training: dropout and crops differ from an uninterrupted training"
-    return Done(step=epoch * setup.plan.steps_per_epoch, epoch=epoch), [note]
+    return TrainingProgress(step=epoch * setup.plan.steps_per_epoch, epoch=epoch), [note]
 
 
-def check_left(done: Done, steps: int, patience: int, path: Path) -> None:
+def check_left(progress: TrainingProgress, steps: int, patience: int, path: Path) -> None:
     """Refuse to continue a training that has ended. steps, patience: the requested ones. Errors: Refused."""
-    if patience and done.stale >= patience:
+    if patience and progress.stale >= patience:
         raise Refused(
-            f"{path.name} stopped early: its last {done.stale} validations were not better, and the patience is "
+            f"{path.name} stopped early: its last {progress.stale} validations were not better, and the patience is "
             f"{patience}. Set a larger patience, or 0"
         )
-    if done.step > steps or (done.step == steps and not done.batch):
+    if progress.step > steps or (progress.step == steps and not progress.batch):
         raise Refused(
-            f"{path.name} has {plural(done.step, 'step')} behind it and {steps} are asked for, so nothing is left to "
-            "train: ask for more epochs or steps"
+            f"{path.name} has {plural(progress.step, 'step')} behind it and {steps} are asked for, so nothing is left "
+            "to train: ask for more epochs or steps"
         )
 
 
-def note_on_early_stop(done: Done, steps: int, metric: str) -> str:
+def note_on_early_stop(progress: TrainingProgress, steps: int, metric: str) -> str:
     """Return the note of a training that stops early. steps: the requested ones. metric: its best_metric."""
-    validations = plural(done.stale, "validation")
-    note = f"stopped early at step {done.step:,} of {steps:,}: {metric} was not better in {validations} in a row"
+    validations = plural(progress.stale, "validation")
+    note = f"stopped early at step {progress.step:,} of {steps:,}: {metric} was not better in {validations} in a row"
     if metric == "clip_val_loss":
         return note
     return f"{note}. An equal value with a lower held-out loss becomes the best model, but does not count as better"
