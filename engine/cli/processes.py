@@ -1,6 +1,4 @@
-"""The commands scheduler, warm, work, probe, answer and stop: processes behind queue and pages. Users need only
-`stop`.
-"""
+"""The commands of processes behind queue and pages: scheduler, warm, work, probe, answer. Users need only `stop`."""
 
 from contextlib import suppress
 from importlib import import_module

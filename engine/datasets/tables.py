@@ -94,7 +94,8 @@ def assemble(
     incomplete: list[str] = []
     for place, image, texts, label in rows:
         count += 1
-        if not image or (texts is not None and not all(texts or ("",))) or (columns.label and not label):
+        has_captions = texts is None or (texts and all(texts))
+        if not (image and has_captions and (label or not columns.label)):
             incomplete.append(place)
             continue
         image = first_spellings.setdefault(identify(str(path.parent / image)), str(Path(image)))
@@ -149,8 +150,9 @@ def choose_columns(header: Sequence[str], columns: Columns, name: str, sign: str
     image, caption, label = columns
     image, caption = image or recognised(header, IMAGE_NAMES), caption or recognised(header, CAPTION_NAMES)
     chosen = {"images": image, "captions": "" if label and caption not in header else caption, "classes": label}
+    required = {"images"} if label else {"images", "captions"}
     for what, column in chosen.items():
-        if header.count(column) == 1 if column else what == "classes" or (label and what == "captions"):
+        if header.count(column) == 1 if column else what not in required:
             continue
         found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "nothing"
         known = ", ".join(IMAGE_NAMES if what == "images" else CAPTION_NAMES)

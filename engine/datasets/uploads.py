@@ -193,9 +193,7 @@ def kept(uploads: Path, roots: Roots = None) -> list[Kept]:
 
 
 def forget(upload: Kept) -> None:
-    """Delete an upload with all its files and their copies. Do nothing if it does not exist any more. Errors:
-    DataProblem.
-    """
+    """Delete an upload with all its files and their copies, if it still exists. Errors: DataProblem."""
     copied = list(files_within(upload.folder, None)) if upload.folder.is_dir() else []
     hidden = upload.folder.with_name(f".{upload.folder.name}")
     try:

@@ -1,4 +1,4 @@
-"""Do a run in the calling process and record it like any other, for the command line."""
+"""Execute a run in the calling process and record it like any other, for the command line."""
 
 import signal
 import time
@@ -27,7 +27,7 @@ LOOK_S = 0.5
 
 
 def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *, name: str = "") -> int:
-    """Do a run in this process as soon as its slots are free, and return its id.
+    """Execute a run in this process as soon as its slots are free, and return its id.
 
     The spec may name modules of the user's own, because the user has typed it here. The first Ctrl-C cancels the run
     after the current model, the second at once. Ctrl-C while waiting for slots raises KeyboardInterrupt, and no run is
@@ -87,8 +87,8 @@ def _interrupts(stop: Stop) -> Iterator[None]:
             raise KeyboardInterrupt
         stop.cancelled = True
 
-    former = {signal.SIGINT: signal.signal(signal.SIGINT, interrupt)}
-    former[signal.SIGTERM] = signal.signal(signal.SIGTERM, stop.on_signal)
+    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: stop.on_signal}
+    former = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:

@@ -23,7 +23,7 @@ from engine.results import Artifact, Environment, Event, Progress, Row
 from engine.roots import expand_home, file_within, open_within
 from engine.settings import Settings
 from engine.specs import Refused, Spec
-from engine.specs.base import CLUSTER, device_there
+from engine.specs.base import CLUSTER, device_on_node
 from engine.store import (
     Attempt,
     Busy,
@@ -195,7 +195,7 @@ def _events(run: Run, files: RunFiles, settings: Settings) -> Generator[Event]:
     spec = run.spec
     device = getattr(spec, "device", "")
     if device.startswith(CLUSTER) and device != f"{CLUSTER}meta":  # a profile spreads cluster:meta itself
-        spec = spec.model_copy(update={"device": device_there(device)})
+        spec = spec.model_copy(update={"device": device_on_node(device)})
     if torch := sys.modules.get("torch"):  # a fork of the warm process may have other CPUs, and torch does not notice
         torch.set_num_threads(import_module("engine.measure.environment").threads())
     used = None

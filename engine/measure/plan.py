@@ -34,12 +34,12 @@ class Plan:
     min_seconds: float = 2.0
     warmup_calls: int = 5
     warmup_seconds: float = 0.5
-    """Least seconds of the warm-up, or MOST_WARMUP of min_seconds if that is less."""
+    """Minimum seconds of the warm-up, but at most MOST_WARMUP of min_seconds."""
     max_seconds: float = math.inf
     """Maximum wall time in s for warm-up and sampling of all subjects. A block that would end later is not started, but
     each subject gets at least one warm-up block and one sample."""
     block_ms: float = 1.0
-    """Least ms of a block. Quick calls are repeated until a block is so long, because a clock has limited precision."""
+    """Minimum ms of a block. Quick calls are repeated to fill it, because a clock has limited precision."""
     seed: int = 1337
     """Seed for the random order of subjects in each round."""
 

@@ -176,12 +176,13 @@ def towers(costs: Mapping[Any, Any]) -> pd.DataFrame:
 def operators(row: ProfileRow) -> pd.DataFrame:
     """Return a line per operator kind, unknown work first, then by MACs: per sample, but bytes of the whole batch."""
     counts = pd.DataFrame([count.model_dump() for count in row.operators], columns=list(OperatorCount.model_fields))
+    counts = counts.astype(dict.fromkeys(("flops", "activations", "read_bytes", "written_bytes"), float))
     frame = counts.assign(
-        gmacs=counts["flops"].astype(float) / 2e9 / row.batch_size,
-        share=100 * counts["flops"].astype(float) / (counts["flops"].sum() or 1),
-        macts=counts["activations"].astype(float) / 1e6 / row.batch_size,
-        read_mb=counts["read_bytes"].astype(float) / 1e6,
-        written_mb=counts["written_bytes"].astype(float) / 1e6,
+        gmacs=counts["flops"] / 2e9 / row.batch_size,
+        share=100 * counts["flops"] / (counts["flops"].sum() or 1),
+        macts=counts["activations"] / 1e6 / row.batch_size,
+        read_mb=counts["read_bytes"] / 1e6,
+        written_mb=counts["written_bytes"] / 1e6,
         unknown=counts["work"] == "unknown",  # operators that make a count incomplete come first
     )
     frame = frame.sort_values(["unknown", "gmacs", "read_mb"], ascending=False, ignore_index=True)

@@ -74,9 +74,7 @@ class Environment(Event):
     gpu: dict[str, str] = Field(default_factory=dict)
     """Settings of an NVIDIA GPU that affect times, as far as NVML reports them, such as {"power limit": "700 W"}."""
     tf32: bool = False
-    """True if the process that makes the rows computes float32 products in TF32. Rows of timings have their own
-    field.
-    """
+    """True if the process that makes the rows computes float32 products in TF32. Timings have a field per row."""
     seed: int | None = None
     settings: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Values used for settings that were empty in the request, and the SHA-256 of the files in the request."""

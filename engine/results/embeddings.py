@@ -94,20 +94,20 @@ def read_embeddings(path: Path, roots: Roots = None) -> Embeddings:
         numbers = contents["labels"].astype(int)
     except (KeyError, zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"{path.name} holds no embeddings: {error}") from error
-    fits = images.ndim == texts.ndim == 2 and images.shape[1] == texts.shape[1]
-    fits = fits and len(images) == len(sources) == len(numbers) and len(texts) == len(captions) == len(owner)
-    if not fits:
+    widths_fit = images.ndim == texts.ndim == 2 and images.shape[1] == texts.shape[1]
+    lengths_fit = len(images) == len(sources) == len(numbers) and len(texts) == len(captions) == len(owner)
+    if not (widths_fit and lengths_fit):
         raise ValueError(f"{path.name} holds no embeddings: images {images.shape} and texts {texts.shape} do not fit")
     labels = [_class(number, classes) for number in numbers.tolist()]
-    first = {caption: place for place, caption in reversed(list(enumerate(captions)))}
-    caption_places = sorted(first.values())
+    last_first = reversed(list(enumerate(captions)))
+    first_places = sorted({caption: place for place, caption in last_first}.values())
     return Embeddings(
         images=images,
-        texts=texts[caption_places],
+        texts=texts[first_places],
         sources=sources,
-        captions=tuple(captions[place] for place in caption_places),
+        captions=tuple(captions[place] for place in first_places),
         labels=tuple(labels),
-        text_labels=tuple(labels[int(owner[place])] for place in caption_places),
+        text_labels=tuple(labels[int(owner[place])] for place in first_places),
     )
 
 

@@ -58,9 +58,7 @@ class RecurrentRow(TimedRow):
     It is seq_length / back-to-back time on an accelerator, / latency on a CPU. None without a backward pass.
     """
     gflops_per_step: float | None = None
-    """GFLOPs of the matrix products in one time step's forward pass: whole mini-batch, all layers. For a ResNet, of a
-    call.
-    """
+    """GFLOPs of the matrix products in a forward pass per time step (ResNets: per call): mini-batch, all layers."""
     gflops: float | None = None
     """GFLOPs of one call's forward pass, whole mini-batch."""
 

@@ -38,9 +38,7 @@ class Parts(Frozen):
     warmup_s: float
     sampled_s: float
     rest_s: float
-    """Everything else: building and checking models, first calls, memory measurements, untimed calls between
-    samples.
-    """
+    """All other activities: building and checking models, first calls, memory, untimed calls between samples."""
 
 
 class SlowOperator(Frozen):
@@ -110,9 +108,7 @@ class TimedRow(Row):
     flags: tuple[Flag, ...] = ()
     contention: Contention | None = None
     neighbours: dict[str, float] = Field(default_factory=dict)
-    """The busiest other processes while samples were taken, by name. The value is their share of the CPUs, the maximum
-    over our processes.
-    """
+    """Share of the CPUs that the busiest other processes used during samples, by name; maximum over our processes."""
 
     speedup: float | None = None
     """Geometric mean of the processes' ratios of medians, baseline / this one. low and high are its 99 % interval."""

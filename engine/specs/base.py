@@ -14,11 +14,11 @@ MAX_CONTEXT = 8192
 MOST_VALUES = 32
 """Maximum number of image sizes, and of batch sizes, in one request."""
 LONGEST_PATTERN = 200
-LARGEST_COUNT = 1000
-"""Most repetitions that RE2 compiles. Checked here, because RE2 reads a count of nine digits as plain text."""
+MOST_REPETITIONS = 1000
+"""Maximum number in braces that RE2 compiles. Checked here, because RE2 reads a number of nine digits as plain text."""
 EXPRESSION_BYTES = 1 << 20
 """Memory limit of one compiled regular expression: room for 40,000 instructions, far more than model names need."""
-COUNT = re.compile(r"\{(\d*),?(\d*)\}")
+REPETITIONS = re.compile(r"\{(\d*),?(\d*)\}")
 """Matches the number of repetitions in a regular expression, such as `{3}` or `{2,5}`."""
 NOT_IN_RE2 = re.compile(r"\(\?(?:<?[=!]|P=)|\\[1-9]")
 """Matches look-around and back-references."""
@@ -29,8 +29,6 @@ DEVICE = re.compile(rf"cpu|({'|'.join(ACCELERATORS)})(:\d{{1,3}})?")
 CLUSTER = "cluster:"
 """Prefix of the devices of a Ray cluster: `cluster:cpu`, `cluster:gpu`, `cluster:gpu:H100`; `cluster:meta` to count."""
 CLUSTER_DEVICE = re.compile(rf"{CLUSTER}(cpu|gpu(:[A-Za-z0-9][\w.-]{{0,39}})?)")
-
-
 INVALID_VALUES = {
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -91,11 +89,11 @@ def split_patterns(text: str) -> list[str]:
     An opening brace without a closing one is an ordinary character.
     """
     parts, begin, closing = [], 0, -1
-    for sign in re.finditer(r"[{,\n]", text):
-        place = sign.start()
+    for character in re.finditer(r"[{,\n]", text):
+        place = character.start()
         if place < closing:
             continue
-        if sign[0] == "{":
+        if character[0] == "{":
             closing = text.find("}", place, place + LONGEST_PATTERN)
         else:
             parts.append(text[begin:place])
@@ -109,9 +107,9 @@ def find_expression(expression: str) -> Callable[[str], bool]:
     RE2 compiles within EXPRESSION_BYTES and searches in time linear in the text, unlike Python's engine.
     Errors: Refused when RE2 does not accept the expression.
     """
-    largest = max((int(number) for pair in COUNT.findall(expression) for number in pair if number), default=0)
-    if largest > LARGEST_COUNT:
-        raise Refused(f"{expression!r} repeats {largest:,} times: a count in braces is at most {LARGEST_COUNT:,}")
+    largest = max((int(number) for limits in REPETITIONS.findall(expression) for number in limits if number), default=0)
+    if largest > MOST_REPETITIONS:
+        raise Refused(f"{expression!r} repeats {largest:,} times: a count in braces is at most {MOST_REPETITIONS:,}")
     options = re2.Options()
     options.case_sensitive = False
     options.max_mem = EXPRESSION_BYTES
@@ -209,9 +207,7 @@ def known_device(device: str) -> str:
 
 
 def real_device(device: str) -> str:
-    """Return the numbered name of a device. Errors: ValueError for meta, which computes nothing, and for unknown
-    names.
-    """
+    """Return the numbered name of a device. Errors: ValueError for meta, which computes nothing, or an unknown name."""
     if device == "meta":
         raise ValueError("nothing runs on meta, so nothing can be timed there: choose cpu or an accelerator")
     return _real_device(device)
@@ -228,7 +224,7 @@ def _real_device(device: str, more_names: str = "") -> str:
     return numbered(device)
 
 
-def device_there(device: str) -> str:
+def device_on_node(device: str) -> str:
     """Return the name that a device of the cluster has on its node, such as `cuda:0` for `cluster:gpu`.
 
     Ray shows a worker only the GPUs that it reserved for it, so the first one is its own. Other names stay unchanged.
@@ -283,9 +279,7 @@ class Spec(Closed):
     Fields that are varied to see their effect, such as models, variants or a learning rate, are not listed.
     """
     needs: ClassVar[tuple[str, ...]] = ()
-    """Fields besides the batch size that determine which files and how much memory a training or an evaluation
-    needs.
-    """
+    """Fields besides the batch size that determine files and memory of a training or an evaluation."""
     batch_field: ClassVar[str] = "batch_size"
     """The field with the amount of work per call, which determines the memory, if the spec has such a field."""
 
@@ -300,9 +294,7 @@ class Spec(Closed):
 
     @property
     def pace(self) -> tuple[object, ...]:
-        """Return the values that determine how long a unit of work takes. Specs with equal values take about as
-        long.
-        """
+        """Return the values of `paced_by`. If they are equal, a unit of work of two specs takes about as long."""
         return tuple(getattr(self, name) for name in self.paced_by)
 
     @property

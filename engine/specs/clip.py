@@ -197,9 +197,7 @@ def warmup_steps(warmup: str, steps: int) -> int:
 
 
 def registered(*models: str) -> tuple[ModelName, ...]:
-    """Return the qualified names of these models, without those that the catalogue does not have: digits-clip and run
-    numbers.
-    """
+    """Return the qualified names of these models, without digits-clip and run numbers: the catalogue lacks them."""
     named = (model for model in models if model and model != DIGITS_MODEL and not model.isdecimal())
     return tuple(
         name if name.library in (OWN, OPEN_CLIP) else ModelName.of(OPEN_CLIP, name) for name in map(ModelName, named)
@@ -220,8 +218,9 @@ def unused_of_data(*data: str) -> dict[str, str]:
 
 
 def short_name(path: str) -> str:
-    """Return the last part of each path in a text such as `a::b`: `run 7: best.pt` for a checkpoint of a run, and
-    the name of an upload without its digest.
+    """Return the last part of each path in a text such as `a::b`.
+
+    For a checkpoint of a run it is `run 7: best.pt`, for an upload the name without its digest.
     """
     if path.isdecimal():
         return f"run {path}"

@@ -15,7 +15,7 @@ from engine.specs.base import (
     SIZES,
     Precision,
     Spec,
-    device_there,
+    device_on_node,
     known_device,
 )
 from engine.specs.building import OPTIONS, InChans, ModelKwargs, NumClasses
@@ -118,7 +118,7 @@ class ProfileSpec(Spec):
         return data
 
     def model_post_init(self, _context: Any) -> None:
-        if device_there(self.device) == "meta" and self.counter != "torch":
+        if device_on_node(self.device) == "meta" and self.counter != "torch":
             raise ValueError(f"counter {self.counter} runs the real model: choose device cpu or cuda, not meta")
 
     @property

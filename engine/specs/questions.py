@@ -103,9 +103,7 @@ class Export(Question):
 
 
 def load(name: str, payload: object) -> Question:
-    """Return the question with this name. Errors: LookupError for an unknown name, ValidationError for a bad
-    payload.
-    """
+    """Return the question with this name. Errors: LookupError for an unknown one, ValidationError for a bad payload."""
     for question in Question.__subclasses__():
         if question.name == name:
             return question.model_validate(payload)

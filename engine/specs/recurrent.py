@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import AfterValidator, FailFast, Field, model_validator
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import SIZE, RealDevice, Spec, device_there, format_image_size, unique
+from engine.specs.base import SIZE, RealDevice, Spec, device_on_node, format_image_size, unique
 from engine.specs.runners import GATES, RUNNERS, Family, Group, of_group
 from engine.specs.timed import Floors, MinSeconds, Publishable, Replicates, Threads, TimeLimit, split_words
 from engine.words import plural, shortened
@@ -51,9 +51,7 @@ class RecurrentSpec(Floors, Spec):
         "cuda_pointwise_block_size",
     )
     PACED_ALIKE: ClassVar[set[str]] = {"baseline", "seed", "time_limit", "publishable", "replicates", "min_seconds"}
-    """Fields that do not determine how long a unit of work takes. `pace` has processes and floor_seconds in their
-    place.
-    """
+    """Fields that do not determine how long a unit of work takes. Processes and floor_seconds in `pace` do."""
     exclusive: ClassVar[bool] = True
     batch_field: ClassVar[str] = "mini_batch"
 
@@ -154,7 +152,7 @@ class RecurrentSpec(Floors, Spec):
     @property
     def left_out(self) -> tuple[str, ...]:
         """Return the groups' runners that need cuDNN when the device is no GPU. Runners requested by name stay."""
-        if device_there(self.device).startswith("cuda"):
+        if device_on_node(self.device).startswith("cuda"):
             return ()
         return tuple(name for name in self._runners_of_groups if RUNNERS[name].needs_cudnn and name not in self.runners)
 
@@ -206,7 +204,7 @@ class RecurrentSpec(Floors, Spec):
 
     @property
     def unused(self) -> dict[str, str]:
-        if device_there(self.device).startswith("cuda"):
+        if device_on_node(self.device).startswith("cuda"):
             return {}
         return dict.fromkeys(KNOBS, f"{self.device} has no CUDA kernels")
 
@@ -220,7 +218,7 @@ class RecurrentSpec(Floors, Spec):
 
     @property
     def device_refusal(self) -> str:
-        if self.precision != "tf32" or device_there(self.device).startswith("cuda"):
+        if self.precision != "tf32" or device_on_node(self.device).startswith("cuda"):
             return ""
         return f"tf32 needs an NVIDIA GPU: choose another precision, or another device than {self.device}"
 

@@ -1,6 +1,4 @@
-"""Runners by name: ways to run a recurrent layer. They are those of PyTorch's fastrnns benchmark and some of our
-own.
-"""
+"""Runners, ways to run a recurrent layer, by name: those of PyTorch's fastrnns benchmark and some of our own."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,9 +6,7 @@ from typing import Literal
 Family = Literal["lstm", "vl_lstm", "gru", "rnn_relu", "rnn_tanh", "milstm", "resnet"]
 """Families of runners that are compared with each other, named as the groups of results in fastrnns."""
 GATES: dict[Family, int] = {"gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
-"""Number of gates per cell, by family: each is one product with the input and one with the state. Default: 4, as in
-LSTMs.
-"""
+"""Gates of a cell, by family: each is a product with the input and one with the state. All other cells have 4."""
 Group = Literal["rnns", "cnns", "vl", "norms", "compiled", "cells"]
 
 

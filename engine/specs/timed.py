@@ -46,8 +46,6 @@ Threads = Annotated[
     int | None,
     Field(ge=1, le=1024, description="CPU threads. Default: all that affinity and quota allow."),
 ]
-
-
 OF_TIMING = ("publishable", "replicates", "min_samples", "min_seconds", "max_seconds")
 """Fields that only decide how samples are taken."""
 
@@ -77,9 +75,7 @@ class Floors:
 
     @property
     def below_floor(self) -> bool:
-        """Return whether the request is below the minimum of its kind of result. A single process does not count as
-        below.
-        """
+        """Return whether the request is below the minimum of its kind of result. A single process is not."""
         few = 1 < self.processes < self._least_processes
         return few or self.floor_samples < LEAST_SAMPLES or self.floor_seconds < self._least_seconds
 

@@ -270,9 +270,7 @@ class TrainSpec(ClipFields, Spec):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Return the devices that the run must hold. Several processes use the first `nproc` accelerators of the
-        kind, or any `nproc` of the cluster's.
-        """
+        """Return the devices that the run must hold: the first `nproc` of an accelerator, or any of the cluster's."""
         if self.device.startswith(CLUSTER):
             return (self.device,) * self.nproc
         kind, _, _number = self.device.partition(":")

@@ -8,13 +8,11 @@
 import re
 from typing import Literal, get_args
 
-from engine.specs.base import Closed, device_there
+from engine.specs.base import Closed, device_on_node
 
 Execution = Literal["eager", "compile", "trace", "export", "cudagraphs"]
 RunPrecision = Literal["float32", "tf32", "float16", "bfloat16", "amp", "amp_float16", "amp_bfloat16"]
-"""Precisions of a run. amp: autocast in the device's own type (float16 on CUDA, bfloat16 on CPU), which the row
-names.
-"""
+"""Precisions of a run. amp: autocast in the device's own type (float16 on CUDA, bfloat16 on a CPU); see the row."""
 EXECUTIONS: tuple[str, ...] = get_args(Execution)
 PRECISIONS: tuple[str, ...] = get_args(RunPrecision)
 COMPILE_MODIFIERS = ("fullgraph", "dynamic", "freezing")
@@ -70,7 +68,7 @@ class Variant(Closed):
     def refusal(self, device: str) -> str:
         """Return why a device cannot run this variant; empty if no reason is known."""
         graphs = "cudagraphs" in (self.execution, self.backend) or self.compile_mode == "reduce-overhead"
-        if device_there(device).startswith("cuda") or not (graphs or self.precision == "tf32"):
+        if device_on_node(device).startswith("cuda") or not (graphs or self.precision == "tf32"):
             return ""
         needed = "CUDA graphs, which only NVIDIA's and AMD's GPUs have" if graphs else "an NVIDIA GPU"
         return f"{self.label} needs {needed}: leave it out, or choose another device than {device}"

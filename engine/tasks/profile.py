@@ -20,7 +20,7 @@ from engine.models.built import Built, Wanted, out_of_memory
 from engine.replicates.child import Ended
 from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ModelName, ProfileSpec, error_message, format_image_size
-from engine.specs.base import CLUSTER, device_there
+from engine.specs.base import CLUSTER, device_on_node
 from engine.specs.building import OPTIONS
 from engine.specs.profile import DETAILED
 from engine.tasks.shards import Shards, spread, spread_on_cluster
@@ -47,7 +47,7 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     # the worker has refused modules of the user's own in queued runs
     models = names.select(spec, library.families(names.libraries(spec)), allow_code=True)
     on_cluster = spec.device == f"{CLUSTER}meta"
-    spec = spec.model_copy(update={"device": device_there(spec.device)})
+    spec = spec.model_copy(update={"device": device_on_node(spec.device)})
     yield environment.current(spec.device)
     todo = [(model, number) for model in models for number in range(len(spec.points))]
     spec = spec.model_copy(update={"detail": spec.detail or len(todo) <= DETAILED})

@@ -22,7 +22,7 @@ from engine.results.answers import Needed, Prospect
 from engine.roots import Roots
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.specs.base import device_there
+from engine.specs.base import device_on_node
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
@@ -161,7 +161,7 @@ def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
     foreach form, which holds the square roots of all second moments at once. On a CPU they go weight by weight, with
     three temporaries of its size.
     """
-    device = device_there(spec.device)
+    device = device_on_node(spec.device)
     if spec.opt == "adamw" and device.partition(":")[0] in optimizers.FUSED:
         return 0
     return 3 * max(trained, default=0) if device == "cpu" else sum(trained)

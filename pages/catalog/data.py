@@ -112,9 +112,8 @@ def settings(timed: pd.DataFrame) -> list[Setting]:
     machine, existing = backend.store().machine(), stored.settings(timed)
     if machine is None:
         return list(dict.fromkeys([*existing, Setting()]))
-    threads = {"cpu": machine.threads}
     defaults = [
-        Setting(device=device.name, device_name=device.model, host=machine.host, threads=threads.get(device.name))
+        Setting(device.name, device.model, machine.host, machine.threads if device.name == "cpu" else None)
         for device in machine.devices
     ]
     local = [setting for setting in existing if setting.host == machine.host]

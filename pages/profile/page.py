@@ -4,7 +4,7 @@ import streamlit as st
 
 from engine.names import select
 from engine.specs import ProfileSpec, Refused
-from engine.specs.base import device_there
+from engine.specs.base import device_on_node
 from engine.specs.building import OPTIONS
 from engine.words import plural, shortened
 from pages.shared import durations, launch
@@ -19,7 +19,7 @@ CPU_NOTE = ". fvcore traces the real model: it runs on the CPU with its weights 
 
 def devices(counter: str) -> list[str]:
     """Return the devices to count on. Only the counter torch can use meta, which allocates no weights."""
-    weightless = ["meta", *(device for device in launch.cluster_devices() if device_there(device) == "meta")]
+    weightless = ["meta", *(device for device in launch.cluster_devices() if device_on_node(device) == "meta")]
     return launch.devices() if counter != "torch" else [*weightless, *launch.devices()]
 
 

@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine.report.timings import needs as timings_needs
 from engine.specs import RecurrentSpec
-from engine.specs.base import device_there
+from engine.specs.base import device_on_node
 from engine.specs.recurrent import KNOBS
 from engine.specs.runners import RUNNERS
 from engine.words import plural, shortened
@@ -62,7 +62,7 @@ def warnings(spec: RecurrentSpec) -> list[str]:
     """Return warnings about runners that cannot run on the device or take very long."""
     messages = []
     unavailable = [name for name in spec.chosen if RUNNERS[name].needs_cudnn]
-    if unavailable and not device_there(spec.device).startswith("cuda"):
+    if unavailable and not device_on_node(spec.device).startswith("cuda"):
         verb = "needs" if len(unavailable) == 1 else "need"
         messages.append(f"{', '.join(unavailable)} {verb} cuDNN, which {spec.device} does not have, and will fail.")
     if spec.left_out:
@@ -90,7 +90,7 @@ def prefill_on_first_visit() -> None:
         return
     st.session_state[f"{PREFIX}_seen"] = True
     has_linked_fields = any(name.startswith(f"{PREFIX}_") for name in st.query_params)
-    if not has_linked_fields and not any(device_there(device).startswith("cuda") for device in launch.devices()):
+    if not has_linked_fields and not any(device_on_node(device).startswith("cuda") for device in launch.devices()):
         presets.prefill(PREFIX, PRESETS["Small, for a CPU"])
 
 

@@ -14,7 +14,7 @@ from engine.names import LIBRARIES
 from engine.report import checks
 from engine.report.timings import rates
 from engine.specs import ModelName, Refused, Spec
-from engine.specs.base import device_there
+from engine.specs.base import device_on_node
 from engine.store import Role, Store
 from engine.words import plural, shortened
 from pages.shared import backend, comparison_link, rerun, run_view
@@ -38,7 +38,7 @@ def devices() -> list[str]:
     """Return the devices on which models can run: of this machine by the last probe, then of the cluster."""
     machine = backend.store().machine()
     local = [device.name for device in machine.devices] if machine else ["cpu"]
-    return local + [device for device in cluster_devices() if device_there(device) != "meta"]
+    return local + [device for device in cluster_devices() if device_on_node(device) != "meta"]
 
 
 def cluster_devices() -> list[str]:

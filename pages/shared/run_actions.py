@@ -1,6 +1,6 @@
 """Delete, restart and tag runs, one or several, and show how much disk they take."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import streamlit as st
@@ -148,15 +148,21 @@ def _dialog(run_ids: Sequence[int]) -> None:
     )
 
 
+def _refusals(action: Callable[..., object], run_ids: Sequence[int]) -> list[str]:
+    """Call an action for each run, and return the messages of those that were refused."""
+    messages = []
+    for run_id in run_ids:
+        try:
+            action(backend.store(), backend.settings(), run_id)
+        except (Refused, LookupError) as refusal:
+            messages.append(str(refusal))
+    return messages
+
+
 def _delete(run_ids: Sequence[int]) -> None:
     """Delete the runs. If one is refused, show why and delete the others."""
     _dismiss()
-    refused: list[str] = []
-    for run_id in run_ids:
-        try:
-            delete_run(backend.store(), backend.settings(), run_id)
-        except (Refused, LookupError) as refusal:
-            refused.append(str(refusal))
+    refused = _refusals(delete_run, run_ids)
     clear_cache()
     if count := len(run_ids) - len(refused):
         st.session_state[DONE] = True
@@ -215,12 +221,7 @@ def draw_actions(runs: Sequence[Run]) -> None:
 
 def retry(run_ids: Sequence[int]) -> None:
     """Queue runs again under their numbers and redraw the page. If runs are refused, show why."""
-    refused: list[str] = []
-    for run_id in run_ids:
-        try:
-            jobs.retry(backend.store(), backend.settings(), run_id)
-        except (Refused, LookupError) as refusal:
-            refused.append(str(refusal))
+    refused = _refusals(jobs.retry, run_ids)
     if len(refused) == len(run_ids):
         show_error("\n".join(refused))
         return

@@ -122,8 +122,6 @@ MIME = {
     ".txt": "text/plain",
     ".zip": "application/zip",
 }
-
-
 FORMATS = {"csv": "CSV", "json": "JSON", "parquet": "Parquet"}
 
 

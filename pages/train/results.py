@@ -241,9 +241,7 @@ def _checkpoints(run: Run, rows: Sequence[TrainRow], checkpoints: Mapping[Path, 
 
 
 def _evaluation(run: Run, rows: Sequence[TrainRow]) -> EvaluateSpec:
-    """Return the spec that evaluates the best model of a run on its held-out pairs, without zero-shot if they have no
-    classes.
-    """
+    """Return the spec that evaluates a run's best model on its held-out pairs, with zero-shot if these have classes."""
     spec = run.spec
     assert isinstance(spec, TrainSpec)
     names: tuple[str, ...] = ("data_kind", "json_split", "csv_separator", "csv_img_key", "csv_caption_key")

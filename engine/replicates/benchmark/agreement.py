@@ -129,9 +129,9 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
     """Return the results of two runs of eager, which must be bit-identical, and of one run in float64."""
     stage: AccuracyStatus = "model_fail_to_load"
     try:
-        built, found, _ = _build_variant(job, eager, build)
+        built, types, _ = _build_variant(job, eager, build)
         stage = "eager_fail_to_run"
-        first = _results(job, eager, built, found)
+        first = _results(job, eager, built, types)
         second, _, _ = _run_variant(job, eager, build)
     except Exception as error:  # noqa: BLE001 - as above
         failed = _comparison_failure(eager, error, stage)
@@ -140,7 +140,7 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
         return Reference("eager_two_runs_differ", eager=first, exact=second)
     try:
         built, _, _ = _build_variant(job, eager, build)
-        exact = _results(job, eager, _to_float64(built), replace(found, weights="float64", autocast=""))
+        exact = _results(job, eager, _to_float64(built), replace(types, weights="float64", autocast=""))
     except Exception:  # noqa: BLE001 - without float64, the rule compares directions
         exact = None
     return Reference(eager=first, exact=exact)
@@ -148,17 +148,17 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
 
 def _build_variant(job: Job, variant: Variant, build: Builder) -> tuple[Built, Numbers, tuple[str, ...]]:
     """Return a fresh model for a variant, its number types and notes. Errors: Refused, and those of building."""
-    found, notes = numbers(job, variant)
-    built = variants.build(job.model, wanted(job, found), variant, training=job.mode == "training", build=build)
-    return built, found, notes
+    types, notes = numbers(job, variant)
+    built = variants.build(job.model, wanted(job, types), variant, training=job.mode == "training", build=build)
+    return built, types, notes
 
 
 def _run_variant(job: Job, variant: Variant, build: Builder) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
     """Return the results of a fresh model of a variant, the fields of its row that describe it, and notes."""
-    built, found, notes = _build_variant(job, variant, build)
+    built, types, notes = _build_variant(job, variant, build)
     counters = fresh_counters(compiles=variant.execution == "compile")
-    results = _results(job, variant, built, found)
-    return results, describe(job, built, found) | graphs(counters), notes
+    results = _results(job, variant, built, types)
+    return results, describe(job, built, types) | graphs(counters), notes
 
 
 def _to_float64(built: Built) -> Built:
@@ -167,11 +167,11 @@ def _to_float64(built: Built) -> Built:
     return replace(built, model=built.model.double(), inputs=inputs)
 
 
-def _results(job: Job, variant: Variant, built: Built, found: Numbers) -> Any:
+def _results(job: Job, variant: Variant, built: Built, types: Numbers) -> Any:
     # compiled code draws the same random numbers as eager; otherwise dropout masks would differ
     random = variants.inductor(fallback_random=True) if variant.execution == "compile" else nullcontext()
-    with switches(job, found, variant)(), random:
-        run = variants.runner(variant, built, found, job.spec.device)
+    with switches(job, types, variant)(), random:
+        run = variants.runner(variant, built, types, job.spec.device)
         torch.manual_seed(job.spec.seed)  # capturing a graph draws random numbers, too
         if job.mode == "inference":
             for _ in range(ITERATIONS):

@@ -20,9 +20,7 @@ class Job(messages.Job):
     mode: Mode
     batch_size: int
     bounds: tuple[int, int | None] | None = None
-    """If given, find the largest batch size up to batch_size. The values are the largest size known to fit (0: none)
-    and the smallest known to fail (None: none).
-    """
+    """The largest batch size known to fit (0: none) and the smallest known to fail, to find the largest that fits."""
     traces: Path | None = None
     """The folder to write traces to; None without them."""
 

@@ -28,7 +28,7 @@ class Made:
 
     variant: Variant
     built: Built
-    found: Numbers
+    types: Numbers
     ready: Ready
 
 
@@ -46,7 +46,7 @@ def numbers(job: Job, variant: Variant) -> tuple[Numbers, tuple[str, ...]]:
     return variants.numbers(precision, job.spec.device), notes
 
 
-def wanted(job: Job, found: Numbers) -> Wanted:
+def wanted(job: Job, types: Numbers) -> Wanted:
     """Return the description of a job's model and inputs. timm models have their test size only for inference."""
     spec = job.spec
     return Wanted.of(
@@ -55,19 +55,19 @@ def wanted(job: Job, found: Numbers) -> Wanted:
         device=spec.device,
         batch_size=job.batch_size,
         image_size=spec.image_size,
-        precision=found.weights,
+        precision=types.weights,
         test_size=job.mode == "inference",
         tower=spec.tower,
         seed=spec.seed,
     )
 
 
-def switches(job: Job, found: Numbers, variant: Variant) -> Callable[[], AbstractContextManager[None]]:
+def switches(job: Job, types: Numbers, variant: Variant) -> Callable[[], AbstractContextManager[None]]:
     """Return a function that makes the context of global settings in which a variant runs."""
     spec = job.spec
     return partial(
         variants.switches,
-        found,
+        types,
         training=job.mode == "training",
         cudnn_benchmark=spec.cudnn_benchmark,
         deterministic=spec.reproducible,
@@ -85,14 +85,14 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
     compiles = variant.execution == "compile"
     loading_s = compiling.own_caches(variant.label, job.spec.device, variant.backend) if compiles else 0.0
     held, settling = Held.now(job.spec.device, resident_mb), variants.settling_calls(variant, job.spec.device)
-    found, notes = numbers(job, variant)
-    built = variants.build(job.model, wanted(job, found), variant, training=training, build=build)
-    settings = switches(job, found, variant)
+    types, notes = numbers(job, variant)
+    built = variants.build(job.model, wanted(job, types), variant, training=training, build=build)
+    settings = switches(job, types, variant)
     counters = fresh_counters(compiles=compiles)
     with settings():
         phases, measured = first_call(
             variant.label,
-            lambda: variants.runner(variant, built, found, job.spec.device),
+            lambda: variants.runner(variant, built, types, job.spec.device),
             lambda run: steps.phases(job.model, built.model, run, training=training, kind=job.spec.optimizer),
             stopwatch,
             held,
@@ -102,20 +102,20 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
         )
     if settling and counters["inductor"]["cudagraph_skips"]:
         notes = (*notes, "torch runs compiled graphs of this variant without CUDA graphs; the log says why")
-    row = describe(job, built, found) | graphs(counters)
+    row = describe(job, built, types) | graphs(counters)
     measured = measured.model_copy(update={"loading_s": loading_s, "row": row, "notes": notes})
-    return Made(variant, built, found, Ready(variant.label, phases, settings, measured))
+    return Made(variant, built, types, Ready(variant.label, phases, settings, measured))
 
 
-def describe(job: Job, built: Built, found: Numbers) -> dict[str, Any]:
+def describe(job: Job, built: Built, types: Numbers) -> dict[str, Any]:
     """Return the fields of a row that describe the model and how it was run."""
     return {
         "family": built.family,
         "image_size": format_image_size(built.image_size) if _has_images(built) else "",
         "context_length": built.context_length if len(built.inputs) > 1 or not _has_images(built) else None,
-        "dtype": found.weights,
-        "autocast_dtype": found.autocast,
-        "tf32": found.tf32,
+        "dtype": types.weights,
+        "autocast_dtype": types.autocast,
+        "tf32": types.tf32,
         "threads": torch.get_num_threads(),
     }
 

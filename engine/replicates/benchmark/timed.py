@@ -87,7 +87,7 @@ def _trace(job: Job, ready: Ready, folder: Path) -> Trace:
 
 def _add_counts(measured: Measured, job: Job, made: Made, counts: Counts, build: Builder) -> Measured:
     """Add parameters, FLOPs, activations and intensity. counts: those of earlier variants, added to."""
-    key = made.found.weights, made.variant.reparameterized
+    key = made.types.weights, made.variant.reparameterized
     if key not in counts:
         try:
             counts[key] = _count(job, made, build)
@@ -95,7 +95,7 @@ def _add_counts(measured: Measured, job: Job, made: Made, counts: Counts, build:
             note = f"not counted: {' '.join(str(error).split())[:300]}"
             return measured.model_copy(update={"notes": (*measured.notes, note)})
     values = dict(counts[key])
-    if made.found.autocast:
+    if made.types.autocast:
         values["intensity"] = None  # the types of its traffic are only known when it runs
     return measured.model_copy(update={"row": measured.row | values})
 
@@ -108,7 +108,7 @@ def _count(job: Job, made: Made, build: Builder) -> dict[str, float | None]:
     from engine.measure import flops
 
     eager = Variant(reparameterized=made.variant.reparameterized)
-    description = replace(wanted(job, made.found), device="meta", seed=None)
+    description = replace(wanted(job, made.types), device="meta", seed=None)
     built = variants.build(job.model, description, eager, training=False, build=build)
     with torch.no_grad():
         counted = flops.count(built.model, built.inputs)
@@ -133,7 +133,7 @@ def _compile_again(measured: Measured, job: Job, made: Made, stopwatch: Stopwatc
     training = job.mode == "training"
     try:
         with made.ready.settings():
-            run = variants.runner(made.variant, made.built, made.found, job.spec.device)
+            run = variants.runner(made.variant, made.built, made.types, job.spec.device)
             phases = steps.phases(job.model, made.built.model, run, training=training, kind=job.spec.optimizer)
             calls = 1 + variants.settling_calls(made.variant, job.spec.device)
             again_ms = sum(first_call_ms(stopwatch, list(phases.values())) for _ in range(calls))

@@ -27,9 +27,8 @@ def work(job: Job, build: Builder = library.build) -> Iterator[Report]:
 
 
 RESOLUTION = 16
-"""Stop when the gap between a size that fits and one that fails is at most a sixteenth of the size: the exact limit
-depends on the memory layout.
-"""
+"""Stop when the gap between a size that fits and one that fails is at most 1/16 of the size: the exact limit depends on
+the memory layout."""
 
 
 def largest(job: Job, build: Builder) -> Iterator[Report]:
@@ -61,9 +60,9 @@ def _try(job: Job, build: Builder) -> None:
     """Make two calls at the job's batch size. What the first call allocates still takes memory in the second."""
     baseline = job.spec.plan[0]
     training = job.mode == "training"
-    found, _ = numbers(job, baseline)
-    built = variants.build(job.model, wanted(job, found), baseline, training=training, build=build)
-    with switches(job, found, baseline)():
-        run = variants.runner(baseline, built, found, job.spec.device)
+    types, _ = numbers(job, baseline)
+    built = variants.build(job.model, wanted(job, types), baseline, training=training, build=build)
+    with switches(job, types, baseline)():
+        run = variants.runner(baseline, built, types, job.spec.device)
         phases = steps.phases(job.model, built.model, run, training=training, kind=job.spec.optimizer)
         first_call_ms(stopwatch_for(job.spec.device), [lambda: once(phases), lambda: once(phases)])

@@ -85,8 +85,7 @@ def requests(name: ModelName, accuracies: pd.DataFrame) -> dict[str, Spec]:
         "Find the largest batch that fits": BenchmarkSpec(models=models, batch_size="max"),
     }
     if name.library == TRAINABLE:
-        tags = accuracies.loc[accuracies["model"] == model, "pretrained"] if len(accuracies) else accuracies
-        tag = str(tags.iloc[0]) if len(tags) else ""
+        tag = next((line.pretrained for line in accuracies.itertuples() if line.model == model), "")
         specs["Train it from scratch"] = TrainSpec(model=model)
         if tag:
             specs["Fine-tune it"] = TrainSpec(model=model, pretrained=tag)

@@ -39,11 +39,11 @@ def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
     rows = [(run, row) for run, rows_of_run in runs.items() for row in rows_of_run if row.status == "ok"]
     labels = compare_rows.differing_labels([row for _, row in rows], without=compare_rows.axes(runs))
     lines = [
-        (what, metric_name(metric), _percent(metric, getattr(row, metric)), f"run {run}")
+        (what, metric_name(metric), f"run {run}", _percent(metric, getattr(row, metric)))
         for (run, row), what in zip(rows, labels, strict=True)
         for metric in metrics(type(row))
     ]
-    return pd.DataFrame(lines, columns=["what", "metric", "value", "subject"])[LONG].astype({"value": float}).dropna()
+    return pd.DataFrame(lines, columns=LONG).astype({"value": float}).dropna()
 
 
 def metric_name(metric: str) -> str:

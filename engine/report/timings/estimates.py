@@ -15,7 +15,7 @@ from engine.report.style import digits
 from engine.report.timings import stored
 from engine.report.timings.stored import MOST_RUNS, Setting
 from engine.specs import BenchmarkSpec
-from engine.specs.base import device_there
+from engine.specs.base import device_on_node
 from engine.specs.variant import RunPrecision
 from engine.store import Store
 
@@ -147,7 +147,7 @@ def published_alike(published: Sequence[FittedDevice], device: str) -> list[Fitt
     return [
         fitted
         for fitted in published
-        if fitted.mode == "inference" and ("NVIDIA" in fitted.device) != (device_there(device) == "cpu")
+        if fitted.mode == "inference" and ("NVIDIA" in fitted.device) != (device_on_node(device) == "cpu")
     ]
 
 

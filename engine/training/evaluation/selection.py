@@ -1,6 +1,4 @@
-"""Compare the evaluated images with those of the training: whether they chose its best epoch, and whether it held them
-out.
-"""
+"""Compare the evaluated images with those of the training: did they choose its best epoch, did it hold them out?"""
 
 from typing import Any
 
