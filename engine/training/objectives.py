@@ -71,7 +71,7 @@ def create(
             assert teacher is not None, "distillation needs a teacher"
             teacher_needs = tuple(f"{TEACHER_PREFIX}{name}" for name in needs)
             return Objective(DistillClipLoss(**gathering, **place), needs + teacher_needs, teacher)
-        case _:
+        case "clip":
             return Objective(ClipLoss(**gathering, **place), needs, None)
 
 

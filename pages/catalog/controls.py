@@ -21,7 +21,8 @@ from pages.shared.form.spec_form import BIND
 from pages.shared.text import plain
 
 SORTABLE = ("model", "library", "family", "image_size", "pretrained")
-COSTS = ("mparams", "gmacs", "macts", "inference_peak_mb")
+LIMITED = ("mparams", "gmacs", "macts", "inference_peak_mb")
+"""Costs that have a field for a limit."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
         library = st.pills("Library", sorted(everything["library"].unique()), key="catalog_library", bind=BIND)
         families = st.multiselect("Family", catalog.families(everything), key="catalog_families", bind=BIND)
         sizes = st.multiselect("Image size (px)", catalog.image_sizes(everything), key="catalog_sizes", bind=BIND)
-        limits = _draw_limits([in_unit(column, flops) for column in COSTS])
+        limits = _draw_limits([in_unit(column, flops) for column in LIMITED])
         accuracy = st.selectbox(
             "Published accuracy",
             list(ACCURACIES),

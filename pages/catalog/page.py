@@ -24,7 +24,7 @@ from pages.shared.rerun import PageEnd
 from pages.shared.table import download_table, results_table
 from pages.shared.text import plain, show_error
 
-COSTS = (
+COST_COLUMNS = (
     *("mparams", "gmacs", "macts", "intensity", "weights_mb", "inference_peak_mb", "remark"),
     *("image_mparams", "text_mparams", "image_gmacs", "text_gmacs", "traffic_mb"),
 )
@@ -119,7 +119,7 @@ columns = [
     *(*(["pretrained"] if accuracies else []), "image_size", *accuracies),
     *(*timings_shown, *(["flags"] if (selected["flags"] != "").any() else [])),  # a timing beside its flags
     *("library", "family"),
-    *(choose.in_unit(column, axes.flops) for column in COSTS),
+    *(choose.in_unit(column, axes.flops) for column in COST_COLUMNS),
     *(["published"] if accuracies else []),
     *(["measured"] if timings_shown else []),
 ]

@@ -55,14 +55,15 @@ def by_hand(spec: RecurrentSpec, network: str, weights: Mapping[str, Tensor], in
     below = inputs.x.transpose(0, 1) if spec.batch_first else inputs.x
     finals = []
     for layer in range(spec.num_layers):
-        ways = []
-        for way, suffix in enumerate(("", "_reverse")[: directions(spec)]):
+        directed = []
+        for direction, suffix in enumerate(("", "_reverse")[: directions(spec)]):
             weight = partial(_lookup, weights, f"_l{layer}{suffix}")
-            place = layer * directions(spec) + way
-            outputs, state = _run_direction(spec, network, weight, below, way == 1, (inputs.h[place], inputs.c[place]))
-            ways.append(outputs)
+            place = layer * directions(spec) + direction
+            start = inputs.h[place], inputs.c[place]
+            outputs, state = _run_direction(spec, network, weight, below, direction == 1, start)
+            directed.append(outputs)
             finals.append(state)
-        below = torch.cat(ways, dim=-1)
+        below = torch.cat(directed, dim=-1)
     last_h, last_c = (torch.stack(per_layer) for per_layer in zip(*finals, strict=True))
     return (below.transpose(0, 1) if spec.batch_first else below), last_h, last_c
 

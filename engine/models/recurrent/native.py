@@ -13,6 +13,7 @@ from engine.models.recurrent.network import Network, Run, settings, undropped
 from engine.models.recurrent.weights import Inputs
 from engine.models.variants import Numbers, compiled
 from engine.specs import RecurrentSpec
+from engine.specs.runners import RUNNERS
 
 
 def build(name: str, spec: RecurrentSpec, types: Numbers, *, dropout: float, cudnn: bool) -> Network:
@@ -34,11 +35,14 @@ def build(name: str, spec: RecurrentSpec, types: Numbers, *, dropout: float, cud
 
 
 def _capture(name: str, spec: RecurrentSpec, layer: torch.nn.RNNBase, inputs: Inputs) -> Run:
-    if name == "compile_lstm":
-        return partial(call, compiled(layer), inputs)
-    if name.endswith("_layernorm"):
-        return _with_norms(partial(call, layer, inputs), spec)
-    return partial(call_packed if spec.family == "vl_lstm" else call, layer, inputs)
+    match RUNNERS[name].way:
+        case "cudnn" | "aten" | "cudnn_dropout" | "aten_dropout":
+            return partial(call_packed if spec.family == "vl_lstm" else call, layer, inputs)
+        case "cudnn_layernorm" | "aten_layernorm":
+            return _with_norms(partial(call, layer, inputs), spec)
+        case "compile_lstm":
+            return partial(call, compiled(layer), inputs)
+    raise NotImplementedError(f"_capture in {__name__} has no case for the runner {name}")
 
 
 def call(layer: Callable[..., Any], inputs: Inputs) -> tuple[Tensor, ...]:
@@ -47,7 +51,7 @@ def call(layer: Callable[..., Any], inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def call_packed(layer: Any, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Return the same as `called` for sequences of different lengths: packed before, padded with zeros after."""
+    """Return the same as `call` for sequences of different lengths: packed before, padded with zeros after."""
     batch_first = layer.batch_first
     packed = pack_padded_sequence(inputs.x, torch.tensor(inputs.lengths), batch_first=batch_first, enforce_sorted=False)
     output, last = layer(packed, inputs.state)

@@ -57,8 +57,10 @@ def build(name: str, spec: RecurrentSpec, types: Numbers) -> Network:
 
 
 def _capture(name: str, network: torch.nn.Module, batch: Tensor) -> Run:
-    if not name.endswith("_jit"):
+    if RUNNERS[name].execution == "eager":
         return lambda: (network(batch),)
+    if RUNNERS[name].execution != "trace":
+        raise NotImplementedError(f"_capture in {__name__} has no case for the runner {name}")
     with steps.buffers_kept(network):
         trace = traced(network, (batch,))
     return lambda: (trace(batch),)

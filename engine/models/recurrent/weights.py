@@ -82,8 +82,8 @@ def drawn(spec: RecurrentSpec, cell: str) -> dict[str, Tensor]:
 
 def places(spec: RecurrentSpec) -> list[str]:
     """Return the endings of the names of weights, by layer and direction."""
-    ways = ("", "_reverse")[: directions(spec)]
-    return [f"l{layer}{way}" for layer in range(spec.num_layers) for way in ways]
+    suffixes = ("", "_reverse")[: directions(spec)]
+    return [f"l{layer}{suffix}" for layer in range(spec.num_layers) for suffix in suffixes]
 
 
 def names(spec: RecurrentSpec, cell: str) -> tuple[str, ...]:
@@ -131,10 +131,10 @@ def cotangent(spec: RecurrentSpec, *, of_states: bool = False) -> Tensor:
 
     It has the shape of the output, or of the last h with `of_states`.
     """
-    ways, size = directions(spec), output_size(spec)
+    count, size = directions(spec), output_size(spec)
     if of_states:
-        return normal(spec, COTANGENT, (spec.num_layers * ways, spec.mini_batch, size))
-    values = normal(spec, COTANGENT, (max(lengths(spec)), spec.mini_batch, ways * size))
+        return normal(spec, COTANGENT, (spec.num_layers * count, spec.mini_batch, size))
+    values = normal(spec, COTANGENT, (max(lengths(spec)), spec.mini_batch, count * size))
     return values.transpose(0, 1).contiguous() if spec.batch_first else values
 
 

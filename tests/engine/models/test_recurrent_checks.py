@@ -221,12 +221,20 @@ def test_rounding_that_opens_a_relu_passes_the_check() -> None:
     assert errors_of("rnn_relu_aten", lambda _: None, precision="float16", **size).ok
 
 
-def test_runner_without_a_loop_of_its_own_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("runner", "module"),
+    [
+        (Runner("py_premul", "rnns", "", cell="lstm_premul"), "looped"),
+        (Runner("aten_fused", "rnns", ""), "native"),
+        (Runner("resnet18_compile", "cnns", "", "resnet18", "resnet"), "resnet"),
+    ],
+)
+def test_runner_without_a_case_is_an_error(runner: Runner, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be timed as another runner, and pass its check: all give the results of torch's layer."""
-    spec = spec_of("py")
-    monkeypatch.setitem(RUNNERS, "py_premul", Runner("py_premul", "rnns", "", cell="lstm_premul"))
-    with pytest.raises(NotImplementedError, match=r"_loop in engine.models.recurrent.looped .* py_premul"):
-        build("py_premul", spec).capture()
+    monkeypatch.setitem(RUNNERS, runner.name, runner)
+    network = build(runner.name, spec_of(runner.name, image_size=32))
+    with pytest.raises(NotImplementedError, match=rf"in engine.models.recurrent.{module} .* {runner.name}"):
+        network.capture()
 
 
 NEED_CUDNN = [name for name, runner in RUNNERS.items() if runner.needs_cudnn]
