@@ -27,12 +27,17 @@ from engine.specs import BenchmarkSpec, ModelName
 
 RESULTS = Path(__file__).parent / "results" / "largest_batch.json"
 LADDER = [1, *(step for power in range(1, 11) for step in (2**power, 3 * 2 ** (power - 1)) if step <= 1024)]
+SOME = 64
+"""Batch size from which estimates are extrapolated. They grow in proportion there, even if not from one image on."""
 GIB = {"NVIDIA GeForce RTX 3090": 23.69, "NVIDIA GeForce RTX 4090": 23.65, "NVIDIA GeForce RTX 5090": 31.36}
 """Total memory that PyTorch reports."""
 
 
 def estimates() -> pd.DataFrame:
-    """Return the app's estimate of each counted timm model: model, image_size, mode, fixed and each (GB per image)."""
+    """Return the app's estimate of each counted timm model.
+
+    Columns: model, image_size, mode, compiled, fixed (GB) and each (GB per image).
+    """
     counted = catalog.read(ROOT / "data" / "catalog")
     counted = counted[(counted["status"] == "ok") & (counted["library"] == "timm")]
     counted = counted.drop_duplicates(["model", "image_size"])
@@ -40,15 +45,16 @@ def estimates() -> pd.DataFrame:
     for place in range(len(counted)):
         row = counted.iloc[[place]]
         model, size = row["model"].iloc[0], row["image_size"].iloc[0]
-        for mode in ("inference", "training"):
-            one, two = (_gb(row, mode, batch) for batch in (1, 2))
-            lines.append((model, size, mode, 2 * one - two, two - one))
-    return pd.DataFrame(lines, columns=["model", "image_size", "mode", "fixed", "each"])
+        for mode, compiled in (("inference", False), ("inference", True), ("training", False)):
+            some, more = (_gb(row, mode, compiled, batch) for batch in (SOME, 2 * SOME))
+            lines.append((model, size, mode, compiled, 2 * some - more, (more - some) / SOME))
+    return pd.DataFrame(lines, columns=["model", "image_size", "mode", "compiled", "fixed", "each"])
 
 
-def _gb(row: pd.DataFrame, mode: str, batch_size: int) -> float:
+def _gb(row: pd.DataFrame, mode: str, compiled: bool, batch_size: int) -> float:
     name = ModelName(row["name"].iloc[0])
     fields = {"models": (name,), "mode": mode, "batch_size": batch_size, "precision": ("amp",)}
+    fields["variants"] = "compile" if compiled else "eager"
     spec = BenchmarkSpec.model_validate(fields | {"image_size": row["image_size"].iloc[0]})
     need = needs.memory(spec, [name], row)
     assert need, "the row is counted"
@@ -66,7 +72,7 @@ def points() -> pd.DataFrame:
     larger = frame["batch_size"].map(dict(pairwise(LADDER)))
     frame = frame.assign(failed=larger.where(frame["batch_size"] < start))
     frame["capacity"] = frame["device"].map(GIB) * 2**30 / 1e9
-    return frame.merge(estimates(), on=["model", "image_size", "mode"])
+    return frame.merge(estimates(), on=["model", "image_size", "mode", "compiled"])
 
 
 def errors(rows: pd.DataFrame) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from engine.report import frames
 from engine.results import BenchmarkRow, ProfileRow, Row, TimedRow, TrainRow
-from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec, parse_image_size
+from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec, Variant, parse_image_size
 from engine.specs.building import changes
 from engine.specs.recurrent import macs_per_step
 from engine.specs.runners import RUNNERS, Family
@@ -61,6 +61,12 @@ RESNET_GFLOPS = 3 * 8.2
 STATES = {"sgd": 0, "adamw": 2}
 MOST_STATES = 2
 """Values that an optimizer keeps per weight. Those of timm keep at most as many as AdamW."""
+CACHING = ("eager", "export")
+"""Executions in which autocast keeps a half-precision copy of each weight until the end of a forward pass. Compiled and
+traced models, and CUDA graphs, free each copy after its use."""
+AMP_BYTES = 3.5
+"""Mean bytes of an activation in these executions. With 4, the largest batch size was within one step for 82 to 89 % of
+models, with 3.5 for 91 to 95 % (benchmarks/largest_batch.py)."""
 KEPT_PER_STEP: dict[Family, int] = {"lstm": 6, "vl_lstm": 6, "milstm": 6, "gru": 4, "rnn_relu": 1, "rnn_tanh": 1}
 """Values per hidden unit and time step that every backward pass needs: gates, cell and state."""
 
@@ -105,12 +111,26 @@ def memory(spec: BenchmarkSpec, models: Sequence[ModelName], catalogue: pd.DataF
 
 def _bytes(spec: BenchmarkSpec, row: Mapping[Any, Any], batch: int) -> float:
     area = _area_factor(spec, row)
-    width = max(_bytes_each(variant.precision) for variant in spec.plan) / 4
     weights = row["weights_mb"] * sum(_bytes_each(variant.precision) for variant in spec.plan) / 4
     if "training" in spec.modes:
         kept = row["kept_mb"] * max(_kept_bytes(variant.precision) for variant in spec.plan) / 4
         return 1e6 * float(weights * (2 + STATES.get(spec.optimizer, MOST_STATES)) + kept * batch * area)
-    return 1e6 * float(weights + (row["inference_peak_mb"] - row["weights_mb"]) * batch * area * width)
+    live = (row["inference_peak_mb"] - row["weights_mb"]) * batch * area
+    return 1e6 * float(weights + max(_forward_mb(variant, row["weights_mb"], live) for variant in spec.plan))
+
+
+def _forward_mb(variant: Variant, weights: float, live: float) -> float:
+    """Return the MB that a forward pass of a variant adds to its weights.
+
+    weights, live: MB of the weights, and of inputs and activations, in float32.
+    """
+    if _is_amp(variant.precision) and variant.execution in CACHING:
+        return weights / 2 + live * AMP_BYTES / 4
+    return live * _bytes_each(variant.precision) / 4
+
+
+def _is_amp(precision: str | None) -> bool:
+    return precision is not None and precision.startswith("amp")
 
 
 def _bytes_each(precision: str | None) -> int:
@@ -124,7 +144,7 @@ def _kept_bytes(precision: str | None) -> float:
     With 2.5 bytes, the largest batch size that fits is found exactly for 62 % of models, with 3 bytes for 39 %, and
     with 2 for 32 % (benchmarks/largest_batch.py).
     """
-    return 2.5 if precision and precision.startswith("amp") else _bytes_each(precision)
+    return 2.5 if _is_amp(precision) else _bytes_each(precision)
 
 
 def _area_factor(spec: BenchmarkSpec, row: Mapping[Any, Any]) -> float:
