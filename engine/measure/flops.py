@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine.measure.fused import fused_on_meta
 from engine.measure.live import LiveBytes, state
 from engine.measure.operators import Operator, describe, kind_of
+from engine.measure.traffic import moved_bytes
 from engine.results import OperatorCount, Work
 
 aten = torch.ops.aten
@@ -128,9 +129,9 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (tally := self.kinds.get(kind)) is None:
             tally = self.kinds[kind] = Tally(work=operator.work)
         tally.calls += 1
-        written = 0 if operator.reserves else _bytes(out)
+        read, written = moved_bytes(operator, args, kwargs, out)
+        tally.read_bytes += read
         tally.written_bytes += written
-        tally.read_bytes += written if operator.gathers else _read_bytes(operator, args, kwargs)
         if operator.flops:
             flops = operator.flops(args, kwargs, out)
             activations = operator.activations(args, kwargs, out) if operator.activations else 0
@@ -144,23 +145,6 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operators = [OperatorCount(operator=kind, **vars(tally)) for kind, tally in self.kinds.items()]
         operators.sort(key=lambda one: (-one.flops, -one.read_bytes - one.written_bytes, one.operator))
         return Count(tuple(operators), self.modules, self.live.peak, self.kept, tuple(sorted(self.notes)))
-
-
-def _read_bytes(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    if operator.gathers_rows:
-        table, numbers = args[:2]
-        return int(numbers.numel()) * _bytes(table) // max(1, len(table)) + _bytes(args[1:])
-    sources = args[1:] if operator.overwrites else args
-    return _bytes(sources) + _bytes(tuple(kwargs.values()))
-
-
-def _bytes(value: Any) -> int:
-    """Return the bytes of all tensors in an argument, including those in lists and tuples."""
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, tuple | list):
-        return sum(_bytes(item) for item in value)
-    return 0
 
 
 def _shape(value: Any) -> tuple[int, ...]:

@@ -42,6 +42,9 @@ GATHERS = _names("embedding index index_select gather _unsafe_index take masked_
 """Operators that read only what they return, not their whole source."""
 BAGS = _names("_embedding_bag _embedding_bag_forward_only")
 """Operators that read rows of a table and return only their sums, means or maxima."""
+INDEX_WRITES = _names("""
+    index_put _index_put_impl index_fill index_copy index_add index_reduce scatter scatter_add scatter_reduce""")
+"""Operators that, in place, change only the elements at their indices."""
 EMPTY = _names("empty empty_like new_empty empty_strided new_empty_strided")
 """Operators that reserve memory without writing it."""
 CREATES = EMPTY | _names("""
@@ -187,6 +190,8 @@ class Operator:
     """It reads only the elements that it returns."""
     gathers_rows: bool
     """It reads only those rows of its first argument whose numbers are in the second one."""
+    writes_at_index: bool
+    """It changes, in place, only those elements of its first argument that its indices select."""
     overwrites: bool
     """It does not read the values of its first argument: it overwrites them, or makes a tensor of the same shape."""
     reserves: bool
@@ -214,6 +219,7 @@ def describe(op: OpOverload) -> Operator:
         moves_nothing=view,
         gathers=base in GATHERS,
         gathers_rows=base in BAGS,
+        writes_at_index=base in INDEX_WRITES and op._schema.arguments[0].is_write,
         overwrites=base in CREATES | {"copy"} and (op._schema.is_mutable or base.startswith("new_") or "_like" in base),
         reserves=base in EMPTY,
         allocates=not view and any(returned.alias_info is None for returned in op._schema.returns),
