@@ -7,7 +7,7 @@ from engine.results.benchmark import BenchmarkRow
 from engine.results.clip import EvaluateRow, TrainRow
 from engine.results.device import DeviceRow
 from engine.results.flags import FLAGS, VERDICTS, Flag, Verdict
-from engine.results.profile import Difference, ModuleCount, OperatorCount, ProfileRow, Work, detail_name
+from engine.results.profile import LOW_MEMORY, Difference, ModuleCount, OperatorCount, ProfileRow, Work, detail_name
 from engine.results.recurrent import RecurrentRow
 from engine.results.timed import TRACES, Contention, Parts, SlowOperator, TimedRow, samples_name, trace_name
 

@@ -17,6 +17,10 @@ minor: it has no formula, but touches each element a small fixed number of times
 pooling, resampling).
 unknown: it has no formula and its work is not bounded, which makes the count incomplete.
 """
+LOW_MEMORY = (
+    "memory of training is too low for a CPU, where LSTMs keep 2 to 3 times as much for the backward pass as is counted"
+)
+"""A note of rows whose `training_peak_mb` or `kept_mb` is too low. docs/decisions.md says why it is not counted."""
 
 
 class OperatorCount(Frozen):

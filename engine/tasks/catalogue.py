@@ -23,7 +23,7 @@ from engine.models import library
 from engine.replicates.child import Ended
 from engine.results import OperatorCount, ProfileRow, Progress
 from engine.specs import ModelName, ProfileSpec, Refused, parse_image_size
-from engine.tasks.profile import failed_row, profile
+from engine.tasks.profile import failed_row, memory_notes, profile
 from engine.tasks.shards import spread
 
 OPERATOR_COLUMNS = ["library", "model", "image_size", *OperatorCount.model_fields]
@@ -101,18 +101,22 @@ def counted(wanted: Sequence[Wanted], workers: int) -> Iterator[ProfileRow]:
 def count(name: str, image_size: str = "") -> ProfileRow:
     """Return the row of one model: on meta, with a batch of one and float32. image_size: its own by default."""
     row = profile(name, _spec(name, image_size)).row
-    return row.model_copy(update={"kept_mb": kept_mb(ModelName(name), image_size)}) if row.status == "ok" else row
+    return row.model_copy(update=_kept(ModelName(name), image_size, row.notes)) if row.status == "ok" else row
 
 
-def kept_mb(name: ModelName, image_size: str) -> float | None:
-    """Return what `ProfileRow.kept_mb` says; None if the model cannot be trained. image_size: empty for its own."""
+def _kept(name: ModelName, image_size: str, notes: tuple[str, ...]) -> dict[str, Any]:
+    """Return `kept_mb` and the notes of a row with it; nothing if the model cannot be trained.
+
+    image_size: empty for its own. notes: those of the row so far.
+    """
     size = parse_image_size(image_size) if image_size else None
     wanted = building.Wanted(device="meta", batch_size=KEPT_BATCH, image_size=size)
     try:
         built = library.build(name, wanted)
-        return memory.kept_bytes(built.model, built.inputs) / KEPT_BATCH / 1e6
+        kept_mb = memory.kept_bytes(built.model, built.inputs) / KEPT_BATCH / 1e6
     except Exception:  # noqa: BLE001 - any error of a model; its other counts are valid
-        return None
+        return {}
+    return {"kept_mb": kept_mb, "notes": (*notes, *memory_notes(built.model))}
 
 
 def _count(wanted: Wanted) -> ProfileRow:

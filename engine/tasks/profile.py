@@ -18,7 +18,7 @@ from engine.measure.live import state, tensor_bytes
 from engine.models import library
 from engine.models.built import Built, Wanted, out_of_memory
 from engine.replicates.child import Ended
-from engine.results import Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
+from engine.results import LOW_MEMORY, Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ModelName, ProfileSpec, error_message, format_image_size
 from engine.specs.base import CLUSTER, device_on_node
 from engine.specs.building import OPTIONS
@@ -269,7 +269,9 @@ def _sides(module: torch.nn.Module, name: str) -> str:
     return "×".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-LOW_PEAK = "the training peak is too low: part of what LSTMs keep for the backward pass is not counted"
+def memory_notes(model: torch.nn.Module) -> tuple[str, ...]:
+    """Return what to say about the counted memory of training of a model."""
+    return (LOW_MEMORY,) if any(isinstance(module, torch.nn.LSTM) for module in model.modules()) else ()
 
 
 def _training(name: ModelName, wanted: Wanted, build: Builder, notes: tuple[str, ...]) -> dict[str, Any]:
@@ -281,7 +283,7 @@ def _training(name: ModelName, wanted: Wanted, build: Builder, notes: tuple[str,
     try:
         peak_mb = memory.training_peak_bytes(built.model, built.inputs) / 1e6
         kept_mb = memory.kept_bytes(built.model, built.inputs) / wanted.batch_size / 1e6
-        low = [LOW_PEAK] * any(isinstance(module, torch.nn.LSTM) for module in built.model.modules())
-        return {"training_peak_mb": peak_mb, "kept_mb": kept_mb, "notes": (*notes, *low)}
+        notes = (*notes, *memory_notes(built.model))
+        return {"training_peak_mb": peak_mb, "kept_mb": kept_mb, "notes": notes}
     except Exception as error:  # noqa: BLE001 - as above; the other counts are valid without it
         return {"notes": (*notes, f"no training peak: {' '.join(str(error).split())[:300]}")}

@@ -45,7 +45,8 @@ def draw_head(name: ModelName, sizes: pd.DataFrame, accuracies: pd.DataFrame) ->
     if own["status"] != "ok":
         st.error(plain(own["remark"]), icon=":material/error:", title="Could not be counted")
     elif own["remark"]:
-        st.warning(plain(own["remark"]), icon=":material/warning:", title="Incomplete")
+        heading = "Memory of training" if own["complete"] else "Incomplete"
+        st.warning(plain(own["remark"]), icon=":material/warning:", title=heading)
     with st.container(horizontal=True):
         for column in VALUES:
             if column in own and pd.notna(own[column]):

@@ -7,7 +7,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.report.timings import by_model
-from engine.results import Device, Machine, ModuleCount, detail_name
+from engine.results import LOW_MEMORY, Device, Machine, ModuleCount, detail_name
 from engine.settings import Settings
 from engine.specs import ProfileSpec
 from engine.store import Store
@@ -122,6 +122,15 @@ def test_incomplete_and_failed_counts_are_marked() -> None:
     app = open_model("broken", "Memory")
     assert "RuntimeError: **no** <b>way</b>" in app.error[0].value.replace("\\", "")
     assert "could not be counted, so its memory cannot be estimated" in texts(app)
+
+
+@pytest.mark.slow
+def test_memory_that_is_counted_too_low_is_marked() -> None:
+    path = Settings().catalog_dir / "timm.csv"
+    path.write_text(path.read_text().replace("20.7,True,{},[]", f'20.7,True,{{}},"[""{LOW_MEMORY}""]"'))
+    (warning,) = open_model("resnet18").warning
+    assert (warning.value.replace("\\", ""), warning.proto.title) == (LOW_MEMORY, "Memory of training")
+    assert not open_model("resnet50").warning
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pandas as pd
 
 from engine import shipped
 from engine.names import WILDCARD, expand, fits
+from engine.results import LOW_MEMORY
 from engine.specs import Refused, split_patterns
 
 TEXT = ("library", "model", "family", "image_size", "test_size", "uncounted", "notes", "status", "error")
@@ -39,10 +40,13 @@ def read(catalog_dir: Path) -> pd.DataFrame:
 
 
 def _remark(row: Any) -> str:
-    """Return a warning about a row's values: why it failed or is incomplete. Empty for a complete count."""
+    """Return a warning about a row's values: why it failed, is incomplete or has too little memory of training."""
     if row.status != "ok":
         return f"{row.status}: {row.error}"
-    return "" if row.complete else f"incomplete: {'; '.join(json.loads(row.notes or '[]'))}"
+    notes = json.loads(row.notes or "[]")
+    if not row.complete:
+        return f"incomplete: {'; '.join(notes)}"
+    return LOW_MEMORY if LOW_MEMORY in notes else ""
 
 
 def select(

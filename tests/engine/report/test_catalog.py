@@ -11,6 +11,7 @@ from engine import shipped
 from engine.published import match
 from engine.report.catalog import catalog, choose
 from engine.report.timings import stored
+from engine.results import LOW_MEMORY
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.store import Store
@@ -52,6 +53,15 @@ def test_remarks_name_missing_work_and_errors(frame: pd.DataFrame) -> None:
         "incomplete: work of unknown size is missing: sort (2 calls)",
         "error: RuntimeError: no",
     ]
+
+
+def test_remark_of_a_complete_count_says_that_its_memory_is_too_low(folder: Path) -> None:
+    line = CSV.splitlines()[3]
+    notes = [json.dumps([note]).replace('"', '""') for note in ("read as a boolean", LOW_MEMORY)]
+    with (folder / "timm.csv").open("a") as file:
+        for number, note in enumerate(notes):
+            file.write(line.replace("resnet50", f"noted{number}").replace("[]", f'"{note}"') + "\n")
+    assert list(catalog.read(folder)["remark"])[-2:] == ["", LOW_MEMORY]
 
 
 def test_sizes_to_count_are_common_to_the_selected_models(frame: pd.DataFrame) -> None:

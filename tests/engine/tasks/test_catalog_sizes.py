@@ -9,6 +9,7 @@ import timm
 
 from engine.published import match
 from engine.report.catalog import catalog
+from engine.results import LOW_MEMORY
 from engine.settings import Settings
 from engine.specs import format_image_size
 from engine.tasks import catalogue
@@ -64,6 +65,17 @@ def test_shipped_size_rows_equal_a_fresh_count() -> None:
     for row in read_rows(Settings().catalog_dir / "sizes" / "timm.csv")[::50]:
         counted = catalogue.count(f"timm:{row['model']}", row["image_size"])
         assert catalogue.catalogue_row(counted) == row
+
+
+@pytest.mark.slow
+def test_counted_memory_of_models_with_lstms_has_a_note() -> None:
+    """Only the three Sequencers have LSTMs. Their notes are shown as remarks."""
+    row = catalogue.catalogue_row(catalogue.count("timm:sequencer2d_s"))
+    (shipped,) = (line for line in read_rows(Settings().catalog_dir / "timm.csv") if line["model"] == "sequencer2d_s")
+    assert row == shipped
+    frame = catalog.read(Settings().catalog_dir)
+    assert set(frame.loc[frame["remark"] == LOW_MEMORY, "family"]) == {"sequencer"}
+    assert (frame.loc[frame["family"] == "sequencer", "remark"] == LOW_MEMORY).all()
 
 
 def test_shipped_catalogue_has_the_test_sizes_of_timm() -> None:

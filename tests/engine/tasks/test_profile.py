@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from engine.models import library
 from engine.models.built import Built, Wanted
 from engine.names import ModelNotFound
-from engine.results import Artifact, Environment, ModuleCount, ProfileRow, Progress, detail_name
+from engine.results import LOW_MEMORY, Artifact, Environment, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ProfileSpec, Refused
 from engine.tasks import profile as profile_task
 from engine.tasks.profile import profile, run
@@ -182,7 +182,7 @@ def test_training_peak_of_a_model_with_lstms_has_a_note() -> None:
     for build, noted in ((recurrent, True), (library.build, False)):
         row = profile("timm:test_vit", ProfileSpec(models="timm:test_vit", training=True), build).row
         assert row.training_peak_mb, row.error
-        assert any("LSTMs keep for the backward pass is not counted" in note for note in row.notes) == noted
+        assert (LOW_MEMORY in row.notes) == noted
 
 
 def test_batch_too_small_to_train_gives_a_note_instead_of_a_peak() -> None:
