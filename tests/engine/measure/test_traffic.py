@@ -85,6 +85,7 @@ def test_change_in_place_of_part_of_a_tensor_moves_that_part(device: str) -> Non
     assert traffic(assign, x) == {"copy": (4 * W, 4 * 2 * W)}
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
 @pytest.mark.parametrize(
     ("view", "stored"),
     [
@@ -116,6 +117,7 @@ INDEX = 8
 """Bytes of an index."""
 
 
+@pytest.mark.filterwarnings("ignore:index_reduce.. is in beta", "ignore:The reduce argument of torch.scatter")
 @ON_BOTH
 @pytest.mark.parametrize(
     ("name", "write", "read", "written"),
