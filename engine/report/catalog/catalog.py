@@ -43,10 +43,9 @@ def _remark(row: Any) -> str:
     """Return a warning about a row's values: why it failed, is incomplete or has too little memory of training."""
     if row.status != "ok":
         return f"{row.status}: {row.error}"
-    notes = json.loads(row.notes or "[]")
     if not row.complete:
-        return f"incomplete: {'; '.join(notes)}"
-    return LOW_MEMORY if LOW_MEMORY in notes else ""
+        return f"incomplete: {'; '.join(json.loads(row.notes or '[]'))}"
+    return LOW_MEMORY if LOW_MEMORY in str(row.notes) else ""  # a file may lack the column
 
 
 def select(

@@ -224,7 +224,7 @@ def test_calibrated_device_names_its_prior(table: pd.DataFrame) -> None:
 
 def test_error_of_a_calibrated_device_includes_the_choice_of_prior(table: pd.DataFrame) -> None:
     priors = [known for known in devices.shipped() if known.mode == "inference"][:6]
-    noise = np.exp(np.random.default_rng(6).normal(0, 0.5, 40))
+    noise = np.exp(np.random.default_rng(7).normal(0, 0.5, 40))  # with this seed, folds choose different priors
     noisy_timings = timings(table.sample(40, random_state=1), priors[0].vector, 1)
     noisy_timings["seconds"] *= noise
     fields = {"device": "mine", "precision": "float32"}
