@@ -181,22 +181,27 @@ def runner(variant: Variant, built: Built, types: Numbers, device: str) -> Calla
     autocast = partial(
         torch.autocast, device.partition(":")[0], dtype=DTYPES.get(types.autocast), enabled=bool(types.autocast)
     )
-    if variant.execution in ("trace", "cudagraphs"):
-        with autocast(cache_enabled=False):  # a cached cast would be captured as a constant
-            if variant.execution == "trace":
+    uncached = partial(autocast, cache_enabled=False)  # a cached cast would be captured as a constant
+    run: Callable[..., Any]
+    match variant.execution:
+        case "trace":
+            with uncached():
                 return partial(traced(model, inputs), *inputs)
-            return _cuda_graph(model, inputs)
-    run: Callable[..., Any] = model
-    if variant.execution == "compile":
-        run = compiled(
-            model,
-            backend=variant.backend or "inductor",
-            mode=variant.compile_mode or None,
-            fullgraph=variant.fullgraph,
-            dynamic=variant.dynamic or None,
-        )
-    elif variant.execution == "export":
-        run = torch.export.export(model, inputs).module()
+        case "cudagraphs":
+            with uncached():
+                return _cuda_graph(model, inputs)
+        case "eager":
+            run = model
+        case "compile":
+            run = compiled(
+                model,
+                backend=variant.backend or "inductor",
+                mode=variant.compile_mode or None,
+                fullgraph=variant.fullgraph,
+                dynamic=variant.dynamic or None,
+            )
+        case "export":
+            run = torch.export.export(model, inputs).module()
     return _in_context(autocast, partial(run, *inputs)) if types.autocast else partial(run, *inputs)
 
 

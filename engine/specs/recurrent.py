@@ -47,8 +47,7 @@ class RecurrentSpec(Floors, Spec):
     attempts: ClassVar[int] = 2
     meaning: ClassVar[tuple[str, ...]] = (
         *("device", "threads", "precision", "num_layers", "input_size", "image_size", "proj_size", "bidirectional"),
-        *("batch_first", "fuser", "executor", "cuda_pointwise_loop_level", "cuda_pointwise_block_count"),
-        "cuda_pointwise_block_size",
+        *("batch_first", "fuser", "executor", *KNOBS),
     )
     PACED_ALIKE: ClassVar[set[str]] = {"baseline", "seed", "time_limit", "publishable", "replicates", "min_seconds"}
     """Fields that do not determine how long a unit of work takes. Processes and floor_seconds in `pace` do."""
@@ -240,7 +239,7 @@ def macs_per_step(spec: RecurrentSpec) -> int:
 
     It is also the number of weights without biases, because each weight is used once per time step.
     """
-    ways, hidden, out = 1 + spec.bidirectional, spec.hidden_size, spec.proj_size or spec.hidden_size
+    directions, hidden, out = 1 + spec.bidirectional, spec.hidden_size, spec.proj_size or spec.hidden_size
     gates, projection = GATES.get(spec.family, 4) * hidden, out * hidden if spec.proj_size else 0
-    inputs = [spec.input_size] + [out * ways] * (spec.num_layers - 1)
-    return sum(ways * (gates * (size + out) + projection) for size in inputs)
+    inputs = [spec.input_size] + [out * directions] * (spec.num_layers - 1)
+    return sum(directions * (gates * (size + out) + projection) for size in inputs)

@@ -54,7 +54,7 @@ def run(spec: BenchmarkSpec, run_dir: Path) -> Iterator[Event]:
     yield machine
     processes = {model: spec.processes * len(spec.modes) * len(sizes) for model, sizes in batch_sizes.items()}
     nodes = nodes_to_use()
-    finished = _read_finished(run_dir, _conditions(machine, nodes))
+    finished = _read_finished(run_dir, _facts(machine, nodes))
     for rows_before in finished.values():
         yield from rows_before
     done = sum(processes[model] for model in finished)
@@ -186,7 +186,7 @@ def _failed_rows(spec: BenchmarkSpec, model: ModelName, device_name: str, end: E
         yield from rows.rows(spec, _common(spec, model, mode, device_name), rows.Outcome(mode, size, (failed,)))
 
 
-def _conditions(machine: Environment, nodes: Mapping[str, Share]) -> dict[str, Any]:
+def _facts(machine: Environment, nodes: Mapping[str, Share]) -> dict[str, Any]:
     """Return the facts that must be equal for rows of an earlier attempt to be kept.
 
     With several nodes, these are only the versions: each row names its own host.
@@ -200,22 +200,22 @@ def _write_finished(run_dir: Path, machine: Environment, nodes: Mapping[str, Sha
     if timed and all(row.status == "ok" for row in timed):
         note = f"timed by an earlier attempt at this run, which began {machine.date}"
         marked = [row.model_copy(update={"date": machine.date, "notes": (*row.notes, note)}) for row in timed]
-        kept = {"conditions": _conditions(machine, nodes), "rows": [row.model_dump(mode="json") for row in marked]}
+        kept = {"conditions": _facts(machine, nodes), "rows": [row.model_dump(mode="json") for row in marked]}
         with (run_dir / FINISHED).open("a") as file:
             file.write(f"{json.dumps(kept)}\n")
 
 
-def _read_finished(run_dir: Path, conditions: dict[str, Any]) -> dict[ModelName, list[BenchmarkRow]]:
-    """Return the rows, by model, that earlier attempts have kept under the same conditions, if their samples exist.
+def _read_finished(run_dir: Path, facts: dict[str, Any]) -> dict[ModelName, list[BenchmarkRow]]:
+    """Return the rows, by model, that earlier attempts have kept, if their samples exist.
 
-    Date and note of a row say which attempt timed it.
+    facts: from `_facts`, equal to those of the kept rows. A row's date and note say which attempt timed it.
     """
     found: dict[ModelName, list[BenchmarkRow]] = {}
     for line in (run_dir / FINISHED).read_text().splitlines() if (run_dir / FINISHED).is_file() else ():
         try:
             kept = json.loads(line)
             rows_before = [BenchmarkRow.model_validate(row) for row in kept["rows"]]
-            is_valid = kept["conditions"] == conditions
+            is_valid = kept["conditions"] == facts
         except (ValueError, KeyError):
             continue  # the disk was full, the machine lost its power, or an older version of this program wrote it
         if is_valid and all((run_dir / row.samples_file).exists() for row in rows_before):

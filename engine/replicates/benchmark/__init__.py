@@ -1,7 +1,7 @@
 """Time one model in fresh processes, or compare what its variants compute.
 
-outside  sizes: the batch size that is used;  rows: one row per variant from all measurements
-between  job
-inside   work: does the job, or finds the largest batch;  prepared: a variant after its first call
-         timed: timing all variants in turns;  agreement: comparing what they compute
+In the worker:  sizes finds the batch size that is used. rows makes one row per variant from all measurements.
+In both:        job.
+In a process:   work does the job, or finds the largest batch. prepared is a variant after its first call.
+                timed times all variants in turns. agreement compares what they compute.
 """
