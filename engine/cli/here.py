@@ -14,7 +14,7 @@ from engine.cli.output import (
     TableFile,
     brief,
     clear_progress,
-    described,
+    describe_row,
     note,
     print_progress,
     printable,
@@ -109,7 +109,7 @@ def conclude(run: "Run", rows: Sequence[Row]) -> None:
         note(f"{plural(len(notes) - MOST_NOTES, 'other note')}: see the column notes of `runs rows {run.id}`")
     failed = [row for row in rows if row.status != "ok"]
     for row in failed:
-        note(f"{described(row)} failed ({row.status}): {printable(row.error)}")
+        note(f"{describe_row(row)} failed ({row.status}): {printable(row.error)}")
     if failed or run.state != State.FINISHED:
         ending = "" if rows else ", without a row"
         if failed:

@@ -147,10 +147,10 @@ def print_progress(event: Event) -> None:
             show_progress((f"[{done}/{total}] {printable(model)}" if total else printable(model)) + rest)
         case Row() as row:
             result = _values(row) if row.status == "ok" else f"{row.status}: {printable(row.error)}"
-            note(f"        {described(row)}: {result}")
+            note(f"        {describe_row(row)}: {result}")
 
 
-def described(row: Row) -> str:
+def describe_row(row: Row) -> str:
     """Return what a row is about, such as `timm:resnet18 (eager, inference, batch 8)`."""
     match row:
         case ProfileRow():

@@ -1,4 +1,4 @@
-"""What torch.compile made of a subject: its graphs, why they break, and why they were compiled again."""
+"""Read torch.compile's records of a subject: its graphs, why they break, and why they were compiled again."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ LONGEST_REASON = 300
 
 
 def fresh_counters(*, compiles: bool) -> Any:
-    """Reset what torch.compile counts and records, and return its counters; None if the subject does not compile."""
+    """Clear torch.compile's counters and records. Return the counters; None if the subject does not compile."""
     if not compiles:
         return None
     from torch._dynamo import utils
@@ -27,7 +27,7 @@ def fresh_counters(*, compiles: bool) -> Any:
 
 
 def graphs(counters: Any) -> dict[str, Any]:
-    """Return what torch.compile has counted and recorded since `fresh_counters`, as fields of a row."""
+    """Return torch.compile's counts and records since `fresh_counters`, as fields of a row."""
     if counters is None:
         return {}
     from torch._dynamo import utils

@@ -101,7 +101,7 @@ class Report(Closed):
     fails: int | None = None
 
 
-def described(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the message of an error, shortened to LONGEST_ERROR characters."""
     text = error_message(error).strip()
     return text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + " ..."

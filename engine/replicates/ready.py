@@ -12,7 +12,7 @@ import torch
 from engine.measure.peak import allocated_mb, give_back_workspaces, peak
 from engine.measure.stopwatch import Phase, Stopwatch, first_call_ms
 from engine.models.built import out_of_memory
-from engine.replicates.messages import Measured, described
+from engine.replicates.messages import Measured, error_text
 from engine.results import Status
 
 Run = TypeVar("Run")
@@ -109,7 +109,7 @@ def load_libraries(device: str) -> None:
 def failure(label: str, error: Exception) -> Measured:
     """Return the result of a subject that failed."""
     status: Status = "out_of_memory" if out_of_memory(error) else "error"
-    return Measured(label=label, status=status, error=described(error))
+    return Measured(label=label, status=status, error=error_text(error))
 
 
 def release() -> None:

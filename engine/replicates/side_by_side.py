@@ -10,7 +10,7 @@ import torch
 from engine.measure import gpu_watch, timing
 from engine.measure.plan import Plan, Session, Subject, Timed
 from engine.measure.stopwatch import Stopwatch
-from engine.replicates.messages import Job, Measured, Report, described
+from engine.replicates.messages import Job, Measured, Report, error_text
 from engine.replicates.ready import Ready, failure, once, release
 from engine.replicates.summary import BACK_TO_BACK
 
@@ -92,12 +92,12 @@ def _queued(label: str) -> str:
 def _back_to_back(label: str, session: Session) -> tuple[Timed | None, tuple[str, ...]]:
     """Return the samples of queued calls; None and a note if they failed; None if they were not timed."""
     if error := session.failed.get(_queued(label)):
-        return None, (f"not timed back to back: {described(error)}",)
+        return None, (f"not timed back to back: {error_text(error)}",)
     return session.timed.get(_queued(label)), ()
 
 
-def observed(session: Session) -> dict[str, Any]:
-    """Return what was observed beside the samples, as fields of Measured."""
+def observations(session: Session) -> dict[str, Any]:
+    """Return the load of the machine during a session, as fields of Measured."""
     return {
         "contention": session.contention,
         "neighbours": dict(session.neighbours),
@@ -124,7 +124,7 @@ def _measured(subject: Ready, session: Session, device: str) -> Measured:
             "timed": replace(timed, phases=reported),
             "back_to_back": back_to_back,
             "joules_per_call": joules,
-            **observed(session),
+            **observations(session),
             "notes": (*subject.measured.notes, *cut, *notes, *gpu_watch.notes(device, session.gpu)),
         }
     )

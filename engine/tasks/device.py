@@ -13,7 +13,7 @@ from engine.measure.rates import Rate
 from engine.models.built import out_of_memory
 from engine.replicates import summary
 from engine.replicates.messages import Measured
-from engine.replicates.side_by_side import observed
+from engine.replicates.side_by_side import observations
 from engine.results import DeviceRow, Event, Progress
 from engine.specs import DeviceSpec, error_message
 
@@ -75,6 +75,6 @@ def _values(rate: Rate, operation: str) -> dict[str, Any]:
 
 def _caveats(rate: Rate, spec: DeviceSpec) -> dict[str, Any]:
     """Return flags that limit the meaning of the rate, and notes with the reasons."""
-    measured = [Measured(label=str(rate.size), timed=rate.timed, **observed(rate.session))]
+    measured = [Measured(label=str(rate.size), timed=rate.timed, **observations(rate.session))]
     notes = (*rate.notes, *summary.disturbances(measured), *gpu_watch.notes(spec.device, rate.session.gpu))
     return {"flags": summary.flags(measured, below_floor=spec.seconds < ENOUGH_S), "notes": notes}

@@ -90,7 +90,7 @@ class Control:
         calls = SETTLED if RUNNERS[network.name].execution in ("script", "trace") else 1
         with network.settings(), network.checked():
             for _ in range(calls):
-                outputs, gradients = evaluated(run, network.parameters, network.cotangent)
+                outputs, gradients = evaluate(run, network.parameters, network.cotangent)
         return self._errors(network.name, outputs, gradients, self.tolerance(network.name))
 
     def truth(self, name: str) -> Truth:
@@ -159,7 +159,7 @@ def _truth_key(name: str) -> tuple[str, bool]:
     return AS_LSTM.get(network, network), name == "jit_simple"
 
 
-def evaluated(
+def evaluate(
     run: Run, parameters: Mapping[str, torch.nn.Parameter], cotangent: Tensor | None
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor | None] | None]:
     """Call a runner once. Return its outputs and the parameters' gradients, and reset the gradients to None."""
@@ -214,7 +214,7 @@ def _expected_result(
         cotangent = weights.cotangent(spec, of_states=flat)
     # flat runners return no output, so backward begins at the last h
     begin = (lambda: run()[1:]) if flat else run
-    return evaluated(begin, parameters, cotangent.to(device, dtype))
+    return evaluate(begin, parameters, cotangent.to(device, dtype))
 
 
 def _resnet(

@@ -10,7 +10,7 @@ import torch
 from engine.models.recurrent import weights
 from engine.models.recurrent.cells import CELLS, projected
 from engine.models.recurrent.loops import last_state_only, over_layers, over_sequences, over_steps
-from engine.models.recurrent.network import Network, Run, settings, undropped
+from engine.models.recurrent.network import Network, Run, settings, without_dropout
 from engine.models.recurrent.torchscript import scripted
 from engine.models.recurrent.weights import Inputs
 from engine.models.variants import Numbers, compiled
@@ -40,7 +40,7 @@ def build(name: str, spec: RecurrentSpec, types: Numbers) -> Network:
         parameters=parameters,
         cotangent=weights.cotangent(spec, of_states=name == "jit_simple").to(spec.device),
         settings=partial(settings, types),
-        checked=partial(undropped, options),
+        checked=partial(without_dropout, options),
     )
 
 

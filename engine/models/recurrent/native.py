@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from engine.models.recurrent import weights
-from engine.models.recurrent.network import Network, Run, settings, undropped
+from engine.models.recurrent.network import Network, Run, settings, without_dropout
 from engine.models.recurrent.weights import Inputs
 from engine.models.variants import Numbers, compiled
 from engine.specs import RecurrentSpec
@@ -30,7 +30,7 @@ def build(name: str, spec: RecurrentSpec, types: Numbers, *, dropout: float, cud
         parameters=dict(layer.named_parameters()),
         cotangent=None if lower_bound else weights.cotangent(spec).to(spec.device),
         settings=partial(settings, types, cudnn=cudnn),
-        checked=partial(undropped, layer),
+        checked=partial(without_dropout, layer),
     )
 
 

@@ -35,7 +35,7 @@ class Network:
 
 
 @contextmanager
-def undropped(layer: Any) -> Iterator[None]:
+def without_dropout(layer: Any) -> Iterator[None]:
     """Set `layer.dropout` to 0. The layer stays in training mode, because cuDNN has no backward pass in eval mode."""
     before, layer.dropout = layer.dropout, 0.0
     try:

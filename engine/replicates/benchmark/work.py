@@ -7,7 +7,7 @@ from engine.models import library, steps, variants
 from engine.models.variants import Builder
 from engine.replicates.benchmark.job import Job
 from engine.replicates.benchmark.prepared import numbers, switches, wanted
-from engine.replicates.messages import Report, described
+from engine.replicates.messages import Report, error_text
 from engine.replicates.ready import once, release
 
 __all__ = ["Job", "work"]
@@ -41,7 +41,7 @@ def largest(job: Job, build: Builder) -> Iterator[Report]:
             _try(job.model_copy(update={"batch_size": size}), build)
         except Exception as error:  # noqa: BLE001 - kernels raise various errors for large batches
             fails = size
-            report = Report(fails=size, doing=described(error))
+            report = Report(fails=size, doing=error_text(error))
         else:
             fits = size
             report = Report(fits=size)

@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from engine.models.recurrent import Control, Errors, Network, build, set_torchscript
-from engine.models.recurrent.control import evaluated
+from engine.models.recurrent.control import evaluate
 from engine.specs import RecurrentSpec
 from engine.specs.runners import RUNNERS
 
@@ -40,7 +40,7 @@ def spec_of(name: str, **fields: Any) -> RecurrentSpec:
 
 def results(network: Network) -> tuple[tuple[torch.Tensor, ...], Any]:
     with network.settings(), network.checked():
-        return evaluated(network.capture(), network.parameters, network.cotangent)
+        return evaluate(network.capture(), network.parameters, network.cotangent)
 
 
 def build_and_check(name: str, spec: RecurrentSpec) -> tuple[Network, Errors]:
