@@ -240,6 +240,6 @@ def macs_per_step(spec: RecurrentSpec) -> int:
     It is also the number of weights without biases, because each weight is used once per time step.
     """
     directions, hidden, out = 1 + spec.bidirectional, spec.hidden_size, spec.proj_size or spec.hidden_size
-    gates, projection = GATES.get(spec.family, 4) * hidden, out * hidden if spec.proj_size else 0
+    gates, projection = GATES[spec.family] * hidden, out * hidden if spec.proj_size else 0
     inputs = [spec.input_size] + [out * directions] * (spec.num_layers - 1)
     return sum(directions * (gates * (size + out) + projection) for size in inputs)

@@ -5,8 +5,8 @@ from typing import Literal
 
 Family = Literal["lstm", "vl_lstm", "gru", "rnn_relu", "rnn_tanh", "milstm", "resnet"]
 """Families of runners that are compared with each other, named as the groups of results in fastrnns."""
-GATES: dict[Family, int] = {"gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
-"""Gates of a cell, by family: each is a product with the input and one with the state. All other cells have 4."""
+GATES: dict[Family, int] = {"lstm": 4, "vl_lstm": 4, "gru": 3, "rnn_relu": 1, "rnn_tanh": 1, "milstm": 4}
+"""Gates of a cell, by family: each is a product with the input and one with the state. ResNets have no cells."""
 Group = Literal["rnns", "cnns", "vl", "norms", "compiled", "cells"]
 
 
