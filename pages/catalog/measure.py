@@ -59,16 +59,15 @@ def plan(
         subject = "Pareto front by MACs" if {axes.x, axes.y} & set(MEASURED) else "Pareto front"
         rows = choose.to_measure(shown, axes.x, axes.y)
     else:
-        subject, rows = (
-            "Estimated to be near the front",
-            shown.loc[list(promising)].drop_duplicates(["name", "image_size"]).head(MOST),
-        )
+        subject = "Estimated to be near the front"
+        rows = shown.loc[list(promising)].drop_duplicates(["name", "image_size"]).head(MOST)
     rows = rows[rows["status"] == "ok"].drop_duplicates(["name", "image_size"])
     untimed = rows[rows["latency_ms"].isna()]
     to_time = _without_waiting(untimed, waiting)
     specs = _specs(to_time, setting)
+    flags = int(choose.flagged(rows).sum())
     sentence = f"{subject}: {_progress(len(rows), len(untimed), len(untimed) - len(to_time))}"
-    sentence += f", {count:,} flagged." if (count := int(choose.flagged(rows).sum())) else "."
+    sentence += f", {flags:,} flagged." if flags else "."
     estimate = ""
     if specs:
         duration_s = sum((durations.timing_s(spec, spec.models) for spec in specs), needs.Span(0, 0))

@@ -117,7 +117,7 @@ def _costs(names: Sequence[str]) -> str:
     rows = frames.own_sizes(catalogue[catalogue["name"].isin(list(names))])
     if remarks := [f"{name}: {remark}" for name, remark in rows["remark"].loc[list(names)].items() if remark]:
         st.warning("  \n".join(map(plain, remarks)), icon=":material/warning:")
-    sizes = {name: f"at {rows.loc[name].to_dict()['image_size']} px" for name in names}
+    sizes = {name: f"at {size} px" for name, size in zip(names, rows.loc[list(names), "image_size"], strict=True)}
     library_versions = catalog.describe(shipped.versions(backend.settings().catalog_dir))
     parts = ", ".join(f"{name} {size}" for name, size in sizes.items())
     caption = (

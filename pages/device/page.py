@@ -74,7 +74,7 @@ def draw_peaks(rates: pd.DataFrame) -> None:
 
 def describe(spec: DeviceSpec) -> str:
     """Return a sentence on what the button will do."""
-    time = f", {promise}" if (promise := durations.promise(spec)) else ""
+    time = durations.promise(spec)
     types = ", ".join(spec.dtypes)
     return f"Multiplies matrices ({types}) and copies memory on {spec.device}{time}. Other runs wait meanwhile."
 

@@ -122,7 +122,7 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
 
 def describe(spec: EvaluateSpec) -> str:
     """Return a sentence on what the button will do and how long it will take."""
-    time = f", {promise}" if (promise := durations.promise(spec)) else ""
+    time = durations.promise(spec)
     subject = f"run {spec.model}" if spec.model.isdecimal() else spec.model
     subject = subject if len(spec.subjects) == 1 else plural(len(spec.subjects), "model")
     resolved = references.resolve(backend.store(), backend.settings(), spec)

@@ -27,7 +27,7 @@ def describe(spec: ProfileSpec) -> str:
     """Return a sentence on what the button will do and how long it will take. Errors: ModelNotFound."""
     models = select(spec, launch.families())
     counts = len(models) * len(spec.points)
-    time = f", {promise}" if (promise := durations.promise(spec, counts)) else ""
+    time = durations.promise(spec, counts)
     swept = {"image size": spec.image_size, "batch size": spec.batch_size}
     at = " and ".join(plural(len(values), name) for name, values in swept.items() if len(values) > 1)
     return (

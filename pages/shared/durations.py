@@ -46,9 +46,9 @@ def expected_s(spec: Spec, amount: int | None = None) -> needs.Span | None:
 
 
 def promise(spec: Spec, amount: int | None = None) -> str:
-    """Return `40 s to 90 s as in similar runs here`; empty without a similar run."""
+    """Return `, 40 s to 90 s as in similar runs here`, for the end of a sentence; empty without a similar run."""
     seconds = expected_s(spec, amount)
-    return f"{span(seconds)} as in similar runs here" if seconds else ""
+    return f", {span(seconds)} as in similar runs here" if seconds else ""
 
 
 def timing_s(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) -> needs.Span:
@@ -67,7 +67,7 @@ def timing_s(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) ->
 
 def timing(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) -> str:
     """Return how long a timing takes, with a note if other programs keep all CPUs busy. models: as for timing_s."""
-    text = promise(spec, len(models) or None) or span(timing_s(spec, models))
+    text = promise(spec, len(models) or None).removeprefix(", ") or span(timing_s(spec, models))
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     return f"{text} (longer now: the load is {load:.0f} on {plural(cpus, 'CPU')})" if load > 2 * cpus else text
 

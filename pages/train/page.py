@@ -179,8 +179,7 @@ def draw_augmented(spec: TrainSpec) -> None:
 def describe(spec: TrainSpec, counts: Data) -> str:
     """Return a sentence on what the button will do and how long it will take."""
     plan = schedule(spec, counts.train)
-    promise = durations.promise(references.resolve(backend.store(), backend.settings(), spec), plan.steps)
-    time = f", {promise}" if promise else ""
+    time = durations.promise(references.resolve(backend.store(), backend.settings(), spec), plan.steps)
     start = f" from {short_name(spec.pretrained)}" if spec.pretrained else ""
     steps = plural(plan.steps, "step")
     return f"Trains {spec.model}{start} on {short_name(spec.data)} for {steps} on {spec.device}{time}"
