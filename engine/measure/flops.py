@@ -68,6 +68,11 @@ class Count:
         return sum(operator.read_bytes + operator.written_bytes for operator in self.operators)
 
     @property
+    def intensity(self) -> float | None:
+        """Return the FLOPs per byte of traffic; None without traffic."""
+        return self.flops / self.traffic_bytes if self.traffic_bytes else None
+
+    @property
     def uncounted(self) -> dict[str, int]:
         """Return the calls of each operator that has no formula and is neither a view nor elementwise."""
         return {tally.operator: tally.calls for tally in self.operators if tally.work in ("minor", "unknown")}

@@ -142,6 +142,11 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def one_line(error: Exception) -> str:
+    """Return an error's message in one line, at most 300 characters of it."""
+    return " ".join(str(error).split())[:300]
+
+
 def size_refused(name: str, wanted: tuple[int, int], native: tuple[int, int], why: Exception) -> Refused:
     """Return the error for a model that fails at a size other than its own."""
     return Refused(

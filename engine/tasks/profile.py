@@ -16,7 +16,7 @@ from engine.measure import environment, flops, fvcore_counter, memory
 from engine.measure.flops import Count
 from engine.measure.live import state, tensor_bytes
 from engine.models import library
-from engine.models.built import Built, Wanted, out_of_memory
+from engine.models.built import Built, Wanted, one_line, out_of_memory
 from engine.replicates.child import Ended
 from engine.results import LOW_MEMORY, Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ModelName, ProfileSpec, error_message, format_image_size
@@ -228,7 +228,7 @@ def _costs(built: Built, counted: Count, batch_size: int) -> dict[str, Any]:
         values[f"{part}macts"] = activations / batch_size / 1e6
     return values | {
         "traffic_mb": counted.traffic_bytes / 1e6,
-        "intensity": counted.flops / counted.traffic_bytes if counted.traffic_bytes else None,
+        "intensity": counted.intensity,
         "inference_peak_mb": memory.inference_peak_bytes(built.model, built.inputs, counted) / 1e6,
         "complete": not counted.unknown,
         "uncounted": counted.uncounted,
@@ -286,4 +286,4 @@ def _training(name: ModelName, wanted: Wanted, build: Builder, notes: tuple[str,
         notes = (*notes, *memory_notes(built.model))
         return {"training_peak_mb": peak_mb, "kept_mb": kept_mb, "notes": notes}
     except Exception as error:  # noqa: BLE001 - as above; the other counts are valid without it
-        return {"notes": (*notes, f"no training peak: {' '.join(str(error).split())[:300]}")}
+        return {"notes": (*notes, f"no training peak: {one_line(error)}")}

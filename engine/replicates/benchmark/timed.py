@@ -12,6 +12,7 @@ from engine.measure import trace
 from engine.measure.plan import Plan
 from engine.measure.stopwatch import Stopwatch, first_call_ms, flusher, stopwatch_for
 from engine.models import library, steps, variants
+from engine.models.built import one_line
 from engine.models.variants import Builder
 from engine.replicates import compiling, side_by_side
 from engine.replicates.benchmark.job import Job
@@ -80,7 +81,7 @@ def _trace(job: Job, ready: Ready, folder: Path) -> Trace:
         with ready.settings():
             slowest = trace.record(ready.phases, job.spec.device, folder.parent / name)
     except Exception as error:  # noqa: BLE001 - profilers fail in their own ways; the timing stands without a trace
-        return {}, (f"no trace: {' '.join(str(error).split())[:300]}",)
+        return {}, (f"no trace: {one_line(error)}",)
     notes = () if slowest else (f"the profiler saw no kernels of {job.spec.device}",)
     return {"trace_file": name, "slowest": [one.model_dump() for one in slowest]}, notes
 
@@ -92,7 +93,7 @@ def _add_counts(measured: Measured, job: Job, made: Made, counts: Counts, build:
         try:
             counts[key] = _count(job, made, build)
         except Exception as error:  # noqa: BLE001 - models may raise any error; the timing is valid without a count
-            note = f"not counted: {' '.join(str(error).split())[:300]}"
+            note = f"not counted: {one_line(error)}"
             return measured.model_copy(update={"notes": (*measured.notes, note)})
     values = dict(counts[key])
     if made.types.autocast:
@@ -120,7 +121,7 @@ def _count(job: Job, made: Made, build: Builder) -> dict[str, float | None]:
         "gmacs": counted.flops / job.batch_size / 2e9,
         "gflops": counted.flops / job.batch_size / 1e9,
         "macts": counted.activations / job.batch_size / 1e6,
-        "intensity": counted.flops / counted.traffic_bytes if counted.traffic_bytes else None,
+        "intensity": counted.intensity,
     }
 
 
@@ -138,6 +139,6 @@ def _compile_again(measured: Measured, job: Job, made: Made, stopwatch: Stopwatc
             calls = 1 + variants.settling_calls(made.variant, job.spec.device)
             again_ms = sum(first_call_ms(stopwatch, list(phases.values())) for _ in range(calls))
     except Exception as error:  # noqa: BLE001 - as above; the first timing is valid
-        note = f"not compiled a second time: {' '.join(str(error).split())[:300]}"
+        note = f"not compiled a second time: {one_line(error)}"
         return measured.model_copy(update={"notes": (*measured.notes, note)})
     return measured.model_copy(update={"compile_again_ms": again_ms})

@@ -9,7 +9,7 @@ import torch
 
 from engine.measure import flops
 from engine.models import library, recurrent
-from engine.models.built import Wanted
+from engine.models.built import Wanted, one_line
 from engine.replicates import summary
 from engine.replicates.messages import Measured
 from engine.results import RecurrentRow
@@ -38,7 +38,7 @@ def _row(spec: RecurrentSpec, common: Mapping[str, Any], found: Found, runner: R
             per_call_ms = fields["back_to_back_ms"] or fields["latency_ms"]
             fields |= _cost(spec, runner, per_call_ms, both_ways="backward_ms" in fields)
         except Exception as error:  # noqa: BLE001 - models may raise any error; the timing is valid without a count
-            notes.append(f"not counted: {' '.join(str(error).split())[:300]}")
+            notes.append(f"not counted: {one_line(error)}")
     if runner.execution in ("script", "trace"):
         fields |= {name: getattr(spec, name) for name in TORCHSCRIPT}
     runner_facts = {"library": runner.library, "model": runner.name, "family": runner.family, "network": runner.network}
