@@ -114,14 +114,24 @@ def no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.jobs.lifecycle.start_scheduler", lambda *_arguments: None)
 
 
-@pytest.fixture
-def own_world(
-    tmp_path: Path, settings: Settings, answers: "Answering", no_scheduler: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Prepare a test of pages: a small catalogue, no answer process and no scheduler, so queued runs stay queued."""
+@pytest.fixture(scope="session")
+def small_catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a small catalogue. Tests share it and must not change it: pages read it once."""
     from tests.support.page import write_catalogue  # imports streamlit
 
-    monkeypatch.setenv("VITALS_CATALOG_DIR", str(write_catalogue(tmp_path / "catalog")))
+    return write_catalogue(tmp_path_factory.mktemp("small") / "catalog")
+
+
+@pytest.fixture
+def own_world(
+    settings: Settings,
+    answers: "Answering",
+    no_scheduler: None,
+    small_catalogue: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prepare a test of pages: a small catalogue, no answer process and no scheduler, so queued runs stay queued."""
+    monkeypatch.setenv("VITALS_CATALOG_DIR", str(small_catalogue))
 
 
 @pytest.fixture

@@ -25,12 +25,11 @@ from pages.shared.text import plain, show_error
 
 def published() -> Matched:
     """Return published accuracies, matched to rows of the catalogue. Changed files are read again."""
-    settings = backend.settings()
-    return _matched(settings.catalog_dir, update.folder(settings))
+    return _matched(backend.settings().catalog_dir, backend.imported_accuracies())
 
 
 @st.cache_resource(max_entries=2, show_spinner="Joining published accuracies", hash_funcs=backend.BY_VERSION)
-def _matched(catalog_dir: Path, imported: Path) -> Matched:
+def _matched(catalog_dir: Path, imported: Path | None) -> Matched:
     return match.match(match.read(imported), backend.catalogue(), shipped.versions(catalog_dir))
 
 

@@ -184,13 +184,19 @@ def _styles(folder: Path) -> dict[str, Style]:
     return family_styles(catalog.families(catalog.read(folder)))
 
 
+def imported_accuracies() -> Path | None:
+    """Return the folder of imported tables of accuracies, or None if there is none."""
+    folder = update.folder(settings())
+    return folder if folder.is_dir() else None
+
+
 def published_accuracies() -> pd.DataFrame:
     """Return the published accuracies of the catalogue's models, shipped and imported, as `match.read` does."""
-    return _accuracies(update.folder(settings()), match.SHIPPED, settings().catalog_dir)
+    return _accuracies(imported_accuracies(), match.SHIPPED, settings().catalog_dir)
 
 
 @st.cache_data(max_entries=2, show_spinner="Reading published accuracies", hash_funcs=BY_VERSION)
-def _accuracies(imported: Path, published: Path, catalog_dir: Path) -> pd.DataFrame:
+def _accuracies(imported: Path | None, published: Path, catalog_dir: Path) -> pd.DataFrame:
     return match.with_tagged_models(match.read(imported, published), shipped.families(catalog_dir))
 
 

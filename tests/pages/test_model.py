@@ -1,6 +1,7 @@
 """Tests of the page of a model with AppTest. Runs stay queued, and tests store the results as a worker would."""
 
 import json
+from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
@@ -25,6 +26,7 @@ from tests.support.page import (
     queue_benchmark,
     texts,
     verbatim,
+    write_catalogue,
 )
 
 PAGE = "model/page.py"
@@ -104,11 +106,13 @@ def test_header_shows_costs_and_how_they_were_counted() -> None:
 
 
 @pytest.mark.slow
-def test_accuracy_is_shown_only_for_the_matching_classifier() -> None:
+def test_accuracy_is_shown_only_for_the_matching_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = ["library,model,family,image_size,mparams,status"]
     for tag, mparams in {"": 33.2, ".in1k": 21.2, ".dist_in22k_ft_in1k": 21.2}.items():
         rows.append(f"timm,tiny_vit_21m_224{tag},tiny_vit,224,{mparams},ok")
-    (Settings().catalog_dir / "timm.csv").write_text("\n".join(rows))
+    catalogue = write_catalogue(tmp_path / "catalog")
+    (catalogue / "timm.csv").write_text("\n".join(rows))
+    monkeypatch.setenv("VITALS_CATALOG_DIR", str(catalogue))
     app = open_model("timm:tiny_vit_21m_224", "Counts")
     assert "ImageNet top-1 (%)" not in {metric.label for metric in app.metric}
     app = followed(app, plain("tiny_vit_21m_224.in1k"))
