@@ -100,7 +100,7 @@ class BenchmarkSpec(Floors, Spec):
     paced_by: ClassVar[tuple[str, ...]] = (
         *("mode", "purpose", "device", "nodes", "variants", "precision", "processes", "floor_seconds", "floor_samples"),
         *("batch_size", "batch_size_list", "max_batch_size", "image_size", "context_length", "tower", "optimizer"),
-        *("channels_last", "cache", "threads", "trace", "max_seconds", *OPTIONS),
+        *("channels_last", *CONDITIONS, "threads", "trace", "max_seconds", *OPTIONS),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *("device", "threads", "purpose", "optimizer", *CONDITIONS, "tower", "cosine", "tolerance", *OPTIONS),

@@ -127,6 +127,8 @@ def test_specs_are_frozen() -> None:
         (BenchmarkSpec(models="resnet18"), BenchmarkSpec(models="resnet50", seed=3), True),
         (BenchmarkSpec(models="resnet18"), BenchmarkSpec(models="resnet18", batch_size="sweep"), False),
         (BenchmarkSpec(models="resnet18", replicates=5), BenchmarkSpec(models="resnet18", publishable=True), False),
+        (BenchmarkSpec(models="resnet18"), BenchmarkSpec(models="resnet18", cudnn_benchmark=True), False),
+        (BenchmarkSpec(models="resnet18"), BenchmarkSpec(models="resnet18", deterministic=True), False),
         (RecurrentSpec(runners="aten"), RecurrentSpec(runners="aten", seed=3), True),
         (RecurrentSpec(runners="aten"), RecurrentSpec(runners="aten,py"), False),
         (TrainSpec(), TrainSpec(seed=1, lr=0.1), True),
