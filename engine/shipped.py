@@ -12,7 +12,7 @@ COLUMNS = """
 library model family image_size test_size context_length image_width text_width embed_dim
 mparams image_mparams text_mparams other_mparams trainable_mparams mbuffers
 gmacs image_gmacs text_gmacs other_gmacs gflops image_gflops text_gflops other_gflops
-macts image_macts text_macts other_macts traffic_mb intensity weights_mb inference_peak_mb kept_mb
+macts image_macts text_macts other_macts traffic_mb intensity weights_mb inference_peak_mb live_mb kept_mb
 complete uncounted notes status error
 """.split()
 """Columns of the catalogue's files: fields of ProfileRow."""

@@ -64,6 +64,11 @@ QUANTITIES: dict[str, Quantity] = {
     "intensity": Quantity("Intensity", "FLOP/B", "Arithmetic intensity: FLOPs per byte of memory traffic.", "larger"),
     "weights_mb": Quantity("Weights", "MB", "Memory of parameters and buffers."),
     "inference_peak_mb": Quantity("Peak mem.", "MB", "Estimated peak memory of a forward pass of the batch."),
+    "live_mb": Quantity(
+        "Live in inference",
+        "MB",
+        "Memory that each image, or image and text, of a large batch adds to the peak of a forward pass, in float32.",
+    ),
     "kept_mb": Quantity(
         "Kept in training",
         "MB",

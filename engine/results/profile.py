@@ -111,6 +111,8 @@ class ProfileRow(Row):
     """FLOPs per byte of traffic."""
     weights_mb: float | None = None
     inference_peak_mb: float | None = None
+    live_mb: float | None = None
+    """MB per image, or image and text, of the inference peak of 64 without the weights; only in the catalogue."""
     training_peak_mb: float | None = None
     """MB of weights, gradients, AdamW's two moments and saved activations; only on request."""
     kept_mb: float | None = None

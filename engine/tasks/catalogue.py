@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import open_clip
 import torch
 
 from engine import atomic, names, shipped
-from engine.measure import environment, memory
+from engine.measure import environment, flops, memory
+from engine.measure.live import state, tensor_bytes
 from engine.models import built as building
 from engine.models import library
 from engine.replicates.child import Ended
@@ -31,8 +33,9 @@ Wanted = tuple[ModelName, str]
 """A model and an image size; empty for its own."""
 CatalogueRow = dict[str, str]
 """The cells of a row by column, as in the CSV."""
-KEPT_BATCH = 64
-"""Batch size for `kept_mb`. What does not grow with the batch, such as standardised weights, hardly counts then."""
+LARGE_BATCH = 64
+"""Batch size for `live_mb` and `kept_mb`. What does not grow with the batch, such as standardised weights, hardly
+counts then, and reshapes copy what they copy of several images, but not of one."""
 
 
 class VersionsDiffer(Refused):
@@ -101,22 +104,25 @@ def counted(wanted: Sequence[Wanted], workers: int) -> Iterator[ProfileRow]:
 def count(name: str, image_size: str = "") -> ProfileRow:
     """Return the row of one model: on meta, with a batch of one and float32. image_size: its own by default."""
     row = profile(name, _spec(name, image_size)).row
-    return row.model_copy(update=_kept(ModelName(name), image_size, row.notes)) if row.status == "ok" else row
+    return row.model_copy(update=_per_image(ModelName(name), image_size, row.notes)) if row.status == "ok" else row
 
 
-def _kept(name: ModelName, image_size: str, notes: tuple[str, ...]) -> dict[str, Any]:
-    """Return `kept_mb` and the notes of a row with it; nothing if the model cannot be trained.
+def _per_image(name: ModelName, image_size: str, notes: tuple[str, ...]) -> dict[str, Any]:
+    """Return `live_mb`, `kept_mb` and the notes of a row with them; without kept_mb if the model cannot be trained.
 
     image_size: empty for its own. notes: those of the row so far.
     """
     size = parse_image_size(image_size) if image_size else None
-    wanted = building.Wanted(device="meta", batch_size=KEPT_BATCH, image_size=size)
-    try:
-        built = library.build(name, wanted)
-        kept_mb = memory.kept_bytes(built.model, built.inputs) / KEPT_BATCH / 1e6
-    except Exception:  # noqa: BLE001 - any error of a model; its other counts are valid
-        return {}
-    return {"kept_mb": kept_mb, "notes": (*notes, *memory_notes(built.model))}
+    found: dict[str, Any] = {}
+    with suppress(Exception):  # any error of a model; its other counts are valid
+        built = library.build(name, building.Wanted(device="meta", batch_size=LARGE_BATCH, image_size=size))
+        with torch.no_grad():
+            counted = flops.count(built.model, built.inputs, run=lambda: library.run(name, built))
+        peak = memory.inference_peak_bytes(built.model, built.inputs, counted)
+        found["live_mb"] = (peak - tensor_bytes(state(built.model))) / LARGE_BATCH / 1e6
+        found["kept_mb"] = memory.kept_bytes(built.model, built.inputs) / LARGE_BATCH / 1e6
+        found["notes"] = (*notes, *memory_notes(built.model))
+    return found
 
 
 def _count(wanted: Wanted) -> ProfileRow:

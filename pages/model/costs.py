@@ -29,7 +29,7 @@ from pages.shared.text import plain
 VALUES = ("mparams", "gmacs", "gflops", "macts", "intensity", "weights_mb", "inference_peak_mb")
 COLUMNS = (
     *("image_size", "mparams", "gmacs", "gflops", "macts", "traffic_mb", "intensity", "weights_mb"),
-    *("inference_peak_mb", "kept_mb", "context_length", "embed_dim", "image_width", "text_width", "remark"),
+    *("inference_peak_mb", "live_mb", "kept_mb", "context_length", "embed_dim", "image_width", "text_width", "remark"),
 )
 
 

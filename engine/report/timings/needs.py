@@ -65,8 +65,8 @@ CACHING = ("eager", "export")
 """Executions in which autocast keeps a half-precision copy of each weight until the end of a forward pass. Compiled and
 traced models, and CUDA graphs, free each copy after its use."""
 AMP_BYTES = 3.5
-"""Mean bytes of an activation in these executions. With 4, the largest batch size was within one step for 82 to 89 % of
-models, with 3.5 for 91 to 95 % (benchmarks/largest_batch.py)."""
+"""Mean bytes of an activation in these executions. The largest batch size was within one step for 84 to 91 % of models
+with 4 bytes, for 91 to 97 % with 3.5, and for 82 to 95 % with 3 (benchmarks/largest_batch.py)."""
 KEPT_PER_STEP: dict[Family, int] = {"lstm": 6, "vl_lstm": 6, "milstm": 6, "gru": 4, "rnn_relu": 1, "rnn_tanh": 1}
 """Values per hidden unit and time step that every backward pass needs: gates, cell and state."""
 
@@ -93,6 +93,8 @@ def memory(spec: BenchmarkSpec, models: Sequence[ModelName], catalogue: pd.DataF
     if changes(spec):
         return None
     counted = frames.own_sizes(catalogue[catalogue["status"] == "ok"])
+    # an older catalogue lacks live_mb
+    counted = counted.fillna({"live_mb": counted["inference_peak_mb"] - counted["weights_mb"]})
     if "training" in spec.modes:
         counted = counted[counted["kept_mb"].notna()]
     if spec.tower != "whole":  # the catalogue has the memory of whole models
@@ -115,7 +117,8 @@ def _bytes(spec: BenchmarkSpec, row: Mapping[Any, Any], batch: int) -> float:
     if "training" in spec.modes:
         kept = row["kept_mb"] * max(_kept_bytes(variant.precision) for variant in spec.plan) / 4
         return 1e6 * float(weights * (2 + STATES.get(spec.optimizer, MOST_STATES)) + kept * batch * area)
-    live = (row["inference_peak_mb"] - row["weights_mb"]) * batch * area
+    first = max(row["inference_peak_mb"] - row["weights_mb"], row["live_mb"])  # with what does not grow with the batch
+    live = (first + row["live_mb"] * (batch - 1)) * area
     return 1e6 * float(weights + max(_forward_mb(variant, row["weights_mb"], live) for variant in spec.plan))
 
 

@@ -327,6 +327,16 @@ def test_memory_estimate_equals_hand_computation(tmp_path: Path, fields: dict[st
     assert need.gb == pytest.approx(mb / 1000)
 
 
+@pytest.mark.parametrize(("live_mb", "mb"), [(4.0, 9.2 + 9 * 4.0), (15.0, 10 * 15.0)])
+def test_images_after_the_first_add_what_a_large_batch_needs_per_image(
+    tmp_path: Path, live_mb: float, mb: float
+) -> None:
+    catalogue = catalog.read(write_catalogue(tmp_path / "catalog")).assign(live_mb=live_mb)
+    need = needs.memory(spec(batch_size=10), [ModelName("timm:resnet18")], catalogue)
+    assert need is not None
+    assert need.gb == pytest.approx((46.8 + mb) / 1000)
+
+
 @pytest.mark.parametrize("name", ["timm:resnet50", "timm:convnext_base"])
 def test_memory_estimate_of_inference_uses_the_test_image_size(name: str) -> None:
     catalogue = catalog.read(Settings().catalog_dir)
