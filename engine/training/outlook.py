@@ -114,17 +114,17 @@ def _training(spec: TrainSpec, roots: Roots) -> tuple[int, int]:
     Mixed precision keeps activations in half precision, and copies of some weights. Errors: Refused if this training is
     not possible.
     """
-    model, peak = _step(spec, roots)
+    model, peak, waiting = _step(spec, roots)
     parameters = memory.trained(model)
     trained = tensor_bytes(parameters)
     buckets = trained if spec.nproc > 1 else 0  # DDP gathers gradients in buckets of this size
     moments = round(_moments(spec) * trained)
     lasting = tensor_bytes(state(model)) + moments
     if spec.precision in MIXED:
-        model, peak = _step(spec.model_copy(update={"precision": "bf16"}), roots)
+        model, peak, _ = _step(spec.model_copy(update={"precision": "bf16"}), roots)
         peak += _copies(model)
     # training_peak_bytes includes weights, buffers and AdamW's two moments
-    peak += lasting - tensor_bytes(state(model)) - 2 * tensor_bytes(memory.trained(model))
+    peak += waiting + lasting - tensor_bytes(state(model)) - 2 * tensor_bytes(memory.trained(model))
     held = lasting + trained
     stepping = held + _temporaries(spec, [parameter.nbytes for parameter in parameters])
     return max(peak, stepping) + buckets, held + buckets
@@ -167,8 +167,8 @@ def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
     return 3 * max(trained, default=0) if device == "cpu" else sum(trained)
 
 
-def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int]:
-    """Return the model on meta, and the peak bytes of a step."""
+def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int, int]:
+    """Return the model on meta, the peak bytes of a step, and the bytes of the inputs of its other batches."""
     assert spec.batch_size is not None, "the batch size depends on the data, which are not read here"
     model, inputs = clip_weights.sketch(spec, weights=spec.pretrained, batch_size=spec.batch_size, roots=roots)
     clip_weights.arrange(model, spec)
@@ -184,12 +184,14 @@ def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int]:
     others = spec.batch_size * (spec.accum_freq * spec.nproc - 1)
 
     def step() -> None:
-        outputs = {**model(*inputs), **objective.beside(*inputs)}
-        losses = objective({name: _with_other_features(name, value, others) for name, value in outputs.items()})
-        losses["loss"].backward()  # type: ignore[no-untyped-call]
+        # from the second of several batches on, the gradients of earlier ones are there throughout
+        for _ in range(min(spec.accum_freq, 2)):
+            outputs = {**model(*inputs), **objective.beside(*inputs)}
+            losses = objective({name: _with_other_features(name, value, others) for name, value in outputs.items()})
+            losses["loss"].backward()  # type: ignore[no-untyped-call]
 
     held = (*inputs, *(state(teacher) if teacher is not None else ()))
-    return model, memory.training_peak_bytes(model, held, step)
+    return model, memory.training_peak_bytes(model, held, step), (spec.accum_freq - 1) * tensor_bytes(inputs)
 
 
 def _with_other_features(name: str, value: Tensor, others: int) -> Tensor:
