@@ -22,7 +22,7 @@ DRIFT_SEGMENTS = 12
 """Segments whose medians measure the noise. Few long ones, because neighbours correlate on a busy machine."""
 DRIFT_ERRORS = 3.5
 """A drift must exceed this many standard errors. Student's t with about 7 degrees of freedom, which 11 differences of
-neighbours have, exceeds it by chance in 1 % of cases; with fewer than 12 samples in up to 1.7 % (simulated)."""
+neighbours have, exceeds it by chance in 1 % of cases; with fewer than 12 samples in up to 2.2 % (simulated)."""
 MARGIN = 0.02
 """Times whose relative difference is at most this are treated as equal. It affects the verdict, not the interval."""
 CONFIDENCE = 0.99
