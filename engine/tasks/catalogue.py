@@ -113,13 +113,15 @@ def _per_image(name: ModelName, image_size: str, notes: tuple[str, ...]) -> dict
     image_size: empty for its own. notes: those of the row so far.
     """
     size = parse_image_size(image_size) if image_size else None
+    wanted = building.Wanted(device="meta", batch_size=LARGE_BATCH, image_size=size)
     found: dict[str, Any] = {}
     with suppress(Exception):  # any error of a model; its other counts are valid
-        built = library.build(name, building.Wanted(device="meta", batch_size=LARGE_BATCH, image_size=size))
+        built = library.build(name, wanted)
         with torch.no_grad():
             counted = flops.count(built.model, built.inputs, run=lambda: library.run(name, built))
         peak = memory.inference_peak_bytes(built.model, built.inputs, counted)
         found["live_mb"] = (peak - tensor_bytes(state(built.model))) / LARGE_BATCH / 1e6
+        built = library.build(name, wanted)  # anew: ConViTs keep tensors of their first call
         found["kept_mb"] = memory.kept_bytes(built.model, built.inputs) / LARGE_BATCH / 1e6
         found["notes"] = (*notes, *memory_notes(built.model))
     return found
