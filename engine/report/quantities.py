@@ -65,7 +65,7 @@ QUANTITIES: dict[str, Quantity] = {
     "weights_mb": Quantity("Weights", "MB", "Memory of parameters and buffers."),
     "inference_peak_mb": Quantity("Peak mem.", "MB", "Estimated peak memory of a forward pass of the batch."),
     "live_mb": Quantity(
-        "Live in inference",
+        "Mem. per image",
         "MB",
         "Memory that each image, or image and text, of a large batch adds to the peak of a forward pass, in float32.",
     ),
