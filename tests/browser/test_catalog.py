@@ -9,13 +9,11 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect
 
-from engine import shipped
 from engine.report.catalog import catalog
 from engine.report.quantities import title
 from engine.settings import Settings
 from engine.store import State, open_store
-from tests.support.browser import DRAWN, NUMBER, ROW, Server, downloaded, select_rows, serve
-from tests.support.page import queue
+from tests.support.browser import DRAWN, ROW, Server, downloaded, select_rows, serve
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -44,16 +42,10 @@ def test_first_deep_link_on_a_new_server_shows_its_page(counting_server: Server,
 
 
 def test_models_of_the_catalogue_are_profiled_and_downloaded(counting_server: Server, page: Page) -> None:
-    families = shipped.families(Settings().catalog_dir)
-    page.goto(counting_server.url)
-    expect(page.get_by_text(re.compile(rf"^{len(families):,} models"))).to_be_visible()
-    expect(page.get_by_role("figure", name=re.compile("^Parameters .* against MACs"))).to_be_visible()
-
-    page.get_by_label("Search", exact=True).fill("ViT-B-32, timm:resnet18, timm:convnext_tiny")
-    matches = catalog.select(catalog.read(Settings().catalog_dir), search="ViT-B-32, timm:resnet18, timm:convnext_tiny")
+    search = "ViT-S-32-alt, timm:test_resnet, timm:test_vit"
+    page.goto(f"{counting_server.url}/?catalog_search={search}")
+    matches = catalog.select(catalog.read(Settings().catalog_dir), search=search)
     expect(page.get_by_role("button", name=f"Download {len(matches)} rows")).to_be_visible()
-    assert "catalog_search=" in page.url
-
     profile = page.get_by_role("link", name=re.compile(r"^Profile \d+ model"))
     expect(profile).to_have_count(0)
     select_rows(page.get_by_test_id("stDataFrame"), 0, 1, 2)
@@ -108,7 +100,7 @@ def test_run_continues_during_a_reload_and_can_be_cancelled(counting_server: Ser
 
 
 def test_plot_and_first_table_rows_are_in_the_viewport(server: Server, page: Page) -> None:
-    page.goto(f"{server.url}/?catalog_y=ImageNet+top-1+%28%25%29")
+    page.goto(f"{server.url}/?catalog_y=ImageNet+top-1+%28%25%29&catalog_families=resnet")
     plot, table = page.get_by_role("figure").first, page.get_by_test_id("stDataFrame").first
     for width, height in ((1366, 768), (1280, 720), (1440, 900), (1100, 800)):
         page.set_viewport_size({"width": width, "height": height})
@@ -142,26 +134,7 @@ def test_selection_follows_its_models_when_a_filter_moves_rows(server: Server, p
     expect(
         page.get_by_text(re.compile(rf"^{narrowed} of [\d,]+ rows shown .one per model and image size"))
     ).to_be_visible()
-    profile.click()
-    expect(
-        page.get_by_text(re.compile(rf"^Counts 1 model on meta.*: timm:{matches['model'].iloc[place]}$"))
-    ).to_be_visible()
-
-
-def test_runs_are_listed_and_open_by_a_click(server: Server, page: Page) -> None:
-    store = open_store(server.settings)
-    queue(store, "timm:test_vit")
-    store.close()
-    page.goto(f"{server.url}/runs")
-    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
-    table = page.get_by_test_id("stDataFrame")
-    select_rows(table, 0)
-    expect(page.get_by_text("1 selected")).to_be_visible()
-    table.click(position={"x": NUMBER, "y": ROW * 1.5})
-    expect(page.get_by_role("heading", name=re.compile(r"^Run \d+$"))).to_be_visible()
-    expect(page).to_have_url(re.compile(r"/run\?run=\d+"))
-    page.get_by_role("tab", name="Request").click()
-    expect(page.get_by_text("python -m engine profile --models")).to_be_visible()
+    expect(profile).to_have_attribute("href", re.compile(rf"profile_models=timm(:|%3A){matches['model'].iloc[place]}$"))
 
 
 def test_html_in_an_address_is_shown_as_text(server: Server, page: Page) -> None:

@@ -5,11 +5,11 @@ import time
 from contextlib import closing
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from engine.store import open_store
 from engine.store.files import RunFiles
-from tests.support.browser import PATIENCE_S, WINDOW, Server
+from tests.support.browser import PATIENCE_S, Server, new_tab
 from tests.support.page import benchmark_row, finish, queue_benchmark, write_samples
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -20,7 +20,8 @@ def page_text(page: Page) -> str:
     return page.get_by_test_id("stMain").inner_text()
 
 
-def test_link_shows_the_same_comparison_in_another_browser(browser: Browser, page: Page, server: Server) -> None:
+def test_link_shows_the_same_comparison_in_another_tab(profile: BrowserContext, page: Page, server: Server) -> None:
+    """A new tab has a new session at the server, as another browser has."""
     runs = []
     with closing(open_store(server.settings)) as store:
         for ms in (20.0, 10.0):
@@ -39,13 +40,13 @@ def test_link_shows_the_same_comparison_in_another_browser(browser: Browser, pag
     assert "compare_baseline=run" in page.url
     assert f"compare_runs={first}" in page.url
 
-    other = browser.new_context(**WINDOW).new_page()
-    other.goto(page.url)
-    expect(other.get_by_text(f"Baseline: run {second}")).to_be_visible(timeout=PATIENCE_S * 1000)
-    deadline = time.monotonic() + PATIENCE_S
-    while (shown := page_text(other)) != (chosen := page_text(page)) and time.monotonic() < deadline:
-        other.wait_for_timeout(200)  # both pages are drawn step by step
-    assert shown == chosen
+    with new_tab(profile) as other:
+        other.goto(page.url)
+        expect(other.get_by_text(f"Baseline: run {second}")).to_be_visible()
+        deadline = time.monotonic() + PATIENCE_S
+        while (shown := page_text(other)) != (chosen := page_text(page)) and time.monotonic() < deadline:
+            other.wait_for_timeout(200)  # both pages are drawn step by step
+        assert shown == chosen
 
     page.goto(f"{server.url}/compare?compare_models=timm:resnet50")
     field = page.get_by_role("combobox", name=re.compile("^Models"))

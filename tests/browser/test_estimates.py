@@ -1,6 +1,7 @@
-"""Browser test of estimated speeds: calibration, Pareto front over latency, and speeds on other devices."""
+"""Browser test of estimated speeds: calibration, and Pareto front over latency."""
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from engine.report.timings import estimates
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec
 from engine.store import State, Store, open_store
-from tests.support.browser import Server, select_rows, serve
+from tests.support.browser import Server, serve
 from tests.support.page import calibrated_by_hand
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+FEW = "?catalog_search=timm:re*,timm:ef*"
+"""Address of a plot with a tenth of all points, which is drawn sooner. Some of these models are in a calibration."""
 SYMBOLS = """charts => charts.flatMap(chart => chart._fullData).flatMap(trace => [trace.marker?.symbol].flat())"""
 
 
@@ -29,17 +32,16 @@ def run_calibration(server: Server, page: Page, store: Store) -> None:
 
 
 @pytest.mark.parametrize("measured", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_calibration_leads_to_a_latency_front_and_device_estimates(
-    page: Page, tmp_path: Path, *, measured: bool
+def test_calibration_leads_to_estimates_and_a_latency_front(
+    request: pytest.FixtureRequest, page: Page, tmp_path: Path, *, measured: bool
 ) -> None:
-    # without free space, the cancelled calibration stays queued and imports nothing
-    held = {} if measured else {"preload": "", "min_free_gb": "1000000"}
-    with serve(tmp_path, **held) as server:
+    """On the server of all tests, the cancelled calibration stays queued, and the timings are made by hand."""
+    with serve(tmp_path) if measured else nullcontext(request.getfixturevalue("server")) as server:
         page.set_viewport_size({"width": 1440, "height": 1600})
-        page.goto(server.url)
+        page.goto(f"{server.url}/{FEW}")
         page.get_by_role("button", name="Calibrate this machine").click()
         page.get_by_role("button", name=re.compile(r"^Calibrate \(.* to .*\)")).click()
-        expect(page.get_by_role("link", name="Calibration: run 1")).to_be_visible()
+        expect(page.get_by_role("link", name=re.compile(r"^Calibration: run \d+"))).to_be_visible()
         store = open_store(server.settings)
         (run,) = store.runs()
         assert isinstance(run.spec, BenchmarkSpec)
@@ -58,13 +60,6 @@ def test_calibration_leads_to_a_latency_front_and_device_estimates(
         expect(page.get_by_text("Hollow points are estimates")).to_be_visible()
         symbols = page.locator(".js-plotly-plot").evaluate_all(SYMBOLS)
         hollow = [symbol for symbol in symbols if symbol and symbol.endswith("-open")]
-        assert len(hollow) > 1000
+        assert len(hollow) > 20
         if not measured:  # a loaded machine may flag all timings, and flagged points are hollow, too
             assert any(symbol and not symbol.endswith("-open") for symbol in symbols), "measured points are filled"
-
-        select_rows(page.get_by_test_id("stDataFrame"), 0, 1)
-        page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).click()
-        page.get_by_text("Which device?").click()
-        table = page.get_by_role("region", name="Speed of each model on each device")
-        expect(table).to_contain_text("estimated")
-        expect(table).to_contain_text("published")

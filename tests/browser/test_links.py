@@ -13,15 +13,11 @@ from tests.support.browser import DRAWN, PATIENCE_S, TOLD_MS, Server, select_row
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LINKS = {
-    "/profile?profile_batch_size=1e400&profile_models=timm:resnet18": "Batch sizes: must be a whole number",
-    "/vision?benchmark_models=timm:*&benchmark_filter=a%7B1000000000%7D": "a count in braces is at most 1,000",
-    "/vision?benchmark_models=" + "%7Ba,b," * 20 + "c" + "%7D" * 20: "mean more than 1,000 patterns",
     "/recurrent?recurrent_hidden_size=8&recurrent_loops=-1e400&recurrent_seed="
     + "9" * 5000: "Samples '-1e400': must be",
-    "/train?train_steps=1e400&train_data=%00": "Steps '1e400': must be a whole number",
     "/?catalog_max_gmacs=1e400&catalog_library=keras": "catalog_library 'keras': not available here",
-    "/runs?runs_text=" + "a+" * 3000: "a search has at most 200 characters",
 }
+"""Addresses with fields that the browser fills itself. tests/pages/test_links.py has all kinds of bad values."""
 
 
 def test_bad_links_show_a_message(server: Server, page: Page) -> None:
@@ -64,7 +60,7 @@ def test_each_change_is_one_history_entry_and_back_restores_views(server: Server
             pass  # the address changes before the server draws the page
         assert current == expected
 
-    page.goto(server.url)
+    page.goto(f"{server.url}/?catalog_families=resnet")  # few points, which are drawn sooner
     search = page.get_by_label("Search", exact=True)
     expect(search).to_be_visible()
     views, entries = [drawn_view()], page.evaluate("history.length")

@@ -17,16 +17,18 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 CANARIES = ["canary-of-the-client-8d1f", "canary-of-the-cookies-27c4-5b0e9d"]
 
 
-def sign_in(browser: Browser, server: Server, email: str) -> Page:
-    """Sign in with a new browser profile, and return its page."""
-    page = browser.new_context(**WINDOW).new_page()
-    page.set_default_timeout(PATIENCE_S * 1000)
-    page.goto(server.url)
+def sign_in(page: Page, email: str, user: str) -> None:
+    """Sign in on a page that shows nothing else, and wait for the text that names the user."""
     expect(page.get_by_test_id("stSidebarNav")).to_have_count(0)
     page.get_by_role("button", name="Sign in").click()
     page.get_by_label("E-mail").fill(email)
     page.get_by_role("button", name="Continue").click()
-    return page
+    expect(page.get_by_text(user)).to_be_visible()
+
+
+def sign_out(page: Page) -> None:
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("button", name="Sign in")).to_be_visible()
 
 
 def open_run(page: Page, server: Server, run_id: int) -> None:
@@ -36,6 +38,7 @@ def open_run(page: Page, server: Server, run_id: int) -> None:
 
 
 def test_runners_cannot_change_other_runs_and_no_secret_is_written(browser: Browser, tmp_path: Path) -> None:
+    """Four users share two browser profiles, because a page of a new profile takes 2 CPU-seconds more."""
     folder = tmp_path / "served"
     folder.mkdir()
     roles = {"admins": "root@x.org", "runners": "ann@x.org,bob@x.org", "data_roots": str(folder)}
@@ -44,36 +47,37 @@ def test_runners_cannot_change_other_runs_and_no_secret_is_written(browser: Brow
         secrets.write_text(f'{provider.secrets_toml}cookie_secret = "{CANARIES[1]}"\n')
         with serve(folder, preload="", secrets=secrets, **roles) as server:
             store = open_store(Settings(runs_dir=folder / "runs"))
-            ann = sign_in(browser, server, "Ann@X.org")
-            expect(ann.get_by_text("ann@x.org (runner)")).to_be_visible()
-            ann.goto(f"{server.url}/profile?profile_models=timm:*")
-            ann.get_by_role("button", name="Count", exact=True).click()
-            expect(ann.get_by_role("button", name="Cancel")).to_be_visible()
+            one, other = (browser.new_context(**WINDOW).new_page() for _ in range(2))
+            for page in (one, other):
+                page.set_default_timeout(PATIENCE_S * 1000)
+                page.goto(server.url)
+            sign_in(one, "Ann@X.org", "ann@x.org (runner)")
+            one.goto(f"{server.url}/profile?profile_models=timm:*")
+            one.get_by_role("button", name="Count", exact=True).click()
+            expect(one.get_by_role("button", name="Cancel")).to_be_visible()
             assert [(run.id, run.owner) for run in store.runs()] == [(1, "ann@x.org")]
 
-            bob = sign_in(browser, server, "bob@x.org")
-            expect(bob.get_by_text("bob@x.org (runner)")).to_be_visible()
-            open_run(bob, server, 1)
-            expect(bob.get_by_role("link", name="Edit a copy")).to_be_visible()
-            expect(bob.get_by_role("button", name="Cancel")).to_have_count(0)
+            sign_out(one)
 
-            root = sign_in(browser, server, "root@x.org")
-            expect(root.get_by_text("root@x.org (admin)")).to_be_visible()
-            open_run(root, server, 1)
-            root.get_by_role("button", name="Cancel").click()
-            expect(root.get_by_text("stopped on request")).to_be_visible()
+            sign_in(other, "bob@x.org", "bob@x.org (runner)")
+            open_run(other, server, 1)
+            expect(other.get_by_role("link", name="Edit a copy")).to_be_visible()
+            expect(other.get_by_role("button", name="Cancel")).to_have_count(0)
+
+            sign_in(one, "root@x.org", "root@x.org (admin)")
+            open_run(one, server, 1)
+            one.get_by_role("button", name="Cancel").click()
+            expect(one.get_by_text("stopped on request")).to_be_visible()
             assert store.run(1).state is State.CANCELLED
 
-            expect(bob.get_by_text("stopped on request")).to_be_visible()
+            expect(other.get_by_text("stopped on request")).to_be_visible()
             for name in ("Delete", "Restart", "Export bundle"):
-                expect(bob.get_by_role("button", name=name)).to_have_count(0)
-            bob.get_by_role("button", name="Sign out").click()
-            expect(bob.get_by_role("button", name="Sign in")).to_be_visible()
+                expect(other.get_by_role("button", name=name)).to_have_count(0)
+            sign_out(other)
 
-            mallory = sign_in(browser, server, "mallory@evil-x.org")
-            expect(mallory.get_by_text("has no role here")).to_be_visible()
+            sign_in(other, "mallory@evil-x.org", "has no role here")
             replayed = f"{server.url}/oauth2callback?code={provider.issued[0]}&state=forged"
-            assert mallory.request.get(replayed).status == 200  # redirected to the page with the button Sign in
+            assert other.request.get(replayed).status == 200  # redirected to the page with the button Sign in
 
             exported = export_bundle(store, server.settings, 1) + urlopen(f"{server.url}/health").read()
             (folder / "exported").write_bytes(exported)

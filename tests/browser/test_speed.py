@@ -49,8 +49,8 @@ def state_and_rows(store: Store, run_id: int) -> tuple[State, list[BenchmarkRow]
     return store.run(run_id).state, [row for row in store.rows(run_id) if isinstance(row, BenchmarkRow)]
 
 
-def test_eager_and_compiled_variants_are_timed_and_drawn(page: Page, server: Server, store: Store) -> None:
-    """Time one model of two with three variants, of which one fails. A new process loads PyTorch and compiles."""
+def test_variants_are_timed_and_drawn(page: Page, server: Server, store: Store) -> None:
+    """Time one model of two with three variants, of which one fails. Compilation is tested with the engine."""
     open_form(server, page, *MODELS, min_seconds="0.1", replicates="1", threads="1")
     page.get_by_role("button", name="Compile or not?").click()
     expect(page.get_by_text(re.compile("^Times 2 models .2 variants interleaved"))).to_be_visible()
@@ -60,13 +60,14 @@ def test_eager_and_compiled_variants_are_timed_and_drawn(page: Page, server: Ser
     expect(page.get_by_text("in 1 fresh process per model,")).to_be_visible()
     page.get_by_role("button", name=re.compile(f"^Remove .*{MODELS[1]}")).click()
     expect(page.get_by_text(re.compile("^Times 1 model"))).to_be_visible()
-    # the backend `compile` is slow and tested with the engine; the backend `absent` must fail
     page.get_by_role("button", name="Remove compile").click()
-    for variant in ("compile:aot_eager", "compile:absent"):
+    for variant in ("eager+channels_last", "eager+reparameterized"):
         page.get_by_role("combobox", name=re.compile("Variants")).fill(variant)
         page.keyboard.press("Enter")
     page.keyboard.press("Escape")  # an open list covers the other elements
-    expect(page.locator(".verbatim").filter(has_text="eager,compile:aot_eager,compile:absent ")).to_be_visible()
+    expect(
+        page.locator(".verbatim").filter(has_text="eager,eager+channels_last,eager+reparameterized ")
+    ).to_be_visible()
     expect(page.get_by_text(re.compile("^Times 1 model .3 variants"))).to_be_visible()
     run_id = start(page)
     wait(page, lambda: store.run(run_id).state.ended)
@@ -75,13 +76,13 @@ def test_eager_and_compiled_variants_are_timed_and_drawn(page: Page, server: Ser
     expect(page.get_by_text("1 of 3 rows failed. See the columns")).to_be_visible()
     state, rows = state_and_rows(store, run_id)
     assert state is State.FINISHED
-    statuses = {"eager": "ok", "compile:aot_eager": "ok", "compile:absent": "error"}
+    statuses = {"eager": "ok", "eager+channels_last": "ok", "eager+reparameterized": "error"}
     assert {(row.model, row.variant, row.status) for row in rows} == {
         (MODELS[0], variant, status) for variant, status in statuses.items()
     }
     for row in rows:
         assert row.latency_ms or row.error
-        assert row.variant != "compile:aot_eager" or (row.speedup and row.verdict and row.compile_cold_ms)
+        assert row.variant != "eager+channels_last" or (row.speedup and row.verdict)
 
     expect(page.get_by_role("figure", name=re.compile("^Median latency"))).to_be_visible()
     for tab in ("Speed-up", "Samples", "Compare two", "Published"):

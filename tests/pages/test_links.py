@@ -138,7 +138,7 @@ def test_many_addresses_open_without_an_exception(page: str, values: Any, data: 
 
 REJECTED: dict[str, list[tuple[str, str | list[str], str]]] = {
     "profile/page.py": [
-        ("profile_batch_size", "1e400", "(given: '1e400')"),
+        ("profile_batch_size", "1e400", "Batch sizes: must be a whole number"),
         ("profile_num_classes", "1e400", "Classes '1e400': must be a whole number"),
         ("profile_context_length", "99999", "must be at most 8,192 (given: 99,999)"),
         ("profile_detail", "maybe", "Table of modules 'maybe': must be true or false"),
@@ -160,9 +160,15 @@ REJECTED: dict[str, list[tuple[str, str | list[str], str]]] = {
         ("benchmark_models", "resnet18", ""),
         ("benchmark_variants", "x" * 9000, "too many characters, at most 200 (given: 'xxx"),
     ],
+    "recurrent/page.py": [
+        ("recurrent_loops", "-1e400", "Minimum samples '-1e400': must be a whole number"),
+        ("recurrent_seed", "9" * 5000, "Seed '" + "9" * 60),
+        ("recurrent_hidden_size", "8", ""),
+    ],
     "train/page.py": [
         ("train_model", "*" * 300, "Model: has too many characters, at most 200 (given: '***"),
         ("train_lr", "inf", "Learning rate 'inf': must be a finite number"),
+        ("train_steps", "1e400", "Steps '1e400': must be a whole number"),
         ("train_wd", "-0.5", "must be at least 0 (given: -0.5)"),
         ("train_data", "\0" + "x" * 5000, "Data: has too many characters, at most 4,000"),
         ("train_templates", "{!r}\n{0.__class__}", "a template has {} where the class name goes, unlike '{!r}'"),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shlex
 import zipfile
 from base64 import b64encode
@@ -158,6 +159,23 @@ def test_unreadable_images_are_left_out_before_the_held_out_split(data_root: Pat
     assert app.button(key="train_go").disabled
 
 
+def test_uploaded_images_that_cannot_be_read_are_named_before_the_start(store: Store) -> None:
+    names = [*(f"{number}.png" for number in range(38)), "a-cut.png", "b-cut.png"]
+    content = io.BytesIO(zip_of_images(*names[:38]))
+    with zipfile.ZipFile(content, "a") as archive:
+        for name in names[38:]:  # the beginning of a PNG file, which passes the check of the upload
+            archive.writestr(name, archive.read("0.png")[:60])
+        archive.writestr("pairs.csv", "filepath,title\n" + "".join(f"{name},picture {name}\n" for name in names))
+    app = open_page(PAGE)
+    app.file_uploader(key="train_upload").set_value(("pairs.zip", content.getvalue(), "application/zip")).run()
+    assert not app.exception
+    warning = r"2 of 40 images opened cannot be read: \S+a-cut\.png .*, \S+b-cut\.png .*\. They are left out"
+    assert re.search(warning, plain_text(app))
+    unreadable = unfold(app, "2 of 40 images opened cannot be read").dataframe[0].value
+    assert [Path(name).name for name in unreadable["image"]] == names[38:]
+    assert store.runs() == []
+
+
 def test_user_data_are_summarized_and_broken_images_are_named(store: Store, data_root: Path) -> None:
     names = [f"image_{n}.png" for n in range(39)]
     write_images(data_root, *names, "broken.png")
@@ -256,6 +274,7 @@ def test_zip_with_paths_outside_its_folder_is_refused(settings: Settings) -> Non
     assert message.endswith("The data stay digits.")
     assert app.selectbox(key="train_data").value == "digits"
     assert not list((settings.runs_dir / "uploads").glob("*"))
+    assert not list(settings.runs_dir.parent.rglob("1.png"))
 
 
 def test_running_training_shows_progress_metrics_and_curves(store: Store) -> None:
