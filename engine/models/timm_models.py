@@ -1,6 +1,7 @@
 """Build timm's models, with another number of classes or channels and with keywords if wanted."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import timm
@@ -33,7 +34,9 @@ def _other_classifiers() -> list[str]:
     return [name for name in timm.list_pretrained() if _classes(name) == IMAGENET != _classes(name.partition(".")[0])]
 
 
+@cache
 def _classes(name: str) -> int:
+    """Return the number of classes of a model. Cached, because timm copies the whole configuration each time."""
     pretrained_cfg: Any = timm.get_pretrained_cfg(name)
     return int(pretrained_cfg.num_classes)
 
