@@ -218,7 +218,7 @@ QUANTITIES: dict[str, Quantity] = {
 
 COMPARABLE = tuple(
     (
-        "gmacs mparams macts fvcore_gmacs gflops traffic_mb intensity weights_mb inference_peak_mb kept_mb "
+        "gmacs mparams macts fvcore_gmacs gflops traffic_mb intensity weights_mb inference_peak_mb live_mb kept_mb "
         "image_mparams text_mparams image_gmacs text_gmacs"
     ).split()
 )
