@@ -4,23 +4,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from engine.measure.flops import count
 from engine.measure.traffic import stored_elements
+from tests.engine.measure.test_flops import Apply
 
 B, C, H, W = 2, 3, 5, 7
 ON_BOTH = pytest.mark.parametrize("device", ["meta", "cpu"])
-
-
-class Apply(nn.Module):
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: torch.Tensor) -> torch.Tensor:
-        return self.function(*args)
 
 
 def traffic(function: Callable[..., torch.Tensor], *args: torch.Tensor) -> dict[str, tuple[int, int]]:
