@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
+import psutil
 import pytest
 from playwright.sync_api import Page, WebSocketRoute, expect
 from streamlit.proto.BackMsg_pb2 import BackMsg
@@ -222,9 +223,14 @@ def test_preset_stays_set_in_a_browser_with_delayed_answers(
         page.evaluate("() => { window.open() }")
     late = opened.value
     late.route_web_socket(re.compile("_stcore/stream"), intercept)
+    answering = [process for process in psutil.Process(server.pid).children() if "answer" in process.cmdline()]
+    for process in answering:  # it may answer before the page is drawn once
+        process.suspend()
     late.goto(form)
     expect(late.get_by_text("Checking weights, tokenizer and memory")).to_be_visible()
     holding = True
+    for process in answering:
+        process.resume()
     late.get_by_role("button", name="Fine-tune gently").click()
     page.goto(form)
     expect(page.get_by_text("Memory: about")).to_be_visible()  # so it is known without the preset, too
