@@ -1,4 +1,4 @@
-"""The commands of processes behind queue and pages: scheduler, warm, work, probe, answer. Users need only `stop`."""
+"""The commands behind queue and pages: scheduler, warm, work, probe, answer, and stop, the only one for users."""
 
 from contextlib import suppress
 from importlib import import_module

@@ -98,7 +98,8 @@ class Training:
         state, path = found
         roots = None if origin == self._run_dir else self.setup.roots
         manifest = read_manifest(path, roots)
-        before = spec if isinstance(spec := manifest.get("spec"), dict) else {}
+        spec = manifest.get("spec")
+        before = spec if isinstance(spec, dict) else {}
         changed = resuming.changes(self.setup.spec, path, before)
         resuming.check_pairs(self.setup, path, manifest.get("pairs"))
         self.progress, notes = resuming.restore(self.setup, state)

@@ -47,8 +47,13 @@ def expected_s(spec: Spec, amount: int | None = None) -> needs.Span | None:
 
 def promise(spec: Spec, amount: int | None = None) -> str:
     """Return `, 40 s to 90 s as in similar runs here`, for the end of a sentence; empty without a similar run."""
+    similar = _as_in_similar_runs(spec, amount)
+    return f", {similar}" if similar else ""
+
+
+def _as_in_similar_runs(spec: Spec, amount: int | None) -> str:
     seconds = expected_s(spec, amount)
-    return f", {span(seconds)} as in similar runs here" if seconds else ""
+    return f"{span(seconds)} as in similar runs here" if seconds else ""
 
 
 def timing_s(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) -> needs.Span:
@@ -67,7 +72,7 @@ def timing_s(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) ->
 
 def timing(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) -> str:
     """Return how long a timing takes, with a note if other programs keep all CPUs busy. models: as for timing_s."""
-    text = promise(spec, len(models) or None).removeprefix(", ") or span(timing_s(spec, models))
+    text = _as_in_similar_runs(spec, len(models) or None) or span(timing_s(spec, models))
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     return f"{text} (longer now: the load is {load:.0f} on {plural(cpus, 'CPU')})" if load > 2 * cpus else text
 
