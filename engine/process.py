@@ -1,4 +1,4 @@
-"""Help processes: start and end quickly, end with the parent, output without a reader, kills, join a cluster."""
+"""Help processes: start, fork and end quickly, end with the parent, output without a reader, kills, join a cluster."""
 
 import atexit
 import ctypes
@@ -6,6 +6,7 @@ import gc
 import io
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -13,12 +14,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 PR_SET_PDEATHSIG = 1
 CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")
+LIBRARIES = ("torch", "timm", "open_clip")
+"""Libraries that take seconds to import."""
 NODES = "VITALS_NODES"
 """Environment variable of a worker on a cluster whose run has several nodes: JSON of `nodes_to_use`."""
 
@@ -51,6 +55,35 @@ def collect_rarely() -> None:
     collection per 700 objects takes 1.0 of 4.5 s of CPU time.
     """
     gc.set_threshold(100_000)
+
+
+def fork_context(module: str) -> ForkServerContext | SpawnContext:
+    """Return the multiprocessing context for child processes that work with `module`. They call `exit_with_parent`.
+
+    A process that has run operators in parallel hangs when it is forked, and a new one imports the libraries for 4 s of
+    CPU time. So a server imports once what this process has imported of them, and is forked for each child. On other
+    systems than Linux, each child is a new process.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*(library for library in LIBRARIES if library in sys.modules), module])
+    return context
+
+
+def exit_with_parent(_index: int = 0) -> None:
+    """End this child of multiprocessing when its parent ends for any reason.
+
+    _index: that of a DataLoader's process, whose `worker_init_fn` this can be.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "called in a child process"
+
+    def exit_after() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=exit_after, daemon=True).start()
 
 
 class DiscardingOutput(io.FileIO):

@@ -1,6 +1,5 @@
 """Spread independent pieces of work over processes or nodes. A process that dies loses only its current piece."""
 
-import multiprocessing
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -9,7 +8,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from engine.process import HostLost, Share, die_with_parent, joined_cluster, oom_kills
+from engine.process import HostLost, Share, exit_with_parent, fork_context, joined_cluster, oom_kills
 from engine.replicates.child import TICK_S, Ended, ended
 from engine.specs import error_message
 
@@ -33,15 +32,15 @@ def spread(work: Callable[[Piece], Result], pieces: Sequence[Piece], processes: 
     again after the others, and its result is Ended if that process dies too. Closing this generator kills
     the processes.
     """
-    spawn = multiprocessing.get_context("spawn")
+    context = fork_context(__name__)
     waiting, deaths, kills = deque(range(len(pieces))), Counter[int](), oom_kills()
     started: list[BaseProcess] = []
     at_work: dict[Connection, tuple[BaseProcess, int]] = {}
     try:
         while waiting or at_work:
             while waiting and len(at_work) < processes:
-                parent_end, child_end = spawn.Pipe()
-                process: BaseProcess = spawn.Process(target=_serve, args=(child_end, work), daemon=True)
+                parent_end, child_end = context.Pipe()
+                process: BaseProcess = context.Process(target=_serve, args=(child_end, work), daemon=True)
                 process.start()
                 child_end.close()  # otherwise the end of the process would not be noticed
                 started.append(process)
@@ -176,7 +175,7 @@ def _send(connection: Connection, pieces: Sequence[Piece], waiting: deque[int]) 
 
 def _serve(connection: Connection, work: Callable[[Piece], Result]) -> None:
     """Work on pieces in a child process until the connection is closed."""
-    die_with_parent()
+    exit_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the parent handles them and ends this process
     with suppress(EOFError):

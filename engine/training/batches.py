@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from engine.datasets import Pairs, Unreadable
+from engine.process import exit_with_parent, fork_context
 from engine.specs import Refused
 
 log = logging.getLogger(__name__)
@@ -140,8 +141,8 @@ class Batches:
             Drawn(pairs, transform, tokenize, order.seed),
             batch_sampler=order,
             num_workers=workers,
-            # forking a process that has run operators in parallel hangs
-            multiprocessing_context="spawn" if workers else None,
+            multiprocessing_context=fork_context(__name__) if workers else None,
+            worker_init_fn=exit_with_parent,
             persistent_workers=workers > 0,
             pin_memory=pin,
             generator=torch.Generator(),  # not the global one, from which dropout draws

@@ -262,7 +262,7 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
             end=spec.lr_cooldown_end,
         ),
         batches=Batches(held.train, made.preprocess_train, made.tokenizer, order, workers=spec.workers or 0, pin=pin),
-        reader=Reader(made, spec.precision, place.device, plan.batch_size),
+        reader=Reader(made, spec.precision, place.device, plan.batch_size, spec.workers or 0),
         roots=roots,
     )
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ def square(folder: Path, number: int) -> int:
         (folder / "seen").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return number**2
+
+
+def wait_long(folder: Path, number: int) -> None:
+    """Write a file named after the number, and wait for an hour."""
+    (folder / str(number)).touch()
+    time.sleep(3600)
 
 
 def spread_here(work: Callable[[Any], Any], pieces: Sequence[Any], processes: int) -> Iterator[tuple[int, Any] | None]:

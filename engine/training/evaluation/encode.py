@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, default_convert
 from engine import datasets
 from engine.datasets import Pairs, Subset, Unreadable
 from engine.models.clip_weights import Made, Transform
+from engine.process import exit_with_parent, fork_context
 from engine.results import Event
 from engine.specs import Refused
 from engine.specs.clip import TrainPrecision
@@ -241,12 +242,12 @@ def generative_loss(pairs: Pairs, reader: Reader) -> Generator[int, None, float]
 
 def _load_batches(pairs: Pairs, reader: Reader) -> Iterator[Loaded]:
     """Yield batches of the images that can be read."""
-    context = "spawn" if reader.workers else None  # forking a process that has run operators in parallel hangs
     loader = DataLoader(
         _Images(pairs, reader.made.preprocess_val),
         batch_size=reader.batch_size,
         num_workers=reader.workers,
-        multiprocessing_context=context,
+        multiprocessing_context=fork_context(__name__) if reader.workers else None,
+        worker_init_fn=exit_with_parent,
         generator=torch.Generator(),  # not the global one, which a training uses
         collate_fn=default_convert,
     )

@@ -1,6 +1,10 @@
 """Work spread over real processes, some of which are killed."""
 
+import subprocess
+import sys
+import time
 from functools import partial
+from multiprocessing import active_children
 from pathlib import Path
 
 import psutil
@@ -10,13 +14,14 @@ from engine.jobs.foreground import run_here
 from engine.measure import environment
 from engine.replicates.child import Ended
 from engine.results import Event, Progress, Row
-from engine.settings import Settings
+from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec
 from engine.store import State, Store
 from engine.tasks import profile
 from engine.tasks.shards import spread
 from tests.support.pieces import square
 
+PATIENCE_S = 60
 MODELS = ("timm:test_resnet", "timm:test_vit")
 
 
@@ -32,6 +37,24 @@ def test_piece_of_a_killed_process_is_retried_and_then_reported_lost(tmp_path: P
 
 
 @pytest.mark.slow
+def test_processes_end_when_the_calling_process_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import sys; from functools import partial; from pathlib import Path; from engine.tasks.shards import spread; "
+        "from tests.support.pieces import wait_long; list(spread(partial(wait_long, Path(sys.argv[1])), range(2), 2))"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT)
+    deadline = time.monotonic() + PATIENCE_S
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = psutil.Process(caller.pid).children(recursive=True)
+    assert len(children) >= 2
+    caller.kill()
+    caller.wait()
+    _, remaining = psutil.wait_procs(children, timeout=PATIENCE_S)
+    assert remaining == []
+
+
+@pytest.mark.slow
 def test_parallel_count_survives_a_kill_and_equals_a_serial_count(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,7 +66,7 @@ def test_parallel_count_survives_a_kill_and_equals_a_serial_count(
     def kill_one(event: Event) -> None:
         events.append(event)
         if len([row for row in events if isinstance(row, Row)]) == 3 and isinstance(event, Row):
-            counting = [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+            counting = active_children()
             assert len(counting) == 2
             counting[0].kill()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.datasets import captions_repeat
+from engine.datasets.digits import Digits
 from engine.results import Metric, Progress
 from engine.results.clip import mean_pairs_per_s
 from engine.specs import Refused
@@ -46,6 +47,20 @@ def test_initial_weights_have_a_row(tmp_path: Path) -> None:
     assert state(tmp_path / "run", "epoch_1.pt") == state(tmp_path / "other", "epoch_1.pt"), (
         "validation does not change the steps"
     )
+
+
+@pytest.mark.slow
+def test_loader_processes_also_load_the_images_of_validations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (expected,) = rows(train(tiny(epochs=1), tmp_path / "one"))
+
+    def image(pairs: object, index: int) -> None:
+        pytest.fail(f"image {index} was loaded in the training process")
+
+    prepared = training(tiny(epochs=1, workers=1), tmp_path / "two")
+    monkeypatch.setattr(Digits, "image", image)
+    (row,) = rows(list(prepared.run()))
+    for name in ("train_loss", "clip_val_loss", "image_to_text_r1", "zeroshot_top1"):
+        assert getattr(row, name) == getattr(expected, name) is not None
 
 
 def test_zero_shot_is_not_measured_on_features_that_are_not_finite(
