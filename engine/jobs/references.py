@@ -31,15 +31,16 @@ WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     """Return the request with all references replaced by definite values.
 
-    An evaluation of run N evaluates its best checkpoint. If one of the models was trained on the data, all models are
+    Run N, also as a teacher, means its best checkpoint. If one of the models was trained on the data, all models are
     evaluated on the pairs that its training held out. The precision `auto` of a training becomes the default of its
     device. Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
     """
     _fetch_files(store, settings, spec)
-    if isinstance(spec, TrainSpec) and spec.pretrained.isdecimal():
-        first = _subject(store, settings, EvaluateSpec(held_out=False), spec.model, spec.pretrained)
-        update = {"model": first.model, "pretrained": first.checkpoint, "configs": first.built["configs"]}
-        spec = TrainSpec.model_validate({**spec.model_dump(), **update})
+    for model, weights in (("distill_model", "distill_pretrained"), ("model", "pretrained")):
+        if isinstance(spec, TrainSpec) and getattr(spec, weights).isdecimal():
+            run = _subject(store, settings, EvaluateSpec(held_out=False), getattr(spec, model), getattr(spec, weights))
+            update = {model: run.model, weights: run.checkpoint, "configs": spec.configs | run.built["configs"]}
+            spec = TrainSpec.model_validate({**spec.model_dump(), **update})
     if isinstance(spec, TrainSpec) and spec.precision == "auto":
         return _with_precision(store, spec)
     return _evaluation(store, settings, spec) if isinstance(spec, EvaluateSpec) else spec

@@ -289,6 +289,10 @@ def test_run_id_means_its_best_checkpoint_in_train_and_evaluate(store: Store, se
     tuned = references.resolve(store, settings, TrainSpec(pretrained=str(run_id)))
     assert isinstance(tuned, TrainSpec)
     assert tuned.pretrained == best
+    fields = {"loss": "distill", "distill_model": "digits-clip", "distill_pretrained": str(run_id)}
+    taught = references.resolve(store, settings, TrainSpec.model_validate(fields))
+    assert isinstance(taught, TrainSpec)
+    assert (taught.distill_pretrained, taught.pretrained) == (best, "")
     for name in ("pretrained", "checkpoint"):
         assert evaluate(store, settings, **{name: str(run_id)}).checkpoint == best
     with pytest.raises(
