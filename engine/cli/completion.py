@@ -9,6 +9,7 @@ from pydantic import AliasChoices, BaseModel, Field
 from pydantic.fields import FieldInfo
 from pydantic_settings import CliPositionalArg
 
+from engine.cli.output import INTERNAL
 from engine.results import kinds
 from engine.specs.recurrent import BOUNDS
 
@@ -40,7 +41,11 @@ class Completion(BaseModel):
     def cli_cmd(self) -> None:
         from engine.__main__ import Engine
 
-        words = dict(_words(Engine))
+        words = {
+            chain: [name for name in names if name not in INTERNAL]
+            for chain, names in _words(Engine)
+            if chain.strip() not in INTERNAL
+        }
         cases = [f'        "{chain}") words="{" ".join(names)}" ;;' for chain, names in words.items()]
         chains = "|".join(f'"{chain}"' for chain in words if chain)
         print(SETUP[self.shell] + SCRIPT.format(chains=chains, words="\n".join(cases)), end="")

@@ -438,7 +438,12 @@ def test_progress_is_one_line_on_a_terminal_and_sparse_in_a_pipe(
 def test_bash_completes_commands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
-    for words, completed in ((["runs", "sh"], ["show"]), (["runs", "list", "--or"], ["--order"]), (["tr"], ["train"])):
+    for words, completed in (
+        (["runs", "sh"], ["show"]),
+        (["runs", "list", "--or"], ["--order"]),
+        (["tr"], ["train"]),
+        (["wa"], []),
+    ):
         typed = " ".join(words)
         ask = f"COMP_WORDS=(python -m engine {typed}); COMP_CWORD={len(words) + 2}; _model_vitals"
         shell = ["bash", "-c", f'{script}\n{ask}\necho "${{COMPREPLY[@]}}"']
