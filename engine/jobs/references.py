@@ -39,7 +39,7 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     for model, weights in (("distill_model", "distill_pretrained"), ("model", "pretrained")):
         if isinstance(spec, TrainSpec) and getattr(spec, weights).isdecimal():
             run = _subject(store, settings, EvaluateSpec(held_out=False), getattr(spec, model), getattr(spec, weights))
-            update = {model: run.model, weights: run.checkpoint, "configs": spec.configs | run.built["configs"]}
+            update = {model: run.model, weights: run.checkpoint, "configs": _configs(spec, [run])}
             spec = TrainSpec.model_validate({**spec.model_dump(), **update})
     if isinstance(spec, TrainSpec) and spec.precision == "auto":
         return _with_precision(store, spec)
@@ -99,13 +99,13 @@ def _split_fields(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) -
     return {**split, **changed}
 
 
-def _configs(spec: EvaluateSpec, subjects: Sequence[_Subject]) -> dict[str, Any]:
+def _configs(spec: EvaluateSpec | TrainSpec, subjects: Sequence[_Subject]) -> dict[str, Any]:
     """Return the configurations of all models. Errors: Refused when two with the same name differ."""
     configs = dict(spec.configs)
     for subject in subjects:
         for name, config in subject.built.get("configs", {}).items():
             if configs.setdefault(name, config) != config:
-                raise Refused(f"two models have different configurations called {name}: evaluate each in its own run")
+                raise Refused(f"two models have different configurations called {name}: rename one, or use one per run")
     return configs
 
 

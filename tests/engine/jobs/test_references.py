@@ -18,6 +18,7 @@ from engine.store import State, Store
 from engine.store.bundle import export_bundle, import_bundle
 from engine.store.files import RunFiles
 from tests.support.clip import queue_train, record, train_row, write_checkpoints
+from tests.support.training import TINY
 
 
 def store_training(store: Store, settings: Settings, **fields: object) -> int:
@@ -299,6 +300,14 @@ def test_run_id_means_its_best_checkpoint_in_train_and_evaluate(store: Store, se
         Refused, match=f"run {run_id} trained digits-clip, not ViT-B-32: choose digits-clip as the model"
     ):
         references.resolve(store, settings, TrainSpec(model="ViT-B-32", pretrained=str(run_id)))
+
+
+def test_teacher_with_another_configuration_of_the_same_name_is_refused(store: Store, settings: Settings) -> None:
+    run_id = store_training(store, settings, model="config:tiny", configs={"tiny": TINY})
+    fields = {"loss": "distill", "distill_model": "config:tiny", "distill_pretrained": str(run_id)}
+    student = {"model": "config:tiny", "configs": {"tiny": TINY | {"embed_dim": 32}}}
+    with pytest.raises(Refused, match="two models have different configurations called tiny: rename one"):
+        references.resolve(store, settings, TrainSpec.model_validate(fields | student))
 
 
 def test_used_settings_have_the_hashes_of_the_files(store: Store, settings: Settings) -> None:
