@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def sweep(rounds: int) -> Report:
         work(model)
 
     def timed(found: Iterable[Any]) -> list[float]:
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]  # a run starts its own, which imports the libraries
         begin, arrived = time.monotonic(), []
         for item in found:
             if item is not None:
