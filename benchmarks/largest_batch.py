@@ -53,7 +53,7 @@ def estimates() -> pd.DataFrame:
 
 def _gb(row: pd.DataFrame, mode: str, compiled: bool, batch_size: int) -> float:
     name = ModelName(row["name"].iloc[0])
-    fields = {"models": (name,), "mode": mode, "batch_size": batch_size, "precision": ("amp",)}
+    fields = {"models": (name,), "mode": mode, "batch_size": batch_size, "precision": ("amp",), "device": "cuda:0"}
     fields["variants"] = "compile" if compiled else "eager"
     spec = BenchmarkSpec.model_validate(fields | {"image_size": row["image_size"].iloc[0]})
     need = needs.memory(spec, [name], row)

@@ -18,6 +18,7 @@ from pages.shared.text import plain, size
 OTHER_GB_HELP = (
     "Memory of another device, such as 24. The page then finds the largest batch size that should fit into it."
 )
+HOST = "this host"  # the name of its own memory
 
 
 def draw(name: ModelName, sizes: pd.DataFrame) -> None:
@@ -44,13 +45,15 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
             help=OTHER_GB_HELP,
         )
     row = counted[counted["image_size"] == image_size].head(1)
-    estimated = memory.estimate(row, mode)
     peaks = memory.peaks(history.timings(name)[0])
     peaks = peaks[(peaks["way"] == mode) & (peaks["image_size"] == image_size)]
     available = _available_gb() | ({"other device": other_gb} if other_gb else {})
+    estimates = {device: memory.estimate(row, mode, device) for device in ("cpu", "cuda:0")}
+    drawn = "cuda:0" if available.keys() - {HOST} else "cpu"
+    estimated = estimates[drawn]
     chart(memory.figure(estimated, peaks, available), key="model_memory", alt="Memory by batch size and data type")
     for device, gb in available.items():
-        fits = memory.largest(estimated, gb)
+        fits = memory.largest(estimates["cpu" if device == HOST else "cuda:0"], gb)
         batches = ", ".join(f"{precision} {batch or 'none'}" for precision, batch in fits.items())
         st.caption(plain(f"{device}, {size(gb)}: largest batch size of the table that should fit: {batches}."))
     if not available:
@@ -58,9 +61,12 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
     st.caption(
         "Lines are estimates from the catalogue's counts: weights, and activations that grow with the batch. Training "
         "adds gradients, the optimizer's state and all that is kept for the backward pass. PyTorch's own memory is not "
-        "included. Checked against timm's published batch sizes in amp, for models that ran out of memory at a larger "
-        "one: the estimate was within one step (such as 384 to 512) for 91 to 97 % of eager and 62 to 85 % of compiled "
-        "models, depending on the GPU. Training was checked for eager models on one GPU only."
+        f"included. The line of amp is for {'an accelerator' if drawn == 'cuda:0' else 'a CPU'}; an accelerator needs "
+        "more. In half precision, half of the memory of float32 is expected. The few models that convert to float32 "
+        "inside, such as gemma4_vit, need more. Checked against timm's published batch sizes in amp, for models that "
+        "ran out of memory at a larger one: the estimate was within one step (such as 384 to 512) for 92 to 98 % of "
+        "eager and 62 to 85 % of compiled models, depending on the GPU. Training was checked for eager models on one "
+        "GPU only."
     )
     formats: dict[str, Any] = {
         precision: st.column_config.NumberColumn(f"{precision} (GB)", format="%.3g") for precision in memory.PRECISIONS
@@ -91,4 +97,4 @@ def _available_gb() -> dict[str, float]:
     accelerators = {
         f"{device.name} {device.model}": device.memory_gb for device in machine.devices if device.name != "cpu"
     }
-    return {"this host": machine.memory_gb} | {name: gb for name, gb in accelerators.items() if gb}
+    return {HOST: machine.memory_gb} | {name: gb for name, gb in accelerators.items() if gb}

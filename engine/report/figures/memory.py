@@ -22,13 +22,14 @@ MEASURED = ["run", "date", "way", "image_size", "batch_size", "variant", "precis
 PEAKS = {"device_peak_mb": "allocated on the device", "process_peak_mb": "whole process, with PyTorch itself"}
 
 
-def estimate(row: pd.DataFrame, way: str) -> pd.DataFrame:
+def estimate(row: pd.DataFrame, way: str, device: str) -> pd.DataFrame:
     """Return the GB (1e9 bytes) that a forward pass or a training step should need, from timings.needs.memory.
 
-    row: one counted row of the catalogue. way: one of WAYS. Columns: batch_size, and one per precision.
+    row: one counted row of the catalogue. way: one of WAYS. device: a CPU needs less than an accelerator in amp.
+    Columns: batch_size, and one per precision.
     """
     name, size = row["name"].iloc[0], row["image_size"].iloc[0] or None
-    request = {"models": (name,), "image_size": size, **WAYS[way]}
+    request = {"models": (name,), "image_size": size, "device": device, **WAYS[way]}
 
     def gb(batch: int, precision: str) -> float:
         spec = BenchmarkSpec.model_validate(request | {"batch_size": batch, "precision": (precision,)})

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 from statistics import median
 from typing import Any
@@ -12,6 +12,7 @@ import pandas as pd
 from engine.report import frames
 from engine.results import BenchmarkRow, ProfileRow, Row, TimedRow, TrainRow
 from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec, Variant, parse_image_size
+from engine.specs.base import device_on_node
 from engine.specs.building import changes
 from engine.specs.recurrent import macs_per_step
 from engine.specs.runners import RUNNERS, Family
@@ -64,9 +65,22 @@ MOST_STATES = 2
 CACHING = ("eager", "export")
 """Executions in which autocast keeps a half-precision copy of each weight until the end of a forward pass. Compiled and
 traced models, and CUDA graphs, free each copy after its use."""
-AMP_BYTES = 3.5
-"""Mean bytes of an activation in these executions. The largest batch size was within one step for 84 to 91 % of models
-with 4 bytes, for 91 to 97 % with 3.5, and for 82 to 95 % with 3 (benchmarks/largest_batch.py)."""
+
+
+@dataclass(frozen=True)
+class ValueBytes:
+    """Mean bytes of a value in amp. It has 2 in half precision and 4 in float32."""
+
+    inference: float
+    training: float
+    """Of a value that is kept for the backward pass."""
+
+
+AMP_WITH_BATCH_NORM = {"cpu": ValueBytes(2.1, 2.1), "accelerator": ValueBytes(3.0, 2.3)}
+AMP_WITHOUT_BATCH_NORM = {"cpu": ValueBytes(2.6, 2.3), "accelerator": ValueBytes(3.6, 3.0)}
+"""By kind of device. Autocast computes batch norm in half precision, and most other norms, and the sums of blocks that
+follow them, in float32. On a CPU, these are about the medians of models that were counted with autocast; accelerators
+have workspaces and gaps besides, and these values fit published batch sizes best (docs/benchmarks.md)."""
 KEPT_PER_STEP: dict[Family, int] = {"lstm": 6, "vl_lstm": 6, "milstm": 6, "gru": 4, "rnn_relu": 1, "rnn_tanh": 1}
 """Values per hidden unit and time step that every backward pass needs: gates, cell and state."""
 
@@ -115,21 +129,28 @@ def _bytes(spec: BenchmarkSpec, row: Mapping[Any, Any], batch: int) -> float:
     area = _area_factor(spec, row)
     weights = row["weights_mb"] * sum(_bytes_each(variant.precision) for variant in spec.plan) / 4
     if "training" in spec.modes:
-        kept = row["kept_mb"] * max(_kept_bytes(variant.precision) for variant in spec.plan) / 4
+        kept = row["kept_mb"] * max(_value_bytes(variant, spec.device, row).training for variant in spec.plan) / 4
         return 1e6 * float(weights * (2 + STATES.get(spec.optimizer, MOST_STATES)) + kept * batch * area)
     first = max(row["inference_peak_mb"] - row["weights_mb"], row["live_mb"])  # with what does not grow with the batch
     live = (first + row["live_mb"] * (batch - 1)) * area
-    return 1e6 * float(weights + max(_forward_mb(variant, row["weights_mb"], live) for variant in spec.plan))
+    forward = (_forward_mb(variant, spec.device, row, live) for variant in spec.plan)
+    return 1e6 * float(weights + max(forward))
 
 
-def _forward_mb(variant: Variant, weights: float, live: float) -> float:
-    """Return the MB that a forward pass of a variant adds to its weights.
+def _forward_mb(variant: Variant, device: str, row: Mapping[Any, Any], live: float) -> float:
+    """Return the MB that a forward pass of a variant adds to its weights. live: MB of its values in float32."""
+    copies = row["weights_mb"] / 2 if _is_amp(variant.precision) and variant.execution in CACHING else 0.0
+    return float(copies + live * _value_bytes(variant, device, row).inference / 4)
 
-    weights, live: MB of the weights, and of inputs and activations, in float32.
-    """
-    if _is_amp(variant.precision) and variant.execution in CACHING:
-        return weights / 2 + live * AMP_BYTES / 4
-    return live * _bytes_each(variant.precision) / 4
+
+def _value_bytes(variant: Variant, device: str, row: Mapping[Any, Any]) -> ValueBytes:
+    """Return the mean bytes of the values of a model."""
+    if not _is_amp(variant.precision):
+        size = _bytes_each(variant.precision)
+        return ValueBytes(size, size)
+    amp = AMP_WITH_BATCH_NORM if "native_batch_norm" in row["uncounted"] else AMP_WITHOUT_BATCH_NORM
+    found = amp["cpu" if device_on_node(device) == "cpu" else "accelerator"]
+    return found if variant.execution in CACHING else replace(found, inference=4)
 
 
 def _is_amp(precision: str | None) -> bool:
@@ -137,17 +158,8 @@ def _is_amp(precision: str | None) -> bool:
 
 
 def _bytes_each(precision: str | None) -> int:
-    """Return the bytes of a value. With amp it is 4, because float32 copies are kept."""
+    """Return the bytes of a weight. With amp it is 4, because float32 copies are kept."""
     return 2 if precision in ("float16", "bfloat16") else 4
-
-
-def _kept_bytes(precision: str | None) -> float:
-    """Return the mean bytes of a value that is kept for the backward pass. With amp, most of them have 2.
-
-    With 2.5 bytes, the largest batch size that fits is found exactly for 62 % of models, with 3 bytes for 39 %, and
-    with 2 for 32 % (benchmarks/largest_batch.py).
-    """
-    return 2.5 if _is_amp(precision) else _bytes_each(precision)
 
 
 def _area_factor(spec: BenchmarkSpec, row: Mapping[Any, Any]) -> float:

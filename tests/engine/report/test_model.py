@@ -36,7 +36,7 @@ ROW = pd.DataFrame(
         {
             **{"name": "timm:resnet18", "library": "timm", "model": "resnet18", "image_size": "224", "status": "ok"},
             **{"mparams": 25.0, "gmacs": 4.0, "macts": 5.0, "weights_mb": 100.0, "inference_peak_mb": 150.0},
-            **{"live_mb": 50.0, "kept_mb": 40.0},
+            **{"live_mb": 50.0, "kept_mb": 40.0, "uncounted": '{"native_batch_norm": 20}'},
         }
     ]
 )
@@ -131,25 +131,35 @@ def test_requests_reproduce_the_values_of_a_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "precision", "mb"),
+    ("way", "precision", "device", "mb"),
     [
-        ("inference", "float32", 100 + 50 * 4),
-        (
-            "inference",
-            "amp",
-            100 * 1.5 + 50 * 4 * 3.5 / 4,
-        ),  # a copy of the weights; a part of the values in half precision
-        ("inference", "bfloat16", (100 + 50 * 4) / 2),
-        ("training, SGD", "float32", 100 * 2 + 4 * 40),  # weights, gradients; what the backward pass needs
-        ("training, SGD", "amp", 100 * 2 + 4 * 25),  # most of the kept values in half precision
-        ("training, AdamW", "float32", 100 * 4 + 2 * 5 * 4 * 4),
-        ("training, AdamW", "float16", (100 * 4 + 2 * 5 * 4 * 4) / 2),
+        ("inference", "float32", "cpu", 100 + 50 * 4),
+        # a copy of the weights, and values in half precision; an accelerator has workspaces and gaps besides
+        ("inference", "amp", "cpu", 100 * 1.5 + 50 * 4 * 2.1 / 4),
+        ("inference", "amp", "cuda:0", 100 * 1.5 + 50 * 4 * 3.0 / 4),
+        ("inference", "bfloat16", "cuda:0", (100 + 50 * 4) / 2),
+        ("training, SGD", "float32", "cpu", 100 * 2 + 4 * 40),  # weights, gradients; what the backward pass needs
+        ("training, SGD", "amp", "cpu", 100 * 2 + 4 * 40 * 2.1 / 4),  # most of the kept values in half precision
+        ("training, SGD", "amp", "cuda:0", 100 * 2 + 4 * 40 * 2.3 / 4),
+        ("training, AdamW", "float32", "cpu", 100 * 4 + 2 * 5 * 4 * 4),
+        ("training, AdamW", "float16", "cpu", (100 * 4 + 2 * 5 * 4 * 4) / 2),
     ],
 )
-def test_memory_estimate_equals_hand_computation(way: str, precision: str, mb: float) -> None:
-    estimated = memory.estimate(ROW, way).set_index("batch_size")
+def test_memory_estimate_equals_hand_computation(way: str, precision: str, device: str, mb: float) -> None:
+    estimated = memory.estimate(ROW, way, device).set_index("batch_size")
     assert list(estimated.index) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
     assert estimated.loc[4, precision] == pytest.approx(mb / 1000)
+
+
+@pytest.mark.parametrize(("device", "inference", "training"), [("cpu", 2.6, 2.3), ("cuda:0", 3.6, 3.0)])
+def test_amp_keeps_more_values_in_float32_without_batch_norm(device: str, inference: float, training: float) -> None:
+    """Autocast computes batch norm in half precision, and layer norms and what is added to them in float32."""
+    row = ROW.assign(uncounted='{"native_layer_norm": 20}')
+    forward, step = (
+        memory.estimate(row, way, device).set_index("batch_size") for way in ("inference", "training, SGD")
+    )
+    assert forward.loc[4, "amp"] == pytest.approx((100 * 1.5 + 50 * inference) / 1000)
+    assert step.loc[4, "amp"] == pytest.approx((100 * 2 + 40 * training) / 1000)
 
 
 @pytest.mark.slow
@@ -168,7 +178,7 @@ def test_memory_estimate_is_near_what_torch_allocates(name: str, precision: str,
 
     catalogue = catalog.read(Settings().catalog_dir)
     counted = catalogue[catalogue["name"] == f"timm:{name}"].head(1)
-    estimated = memory.estimate(counted, "inference").set_index("batch_size").loc[batch, precision]
+    estimated = memory.estimate(counted, "inference", "cpu").set_index("batch_size").loc[batch, precision]
     network = timm.create_model(name).eval()
     size = int(counted["image_size"].iloc[0])
     images = torch.zeros(batch, 3, size, size)
@@ -184,12 +194,12 @@ def test_memory_estimate_is_near_what_torch_allocates(name: str, precision: str,
     allocations = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
     allocations.sort(key=lambda event: event.start_ns())
     peak = held + max(accumulate(event.nbytes() for event in allocations))
-    assert 0.96 * peak / 1e9 <= estimated < 1.5 * peak / 1e9
+    assert 0.96 * peak / 1e9 <= estimated < 1.25 * peak / 1e9
 
 
 def test_largest_batch_that_fits_is_found_per_data_type() -> None:
-    estimated = memory.estimate(ROW, "inference")
-    assert memory.largest(estimated, 0.31) == {"float32": 4, "amp": 2, "bfloat16": 8, "float16": 8}
+    estimated = memory.estimate(ROW, "inference", "cuda:0")
+    assert memory.largest(estimated, 0.31) == {"float32": 4, "amp": 4, "bfloat16": 8, "float16": 8}
     assert memory.largest(estimated, 0.09) == {"float32": None, "amp": None, "bfloat16": 1, "float16": 1}
 
 
@@ -278,7 +288,7 @@ def test_memory_peaks_of_training_are_labelled_by_optimizer(store: Store) -> Non
 
 def test_equal_memory_estimates_share_a_line_and_devices_are_marked(store: Store) -> None:
     peaks = memory.peaks(timings_of(store, benchmark_row("resnet18")))
-    figure = memory.figure(memory.estimate(ROW, "inference"), peaks, {"this host": 8.0})
+    figure = memory.figure(memory.estimate(ROW, "inference", "cpu"), peaks, {"this host": 8.0})
     names = [trace.name for trace in figure.data]
     assert names[:3] == ["float32, estimated", "amp, estimated", "bfloat16, float16, estimated"]
     assert names[3] == "measured: whole process, with PyTorch itself"
