@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -115,9 +116,13 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is aten._local_scalar_dense.default and args[0].is_meta and args[0].dtype == torch.bool:
+        if func is aten._local_scalar_dense.default and _has_no_data(args[0]) and args[0].dtype == torch.bool:
             self.notes.add(READ_AS_FALSE)
             return False
+        if func.namespace == "prim":  # the device of a fake tensor
+            return func(*args, **kwargs)
+        if func is aten.index.Tensor:
+            args = (args[0], [_positions(index) for index in args[1]])
         operator = describe(func)
         if operator.decomposes:
             with self:
@@ -150,6 +155,17 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operators = [OperatorCount(operator=kind, **vars(tally)) for kind, tally in self.kinds.items()]
         operators.sort(key=lambda one: (-one.flops, -one.read_bytes - one.written_bytes, one.operator))
         return Count(tuple(operators), self.modules, self.live.peak, self.kept, tuple(sorted(self.notes)))
+
+
+def _positions(index: torch.Tensor | None) -> torch.Tensor | None:
+    """Return an index, or as many positions if it is a fake mask, which counts as if all of it were true."""
+    if isinstance(index, FakeTensor) and index.dtype == torch.bool and index.dim() == 1:
+        return torch.empty(len(index), dtype=torch.long, device=index.device)
+    return index
+
+
+def _has_no_data(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def _shape(value: Any) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from engine.measure import flops
@@ -46,6 +47,16 @@ def kept_bytes(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> int:
     with torch.enable_grad():
         counted = flops.count(model, inputs)
     return tensor_bytes(inputs) + counted.kept_bytes
+
+
+def on_fake_cpu(model: torch.nn.Module, mode: FakeTensorMode) -> None:
+    """Move a model from meta to fake tensors of a CPU, for which autocast converts types. It does nothing on meta."""
+    model._apply(lambda tensor: faked(tensor, mode))  # type: ignore[no-untyped-call]
+
+
+def faked(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    """Return a tensor of a CPU without data like one on meta: the same one each time."""
+    return mode.fake_tensor_converter.from_meta_and_device(mode, tensor, torch.device("cpu"))
 
 
 def _train(model: torch.nn.Module) -> None:

@@ -3,12 +3,14 @@
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from engine.measure import flops, memory
@@ -33,7 +35,7 @@ log = logging.getLogger(__name__)
 
 Spec = TrainSpec | EvaluateSpec
 MIXED = ("amp", "amp_bf16")
-"""Precisions with float32 weights and operators in half precision."""
+"""Precisions with float32 weights and operators in half precision. They are counted with the autocast of a CPU."""
 
 
 def answer(question: Outlook) -> Prospect:
@@ -111,8 +113,7 @@ def _free_bytes(folder: Path) -> int:
 def _training(spec: TrainSpec, roots: Roots) -> tuple[int, int]:
     """Return the peak bytes of a step with its real loss, and the bytes that are allocated all the time.
 
-    Mixed precision keeps activations in half precision, and copies of some weights. Errors: Refused if this training is
-    not possible.
+    Errors: Refused if this training is not possible.
     """
     model, peak, waiting = _step(spec, roots)
     parameters = memory.trained(model)
@@ -120,9 +121,6 @@ def _training(spec: TrainSpec, roots: Roots) -> tuple[int, int]:
     buckets = trained if spec.nproc > 1 else 0  # DDP gathers gradients in buckets of this size
     moments = round(_moments(spec) * trained)
     lasting = tensor_bytes(state(model)) + moments
-    if spec.precision in MIXED:
-        model, peak, _ = _step(spec.model_copy(update={"precision": "bf16"}), roots)
-        peak += _copies(model)
     # training_peak_bytes includes weights, buffers and AdamW's two moments
     peak += waiting + lasting - tensor_bytes(state(model)) - 2 * tensor_bytes(memory.trained(model))
     held = lasting + trained
@@ -146,14 +144,6 @@ def _moments(spec: TrainSpec) -> float:
     return tensor_bytes(kept) / layer.weight.nbytes
 
 
-def _copies(half: torch.nn.Module) -> int:
-    """Return the bytes of the copies that autocast makes: of weights of matrix products and convolutions.
-
-    half: the model in bfloat16, which has the same weights in that type. Embeddings of tokens and norms are float32.
-    """
-    return tensor_bytes(tensor for tensor in state(half) if tensor.dtype == torch.bfloat16)
-
-
 def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
     """Return the maximum bytes that the optimizer's own step needs besides weights, gradients and moments.
 
@@ -168,7 +158,7 @@ def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
 
 
 def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int, int]:
-    """Return the model on meta, the peak bytes of a step, and the bytes of the inputs of its other batches."""
+    """Return the model without data, the peak bytes of a step, and the bytes of the inputs of its other batches."""
     assert spec.batch_size is not None, "the batch size depends on the data, which are not read here"
     model, inputs = clip_weights.sketch(spec, weights=spec.pretrained, batch_size=spec.batch_size, roots=roots)
     clip_weights.arrange(model, spec)
@@ -180,18 +170,39 @@ def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int, int]:
         weights, size = spec.distill_pretrained, spec.batch_size
         teacher, _ = clip_weights.sketch(wanted, weights=weights, batch_size=size, roots=roots)
         teacher.eval().requires_grad_(requires_grad=False)
+    mode, inputs = _mode(spec, inputs, model, teacher)
     objective = objectives.create(spec, model, teacher=teacher)
     others = spec.batch_size * (spec.accum_freq * spec.nproc - 1)
 
     def step() -> None:
         # from the second of several batches on, the gradients of earlier ones are there throughout
         for _ in range(min(spec.accum_freq, 2)):
-            outputs = {**model(*inputs), **objective.beside(*inputs)}
-            losses = objective({name: _with_other_features(name, value, others) for name, value in outputs.items()})
+            with precision.autocast(spec.precision, "cpu"):
+                outputs = {**model(*inputs), **objective.beside(*inputs)}
+                losses = objective({name: _with_other_features(name, value, others) for name, value in outputs.items()})
             losses["loss"].backward()  # type: ignore[no-untyped-call]
 
     held = (*inputs, *(state(teacher) if teacher is not None else ()))
-    return model, memory.training_peak_bytes(model, held, step), (spec.accum_freq - 1) * tensor_bytes(inputs)
+    with mode:
+        peak = memory.training_peak_bytes(model, held, step)
+    return model, peak, (spec.accum_freq - 1) * tensor_bytes(inputs)
+
+
+def _mode(
+    spec: Spec, inputs: tuple[Tensor, Tensor], *models: torch.nn.Module | None
+) -> tuple[AbstractContextManager[object], tuple[Tensor, Tensor]]:
+    """Return the context in which to count, and the inputs for it.
+
+    In mixed precision, models and inputs are moved from meta to fake tensors of a CPU, because autocast does nothing on
+    meta.
+    """
+    if spec.precision not in MIXED:
+        return nullcontext(), inputs
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    for model in filter(None, models):
+        memory.on_fake_cpu(model, mode)
+    images, texts = inputs
+    return mode, (memory.faked(images, mode), memory.faked(texts, mode))
 
 
 def _with_other_features(name: str, value: Tensor, others: int) -> Tensor:
@@ -205,23 +216,24 @@ def _evaluation(spec: EvaluateSpec, roots: Roots) -> tuple[int, int]:
     """Return the peak bytes of an evaluation, and the bytes that are allocated all the time. Errors: Refused."""
     model, peak = _pass(spec, roots)
     held = tensor_bytes(state(model))
-    if spec.precision in MIXED:
-        half, half_peak = _pass(spec.model_copy(update={"precision": "bf16"}), roots)
-        peak = half_peak - tensor_bytes(state(half)) + _copies(half) + held
     loading = 2 * held if spec.checkpoint else 0  # the file's weights beside the model's while they are loaded
     return max(peak, loading), held
 
 
 @torch.no_grad()
 def _pass(spec: EvaluateSpec, roots: Roots) -> tuple[Any, int]:
-    """Return the model on meta, and the peak bytes of encoding a batch of images and a batch of texts."""
+    """Return the model without data, and the peak bytes of encoding a batch of images and a batch of texts."""
     weights, size = spec.checkpoint, spec.batch_size
-    model, (images, texts) = clip_weights.sketch(spec, weights=weights, batch_size=size, roots=roots)
+    model, inputs = clip_weights.sketch(spec, weights=weights, batch_size=size, roots=roots)
     model.eval()
+    mode, (images, texts) = _mode(spec, inputs, model)
 
     def encode() -> None:
-        model.encode_image(images, normalize=True)
-        model.encode_text(texts, normalize=True)
+        with precision.autocast(spec.precision, "cpu"):
+            model.encode_image(images, normalize=True)
+        with precision.autocast(spec.precision, "cpu"):  # frees the copies of the image tower's weights
+            model.encode_text(texts, normalize=True)
 
-    counted = flops.count(model, (images, texts), run=encode)
+    with mode:
+        counted = flops.count(model, (images, texts), run=encode)
     return model, memory.inference_peak_bytes(model, (images, texts), counted)

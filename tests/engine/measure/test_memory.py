@@ -5,6 +5,7 @@ import gc
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.measure import flops, memory
 from engine.measure.live import LiveBytes, state, tensor_bytes
@@ -119,6 +120,33 @@ def test_half_precision_halves_the_memory() -> None:
     full_precision = inference_peak(mlp("meta"), torch.ones(N, WIDTH, device="meta"))
     half_precision = inference_peak(mlp("meta").half(), torch.ones(N, WIDTH, device="meta", dtype=torch.float16))
     assert 2 * half_precision == full_precision
+
+
+def test_peak_with_autocast_counts_copies_of_weights_and_values_in_half_precision() -> None:
+    """Sum by hand. While ReLU runs, its input, its output and a copy of the first layer have 2 bytes per value."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    model, images = mlp("meta"), memory.faked(torch.ones(N, WIDTH, device="meta"), mode)
+    memory.on_fake_cpu(model, mode)
+    first, last = WIDTH * HIDDEN + HIDDEN, HIDDEN * OUT + OUT
+    expected = 4 * (first + last + N * WIDTH) + 2 * (first + 2 * N * HIDDEN)
+    with mode, torch.autocast("cpu", torch.bfloat16):
+        assert inference_peak(model, images) == expected
+
+
+class WithoutFirst(nn.Module):
+    """Leave out the first of several tokens with a mask, as open_clip does for Hugging Face's towers."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens[:, torch.arange(tokens.shape[1]) != 0]
+
+
+def test_masks_without_values_count_as_true() -> None:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    tokens = memory.faked(torch.ones(2, 5, 3, device="meta"), mode)
+    with mode:
+        peak = inference_peak(WithoutFirst(), tokens)
+    selected = 2 * 5 * 3 * 4
+    assert 2 * selected <= peak <= 2 * selected + 3 * 5 * 8, "tokens, what is selected, and the mask with its positions"
 
 
 def test_live_bytes_drop_when_a_tensor_is_freed() -> None:

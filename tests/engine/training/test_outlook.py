@@ -68,6 +68,15 @@ def test_activations_grow_with_the_batch_and_shrink_with_checkpointing() -> None
     assert training_memory(64, precision="bf16")[1] < held
 
 
+def test_evaluation_in_amp_holds_copies_of_one_tower_at_a_time() -> None:
+    """The copies are those of the image tower, which is larger. The values of one image are small beside them."""
+    full, mixed = (
+        prospect(EvaluateSpec(model="digits-clip", checkpoint="", precision=precision), 1).peak_mb or 0
+        for precision in ("fp32", "amp_bf16")
+    )
+    assert mixed - full == pytest.approx(2 * IMAGES / 1e6, rel=0.08), "those of both towers are 11 % more"
+
+
 def test_locked_weights_have_neither_gradients_nor_moments() -> None:
     assert training_memory()[1] - training_memory(lock_image=True)[1] == pytest.approx(12 * IMAGES / 1e6)
 
@@ -208,7 +217,7 @@ def test_mixed_precision_estimate_equals_the_peak_of_a_real_step(measured: dict[
     """Weights of products and convolutions have copies in half precision, embeddings of tokens have none."""
     fields, sizes = STEPS[name]
     for pairs, peak in zip(sizes, measured[name], strict=True):
-        assert training_memory(pairs, **fields)[0] == pytest.approx(peak, rel=0.06)
+        assert training_memory(pairs, **fields)[0] == pytest.approx(peak, rel=0.02)
 
 
 @pytest.mark.slow
