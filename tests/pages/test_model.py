@@ -180,6 +180,7 @@ def test_memory_estimates_are_beside_device_memory_and_measured_peaks(store: Sto
     assert "this host, 500 MB: largest batch size of the table that should fit: float32 32, amp 64, bfloat16 64" in text
     assert "cuda:0 y, 80 GB: largest batch size of the table that should fit: float32 4096" in text
     assert "estimates from the catalogue's counts" in text
+    assert "The line of amp is for an accelerator" in text
     assert column_values(app, "float32")[3] == pytest.approx((46.8 + 8 * 9.2) / 1000)
     assert column_values(app, "peak_gb") == [0.3]
     app.number_input(key="model_memory_gb").set_value(1.0).run()
