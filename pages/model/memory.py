@@ -18,7 +18,7 @@ from pages.shared.text import plain, size
 OTHER_GB_HELP = (
     "Memory of another device, such as 24. The page then finds the largest batch size that should fit into it."
 )
-HOST = "this host"  # the name of its own memory
+HOST = "this host"  # the label of its memory
 
 
 def draw(name: ModelName, sizes: pd.DataFrame) -> None:
