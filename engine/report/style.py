@@ -1,6 +1,5 @@
 """Define the style of all charts: colours, shapes, margins, axes, and the format of numbers and names."""
 
-import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -22,8 +21,6 @@ Style = tuple[str, str]
 
 MARGIN = {"l": 8, "r": 8, "t": 8, "b": 8}
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
-LETTER = 0.011
-"""Width of a letter beside a bar, as a share of the chart's width. It is an estimate."""
 
 
 def family_styles(families: Sequence[str]) -> dict[str, Style]:
@@ -58,7 +55,7 @@ def bandwidth(gb_per_s: float) -> str:
 
 def horizontal(figure: go.Figure, names: list[str], axis: str, *, row_px: int = 26) -> None:
     """Lay out horizontal bars or points, one name below the other in the order of `names`. row_px: pixels per name."""
-    # on a phone, the text beside the longest bar extends into the margin
+    # the end of a long text may extend into the margin
     figure.update_layout(height=90 + row_px * len(names), margin=MARGIN | {"r": 28}, legend=LEGEND, uirevision=axis)
     figure.update_layout(minreducedheight=row_px)  # by default 64 px, so that the title covers the numbers of one bar
     figure.update_xaxes(title_text=axis, tickformat=",~g", automargin=True)
@@ -67,7 +64,7 @@ def horizontal(figure: go.Figure, names: list[str], axis: str, *, row_px: int = 
 
 
 def write_beside(figure: go.Figure, labels: Sequence[tuple[float, str, str]], xshift: int = 5) -> float:
-    """Write a text to the right of each bar or point. Return the end of an axis from 0 that has room for the texts.
+    """Write a text to the right of each bar or point, and return the end of the longest. The browser makes room for it.
 
     labels: end of the bar, name and text. All are added at once: plotly checks every annotation again for each new one,
     so that 300 bars took seconds.
@@ -75,9 +72,7 @@ def write_beside(figure: go.Figure, labels: Sequence[tuple[float, str, str]], xs
     look = {"showarrow": False, "xanchor": "left", "xshift": xshift}
     annotations = [look | {"x": x, "y": y, "text": text} for x, y, text in labels]
     figure.update_layout(annotations=[*figure.layout.annotations, *annotations])
-    letters = [len(re.sub("<.*?>", "", written)) + 8 for _, _, written in labels]
-    ends = [x / (1 - min(0.7, count * LETTER)) for (x, _, _), count in zip(labels, letters, strict=True)]
-    return max(ends, default=0.0) or 1.0
+    return max((x for x, _, _ in labels), default=0.0) or 1.0
 
 
 def whole_ticks(values: "pd.Series[Any]") -> dict[str, Any]:

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from engine.specs import BenchmarkSpec, ProfileSpec, RecurrentSpec
 from engine.store import open_store
@@ -138,6 +138,38 @@ def test_charts_of_sweeps_are_drawn_in_all_tabs(server: Server, page: Page) -> N
             expect(page.get_by_text("could not be drawn")).to_have_count(0)
             charts += page.locator(".chart .main-svg").count()
         assert charts
+
+
+def test_buttons_of_a_chart_do_not_cover_its_legend_on_a_phone(server: Server, browser: Browser) -> None:
+    store = open_store(server.settings)
+    run = store.enqueue(BenchmarkSpec(models="timm:resnet18", batch_size="sweep"))
+    finish(store, run, [benchmark_row("resnet18", batch_size=size, batch_size_requested="sweep") for size in (1, 4)])
+    store.close()
+    phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+    page = browser.new_context(**phone).new_page()
+    page.goto(f"{server.url}/run?run={run}&charts_{run}=Batch+sizes")
+    page.wait_for_function(DRAWN)
+    buttons, legend = (page.locator(f".chart {part}").bounding_box() for part in (".modebar", ".legend"))
+    assert buttons["y"] + buttons["height"] <= legend["y"]
+
+
+def test_texts_beside_bars_and_intervals_are_inside_the_chart(server: Server, page: Page) -> None:
+    store = open_store(server.settings)
+    run = store.enqueue(BenchmarkSpec(models="timm:resnet18", variants="eager,compile"))
+    unlimited = {"speedup": 4.0, "speedup_low": 0.0, "speedup_high": None, "verdict": "needs 3 processes"}
+    flags = {"flags": ("unstable", "contended"), "error": ""}
+    finish(store, run, [benchmark_row("resnet18", **flags), benchmark_row("resnet18", "compile", **unlimited)])
+    store.close()
+    ends = "texts => texts.map(text => text.getBoundingClientRect().right)"
+    for tab, text in (("Latency", "unstable, contended"), ("Speed-up", "no upper limit")):
+        page.goto(f"{server.url}/run?run={run}&charts_{run}={tab}")
+        for width in (1024, 420):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.wait_for_function(DRAWN)
+            chart = page.locator(".chart")
+            expect(chart).to_contain_text(text)
+            box = chart.bounding_box()
+            assert max(chart.locator(".annotation-text").evaluate_all(ends)) <= box["x"] + box["width"], (tab, width)
 
 
 def test_chart_follows_the_theme_and_enters_and_leaves_full_screen(server: Server, page: Page) -> None:

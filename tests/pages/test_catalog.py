@@ -1,5 +1,6 @@
 """Tests of the catalogue page with AppTest."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,18 @@ def test_filters_without_matches_offer_to_show_all_rows() -> None:
 def test_empty_plot_shows_a_message() -> None:
     app = open_page(catalog_search="odd_one", catalog_y=TOP1)
     assert "**0** of" in texts(app)
-    layout = first_chart(app)["layout"]
+    plot = first_chart(app)
+    layout = plot["layout"]
     assert layout["annotations"][0]["text"].startswith("Nothing to plot")
     assert not layout["xaxis"]["visible"]
+    assert layout["height"] <= 120 and not plot["height"], "the table follows without a blank area"
+
+
+@pytest.mark.slow
+def test_large_values_have_separators_of_thousands() -> None:
+    columns = json.loads(open_page().dataframe[0].proto.columns)
+    formats = {column["type_config"].get("format") for column in columns.values() if column.get("type_config")}
+    assert "%,.3g" in formats and "%.3g" not in formats
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     )
     horizontal(figure, list(drawn["label"]), title("latency_ms"))
     figure.update_layout(showlegend=True, barmode="overlay")
-    figure.update_xaxes(range=[0, widest])  # leaves room for the texts beside the bars
+    figure.update_xaxes(range=[0, widest])
     return figure
 
 
@@ -195,9 +195,7 @@ def speedups(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     horizontal(figure, list(drawn["label"]), f"{what} over the baseline (×)<br>99 % interval; grey: 2 % margin")
     ends = [1.05, *drawn["end"]]
     begins = [0.95, *drawn["speedup"], *drawn["speedup_low"].dropna()]
-    span = max(ends) - min(begins)
-    room = 0.65 if (drawn["high"] > last).any() else 0.35  # for the text beside the intervals
-    figure.update_xaxes(range=[min(begins) - 0.05 * span, max(ends) + room * span])
+    figure.update_xaxes(range=[min(begins) - 0.05 * (max(ends) - min(begins)), max(ends)])
     return figure
 
 

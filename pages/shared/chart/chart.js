@@ -3,6 +3,7 @@
 const bundle = import(new URL("app/static/plotly.min.js", document.baseURI).href);
 const HEIGHT = 450; // pixels, for a figure without a height
 const WIDE = 600; // pixels, from which a chart is wide
+const TEXTS = 0.75; // largest share of a plot's width for the texts beside its bars
 const SCREEN = { width: 24, height: 24, path: "M3 3h7v2H5v5H3zm11 0h7v7h-2V5h-5zM3 14h2v5h5v2H3zm16 0h2v7h-7v-2h5z" };
 
 // Streamlit calls this after each run of the page's script, and the returned function when the chart is removed.
@@ -63,6 +64,7 @@ class Chart {
     // A copy, because plotly writes the zoom into it, and would later take that for the zoom of the figure.
     const figure = JSON.parse(inTheme(text, this.figure.palette, look.colorway));
     const layout = { ...figure.layout, ...(width >= WIDE && figure.wide), width, height, template: { layout: look } };
+    makeRoom(layout, look.font);
     const config = { displaylogo: false, showSendToCloud: false, modeBarButtonsToAdd: [fullScreen], ...figure.config };
     if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls the page
     if (figure.selectable)
@@ -107,6 +109,19 @@ class Chart {
 function size(element) {
   if (document.fullscreenElement !== element) return [element.clientWidth, element.clientHeight];
   return [window.innerWidth - 32, window.innerHeight - 32];
+}
+
+const ink = document.createElement("canvas").getContext("2d");
+
+// Set the end of the x axis of horizontal bars so that the texts beside them fit into the width of the chart.
+function makeRoom({ annotations, shapes = [], margin, width, xaxis, yaxis }, { family, size }) {
+  if (!annotations || !xaxis?.range || !yaxis.categoryarray) return;
+  ink.font = `${size}px ${family}`;
+  const wide = (text) => ink.measureText(text.replace(/<.*?>/g, "")).width;
+  const plot = width - margin.l - margin.r - Math.max(...yaxis.categoryarray.map(wide));
+  const [begin] = xaxis.range;
+  const ends = annotations.map(({ x, xshift, text }) => begin + (x - begin) / (1 - Math.min(TEXTS, (xshift + wide(text)) / plot)));
+  xaxis.range = [begin, Math.max(...ends, ...shapes.map(({ x1 }) => x1))];
 }
 
 const fullScreen = {

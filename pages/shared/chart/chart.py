@@ -63,7 +63,7 @@ def chart(
     # Drop the figure's template, so that the theme of the page applies.
     content["layout"] = {name: value for name, value in content["layout"].items() if name != "template"}
     if not any(_length(trace) for trace in figure.data):
-        content["layout"] = EMPTY
+        content |= {"layout": EMPTY, "height": ""}
     labels = list(selected) if on_select else None
     # The labels are not part of the figure, so that the browser need not read the figure again for a new selection.
     encoded = f"{json.dumps(labels)}\n{pio.json.to_json_plotly(content)}".encode()
