@@ -81,8 +81,8 @@ def _devices(names: Sequence[str]) -> None:
         alt="Speed of each model on each device",
         extra_columns=("per_joule", "per_price"),
         config={
-            "per_joule": st.column_config.NumberColumn("Images/J", format="%.3g"),
-            "per_price": st.column_config.NumberColumn("Images/s per price", format="%.4g"),
+            "per_joule": st.column_config.NumberColumn("Images/J", format="%,.3g"),
+            "per_price": st.column_config.NumberColumn("Images/s per price", format="%,.4g"),
         },
     )
     calibrate.draw("compare_calibrate")
@@ -101,7 +101,7 @@ def _rates() -> None:
         alt="Effective rate of each kind of operator",
         pinned="kind",
         config={
-            unit: st.column_config.NumberColumn(unit.replace("us", "µs"), format="%.3g") for unit in UNITS.values()
+            unit: st.column_config.NumberColumn(unit.replace("us", "µs"), format="%,.3g") for unit in UNITS.values()
         },
     )
     st.caption(

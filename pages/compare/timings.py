@@ -114,8 +114,8 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
         **{name: [in_words(flags.split("; ")) for flags in ratios[name]] for name in ("flags", "baseline_flags")}
     )
     config = {
-        "ms": st.column_config.NumberColumn(f"{METRICS[metric]} (ms)", format="%.3g"),
-        "baseline_ms": st.column_config.NumberColumn("Baseline (ms)", format="%.3g"),
+        "ms": st.column_config.NumberColumn(f"{METRICS[metric]} (ms)", format="%,.3g"),
+        "baseline_ms": st.column_config.NumberColumn("Baseline (ms)", format="%,.3g"),
         "run": st.column_config.NumberColumn("Run", format="%d"),
         "note": st.column_config.Column("Note", width="large"),
     }

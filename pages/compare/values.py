@@ -75,8 +75,8 @@ def side_by_side(
     chart(figure, key="compare_bars", alt=f"{title(metric)} of {', '.join(subjects)}")
     shown = frame.assign(metric=frame["metric"].map(title))
     shown = shown.drop(columns="what") if (shown["what"] == "").all() else shown
-    numbers = {name: st.column_config.NumberColumn(name, format="%.4g") for name in subjects}
-    format = "%.3g×" if how == "ratio" else "%+.3g"
+    numbers = {name: st.column_config.NumberColumn(name, format="%,.4g") for name in subjects}
+    format = "%,.3g×" if how == "ratio" else "%+,.3g"
     for subject in [name for name in subjects if name != baseline]:  # a header with both names would be cut
         name = compare_values.against(subject, baseline, how)
         numbers[name] = st.column_config.NumberColumn(f"{subject}, {how}", format=format, help=name)

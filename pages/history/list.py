@@ -175,7 +175,7 @@ def _config() -> dict[str, Any]:
         ),
         "latency_ms": column.NumberColumn(
             "Latency (ms)",
-            format="%.3g",
+            format="%,.3g",
             width=95,
             help="Median latency of a run with one timed row. A run of several models or variants has no common "
             "latency: open it to see each.",
@@ -184,7 +184,7 @@ def _config() -> dict[str, Any]:
         "tags": column.ListColumn("Tags", width="small"),
         "progress": column.ProgressColumn("Done", format="percent", width="small"),
         "created": column.DatetimeColumn("Submitted", format="YYYY-MM-DD HH:mm"),
-        "duration_s": column.NumberColumn("Duration (s)", format="%.3g", width="small"),
+        "duration_s": column.NumberColumn("Duration (s)", format="%,.3g", width="small"),
         "device": column.TextColumn("Device", width="small"),
         "cause": column.TextColumn("Cause", width="small"),
         "error": column.TextColumn("Error"),

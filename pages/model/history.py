@@ -147,9 +147,9 @@ def _trainings(name: ModelName) -> tuple[pd.DataFrame, bool]:
 
 FORMATS = {
     "date": ("Date (UTC)", "YYYY-MM-DD HH:mm"),
-    "low_ms": ("Fastest process (ms)", "%.3g"),
-    "high_ms": ("Slowest process (ms)", "%.3g"),
-    "peak_gb": ("Peak (GB)", "%.3g"),
+    "low_ms": ("Fastest process (ms)", "%,.3g"),
+    "high_ms": ("Slowest process (ms)", "%,.3g"),
+    "peak_gb": ("Peak (GB)", "%,.3g"),
 }
 
 

@@ -69,7 +69,7 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
         "GPU only."
     )
     formats: dict[str, Any] = {
-        precision: st.column_config.NumberColumn(f"{precision} (GB)", format="%.3g") for precision in memory.PRECISIONS
+        precision: st.column_config.NumberColumn(f"{precision} (GB)", format="%,.3g") for precision in memory.PRECISIONS
     }
     results_table(
         estimated, key="model_memory_table", alt="Estimated memory in GB", pinned="batch_size", config=formats

@@ -9,6 +9,7 @@ from engine.report.compare.settings import environment_facts
 from engine.store import Run
 from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
+from engine.words import sentence
 from pages.run import notes
 from pages.shared import backend, rerun, run_actions, run_view
 from pages.shared.chart.chart import tabs
@@ -28,7 +29,7 @@ def draw_log(run: Run) -> None:
     """Draw the end of the log."""
     problem, files = backend.fetch_problem(run), RunFiles(backend.settings().runs_dir, run.id)
     if tail := files.log_tail(LOG_LINES):
-        verbatim(tail, key=f"log_{run.id}")
+        verbatim(tail, key=f"log_{run.id}", at_end=True)
     else:
         why = "has its log on another machine: see the warning above" if problem else why_no_log(run, files)
         st.caption(f"Run {run.id} {why}.")
@@ -101,6 +102,6 @@ with st.container(horizontal=True):
     if run.state.ended and backend.may_change(run) and st.button("Delete", icon=":material/delete:", key="run_delete"):
         run_actions.request_deletion([run.id])
 if run.state.ended and backend.may_change(run):
-    for sentence in backend.not_in_bundle(run):
-        st.caption(plain(sentence))
+    for omitted in backend.not_in_bundle(run):
+        st.caption(plain(sentence(omitted)))
 run_actions.draw_dialog()

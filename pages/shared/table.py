@@ -36,7 +36,7 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
             config[column] = st.column_config.NumberColumn(
                 title(column),
                 help=QUANTITIES[column].help,
-                format="%.2f" if column in ACCURACIES else "%.3g",  # publishers give at least two decimals
+                format="%.2f" if column in ACCURACIES else "%,.3g",  # publishers give at least two decimals
                 alignment="right",
                 width=header_width if column in (*ACCURACIES, *MEASURED) else None,
             )

@@ -14,10 +14,10 @@ from pages.shared.table import download
 
 SLOWEST = {
     "name": st.column_config.TextColumn("Kernel or operator", width="large"),
-    "calls": st.column_config.NumberColumn("Calls", format="%.3g", help="Number of calls per call of the model."),
+    "calls": st.column_config.NumberColumn("Calls", format="%,.3g", help="Number of calls per call of the model."),
     "ms": st.column_config.NumberColumn(
         "Own time (ms)",
-        format="%.3g",
+        format="%,.3g",
         help="Time per call of the model, without operators inside it, with the profiler's overhead.",
     ),
     "share": st.column_config.ProgressColumn("Share", format="percent", min_value=0, max_value=1),

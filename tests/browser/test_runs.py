@@ -8,6 +8,7 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from engine.store import Store, open_store
+from engine.store.files import RunFiles
 from tests.support.browser import DRAWN, NUMBER, ROW, Server, select_rows
 from tests.support.page import finish, profile_row, queue
 
@@ -63,6 +64,28 @@ def test_tagging_and_deleting_show_a_message_and_update_the_filters(server: Serv
     expect(page.get_by_text("1 to 1 of 1 run")).to_be_visible()
     assert [run.id for run in store.runs()] == [runs[1]]
     store.close()
+
+
+def test_log_shows_its_end_until_the_reader_scrolls(server: Server, page: Page) -> None:
+    store = open_store(server.settings)
+    run_id = queue(store, "resnet18")
+    store.close()
+    log = RunFiles(server.settings.runs_dir, run_id).log
+    log.parent.mkdir()
+
+    def show(count: int) -> None:
+        log.write_text("".join(f"line {number}\n" for number in range(1, count + 1)))
+        expect(text).to_contain_text(f"line {count}")
+
+    text = page.locator(".verbatim pre")
+    below = "log => log.scrollHeight - log.clientHeight - log.scrollTop"
+    page.goto(f"{server.url}/run?run={run_id}")
+    for count in (100, 200):
+        show(count)
+        assert text.evaluate(below) <= 1
+    text.evaluate("log => log.scrollTo(0, 500)")
+    show(300)
+    assert text.evaluate("log => log.scrollTop") == 500
 
 
 def test_notes_are_saved_on_leaving_and_changes_elsewhere_are_shown(server: Server, page: Page) -> None:

@@ -488,9 +488,9 @@ def test_run_page_names_files_that_the_bundle_leaves_out(
         assert not app.exception
         return " ".join(caption.value.replace("\\", "") for caption in app.caption)
 
-    assert "not in the bundle" not in captions()
+    assert "Not in the bundle" not in captions()
     monkeypatch.setattr(bundle_files, "ARTIFACT_BYTES", 10)
-    assert "not in the bundle, because it takes at most 0 MB of files: checkpoints/latest.pt" in captions()
+    assert "Not in the bundle, because it takes at most 0 MB of files: checkpoints/latest.pt." in captions()
 
 
 @pytest.mark.slow

@@ -97,16 +97,16 @@ def write_catalogue(folder: Path) -> Path:
 
 def charts(app: AppTest) -> list[dict[str, Any]]:
     """Return the content of each chart on the page: data, layout, and its text for screen readers."""
-    return [json.loads(sent.partition(b"\n")[2]) for sent in _sent(app, "chart")]
+    return [json.loads(sent.bytes.partition(b"\n")[2]) for sent in _sent(app, "chart")]
 
 
 def verbatim(app: AppTest) -> list[str]:
     """Return the commands and logs on the page."""
-    return [sent.decode() for sent in _sent(app, "verbatim")]
+    return [json.loads(sent.json)["text"] for sent in _sent(app, "verbatim")]
 
 
-def _sent(app: AppTest, component: str) -> list[bytes]:
-    return [item.proto.bytes for item in app.get("bidi_component") if item.proto.component_name == component]
+def _sent(app: AppTest, component: str) -> list[Any]:
+    return [item.proto for item in app.get("bidi_component") if item.proto.component_name == component]
 
 
 def open_page(path: str = "", **query: str | list[str]) -> AppTest:

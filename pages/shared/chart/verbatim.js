@@ -1,11 +1,14 @@
 // Shows plain text with a copy button.
 
+const AT_END = 2; // pixels above the end that still count as the end
 const NOTICE_MS = 1500; // the button shows its message for this time
 
 export default function ({ data, parentElement }) {
-  const text = new TextDecoder().decode(data);
+  const { text, at_end } = data;
   const [shown, button] = ["pre", "button"].map((name) => parentElement.querySelector(name));
+  const follows = at_end && shown.scrollHeight - shown.clientHeight - shown.scrollTop <= AT_END; // or the reader scrolled
   shown.textContent = text;
+  if (follows) shown.scrollTop = shown.scrollHeight;
   button.onclick = async () => {
     try {
       await navigator.clipboard.writeText(text);

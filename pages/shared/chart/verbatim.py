@@ -6,6 +6,6 @@ from pages.shared.chart.chart import component
 _draw = component("verbatim")
 
 
-def verbatim(text: str, *, key: str) -> None:
-    """Show the text. A long text gets a scrollbar."""
-    _draw(data=text.encode(), key=key)
+def verbatim(text: str, *, key: str, at_end: bool = False) -> None:
+    """Show the text. A long text gets a scrollbar. at_end: show its end first, and follow it when lines are added."""
+    _draw(data={"text": text, "at_end": at_end}, key=key)
