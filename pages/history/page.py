@@ -49,7 +49,7 @@ def draw_open_runs(ticking: bool, last_ended: int | None) -> None:
     for run in [*reversed(active), *queued]:
         draw_run(run)
     if count > len(queued):
-        st.caption(f"and {count - len(queued)} more in the queue.")
+        st.caption(f"and {count - len(queued):,} more in the queue.")
     if ticking and not (active or queued):
         rerun.page()
     elif last_ended != newest_ended:
@@ -62,7 +62,8 @@ def draw_run(run: Run) -> None:
         left, right = st.columns([4, 1], vertical_alignment="center")  # the buttons stay where they are
         with left, st.container(horizontal=True, vertical_alignment="center"):
             badge(run)
-            st.text(f"{run.id}  {run.name or run.spec.summary}: {sentence(run, backend.store())}", width="stretch")
+            with st.container():  # as in run_view
+                st.text(f"{run.id}  {run.name or run.spec.summary}: {sentence(run, backend.store())}")
         with right, st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="right"):
             st.page_link("run/page.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(run.id)})
             options: dict[str, Any] = {"icon": ":material/stop:", "disabled": run.cancel_requested}

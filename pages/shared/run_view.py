@@ -45,7 +45,8 @@ def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
         rerun.page()  # the run has ended, or another window has queued it again: redraw once without or with the timer
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(run)
-        st.text(sentence(run, store), width="stretch")
+        with st.container():  # a long text wraps beside the badge; without a container it would move below it
+            st.text(sentence(run, store))
         actions(run, beside_form)
     progress(run)
     if problem := backend.fetch_problem(run):

@@ -14,7 +14,7 @@ from engine.report.timings import rates, readable, samples
 from engine.results import FLAGS, VERDICTS, BenchmarkRow, RecurrentRow, TimedRow
 from engine.statistics import CONFIDENCE, NEEDED
 from engine.store import Run
-from engine.words import in_words, plural
+from engine.words import in_words, plural, sentence
 from pages.shared import backend
 from pages.shared.text import duration, plain, show_error
 
@@ -48,8 +48,8 @@ def card(
         if row.verdict:
             _verdict(row)
         st.caption(plain("; ".join(part for part in (*_device(row), *conditions, *_sampling(row)) if part)))
-        for note in (*row.notes, *_durations(row)):
-            st.caption(plain(note))
+        if notes := (*row.notes, *_durations(row)):
+            st.caption("  \n".join(plain(sentence(note)) for note in notes))
 
 
 def _values(row: TimedRow, values: Sequence[str], utilisation: float | None) -> None:

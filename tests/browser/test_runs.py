@@ -7,6 +7,7 @@ from playwright.sync_api import Page, WebSocketRoute, expect
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
+from engine.specs import ProfileSpec
 from engine.store import Store, open_store
 from engine.store.files import RunFiles
 from tests.support.browser import DRAWN, NUMBER, ROW, Server, select_rows
@@ -86,6 +87,20 @@ def test_log_shows_its_end_until_the_reader_scrolls(server: Server, page: Page) 
     text.evaluate("log => log.scrollTo(0, 500)")
     show(300)
     assert text.evaluate("log => log.scrollTop") == 500
+
+
+def test_long_state_of_a_run_wraps_beside_its_badge(server: Server, page: Page) -> None:
+    """Below the badge, a text that changes its length while the run goes on would move the results."""
+    store = open_store(server.settings)
+    store.enqueue(ProfileSpec(models="timm:resnet18"), name="a long name " * 10)
+    store.close()
+    page.goto(f"{server.url}/runs")
+    text = page.get_by_test_id("stText").filter(has_text="a long name")
+    badge = page.locator(".stMarkdownBadge").first
+    words, state = text.bounding_box(), badge.bounding_box()
+    assert words["height"] > 1.5 * state["height"], "it has several lines"
+    assert words["x"] > state["x"]
+    assert words["y"] < state["y"] + state["height"] / 2 < words["y"] + words["height"]
 
 
 def test_notes_are_saved_on_leaving_and_changes_elsewhere_are_shown(server: Server, page: Page) -> None:

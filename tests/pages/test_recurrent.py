@@ -265,7 +265,7 @@ def test_selected_row_shows_all_details(store: Store) -> None:
         in page_text
     )
     assert "TorchScript: fuser te, executor profiling" in page_text
-    assert "fuses nothing" in page_text
+    assert "Fuses nothing." in page_text
     assert "faster: 1.25 times as fast as aten (1.2 to 1.3, 99 %)" in page_text
     assert "30 samples of 1 call in 3 processes" in page_text
     assert "TF32 off; cuDNN benchmark off" in page_text

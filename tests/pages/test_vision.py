@@ -344,7 +344,7 @@ def test_selected_row_shows_all_details(store: Store) -> None:
     page_text = plain_text(app)
     assert "The first and the last third of the samples differ" in page_text
     assert "faster: 1.25 times as fast as eager (1.2 to 1.3, 99 %)" in page_text
-    assert "batch 8 after out of memory at 64" in page_text
+    assert "Batch 8 after out of memory at 64" in page_text
     assert "30 samples of 1 call in 3 processes" in page_text
     for part in ("threads ran 97 % of the time", "other programs used 2 % of the CPUs", "12 involuntary switches/s"):
         assert part in page_text

@@ -145,7 +145,9 @@ def treemap(modules: pd.DataFrame, column: str) -> go.Figure:
     )
     light = [COLOURS[4], *COLOURS[1:4], COLOURS[5]]  # all but the blue that is too dark for INK
     margin = {"l": 0, "r": 0, "t": 0, "b": 0}
-    figure.update_layout(height=460, margin=margin, uirevision=column, treemapcolorway=light)
+    figure.update_layout(height=460, margin=margin, uirevision=column)
+    # without darker shades of these colours, on which names cannot be read
+    figure.update_layout(treemapcolorway=light, extendtreemapcolors=False)
     return figure
 
 

@@ -12,7 +12,7 @@ import torch
 from engine.measure import flops
 from engine.report import frames
 from engine.report.figures import compare, profile, recurrent, scatter, speed
-from engine.report.style import COLOURS, GREY, digits, family_styles, text
+from engine.report.style import COLOURS, GREY, INK, digits, family_styles, text
 from engine.results import ModuleCount, ProfileRow
 from tests.support.page import benchmark_row, profile_row, recurrent_row
 
@@ -223,6 +223,20 @@ def test_treemap_area_is_the_value_minus_that_of_children() -> None:
     }
     assert list(trace.parents) == ["", "model", "model.a", "model", "model.b"]
     assert list(trace.customdata[:, 1]) == ["10", "6", "5", "2", "3"]
+
+
+def test_treemap_of_many_modules_has_no_colour_too_dark_for_its_text() -> None:
+    def luminance(colour: str) -> float:
+        shares = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+        return sum(weight * share for weight, share in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    trees = [{"path": "", "parent": None}, *({"path": f"{n}", "parent": ""} for n in range(30))]
+    modules = pd.DataFrame(trees).assign(name="m", type="t", calls=1, gmacs=1.0)
+    layout = profile.treemap(modules, "gmacs").layout
+    assert layout.extendtreemapcolors is False, "plotly would add darker colours for the 6th and later branches"
+    contrasts = [(luminance(hue) + 0.05) / (luminance(INK) + 0.05) for hue in layout.treemapcolorway]
+    assert min(contrasts) >= 4.5
 
 
 def test_treemap_areas_of_shared_modules_add_up_to_the_model() -> None:
