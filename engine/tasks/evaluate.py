@@ -181,7 +181,7 @@ class Part:
             found = yield from followed(
                 features(part, self.reader, captions=captions),
                 lambda done: self.progress.model_copy(
-                    update={"note": f"encoding {what}: {done} of {plural(len(part), 'image')}"}
+                    update={"note": f"encoding {what}: {done:,} of {plural(len(part), 'image')}"}
                 ),
             )
             try:

@@ -140,11 +140,12 @@ results_table(
 )
 failed = (selected["status"] != "ok").sum()
 incomplete = selected["remark"].str.startswith("incomplete").sum()
-many_families = not axes.colour and selected["family"].nunique() > SHOWN_FAMILIES
+drawn_families = selected.dropna(subset=[axes.x, axes.y])["family"].nunique()
+many_families = not axes.colour and drawn_families > SHOWN_FAMILIES
 remarks = f"{failed} of these rows could not be counted and {incomplete} are incomplete; the column Remark says why. "
 st.caption(
     (remarks if failed or incomplete else "")
-    + f"The plot labels the {'Pareto front' if axes.front else 'extremes of each axis'} where there is room"
+    + f"The plot labels the {'Pareto front' if front else 'extremes of each axis'} where there is room"
     + (f"; its legend lists the {SHOWN_FAMILIES} largest families" if many_families else "")
     + (f". Speeds are those of {plain(filters.device)}" if axes.timings and filters.device else "")
     + (f". Hollow points are {HOLLOW[bool(filters.device)]}; the table says which" if axes.timings else "")

@@ -94,7 +94,7 @@ def _draw_flags(shown: Sequence[Timed]) -> None:
         flagged = list(dict.fromkeys(entry.name for entry in shown if flag in entry.row.flags))
         if flagged:
             more = [f"{len(flagged) - MOST_NAMED} more"] if len(flagged) > MOST_NAMED else []
-            subject = "all timings" if len(flagged) == len(names) else ", ".join([*flagged[:MOST_NAMED], *more])
+            subject = "All timings" if len(flagged) == len(names) else ", ".join([*flagged[:MOST_NAMED], *more])
             st.markdown(f":orange-badge[:material/flag: {in_words([flag])}] {plain(f'{subject}. {meaning}')}")
 
 

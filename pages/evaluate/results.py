@@ -22,7 +22,7 @@ from engine.results.embeddings import read_embeddings
 from engine.roots import Roots, file_within, open_within
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Run
-from engine.words import count_captions, plural
+from engine.words import count_captions, plural, sentence
 from pages.clip import pictures, try_it
 from pages.evaluate import search
 from pages.shared import backend, run_view
@@ -155,9 +155,9 @@ def _metrics(row: EvaluateRow) -> None:
             parts.append(f"the loss depends on the batch size, here {row.val_batch_size}")
         st.caption(plain("; ".join(part for part in parts if part)))
         if row.task == "retrieval" and (doubt := note_on_repeats(row.captions or 0, row.distinct_captions)):
-            st.caption(f":material/warning: {plain(doubt)}")
+            st.caption(f":material/warning: {plain(sentence(doubt))}")
         for note in row.notes:
-            st.caption(plain(note))
+            st.caption(plain(sentence(note)))
 
 
 def _largest_rank(row: EvaluateRow) -> int:

@@ -124,6 +124,7 @@ def test_empty_plot_shows_a_message() -> None:
     assert layout["annotations"][0]["text"].startswith("Nothing to plot")
     assert not layout["xaxis"]["visible"]
     assert (layout["height"], plot["height"]) == (120, ""), "the table follows without a blank area"
+    assert "The plot labels the extremes of each axis" in texts(app), "there is no front"
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def test_flags_of_both_runs_are_explained(store: Store, settings: Settings) -> N
     assert not app.exception
     contended = f"contended] run {first}: timm:resnet18 · inference · eager · batch 8 · 224 px. {FLAGS['contended']}"
     assert contended in page_text(app)
-    assert f"below floor] all timings. {FLAGS['below_floor']}" in page_text(app)
+    assert f"below floor] All timings. {FLAGS['below_floor']}" in page_text(app)
     line = table_with(app, "speedup").iloc[0]
     assert (line["flags"], line["baseline_flags"]) == ("below floor", "contended, below floor")
 

@@ -95,7 +95,7 @@ def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
             zmax=1,
             xgap=1,
             ygap=1,
-            colorbar={"title": {"text": "share of the true", "side": "right"}, "tickformat": ".0%", "thickness": 12},
+            colorbar={"title": {"text": "Share of true class", "side": "right"}, "tickformat": ".0%", "thickness": 12},
         )
     )
     ticks = {"tickvals": places, "ticktext": names, "showgrid": False, "zeroline": False, "automargin": True}

@@ -37,9 +37,9 @@ def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, 
     labels = [*_peak_labels(peaks, right), *_model_labels(models)]
     if slope:
         labels.append(_label(left, slope * left, f"copy {bandwidth(slope)}", xanchor="left", yshift=-4, xshift=16))
-    figure.update_layout(height=460, margin=MARGIN, legend={"orientation": "v", "itemsizing": "constant"})
+    figure.update_layout(height=460, margin=MARGIN, legend={"orientation": "v", "itemsizing": "constant", "y": 0.95})
     figure.update_layout(hoverlabel={"align": "left"}, dragmode="pan", uirevision="roofline", annotations=labels)
-    look = {"zeroline": False, "automargin": True, "minor": {"dtick": "D1", "showgrid": False, "ticks": "outside"}}
+    look = {"zeroline": False, "automargin": True, "minor": {"dtick": "D1", "showgrid": False, "ticks": "inside"}}
     span = np.array([left, right])
     figure.update_xaxes(log("Intensity (FLOP/B)", span) | look, range=np.log10(span))
     rates_seen = [*peaks["gflop_per_s"], *models["gflop_per_s"], *([slope * left] if slope else [])] or [1.0]

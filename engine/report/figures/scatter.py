@@ -24,8 +24,8 @@ DIAMETER = 6.0
 """Diameter of all markers in pixels, without a size axis."""
 LETTER, LINE = 0.019, 0.07
 """Width of a letter of a label and height of a label, as shares of a phone's plot."""
-WIDE = {"legend": {"itemsizing": "constant"}, "margin": {"l": 70, "r": 8, "t": 8, "b": 44}}
-"""Changes of the layout for a wide chart: the legend is beside the plot."""
+WIDE = {"legend": {"itemsizing": "constant", "y": 0.92}, "margin": {"l": 70, "r": 8, "t": 8, "b": 44}}
+"""Changes of the layout for a wide chart: the legend is beside the plot, below the buttons."""
 
 
 def scatter(
@@ -163,7 +163,7 @@ def _axis(values: Floats, column: str, logarithmic: bool) -> dict[str, Any]:
     return (
         axis
         | ticks
-        | ({"minor": {"dtick": "D1", "showgrid": False, "ticks": "outside"}} if ticks.get("dtick") == 1 else {})
+        | ({"minor": {"dtick": "D1", "showgrid": False, "ticks": "inside"}} if ticks.get("dtick") == 1 else {})
     )
 
 

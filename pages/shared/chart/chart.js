@@ -156,7 +156,7 @@ function theme(element) {
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: of("font"), color: text, size: 12 },
     colorway: of("chart-categorical-colors").split(","),
-    hoverlabel: { bgcolor: behind, bordercolor: line, font: { color: text, size: 12 } },
+    hoverlabel: { bgcolor: behind, bordercolor: line, font: { family: of("font"), color: text, size: 12 } },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: faint, activecolor: of("primary-color") },
     newselection: { line: { color: of("primary-color") } },
     xaxis: axis,
