@@ -132,6 +132,7 @@ results_table(
     selected=chosen,
     on_select=data.choose_rows,
     config={
+        "model": st.column_config.Column("Model", pinned=True, width=180),  # leaves room for the axes on a phone
         "pretrained": st.column_config.TextColumn("Pretrained", width=170),  # wide, because tags differ in their end
         "family": st.column_config.TextColumn("Family", width=130),
         "flags": st.column_config.TextColumn("Flags", help=FLAGS_HELP, width="medium"),

@@ -126,7 +126,7 @@ def _metrics(row: EvaluateRow) -> None:
     with st.container(border=True):
         st.header(TASKS.get(row.task, row.task), anchor=False)
         if row.status != "ok":
-            show_error(row.error, title=row.status.replace("_", " "))
+            show_error(row.error, title=row.status.replace("_", " ").capitalize())
         with st.container(horizontal=True):
             for name, title in SHARES.items():
                 if (value := getattr(row, name)) is not None:

@@ -128,7 +128,7 @@ def card(run: Run, row: ProfileRow) -> None:
         setting = f" at {row.image_size} px" * bool(row.image_size) + f", batch {row.batch_size}" * (row.batch_size > 1)
         st.header(plain(name + setting), anchor=False)
         if row.status != "ok":
-            st.error(plain(row.error), title=row.status.replace("_", " "), icon=":material/error:")
+            st.error(plain(row.error), title=row.status.replace("_", " ").capitalize(), icon=":material/error:")
             return
         _values(row)
         if row.complete is False:

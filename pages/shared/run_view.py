@@ -1,6 +1,7 @@
 """Follow a run: its state, its actions, and its results as they arrive."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -45,8 +46,9 @@ def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
         rerun.page()  # the run has ended, or another window has queued it again: redraw once without or with the timer
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(run)
-        with st.container():  # a long text wraps beside the badge; without a container it would move below it
-            st.text(sentence(run, store))
+        # A text that changes wraps beside the badge. Without a container it would move below it, and results with it.
+        with nullcontext() if run.state.ended else st.container():
+            st.text(sentence(run, store), width="stretch")
         actions(run, beside_form)
     progress(run)
     if problem := backend.fetch_problem(run):

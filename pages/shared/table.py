@@ -45,9 +45,15 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
         elif column in ("image_size", "calls", "batch_size", "processes", "samples", "rate", "at"):
             config[column] = st.column_config.Column(title(column), alignment="right")
         else:
-            width: Any = {"model": 180, "error": "medium"}.get(column)
+            width: Any = _name_width(frame[column]) if column == "model" else {"error": "medium"}.get(column)
             config[column] = st.column_config.Column(title(column), pinned=column == pinned, width=width)
     return config
+
+
+def _name_width(names: "pd.Series[Any]") -> int:
+    """Return the width of a column of names in px. Models of one family often differ only at the end of their names."""
+    longest = int(names.astype(str).str.len().max()) if len(names) else 0
+    return min(max(180, 18 + 7 * longest), 260)
 
 
 def informative_columns(table: pd.DataFrame, constant: Sequence[str]) -> pd.DataFrame:

@@ -38,7 +38,7 @@ def card(
     with st.container(border=True):
         st.header(plain(name), anchor=False)
         if row.status != "ok":
-            show_error(row.error, title=row.status.replace("_", " "))
+            show_error(row.error, title=row.status.replace("_", " ").capitalize())
         with st.container(horizontal=True):
             _values(row, values, utilisation)
             for label, text in (extra_values or {}).items():

@@ -428,3 +428,12 @@ def test_cluster_devices_are_offered_when_a_cluster_is_configured(
     assert [launch.nodes_with(name) for name in launch.devices()] == [0, 2, 2]
     (device,) = (box for box in open_page(PAGE).selectbox if box.label == "Device")
     assert device.options == ["meta", "cluster:meta", *launch.devices()]
+
+
+@pytest.mark.slow
+def test_column_of_names_fits_long_names(store: Store) -> None:
+    names = ("vit_base_patch32_clip_quickgelu_224", "resnet18")
+    run_id = store.enqueue(ProfileSpec(models=names))
+    finish(store, run_id, [profile_row(name) for name in names])
+    columns = json.loads(open_page("run/page.py", run=str(run_id)).dataframe[0].proto.columns)
+    assert columns["model"]["width"] >= 6 * len(names[0]) + 16, "a letter takes about 6 px, the margins take 16"

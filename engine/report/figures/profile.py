@@ -11,7 +11,9 @@ from engine.report.style import COLOURS, GREY, INK, LEGEND, MARGIN, SHAPES, TOWE
 def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
     """Return bars of one quantity per model, split into towers if the rows have them. frame: from frames.profile."""
     drawn = frame.dropna(subset=[column]).sort_values(column)
-    names = (drawn["library"] + ":" + drawn["model"] + " @ " + drawn["image_size"]).map(text)
+    shared = drawn.groupby("model")["library"].transform("nunique") > 1  # names that two libraries have
+    names = drawn["model"].mask(shared, drawn["library"] + ":" + drawn["model"])
+    names = (names + " @ " + drawn["image_size"]).map(text)
     if drawn["batch_size"].nunique() > 1:
         names = names + drawn["batch_size"].map(" batch {}".format)
     prefix, quantity = ("fvcore_" if column.startswith("fvcore_") else ""), column.removeprefix("fvcore_")

@@ -284,6 +284,7 @@ def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.F
     """Return throughput here over published, a point per timed row. both: from published.speeds.beside, one setup."""
     figure = go.Figure()
     both = both.assign(label=both["model"].map(text).where(~both.duplicated("model"), ""))  # one label per model
+    middle = np.sqrt(both["theirs"].min() * both["theirs"].max())
     for family, rows in both.groupby("family", sort=False):
         colour, symbol = styles.get(str(family), (GREY, "circle-open"))
         figure.add_scatter(
@@ -292,7 +293,7 @@ def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.F
             mode="markers+text",
             name=text(family or "other"),
             text=rows["label"],
-            textposition="top center",
+            textposition=np.where(rows["theirs"] > middle, "top left", "top right"),  # inside the plot
             textfont={"size": 10},
             marker={"color": colour, "symbol": symbol, "size": 9},
             customdata=rows[["model", "variant", "batch_size", "their_batch_size"]],
@@ -302,7 +303,7 @@ def against(both: pd.DataFrame, setup: str, styles: Mapping[str, Style]) -> go.F
             ),
         )
     figure.update_layout(height=420, margin=MARGIN, legend=LEGEND, uirevision=setup)
-    figure.update_xaxes(log(f"Published: {text(setup)} (samples/s)", both["theirs"]))
+    figure.update_xaxes(log(f"Published (samples/s)<br>{text(setup)}", both["theirs"]))
     figure.update_yaxes(log("Here (samples/s)", both["here"]))
     return figure
 

@@ -208,6 +208,13 @@ def test_tower_shares_are_percentages_of_the_total() -> None:
     assert shares == {"image": [50.0, 90.0, 75.0], "text": [50.0, 10.0, 25.0]}
 
 
+def test_bars_name_the_library_only_of_models_that_two_libraries_have() -> None:
+    models = [("timm", "resnet50"), ("torchvision", "resnet50"), ("timm", "resnet18")]
+    figure = profile.bars(frames.profile([profile_row(model, library=library) for library, model in models]), "gmacs")
+    names = {name.partition(" @ ")[0] for trace in figure.data for name in trace.y}
+    assert names == {"timm:resnet50", "torchvision:resnet50", "resnet18"}
+
+
 def test_treemap_area_is_the_value_minus_that_of_children() -> None:
     def module(path: str, gmacs: float) -> ModuleCount:
         return ModuleCount(path=path, type="Block", mparams=1, gmacs=gmacs, macts=1, calls=1)

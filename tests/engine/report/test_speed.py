@@ -239,7 +239,7 @@ def test_published_speeds_are_joined_by_model_size_and_mode() -> None:
     joined = published_speeds.beside([*rows, benchmark_row("m", status="error", samples_per_s=None)], table)
     assert joined[["model", "here", "theirs", "times", "their_batch_size"]].values.tolist() == [["m", 400, 800, 2, 256]]
     figure = speed.against(joined, "GPU, amp", {})
-    assert figure.layout.xaxis.title.text == "Published: GPU, amp (samples/s)"
+    assert figure.layout.xaxis.title.text == "Published (samples/s)<br>GPU, amp"
     assert "GPU, amp" in figure.data[0].hovertemplate
 
 
