@@ -22,8 +22,10 @@ FAINT = {"color": GREY, "symbol": "circle", "opacity": 0.45}
 SMALLEST, LARGEST = 5, 22  # marker diameters in pixels
 DIAMETER = 6.0
 """Diameter of all markers in pixels, without a size axis."""
-LETTER, LINE = 0.019, 0.07
+LETTER, LINE = 0.021, 0.07
 """Width of a letter of a label and height of a label, as shares of a phone's plot."""
+ROOM = 0.06
+"""Room between the outermost points and the ends of an axis, as a share of their distance."""
 WIDE = {"legend": {"itemsizing": "constant", "y": 0.92}, "margin": {"l": 70, "r": 8, "t": 8, "b": 44}}
 """Changes of the layout for a wide chart: the legend is beside the plot, below the buttons."""
 
@@ -84,6 +86,7 @@ def scatter(
     if len(line):
         traces.append(_front(line, x, y))
         named, rise = front_names(line, x, y), 10 if QUANTITIES[y].better == "larger" else -10  # no points lie there
+    axes = {"xaxis": _axis(across, x, log_x), "yaxis": _axis(up, y, log_y)}
     layout = {
         "height": 400,
         "margin": {"l": 70, "r": 8, "t": 8, "b": 60},
@@ -92,9 +95,8 @@ def scatter(
         "hoverlabel": {"align": "left"},
         "dragmode": "select",
         "uirevision": f"{x}/{y}/{log_x}/{log_y}",
-        "annotations": _labels(drawn, named, x, y, log_x, log_y, rise),
-        "xaxis": _axis(across, x, log_x),
-        "yaxis": _axis(up, y, log_y),
+        "annotations": _labels(drawn, named, x, y, axes, rise),
+        **axes,
     }
     return go.Figure({"data": traces, "layout": layout})  # built at once: each update would validate everything again
 
@@ -157,6 +159,10 @@ def _axis(values: Floats, column: str, logarithmic: bool) -> dict[str, Any]:
     whole = QUANTITIES[column].unit == "%"
     if whole:
         axis["maxallowed"] = 2 if logarithmic else 100  # a log axis has exponents
+    if len(values):  # plotly would extend the axis until it contains all names: by decades for a long one on a phone
+        ends = _ends(values, logarithmic, from_zero=not (logarithmic or whole))
+        least, most = (10**end if logarithmic else end for end in ends)
+        axis["autorangeoptions"] = {"clipmin": least, "clipmax": most}
     if not logarithmic:  # an axis from 0 would squeeze values near 100 % together
         return axis | {"type": "linear", "tickformat": ",~g", "rangemode": "normal" if whole else "tozero"}
     ticks = log_ticks(values)
@@ -165,6 +171,19 @@ def _axis(values: Floats, column: str, logarithmic: bool) -> dict[str, Any]:
         | ticks
         | ({"minor": {"dtick": "D1", "showgrid": False, "ticks": "inside"}} if ticks.get("dtick") == 1 else {})
     )
+
+
+def _ends(values: Floats, logarithmic: bool, *, from_zero: bool) -> tuple[float, float]:
+    """Return the ends of an axis, with room for markers. On a logarithmic axis they are exponents.
+
+    values: at least one. from_zero: the axis includes 0.
+    """
+    ends = np.log10(values) if logarithmic else values
+    low, high = float(ends.min()), float(ends.max())
+    if from_zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    room = ROOM * (high - low) or 0.5
+    return low - room * (low != 0 or not from_zero), high + room * (high != 0 or not from_zero)
 
 
 def standouts(frame: pd.DataFrame, x: str, y: str) -> list[Any]:
@@ -209,20 +228,25 @@ def front_names(line: pd.DataFrame, x: str, y: str) -> list[Any]:
 
 
 def _labels(
-    frame: pd.DataFrame, named: Sequence[Any], x: str, y: str, log_x: bool, log_y: bool, rise: int
+    frame: pd.DataFrame, named: Sequence[Any], x: str, y: str, axes: Mapping[str, Any], rise: int
 ) -> list[dict[str, Any]]:
     """Return labels of the rows in `named`, `rise` pixels above them, without those that would overlap earlier ones."""
     if frame.empty:
         return []
-    across, up = (np.log10(frame[column]) if log else frame[column] for column, log in ((x, log_x), (y, log_y)))
-    width, height, middle = np.ptp(across) or 1, np.ptp(up) or 1, frame[x].median()
+    places = []  # of the rows on each axis, and its length
+    for column, axis in ((x, axes["xaxis"]), (y, axes["yaxis"])):
+        values, ends = frame[column], list(axis["autorangeoptions"].values())
+        logarithmic = axis["type"] == "log"
+        places.append((np.log10(values), np.ptp(np.log10(ends))) if logarithmic else (values, np.ptp(ends)))
+    (across, width), (up, height) = places
+    middle = frame[x].median()
     labels: list[dict[str, Any]] = []
     taken: list[tuple[float, float, float]] = []
     for index in named:
         row = frame.loc[index]
         left = row[x] > middle
         start, level = across[index] / width, up[index] / height
-        start, end = sorted((start, start + (-LETTER if left else LETTER) * len(row["model"])))
+        start, end = sorted((start, start + (-LETTER if left else LETTER) * (len(row["model"]) + 2)))
         if any(start < other[1] and other[0] < end and abs(level - other[2]) < LINE for other in taken):
             continue
         taken.append((start, end, level))

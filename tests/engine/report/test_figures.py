@@ -322,3 +322,13 @@ def test_time_to_draw_a_bar_does_not_grow_with_their_number(draw: Callable[[int]
 
     draw(1)  # plotly imports some modules on first use
     assert calls(120) < 4 * calls(40)
+
+
+@pytest.mark.parametrize(("log_x", "ends"), [(True, (5.0, 10.0, 500.0, 1000.0)), (False, (0.0, 0.0, 500.0, 550.0))])
+def test_axes_end_near_the_outermost_points_however_long_names_are(log_x: bool, ends: tuple[float, ...]) -> None:
+    """Plotly would extend an axis until it contains the names. A fixed range would undo a zoom at each new filter."""
+    frame = table(gmacs=[10.0, 50.0, 500.0], mparams=[1.0, 2.0, 3.0], model=["m" * 45] * 3)
+    axis = scatter.scatter(frame, "gmacs", "mparams", styles={}, log_x=log_x).layout.xaxis
+    assert axis.range is None
+    assert ends[0] <= axis.autorangeoptions.clipmin <= ends[1]
+    assert ends[2] <= axis.autorangeoptions.clipmax <= ends[3]
