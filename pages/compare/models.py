@@ -60,6 +60,7 @@ def _devices(names: Sequence[str]) -> None:
     if frame.empty:
         st.caption("The catalogue has no complete count of these models.")
         return
+    st.caption("Type the power or the price of devices to see how many images each model gets for it.")
     cells = st.data_editor(
         pd.DataFrame({"device": [device.fitted.label for device in devices], "watts": np.nan, "price": np.nan}),
         key="compare_power",
@@ -101,7 +102,10 @@ def _rates() -> None:
         alt="Effective rate of each kind of operator",
         pinned="kind",
         config={
-            unit: st.column_config.NumberColumn(unit.replace("us", "µs"), format="%,.3g") for unit in UNITS.values()
+            "kind": st.column_config.TextColumn("Kind", pinned=True, width="medium"),
+            **{
+                unit: st.column_config.NumberColumn(unit.replace("us", "µs"), format="%,.3g") for unit in UNITS.values()
+            },
         },
     )
     st.caption(

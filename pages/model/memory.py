@@ -7,6 +7,7 @@ import streamlit as st
 
 from engine.report.figures import memory
 from engine.specs import ModelName
+from engine.words import sentence
 from pages.model import history
 from pages.model.history import runs_table
 from pages.shared import backend, table
@@ -54,8 +55,9 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
     chart(memory.figure(estimated, peaks, available), key="model_memory", alt="Memory by batch size and data type")
     for device, gb in available.items():
         fits = memory.largest(estimates["cpu" if device == HOST else "cuda:0"], gb)
-        batches = ", ".join(f"{precision} {batch or 'none'}" for precision, batch in fits.items())
-        st.caption(plain(f"{device}, {size(gb)}: largest batch size of the table that should fit: {batches}."))
+        batches = ", ".join(f"{precision} {f'{batch:,}' if batch else 'none'}" for precision, batch in fits.items())
+        text = f"{device}, {size(gb)}: largest batch size of the table that should fit: {batches}"
+        st.caption(plain(sentence(text)))
     if not available:
         st.caption("This machine's memory is not known yet. See the page Device.")
     st.caption(

@@ -159,6 +159,7 @@ def _symbols(trace: dict) -> list[str]:
 def test_models_are_compared_on_all_devices() -> None:
     app = open_page("compare/page.py", compare_models="timm:resnet50,open_clip:ViT-B-32")
     unfold(app, "Which device?")
+    assert "Type the power or the price of devices" in texts(app)
     assert not app.exception
     table = next(frame.value for frame in app.dataframe if "error_percent" in frame.value)
     assert table.groupby("model")["device"].nunique().eq(12).all()

@@ -177,15 +177,15 @@ def test_memory_estimates_are_beside_device_memory_and_measured_peaks(store: Sto
     app = open_model("resnet18", "Memory")
     text = plain_text(app)
     # 46.8 MB of weights and 9.2 MB per image; half of both in half precision; in amp 70.2 MB and, on a CPU, 5.98 MB
-    assert "this host, 500 MB: largest batch size of the table that should fit: float32 32, amp 64, bfloat16 64" in text
-    assert "cuda:0 y, 80 GB: largest batch size of the table that should fit: float32 4096" in text
+    assert "This host, 500 MB: largest batch size of the table that should fit: float32 32, amp 64, bfloat16 64" in text
+    assert "cuda:0 y, 80 GB: largest batch size of the table that should fit: float32 4,096" in text
     assert "estimates from the catalogue's counts" in text
     assert "The line of amp is for an accelerator" in text
     assert column_values(app, "float32")[3] == pytest.approx((46.8 + 8 * 9.2) / 1000)
     assert column_values(app, "peak_gb") == [0.3]
     app.number_input(key="model_memory_gb").set_value(1.0).run()
     assert (
-        "other device, 1 GB: largest batch size of the table that should fit: float32 64, amp 64, bfloat16 128"
+        "Other device, 1 GB: largest batch size of the table that should fit: float32 64, amp 64, bfloat16 128"
         in plain_text(app)
     )
     app.get_by_key("model_way").set_value("training, AdamW").run()
@@ -193,7 +193,7 @@ def test_memory_estimates_are_beside_device_memory_and_measured_peaks(store: Sto
     assert column_values(app, "float32")[0] == pytest.approx((4 * 46.8 + 20.7) / 1000)
     linked = open_model("resnet18", "Memory", model_way="training, AdamW", model_memory_gb="1.0")
     assert column_values(linked, "float32") == column_values(app, "float32")
-    assert "other device, 1 GB" in plain_text(linked)
+    assert "Other device, 1 GB" in plain_text(linked)
     assert "No timing on this machine has measured the peak" in texts(app)
 
 
