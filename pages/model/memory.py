@@ -19,6 +19,10 @@ from pages.shared.text import plain, size
 OTHER_GB_HELP = (
     "Memory of another device, such as 24. The page then finds the largest batch size that should fit into it."
 )
+AMP_LINE = {
+    "cpu": "The line of amp is for a CPU; an accelerator needs more.",
+    "cuda:0": "The line of amp is for an accelerator; a CPU needs less.",
+}
 HOST = "this host"  # the label of its memory
 
 
@@ -63,12 +67,11 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
     st.caption(
         "Lines are estimates from the catalogue's counts: weights, and activations that grow with the batch. Training "
         "adds gradients, the optimizer's state and all that is kept for the backward pass. PyTorch's own memory is not "
-        f"included. The line of amp is for {'an accelerator' if drawn == 'cuda:0' else 'a CPU'}; an accelerator needs "
-        "more. In half precision, half of the memory of float32 is expected. The few models that convert to float32 "
-        "inside, such as gemma4_vit, need more. Checked against timm's published batch sizes in amp, for models that "
-        "ran out of memory at a larger one: the estimate was within one step (such as 384 to 512) for 92 to 98 % of "
-        "eager and 62 to 85 % of compiled models, depending on the GPU. Training was checked for eager models on one "
-        "GPU only."
+        f"included. {AMP_LINE[drawn]} In half precision, half of the memory of float32 is expected. The few models "
+        "that convert to float32 inside, such as gemma4_vit, need more. Checked against timm's published batch sizes "
+        "in amp, for models that ran out of memory at a larger one: the estimate was within one step (such as 384 to "
+        "512) for 92 to 98 % of eager and 62 to 85 % of compiled models, depending on the GPU. Training was checked "
+        "for eager models on one GPU only."
     )
     formats: dict[str, Any] = {
         precision: st.column_config.NumberColumn(f"{precision} (GB)", format="%,.3g") for precision in memory.PRECISIONS

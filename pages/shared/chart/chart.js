@@ -120,7 +120,7 @@ function makeRoom({ annotations, shapes = [], margin, width, xaxis, yaxis }, { f
   const wide = (text) => ink.measureText(text.replace(/<.*?>/g, "")).width;
   const plot = width - margin.l - margin.r - Math.max(...yaxis.categoryarray.map(wide));
   const [begin] = xaxis.range;
-  const ends = annotations.map(({ x, xshift, text }) => begin + (x - begin) / (1 - Math.min(TEXTS, (xshift + wide(text)) / plot)));
+  const ends = annotations.map(({ x, xshift = 0, text }) => begin + (x - begin) / (1 - Math.min(TEXTS, (xshift + wide(text)) / plot)));
   xaxis.range = [begin, Math.max(...ends, ...shapes.map(({ x1 }) => x1))];
 }
 
