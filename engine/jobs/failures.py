@@ -13,6 +13,11 @@ from engine.specs import Refused, Spec, error_message
 from engine.store import Busy, Cause, Exit, Unavailable
 
 DISK_FULL_WORDS = ("no space left on device", "disk is full", "file write failed", "disk quota exceeded")
+SHARED_MEMORY_WORDS = "unable to allocate shared memory"
+SHARED_MEMORY_FULL = (
+    "the shared memory in /dev/shm is full, through which the processes that load images pass on their batches. Give "
+    "the container more, as in `--shm-size 8g`, or load without further processes: workers 0"
+)
 
 EXIT_CODES = {
     Cause.ERROR: 70,
@@ -38,6 +43,8 @@ def of_exception(error: BaseException) -> Cause:
         words = str(link).lower()
         if isinstance(link, Refused):
             return Cause.REFUSED
+        if SHARED_MEMORY_WORDS in words:  # the rest of the message says that no space is left on the device
+            return Cause.OUT_OF_MEMORY
         if (isinstance(link, OSError) and link.errno in DISK_FULL) or any(word in words for word in DISK_FULL_WORDS):
             return Cause.DISK_FULL
         if isinstance(link, MemoryError) or (isinstance(link, OSError) and link.errno == errno.ENOMEM):
@@ -57,6 +64,8 @@ def message(error: BaseException, cause: Cause, spec: Spec | None) -> str:
         return f"the store did not answer for minutes; {AFTER_OUTAGE}. {error}"
     if cause == Cause.STORE_UNAVAILABLE:
         return str(error)
+    if cause == Cause.OUT_OF_MEMORY and any(SHARED_MEMORY_WORDS in str(link) for link in _chain(error)):
+        return SHARED_MEMORY_FULL
     text = str(error) if cause == Cause.REFUSED else error_message(error)
     return text + _advice(cause, spec)
 

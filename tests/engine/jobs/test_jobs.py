@@ -36,6 +36,12 @@ from engine.store.files import RunFiles
 
 SPEC = ProfileSpec(models=("open_clip:ViT-B-32",), batch_size=8)
 
+SHARED_MEMORY = (
+    "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  File ...\n"
+    "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_0>: No space left on device (28)\n"
+)
+"""What torch says in a container with 64 MB of shared memory."""
+
 
 def with_cause(error: BaseException, cause: BaseException) -> BaseException:
     error.__cause__ = cause
@@ -63,6 +69,7 @@ def with_cause(error: BaseException, cause: BaseException) -> BaseException:
         (OSError(errno.ENOSPC, "No space left on device"), Cause.DISK_FULL),
         (OSError(errno.EFBIG, "File too large"), Cause.DISK_FULL),
         (RuntimeError("basic_ios::clear: iostream error: No space left on device"), Cause.DISK_FULL),
+        (RuntimeError(SHARED_MEMORY), Cause.OUT_OF_MEMORY),
         (with_cause(RuntimeError("could not save"), OSError(errno.EDQUOT, "quota")), Cause.DISK_FULL),
         (with_cause(ValueError("loader failed"), MemoryError()), Cause.OUT_OF_MEMORY),
     ],
@@ -156,6 +163,13 @@ def test_process_is_identified_by_pid_and_start_time() -> None:
         assert process.wait() == -signal.SIGKILL
     with pytest.raises(ProcessLookupError):
         Identity.of(process.pid)
+
+
+def test_full_shared_memory_is_named_with_a_remedy() -> None:
+    text = failures.message(RuntimeError(SHARED_MEMORY), Cause.OUT_OF_MEMORY, TrainSpec(data="digits"))
+    assert "--shm-size" in text
+    assert "workers 0" in text
+    assert "Traceback" not in text
 
 
 def test_incomplete_record_is_none_and_invalid_record_an_error(tmp_path: Path) -> None:
