@@ -114,7 +114,7 @@ class Settings(BaseSettings):
     @property
     def roots(self) -> tuple[Path, ...]:
         """Return the folders that may be read: data_roots, the runs folder, and the shipped data."""
-        folders = [expand_home(root) for root in self.data_roots.split(os.pathsep) if root] or [Path.home()]
+        folders = [expand_home(root) for root in self.data_roots.split(os.pathsep) if root] or [expand_home("~")]
         return tuple(root.resolve() for root in [*folders, self.runs_dir, ROOT / "data"])
 
     @property

@@ -128,7 +128,7 @@ def _status(pid: int) -> tuple[float, bool] | None:
     if LINUX:
         try:
             stat = Path(f"/proc/{pid}/stat").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError):  # PermissionError: another user's, hidepid=1
             return None
         fields = stat.rpartition(b")")[2].split()  # the process name before it may contain any character
         return float(fields[19]), fields[0] in (b"Z", b"X")

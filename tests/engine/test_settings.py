@@ -1,5 +1,6 @@
 """Settings: documentation, defaults, folders and refused values."""
 
+import pwd
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,18 @@ def test_folders_of_settings_expand_the_home_folder(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("VITALS_RUNS_DIR", str(unknown_home))
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(unknown_home))
     assert (Settings().runs_dir, Settings().roots[0]) == (unknown_home, unknown_home.resolve())
+
+
+def test_user_without_a_home_folder_has_no_default_data_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user id that the system does not know, as in a container, has no home folder unless HOME names one."""
+
+    def refuse(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("VITALS_DATA_ROOTS", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", refuse)
+    assert not Settings().roots[0].exists()
     monkeypatch.setenv("VITALS_ARTIFACTS_URL", "s3://bucket/~/runs")
     assert Settings().artifacts_url == "s3://bucket/~/runs"
 

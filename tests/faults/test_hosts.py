@@ -53,6 +53,18 @@ def test_host_name_depends_on_boot_and_pid_namespace() -> None:
     assert host_in_namespace != this_host(), "a container with the same name is another host"
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="hiding processes needs Linux and root")
+@pytest.mark.parametrize("option", ["hidepid=1", "hidepid=2"])
+def test_host_has_an_id_if_the_first_process_is_hidden(option: str) -> None:
+    """/proc can hide other users' processes: with hidepid=1, reading them is not permitted, with 2 they are missing."""
+    code = "import os; from engine.jobs.hosts import this_host; os.setgid(65534); os.setuid(65534); print(this_host())"
+    script = f"mount -t proc -o {option} proc /proc; '{sys.executable}' -c '{code}'; exit $?"
+    command = ["unshare", "--mount", "--pid", "--fork", "bash", "-c", script]
+    host = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    assert host_name(host) == socket.gethostname() != host
+
+
 def test_attempts_of_a_host_declared_gone_end_and_cannot_write(store: Store, settings: Settings) -> None:
     ids = [store.enqueue(SPEC.model_copy(update={"device": f"cuda:{number}"})) for number in range(2)]
     first, second = (begin_on(store, ELSEWHERE) for _ in ids)
