@@ -146,6 +146,17 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def signal_group(group: int, number: signal.Signals) -> None:
+    """Signal a process group. Does nothing if it has ended."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        pass
+    except PermissionError:  # macOS answers so when only zombies are left in the group
+        if sys.platform != "darwin":
+            raise
+
+
 @contextmanager
 def joined_cluster(*, log_to_driver: bool) -> Iterator[Any]:
     """Join the Ray cluster that this process is a job of, and yield the module `ray`.

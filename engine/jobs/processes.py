@@ -12,6 +12,7 @@ from typing import Any, Self
 import psutil
 
 from engine import atomic
+from engine.process import signal_group
 from engine.roots import READ
 
 LINUX = platform.system() == "Linux"
@@ -58,8 +59,7 @@ class Identity:
     def send_group(self, number: signal.Signals) -> None:
         """Signal the process group that this process leads, or led before it ended: its children may live on."""
         if _start_time(self.pid) in (None, self.started):  # the system does not reuse a pid while a group has it
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
+            signal_group(self.pid, number)
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,7 @@ def _status(pid: int) -> tuple[float, bool] | None:
         return float(fields[19]), fields[0] in (b"Z", b"X")
     try:
         process = psutil.Process(pid)
-        return process.create_time(), process.status() == psutil.STATUS_ZOMBIE
+        # monotonic: psutil adds changes of the system clock since its import, so that processes would not agree
+        return process._proc.create_time(monotonic=True), process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return None

@@ -3,6 +3,8 @@
 import os
 import platform
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +23,8 @@ PACKAGES = ("torch", "timm", "open_clip_torch", "torchvision", "transformers", "
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
 CPUINFO = Path("/proc/cpuinfo")
+SYSCTL = "/usr/sbin/sysctl"
+"""The command that prints facts about a Mac."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -83,7 +87,9 @@ def _accelerator(kind: str, index: int) -> Device:
             driver=(gpu and gpu.read("nvmlSystemGetDriverVersion")) or "",
             bf16=computes_bf16(name),
         )
-    return Device(name=kind if kind == "mps" else f"{kind}:{index}", model=kind)
+    if kind == "mps":  # the GPU is a part of the processor
+        return Device(name=kind, model=cpu_name())
+    return Device(name=f"{kind}:{index}", model=kind)
 
 
 def computes_bf16(device: str) -> bool:
@@ -151,6 +157,9 @@ def _page_cache(file: Path) -> int:
 
 def cpu_name() -> str:
     """Return the processor's model name."""
+    if sys.platform == "darwin":  # where platform.processor() is `arm` for every Apple chip
+        found = subprocess.run([SYSCTL, "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False)
+        return found.stdout.strip() or platform.processor()
     if CPUINFO.is_file():
         for line in CPUINFO.read_text().splitlines():
             if line.startswith("model name"):

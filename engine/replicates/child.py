@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 
-from engine.process import oom_kills
+from engine.process import oom_kills, signal_group
 from engine.replicates.messages import Job, Report
 from engine.results import Status
 from engine.settings import ROOT
@@ -54,8 +54,7 @@ def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Genera
         elif code := process.wait():
             yield ended(code, killed_for_memory=oom_kills() > kills)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        signal_group(process.pid, signal.SIGKILL)
         process.wait()
         for pipe in (process.stdin, process.stdout):
             with contextlib.suppress(BrokenPipeError):

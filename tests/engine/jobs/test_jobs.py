@@ -12,12 +12,14 @@ import sys
 import time
 from contextlib import closing, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
-from engine import jobs
-from engine.jobs import disk, failures, lifecycle
+from engine import jobs, process
+from engine.jobs import disk, failures, lifecycle, processes
 from engine.jobs.executors.local import Executor
 from engine.jobs.hosts import NODE, this_host
 from engine.jobs.lifecycle import environment, fingerprint
@@ -170,6 +172,28 @@ def test_full_shared_memory_is_named_with_a_remedy() -> None:
     assert "--shm-size" in text
     assert "workers 0" in text
     assert "Traceback" not in text
+
+
+def test_identity_survives_a_change_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside Linux, start times come from psutil, which shifts its public ones by changes of the clock."""
+    monkeypatch.setattr(processes, "LINUX", False)
+    before, boot_time = Identity.mine(), psutil.boot_time()
+    monkeypatch.setattr("psutil._psplatform.boot_time", lambda: boot_time + 60)
+    assert before.alive()
+    assert Identity.mine() == before
+
+
+def test_group_of_zombies_counts_as_ended_on_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS refuses to signal a group of zombies. Elsewhere, a refusal means that the group is another user's."""
+
+    def refuse(_group: int, _number: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "killpg", refuse)
+    with pytest.raises(PermissionError):
+        Identity.mine().send_group(signal.SIGKILL)
+    monkeypatch.setattr(process, "sys", SimpleNamespace(platform="darwin"))
+    Identity.mine().send_group(signal.SIGKILL)
 
 
 def test_incomplete_record_is_none_and_invalid_record_an_error(tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ def test_own_cpus_are_found_when_some_cpus_are_offline(tmp_path: Path, monkeypat
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu: cpu_times)
     monkeypatch.setattr(cpu, "STAT", tmp_path / "stat")
     (tmp_path / "stat").write_text("cpu  60 0 0\ncpu0 10 0 0\ncpu2 20 0 0\ncpu3 30 0 0\nintr 5\n")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3}, raising=False)
     assert (snapshot().busy_s, snapshot().cpus) == (50.0, 2)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 8})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 8}, raising=False)
     assert (snapshot().busy_s, snapshot().cpus) == (60.0, 3)
 
 
@@ -106,7 +106,7 @@ def test_busy_time_is_that_of_allowed_cpus_without_idle_time(monkeypatch: pytest
         Times(**idle | {"idle": 0.0, "user": 97.0}),
     ]
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu: per_cpu)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     found = snapshot()
     assert (found.busy_s, found.cpus) == (38.0, 2)
 

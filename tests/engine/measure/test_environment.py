@@ -84,6 +84,23 @@ def test_probe_has_cores_and_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.caches == {"L1d": "48 KiB", "L3": "32 MiB"}
 
 
+def test_mac_is_named_by_its_chip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chip's GPU, mps, has the same name. platform.processor() would be `arm` on every Mac with Apple silicon."""
+    sysctl = tmp_path / "sysctl"
+    sysctl.write_text('#!/bin/sh\n[ "$*" = "-n machdep.cpu.brand_string" ] && echo "Apple M3 Pro"\n')
+    sysctl.chmod(0o700)
+    monkeypatch.setattr(environment, "SYSCTL", sysctl)
+    monkeypatch.setattr(environment, "sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("mps"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    assert [(device.name, device.model) for device in environment.devices()] == [
+        ("cpu", "Apple M3 Pro"),
+        ("mps", "Apple M3 Pro"),
+    ]
+    sysctl.write_text("#!/bin/sh\nexit 1\n")
+    assert environment.cpu_name() == environment.platform.processor()
+
+
 def test_caches_are_read_from_files_of_the_kernel(tmp_path: Path) -> None:
     cache_files = [
         ("1", "Data", "48K"),
@@ -124,6 +141,7 @@ def test_page_cache_of_a_control_group_counts_as_available_memory(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin a process to a CPU")
 def test_threads_respect_the_cpu_affinity() -> None:
     cpu = min(os.sched_getaffinity(0))
     code = f"import os; os.sched_setaffinity(0, {{{cpu}}}); from engine.measure import environment; "
