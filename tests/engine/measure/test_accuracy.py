@@ -131,6 +131,22 @@ def test_deviation_equals_values_by_hand() -> None:
         deviation([], [])
 
 
+class OnMps(torch.Tensor):
+    """A tensor on a device without float64."""
+
+    def double(self) -> torch.Tensor:
+        raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64")
+
+    def cpu(self) -> torch.Tensor:  # type: ignore[override]
+        return self.as_subclass(torch.Tensor)
+
+
+def test_results_of_a_device_without_float64_are_compared_on_the_cpu() -> None:
+    one, other = tensor(1, 2).as_subclass(OnMps), tensor(2, 2).as_subclass(OnMps)
+    assert deviation(one, other)["max_deviation"] == 0.5
+    assert relative(one, other) == 1
+
+
 def test_relative_difference_equals_a_sum_by_hand() -> None:
     reference = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[4.0]]), "steps": 7}
     doubled, zeros = ({name: factor * value for name, value in reference.items()} for factor in (2, 0))
