@@ -76,9 +76,10 @@ def contention(before: Usage, after: Usage, threads: int | None) -> Contention:
     wall = after.wall_s - before.wall_s
     own_s = after.own_s - before.own_s
     others_s = after.busy_s - before.busy_s - own_s
+    reported = wall >= SHORTEST_S and after.busy_s > 0  # gVisor's /proc/stat has only zeros
     return Contention(
         cpu_share=own_s / (wall * threads) if threads else None,
-        neighbour_share=max(0.0, others_s) / (wall * after.cpus) if wall >= SHORTEST_S else None,
+        neighbour_share=max(0.0, others_s) / (wall * after.cpus) if reported else None,
         switches_per_s=(after.switches - before.switches) / wall,
     )
 

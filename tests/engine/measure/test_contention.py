@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,6 +48,13 @@ def test_contention_shares_equal_a_sum_by_hand() -> None:
     assert found.cpu_share == pytest.approx(0.75)
     assert found.neighbour_share == pytest.approx(0.1)
     assert found.switches_per_s == pytest.approx(30)
+
+
+def test_use_by_others_is_unknown_if_the_system_counts_no_time_of_cpus() -> None:
+    """All values of the CPUs in gVisor's /proc/stat are zero."""
+    zeros = replace(START, busy_s=0)
+    found = contention(zeros, replace(after(10, own=20), busy_s=0), threads=2)
+    assert (found.neighbour_share, found.cpu_share) == (None, pytest.approx(1))
 
 
 @pytest.mark.parametrize(
