@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -68,16 +69,23 @@ def fork_context(module: str) -> ForkServerContext | SpawnContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*(library for library in LIBRARIES if library in sys.modules), module])
+    resource_tracker.ensure_running()  # it changes the mask when it starts, and the server would start it
+    # the server inherits the mask: a signal to this process's group asks this process to stop, which still needs it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    forkserver.ensure_running()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
 
 
 def exit_with_parent(_index: int = 0) -> None:
-    """End this child of multiprocessing when its parent ends for any reason.
+    """End this child of multiprocessing when its parent ends for any reason, but not at signals to the parent's group.
 
     _index: that of a DataLoader's process, whose `worker_init_fn` this can be.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None, "called in a child process"
+    os.setpgid(0, 0)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the parent may terminate it
 
     def exit_after() -> None:
         parent.join()

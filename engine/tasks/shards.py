@@ -175,9 +175,9 @@ def _send(connection: Connection, pieces: Sequence[Piece], waiting: deque[int]) 
 
 def _serve(connection: Connection, work: Callable[[Piece], Result]) -> None:
     """Work on pieces in a child process until the connection is closed."""
-    exit_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the parent handles them and ends this process
+    exit_with_parent()
     with suppress(EOFError):
         while True:
             connection.send(work(connection.recv()))
