@@ -49,8 +49,11 @@ def test_ten_example_images_fill_one_or_two_rows(page: Page, server: Server) -> 
 
 
 def test_training_is_cancelled_resumed_downloaded_and_evaluated(page: Page, server: Server, store: Store) -> None:
-    """CLIP learns the digits in three epochs, with a validation before the first and after each."""
-    page.goto(f"{server.url}/train?train_epochs=3&train_threads=1")
+    """CLIP learns the digits in three epochs, with a validation before the first and after each.
+
+    A process that loads images gets the signal of the cancellation too, and must not end before the training has saved.
+    """
+    page.goto(f"{server.url}/train?train_epochs=3&train_threads=1&train_workers=1")
     expect(page.get_by_text("1,438 pairs to train on, 359 held out")).to_be_visible()
     expect(page.get_by_text("66 steps of 64 pairs")).to_be_visible()
     run_id = start(page, "Train")
