@@ -73,7 +73,7 @@ class ValueBytes:
 
     inference: float
     training: float
-    """Of a value that is kept for the backward pass."""
+    """Bytes of a value that is kept for the backward pass."""
 
 
 AMP_WITH_BATCH_NORM = {"cpu": ValueBytes(2.1, 2.1), "accelerator": ValueBytes(3.2, 2.3)}

@@ -42,7 +42,7 @@ SHARED_MEMORY = (
     "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  File ...\n"
     "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_0>: No space left on device (28)\n"
 )
-"""What torch says in a container with 64 MB of shared memory."""
+"""Message of torch in a container with 64 MB of shared memory."""
 
 
 def with_cause(error: BaseException, cause: BaseException) -> BaseException:
