@@ -24,6 +24,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")
 LIBRARIES = ("torch", "timm", "open_clip")
 """Libraries that take seconds to import."""
+STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+"""Signals to a process group that ask a run to stop: Ctrl+C in a terminal, and a cancellation."""
 NODES = "VITALS_NODES"
 """Environment variable of a worker on a cluster whose run has several nodes: JSON of `nodes_to_use`."""
 
@@ -71,7 +73,7 @@ def fork_context(module: str) -> ForkServerContext | SpawnContext:
     context.set_forkserver_preload([*(library for library in LIBRARIES if library in sys.modules), module])
     resource_tracker.ensure_running()  # it changes the mask when it starts, and the server would start it
     # the server inherits the mask: a signal to this process's group asks this process to stop, which still needs it
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     forkserver.ensure_running()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
@@ -85,7 +87,7 @@ def exit_with_parent(_index: int = 0) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None, "called in a child process"
     os.setpgid(0, 0)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the parent may terminate it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the parent may terminate it
 
     def exit_after() -> None:
         parent.join()

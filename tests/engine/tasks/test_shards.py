@@ -62,9 +62,10 @@ from engine.tasks.shards import spread
 from tests.support.pieces import square
 
 received = []
-signal.signal(signal.SIGTERM, lambda *_: received.append("stop"))
-for seconds in (0.02, 0.5, 1.5):
-    threading.Timer(seconds, lambda: os.killpg(0, signal.SIGTERM)).start()
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: received.append("stop"))
+    for seconds in (0.02, 0.5, 1.5):
+        threading.Timer(seconds, os.killpg, (0, number)).start()
 found = [item for item in spread(partial(square, Path(sys.argv[1])), [1, 2, 4], 2) if item]
 print(sorted(found), bool(received))
 """
@@ -72,7 +73,7 @@ print(sorted(found), bool(received))
 
 @pytest.mark.slow
 def test_signal_that_asks_the_caller_to_stop_leaves_its_processes(tmp_path: Path) -> None:
-    """A cancelled run's worker gets SIGTERM with its whole group, also while the libraries are imported."""
+    """A cancellation and Ctrl+C signal the whole group of a run's worker, also while the libraries are imported."""
     command = [sys.executable, "-c", SIGNALS_SCRIPT, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, start_new_session=True, timeout=PATIENCE_S)
     assert done.stdout == "[(0, 1), (1, 4), (2, 16)] True\n", done.stderr
