@@ -23,6 +23,8 @@ from pages.shared.text import plain
 SORTABLE = ("model", "library", "family", "image_size", "pretrained")
 LIMITED = ("mparams", "gmacs", "macts", "inference_peak_mb")
 """Costs that have a field for a limit."""
+SIDEBAR_LETTERS = 28
+"""Number of letters that a field of the sidebar shows: 165 px at up to 6 px each."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,12 @@ class Filters:
     """Columns to sort by, the first one first, with a leading `-` for descending order."""
     limits: dict[str, float] = field(default_factory=dict)
     """Limits by `min_` or `max_` and the column's name, such as `max_gmacs`."""
+
+    @property
+    def timings(self) -> list[str]:
+        """Return the timings that the limits, the order or the choice of a device refer to."""
+        columns = {key.removeprefix("-") for key in self.sort} | {name.partition("_")[2] for name in self.limits}
+        return [column for column in MEASURED if self.device or column in columns]
 
     def select(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the rows that match all filters. Errors: Refused for too many alternatives in the search."""
@@ -92,6 +100,12 @@ def draw_left_out(frame: pd.DataFrame, filters: Filters, device: FittedDevice | 
 def _short(device: str) -> str:
     """Return the label of a device without the names of its maker and series."""
     return device.removeprefix("NVIDIA GeForce ").removeprefix("Intel Core ")
+
+
+def _repeat_long(value: str) -> None:
+    """Draw the value of a field of the sidebar below it if the field cuts it. A browser cannot wrap it in the field."""
+    if len(value) > SIDEBAR_LETTERS:
+        st.caption(plain(value))
 
 
 def _draw_unit() -> bool:
@@ -157,6 +171,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
         labels = {setting.label: setting for setting in settings}
         help = "Show only timings made with these settings. Use the page Vision speed to time with other settings."
         label = st.selectbox("Timing setting", list(labels), key="catalog_setting", bind=BIND, help=help)
+        _repeat_long(label)
         device = None
         if devices:
             device = st.selectbox(
@@ -170,6 +185,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
                 help="Show the speed of every model on this device: measured if there is a timing, otherwise estimated "
                 "from its operators. Calibrate this machine to add it.",
             )
+            _repeat_long(_short(device or ""))
         calibrate.draw("catalog_calibrate")
         limits |= _draw_limits(MEASURED)
         st.button(

@@ -130,13 +130,14 @@ def buttons(plan: Plan) -> None:
 
 def draw_submitted() -> None:
     """Draw links to the runs that the buttons have submitted. Redraw the page when a run stores a row or ends."""
-    runs = _submitted()
+    runs = submitted()
     if runs:
         tick = None if all(run.state.ended for run in runs) else run_view.TIMING_TICK_S
         st.fragment(rerun.in_turn(_draw_submitted), run_every=tick, key="catalog_submitted")(_states(runs))
 
 
-def _submitted() -> list[Run]:
+def submitted() -> list[Run]:
+    """Return the runs that this page has submitted in this session."""
     return [run for run in map(backend.find_run, st.session_state.get(SENT, ())) if run]
 
 
@@ -147,7 +148,7 @@ def _states(runs: Sequence[Run]) -> list[tuple[int, bool, int]]:
 
 def _draw_submitted(drawn: list[tuple[int, bool, int]]) -> None:
     """Draw the links. drawn: what `_states` returned when the page was drawn."""
-    runs = _submitted()
+    runs = submitted()
     if _states(runs) != drawn:
         rerun.page()
     with st.container(horizontal=True, vertical_alignment="center"):

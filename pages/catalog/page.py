@@ -112,15 +112,18 @@ chart(
 )
 bar, status = st.container(horizontal=True, vertical_alignment="center"), st.container()  # in view with the table
 timings_shown = [column for column in MEASURED if selected[column].notna().any()]
+flags_shown = ["flags"] if (selected["flags"] != "").any() else []
+speed_asked = axes.timings or filters.timings or measure.submitted()
 columns = [
     *("model", *(axis for axis in (axes.y, axes.x) if selected[axis].notna().any())),  # visible on a phone
     *([*timings_shown, "batch_size", "measured"] if filters.device else []),  # an estimate stays beside its mark
     *(["front"] if axes.front else []),
     *(*(["pretrained"] if accuracies else []), "image_size", *accuracies),
-    *(*timings_shown, *(["flags"] if (selected["flags"] != "").any() else [])),  # a timing beside its flags
+    *((*timings_shown, *flags_shown) if speed_asked else ()),  # a timing beside its flags
     *("library", "family"),
     *(choose.in_unit(column, axes.flops) for column in COST_COLUMNS),
     *(["published"] if accuracies else []),
+    *(*timings_shown, *flags_shown),  # after the costs: few rows of a table of costs have a timing
     *(["measured"] if timings_shown else []),
 ]
 results_table(

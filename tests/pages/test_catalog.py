@@ -371,6 +371,25 @@ def test_timings_are_shown_beside_accuracies_with_run_and_flags(store: Store) ->
 
 
 @pytest.mark.slow
+def test_timings_stand_behind_the_costs_unless_the_view_is_about_speed(store: Store) -> None:
+    store_machine(store)
+    figures: dict[str, object] = {"batch_size": 1, "batch_size_requested": "1", "flags": ("contended",)}
+    finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18", **figures)])
+    places = {}
+    for view, query in {
+        "cost": {},
+        "axis": {"catalog_x": LATENCY},
+        "limit": {"catalog_max_latency_ms": "1000"},
+        "order": {"catalog_sort": f"↑ {LATENCY}"},
+    }.items():
+        app = open_page(**query)
+        columns = list(app.dataframe[0].value)
+        places[view] = [columns.index(name) < columns.index("library") for name in ("samples_per_s", "flags")]
+    assert places == {"cost": [False, False], "axis": [True, True], "limit": [True, True], "order": [True, True]}
+    assert "eager, batch 1, float32 on a cpu, 2 threads (here)" in texts(app).replace("\\", ""), "the field cuts it"
+
+
+@pytest.mark.slow
 def test_flagged_timings_are_hollow_and_can_be_repeated(store: Store) -> None:
     store_machine(store)
     batch_1 = {"batch_size": 1, "batch_size_requested": "1"}
