@@ -339,7 +339,8 @@ def test_selected_row_shows_all_details(store: Store) -> None:
     assert not app.exception
     metrics = {metric.label: metric.value for metric in app.metric}
     assert metrics["Latency p50 (ms)"] == "20"
-    assert metrics["p99 (ms)"] == "needs 662 samples"
+    assert metrics["p99 (ms)"] == "–"
+    assert [metric.delta for metric in app.metric if metric.label == "p99 (ms)"] == ["needs 662 samples"]
     assert metrics["Spread (%)"] == "4.5"
     page_text = plain_text(app)
     assert "The first and the last third of the samples differ" in page_text
