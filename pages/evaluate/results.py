@@ -1,7 +1,7 @@
 """Results of an evaluation: metrics, confusion matrix, predictions, map of the embeddings, text search."""
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from io import TextIOWrapper
@@ -70,8 +70,11 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
     assert isinstance(run.spec, EvaluateSpec)
     if len(run.spec.parts) > 1:
         run, rows = _choose(run, rows)
+    common = _common_notes(rows)
+    for note in common:
+        st.caption(plain(sentence(note)))
     for row in rows:
-        _metrics(row)
+        _metrics(row, common)
     files = [
         name for row in rows for name in (row.confusion_file, row.predictions_file, row.average_precision_file) if name
     ]
@@ -121,8 +124,13 @@ def _read_guarded(path: Path, roots: Roots) -> str:
         return tables.guarded(csv.reader(file))
 
 
-def _metrics(row: EvaluateRow) -> None:
-    """Draw the metrics of one task."""
+def _common_notes(rows: Sequence[EvaluateRow]) -> list[str]:
+    """Return the notes that several tasks share, such as the epoch of the checkpoint; none for a single task."""
+    return [note for note in rows[0].notes if len(rows) > 1 and all(note in row.notes for row in rows)]
+
+
+def _metrics(row: EvaluateRow, drawn: Collection[str]) -> None:
+    """Draw the metrics of one task. drawn: notes that are drawn for all tasks together."""
     with st.container(border=True):
         st.header(TASKS.get(row.task, row.task), anchor=False)
         if row.status != "ok":
@@ -157,7 +165,8 @@ def _metrics(row: EvaluateRow) -> None:
         if row.task == "retrieval" and (doubt := note_on_repeats(row.captions or 0, row.distinct_captions)):
             st.caption(f":material/warning: {plain(sentence(doubt))}")
         for note in row.notes:
-            st.caption(plain(sentence(note)))
+            if note not in drawn:
+                st.caption(plain(sentence(note)))
 
 
 def _largest_rank(row: EvaluateRow) -> int:

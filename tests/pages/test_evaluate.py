@@ -224,6 +224,15 @@ def test_results_show_metrics_charts_and_downloads(store: Store, settings: Setti
     assert list(mistakes["count"]) == [1]
 
 
+@pytest.mark.slow
+def test_note_of_all_tasks_is_shown_once(store: Store) -> None:
+    epoch = "the weights are those of epoch 2"
+    run_id = queue_evaluate(store)
+    record(store, run_id, [evaluate_row("retrieval", notes=(epoch,)), evaluate_row("zeroshot", notes=(epoch, "other"))])
+    page_text = plain_text(open_page(PAGE, run=str(run_id)))
+    assert (page_text.count("The weights are those of epoch 2."), page_text.count("Other.")) == (1, 1)
+
+
 def test_several_models_and_data_sets_share_one_table(store: Store, settings: Settings) -> None:
     run_id = queue_evaluate(store, more_models=("digits-clip,b.pt",), more_data=("synthetic",))
     folder = RunFiles(settings.runs_dir, run_id).dir
