@@ -28,8 +28,10 @@ def subject() -> str:
     """Draw the choice between runs and models and return it. The address sets the default."""
     default = "models" if parameter_values(MODELS) and not parameter_values(RUNS) else "runs"
     choice = st.query_params.get(WHAT) or default
+    choice = choice.lower()
     if choice not in ("runs", "models"):
-        st.warning(plain(f"{quoted(choice)} cannot be compared. Choose runs or models."), icon=":material/warning:")
+        message = f"The link asks to compare {quoted(choice)}: {WHAT} must be runs or models. Runs are shown."
+        st.warning(plain(message), icon=":material/link_off:")
         choice = "runs"
     st.session_state["compare_of"] = choice
     chosen = st.segmented_control(

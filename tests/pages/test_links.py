@@ -196,7 +196,7 @@ REJECTED: dict[str, list[tuple[str, str | list[str], str]]] = {
         ("runs_text", "a " * 3000, "a search has at most 200 characters, this one 5,999"),
     ],
     "compare/page.py": [
-        ("compare_what", "cats", "'cats' cannot be compared. Choose runs or models."),
+        ("compare_what", "cats", "The link asks to compare 'cats': compare_what must be runs or models."),
         ("compare_runs", "2,x,²," + "9" * 50, "There are no runs x, ², 9999"),
     ],
     "run/page.py": [("run", "²", "There is no run '²'")],
