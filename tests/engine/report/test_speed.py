@@ -187,6 +187,8 @@ def test_samples_are_read_by_variant_and_drawn_per_process(tmp_path: Path) -> No
     assert figure.layout.xaxis.dtick is None
     single = speed.raw(frame[frame["round"] == 0], ["eager", "compile"])
     assert single.layout.xaxis.dtick == 1  # no tick at round 0.5
+    assert (single.layout.xaxis.range, single.layout.xaxis3.range) == ((-0.5, 0.5), (-0.5, 0.5))  # no round -1
+    assert figure.layout.xaxis.range is None
     assert figure.layout.yaxis.title.text == "Time per call (ms)"
 
 
