@@ -89,12 +89,14 @@ def contended(found: Contention) -> list[str]:
     reasons = []
     if found.cpu_share is not None and found.cpu_share < LEAST_CPU_SHARE:
         reasons.append(
-            f"the threads ran {found.cpu_share:.1%} of the time (at least {LEAST_CPU_SHARE:.0%}): other "
-            "processes took the CPUs, there are more threads than CPUs, or the model is too small for so many threads"
+            f"the threads ran {100 * found.cpu_share:.1f} % of the time (at least {100 * LEAST_CPU_SHARE:.0f} %): "
+            "other processes took the CPUs, there are more threads than CPUs, or the model is too small for so many "
+            "threads"
         )
     if found.neighbour_share is not None and found.neighbour_share > MOST_NEIGHBOUR_SHARE:
         reasons.append(
-            f"other processes used {found.neighbour_share:.1%} of the CPUs (at most {MOST_NEIGHBOUR_SHARE:.0%})"
+            f"other processes used {100 * found.neighbour_share:.1f} % of the CPUs "
+            f"(at most {100 * MOST_NEIGHBOUR_SHARE:.0f} %)"
         )
     if found.switches_per_s is not None and found.switches_per_s > MOST_SWITCHES_PER_S:
         reasons.append(f"{found.switches_per_s:.0f} involuntary switches/s (at most {MOST_SWITCHES_PER_S:.0f})")
@@ -150,5 +152,5 @@ def busiest(before: Snapshot, after: Snapshot, wall_s: float, cpus: int) -> dict
 
 
 def named(shares: Mapping[str, float]) -> str:
-    """Return the shares as text, such as `ffmpeg 41.0%, python 12.3% of the CPUs`."""
-    return ", ".join(f"{name} {share:.1%}" for name, share in shares.items()) + " of the CPUs"
+    """Return the shares as text, such as `ffmpeg 41.0 %, python 12.3 % of the CPUs`."""
+    return ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items()) + " of the CPUs"

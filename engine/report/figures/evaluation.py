@@ -82,20 +82,20 @@ def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
     ]
     figure = go.Figure(
         go.Heatmap(
-            z=shares,
+            z=100 * shares,
             x=places,  # positions, because two classes may have the same name
             y=places,
             text=np.where(values > 0, values.astype(str), "") if with_counts else None,
             texttemplate="%{text}" if with_counts else None,
             textfont={"color": "#0d1117"},  # readable on the whole colour scale in both themes
             hovertext=hovers,
-            hovertemplate=f"%{{hovertext}} (%{{z:.1%}})<br>{text(source)}<extra></extra>",
+            hovertemplate=f"%{{hovertext}} (%{{z:.1f}} %)<br>{text(source)}<extra></extra>",
             colorscale=[[0, "#EDF2F6"], [1, COLOURS[0]]],  # opaque, or Plotly writes dark on dark in the dark theme
             zmin=0,
-            zmax=1,
+            zmax=100,
             xgap=1,
             ygap=1,
-            colorbar={"title": {"text": "Share of true class", "side": "right"}, "tickformat": ".0%", "thickness": 12},
+            colorbar={"title": {"text": "Share of true class (%)", "side": "right"}, "thickness": 12},
         )
     )
     ticks = {"tickvals": places, "ticktext": names, "showgrid": False, "zeroline": False, "automargin": True}

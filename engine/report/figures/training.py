@@ -17,8 +17,8 @@ MOST_POINTS = 1000
 MARKED = 40
 """Mark each point of a line with at most this many points."""
 PER_ROW = 3
-SHARES_END = 1.02
-"""Upper end of an axis of shares: beyond 1, so that a line at 100 % is not cut."""
+SHARES_END = 102
+"""Upper end of an axis of shares in per cent: beyond 100, so that a line at 100 % is not cut."""
 DASHES = {"solid": "solid", "dash": "dashed", "dot": "dotted", "dashdot": "dash-dotted"}
 """Plotly's line styles and their names in words. With several runs, each metric of a panel has one."""
 NOISY = ("train/grad_norm", "train/samples_per_s", "train/data_s", "train/step_s")
@@ -202,6 +202,7 @@ class _Line:
     """Name of the metric in words, the same for zero-shot accuracy on different data."""
     label: str
     points: pd.DataFrame
+    """Its points, shares in per cent."""
     colour: str
     dash: str
 
@@ -222,6 +223,7 @@ def _lines(points: pd.DataFrame, panel: Panel, several: bool) -> list[_Line]:
             style = (COLOURS[place % len(COLOURS)], list(DASHES)[number % len(DASHES)])
             if not several:
                 style = (COLOURS[number % len(COLOURS)], "solid")
+            rows = rows.assign(value=100 * rows["value"]) if panel.share else rows
             if len(rows):
                 lines.append(_Line(run, name, metric, f"{run}: {metric}" if several else metric, rows, *style))
     return lines
@@ -239,7 +241,7 @@ def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _traces(line: _Line, smooth: int, panel: Panel, source: str) -> list[dict[str, Any]]:
-    number_format = ".2%" if panel.share else ",.4~g"
+    number_format = "%{y:.2f} %" if panel.share else "%{y:,.4~g}"
     main: dict[str, Any] = {
         "x": line.points["step"],
         "y": line.points["value"],
@@ -249,7 +251,7 @@ def _traces(line: _Line, smooth: int, panel: Panel, source: str) -> list[dict[st
         "marker": {"size": 5},
         "line": {"color": line.colour, "dash": line.dash, "width": 1.8},
         "hovertemplate": (
-            f"<b>{text(line.label)}</b><br>step %{{x:,}}: %{{y:{number_format}}}<br>{text(source)}<extra></extra>"
+            f"<b>{text(line.label)}</b><br>step %{{x:,}}: {number_format}<br>{text(source)}<extra></extra>"
         ),
     }
     is_loss = line.name.startswith("train/") and line.name.endswith("loss")
@@ -264,7 +266,7 @@ def _write_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, nam
     value = line.last
     if value != value or (panel.log and value <= 0):
         return
-    value_text = f"{100 * value:.1f} %" if panel.share else digits(value)
+    value_text = f"{value:.1f} %" if panel.share else digits(value)
     value_text = f"{text(line.label)} {value_text}" if named else value_text
     figure.add_scatter(
         x=[line.points["step"].iloc[-1]],
@@ -290,5 +292,5 @@ def _axis(panel: Panel, points: pd.DataFrame) -> dict[str, Any]:
     values = points[points["name"].isin(panel.names) & (points["value"] > 0)]["value"]
     if panel.log and len(values):
         return {"automargin": True, **log("", values)}
-    axis: dict[str, Any] = {"automargin": True, "tickformat": ",.3~%" if panel.share else ",~g"}
+    axis: dict[str, Any] = {"automargin": True, "tickformat": ",~g"}
     return axis | ({"rangemode": "tozero", "maxallowed": SHARES_END} if panel.share else {})

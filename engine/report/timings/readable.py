@@ -92,7 +92,7 @@ def summary_lines(rows: Iterable[BenchmarkRow]) -> list[str]:
     for line in summary(rows).to_dict("records"):
         mean, (passed, _, checked) = line["geometric_mean"], line["passed"].partition(" of ")
         parts = [f"geometric mean of the speed-ups {mean:.3g}"] if pd.notna(mean) else []
-        parts += [f"{line['passed']} passed ({int(passed) / int(checked):.0%})"] if checked else []
+        parts += [f"{line['passed']} passed ({100 * int(passed) / int(checked):.0f} %)"] if checked else []
         parts += [f"{line[word]} {word}" for word in (*VERDICTS, "failed") if line[word]]
         texts.append(f"{line['variant']}, {line['mode']}: {', '.join(parts)}")
     return texts

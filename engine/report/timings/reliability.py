@@ -19,8 +19,9 @@ def error_sentence(device: Device) -> str:
     fitted, count = device.fitted, len(_spoiled(device))
     flagged = f", {count} of {len(device.measured)} timings flagged" if count else ""
     return (
-        f"{fitted.label}: error on unseen families of the timed models {fitted.median_error:.1%} (median), "
-        f"{fitted.p90_error:.1%} (90th percentile); {fitted.coverage:.0%} of them inside their 90 % interval; "
+        f"{fitted.label}: error on unseen families of the timed models {100 * fitted.median_error:.1f} % (median), "
+        f"{100 * fitted.p90_error:.1f} % (90th percentile); {100 * fitted.coverage:.0f} % of them inside their 90 % "
+        "interval; "
         f"{fitted.models:,} models{flagged}, {fitted.source}"
     )
 

@@ -61,9 +61,9 @@ def test_use_by_others_is_unknown_if_the_system_counts_no_time_of_cpus() -> None
     ("counters", "reason"),
     [
         (after(10, own=18.01), None),
-        (after(10, own=17.98), "the threads ran 89.9% of the time"),
+        (after(10, own=17.98), "the threads ran 89.9 % of the time"),
         (after(10, own=20, others=1.99), None),
-        (after(10, own=20, others=2.04), "other processes used 5.1% of the CPUs"),
+        (after(10, own=20, others=2.04), "other processes used 5.1 % of the CPUs"),
         (after(10, own=20, switches=1000), None),
         (after(10, own=20, switches=1001), "100 involuntary switches/s"),
     ],
@@ -84,7 +84,7 @@ def test_host_of_a_gpu_may_be_idle_but_not_disturbed() -> None:
     assert (calm.cpu_share, calm.neighbour_share, contended(calm)) == (None, 0, [])
     disturbed = contended(contention(START, after(10, own=9, others=4, switches=5000), threads=None))
     assert len(disturbed) == 2
-    assert "other processes used 10.0% of the CPUs" in disturbed[0]
+    assert "other processes used 10.0 % of the CPUs" in disturbed[0]
     assert "500 involuntary switches/s" in disturbed[1]
 
 

@@ -81,7 +81,7 @@ def test_contended_row_lists_the_busiest_processes() -> None:
     (row,) = rows.rows(spec, common, Outcome("inference", 2, processes))
     assert "contended" in row.flags
     assert row.neighbours == {"python": 0.5, "ffmpeg": 0.4}
-    assert "busiest others: python 50.0%, ffmpeg 40.0% of the CPUs" in row.notes
+    assert "busiest others: python 50.0 %, ffmpeg 40.0 % of the CPUs" in row.notes
     calm = [item.model_copy(update={"contention": None}) for item in found]
     (row,) = rows.rows(spec, common, Outcome("inference", 2, tuple({item.label: item} for item in calm)))
     assert not any("busiest" in note for note in row.notes), "processes are listed only if they disturbed the timing"

@@ -100,7 +100,7 @@ def test_row_has_the_flags_of_all_processes() -> None:
     assert found.flags == ("contended", "drifting", "throttled", "below_floor")
     assert found.contention == Contention(cpu_share=0.8, neighbour_share=0.2, switches_per_s=3)
     *contention, foreign, throttled = found.notes
-    assert [word for word in ("80.0%", "20.0%") if any(word in note for note in contention)] == ["80.0%", "20.0%"]
+    assert [word for word in ("80.0 %", "20.0 %") if any(word in note for note in contention)] == ["80.0 %", "20.0 %"]
     assert (foreign, throttled) == ("2 other processes were on the GPU", "the GPU")
 
 
@@ -109,7 +109,7 @@ def test_row_is_contended_without_a_cpu_share() -> None:
     found = row(*[measured("eager", 1.0, contention=busy)] * 3)
     assert found.contention == busy
     assert "contended" in found.flags
-    assert "other processes used 20.0% of the CPUs (at most 5%)" in found.notes
+    assert "other processes used 20.0 % of the CPUs (at most 5 %)" in found.notes
 
 
 def test_garbage_collections_within_samples_have_a_note() -> None:

@@ -299,7 +299,7 @@ def test_summary_has_geometric_mean_and_number_of_failures() -> None:
         benchmark_row(str(n), "compile", accuracy=a) for n, a in enumerate(("pass", "pass_due_to_skip", "OOM"))
     ]
     assert readable.summary(accuracy_rows)["passed"].tolist() == ["2 of 3"]
-    assert "2 of 3 passed (67%)" in readable.summary_lines(accuracy_rows)[0]
+    assert "2 of 3 passed (67 %)" in readable.summary_lines(accuracy_rows)[0]
     assert readable.summary_lines([benchmark_row("a")]) == []
 
 

@@ -83,7 +83,8 @@ def test_curve_has_its_points_and_labels_of_last_and_best() -> None:
     assert [note.text for note in figure.layout.annotations] == ["best"]
     assert figure.layout.shapes[0].x0 == 2
     accuracy = figures.curves(frame, right)
-    assert accuracy.layout.yaxis.tickformat == ",.3~%", "1.5 % is not rounded to 2 %"
+    assert (accuracy.layout.yaxis.title.text, accuracy.layout.yaxis.tickformat) == ("Zero-shot accuracy (%)", ",~g")
+    assert accuracy.data[0].y[-1] == pytest.approx(93.4), "the title has the unit, so the axis has numbers"
     assert [trace.text[0] for trace in accuracy.data if trace.text is not None] == ["93.4 %"]
 
 
@@ -186,7 +187,7 @@ def test_confusion_matrix_is_read_drawn_and_ranked_by_mistakes(tmp_path: Path) -
     assert counts.to_numpy().tolist() == [[3, 1], [2, 0]]
     assert list(counts.columns) == list(counts.index) == ["cat", "a, b"]
     figure = evaluated.confusion(counts)
-    assert figure.data[0].z.tolist() == [[0.75, 0.25], [1.0, 0.0]]
+    assert figure.data[0].z.tolist() == [[75, 25], [100, 0]]
     assert figure.data[0].text.tolist() == [["3", "1"], ["2", ""]]
     assert figure.layout.xaxis.ticktext == ("cat", "a, b")
     mistakes = evaluated.mistakes(counts).to_dict("records")
