@@ -10,6 +10,7 @@ from streamlit.navigation.page import StreamlitPage
 from engine.store import Role
 from pages.shared import backend, history, links, rerun, sign_in
 from pages.shared.form import link
+from pages.shared.kinds import TITLES
 from pages.shared.rerun import PageEnd
 from pages.shared.text import plain
 
@@ -35,15 +36,18 @@ def entry(folder: str, title: str, icon: str, **more: Any) -> StreamlitPage:
 PAGES = {
     "Costs": [
         entry("catalog", "Catalogue", "table_view", default=True),
-        entry("profile", "Profile", "calculate"),
+        entry("profile", TITLES["profile"], "calculate"),
         entry("model", "Model", "category"),
     ],
     "Speed": [
-        entry("vision", "Vision speed", "timer"),
-        entry("recurrent", "Recurrent layers", "repeat"),
-        entry("device", "Device", "memory"),
+        entry("vision", TITLES["benchmark"], "timer"),
+        entry("recurrent", TITLES["recurrent"], "repeat"),
+        entry("device", TITLES["device"], "memory"),
     ],
-    "CLIP": [entry("train", "Train", "model_training"), entry("evaluate", "Evaluate", "fact_check")],
+    "CLIP": [
+        entry("train", TITLES["train"], "model_training"),
+        entry("evaluate", TITLES["evaluate"], "fact_check"),
+    ],
     "Runs": [
         entry("history", "Runs", "history", url_path="runs"),
         entry("run", "Run", "receipt_long"),
@@ -54,6 +58,10 @@ PAGES = {
 st.set_page_config(page_icon=Path(__file__).parent / "static" / "icon.svg", layout="wide")
 page = st.navigation(PAGES, position="sidebar" if backend.user().role > Role.NONE else "hidden")
 st.set_page_config(page_title=f"{page.title} – Model Vitals")
+# The navigation hides these pages, so the page that leads to them is marked in their place.
+if (parent := {"run": "runs", "model": ""}.get(page.url_path)) is not None:
+    mark = "{ background: color-mix(in srgb, currentColor 12%, transparent); & * { color: inherit; font-weight: 600 } }"
+    st.html(f"<style>[data-testid=stSidebarNavLink][href$='/{parent}'] {mark}</style>")
 # Streamlit's white text has a contrast of only 3.7:1 to the primary colour of the dark theme. Dark text has 5.1:1.
 on_primary = ".stApp :is([data-testid=stBaseButton-primary]:enabled, [data-tag])"
 st.html(f"<style>{on_primary} {{ color: light-dark(#ffffff, #0d1117) }}</style>")

@@ -15,6 +15,7 @@ from pages.shared import backend, rerun, run_actions, run_view
 from pages.shared.chart.chart import tabs
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.command import command
+from pages.shared.kinds import described
 from pages.shared.rerun import PageEnd
 from pages.shared.table import download
 from pages.shared.text import plain, quoted
@@ -83,7 +84,7 @@ with st.container(horizontal=True, vertical_alignment="center"):
     st.title(f"Run {run.id}", anchor=False, width="content")
     st.page_link("history/page.py", label="All runs", icon=":material/arrow_back:")
 owner = f", by {run.owner}" if run.owner else ""
-st.text(f"{run.kind}{owner}: {run.name or run.spec.summary}")
+st.text(f"{described(run.kind)}{owner}: {run.name or run.spec.summary}")
 run_view.follow(run)
 notes.draw(run.id)
 

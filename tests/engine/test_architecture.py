@@ -15,7 +15,7 @@ from engine import results, specs
 from engine.__main__ import Engine, Submit
 from engine.cli.output import SHOWN
 from engine.settings import ROOT, Settings
-from pages.shared.kinds import PAGES, UNITS, form_page
+from pages.shared.kinds import PAGES, TITLES, UNITS, form_page
 
 HEAVY = {"torch", "torchvision", "timm", "open_clip", "transformers", "fvcore", "sklearn"}
 for package in (specs, results):  # importing a module registers its classes by kind
@@ -36,6 +36,7 @@ def test_every_kind_of_run_has_all_its_parts(kind: str) -> None:
     assert kind in Submit.model_fields, f"python -m engine submit has no command {kind}"
     assert kind in SHOWN, "engine/cli/output.py: SHOWN names no columns for a terminal"
     assert kind in PAGES, "pages/shared/kinds.py names no page for this kind"
+    assert kind in TITLES, "pages/shared/kinds.py names no title for the page of this kind"
     assert kind in UNITS, "pages/shared/kinds.py names no unit for the progress of this kind"
     results_view = ROOT / "pages" / PAGES[kind] / "results.py"
     assert "def draw(run: Run, " in results_view.read_text(), (
@@ -45,7 +46,7 @@ def test_every_kind_of_run_has_all_its_parts(kind: str) -> None:
     page = form_page(KINDS[kind])
     assert f"build({KINDS[kind].__name__}," in (ROOT / "pages" / page).read_text(), f"pages/{page} builds no such spec"
     frame = (ROOT / "pages" / "frame.py").read_text()
-    assert f'entry("{PAGES[kind]}", ' in frame, f"pages/frame.py does not list {page}"
+    assert f'entry("{PAGES[kind]}", TITLES["{kind}"], ' in frame, f"pages/frame.py does not list {page}"
     assert f'"{PAGES[kind]}": "' in frame, f"pages/frame.py has no help text for {page}, so the navigation hides it"
 
 

@@ -505,6 +505,20 @@ def test_import_refuses_a_file_that_is_not_a_bundle(store: Store) -> None:
 
 
 @pytest.mark.slow
+def test_run_page_names_kind_and_page_and_marks_the_list_in_the_navigation(store: Store) -> None:
+    app = open_page(RUN, run=str(queue_benchmark(store, "resnet18")))
+    assert "benchmark (Vision speed): resnet18" in texts(app)
+    assert "profile: resnet18" in texts(open_page(RUN, run=str(queue(store, "resnet18")))), "the page has the same name"
+    assert "[href$='/runs']" in styles(app)
+    assert "[href$='/']" in styles(open_page("model/page.py")), "the catalogue leads to the models"
+    assert "href" not in styles(open_page(LIST)), "Streamlit marks the page itself"
+
+
+def styles(app: AppTest) -> str:
+    return "".join(element.proto.body for element in app.get("html"))
+
+
+@pytest.mark.slow
 def test_run_page_stays_open_if_the_address_lost_its_run(store: Store) -> None:
     run_id = store_run(store, State.FAILED)
     assert "No such run" in texts(open_page(RUN, runs_selected="3"))
