@@ -19,6 +19,7 @@ from tests.support.command import parsed
 from tests.support.page import (
     ENVIRONMENT,
     finish,
+    followed,
     open_page,
     queue_recurrent,
     recurrent_row,
@@ -80,6 +81,15 @@ def test_link_values_and_cuda_machines_do_not_use_the_small_preset(store: Store)
     store_machine_with_gpu(store)
     app = open_page(PAGE)
     assert app.number_input(key="recurrent_hidden_size").value == 512
+
+
+@pytest.mark.slow
+def test_copy_of_a_run_with_default_settings_does_not_use_the_small_preset(store: Store) -> None:
+    run_id = store.enqueue(RecurrentSpec())
+    copy = followed(open_page("run/page.py", run=str(run_id)), "Edit a copy")
+    assert copy.number_input(key="recurrent_seq_length").value == RecurrentSpec().seq_length
+    linked = open_page(PAGE, run=str(run_id))
+    assert linked.number_input(key="recurrent_seq_length").value == RecurrentSpec().seq_length
 
 
 @pytest.mark.slow

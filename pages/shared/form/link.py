@@ -87,4 +87,7 @@ def split(spec: Spec) -> tuple[Query, dict[str, Any]]:
             query[key] = separator.join(items) if separator else items
         else:
             query[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    if not query and not session:  # without a field, a page could fill in its preset for the first visit
+        name = next(name for name, value in spec if isinstance(value, str | int) and value)
+        query[spec_form.key(spec.kind, name)] = str(getattr(spec, name)).lower()
     return query, session
