@@ -56,6 +56,10 @@ def draw(runs: Sequence[Run]) -> None:
     if how == ALIKE:
         _draw_unmatched(by_run, pairs)
     if not pairs:
+        if how == ALL:
+            st.info(
+                "There is only one timing. Choose a second run to compare with it.", icon=":material/compare_arrows:"
+            )
         return
     draw_ratios(pairs, metric, seed=next(getattr(run.spec, "seed", 0) for run in runs if run.id == number))
 

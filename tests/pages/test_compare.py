@@ -327,6 +327,8 @@ def test_page_with_one_run_asks_for_a_second(store: Store) -> None:
     app = open_page(PAGE, compare_runs=str(store_run(store, "profile")))
     assert not app.exception
     assert "Choose a second run" in page_text(app)
+    app = open_page(PAGE, compare_runs=str(store_run(store, "benchmark")))
+    assert "There is only one timing. Choose a second run" in page_text(app)
 
 
 def test_unknown_runs_are_named_and_the_others_are_shown(store: Store) -> None:
