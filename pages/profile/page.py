@@ -40,7 +40,7 @@ def describe(spec: ProfileSpec) -> str:
 def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
     models = launch.models_field(ProfileSpec)
-    values = spec_form.row(ProfileSpec, {"image_size": 4, "batch_size": 3, "precision": 5})
+    values = spec_form.row(ProfileSpec, {"image_size": 4, "batch_size": 2, "precision": 6})
     left, right = st.columns(2)
     values["counter"] = spec_form.field(ProfileSpec, "counter", place=left)
     values["device"] = spec_form.field(ProfileSpec, "device", devices(values["counter"]), place=right)

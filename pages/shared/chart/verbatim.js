@@ -7,7 +7,8 @@ export default function ({ data, parentElement }) {
   const { text, at_end } = data;
   const [shown, button] = ["pre", "button"].map((name) => parentElement.querySelector(name));
   const follows = at_end && shown.scrollHeight - shown.clientHeight - shown.scrollTop <= AT_END; // or the reader scrolled
-  shown.textContent = text;
+  // Browsers may break a line within --flag. The other parts stay text.
+  shown.replaceChildren(...text.split(/(--[a-z][\w-]*)/).map((part, index) => (index % 2 ? unbroken(part) : part)));
   if (follows) shown.scrollTop = shown.scrollHeight;
   button.onclick = async () => {
     try {
@@ -18,6 +19,13 @@ export default function ({ data, parentElement }) {
       showMessage(button, "Selected: copy it with the keyboard");
     }
   };
+}
+
+function unbroken(text) {
+  const span = document.createElement("span");
+  span.style.whiteSpace = "nowrap";
+  span.textContent = text;
+  return span;
 }
 
 function showMessage(button, message) {
