@@ -65,6 +65,9 @@ if (parent := {"run": "runs", "model": ""}.get(page.url_path)) is not None:
 # Streamlit's white text has a contrast of only 3.7:1 to the primary colour of the dark theme. Dark text has 5.1:1.
 on_primary = ".stApp :is([data-testid=stBaseButton-primary]:enabled, [data-tag])"
 st.html(f"<style>{on_primary} {{ color: light-dark(#ffffff, #0d1117) }}</style>")
+# Streamlit marks links to the page itself as current, such as "Train on from this", but they lead to another view.
+link_css = "[data-testid=stPageLink-NavLink]"
+st.html(f"<style>{link_css}:not(:hover) {{ background: none }} {link_css} p {{ font-weight: inherit }}</style>")
 sign_in.draw(backend.settings())
 if (warning := backend.settings().public_warning) and not sign_in.configured():
     st.sidebar.warning(plain(warning), icon=":material/public:")
