@@ -58,11 +58,16 @@ def _values(row: TimedRow, values: Sequence[str], utilisation: float | None) -> 
             st.metric(title(column), digits(value), width="content", help=QUANTITIES[column].help)
         if column == "latency_ms" and row.samples:
             for q in NEEDED:
-                name, missing = f"p{q}_ms", {"delta_color": "off", "delta_arrow": "off"}
-                if getattr(row, name) is None:
-                    missing["delta"] = readable.percentile(row, q)
-                text = digits(getattr(row, name))
-                st.metric(title(name), text, width="content", help=QUANTITIES[name].help, **missing)
+                name = f"p{q}_ms"
+                st.metric(
+                    title(name),
+                    digits(getattr(row, name)),
+                    readable.percentile(row, q) if getattr(row, name) is None else None,  # why it is missing
+                    delta_color="off",
+                    delta_arrow="off",
+                    width="content",
+                    help=QUANTITIES[name].help,
+                )
     if row.spread is not None:
         st.metric(title("spread_percent"), digits(100 * row.spread), width="content")
     if utilisation is not None:
