@@ -18,7 +18,7 @@ from pages.clip import data
 from pages.shared import backend
 from pages.shared.question import draw_answer
 from pages.shared.rerun import fold
-from pages.shared.table import download_table
+from pages.shared.table import PERCENT, download_table, in_percent
 from pages.shared.text import plain, show_error
 
 PLAIN_PROMPT = ("a photo of a {}.",)
@@ -75,9 +75,14 @@ def _draw(run: Run, answer: dict[str, Any]) -> None:
     config = {
         "text": st.column_config.TextColumn("Text"),
         "similarity": st.column_config.NumberColumn("Cosine", format="%.3f"),
-        "probability": st.column_config.ProgressColumn("Probability", format="percent", min_value=0, max_value=1),
+        "probability": st.column_config.ProgressColumn("Probability", format=PERCENT, min_value=0, max_value=100),
     }
-    st.dataframe(table, hide_index=True, column_config=config, alt="Texts by how well they fit the picture")
+    st.dataframe(
+        in_percent(table, ["probability"]),
+        hide_index=True,
+        column_config=config,
+        alt="Texts by how well they fit the picture",
+    )
     download_table(lambda: table, f"match-{run.id}", key=f"try_{run.id}_csv")
 
 

@@ -28,7 +28,7 @@ from pages.evaluate import search
 from pages.shared import backend, run_view
 from pages.shared.chart.chart import chart, tabs
 from pages.shared.form.spec_form import BIND
-from pages.shared.table import download, download_rows, results_table
+from pages.shared.table import PERCENT, download, download_rows, in_percent, results_table
 from pages.shared.text import plain, show_error
 
 Content = TypeVar("Content")
@@ -105,8 +105,8 @@ def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRo
     """Draw a table of all models and data sets. Return the run with only the chosen model and data, and its rows."""
     table = frames.evaluate(rows)[list(TABLE)]
     filled = [name for name in TABLE if table[name].replace("", None).notna().any()]
-    config = {name: st.column_config.NumberColumn(label, format="percent") for name, label in SHARES.items()}
-    results_table(table[filled], key=f"parts_{run.id}", alt="Results of all models", config=config)
+    config = {name: st.column_config.NumberColumn(label, format=PERCENT) for name, label in SHARES.items()}
+    results_table(in_percent(table[filled], SHARES), key=f"parts_{run.id}", alt="Results of all models", config=config)
     parts = list(dict.fromkeys(row.part for row in rows))
     chosen = st.selectbox("Details of", parts, format_func=_part_name, key=f"part_{run.id}")
     assert isinstance(run.spec, EvaluateSpec)
@@ -211,9 +211,9 @@ def _confusion(run: Run, row: EvaluateRow) -> None:
         "true": st.column_config.TextColumn("True class"),
         "predicted": st.column_config.TextColumn("Predicted class"),
         "count": st.column_config.NumberColumn("Count", format="%,d"),
-        "share": st.column_config.NumberColumn("Share of true class", format="percent"),
+        "share": st.column_config.NumberColumn("Share of true class", format=PERCENT),
     }
-    st.dataframe(mistakes, hide_index=True, column_config=config, alt="Most frequent mistakes")
+    st.dataframe(in_percent(mistakes, ["share"]), hide_index=True, column_config=config, alt="Most frequent mistakes")
 
 
 def _average_precision(run: Run, row: EvaluateRow) -> None:
@@ -223,8 +223,9 @@ def _average_precision(run: Run, row: EvaluateRow) -> None:
     config = {
         "class": st.column_config.TextColumn("Class"),
         "images": st.column_config.NumberColumn("Images", format="%,d"),
-        "average_precision": st.column_config.NumberColumn("Average precision", format="percent"),
+        "average_precision": st.column_config.NumberColumn("Average precision", format=PERCENT),
     }
+    table = in_percent(table, ["average_precision"])
     st.dataframe(table, hide_index=True, column_config=config, alt="Average precision of each class, the best first")
 
 

@@ -13,7 +13,7 @@ from pages.history.filters import go_to_first_page, key
 from pages.shared import backend, comparison_link, rerun, run_actions, sign_in, tour
 from pages.shared.form.spec_form import BIND
 from pages.shared.run_view import open_run
-from pages.shared.table import download_table, results_table
+from pages.shared.table import PERCENT, WHOLE_PERCENT, download_table, in_percent, results_table
 
 SIZES = (25, 50, 100, 200)
 MARKS = {"finished": "✓", "failed": "✗", "all failed": "✗", "vanished": "?", "cancelled": "–", "queued": "…"}
@@ -109,6 +109,7 @@ def _table(runs: list[Run]) -> list[int]:
     if (click := st.session_state.get(key("open"))) is not None:
         open_run(click.label)
     frame = frames.runs(runs)  # not cached, because the duration of a running run changes
+    frame = in_percent(frame, ("zeroshot_top1", "progress"))
     frame["state"] = [f"{_mark(run)} {run.outcome}" for run in runs]
     shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
     chosen, config = st.session_state.get(key("columns"), _default_columns()), _config()
@@ -168,8 +169,8 @@ def _config() -> dict[str, Any]:
         ),
         "zeroshot_top1": column.NumberColumn(
             "Top-1",
-            format="percent",
-            width=65,
+            format=PERCENT,
+            width=70,
             help="Top-1 accuracy: zero-shot where it was measured, else that of a probe. If a training measured none, "
             "compare held-out losses.",
         ),
@@ -182,7 +183,7 @@ def _config() -> dict[str, Any]:
         ),
         "flags": column.TextColumn("Flags", width=95, help="Conditions that limit what a timing of the run shows."),
         "tags": column.ListColumn("Tags", width="small"),
-        "progress": column.ProgressColumn("Done", format="percent", width="small"),
+        "progress": column.ProgressColumn("Done", format=WHOLE_PERCENT, max_value=100, width="small"),
         "created": column.DatetimeColumn("Submitted", format="YYYY-MM-DD HH:mm"),
         "duration_s": column.NumberColumn("Duration (s)", format="%,.3g", width="small"),
         "device": column.TextColumn("Device", width="small"),

@@ -17,7 +17,7 @@ from engine.words import plural
 from pages.shared import backend, run_view, table
 from pages.shared.chart.chart import chart
 from pages.shared.form.link import form_link
-from pages.shared.table import informative_columns, results_table
+from pages.shared.table import PERCENT, in_percent, informative_columns, results_table
 from pages.shared.text import plain
 
 SPEEDS = ("setup", "mode", "image_size", "batch_size", "samples_per_s")
@@ -120,14 +120,15 @@ def draw_trainings(name: ModelName) -> None:
         form_link(spec, "Train it", icon=":material/model_training:", key="model_train")
         return
     config: dict[str, Any] = {
-        share: st.column_config.NumberColumn(LABELS[share], format="percent") for share in model.SHARES
+        share: st.column_config.NumberColumn(LABELS[share], format=PERCENT) for share in model.SHARES
     }
     config |= {
         "what": st.column_config.Column("Request"),
         "clip_val_loss": st.column_config.NumberColumn(LABELS["clip_val_loss"], format="%.4g"),
         "begins_with": st.column_config.Column("Initial weights"),
     }
-    shown, alt = frame.dropna(axis=1, how="all"), "Trainings and evaluations of this model, newest first"
+    shown = in_percent(frame.dropna(axis=1, how="all"), model.SHARES)
+    alt = "Trainings and evaluations of this model, newest first"
     runs_table(shown, key="model_trainings", alt=alt, columns=TRAINING_COLUMNS, config=config)
     st.caption(
         "A training shows the values of its best epoch. Values depend on the data of the run: compare only runs on the "

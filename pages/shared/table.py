@@ -1,6 +1,6 @@
 """Tables of results with pinned names, units in the headers and three significant digits."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,15 @@ HELP = {
     "baseline": "The row that the speed-up refers to.",
     "differs_in": "Settings that differ from the baseline and make the two not comparable.",
 }
+
+
+PERCENT, WHOLE_PERCENT = "%.2f %%", "%.0f %%"
+"""Formats of a cell with a share in per cent, see `in_percent`. Streamlit's format `percent` has no space, as in 5%."""
+
+
+def in_percent(frame: pd.DataFrame, shares: Iterable[str]) -> pd.DataFrame:
+    """Return the frame with the columns of `shares` that it has in per cent instead of from 0 to 1."""
+    return frame.assign(**{name: 100 * frame[name].astype(float) for name in shares if name in frame})
 
 
 def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:

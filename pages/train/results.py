@@ -22,7 +22,7 @@ from pages.shared import backend, run_view
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
 from pages.shared.form.spec_form import BIND
-from pages.shared.table import download, download_rows, download_table, results_table
+from pages.shared.table import PERCENT, download, download_rows, download_table, in_percent, results_table
 from pages.shared.text import duration, plain
 from pages.train import export
 
@@ -204,8 +204,9 @@ def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None) -> None:
     frame = _frame(run, len(rows), rows)
     frame["mark"] = [BEST if row is best else "" for row in rows]
     shown, labels = frame.iloc[::-1].dropna(axis=1, how="all"), CLIP_LABELS
+    shown = in_percent(shown, (*SHARES, "data_share"))
     config = {name: st.column_config.NumberColumn(title, format="%.4g") for name, title in labels.items()}
-    config |= {name: st.column_config.NumberColumn(labels[name], format="percent") for name in (*SHARES, "data_share")}
+    config |= {name: st.column_config.NumberColumn(labels[name], format=PERCENT) for name in (*SHARES, "data_share")}
     config |= {name: st.column_config.Column(labels[name]) for name in ("mark", "checkpoint")}
     config |= {name: st.column_config.NumberColumn(labels[name], format="%,d") for name in ("step", "samples_seen")}
     options: dict[str, Any] = {"columns": COLUMNS, "pinned": "epoch", "config": config}

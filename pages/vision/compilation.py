@@ -10,7 +10,7 @@ from engine.results import BenchmarkRow
 from engine.roots import file_within, open_within
 from engine.store import Run
 from pages.shared import backend
-from pages.shared.table import download
+from pages.shared.table import PERCENT, download, in_percent
 
 SLOWEST = {
     "name": st.column_config.TextColumn("Kernel or operator", width="large"),
@@ -20,7 +20,7 @@ SLOWEST = {
         format="%,.3g",
         help="Time per call of the model, without operators inside it, with the profiler's overhead.",
     ),
-    "share": st.column_config.ProgressColumn("Share", format="percent", min_value=0, max_value=1),
+    "share": st.column_config.ProgressColumn("Share", format=PERCENT, min_value=0, max_value=100),
 }
 
 
@@ -42,7 +42,9 @@ def draw_slowest(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     row = by_label[st.selectbox("Timing", list(by_label), key=f"traced_{run.id}") or next(iter(by_label))]
     table = pd.DataFrame([operator.model_dump() for operator in row.slowest])
     config: dict[str, Any] = SLOWEST
-    st.dataframe(table, hide_index=True, column_config=config, alt="The slowest kernels or operators")
+    st.dataframe(
+        in_percent(table, ["share"]), hide_index=True, column_config=config, alt="The slowest kernels or operators"
+    )
     path, roots = backend.folder(run) / row.trace_file, backend.own_files(run)
     if row.trace_file and file_within(path, roots):
 

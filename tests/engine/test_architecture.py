@@ -126,3 +126,10 @@ def test_files_named_in_contributing_md_exist() -> None:
             folder = path.parent
     assert missing == []
     assert table.count("| ") > 20
+
+
+def test_percentages_are_written_with_a_space() -> None:
+    """Python's, plotly's and Streamlit's formats for shares write 5%, the texts of this program 5 %."""
+    without_space = re.compile(r':\.?\d*%}|%{\w:[^}]*%}|format="percent"|tickformat": "[^"]*%"')
+    files = [path for folder in ("engine", "pages") for path in (ROOT / folder).rglob("*.py")]
+    assert [f"{path}: {found[0]}" for path in files if (found := without_space.search(path.read_text()))] == []

@@ -273,7 +273,7 @@ def test_trainings_and_evaluations_show_their_best_values(store: Store) -> None:
     record(store, queue_evaluate(store, model="ViT-B-32"), [evaluate_row("zeroshot", model="ViT-B-32")])
     app = open_model("ViT-B-32", "Trained here")
     assert column_values(app, "what") == ["evaluation", "fine-tune"]
-    assert column_values(app, "zeroshot_top1") == [0.934, 0.934]
+    assert column_values(app, "zeroshot_top1") == [93.4, 93.4]
     assert "No trainings or evaluations" in texts(open_model("ViT-L-14", "Trained here"))
     app = open_model("resnet18", "Trained here")
     assert "Trained here" not in [tab.label for tab in app.tabs], "only CLIP models can be trained"

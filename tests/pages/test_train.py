@@ -781,7 +781,7 @@ def test_uploaded_picture_is_matched_with_the_classes(
     texts_ = [{"text": "seven", "similarity": 0.31, "probability": 0.9}]
     answers.futures["match"].set_result({"texts": texts_})
     app.run()
-    assert app.dataframe[-1].value.to_dict("records") == texts_
+    assert app.dataframe[-1].value.to_dict("records") == [texts_[0] | {"probability": 90}]
     app.toggle(key=f"try_names_{run_id}").set_value(False).run()
     assert answers.asked_of(Match)[-1].templates == ()
 
