@@ -82,7 +82,7 @@ def describe(spec: DeviceSpec) -> str:
 @st.fragment
 def form() -> None:
     """Draw the form."""
-    widths = {"device": 3, "dtypes": 8, "seconds": 5, "threads": 4}
+    widths = {"device": 3, "dtypes": 7, "seconds": 5, "threads": 5}
     values = spec_form.row(DeviceSpec, widths, device=launch.devices())
     spec, problems = spec_form.build(DeviceSpec, values)
     sentence = describe(spec) if isinstance(spec, DeviceSpec) else ""
