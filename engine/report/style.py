@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 SHAPES = ("circle", "diamond", "square", "cross", "triangle-up", "star", "x", "hexagon")
-GREY = "#8A8F98"
+GREY = "#7B7F86"
 TOWER_COLOURS = {"image": COLOURS[4], "text": COLOURS[1], "other": GREY}
 INK = "#0E151C"
 """Colour of text on the colours of towers: at least 5.6:1 in both themes."""
@@ -25,10 +25,15 @@ LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "nor
 
 def family_styles(families: Sequence[str]) -> dict[str, Style]:
     """Return the style of each family. families: all of the catalogue, so that each looks the same on every page."""
-    return {
-        family: (COLOURS[rank % len(COLOURS)], SHAPES[rank // len(COLOURS) % len(SHAPES)])
-        for rank, family in enumerate(families)
-    }
+    return {family: style(rank) for rank, family in enumerate(families)}
+
+
+def style(rank: int) -> Style:
+    """Return the style of a series by its rank, the first 48 all different.
+
+    Consecutive series differ in colour and in shape, for readers and printers that do not distinguish the colours.
+    """
+    return COLOURS[rank % len(COLOURS)], SHAPES[(rank + rank // len(COLOURS)) % len(SHAPES)]
 
 
 def digits(value: float | None) -> str:

@@ -5,7 +5,6 @@ import logging
 import os
 import sqlite3
 import stat
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
@@ -24,8 +23,7 @@ from engine.__main__ import main
 from engine.jobs.hosts import this_host
 from engine.jobs.lifecycle import lease_name
 from engine.jobs.processes import Identity
-from engine.report.style import COLOURS, GREY, INK, TOWER_COLOURS
-from engine.settings import ROOT, Settings
+from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused
 from engine.store import Store, attempts, leases, open_store
 from engine.store import queue as queueing
@@ -259,42 +257,3 @@ def test_shared_runs_folder_keeps_its_mode_and_has_a_warning(settings: Settings)
     assert stat.S_IMODE(settings.runs_dir.stat().st_mode) == 0o755
     assert f"runs folder {settings.runs_dir} (mode 755)" in settings.sharing_warning
     assert settings.sharing_warning.endswith(f"chmod 700 {settings.runs_dir}")
-
-
-def contrast(first: str, second: str) -> float:
-    """Return the contrast ratio of WCAG 2 between two colours such as #0D1117."""
-
-    def luminance(colour: str) -> float:
-        parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-        red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-    dark, light = sorted(map(luminance, (first, second)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-def blend(colour: str, background: str, opacity: float) -> str:
-    """Return a translucent colour as it looks on a background."""
-    pairs = ((int(colour[start : start + 2], 16), int(background[start : start + 2], 16)) for start in (1, 3, 5))
-    return "#" + "".join(f"{round(front * opacity + back * (1 - opacity)):02x}" for front, back in pairs)
-
-
-@pytest.mark.parametrize("name", ["light", "dark"])
-def test_text_has_enough_contrast_in_both_themes(name: str) -> None:
-    """WCAG 2 asks for 4.5:1. Streamlit draws selected segments with opacity 10 % and pinned columns with 60 %."""
-    theme = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text(encoding="utf-8"))["theme"][name]
-    sidebar, background, primary = theme["sidebar"], theme["backgroundColor"], theme["primaryColor"]
-    pairs = {
-        "selected segment": (primary, blend(primary, background, 0.1)),
-        "selected pill in the sidebar": (primary, blend(primary, sidebar["backgroundColor"], 0.1)),
-        "pinned column": (blend(theme["textColor"], background, 0.6), background),
-        "caption in the sidebar": (
-            blend(sidebar["textColor"], sidebar["backgroundColor"], 0.6),
-            sidebar["backgroundColor"],
-        ),
-        "ticks of an axis": (theme["grayColor"], background),
-        "link": (theme["linkColor"], background),
-    }
-    colours = dict(zip([*COLOURS, GREY], theme["chartCategoricalColors"], strict=True))
-    pairs |= {f"text on tower {tower}": (INK, colours[colour]) for tower, colour in TOWER_COLOURS.items()}
-    assert {element: ratio for element, pair in pairs.items() if (ratio := contrast(*pair)) < 4.5} == {}

@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from engine.report.style import COLOURS, GREY, LEGEND, MARGIN, digits, family_styles, text
+from engine.report.style import GREY, LEGEND, MARGIN, digits, family_styles, text
 from engine.results.embeddings import Embeddings
 from engine.roots import Roots, open_within
 
@@ -90,7 +90,7 @@ def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
             textfont={"color": "#0d1117"},  # readable on the whole colour scale in both themes
             hovertext=hovers,
             hovertemplate=f"%{{hovertext}} (%{{z:.1f}} %)<br>{text(source)}<extra></extra>",
-            colorscale=[[0, "#EDF2F6"], [1, COLOURS[0]]],  # opaque, or Plotly writes dark on dark in the dark theme
+            colorscale=[[0, "#EDF2F6"], [1, "#2E86CC"]],  # opaque, or Plotly writes dark on dark in the dark theme
             zmin=0,
             zmax=100,
             xgap=1,

@@ -5,7 +5,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.report.quantities import QUANTITIES, title
-from engine.report.style import COLOURS, GREY, INK, LEGEND, MARGIN, SHAPES, TOWER_COLOURS, digits, text, write_beside
+from engine.report.style import COLOURS, GREY, INK, LEGEND, MARGIN, TOWER_COLOURS, digits, style, text, write_beside
 
 
 def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
@@ -59,6 +59,7 @@ def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.F
     formats = {"image_size": " @ {}", "batch_size": ", batch {}"}
     figure = go.Figure()
     for place, ((model, value), rows) in enumerate(drawn.sort_values("x").groupby(["model", other], sort=False)):
+        colour, symbol = style(place)
         name = text(model) + (formats[other].format(value) if several else "")
         figure.add_scatter(
             x=rows["x"],
@@ -66,8 +67,8 @@ def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.F
             customdata=rows[["sizes"]],
             mode="lines+markers",
             name=name,
-            line={"color": COLOURS[place % len(COLOURS)], "width": 1.6},
-            marker={"symbol": SHAPES[place // len(COLOURS) % len(SHAPES)], "size": 8},
+            line={"color": colour, "width": 1.6},
+            marker={"symbol": symbol, "size": 8},
             hovertemplate=(
                 f"<b>{name}</b><br>{title(x)}: %{{customdata[0]}}<br>{QUANTITIES[column].label} %{{y:,.3~r}} "
                 f"{QUANTITIES[column].unit}<br>{text(source)}<extra></extra>"

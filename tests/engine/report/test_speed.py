@@ -93,7 +93,7 @@ def test_speedups_show_their_verdict_and_a_line_at_1() -> None:
     assert set(traces) == {"faster", "no difference", "not comparable"}
     assert traces["faster"].error_x.array[0] == pytest.approx(0.05)
     assert traces["faster"].error_x.arrayminus[0] == pytest.approx(0.05)
-    assert traces["not comparable"].marker.color == "#8A8F98"
+    assert traces["not comparable"].marker.color == "#7B7F86"
     line = [shape for shape in figure.layout.shapes if shape.type == "line"]
     assert [(shape.x0, shape.x1) for shape in line] == [(1, 1)]
 
