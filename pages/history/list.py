@@ -76,7 +76,10 @@ def _draw_page(filter: Filter, size: int, first: int) -> None:
     selected = _table(runs)
     with actions:
         run_actions.draw_actions([run for run in runs if run.id in selected])
-    st.caption("Click a run's number to open it. Select runs to compare, tag, download, restart or delete them.")
+    st.caption(
+        "Click a run's number to open it. Select runs to compare, tag, download, restart or delete them. "
+        "With the keyboard, Shift+Space selects a row."
+    )
     run_actions.draw_dialog()
 
 

@@ -59,15 +59,17 @@ def draw_open_runs(ticking: bool, last_ended: int | None) -> None:
 def draw_run(run: Run) -> None:
     """Draw the state and progress of a run that has not ended."""
     with st.container(border=True):
-        left, right = st.columns([4, 1], vertical_alignment="center")  # the buttons stay where they are
+        left, right = st.columns([3, 1], vertical_alignment="center")  # the buttons stay where they are
         with left, st.container(horizontal=True, vertical_alignment="center"):
             badge(run)
             with st.container():  # as in run_view
                 st.text(f"{run.id}  {run.name or run.spec.summary}: {sentence(run, backend.store())}")
         with right, st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="right"):
-            st.page_link("run/page.py", label="Open", icon=":material/open_in_new:", query_params={"run": str(run.id)})
-            options: dict[str, Any] = {"icon": ":material/stop:", "disabled": run.cancel_requested}
-            if backend.may_change(run) and st.button("Cancel", key=f"runs_cancel_{run.id}", **options):
+            # labels with the number: a screen reader lists links and buttons without the texts beside them
+            options: dict[str, Any] = {"icon": ":material/open_in_new:", "query_params": {"run": str(run.id)}}
+            st.page_link("run/page.py", label=f"Open run {run.id}", **options)
+            options = {"icon": ":material/stop:", "disabled": run.cancel_requested}
+            if backend.may_change(run) and st.button(f"Cancel run {run.id}", key=f"runs_cancel_{run.id}", **options):
                 backend.store().request_cancel(run.id)
                 st.rerun()
         progress(run)

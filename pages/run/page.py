@@ -1,5 +1,6 @@
 """The page of one run: state, results, notes, log, request and environment."""
 
+import json
 from functools import partial
 
 import streamlit as st
@@ -39,7 +40,8 @@ def draw_log(run: Run) -> None:
 def draw_request(run: Run) -> None:
     """Draw the spec of the run and the command that submits it."""
     verbatim(command(run.spec), key=f"command_{run.id}")
-    st.json(run.spec.model_dump(mode="json"), expanded=1)
+    # not st.json, whose collapsed lists the keyboard cannot open, and whose colours are too light on white
+    verbatim(json.dumps(run.spec.model_dump(mode="json"), indent=2, ensure_ascii=False), key=f"request_{run.id}")
 
 
 def draw_environment(run: Run) -> None:

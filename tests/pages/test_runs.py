@@ -1,5 +1,6 @@
 """Tests of the list of runs and of the page of a run, in all states of a run."""
 
+import json
 import re
 import time
 from datetime import UTC, datetime
@@ -172,6 +173,9 @@ def test_active_and_queued_runs_are_on_top_with_their_positions(store: Store) ->
     assert lines[1].startswith(f"{first}  resnet18 (torch, meta): next in the queue, starts in ")
     assert lines[2].startswith(f"{second}  resnet50 (torch, meta): 2nd in the queue, starts ")
     assert listed_runs(app) == [second, first, running, ended]
+    labels = [button.label for button in app.button] + [link.proto.label for link in app.get("page_link")]
+    waiting = (f"Cancel run {first}", f"Cancel run {second}", f"Open run {first}", f"Open run {second}")
+    assert [labels.count(label) for label in waiting] == [1] * 4, "each name says which run it acts on"
     app.button(key=f"runs_cancel_{first}").click().run()
     assert store.run(first).state is State.CANCELLED
     assert "– cancelled" in set(app.dataframe[0].value["state"])
@@ -276,7 +280,9 @@ def test_run_page_shows_request_environment_and_log(store: Store, settings: Sett
     assert "<script>alert(1)</script> **two**" in [text.splitlines()[-1] for text in verbatim(app)]
     app.session_state["run_about"] = "Request"
     app.run()
-    assert "python -m engine profile --models resnet18,resnet50 --image-size 192" in verbatim(app)
+    command, request = verbatim(app)[-2:]
+    assert command == "python -m engine profile --models resnet18,resnet50 --image-size 192"
+    assert json.loads(request) == store.run(run_id).spec.model_dump(mode="json")
     app.session_state["run_about"] = "Environment"
     app.run()
     assert not app.exception

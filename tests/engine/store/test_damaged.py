@@ -377,7 +377,7 @@ class TestPages:
     def test_part_of_a_page_shows_the_damage(self, path: Path) -> None:
         overwrite(path, *table_pages(path, "changes"))
         app = open_page("history/page.py")
-        assert [button.label for button in app.button if button.key == "runs_cancel_30"] == ["Cancel"]
+        assert [button.label for button in app.button if button.key == "runs_cancel_30"] == ["Cancel run 30"]
         assert not app.exception
         (error,) = app.error
         assert "is damaged" in error.value
