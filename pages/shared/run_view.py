@@ -43,6 +43,8 @@ def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
     store = backend.store()
     run = backend.current_run(run_id)
     if ticking == run.state.ended:
+        if ticking:  # screen readers announce a toast, but not a badge that changes
+            rerun.show_later(f"Run {run.id}: {run.outcome}", _look(run)[0])
         rerun.page()  # the run has ended, or another window has queued it again: redraw once without or with the timer
     with st.container(horizontal=True, vertical_alignment="center"):
         badge(run)
@@ -179,10 +181,15 @@ BADGES: dict[State, tuple[str, Any]] = {
 
 def badge(run: Run) -> None:
     """Draw the state as a word with an icon."""
-    icon, colour = BADGES[run.state]
-    if run.state is State.FINISHED and run.results.failed:
-        icon, colour = BADGES[State.FAILED] if run.all_failed else (":material/warning:", "orange")
+    icon, colour = _look(run)
     st.badge(run.outcome, icon=icon, color=colour)
+
+
+def _look(run: Run) -> tuple[str, Any]:
+    """Return icon and colour of a run's state. A finished run with failed rows looks like a failure or a warning."""
+    if run.state is State.FINISHED and run.results.failed:
+        return BADGES[State.FAILED] if run.all_failed else (":material/warning:", "orange")
+    return BADGES[run.state]
 
 
 def sentence(run: Run, store: Store) -> str:

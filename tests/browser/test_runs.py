@@ -133,6 +133,8 @@ def test_notes_are_saved_on_leaving_and_changes_elsewhere_are_shown(server: Serv
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     store.request_cancel(cancelled)
     expect(page.get_by_text("stopped on request")).to_be_visible()
+    toast = page.get_by_role("alertdialog")  # screen readers announce it
+    expect(toast).to_contain_text(f"Run {cancelled}: cancelled")
     store.close()
 
 
@@ -198,7 +200,7 @@ def test_late_timer_of_the_list_leaves_an_opened_run_alone(
     if opened_by == "row":
         table.click(position={"x": NUMBER, "y": ROW * 1.5})
     else:
-        page.get_by_role("link", name="Open", exact=True).click()
+        page.get_by_role("link", name=f"Open run {run_id}", exact=True).click()
     while not late.followed:
         page.wait_for_timeout(100)
     expect(page.get_by_role("heading", name=f"Run {run_id}", exact=True)).to_be_visible()
