@@ -58,6 +58,13 @@ PAGES = {
 st.set_page_config(page_icon=Path(__file__).parent / "static" / "icon.svg", layout="wide")
 page = st.navigation(PAGES, position="sidebar" if backend.user().role > Role.NONE else "hidden")
 st.set_page_config(page_title=f"{page.title} – Model Vitals")
+st.html("""<style>
+/* Streamlit's white text has a contrast of only 3.7:1 to the primary colour of the dark theme. Dark text has 5.1:1. */
+.stApp :is([data-testid=stBaseButton-primary]:enabled, [data-tag]) { color: light-dark(#ffffff, #0d1117) }
+/* Streamlit shows the focus of these links by a tint of 1.1:1 only, and does not show focused buttons of a table. */
+.stApp [data-testid=stSidebarNavLink]:focus-visible { outline: 2px solid light-dark(#0b6e8a, #2290af) }
+.stApp [data-testid=stElementToolbar]:focus-within { opacity: 1; top: calc(-1.25rem - 24px); z-index: 1 }
+</style>""")
 # The navigation hides these pages, so the page that leads to them is marked in their place.
 if (parent := {"run": "runs", "model": ""}.get(page.url_path)) is not None:
     mark = "{ background: color-mix(in srgb, currentColor 12%, transparent); & * { color: inherit; font-weight: 600 } }"

@@ -182,4 +182,5 @@ def draw_commands(name: ModelName, accuracies: pd.DataFrame) -> None:
             st.markdown(f"**{heading}**", width="content")
             form_link(spec, "Open the form", icon=":material/edit_note:", key=f"model_form_{heading}")
         verbatim(command(spec), key=f"model_command_{heading}")
-    st.caption("Run a command in the folder of this program. `python -m engine submit ...` queues it instead.")
+    # not a caption, in which code has a contrast of only 4:1
+    st.markdown("Run a command in the folder of this program. `python -m engine submit ...` queues it instead.")

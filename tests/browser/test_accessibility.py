@@ -1,8 +1,4 @@
-"""Browser tests of accessibility: axe-core's rules on every page, in the light theme.
-
-The dark theme cannot meet the contrast rules everywhere: Streamlit writes white on the primary colour and the primary
-colour on the background, and no colour has enough contrast to both.
-"""
+"""Browser tests of accessibility: axe-core's rules on every page, contrast in both themes, and the keyboard's focus."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,6 +17,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
 STREAMLIT_PARTS = ("stSidebarNav", "stFileUploaderDropzone")
 """Streamlit's elements that break rules: a list with boxes around its items, and a decoration with a label."""
+DARK = "rgb(13, 17, 23)"
+"""Background of the dark theme, from .streamlit/config.toml."""
 PAGES = (
     *("", "profile", "vision", "recurrent", "device", "train", "evaluate", "runs", "compare"),
     *("model?name=timm:resnet18", "model", "run?run=99999", "?catalog_search=nosuch"),
@@ -50,12 +48,27 @@ def page(tab: Page) -> Page:
     return tab
 
 
-def violations(page: Page, url: str) -> list[str]:
-    """Open a page, and return the broken rules, each with the first element that breaks it."""
+def violations(page: Page, url: str, tab: str = "") -> list[str]:
+    """Open a page, and return the broken rules, each with the first element that breaks it.
+
+    The dark theme differs only in its colours, so only contrast is checked in it. tab: label of a tab to open first.
+    """
     page.goto(url)
     page.wait_for_function(DRAWN)
+    if tab:
+        page.get_by_role("tab", name=tab, exact=True).click()
+        expect(page.get_by_role("tab", name=tab, exact=True, selected=True)).to_be_visible()
+        page.wait_for_function(DRAWN)
     expect(page.get_by_test_id("stException")).to_have_count(0)
-    options = {"runOnly": RULES, "resultTypes": ["violations"]}
+    broken = _broken(page, RULES)
+    page.emulate_media(color_scheme="dark")
+    expect(page.get_by_test_id("stApp")).to_have_css("background-color", DARK)
+    page.wait_for_function(DRAWN)
+    return broken + _broken(page, ["color-contrast"])
+
+
+def _broken(page: Page, rules: list[str]) -> list[str]:
+    options = {"runOnly": rules, "resultTypes": ["violations"]}
     context = {"exclude": [[f"[data-testid={part}]"] for part in STREAMLIT_PARTS]}
     found = Axe().run(page, context=context, options=options).response["violations"]
     return [f"{item['help']}: {item['nodes'][0]['html']}" for item in found]
@@ -66,12 +79,11 @@ def test_page_meets_the_axe_rules(page: Page, server: Server, path: str) -> None
     assert violations(page, f"{server.url}/{path}") == []
 
 
-def test_dark_theme_meets_the_axe_rules(page: Page, server: Server) -> None:
-    page.emulate_media(color_scheme="dark")
+def test_primary_button_meets_the_contrast_rule(page: Page, server: Server) -> None:
     assert violations(page, f"{server.url}/profile?profile_models=timm:resnet18") == []
     colour = "button => getComputedStyle(button).color"
     count = page.get_by_role("button", name="Count", exact=True)
-    on_primary = count.evaluate(colour)
+    on_primary = count.evaluate(colour)  # in the dark theme
     page.goto(
         f"{server.url}/profile?profile_models=timm:resnet18&profile_batch_size=1.5"
     )  # axe does not check disabled buttons
@@ -81,7 +93,29 @@ def test_dark_theme_meets_the_axe_rules(page: Page, server: Server) -> None:
 
 @pytest.mark.parametrize("kind", ["profile", "benchmark", "recurrent", "device", "train", "evaluate"])
 def test_run_page_meets_the_axe_rules(page: Page, server: Server, kind: str) -> None:
-    store = open_store(server.settings)
-    run_id = next(run.id for run in store.runs(kind=kind, limit=60) if run.done)
-    store.close()
-    assert violations(page, f"{server.url}/run?run={run_id}") == []
+    assert violations(page, run_page(server, kind)) == []
+
+
+def test_open_tabs_meet_the_axe_rules(page: Page, server: Server) -> None:
+    assert violations(page, run_page(server, "profile"), "Request") == []
+    page.emulate_media(color_scheme="light")
+    assert violations(page, f"{server.url}/model?name=timm:resnet18", "Commands") == []
+
+
+def test_focus_of_the_keyboard_is_visible(page: Page, server: Server) -> None:
+    page.goto(f"{server.url}/runs")
+    page.wait_for_function(DRAWN)
+    page.keyboard.press("Tab")
+    link = page.get_by_test_id("stSidebarNav").get_by_role("link", name="Device")
+    link.focus()  # after a key, so that the browser shows the focus
+    expect(link).to_have_css("outline-style", "solid")
+    toolbar = page.get_by_test_id("stElementToolbar").first
+    expect(toolbar).to_have_css("opacity", "0")
+    page.get_by_role("button", name="Search: Runs on this page").focus()
+    expect(toolbar).to_have_css("opacity", "1")
+
+
+def run_page(server: Server, kind: str) -> str:
+    """Return the address of an ended run of this kind."""
+    with closing(open_store(server.settings)) as store:
+        return f"{server.url}/run?run={next(run.id for run in store.runs(kind=kind, limit=60) if run.done)}"
