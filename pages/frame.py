@@ -64,6 +64,8 @@ st.html("""<style>
 /* Streamlit shows the focus of these links by a tint of 1.1:1 only, and does not show focused buttons of a table. */
 .stApp [data-testid=stSidebarNavLink]:focus-visible { outline: 2px solid light-dark(#0b6e8a, #2290af) }
 .stApp [data-testid=stElementToolbar]:focus-within { opacity: 1; top: calc(-1.25rem - 24px); z-index: 1 }
+/* Streamlit moves a collapsed sidebar out of sight, where the Tab key still reaches each of its links and fields. */
+.stApp [data-testid=stSidebar][data-collapsed=true] * { visibility: hidden }
 </style>""")
 # The navigation hides these pages, so the page that leads to them is marked in their place.
 if (parent := {"run": "runs", "model": ""}.get(page.url_path)) is not None:

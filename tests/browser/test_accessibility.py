@@ -9,7 +9,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from engine.specs import ProfileSpec
 from engine.store import open_store
-from tests.support.browser import DRAWN, Server, new_tab, without_runs
+from tests.support.browser import DRAWN, WINDOW, Server, new_tab, without_runs
 from tests.support.store import fill
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -113,6 +113,19 @@ def test_focus_of_the_keyboard_is_visible(page: Page, server: Server) -> None:
     expect(toolbar).to_have_css("opacity", "0")
     page.get_by_role("button", name="Search: Runs on this page").focus()
     expect(toolbar).to_have_css("opacity", "1")
+
+
+def test_collapsed_sidebar_has_no_focus(page: Page, server: Server) -> None:
+    page.set_viewport_size({"width": 720, "height": 450})  # a window of 1440 px at a zoom of 200 %
+    page.goto(server.url)
+    page.wait_for_function(DRAWN)
+    for _ in range(2):  # after the link that skips to the content
+        page.keyboard.press("Tab")
+    button = page.get_by_role("button", name="Expand sidebar")
+    expect(button).to_be_focused()
+    button.press("Enter")
+    expect(page.get_by_test_id("stSidebarNav").get_by_role("link", name="Device")).to_be_visible()
+    page.set_viewport_size(WINDOW["viewport"])
 
 
 def run_page(server: Server, kind: str) -> str:
