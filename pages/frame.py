@@ -58,25 +58,11 @@ PAGES = {
 st.set_page_config(page_icon=Path(__file__).parent / "static" / "icon.svg", layout="wide")
 page = st.navigation(PAGES, position="sidebar" if backend.user().role > Role.NONE else "hidden")
 st.set_page_config(page_title=f"{page.title} – Model Vitals")
-st.html("""<style>
-/* Streamlit's white text has a contrast of only 3.7:1 to the primary colour of the dark theme. Dark text has 5.1:1. */
-.stApp :is([data-testid=stBaseButton-primary]:enabled, [data-tag]) { color: light-dark(#ffffff, #0d1117) }
-/* Streamlit shows the focus of these links by a tint of 1.1:1 only, and does not show focused buttons of a table. */
-.stApp [data-testid=stSidebarNavLink]:focus-visible { outline: 2px solid light-dark(#0b6e8a, #2290af) }
-.stApp [data-testid=stElementToolbar]:focus-within { opacity: 1; top: calc(-1.25rem - 24px); z-index: 1 }
-/* Streamlit moves a collapsed sidebar out of sight, where the Tab key still reaches each of its links and fields. */
-.stApp [data-testid=stSidebar][data-collapsed=true] * { visibility: hidden }
-</style>""")
+st.html(Path(__file__).with_suffix(".css"))
 # The navigation hides these pages, so the page that leads to them is marked in their place.
 if (parent := {"run": "runs", "model": ""}.get(page.url_path)) is not None:
     mark = "{ background: color-mix(in srgb, currentColor 12%, transparent); & * { color: inherit; font-weight: 600 } }"
     st.html(f"<style>[data-testid=stSidebarNavLink][href$='/{parent}'] {mark}</style>")
-# Streamlit's white text has a contrast of only 3.7:1 to the primary colour of the dark theme. Dark text has 5.1:1.
-on_primary = ".stApp :is([data-testid=stBaseButton-primary]:enabled, [data-tag])"
-st.html(f"<style>{on_primary} {{ color: light-dark(#ffffff, #0d1117) }}</style>")
-# Streamlit marks links to the page itself as current, such as "Train on from this", but they lead to another view.
-link_css = "[data-testid=stPageLink-NavLink]"
-st.html(f"<style>{link_css}:not(:hover) {{ background: none }} {link_css} p {{ font-weight: inherit }}</style>")
 sign_in.draw(backend.settings())
 if (warning := backend.settings().public_warning) and not sign_in.configured():
     st.sidebar.warning(plain(warning), icon=":material/public:")
