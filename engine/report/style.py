@@ -33,7 +33,8 @@ def style(rank: int) -> Style:
 
     Consecutive series differ in colour and in shape, for readers and printers that do not distinguish the colours.
     """
-    return COLOURS[rank % len(COLOURS)], SHAPES[(rank + rank // len(COLOURS)) % len(SHAPES)]
+    cycle, place = divmod(rank, len(COLOURS))
+    return COLOURS[place], SHAPES[(place + cycle) % len(SHAPES)]
 
 
 def digits(value: float | None) -> str:
