@@ -73,16 +73,19 @@ def run_here(
 ) -> tuple["Run", list[Any]]:
     """Do a run in this process, print its progress, and return the ended run and its rows.
 
-    on_event: prints an event as soon as it comes. Errors: Refused when the run was refused before its first row.
+    on_event: prints an event as soon as it comes. Errors: Refused when the run was refused before its first row;
+    EndedBadly when it failed or was cancelled before, so that no file of rows is replaced by an empty one.
     """
     from engine.jobs import foreground
-    from engine.store import Cause
+    from engine.store import Cause, State
 
     run_id = foreground.run_here(store, Settings(), spec, on_event=on_event, name=name)
     clear_progress()
     run, rows = store.run(run_id), store.rows(run_id)
     if run.cause == Cause.REFUSED and not rows:
         raise Refused(run.error)
+    if run.state != State.FINISHED and not rows:
+        conclude(run, rows)
     return run, rows
 
 

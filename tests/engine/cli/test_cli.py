@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from engine.cli import output
 from engine.results import Progress
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec
-from engine.store import State, Store
+from engine.store import State, Store, attempts
 
 TINY = {
     "embed_dim": 16,
@@ -357,6 +358,38 @@ def test_signal_ends_a_run_and_keeps_its_rows(store: Store, sent: signal.Signals
     (run,) = store.runs()
     assert run.state == state
     assert 1 <= len(store.rows(run.id)) < 576
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        (signal.SIGINT, "Run 1 cancelled, without a row. `python -m engine resume 1` queues it again."),
+        (
+            signal.SIGTERM,
+            "Run 1 failed, without a row. Killed by SIGTERM. `python -m engine resume 1` queues it again.",
+        ),
+    ],
+)
+def test_signal_before_the_first_row_keeps_the_output_file(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], sent: signal.Signals, message: str
+) -> None:
+    out = tmp_path / "rows.csv"
+    out.write_text("rows of an earlier run\n")
+
+    def send_when_begun() -> None:
+        while (attempt := attempts.current(store.database, 1)) is None or attempt.begun_at is None:
+            time.sleep(0.01)
+        os.kill(os.getpid(), sent)
+
+    sender = threading.Thread(target=send_when_begun, daemon=True)
+    sender.start()
+    code = main(["benchmark", "--models", "timm:test_vit", "--replicates", "1", "--output", str(out)])
+    sender.join()
+    shown = capsys.readouterr()
+    assert (code, shown.out, shown.err.splitlines()[-1]) == (1, "", message)
+    assert "written" not in shown.err
+    assert out.read_text() == "rows of an earlier run\n"
 
 
 @pytest.mark.slow
