@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_settings import CliApp, CliPositionalArg
 
 from engine import atomic
-from engine.cli.bulk import Delete, List, Note, Prune, Restore, Rows, Storage, Tag, Upload
+from engine.cli.bulk import Delete, List, Note, Prune, Restore, Rows, Several, Storage, Tag, Upload
 from engine.cli.here import OneRun, SubCommand, command, store_here, submit
 from engine.cli.output import SHOWN, OutputFile, brief, note, printable, show_table
 from engine.settings import Settings
@@ -84,18 +84,22 @@ class Log(OneRun):
             note(f"run {self.run_id} {why_no_log(run, files)}")
 
 
-class Cancel(OneRun):
-    """Ask a run to stop; its rows and checkpoints are kept."""
+class Cancel(Several):
+    """Ask runs to stop; their rows and checkpoints are kept."""
 
     def cli_cmd(self) -> None:
         from engine import jobs
 
         with store_here() as store:
-            store.request_cancel(self.run_id)
-            run = store.run(self.run_id)
-        if not run.state.ended:
-            jobs.ensure_scheduler(Settings())  # its scheduler may have exited, or its host may be gone
-        print(f"run {run.id} is {'asked to stop' if not run.state.ended else run.state}")
+            for run_id in self.run_ids:
+                store.run(run_id)  # raises before any is cancelled
+            for run_id in self.run_ids:
+                store.request_cancel(run_id)
+            runs = [store.run(run_id) for run_id in self.run_ids]
+        if not all(run.state.ended for run in runs):
+            jobs.ensure_scheduler(Settings())  # their scheduler may have exited, or their host may be gone
+        for run in runs:
+            print(f"run {run.id} is {run.state if run.state.ended else 'asked to stop'}")
 
 
 class Hosts(BaseModel):

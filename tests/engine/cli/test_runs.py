@@ -215,6 +215,12 @@ def test_queued_run_is_cancelled_and_queued_again(
     assert store.run(run_id).state is State.CANCELLED
     assert engine(capsys, "resume", run_id) == f"run {run_id} is queued again\n"
     assert store.run(run_id).state is State.QUEUED
+    other = queue(store, "timm:resnet50")
+    assert engine(capsys, "runs", "cancel", run_id, other, 99, code=2) == "error: there is no run 99\n"
+    assert store.run(run_id).state is State.QUEUED
+    lines = f"run {run_id} is cancelled\nrun {other} is cancelled\n"
+    assert engine(capsys, "runs", "cancel", f"{run_id},{other}") == lines
+    assert engine(capsys, "runs", "cancel", run_id, other, run_id) == lines  # ended runs stay as they are
 
 
 @pytest.mark.slow
