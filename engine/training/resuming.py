@@ -98,11 +98,18 @@ def find_checkpoint(
 
 
 def _notes_on_lost(run_dir: Path, folder: Path) -> list[str]:
-    """Return a note if an earlier attempt has left curves or checkpoints, but none that can be loaded."""
+    """Return a note if an earlier attempt has left no checkpoint here that can be loaded.
+
+    Without curves or checkpoints of an earlier attempt, there is none if it ended early, and a note if it had another
+    runs folder: the first attempt's record is `process.json`, that of the second `process-2.json`, and so on.
+    """
     damaged = ", ".join(sorted(path.name for path in folder.glob("*.pt")))
-    if not damaged and next(logs.history(run_dir), None) is None:
-        return []
-    return ["no checkpoint of the earlier attempt can be loaded" + (f" ({damaged})" if damaged else "")]
+    if damaged or next(logs.history(run_dir), None) is not None:
+        return ["no checkpoint of the earlier attempt can be loaded" + (f" ({damaged})" if damaged else "")]
+    records = {path.name for path in run_dir.glob("process*.json")}
+    if records and "process.json" not in records:
+        return ["an earlier attempt was on another host or in another runs folder, and none of its checkpoints is here"]
+    return []
 
 
 PATHS = ("data", "val_data", "zeroshot_data", "pretrained", "distill_pretrained")

@@ -15,6 +15,7 @@ import torch
 from engine import datasets
 from engine.results import Metric, Progress
 from engine.specs import Refused
+from engine.store.files import RunFiles
 from engine.training import checkpoints, loop, meter, setup
 from engine.training.batches import Batches, Drawn, Order
 from engine.training.distributed import Place
@@ -248,6 +249,19 @@ def test_restart_at_step_0_after_an_earlier_attempt_has_a_note(tmp_path: Path, d
     skipped = " (latest.pt)" if damaged else ""
     note = f"no checkpoint of the earlier attempt can be loaded{skipped}: training starts again at step 0"
     assert note in rows(again)[-1].notes
+
+
+def test_restart_at_step_0_on_another_host_has_a_note(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path, 1)
+    files.prepare(2)
+    files.process(2).write_text("{}")  # as the supervisor of the second attempt leaves it; the first one is elsewhere
+    note = "an earlier attempt was on another host or in another runs folder, and none of its checkpoints is here"
+    assert f"{note}: training starts again at step 0" in rows(train(tiny(epochs=1), files.dir))[-1].notes
+    files = RunFiles(tmp_path, 2)
+    for attempt in (1, 2):  # the first one ended here before its first step
+        files.prepare(attempt)
+        files.process(attempt).write_text("{}")
+    assert not [note for note in rows(train(tiny(epochs=1), files.dir))[-1].notes if "earlier" in note]
 
 
 def test_first_start_at_step_0_has_no_note(tmp_path: Path) -> None:
