@@ -281,13 +281,14 @@ class Storage(BaseModel):
 
         settings = Settings()
         with store_here() as store:
-            used, largest = storage.usage(store.database, settings), storage.largest(store.database)
+            folders, other_files = storage.folders(settings)
+            used, largest = storage.usage(store.database, settings), storage.largest(store.database, folders)
             try:
                 deleted = deletions.deleted_elsewhere(settings, store.database)
             except mirror.Unreachable as error:
                 note(f"Folders of runs that other machines have deleted are not listed: {error}")
                 deleted = []
-        run_folders, other_files = storage.folders(settings)
+        run_folders = storage.total(folders.values())
         print(f"{'runs':10} {used.runs:>12,}")
         for name, taken in (("database", used.database), ("free", used.free)):
             print(f"{name:10} {taken / 1e6:>12,.1f} MB")
@@ -300,6 +301,6 @@ class Storage(BaseModel):
                 "machine: `runs prune` deletes them here"
             )
         if largest:
-            note("largest by their artifacts:")
+            note("largest:")
         for run in largest:
-            print(f"run {run.run_id:>6} {run.artifacts.bytes / 1e6:>12,.1f} MB  {run.kind:10} {printable(run.what)}")
+            print(f"run {run.run_id:>6} {run.files.bytes / 1e6:>12,.1f} MB  {run.kind:10} {printable(run.what)}")

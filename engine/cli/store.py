@@ -51,7 +51,7 @@ class Backup(BaseModel):
         settings = Settings()
         _show(transfer.back_up(settings, self.file))
         run_folders, other_files = storage.folders(settings)
-        files = run_folders + other_files
+        files = storage.total([*run_folders.values(), other_files])
         note(
             f"{self.file} holds the database only. Back up {settings.runs_dir} too: logs, checkpoints and uploads, "
             f"{plural(files.files, 'file')} with {files.bytes / 1e6:,.1f} MB"

@@ -3,6 +3,8 @@
 import os
 import shutil
 import stat
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,12 +43,12 @@ class Usage:
 
 @dataclass(frozen=True)
 class Largest:
-    """A run with the size of its artifacts."""
+    """A run with the size of its files."""
 
     run_id: int
     kind: str
     what: str
-    artifacts: Size
+    files: Size
 
 
 def usage(database: Database, settings: Settings) -> Usage:
@@ -61,29 +63,41 @@ def usage(database: Database, settings: Settings) -> Usage:
         )
 
 
-def largest(database: Database, limit: int = 10) -> list[Largest]:
-    """Return the runs with the largest artifacts, largest first."""
-    total = func.sum(artifacts.c.size).label("total")
-    sums = select(artifacts.c.run_id, func.count().label("files"), total).group_by(artifacts.c.run_id)
-    top = sums.order_by(total.desc(), artifacts.c.run_id.desc()).limit(limit).subquery()
-    query = select(top, runs.c.kind, runs.c.name, runs.c.summary).join(runs, runs.c.id == top.c.run_id)
-    return [
-        Largest(row.run_id, row.kind, row.name or row.summary, Size(row.files, int(row.total)))
-        for row in database.rows(query.order_by(top.c.total.desc(), top.c.run_id.desc()))
-    ]
+def largest(database: Database, folders: Mapping[int, Size], limit: int = 10) -> list[Largest]:
+    """Return the runs with the largest files, largest first.
+
+    Only runs that have ended by themselves have artifacts: a killed training has checkpoints in its folder alone, and a
+    run of another machine may have no folder here. So the larger of both sizes counts.
+    folders: the size of each run's folder, as `folders` returns it; empty to compare artifacts only.
+    """
+    bytes = func.sum(artifacts.c.size).label("bytes")
+    sums = select(artifacts.c.run_id, func.count().label("files"), bytes).group_by(artifacts.c.run_id)
+    recorded = database.rows(sums.order_by(bytes.desc(), artifacts.c.run_id.desc()).limit(limit))
+    sizes = {row.run_id: Size(row.files, int(row.bytes)) for row in recorded}
+    existing = {row.id for row in database.rows(select(runs.c.id))} & folders.keys() if folders else set()
+    for run_id in sorted(existing, key=lambda run_id: folders[run_id].bytes, reverse=True)[:limit]:
+        sizes[run_id] = max(sizes.get(run_id, Size()), folders[run_id], key=lambda size: size.bytes)
+    query = select(runs.c.id, runs.c.kind, runs.c.name, runs.c.summary).where(runs.c.id.in_(sizes))
+    found = [Largest(row.id, row.kind, row.name or row.summary, sizes[row.id]) for row in database.rows(query)]
+    return sorted(found, key=lambda run: (run.files.bytes, run.run_id), reverse=True)[:limit]
+
+
+def total(sizes: Iterable[Size]) -> Size:
+    """Return the sum of sizes."""
+    return sum(sizes, Size())
 
 
 def of_runs(settings: Settings, run_ids: list[int]) -> Size:
     """Return the size of all files in the folders of these runs, including logs and unrecorded files."""
-    return sum((_folder_size(RunFiles(settings.runs_dir, run_id).dir) for run_id in run_ids), Size())
+    return total(_folder_size(RunFiles(settings.runs_dir, run_id).dir) for run_id in run_ids)
 
 
-def folders(settings: Settings) -> tuple[Size, Size]:
-    """Return the size of all runs' folders, and of all else in runs_dir but the database. Reads every folder."""
-    run_folders, others = Size(), Size()
+def folders(settings: Settings) -> tuple[dict[int, Size], Size]:
+    """Return the size of each run's folder, and of all else in runs_dir but the database. Reads every folder."""
+    run_folders, others = defaultdict[int, Size](Size), Size()
     for path in settings.runs_dir.iterdir():
         if path.name.isdecimal():
-            run_folders += _folder_size(path)
+            run_folders[int(path.name)] += _folder_size(path)
         elif not path.name.startswith("vitals.sqlite"):
             others += _file_size(path) + _folder_size(path)
     return run_folders, others
@@ -92,7 +106,7 @@ def folders(settings: Settings) -> tuple[Size, Size]:
 def _folder_size(folder: Path) -> Size:
     """Return the size of a folder; 0 if it does not exist or disappears meanwhile. Links in it are not followed."""
     paths = (Path(parent, name) for parent, folders, files in os.walk(folder) for name in (*folders, *files))
-    return sum(map(_file_size, paths), Size())
+    return total(map(_file_size, paths))
 
 
 def _file_size(path: Path) -> Size:

@@ -1,6 +1,6 @@
 """Delete, restart and tag runs, one or several, and show how much disk they take."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -24,26 +24,28 @@ USAGE_S, FOLDERS_S = 30, 600
 
 def draw_storage() -> None:
     """Draw the totals and the table of the largest runs."""
-    usage, largest = _usage(backend.settings().store_url)
+    url = backend.settings().store_url
+    usage = _usage(url)
     st.text(
         f"{plural(usage.runs, 'run')}. Database: {size(usage.database / 1e9)}. "
         f"{plural(usage.artifacts.files, 'artifact')}: {size(usage.artifacts.bytes / 1e9)}. "
         f"Free on the disk: {size(usage.free / 1e9)}."
     )
-    _folders(usage.runs)
-    if largest:
-        st.caption("Runs with the largest artifacts")
+    folders = _folders(usage.runs)
+    if largest := _largest(url, bool(folders), folders):
+        title = "Largest runs" if folders else "Runs with the largest artifacts"
+        st.caption(title)
         st.dataframe(
             {
                 "run": [f"run?run={run.run_id}" for run in largest],
                 "kind": [run.kind for run in largest],
                 "what": [run.what for run in largest],
-                "files": [run.artifacts.files for run in largest],
-                "size": [size(run.artifacts.bytes / 1e9) for run in largest],
+                "files": [run.files.files for run in largest],
+                "size": [size(run.files.bytes / 1e9) for run in largest],
             },
             key="runs_largest",
             hide_index=True,
-            alt="Runs with the largest artifacts",
+            alt=title,
             column_config={
                 "run": st.column_config.LinkColumn("Run", display_text=r"run=(\d+)", width="small"),
                 "kind": st.column_config.TextColumn("Kind", width="small"),
@@ -57,29 +59,39 @@ def draw_storage() -> None:
 def clear_cache() -> None:
     """Clear the cached sizes. Call this after runs were deleted."""
     _usage.clear()
+    _largest.clear()
     _scan.clear()
 
 
-def _folders(runs: int) -> None:
-    """Draw the size of all files, with logs and checkpoints. With many runs, wait until the user asks for it."""
+def _folders(runs: int) -> Mapping[int, storage.Size]:
+    """Draw the size of all files, with logs and checkpoints, and return the size of each run's folder.
+
+    With many runs, wait until the user asks for it. Before that, return no sizes.
+    """
     help = f"Scanning the folders of more than {MOST_SCANNED:,} runs takes several seconds."
     if runs > MOST_SCANNED and not st.toggle("Scan all folders", key="runs_walk", help=help):
-        return
+        return {}
     folders, others = _scan(str(backend.settings().runs_dir))
+    total = storage.total(folders.values())
     st.text(
-        f"Run folders: {plural(folders.files, 'file')}, {size(folders.bytes / 1e9)}. "
+        f"Run folders: {plural(total.files, 'file')}, {size(total.bytes / 1e9)}. "
         f"Uploads and scheduler log: {plural(others.files, 'file')}, {size(others.bytes / 1e9)}."
     )
+    return folders
 
 
 @st.cache_data(ttl=USAGE_S, max_entries=4, show_spinner=False)
-def _usage(url: str) -> tuple[storage.Usage, list[storage.Largest]]:
-    database = backend.store().database
-    return storage.usage(database, backend.settings()), storage.largest(database)
+def _usage(url: str) -> storage.Usage:
+    return storage.usage(backend.store().database, backend.settings())
+
+
+@st.cache_data(ttl=USAGE_S, max_entries=4, show_spinner=False)
+def _largest(url: str, scanned: bool, _folders: Mapping[int, storage.Size]) -> list[storage.Largest]:
+    return storage.largest(backend.store().database, _folders)
 
 
 @st.cache_data(ttl=FOLDERS_S, max_entries=4, show_spinner="Scanning all folders")
-def _scan(folder: str) -> tuple[storage.Size, storage.Size]:
+def _scan(folder: str) -> tuple[dict[int, storage.Size], storage.Size]:
     return storage.folders(backend.settings())
 
 

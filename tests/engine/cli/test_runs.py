@@ -186,6 +186,7 @@ def test_runs_rows_exports_rows_and_runs_storage_shows_sizes(
     lines = engine(capsys, "runs", "storage").splitlines()
     assert lines[0].split() == ["runs", "4"]
     assert "2.5 MB in 1 file" in next(line for line in lines if line.startswith("folders"))
+    assert f"run {ended[0]:>6}          2.5 MB  profile    " in "\n".join(lines)  # it has no artifacts
 
 
 @pytest.mark.slow

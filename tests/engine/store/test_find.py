@@ -253,7 +253,9 @@ def test_storage_sizes_equal_those_of_the_files(filled: Store, settings: Setting
     link = (settings.runs_dir / "1" / "link").lstat().st_size
     assert storage.of_runs(settings, [1]) == storage.Size(3, 2010 + link)
     assert storage.of_runs(settings, [1, 2, 99]) == storage.Size(4, 2310 + link)
-    assert storage.folders(settings) == (storage.Size(4, 2310 + link), storage.Size(1, 77))
+    folders, others = storage.folders(settings)
+    assert (folders, others) == ({1: storage.Size(3, 2010 + link), 2: storage.Size(1, 300)}, storage.Size(1, 77))
+    assert storage.total(folders.values()) == storage.Size(4, 2310 + link)
     used = storage.usage(filled.database, settings)
     recorded = {run.id: sum(file.size for file in filled.artifacts(run.id)) for run in filled.runs(limit=1000)}
     assert (used.runs, used.artifacts) == (205, storage.Size(200, sum(recorded.values())))
@@ -262,9 +264,15 @@ def test_storage_sizes_equal_those_of_the_files(filled: Store, settings: Setting
         assert used.database >= Path(str(filled.database.url.database)).stat().st_size
     else:
         assert used.database > 1e6
-    largest = storage.largest(filled.database, 5)
-    assert [run.artifacts.bytes for run in largest] == sorted(recorded.values(), reverse=True)[:5]
-    assert all(recorded[run.run_id] == run.artifacts.bytes for run in largest)
+    largest = storage.largest(filled.database, {}, 5)
+    assert [run.files.bytes for run in largest] == sorted(recorded.values(), reverse=True)[:5]
+    assert all(recorded[run.run_id] == run.files.bytes for run in largest)
+    # a killed training has checkpoints and no artifacts; the folder of 999 belongs to no run of this store
+    killed = max(run_id for run_id, size in recorded.items() if not size)
+    top = largest[0]
+    sizes = {killed: storage.Size(2, 10**9), 999: storage.Size(1, 10**10), top.run_id: storage.Size(1, 1)}
+    first, second, *_ = storage.largest(filled.database, folders | sizes, 5)
+    assert (first.run_id, first.files, second) == (killed, storage.Size(2, 10**9), top)
 
 
 @pytest.mark.parametrize("field", ["text", "model", "only_model"])
