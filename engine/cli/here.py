@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -22,11 +22,14 @@ from engine.cli.output import (
 )
 from engine.names import expand_files
 from engine.results import Event, Row
+from engine.results.checkpoints import mark_lost
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.words import plural, sentence
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from engine.store import Run, Store
 
 MOST_NOTES = 5
@@ -94,7 +97,20 @@ def show_rows(run: "Run", rows: Sequence[Row], output: Path | None) -> None:
     from engine.report import frames
 
     frame = frames.of_run(run, rows)
-    show_table(frame, brief(frame, SHOWN[run.kind]), output)
+    show_table(frame, main_columns(run, frame), output)
+
+
+def main_columns(run: "Run", frame: "pd.DataFrame", *more: str) -> "pd.DataFrame":
+    """Return the columns of a run's rows that a terminal shows, and `more`. Checkpoints that are gone have a mark."""
+    from engine.jobs import checkpoints
+    from engine.store import mirror
+
+    short = brief(frame, [*SHOWN[run.kind], *more])
+    if run.kind == "train" and "checkpoint" in short:
+        with suppress(mirror.Unreachable):  # then nobody knows which are left
+            names = {path.name for path in checkpoints.versions(Settings(), run)}
+            short = short.assign(checkpoint=mark_lost(list(short["checkpoint"]), names))
+    return short
 
 
 def conclude(run: "Run", rows: Sequence[Row]) -> None:

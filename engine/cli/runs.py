@@ -9,8 +9,8 @@ from pydantic_settings import CliApp, CliPositionalArg
 
 from engine import atomic
 from engine.cli.bulk import Delete, List, Note, Prune, Restore, Rows, Several, Storage, Tag, Upload
-from engine.cli.here import OneRun, SubCommand, command, store_here, submit
-from engine.cli.output import SHOWN, OutputFile, brief, note, printable, show_table
+from engine.cli.here import OneRun, SubCommand, command, main_columns, store_here, submit
+from engine.cli.output import OutputFile, note, printable, show_table
 from engine.settings import Settings
 from engine.specs import Refused
 
@@ -57,7 +57,7 @@ class Show(OneRun):
 
             frame = getattr(frames, run.kind)(rows)
             print()
-            show_table(frame, brief(frame, [*SHOWN[run.kind], *(["error"] if run.results.failed else [])]), None)
+            show_table(frame, main_columns(run, frame, *(["error"] if run.results.failed else [])), None)
 
 
 class Log(OneRun):

@@ -13,6 +13,7 @@ from engine.jobs.checkpoints import fetch
 from engine.report import frames
 from engine.report.quantities import CLIP_LABELS
 from engine.report.style import digits
+from engine.results.checkpoints import mark_lost
 from engine.results.clip import TrainRow, best_epoch, mean_pairs_per_s
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
@@ -63,7 +64,7 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     if not points.empty:
         _curves(run, best, _loss_batches(rows[-1]) if rows else "", recall=recall)
     if rows:
-        _table(run, rows, best)
+        _table(run, rows, best, checkpoints)
     if checkpoints:
         _checkpoints(run, rows, checkpoints)
     for note in notes:
@@ -199,10 +200,12 @@ def _best_step(run: Run) -> int | None:
     return best.step if best else None
 
 
-def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None) -> None:
-    """Draw a row per validation, the newest first, with the best one marked."""
+def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, checkpoints: Mapping[Path, int]) -> None:
+    """Draw a row per validation, the newest first, with marks at the best one and at checkpoints that are gone."""
     frame = _frame(run, len(rows), rows)
     frame["mark"] = [BEST if row is best else "" for row in rows]
+    if checkpoints:  # none may also mean that their machine cannot be reached
+        frame["checkpoint"] = mark_lost([row.checkpoint for row in rows], {path.name for path in checkpoints})
     shown, labels = frame.iloc[::-1].dropna(axis=1, how="all"), CLIP_LABELS
     shown = in_percent(shown, (*SHARES, "data_share"))
     config = {name: st.column_config.NumberColumn(title, format="%.4g") for name, title in labels.items()}

@@ -329,6 +329,8 @@ def test_best_epoch_is_marked_and_results_can_be_downloaded(store: Store, settin
     table = app.dataframe[-1].value
     assert list(table["epoch"]) == [3, 2, 1], "newest first"
     assert list(table["mark"]) == ["", "★ best", ""]
+    files = ["epoch_3.pt", "epoch_2.pt (removed)", "epoch_1.pt (removed)"]
+    assert list(table["checkpoint"]) == [f"checkpoints/{file}" for file in files]
     (best,) = (metric for metric in app.metric if metric.label == "Best held-out loss (epoch 2)")
     assert (best.value, best.help) == ("1.75", "Held-out loss at step 44. This metric chooses the best model.")
     assert "image_to_text_mean_rank" not in table, "not measured"

@@ -208,6 +208,27 @@ def test_runs_show_prints_text_or_json(
 
 
 @pytest.mark.slow
+def test_runs_show_marks_checkpoints_that_are_gone(
+    store: Store, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ("", "latest.pt", "epoch_1.pt", "latest.pt", "epoch_2.pt")
+    rows = [
+        train_row(place, step=place, checkpoint=name and f"checkpoints/{name}") for place, name in enumerate(named, 1)
+    ]
+    run_id = queue_train(store)
+    record(store, run_id, rows)
+    write_checkpoints(RunFiles(settings.runs_dir, run_id).dir, "latest.pt", "best.pt", "epoch_2.pt")
+    shown = [line for line in engine(capsys, "runs", "show", run_id).splitlines() if line.endswith(" ok")]
+    texts = ["", "latest.pt (replaced)", "epoch_1.pt (removed)", "latest.pt", "epoch_2.pt"]
+    for text, line in zip(texts, shown, strict=True):
+        words = line.split("checkpoints/")[1].split() if text else []
+        assert " ".join(words[:-2]) == text  # the last two columns are best and status
+    out = tmp_path / "rows.csv"
+    engine(capsys, "runs", "rows", run_id, "--output", out)
+    assert list(pd.read_csv(out)["checkpoint"].fillna("")) == [row.checkpoint for row in rows]
+
+
+@pytest.mark.slow
 def test_queued_run_is_cancelled_and_queued_again(
     store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
