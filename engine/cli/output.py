@@ -5,6 +5,7 @@ import ast
 import fnmatch
 import inspect
 import os
+import re
 import shutil
 import sys
 import time
@@ -90,8 +91,9 @@ def writable(path: Path) -> Path:
 def printable(text: str) -> str:
     """Return text as one line without control characters, so that a text of unknown origin is safe on a terminal.
 
-    Tabs stay.
+    Line breaks become spaces, and tabs stay.
     """
+    text = re.sub(r"[\r\n]+", " ", text.strip("\r\n"))
     return "".join(sign if sign.isprintable() or sign == "\t" else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 

@@ -333,6 +333,12 @@ def test_too_little_disk_space_is_refused_before_the_run_starts(store: Store, mo
     assert store.runs() == []
 
 
+def test_text_of_several_lines_is_printed_as_one() -> None:
+    text = 'Error(s) in loading state_dict:\r\n\tMissing key(s): "a".\n\n\tsize\tmismatch \x1b[2J\n'
+    line = 'Error(s) in loading state_dict: \tMissing key(s): "a". \tsize\tmismatch \ufffd[2J'
+    assert output.printable(text) == line
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "state", "message"),
