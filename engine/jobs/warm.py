@@ -15,6 +15,7 @@ from importlib import import_module
 
 from engine.jobs.lifecycle import start_engine
 from engine.settings import Settings
+from engine.specs import Refused
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ def _become_supervisor(settings: Settings, run_id: int) -> None:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)  # only the warm process may read the scheduler's pipe and see its end
         worker.main(settings, run_id)
+    except Refused as refusal:  # the run was cancelled while this process was loading
+        log.info("%s", refusal)
     except BaseException:  # no exception may reach the stack frames of the forked parent
         log.exception("the supervisor of run %d has failed", run_id)
     finally:

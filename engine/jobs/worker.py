@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from hashlib import file_digest
 from importlib import import_module
 from pathlib import Path
@@ -91,7 +91,7 @@ def work(settings: Settings, attempt: Attempt) -> int:
     signal.signal(signal.SIGINT, stop.on_signal)
     store = retry_while_unreachable(lambda: open_store(settings), stop)
     try:
-        code = execute(store, settings, attempt, stop, log_event)
+        code = execute(store, settings, attempt, stop, log_event, alone=True)
     finally:
         store.close()
     if code is None:  # an outside signal, not a cancellation, ended the task: exit as if killed by that signal
@@ -119,11 +119,12 @@ def execute(
     on_event: OnEvent = lambda event: None,
     *,
     allow_code: bool = False,
+    alone: bool = False,
 ) -> int | None:
     """Do an attempt and record its end. Return an exit code; None when a signal from outside ended it.
 
     allow_code: accept modules of the user's own, as only a run in the foreground may. Queued runs that name one are
-    refused here too.
+    refused here too. alone: this process does nothing else, so SIGTERM may end it while it has no results.
     """
     run = store.run(attempt.run_id)
     files = RunFiles(settings.runs_dir, run.id)
@@ -135,6 +136,8 @@ def execute(
             if not allow_code:
                 refuse_code(run.spec)
             disk.refuse_shortage(settings)
+            with _ended_by_sigterm(stop) if alone else nullcontext():
+                import_module(f"engine.tasks.{run.spec.kind}")
             latest: Event | None = None
             rows, complete = 0, False
             with closing(_events(run, files, settings)) as events:
@@ -157,6 +160,18 @@ def execute(
         return failures.HOST_LOST
     except BaseException as error:  # noqa: BLE001  any exception of a task, SystemExit too, fails its run
         return _fail(store, attempt, run, error, stop)
+
+
+@contextmanager
+def _ended_by_sigterm(stop: Stop) -> Iterator[None]:
+    """Let SIGTERM end this process at once, as for an import that takes seconds. Later, `stop` notes it again."""
+    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if stop.signal == signal.SIGTERM:  # it came before
+        os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def retry_while_unreachable(action: Callable[[], T], stop: Stop) -> T:

@@ -127,6 +127,23 @@ def test_run_starts_cold_if_the_warm_process_dies_first(house: House) -> None:
     assert (run.state, run.attempt) == (State.FINISHED, 1)
 
 
+def test_run_is_cancelled_and_queued_again_while_the_warm_process_loads(house: House) -> None:
+    jobs.ensure_scheduler(house.settings)
+    warm = house.warm()
+    warm.send_signal(signal.SIGSTOP)
+    run_id = house.submit()
+    until(lambda: house.store.run(run_id).state == State.STARTING, "starting")
+    house.store.request_cancel(run_id)
+    assert house.end(run_id).state == State.CANCELLED
+    assert house.exit(run_id)["note"] == "it was cancelled before its process started"
+    jobs.retry(house.store, house.settings, run_id)
+    until(lambda: house.store.run(run_id).state == State.STARTING, "starting again")
+    warm.send_signal(signal.SIGCONT)  # it reads both requests
+    run = house.end(run_id)
+    assert (run.state, run.attempt, len(house.store.rows(run_id))) == (State.FINISHED, 2, 3)
+    assert "Traceback" not in (house.settings.runs_dir / "scheduler.log").read_text()
+
+
 def test_next_scheduler_starts_a_run_that_was_claimed_only(house: House) -> None:
     run_id = house.store.enqueue(house.kinds.TrialSpec())
     assert queue.claim(house.store.database, this_host())  # as a scheduler does before it creates the folder

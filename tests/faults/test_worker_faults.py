@@ -161,6 +161,15 @@ def test_repeated_progress_is_not_stored_and_the_run_can_be_cancelled(shared_hou
     assert shared_house.end(run_id).state == State.CANCELLED
 
 
+def test_cancelled_run_ends_while_its_task_is_imported(shared_house: House) -> None:
+    house = shared_house
+    run_id = jobs.submit(house.store, house.settings, house.kinds.ImportingSpec())
+    until(lambda: house.store.run(run_id).started_at, "the worker")
+    house.store.request_cancel(run_id)
+    assert house.end(run_id).state == State.CANCELLED
+    assert house.exit(run_id)["code"] == -signal.SIGTERM, "not killed at the end of the grace period"
+
+
 def test_cancel_kills_a_process_group_that_ignores_sigterm(shared_house: House) -> None:
     run_id = shared_house.submit(steps=9, trouble="ignore SIGTERM", at=3)
     shared_house.steps(run_id, 2)

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import asdict
 
 from engine.jobs.lifecycle import start_engine
@@ -64,9 +65,14 @@ class Executor:
         return end
 
     def stop(self, attempt: Attempt, *, force: bool) -> None:
-        """Ask the attempt's worker to end; with force, kill it. Without a process yet, the scheduler calls again."""
+        """Ask the attempt's worker to end; with force, kill it. Without a process yet, none will start."""
         if processes := self._processes(attempt):
             processes.signal_worker(signal.SIGKILL if force else signal.SIGTERM)
+            return
+        files = self._files(attempt)
+        with suppress(FileExistsError):  # its supervisor is just starting, and the scheduler calls again
+            files.process(attempt.number).open("x").close()  # as a supervisor does, so that no other one starts
+            write_json(files.exit(attempt.number), asdict(Exit(note="it was cancelled before its process started")))
 
     def tend(self) -> None:
         """Keep a warm process running. If it died, start its requests cold. Drop requests open for too long."""

@@ -65,6 +65,12 @@ class TimingSpec(Steps, Spec):
     exclusive: ClassVar[bool] = True
 
 
+class ImportingSpec(Steps, Spec):
+    """A run whose task takes an hour to import."""
+
+    kind: ClassVar[str] = "importing"
+
+
 class TrialRow(Row):
     """One step and the process that counted it."""
 
@@ -87,3 +93,9 @@ class TimingRow(Row):
     kind: ClassVar[str] = "timing"
     step: int
     pid: int
+
+
+class ImportingRow(Row):
+    """Never made."""
+
+    kind: ClassVar[str] = "importing"
