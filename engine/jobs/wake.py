@@ -1,4 +1,8 @@
-"""Let the scheduler sleep until another process wakes it through a named pipe below `runs_dir`, or until a timeout."""
+"""Let the scheduler sleep until another process wakes it through a named pipe below `runs_dir`, or until a timeout.
+
+Containers that share a runs folder on one machine share its pipe. A wake-up then reaches one of their schedulers, and
+the others find what has changed after the timeout, a second later at most.
+"""
 
 import logging
 import os

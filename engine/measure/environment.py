@@ -25,6 +25,8 @@ OWN_CGROUP = Path("/proc/self/cgroup")
 CPUINFO = Path("/proc/cpuinfo")
 SYSCTL = "/usr/sbin/sysctl"
 """The command that prints facts about a Mac."""
+LSCPU = "lscpu"
+"""The command that prints facts about a processor on Linux."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -164,7 +166,20 @@ def cpu_name() -> str:
         for line in CPUINFO.read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
+        if found := _named_by_lscpu():
+            return found
     return platform.processor() or platform.machine()
+
+
+def _named_by_lscpu() -> str:
+    """Return the processor's name by lscpu, which knows the numbers of ARM's cores; empty if it knows no name."""
+    try:
+        found = subprocess.run([LSCPU], capture_output=True, text=True, check=False, env=os.environ | {"LC_ALL": "C"})
+    except OSError:  # not installed
+        return ""
+    lines = (line.partition(":") for line in found.stdout.splitlines())
+    names = dict.fromkeys(value.strip() for key, _, value in lines if key.strip() == "Model name")
+    return " and ".join(name for name in names if name not in ("", "-"))
 
 
 def caches(folder: Path = CACHES) -> dict[str, int]:

@@ -101,6 +101,29 @@ def test_mac_is_named_by_its_chip(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert environment.cpu_name() == environment.platform.processor()
 
 
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        (["Architecture: aarch64", "Vendor ID: ARM", "  Model name:    Neoverse-N1"], "Neoverse-N1"),
+        (["  Model name: Cortex-A72", "  Model: 3", "  Model name: Cortex-A53"], "Cortex-A72 and Cortex-A53"),
+        (["Architecture: aarch64", "Model name: -"], ""),
+    ],
+)
+def test_arm_processor_is_named_by_lscpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], name: str
+) -> None:
+    cpuinfo, lscpu = tmp_path / "cpuinfo", tmp_path / "lscpu"
+    cpuinfo.write_text("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n")
+    lscpu.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    lscpu.chmod(0o700)
+    monkeypatch.setattr(environment, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(environment, "LSCPU", str(lscpu))
+    unknown = environment.platform.processor() or environment.platform.machine()
+    assert environment.cpu_name() == (name or unknown)
+    monkeypatch.setattr(environment, "LSCPU", str(tmp_path / "absent"))
+    assert environment.cpu_name() == unknown
+
+
 def test_caches_are_read_from_files_of_the_kernel(tmp_path: Path) -> None:
     cache_files = [
         ("1", "Data", "48K"),
