@@ -120,14 +120,16 @@ def rotate(log: Path) -> None:
 
 
 def stop_scheduler(settings: Settings) -> bool:
-    """End the scheduler and its warm process; return False when there was none. Active runs continue to their end."""
-    try:
-        with closing(open_store(settings)) as store:
-            lease = leases.read(store.database, lease_name(settings))
-        holder = _holder(settings, lease) if lease else None
-        schedulers = [holder] if holder else []
-    except Unavailable:
-        schedulers = _schedulers(settings)
+    """End the scheduler and its warm process; return False when there was none. Active runs continue to their end.
+
+    This also ends a scheduler that the lease does not name: one that cannot reach the store since the password has
+    changed neither learns that another has taken over nor exits.
+    """
+    schedulers = _schedulers(settings)
+    with suppress(Unavailable), closing(open_store(settings)) as store:
+        lease = leases.read(store.database, lease_name(settings))
+        if lease and (holder := _holder(settings, lease)):
+            schedulers.add(holder)
     for scheduler in schedulers:
         scheduler.send(signal.SIGTERM)
         deadline = time.monotonic() + STOP_S
@@ -197,13 +199,13 @@ def look_at_health(settings: Settings) -> Health:
     )
 
 
-def _schedulers(settings: Settings) -> list[Identity]:
-    """Return the scheduler processes of these settings, for a damaged store that cannot name the lease's holder."""
-    schedulers = []
+def _schedulers(settings: Settings) -> set[Identity]:
+    """Return the schedulers of this runs folder, also while the store cannot name the lease's holder."""
+    schedulers = set()
     for pid in psutil.pids():
         if _serves(settings, pid):
             with suppress(ProcessLookupError):  # it has ended since
-                schedulers.append(Identity.of(pid))
+                schedulers.add(Identity.of(pid))
     return schedulers
 
 

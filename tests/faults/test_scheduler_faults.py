@@ -105,6 +105,18 @@ def test_next_scheduler_fails_runs_that_died_with_the_last_one(house: House) -> 
     assert len(house.store.rows(lost)) >= 2
 
 
+def test_stop_ends_a_scheduler_that_does_not_have_the_lease(house: House) -> None:
+    # as after a change of the password: it cannot reach the database any more, and a new scheduler took its lease
+    settings = house.settings.model_copy(update={"lease_s": 600.0})  # it would notice after a third of this time
+    jobs.ensure_scheduler(settings)
+    scheduler = house.scheduler()
+    house.warm()  # it is past taking the lease
+    assert leases.release(house.store.database, lease_name(settings), str(scheduler))
+    assert jobs.stop_scheduler(settings)
+    assert not scheduler.alive()
+    assert not jobs.stop_scheduler(settings)
+
+
 def test_runs_survive_a_killed_warm_process(house: House) -> None:
     active = house.submit(steps=60, seconds=0.05)
     waiting = house.submit()
