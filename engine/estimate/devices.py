@@ -87,10 +87,14 @@ def shipped(path: Path = SHIPPED) -> list[FittedDevice]:
 def find(available: Sequence[FittedDevice], name: str) -> list[FittedDevice]:
     """Return the devices whose label has all words of `name`: those timed here or imported first, then by newest torch.
 
-    Errors: Refused when there is none, with all labels.
+    A word may leave out spaces of the label, as `rtx3090` does. Errors: Refused when there is none, with all labels.
     """
     words = name.lower().replace(",", " ").split()
-    if matches := [device for device in available if all(word in device.label.lower() for word in words)]:
+
+    def fits(label: str) -> bool:
+        return all(word in label or word in label.replace(" ", "") for word in words)
+
+    if matches := [device for device in available if fits(device.label.lower())]:
         return sorted(matches, key=_newest_first)
     labels = "\n  ".join(device.label for device in available)
     raise Refused(f"no known device has {name!r} in its name. Calibrate this machine, or choose one of\n  {labels}")

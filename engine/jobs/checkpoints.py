@@ -78,7 +78,10 @@ def continued(path: Path) -> TrainSpec:
     found = [path] if path.is_file() else [manifest.with_suffix("") for manifest in folder.glob("*.pt.json")]
     contents = [read_manifest(checkpoint, None) for checkpoint in found if manifest_path(checkpoint).is_file()]
     if not contents:
-        raise Refused(f"{path} is neither a checkpoint with its manifest (.json) nor a folder of such checkpoints")
+        raise Refused(
+            f"{path} is neither a checkpoint with its manifest (.json) nor a folder of such checkpoints, nor the id of "
+            "a run"
+        )
     newest = max(contents, key=lambda manifest: manifest.get("step", 0))
     try:
         return TrainSpec.model_validate({**newest["spec"], "resume": str(path.resolve())})

@@ -219,8 +219,10 @@ def _real_device(device: str, more_names: str = "") -> str:
         return device
     if not DEVICE.fullmatch(device):
         accelerators = ", ".join(f"{kind}[:i]" for kind in ACCELERATORS)
-        on_cluster = f"{CLUSTER} before one of {more_names}cpu, gpu[:TYPE]"
-        raise ValueError(f"device {device!r} is not one of {more_names}cpu, {accelerators}, nor {on_cluster}")
+        on_cluster = ", ".join(f"{CLUSTER}{name}" for name in f"{more_names}cpu, gpu[:TYPE]".split(", "))
+        raise ValueError(
+            f"device {device!r} is not one of {more_names}cpu, {accelerators}, or on a Ray cluster {on_cluster}"
+        )
     return numbered(device)
 
 

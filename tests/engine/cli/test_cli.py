@@ -436,6 +436,7 @@ def test_errors_name_the_flag_as_typed(settings: Settings, capsys: pytest.Captur
     for arguments, start in (
         (["train", "--lr", "1000"], "error: --lr: "),
         (["submit", "benchmark", "--models", "resnet18", "--min-seconds", "-1"], "error: --min-seconds: "),
+        (["published-import", "no.csv"], "error: no file at no.csv\n"),
         (["runs", "show", "seven"], "error: RUN-ID: "),
         (["train", "--epochs", "2", "--steps", "3"], "error: train: give epochs or steps"),
         (

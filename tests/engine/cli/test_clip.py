@@ -51,6 +51,7 @@ def test_help_lists_every_field(
         (["evaluate", "--model", "99"], "there is no run 99"),
         (["evaluate", "--tasks", "guessing"], "tasks: must be 'retrieval'"),
         (["resume", "/nowhere"], "neither a checkpoint with its manifest"),
+        (["resume", "run7"], "nor a folder of such checkpoints, nor the id of a run\n"),
         (["search", "99", "a seven"], "there is no run 99"),
         (["search", "1", "a seven", "--top", "0"], "top: must be at least 1"),
     ],

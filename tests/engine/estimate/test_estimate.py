@@ -170,6 +170,7 @@ def test_shipped_devices_have_errors_and_every_published_setting() -> None:
         device.models > 500 and 0.85 <= device.coverage <= 0.95 and device.low < 1 < device.high for device in shipped
     )
     assert devices.find(shipped, "5090 eager")[0].label == "NVIDIA GeForce RTX 5090, amp, eager, torch 2.9.1"
+    assert devices.find(shipped, "RTX5090, eager") == devices.find(shipped, "5090 eager")
     compiled = [device.torch for device in devices.find(shipped, "4090 compiled")]
     assert compiled == ["2.9.1", "2.4.0"], "the newest torch first"
     with pytest.raises(Refused, match=r"(?s)no known device has 'H100'.*RTX 3090"):

@@ -86,6 +86,7 @@ def test_repeated_variants_run_once() -> None:
     [
         ({"device": "meta"}, "nothing can be timed there"),
         ({"device": "gpu"}, "device 'gpu' is not one of cpu, cuda[:i]"),
+        ({"device": "gpu"}, "or on a Ray cluster cluster:cpu, cluster:gpu[:TYPE]"),
         ({"batch_size": 0}, "0 is neither a number from 1 to 65536 nor one of recorded, sweep, max"),
         ({"batch_size": 10**9}, "1000000000 is neither a number"),
         ({"batch_size": "many"}, "batch_size\n  Value error, 'many' is neither a number"),
