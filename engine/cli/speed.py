@@ -148,7 +148,7 @@ class Recurrent(RecurrentFlags):
         "have every value (default: by the ending of --output, else table). Standard deviations are over timing "
         "samples; if a sample is the mean of K calls, info says blocks_of_K.",
     )
-    separator: str = Field(" ", max_length=20, description="Separator of the table's columns.")
+    separator: str = Field(" ", max_length=20, description="Separator of the table's columns. Default: a space.")
     output: OutputFile | None = Field(None, description="Write to this file.")
 
     @model_validator(mode="after")

@@ -156,7 +156,10 @@ class ClipFields(BaseModel):
         "zero-shot data, class, label or a similar name.",
     )
     samples: int | None = Field(
-        None, ge=1, le=100_000_000, description="Most pairs to use. For synthetic data, the number of pairs to make."
+        None,
+        ge=1,
+        le=100_000_000,
+        description="Most pairs to use. Default: all. For synthetic data, the number of pairs to make, by default 100.",
     )
     classes: LINES = Field(
         (),

@@ -121,7 +121,10 @@ class EvaluateSpec(ClipFields, Spec):
         "", description="Training data of the linear probe. Default: the evaluated data without the held-out share."
     )
     shots: int | None = Field(
-        None, ge=1, le=100_000, description="Training images per class of the linear probe, drawn with the seed."
+        None,
+        ge=1,
+        le=100_000,
+        description="Training images per class of the linear probe, drawn with the seed. Default: all.",
     )
     probe_c: C_VALUES = Field(
         STRENGTHS,

@@ -48,7 +48,10 @@ ColorJitterProbability = Annotated[
 ]
 GreyProbability = Annotated[Probability, Field(description="Probability that an image becomes grey.")]
 UseTimm = Annotated[bool, Field(description="Augment with timm, which has more methods.")]
-CropRatio = Annotated[NUMBERS, Field(description="Smallest and largest aspect ratio (width / height) of timm's crops.")]
+CropRatio = Annotated[
+    NUMBERS,
+    Field(description="Smallest and largest aspect ratio (width / height) of timm's crops. Default: 3/4 and 4/3."),
+]
 AutoAugment = Annotated[
     str,
     matching(

@@ -101,13 +101,16 @@ class RecurrentSpec(Floors, Spec):
         "default", description="TorchScript's executor. default: the one that matches the fuser."
     )
     cuda_pointwise_loop_level: int | None = Field(
-        None, ge=1, le=8, description="Loop levels of the te fuser's elementwise CUDA kernels."
+        None, ge=1, le=8, description="Loop levels of the te fuser's elementwise CUDA kernels. Default: PyTorch's."
     )
     cuda_pointwise_block_count: int | None = Field(
-        None, ge=1, le=1_000_000, description="Blocks of the te fuser's elementwise CUDA kernels."
+        None, ge=1, le=1_000_000, description="Blocks of the te fuser's elementwise CUDA kernels. Default: PyTorch's."
     )
     cuda_pointwise_block_size: int | None = Field(
-        None, ge=1, le=1024, description="Threads per block of the te fuser's elementwise CUDA kernels."
+        None,
+        ge=1,
+        le=1024,
+        description="Threads per block of the te fuser's elementwise CUDA kernels. Default: PyTorch's.",
     )
     publishable: Publishable = False
     replicates: Replicates = None

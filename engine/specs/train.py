@@ -117,8 +117,8 @@ class TrainSpec(ClipFields, Spec):
         "optimizers have their own.",
     )
     eps: float | None = Field(None, gt=0, le=1, description="Epsilon of AdamW. Default: 1e-6; convolutional 1e-8.")
-    momentum: Share | None = Field(None, description="Momentum of timm's optimizers.")
-    grad_clip_norm: float | None = Field(None, gt=0, description="Clip gradients to this norm.")
+    momentum: Share | None = Field(None, description="Momentum of timm's optimizers. Default: 0.9.")
+    grad_clip_norm: float | None = Field(None, gt=0, description="Clip gradients to this norm. Default: no clipping.")
 
     epochs: int | None = Field(None, ge=1, le=100_000, description="Passes over the data. Default: 15.")
     steps: int | None = Field(None, ge=1, le=100_000_000, description="Optimizer steps instead of epochs.")
@@ -133,7 +133,9 @@ class TrainSpec(ClipFields, Spec):
     lr_scheduler: Literal["cosine", "const", "const-cooldown"] = Field(
         "cosine", description="Learning rate after warm-up."
     )
-    epochs_cooldown: int | None = Field(None, ge=1, le=100_000, description="Cooldown epochs of const-cooldown.")
+    epochs_cooldown: int | None = Field(
+        None, ge=1, le=100_000, description="Cooldown epochs of const-cooldown, which needs them."
+    )
     lr_cooldown_power: float = Field(1.0, gt=0, le=10, description="Exponent of the cooldown; 1: linear.")
     lr_cooldown_end: float = Field(0.0, ge=0, le=100, description="Learning rate at the end of the cooldown.")
     overfit: bool = Field(False, description="Train on one batch only, as a check: the loss must fall.")

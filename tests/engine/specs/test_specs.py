@@ -155,6 +155,17 @@ def test_every_field_of_a_timing_is_varied_or_has_a_meaning() -> None:
         assert not undecided, f"add these to {spec.__name__}.meaning, or above if runs that differ in them compare"
 
 
+@pytest.mark.parametrize("spec", [BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, TrainSpec])
+def test_help_of_a_field_without_a_value_names_what_is_used(spec: type[Spec]) -> None:
+    unnamed = [
+        name
+        for name, field in spec.model_fields.items()
+        if field.default is None and "default" not in str(field.description).lower()
+    ]
+    # steps replace epochs, and only const-cooldown has epochs of cooldown
+    assert unnamed == (["steps", "epochs_cooldown"] if spec is TrainSpec else [])
+
+
 def test_meaning_and_paced_by_name_existing_fields() -> None:
     for spec in Spec.__subclasses__():
         assert set(spec.meaning) <= set(spec.model_fields)
