@@ -65,9 +65,10 @@ class Torchrun:
     def __init__(self, job: Job, processes: int, *rendezvous: str, name: str = JOB) -> None:
         """Start the processes. rendezvous: torchrun's options, if other machines train too. name: of the job's file."""
         path = job.run_dir / name
+        alone = ["--standalone", "--local-addr", "localhost"]  # else torchrun needs a host name that resolves
         # fmt: off
         command = [
-            sys.executable, "-m", "torch.distributed.run", *(rendezvous or ["--standalone"]),
+            sys.executable, "-m", "torch.distributed.run", *(rendezvous or alone),
             "--nproc-per-node", str(processes), "-m", "engine.training", str(path),
         ]
         # fmt: on
