@@ -80,6 +80,25 @@ def test_drift_is_two_percent_between_first_and_last_third() -> None:
     assert not drifting([1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0])
 
 
+def test_drift_of_less_than_two_percent_never_counts() -> None:
+    # neighbours differ only at the step, so 3.5 standard errors are less than 1.9 %
+    assert not drifting([1.019] * 6 + [1.0] * 12)
+    assert drifting([1.021] * 6 + [1.0] * 12)
+
+
+def test_outlier_in_the_first_third_is_no_drift() -> None:
+    assert not drifting([1.0, 50.0, *[1.0] * 34])
+
+
+@pytest.mark.parametrize(("step", "drifts"), [(0.048, False), (0.052, True)])
+def test_drift_must_exceed_three_and_a_half_standard_errors(step: float, drifts: bool) -> None:
+    """12 samples that alternate by 2 %, after a step: their 11 differences are 2 % and, once, the step and 2 %.
+
+    The step is 3.5 x sqrt(mean square difference / 2 x 6 / 12) if it is 4.96 %.
+    """
+    assert drifting([1.0 + step, 1.02 + step] * 2 + [1.0, 1.02] * 4) == drifts
+
+
 def test_fewer_than_six_samples_have_no_drift() -> None:
     assert not drifting([5.0, 4.0, 3.0, 2.0, 1.0])
     assert drifting([6.0, 5.0, 4.0, 3.0, 2.0, 1.0])
@@ -148,17 +167,29 @@ def test_interval_is_students_t_moderated_by_a_prior(
 
 
 @pytest.mark.slow
-def test_variance_within_a_process_agrees_with_theory() -> None:
-    """The standard error of a median of n normal samples is sigma * sqrt(pi / 2n); that of a ratio is sqrt 2 larger."""
+@pytest.mark.parametrize(("samples", "correlation"), [(50, 0.0), (1000, 0.95)])
+def test_variance_within_a_process_agrees_with_theory(samples: int, correlation: float) -> None:
+    """The standard error of a median of n normal samples is sigma * sqrt(pi / 2n); that of a ratio is sqrt 2 larger.
+
+    Samples k apart, correlated by r^k, lie on the same side of the median with an arcsine law: the variance is larger
+    by the sum of 2 / pi x arcsin(r^|k|) over all k.
+    """
     half_widths = [
         np.log(found.high / found.low) / 2
         for trial in range(20)
         for found in [
-            ratio(*(streams(9 * trial + side, processes=1, samples=50, noise=0.6, correlation=0) for side in (0, 1)))
+            ratio(
+                *(
+                    streams(9 * trial + side, processes=1, samples=samples, noise=0.6, correlation=correlation)
+                    for side in (0, 1)
+                )
+            )
         ]
     ]
-    variance = 2 * 0.6**2 * np.pi / 2 / 50  # far larger than that of the prior
-    assert np.mean(half_widths) == pytest.approx(T995[3] * np.sqrt(0.03**2 + variance), rel=0.15)
+    distances = np.abs(np.arange(1 - samples, samples))
+    variance = 2 * 0.6**2 * np.pi / 2 / samples * np.sum(2 / np.pi * np.arcsin(correlation**distances))
+    assert variance > 4 * PRIOR_SD**2
+    assert np.mean(half_widths) == pytest.approx(T995[3] * np.sqrt(0.03**2 + variance), rel=0.12)
 
 
 @pytest.mark.slow
