@@ -100,22 +100,13 @@ def _grouped_mm(args: tuple[Any, ...], *_: Any) -> int:
     return 2 * groups * int(prod(first.shape[-2:])) * int(second.shape[-1])
 
 
-def _trilinear(args: tuple[Any, ...], *_: Any) -> int:
-    """Return the FLOPs of nn.Bilinear: the product of the first two factors, then that with the third.
+def _bilinear(args: tuple[Any, ...], *_: Any) -> int:
+    """Return the FLOPs of nn.Bilinear, x W y for each output: the product of x and W, then that with y.
 
-    args: three factors; for each factor, the dimensions it lacks, which are added with size 1; the dimensions summed
-    over. Dimensions that the third factor lacks are already summed over in the first product.
+    args: x (N, in1), W (out, in1, in2), y (N, in2), and the dimensions to expand and sum over, always the same ones.
     """
-    shapes = []
-    for factor, lacking in zip(args[:3], args[3:6], strict=True):
-        shape = list(factor.shape)
-        for dim in sorted(lacking):
-            shape.insert(dim, 1)
-        shapes.append(shape)
-    sizes = [max(dimensions) for dimensions in zip(*shapes, strict=True)]
-    pair = [max(dimensions) for dimensions in zip(*shapes[:2], strict=True)]
-    left = [size for dim, size in enumerate(sizes) if dim not in args[6] or dim not in args[5]]
-    return 2 * int(prod(pair) + prod(left))
+    x, weight, y = args[:3]
+    return 2 * len(x) * (int(weight.numel()) + len(weight) * int(y.shape[-1]))
 
 
 def _deformable(args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> int:
@@ -166,7 +157,7 @@ FORMULAS: dict[str, Formula] = {
     "addbmm": _addbmm,
     "_int_mm": _int_mm,
     "_grouped_mm": _grouped_mm,
-    "_trilinear": _trilinear,
+    "_trilinear": _bilinear,
     "torchvision::deform_conv2d": _deformable,
     **dict.fromkeys(ATTENTION, _attention),
     "mkldnn_rnn_layer": _recurrent,

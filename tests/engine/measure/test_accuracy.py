@@ -24,6 +24,7 @@ def tensor(value: float, elements: int = 1, dtype: torch.dtype = torch.float32) 
         ("timm:levit_128", True, False, 8e-2),
         ("timm:botnet26t_256", False, True, 8e-2),
         ("timm:botnet26t_256", False, False, 1e-3),
+        ("timm:resnet18", False, True, 1e-3),
         ("open_clip:ViT-B-32", True, False, 1e-2),
     ],
 )
@@ -112,6 +113,8 @@ def test_identical_compares_bit_by_bit() -> None:
     assert not identical([tensor(1)], [tensor(math.nextafter(1.0, 2.0) + 1e-7)])
     assert not identical([result], [result, result])
     assert not identical([tensor(1)], [tensor(1, dtype=torch.float64)])
+    assert identical([None, 7], [None, 7])
+    assert not identical([None, 7], [None, 8])
 
 
 def test_root_mean_square() -> None:
@@ -119,8 +122,9 @@ def test_root_mean_square() -> None:
 
 
 def test_deviation_equals_values_by_hand() -> None:
-    """abs(delta) / (1 + abs(reference)) is 1/2 and 3/4. Integer tensors are ignored."""
-    found = deviation([torch.tensor([1.0, -3.0]), torch.tensor(4)], [torch.tensor([2.0, -6.0]), torch.tensor(5)])
+    """abs(delta) / (1 + abs(reference)) is 1/2 and 3/4. All but floating point tensors is ignored."""
+    ones, others = torch.tensor([1.0, -3.0]), torch.tensor([2.0, -6.0])
+    found = deviation([ones, torch.tensor(4), None, 4], [others, torch.tensor(5), None, 5])
     assert (found["max_deviation"], found["mean_deviation"]) == (0.75, 0.625)
     assert found["std_deviation"] == pytest.approx(math.sqrt(2 * 0.125**2))
     with pytest.raises(ValueError, match="shape"):

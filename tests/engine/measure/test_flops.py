@@ -192,6 +192,15 @@ def test_complex_multiply_add_counts_as_four_real_ones(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_products_of_vectors_and_sums_of_products(device: str) -> None:
+    matrix, vector = torch.ones(B, S, device=device), torch.ones(S, device=device)
+    check(count_module(Apply(torch.addmv), torch.ones(B, device=device), matrix, vector), 2 * B * S, B)
+    check(count_module(Apply(torch.vdot), vector, vector), 2 * S, 1)
+    factors = (torch.ones(shape, device=device) for shape in ((B, FEED), (3, B, S), (3, S, FEED)))
+    check(count_module(Apply(torch.addbmm), *factors), 3 * 2 * B * S * FEED, B * FEED)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
 @pytest.mark.parametrize("leading", [(B,), (B, S)])
 def test_bilinear(device: str, leading: tuple[int, ...]) -> None:
     """Each output feature is x W y: the product of x and W, then the product with y."""
@@ -386,6 +395,10 @@ def first_row(x: torch.Tensor) -> torch.Tensor:
     ("name", "work", "function"),
     [
         ("index_fill", "free", lambda x: x.index_fill(0, first_row(x), 0.0)),
+        ("index", "free", lambda x: x[first_row(x)]),
+        ("index_select", "free", lambda x: x.index_select(0, first_row(x))),
+        ("gather", "free", lambda x: x.gather(0, torch.zeros_like(x, dtype=torch.int64))),
+        ("embedding", "free", lambda x: F.embedding(first_row(x), x[0, 0, 0])),
         ("replication_pad1d", "free", lambda x: F.pad(x[0, 0], (1, 1), mode="replicate")),
         ("replication_pad3d", "free", lambda x: F.pad(x, (1,) * 6, mode="replicate")),
         ("reflection_pad3d", "free", lambda x: F.pad(x, (1,) * 6, mode="reflect")),

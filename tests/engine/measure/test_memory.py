@@ -1,6 +1,7 @@
 """Memory estimates against sums by hand and against the tensors that autograd saves."""
 
 import gc
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -43,6 +44,19 @@ def test_training_peak_of_an_mlp(device: str) -> None:
     at_relu = persistent + last + 3 * N * HIDDEN
     at_first_layer = persistent + last + N * HIDDEN + first
     assert found == pytest.approx(4 * max(at_relu, at_first_layer), rel=0.03)
+
+
+class WithExtras(nn.Sequential):
+    """Return more than one tensor, as CLIP models do: None for a part they lack, and a count without gradient."""
+
+    def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor | None]:
+        return {"out": super().forward(images), "bias": None, "count": torch.tensor(N, device=images.device)}
+
+
+def test_outputs_without_a_gradient_do_not_enter_the_loss() -> None:
+    images = torch.ones(N, WIDTH, device="meta")
+    plain = memory.training_peak_bytes(mlp("meta"), (images,))
+    assert memory.training_peak_bytes(WithExtras(*mlp("meta")), (images,)) == pytest.approx(plain, abs=64)
 
 
 def test_training_peak_covers_the_tensors_that_autograd_saves() -> None:
@@ -147,6 +161,23 @@ def test_masks_without_values_count_as_true() -> None:
         peak = inference_peak(WithoutFirst(), tokens)
     selected = 2 * 5 * 3 * 4
     assert 2 * selected <= peak <= 2 * selected + 3 * 5 * 8, "tokens, what is selected, and the mask with its positions"
+
+
+class WithoutPadding(nn.Module):
+    """Mask tokens only if some are padding, as Hugging Face's towers do."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens if (tokens > 0).all() else tokens * 2
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_booleans_without_a_value_count_as_false_with_a_note(fake: bool) -> None:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    tokens = torch.ones(2, 5, device="meta")
+    with mode if fake else nullcontext(), torch.no_grad():
+        found = flops.count(WithoutPadding(), (memory.faked(tokens, mode) if fake else tokens,))
+    assert found.notes == (flops.READ_AS_FALSE,)
+    assert "mul" in [item.operator for item in found.operators]
 
 
 def test_live_bytes_drop_when_a_tensor_is_freed() -> None:

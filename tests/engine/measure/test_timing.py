@@ -90,6 +90,23 @@ def test_warm_up_without_a_plateau_ends_after_half_of_min_seconds(clock: Clock) 
     assert drifting(timed.samples_ms)
 
 
+def test_warm_ups_share_half_of_max_seconds(clock: Clock) -> None:
+    """Each of three warm-ups has 1 s of 6 s: the sum of 0.05 x 1.01^k first exceeds 1 s after 19 calls."""
+
+    def growing() -> Callable[[], None]:
+        costs = (0.05 * 1.01**call for call in itertools.count())
+
+        def model() -> None:
+            clock.now += next(costs)
+
+        return model
+
+    subjects = [subject(name, growing()) for name in "abc"]
+    session = run(clock, subjects, Plan(min_seconds=60, max_seconds=6))
+    assert [timed.warmup_calls for timed in session.timed.values()] == [18, 18, 18]
+    assert 2.8 < session.warmup_seconds <= 3
+
+
 @pytest.mark.parametrize("kind", ["host", "events"])
 def test_device_work_is_timed_until_it_is_done(kind: str) -> None:
     device = Device()
@@ -290,8 +307,29 @@ def test_garbage_collections_of_a_subject_are_counted(clock: Clock) -> None:
         gc.collect(0)
         clock.now += 0.1
 
+    before = list(gc.callbacks)
     timed = run(clock, [subject("model", model)], Plan(min_samples=10, min_seconds=0)).timed["model"]
     assert timed.gc_runs == 10
+    assert gc.callbacks == before
+
+
+@pytest.mark.parametrize("frozen_by_caller", [0, 1])
+def test_objects_alive_are_frozen_while_samples_are_taken(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, frozen_by_caller: int
+) -> None:
+    """Python has no function that says whether an object is frozen, but gc.get_objects leaves out those that are."""
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen_by_caller)
+    alive = Node()
+    frozen = []
+
+    def model() -> None:
+        frozen.append(not any(thing is alive for thing in gc.get_objects()))
+        clock.now += 1
+
+    timed = run(clock, [subject("model", model)], Plan(min_samples=2, min_seconds=0)).timed["model"]
+    assert frozen[: timed.warmup_calls] == [False] * timed.warmup_calls
+    assert frozen[timed.warmup_calls :] == [True] * (len(frozen) - timed.warmup_calls)
+    assert any(thing is alive for thing in gc.get_objects()) == (not frozen_by_caller)
 
 
 @pytest.mark.slow
