@@ -171,6 +171,13 @@ def test_tolerance_of_float32_is_that_of_fastrnns() -> None:
     assert Control(spec_of("py")).tolerance("py") == 1e-3
 
 
+def test_onednn_is_on_again_after_the_eager_lstm() -> None:
+    spec = spec_of("py", precision="bfloat16", seq_length=2)
+    assert torch.backends.mkldnn.enabled
+    assert Control(spec).tolerance("py") >= 4 * torch.finfo(torch.bfloat16).eps
+    assert torch.backends.mkldnn.enabled
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_half_precision_tolerance_is_three_times_the_eager_error(precision: str) -> None:
@@ -280,6 +287,12 @@ def test_missing_gpu_is_refused_by_name(name: str, device: str) -> None:
     spec = spec_of(name, device=device)
     with pytest.raises(Refused, match=f"^{name} cannot run on {spec.device}: torch finds no GPU"):
         build(name, spec)
+
+
+@pytest.mark.parametrize("name", [name for name in EAGER if RUNNERS[name].way == "py"])
+def test_runners_of_plain_python_are_not_scripted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looped, "scripted", lambda function: pytest.fail(f"{function} was scripted"))
+    build(name, spec_of(name)).capture()
 
 
 def test_unsupported_options_are_refused_by_name() -> None:
