@@ -232,6 +232,34 @@ def test_estimate_warns_of_unreliable_estimates(store: Store, capsys: pytest.Cap
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_device_is_fitted_to_latency_at_batch_1_and_to_throughput_above(counted: pd.DataFrame, batch_size: int) -> None:
+    i7 = devices.find(devices.shipped(), "i7")[0]
+    timed_models = counted.sample(30, random_state=2)
+    expected = devices.estimate(i7, timed_models, batch_size)
+    setting = Setting(batch_size=batch_size)
+    # calls that queue: throughput is twice what the latency says
+    lines = [
+        (name, size, None, setting, ms, 2e3 * batch_size / ms, "", "")
+        for (name, size), ms in expected["latency_ms"].items()
+    ]
+    device = estimates.device_of_setting(stored.latest([lines]), setting, counted, [i7])
+    assert device is not None
+    found = devices.estimate(device.fitted, timed_models, batch_size)
+    factor = (found["samples_per_s"] / expected["samples_per_s"]).median()
+    assert factor == pytest.approx(1 if batch_size == 1 else 2, rel=0.02)
+
+
+def test_published_devices_alike_are_of_the_same_kind_and_infer() -> None:
+    published = devices.shipped()
+    cpus, gpus = (estimates.published_alike(published, device) for device in ("cpu", "cuda:1"))
+    assert cpus
+    assert not any("NVIDIA" in device.device for device in cpus)
+    assert gpus
+    assert all("NVIDIA" in device.device for device in gpus)
+    assert len(cpus) + len(gpus) == sum(device.mode == "inference" for device in published) < len(published)
+
+
 def test_worth_measuring_has_models_that_could_enter_the_front() -> None:
     frame = pd.DataFrame(
         {
@@ -243,6 +271,8 @@ def test_worth_measuring_has_models_that_could_enter_the_front() -> None:
     ranked = estimates.worth_measuring(frame, "quality")
     assert list(ranked["name"]) == ["b", "d"], "gains: b 10 / 8, d 10 / 9; the lower bound of c is above a"
     assert list(ranked["gain"]) == [1.25, pytest.approx(10 / 9)]
+    ranked = estimates.worth_measuring(frame.assign(latency_ms_low=[None, 8.0, 16.0, 5.0]), "quality")
+    assert list(ranked["name"]) == ["d", "b"], "gains: d 10 / 5, b 10 / 8"
     out_of_range = pd.DataFrame(
         {"name": ["e"], "quality": 90.0, "latency_ms": 1.0, "latency_ms_low": 0.5, "in_range": False}
     )

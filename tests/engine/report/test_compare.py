@@ -113,6 +113,17 @@ def test_repeated_runs_are_compared_by_the_means_of_their_repeats(tmp_path: Path
     assert (line["verdict"], line["note"]) == ("faster", "of 3 and 3 runs")
 
 
+def test_variants_of_one_run_are_compared_by_its_processes_even_if_it_was_repeated(tmp_path: Path) -> None:
+    pair = []
+    for variant, ms in (("eager", 10.0), ("compile", 8.0)):
+        row = benchmark_row("resnet18", variant, latency_ms=ms)
+        pair.append(Timed(1, tmp_path, row, repeats=dict.fromkeys((2, 3), row)))
+    line = only_row(timings.ratios([(pair[0], pair[1])], "ms", seed=1))
+    assert line["speedup"] == 10 / 8
+    assert "runs" not in line["note"]
+    assert line["verdict"] == "undecided", "without samples there is no interval"
+
+
 def test_repeats_are_runs_of_the_same_request_on_the_same_host(store: Store, tmp_path: Path) -> None:
     def finished_run(ms: float, versions: dict[str, str] | None = None, **fields: object) -> int:
         run_id = queue_benchmark(store, "timm:resnet18", **fields)
@@ -315,6 +326,7 @@ def test_runs_that_differ_in_one_setting_are_matched_across_it() -> None:
     assert len(matching_names(runs, 1)) == 2
     assert compare_rows.axes(runs) == ("model",)
     assert compare_rows.axes({1: [], 2: []}) == ()
+    assert compare_rows.axes(runs | {3: []}) == ("model",)
     assert not matching_names({1: [], 2: [benchmark_row("resnet18")]}, 1)
 
 

@@ -95,6 +95,10 @@ def test_published_accuracies_have_a_column_per_tag_and_size() -> None:
     )
     of_model = model.published(published, ModelName("timm:resnet18"), FAMILIES)
     assert list(of_model["percent"]) == [71.49, 73.16, 69.76, 1.15]
+    headline = model.headline(of_model)
+    assert headline is not None
+    assert headline["percent"] == 73.16
+    assert model.headline(of_model[of_model["accuracy"] == "imagenet_a_top1"]) is None
     table = model.by_tag(of_model).set_index("label")
     assert list(table.columns) == ["a1_in1k at 224 px", "a1_in1k at 288 px", "tv_in1k", "source"]
     assert list(table.index) == ["ImageNet top-1", "ImageNet-A top-1"]
@@ -102,6 +106,15 @@ def test_published_accuracies_have_a_column_per_tag_and_size() -> None:
     assert table.loc["ImageNet-A top-1", "tv_in1k"] == 1.15
     assert pd.isna(table.loc["ImageNet-A top-1", "a1_in1k at 224 px"])
     assert set(table["source"]) == {"timm's authors"}
+
+
+def test_accuracies_of_two_activations_with_one_tag_are_not_averaged() -> None:
+    published = accuracies(
+        ("open_clip", "RN101", "openai", "", "zeroshot_imagenet_1k", 62.3),
+        ("open_clip", "RN101-quickgelu", "openai", "", "zeroshot_imagenet_1k", 62.1),
+    )
+    table = model.by_tag(model.published(published, ModelName("open_clip:RN101"), FAMILIES))
+    assert table["openai"].to_list() == [62.3]
 
 
 def test_quickgelu_accuracies_are_used_only_without_quickgelu_model() -> None:
@@ -235,6 +248,14 @@ def test_timings_of_a_model_have_the_range_of_its_processes(store: Store) -> Non
     assert frame.loc[1, ["low_ms", "high_ms", "spread_percent"]].isna().all()
 
 
+def test_timings_of_a_run_without_an_environment_have_the_date_of_its_request(store: Store) -> None:
+    row = benchmark_row("resnet18")
+    run = replace(finished_run(store, row), environment=None)
+    line = by_model.of_run(run, [row], "timm:resnet18").iloc[0]
+    assert line["date"] == run.created_at
+    assert (line["where"], line["torch"]) == ("a cpu, 2 threads", "")
+
+
 def test_timings_are_newest_first_with_labels_of_differences(store: Store) -> None:
     older = timings_of(store, benchmark_row("resnet18"), date="2026-10-01T00:00:00+00:00")
     newer = timings_of(store, benchmark_row("resnet18"), benchmark_row("resnet18", batch_size=64))
@@ -255,6 +276,9 @@ def test_plot_over_time_shows_ranges_of_processes_and_flags(store: Store) -> Non
     assert list(trace.marker.symbol) == ["circle-open", "circle"]
     assert list(trace.error_y.array) == pytest.approx([0.4, 0.0])
     assert list(trace.error_y.arrayminus) == pytest.approx([0.5, 0.0])
+    settings = [benchmark_row("resnet18", batch_size=size) for size in (1, 2, 4)]
+    legends = [by_model.over_time(timings_of(store, *settings[:count])).layout.legend for count in (2, 3)]
+    assert [legend.orientation for legend in legends] == ["h", "v"], "three settings do not fit side by side"
     first, last = by_model.over_time(by_model.together([newer])).layout.xaxis.range
     assert (last - first).days == 2, "one timing has days on its axis, not a millisecond"
 

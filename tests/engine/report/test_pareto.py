@@ -1,5 +1,6 @@
 """The Pareto front, compared with a comparison of all pairs of rows."""
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.published.publishers import ACCURACIES
 from engine.report.catalog import choose
 from engine.report.figures import scatter
-from engine.report.quantities import QUANTITIES, title
+from engine.report.quantities import MEASURED, QUANTITIES, title
 
 FREQUENT_TIES = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 1e9, None])
 """Few values, so that ties are frequent."""
@@ -108,6 +110,40 @@ def test_front_is_drawn_as_a_staircase_in_the_right_direction(
     assert line.name == f"Pareto front ({len(names)})"
     assert {annotation.text for annotation in figure.layout.annotations} <= set(names)
     assert figure.data[0].customdata[0][-1] == "counted &lt;here&gt;<br>published by them"
+
+
+def test_sentence_counts_rows_shown_lacking_on_the_front_and_left_off() -> None:
+    frame = pd.DataFrame({"name": list("abcd"), "image_size": "224", "gmacs": [1.0, 2.0, None, None], "mparams": 1.0})
+    count = partial(choose.sentence, frame, x="gmacs", y="mparams")
+    assert count(frame, front=0, selected=0) == (
+        "**2** of 4 rows shown (one per model and image size); 2 more in the table have no value for this plot"
+    )
+    assert count(frame.iloc[:3], front=1, selected=2, left_off=1) == (
+        "**2** of 4 rows shown (one per model and image size); 1 more in the table has no value for this plot; "
+        "**1** on the Pareto front; 1 unreliable row left off the front; **2** selected"
+    )
+
+
+@pytest.mark.parametrize("axes", [("latency_ms", "imagenet_top1"), ("imagenet_top1", "samples_per_s")])
+def test_rows_to_measure_are_those_with_the_best_macs(axes: tuple[str, str]) -> None:
+    columns = {"gmacs": [1.0, 2.0, 2.0, 0.5], "imagenet_top1": [70.0, 75.0, 74.0, 76.0]}
+    frame = pd.DataFrame(columns | {"status": ["ok"] * 3 + ["error"], "flags": ""}, index=list("abcd"))
+    frame = frame.assign(latency_ms=[None, 1.0, None, None], samples_per_s=[None, 1e3, None, None])
+    assert set(choose.to_measure(frame, *axes).index) == {"a", "b"}
+
+
+def test_only_unreliable_timings_that_miss_a_limit_count_as_left_out() -> None:
+    frame = pd.DataFrame(
+        {"latency_ms": [4.0, 9.0, 9.0, 9.0], "flags": ["contended", "contended", "", "single process"]}
+    )
+    assert choose.left_out(frame, {"max_latency_ms": 5.0}) == (
+        "Left out by limits: 1 row with an unreliable timing that misses the limit."
+    )
+
+
+def test_axes_are_offered_in_macs_and_only_those_of_the_catalogue() -> None:
+    offered = choose.offered(pd.DataFrame(columns=["gmacs", "gflops", "mparams"]))
+    assert offered == ["gmacs", "mparams", *MEASURED, *ACCURACIES]
 
 
 def test_advice_on_limits_names_columns_without_values() -> None:

@@ -325,6 +325,10 @@ def test_raw_samples_are_drawn_per_process_and_phase(tmp_path: Path) -> None:
         ({"runners": "gru_py"}, 10 * 2 * (3 + 4 + 16) + 2 * 12 * 7),
         ({"runners": "aten", "num_layers": 2}, 10 * 2 * (3 + 4 + 48) + 2 * 16 * (3 + 4 + 2 * 4)),
         ({"runners": "aten", "bidirectional": True}, 10 * 2 * (3 + 8 + 48) + 2 * 2 * 16 * (3 + 4)),
+        # other gates have the same products, an RNN a quarter of them, and it keeps only its state
+        ({"runners": "milstm_py"}, 10 * 2 * (3 + 4 + 24) + 2 * 16 * 7),
+        ({"runners": "vl_py"}, 10 * 2 * (3 + 4 + 24) + 2 * 16 * 7),
+        ({"runners": "rnn_relu_aten"}, 10 * 2 * (3 + 4 + 4) + 2 * 4 * 7),
         # a projection to 2 values has 2 x 4 weights, and each layer then takes in and gives out 2 values
         ({"runners": "aten", "proj_size": 2}, 10 * 2 * (3 + 2 + 24) + 2 * (16 * (3 + 2) + 2 * 4)),
         ({"runners": "resnet18", "image_size": "8x16"}, 2 * 3 * 8 * 16),
@@ -348,6 +352,12 @@ def test_expected_time_covers_sampling_and_grows_with_the_work() -> None:
     assert two_runners.low >= one_runner.low + 3 * 2.5
     swept = RecurrentSpec(runners=("aten",), sweep="mini_batch", sweep_values=(1, 2, 4), **small)
     assert needs.recurrent_s(swept, start) == one_runner.times(3)
-    # a call computes 3 x 2 x 2^27 FLOPs and is sampled 1000 times: more than 2 s on any thread
+    # a call computes 3 x 2 x 2^27 FLOPs at up to 80 GFLOP/s, in 64 steps of 10 us at least, and is sampled 1000 times
     large = small | {"seq_length": 64, "mini_batch": 1, "input_size": 512, "hidden_size": 512, "loops": 1000}
-    assert needs.recurrent_s(RecurrentSpec(runners=("aten",), **large), start).low > 3 * 5 > one_runner.low - 3 * 4
+    sampled = 1000 * (3 * 2 * 2**27 / 80e9 + 64e-5)
+    assert sampled > 2
+    found = needs.recurrent_s(RecurrentSpec(runners=("aten",), **large), start)
+    assert found.low == pytest.approx(3 * (4 + 0.1 + 1.25 * sampled))
+    images = {"image_size": "224x448", "mini_batch": 4, "loops": 1000, "threads": 1}
+    found = needs.recurrent_s(RecurrentSpec(runners=("resnet18",), **images), start)
+    assert found.low == pytest.approx(3 * (4 + 0.1 + 1.25 * 1000 * 3 * 8.2 * 2 * 4 / 80)), "twice the area of 224 px"

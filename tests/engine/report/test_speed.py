@@ -22,7 +22,7 @@ from engine.specs import BenchmarkSpec, ModelName, Refused
 from engine.specs.benchmark import CONDITIONS
 from engine.store import Store
 from tests.support.clip import train_row
-from tests.support.page import benchmark_row, finish, queue_benchmark, write_catalogue, write_samples
+from tests.support.page import benchmark_row, finish, profile_row, queue_benchmark, write_catalogue, write_samples
 
 
 def spec(**fields: object) -> BenchmarkSpec:
@@ -181,6 +181,7 @@ def test_samples_are_read_by_variant_and_drawn_per_process(tmp_path: Path) -> No
     assert reader.phase(tmp_path, eager) == eager_ms
     assert reader.phase(tmp_path, compiled.model_copy(update={"mode": "training"})) == []
     assert reader.phase(tmp_path, compiled, "optimizer_ms") == []
+    assert reader.phase(tmp_path, compiled, "queued_ms") == []
     figure = speed.raw(frame, ["eager", "compile"])
     assert [len(trace.x) for trace in figure.data] == [20] * 6  # three panels of two variants
     assert annotation_texts(figure) == ["Process 1", "Process 2", "Process 3"]
@@ -390,6 +391,8 @@ def test_expected_time_scales_the_work_of_earlier_runs() -> None:
     assert needs.rescaled_s(50.0, *needs.work(rows), 5) == 10 + 5 * 20
     epochs = [train_row(epoch=1, step=30, seconds=12.0), train_row(epoch=2, step=60, seconds=24.0)]
     assert needs.rescaled_s(30.0, *needs.work(epochs), 600) == 6 + 240
+    counts = [profile_row(name, batch_size=batch, seconds=3.0) for name, batch in (("a", 1), ("a", 8), ("b", 1))]
+    assert needs.work(counts) == (9.0, 3), "a count per model and batch size"
     assert needs.rescaled_s(7.0, *needs.work([]), 5) == 7.0
     assert needs.similar_s([100, 60]) == needs.Span(0.7 * 60, 1.5 * 100)
 
@@ -417,6 +420,7 @@ def test_expected_time_is_a_range_of_the_sum_of_its_parts(tmp_path: Path) -> Non
     # 2 x 1.82 GFLOPs x 64 images a call, 10 of which are sampled: from 80 to 5 GFLOP/s on each of 8 threads
     assert expected(batch_size=64).low >= 3 * (4 + 10 * 2 * 1.82 * 64 / 640)
     assert expected(batch_size=64).high >= 3 * (8 + 2 * 10 * 2 * 1.82 * 64 / 40)
+    assert expected(batch_size=64, mode="training").low >= 3 * (4 + 10 * 3 * 2 * 1.82 * 64 / 640)
     assert expected(variants="eager,compile").low >= single_model.low + 3 * 2.5 + 5
     assert expected(device="cuda").low >= single_model.low + 3 * 2.5, "a GPU is timed twice: per call and back to back"
     assert expected(batch_size=64, replicates=1, max_seconds=5).high == 8 + 3 + 5
@@ -505,12 +509,29 @@ def test_disturbed_timing_is_shown_only_if_there_is_no_other(store: Store) -> No
         ["timm:b", 80.0, "throttled"],
         ["timm:a", 21.0, "single process"],
     ]
+    assert latest["measured"].to_list() == [
+        "run 4, 2026-11-20, torch 2.15.0, throttled",
+        "run 2, 2026-11-20, torch 2.15.0, single process",
+    ]
     points = rates.models(store).set_index("model")["latency_ms"]
     assert points.to_dict() == {"a": 21.0, "b": 80.0}
     ((_, compared),) = compare_timings.by_setting(store, runs, ["timm:a", "timm:b"])
     assert [line.row.latency_ms for line in compared] == [21.0, 80.0]
     speeds = estimates.of_model([], latest, pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []])), "timm:b", "224")
     assert speeds["source"].to_list() == ["measured, throttled"]
+
+
+def test_setting_with_most_timings_comes_first() -> None:
+    one, two = stored.Setting(batch_size=1), stored.Setting(batch_size=8)
+    lines = [(name, "224", None, setting, 1.0, 1e3, "", "") for name, setting in (("a", one), ("a", two), ("b", two))]
+    assert stored.settings(stored.latest([lines])) == [two, one]
+
+
+def test_shares_are_read_in_per_cent() -> None:
+    rows = [benchmark_row("a", spread=0.06), benchmark_row("b", "compile", spread=None)]
+    table = readable.table(frames.benchmark(rows), rows, [0.25, None])
+    assert table["spread_percent"].to_list() == [6.0, pytest.approx(math.nan, nan_ok=True)]
+    assert table["utilisation_percent"].to_list() == [25.0, pytest.approx(math.nan, nan_ok=True)]
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
