@@ -227,5 +227,5 @@ def held_out_error(seconds: Floats, predicted: Floats, fold: npt.NDArray[np.int6
 def interval(ratios: Floats) -> tuple[float, float]:
     """Return the range that holds LEVEL of new ratios, with the finite-sample correction of conformal prediction."""
     count = len(ratios)
-    tail = np.floor(round((1 - LEVEL) / 2 * (count + 1), 9)) / count if count else 0.0
+    tail = np.floor(round((1 - LEVEL) / 2 * (count + 1), 9)) / count
     return float(np.quantile(ratios, tail, method="lower")), float(np.quantile(ratios, 1 - tail, method="higher"))

@@ -51,6 +51,8 @@ def test_work_grows_with_the_image_size_but_weights_do_not(table: pd.DataFrame) 
     small, large = (table.loc[("timm:resnet50", size)] for size in ("224", "288"))
     assert large["flop:convolution"] / small["flop:convolution"] == pytest.approx((288 / 224) ** 2, rel=0.01)
     assert large["weight:convolution"] == small["weight:convolution"]
+    assert (small["timed_size"], table.loc[("timm:resnet18d", "224"), "timed_size"]) == ("288", "288")
+    assert table.loc[("timm:vit_tiny_patch16_224", "224"), "timed_size"] == "224", "it has no size of its own for tests"
 
 
 def test_fused_recurrent_layers_count_as_matrix_products(table: pd.DataFrame) -> None:
@@ -178,6 +180,39 @@ def test_shipped_devices_have_errors_and_every_published_setting() -> None:
     rates = devices.rates(shipped[0])
     assert set(rates["unit"]) == set(devices.UNITS.values())
     assert (rates["rate"] > 0).all()
+
+
+def test_rates_and_labels_of_a_device_by_hand() -> None:
+    costs = {"addmm:gflop": 2e-3, "add:gb": 0.1, "add:call": 3e-6}
+    device = devices.shipped()[0].model_copy(update={"costs": costs, "device": "A", "precision": "amp", "torch": ""})
+    assert devices.rates(device).to_numpy().tolist() == [
+        ["addmm", 500.0, "GFLOP/s"],
+        ["add", 10.0, "GB/s"],
+        ["add", pytest.approx(3.0), "us per call"],
+    ]
+    plain = device.model_copy(update={"memory_format": "contiguous", "compiled": False})
+    assert plain.label == "A, amp, eager"
+    changes = {"memory_format": "channels_last", "compiled": True, "torch": "2.9", "mode": "training"}
+    assert plain.model_copy(update=changes).label == "A, amp, channels_last, compiled, torch 2.9, training"
+
+
+def test_costs_are_pulled_together_by_kinds_of_work() -> None:
+    groups = {feature: COARSE[FEATURES.index(feature)] for feature in FEATURES}
+    assert groups["convolution:gflop"] == 0
+    assert groups["depthwise_convolution:gflop"] == groups["grouped_convolution:gflop"] == 1
+    assert groups["addmm:gflop"] == groups["scaled_dot_product_attention:gflop"] == 2
+    assert {groups[name] for name in FEATURES if name.endswith(":gb")} == {3}
+    assert {groups[name] for name in FEATURES if name.endswith(":call")} == {4}
+
+
+def test_device_can_be_fitted_to_two_families_and_takes_the_first_timing_of_a_model(table: pd.DataFrame) -> None:
+    i7 = devices.find(devices.shipped(), "i7")[0]
+    fields = {"device": "mine", "precision": "float32", "source": "test"}
+    timed = timings(table[table["family"].isin(["resnet", "vision_transformer"])], 2 * i7.vector, 1)
+    device, _ = devices.fit_device(timed, table, i7, **fields)
+    assert device.median_error < 0.01
+    again = pd.concat([timed, timed.assign(seconds=9.0)])
+    assert devices.fit_device(again, table, i7, **fields)[0] == device
 
 
 def test_interval_of_a_published_device_overlaps_published_speeds(table: pd.DataFrame) -> None:
