@@ -63,7 +63,7 @@ def settling_calls(variant: Variant, device: str) -> int:
         return 0
     from torch._inductor import list_mode_options
 
-    graphs = variant.backend == "cudagraphs" or list_mode_options(variant.compile_mode or None).get("triton.cudagraphs")
+    graphs = variant.backend == "cudagraphs" or list_mode_options(variant.compile_mode).get("triton.cudagraphs")
     return RECORDING_CALLS if graphs else 0
 
 

@@ -178,6 +178,18 @@ def test_attention_of_other_shapes_counts_equally_on_meta_and_cpu(
     assert results[0][0] == products * 2 * 2 * S * 9 * E
 
 
+def test_attention_to_wider_values_is_not_fused_on_meta_either() -> None:
+    results = []
+    for device in ("meta", "cpu"):
+        query, key, value = (
+            torch.ones(shape, device=device) for shape in ((B, 1, S, E), (B, 1, 9, E), (B, 1, 9, FEED))
+        )
+        found = count_module(Apply(F.scaled_dot_product_attention), query, key, value)
+        assert found.flops == B * 2 * S * 9 * (E + FEED)
+        results.append((found.traffic_bytes, found.peak_bytes, {item.operator for item in found.operators}))
+    assert results[0] == results[1]
+
+
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 def test_complex_multiply_add_counts_as_four_real_ones(device: str) -> None:
     matrix = torch.ones(B, S, dtype=torch.complex64, device=device)

@@ -131,6 +131,7 @@ INDEX = 8
         ),
         ("index_put", lambda x, i, s: x.index_put_((s[:, 0] > 0,), s[0]), H + 4 * W, 4 * H * W),
         ("index_put", lambda x, i, s: x.index_put_((s[:, 0] > 0, i[:1]), s[0, 0]), H + INDEX + 4, 4 * H),
+        ("index_put", lambda x, i, s: x.index_put_((s[:, 0].cumsum(0) < 3, i), s[0, 0]), H + 2 * INDEX + 4, 4 * 2),
         ("scatter", lambda x, i, s: x.scatter_(0, i[:, None], 1.0), 2 * INDEX, 4 * 2),
         ("scatter", lambda x, i, s: x.scatter_(0, i[:, None], s), 2 * INDEX + 4 * 2, 4 * 2),
         ("scatter", lambda x, i, s: x.scatter_(0, i[:, None].expand(2, W), s), 2 * INDEX + 4 * 2 * W, 4 * 2 * W),

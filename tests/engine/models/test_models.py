@@ -226,3 +226,15 @@ def test_hugging_face_configs_are_listed_in_the_sources() -> None:
     sources = (HF_CONFIGS / "SOURCES.md").read_text()
     for path in HF_CONFIGS.glob("*/config.json"):
         assert path.parent.name.rpartition("--")[2].removesuffix("1.3B").rstrip("-") in sources
+
+
+def test_lack_of_memory_is_not_blamed_on_the_options_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        build("timm:resnet18", num_classes=7)
+    monkeypatch.setattr("engine.models.timm_models.out_of_memory", lambda _error: False)
+    with pytest.raises(Refused, match="timm:resnet18 cannot be built with num_classes=7"):
+        build("timm:resnet18", num_classes=7)

@@ -9,7 +9,7 @@ import torchvision
 from torch.utils.flop_counter import FlopCounterMode
 
 from engine.measure import flops
-from engine.models.recurrent import Control, build, gflops, gflops_per_step, steps
+from engine.models.recurrent import Control, build, gflops, gflops_per_step, steps, weights
 from engine.models.recurrent.cells import CELLS, milstm
 from engine.specs import RecurrentSpec
 from tests.engine.models.test_recurrent import possible, results, spec_of
@@ -237,3 +237,12 @@ def test_flops_of_variable_lengths_count_only_real_time_steps() -> None:
     assert gflops(spec) == pytest.approx(sum(drawn) * 2 * 16 * (6 + 4) / 1e9)
     assert steps(spec) == max(drawn)
     assert gflops_per_step(spec) == pytest.approx(sum(drawn) * 2 * 16 * 10 / 1e9 / max(drawn))
+
+
+def test_norms_begin_with_the_values_of_torch_but_a_small_scale_of_the_hidden_state() -> None:
+    drawn = weights.drawn(spec_of("jit_layernorm"), "lstm_layernorm")
+    for name, size in (("ih", 4), ("hh", 4), ("cell", 1)):
+        norm = torch.nn.LayerNorm(size * spec_of("jit_layernorm").hidden_size)
+        scale = 0.25 if name == "hh" else 1.0
+        torch.testing.assert_close(drawn[f"norm_{name}_weight_l0"], scale * norm.weight.detach())
+        torch.testing.assert_close(drawn[f"norm_{name}_bias_l0"], norm.bias.detach())

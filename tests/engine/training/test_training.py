@@ -488,6 +488,19 @@ def test_nan_loss_ends_the_training_and_keeps_good_checkpoints(tmp_path: Path) -
     assert all(torch.isfinite(tensor).all() for tensor in saved[0]["state_dict"].values())
 
 
+@pytest.mark.parametrize(("loss", "norm"), [(float("nan"), 1.0), (2.0, float("inf"))])
+def test_step_whose_loss_or_gradient_is_not_finite_is_named(tmp_path: Path, loss: float, norm: float) -> None:
+    steps = meter.Meter(training(tiny(), tmp_path).setup)
+    progress = TrainingProgress(step=7)
+    for step in (5, 6, 7):
+        values = (loss, norm) if step == 6 else (1.0, 1.0)
+        result = StepResult({"loss": torch.tensor(values[0])}, torch.tensor(values[1]), torch.tensor(1.0))
+        steps.add(progress, result, data_s=0, seconds=1)
+    with pytest.raises(Diverged, match=f"step 6 has loss {loss:g} and gradient norm {norm:g}: take"):
+        steps.read(progress)
+    assert progress.loss_sum == 1.0, "step 5"
+
+
 @pytest.mark.slow
 def test_endless_overflow_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "MOST_OVERFLOWED", 6)

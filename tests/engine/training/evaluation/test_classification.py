@@ -4,6 +4,7 @@ import copy
 from math import isnan
 from types import SimpleNamespace
 
+import numpy as np
 import open_clip
 import pytest
 import torch
@@ -222,6 +223,14 @@ def test_single_strength_is_used_and_the_best_of_several_is_chosen() -> None:
     scores = [LogisticRegression(C=c, max_iter=1000).fit(fit, fit_labels).score(choose, choose_labels) for c in values]
     chosen = classification.probe(features, labels, features, labels, 0, strengths=values).c
     assert chosen == values[scores.index(max(scores))]
+
+
+def test_middle_strength_is_used_if_the_rest_has_one_class() -> None:
+    """Of six pairs two are held out, with this seed among them the only one of its class."""
+    labels = np.array([0, 0, 0, 1, 0, 0])
+    rest = train_test_split(labels, test_size=0.2, random_state=3)[0]
+    assert set(rest) == {0}
+    assert classification.strength(np.eye(6), labels, seed=3, strengths=(1e-4, 1e-2, 1.0)) == 1e-2
 
 
 def test_average_precision_equals_clip_benchmark_and_scikit_learn() -> None:
