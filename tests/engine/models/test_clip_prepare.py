@@ -132,8 +132,9 @@ def test_synchronised_batch_norms_equal_plain_ones_in_one_process(name: str, mon
     assert same(plain.model, synchronised.model), "the running statistics are equal too"
 
 
-def test_synchronised_norm_on_a_cpu_equals_batch_norm_in_one_process(tmp_path: Path) -> None:
-    plain = nn.Sequential(nn.BatchNorm2d(3, dtype=torch.float64))
+@pytest.mark.parametrize("affine", [True, False])
+def test_synchronised_norm_on_a_cpu_equals_batch_norm_in_one_process(tmp_path: Path, affine: bool) -> None:
+    plain = nn.Sequential(nn.BatchNorm2d(3, affine=affine, dtype=torch.float64))
     joined = copy.deepcopy(plain)
     assert synchronise(joined, "cpu")
     images = 5 + 2 * torch.rand(4, 3, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

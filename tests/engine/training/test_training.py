@@ -578,8 +578,13 @@ def test_best_metric_that_is_never_measured_is_refused(tmp_path: Path) -> None:
 
 def test_top_5_accuracy_of_five_classes_is_refused_as_best_metric(tmp_path: Path) -> None:
     data = write_classes(tmp_path / "data", dict.fromkeys("abcde", 4))
-    with pytest.raises(Refused, match=r"'zeroshot_top5' is not measured .* Use one of zeroshot_top1, image_to_text_r1"):
+    ranks = [f"{way}_{name}" for way in ("image_to_text", "text_to_image") for name in ("mean_rank", "median_rank")]
+    recalls = [f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5, 10)]
+    with pytest.raises(Refused, match="'zeroshot_top5' is not measured") as refused:
         train(tiny(data=str(data), samples=None, best_metric="zeroshot_top5"), tmp_path / "run")
+    choices = str(refused.value).partition("Use one of ")[2].split(", ")
+    assert choices[:2] == ["zeroshot_top1", "image_to_text_r1"]
+    assert sorted(choices) == sorted(["zeroshot_top1", *ranks, *recalls, "clip_val_loss", "train_loss"])
 
 
 def test_image_that_breaks_later_is_replaced_by_the_next(tmp_path: Path) -> None:

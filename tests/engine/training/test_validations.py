@@ -195,5 +195,6 @@ def test_continuing_with_another_metric_compares_by_the_new_one(tmp_path: Path) 
     first_row, second_row = rows(train(tiny(epochs=2, zeroshot_frequency=0), tmp_path / "first"))
     assert first_row == rows(first)[0]
     assert (first_row.best_metric, second_row.best_metric) == ("zeroshot_top1", "image_to_text_r1")
+    assert second_row.zeroshot_top1 is None
     before, after = ((row.image_to_text_r1 or 0, -(row.clip_val_loss or math.inf)) for row in (first_row, second_row))
     assert second_row.best == (after > before)
