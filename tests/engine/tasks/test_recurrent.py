@@ -55,6 +55,13 @@ def test_row_metrics_equal_hand_calculations() -> None:
     assert found.fuser == found.executor == ""
 
 
+def test_time_steps_per_second_are_those_of_queued_calls() -> None:
+    queued = Timed(rounds=(0, 1), phases={"back_to_back": (2.0, 3.0)}, calls=(1, 1))
+    (found,) = rows.rows(spec("py"), COMMON, [{"py": measured("py", [1.0] * 3, [4.0] * 3, back_to_back=queued)}])
+    assert (found.latency_ms, found.back_to_back_ms) == (5.0, 2.5)
+    assert found.steps_per_s == pytest.approx(5 / 2.5e-3)
+
+
 def test_forward_only_runner_has_no_backward_metrics() -> None:
     (found,) = rows.rows(spec("aten_layernorm"), COMMON, [{"aten_layernorm": measured("aten_layernorm", [2.0], None)}])
     assert (found.forward_ms, found.latency_ms, found.forward_mean_ms) == (2.0, 2.0, 2.0)
