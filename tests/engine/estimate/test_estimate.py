@@ -231,8 +231,10 @@ def test_models_for_calibration_are_fast_and_of_many_families(table: pd.DataFram
     families = table.reset_index().drop_duplicates("name").set_index("name")["family"]
     assert len(chosen) == len(set(chosen)) == 30
     assert families[chosen].nunique() >= 25
-    latency = devices.estimate(i7, table, 1)["latency_ms"].groupby("name").min()
-    assert latency[chosen].max() * calibrate.CALLS < 150e3 / 30
+    for batch_size in (1, 8):  # at batch size 8, fewer than the quickest 70 % are quick enough
+        chosen = calibrate.choose(table, i7, batch_size, budget_s=150)
+        latency = devices.estimate(i7, table, batch_size)["latency_ms"].groupby("name").min()
+        assert latency[chosen].max() * calibrate.CALLS < 150e3 / 30
     with pytest.raises(Refused, match="give a longer budget or a smaller batch size"):
         calibrate.choose(table, i7, batch_size=4096, budget_s=1)
 

@@ -80,19 +80,22 @@ def test_drawn_pair_depends_only_on_seed_epoch_and_index() -> None:
     digits = datasets.open_pairs("digits")
 
     def crop(image: object) -> torch.Tensor:
-        return torch.rand(3)
+        return torch.tensor([float(torch.rand(())), np.random.rand(), random.random()])
 
     tokenizer = open_clip.SimpleTokenizer(context_length=8)
     drawn = Drawn(digits, crop, tokenizer, seed=1)
     torch.manual_seed(0)
     image, tokens = drawn[2, 17]
-    before = torch.get_rng_state()
+    np.random.seed(1)
+    random.seed(1)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     again = drawn[2, 17]
-    assert torch.equal(torch.get_rng_state(), before), "the global random state does not change"
+    assert torch.equal(torch.get_rng_state(), before[0]), "the global random states do not change"
+    assert (np.random.get_state()[1].tolist(), random.getstate()) == before[1:]
     assert torch.equal(image, again[0])
     assert torch.equal(tokens, again[1])
-    assert not torch.equal(image, drawn[3, 17][0])
-    assert not torch.equal(image, drawn[2, 18][0])
+    assert not (image == drawn[3, 17][0]).any()
+    assert not (image == drawn[2, 18][0]).any()
     captions = {tuple(drawn[epoch, 17][1].tolist()) for epoch in range(30)}
     assert len(captions) == len(digits.captions(17)), "every caption is drawn"
 
