@@ -32,14 +32,14 @@ def folder(settings: Settings) -> Path:
 
 
 def open_table(path: str) -> BinaryIO:
-    """Open a publisher's table for reading. Errors: Refused if `path` is a web address or no file; OSError."""
+    """Open a publisher's table for reading. Errors: Refused if `path` is a web address or does not exist; OSError."""
     if ADDRESS.match(path.strip()):
         pages = " or ".join(dict.fromkeys(table.page for table in TABLES.values()))
         raise Refused(
             f"{path.strip()[:200]} is a web address, and tables are imported from files only. Download the table from "
             f"its publisher's page, {pages}, and give the path of the file"
         )
-    if not Path(path).is_file():
+    if not Path(path).exists():
         raise Refused(f"no file at {path}")
     return Path(path).open("rb")
 
