@@ -175,7 +175,7 @@ class _Bounded:
 
     def read(self, size: int) -> bytes:
         if size > self.most:
-            raise BadArchive(f"it has a header of {size:,} bytes, at most {self.most:,} are read")
+            raise BadArchive(f"it has a header of more than {self.most:,} bytes")
         self._check(self.tell() + size)
         return self._stream.read(size)
 

@@ -134,7 +134,7 @@ def _attention_activations(inputs: list[Any], _outputs: list[Any]) -> int:
 def load() -> Any:
     """Return fvcore.nn, imported only when needed. Importing it warns, because its losses use TorchScript."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated")
+        warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is (deprecated|not supported)")
         return import_module("fvcore.nn")
 
 

@@ -158,7 +158,7 @@ def test_shared_weights_of_a_user_module_are_counted_once(device: str, built_on:
     assert row.training_peak_mb == pytest.approx(4 * (4 * weights + 5 * 3 * 8 * 8) / 1e6, rel=0.01)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is")
 def test_user_module_in_torchscript_with_shared_weights_is_built() -> None:
     built = library.build(f"{USER_MODELS}scripted", Wanted(device="cpu", image_size=(8, 8)))
     assert built.model(*built.inputs).shape == (1, 3, 8, 8)
