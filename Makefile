@@ -27,8 +27,9 @@
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
-	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null \
+	&& echo $$p && break; done)
 PORT ?= 8501
 # Where Python may not write bytecode, as in many containers, each process would compile all of torch anew: 5 s a start.
 export UV_COMPILE_BYTECODE := 1
@@ -73,7 +74,8 @@ setup-dev: $(VENV)/.setup-dev
 setup-cluster: $(VENV)/.setup-cluster
 
 $(BIN)/uv:
-	@test -n "$(PYTHON)" || { echo "Model Vitals needs Python 3.11 or newer; none was found."; exit 1; }
+	@test -n "$(PYTHON)" || { \
+		echo "Model Vitals needs Python 3.11 to 3.14; none was found in PATH. Name one: make PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
