@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from engine.published.publishers import ACCURACIES
 from engine.report.quantities import MEASURED, QUANTITIES, title
-from engine.report.style import GREY, Style, log_ticks, text
+from engine.report.style import GREY, SHAPES, Style, log_ticks, text
 
 Floats = np.ndarray[Any, Any]
 
@@ -119,8 +119,12 @@ def groups(
         rest = positions[~np.isin(families, leading)]
         label = f"{len(counts) - len(leading)} other families"
         groups.append((label, rest, FAINT))
+    taken: set[Style] = set()
     for family in leading:
         hue, shape = styles.get(family, (GREY, "circle-open"))
+        # more families than styles: of two with the same one, the smaller gets a shape that is free in this plot
+        shape = next((other for other in (shape, *SHAPES) if (hue, other) not in taken), shape)
+        taken.add((hue, shape))
         groups.append((family, positions[families == family], {"color": hue, "symbol": shape, "opacity": 0.85}))
     return groups
 

@@ -36,6 +36,17 @@ def test_each_family_has_a_fixed_and_unique_style() -> None:
     assert colours == {"family 7": styles["family 7"][0], "family 0": styles["family 0"][0]}
 
 
+def test_families_of_one_style_have_different_shapes_in_a_plot() -> None:
+    styles = family_styles([f"family {number}" for number in range(60)])
+    families = ["family 1", "family 1", "family 49"]
+    assert styles["family 1"] == styles["family 49"]
+    frame = table(gmacs=[1.0, 2.0, 3.0], mparams=[1.0, 2.0, 3.0], family=families)
+    traces = scatter.scatter(frame, "gmacs", "mparams", styles=styles).data
+    shapes = {trace.name: trace.marker.symbol for trace in traces}
+    assert {trace.marker.color for trace in traces} == {styles["family 1"][0]}
+    assert shapes["family 1"] == styles["family 1"][1] != shapes["family 49"]
+
+
 def test_names_cannot_be_format_strings_of_hover_texts() -> None:
     assert text("<b>%{x:>1000000000} %{0}") == "&lt;b&gt;%&#123;x:&gt;1000000000} %&#123;0}"
 
