@@ -20,8 +20,8 @@ COLOUR_VISION = {
     "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
     "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
 }
-"""What a reader sees of linear sRGB: Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of
-color vision deficiency", 2009, severity 1."""
+"""Matrices from linear sRGB to what a reader sees, by colour vision: Machado, Oliveira and Fernandes, "A
+physiologically-based model for simulation of color vision deficiency", 2009, severity 1."""
 LMS = [[0.41222147, 0.53633254, 0.05144599], [0.21190350, 0.68069955, 0.10739696], [0.08830246, 0.28171884, 0.62997870]]
 LAB = [
     [0.21045426, 0.79361779, -0.00407205],

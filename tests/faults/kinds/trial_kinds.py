@@ -96,6 +96,6 @@ class TimingRow(Row):
 
 
 class ImportingRow(Row):
-    """Never made."""
+    """A row of a run that never makes one."""
 
     kind: ClassVar[str] = "importing"

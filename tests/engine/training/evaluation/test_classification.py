@@ -226,7 +226,7 @@ def test_single_strength_is_used_and_the_best_of_several_is_chosen() -> None:
 
 
 def test_middle_strength_is_used_if_the_rest_has_one_class() -> None:
-    """Of six pairs two are held out, with this seed among them the only one of its class."""
+    """This seed holds out two of six pairs, one of them the only pair of its class."""
     labels = np.array([0, 0, 0, 1, 0, 0])
     rest = train_test_split(labels, test_size=0.2, random_state=3)[0]
     assert set(rest) == {0}
