@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine.report.style import COLOURS, GREY, LEGEND, MARGIN, digits, log, text
+from engine.report.style import COLOURS, GREY, LEGEND, MARGIN, digits, log, style, text
 from engine.report.timings import needs
 from engine.specs import BenchmarkSpec
 
@@ -70,13 +70,14 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, limits: dict[str, fl
     """
     drawn = go.Figure()
     for place, (names, values) in enumerate(_distinct(estimated).items()):
+        colour, shape = style(place)
         drawn.add_scatter(
             x=estimated["batch_size"],
             y=values,
             mode="lines+markers",
             name=f"{names}, estimated",
-            line={"color": COLOURS[place % len(COLOURS)], "width": 1.6},
-            marker={"size": 5},
+            line={"color": colour, "width": 1.6},
+            marker={"size": 6, "symbol": shape},
             hovertemplate=f"batch %{{x}}: about %{{y:,.3~r}} GB<br>{names}, estimated<extra></extra>",
         )
     for place, (what, rows) in enumerate(measured.groupby("what", sort=False)):
@@ -85,7 +86,7 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, limits: dict[str, fl
             y=rows["peak_gb"],
             mode="markers",
             name=f"measured: {what}",
-            marker={"symbol": ("x", "diamond")[place % 2], "size": 9, "color": COLOURS[5 - place % 2]},
+            marker={"symbol": ("x", "star")[place % 2], "size": 9, "color": COLOURS[5 - place % 2]},
             customdata=np.stack([rows["run"], rows["variant"].map(text), rows["precision"].map(text)], axis=-1),
             hovertemplate=(
                 f"batch %{{x}}: %{{y:,.3~r}} GB {what}<br>%{{customdata[1]}}, %{{customdata[2]}}, "
@@ -99,7 +100,7 @@ def figure(estimated: pd.DataFrame, measured: pd.DataFrame, limits: dict[str, fl
         position = {"x": 0, "xref": "x domain", "xanchor": "left", "y": np.log10(gb), "yanchor": "bottom"}
         drawn.add_annotation(text=label, showarrow=False, font={"size": 11}, **position)
     drawn.update_layout(height=380, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="memory")
-    drawn.update_xaxes(title_text="Batch size", type="log", tickvals=list(BATCHES))
+    drawn.update_xaxes(title_text="Batch size", type="log", tickvals=list(BATCHES), tickformat=",")
     shown = pd.concat([*_distinct(estimated).values(), measured["peak_gb"], pd.Series(limits, dtype=float)])
     drawn.update_yaxes(log("Memory (GB)", shown))
     return drawn

@@ -9,13 +9,13 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from engine.report.style import COLOURS, GREY, LEGEND, MARGIN, digits, log, text, whole_ticks
+from engine.report.style import GREY, LEGEND, MARGIN, digits, log, style, text, whole_ticks
 from engine.results import Metric
 
 MOST_POINTS = 1000
 """Draw at most this many points per line. More cannot be distinguished."""
-MARKED = 40
-"""Mark each point of a line with at most this many points."""
+MARKED = 20
+"""Mark at most this many points per line with the shape of its run or metric."""
 PER_ROW = 3
 SHARES_END = 102
 """Upper end of an axis of shares in per cent: beyond 100, so that a line at 100 % is not cut."""
@@ -181,17 +181,15 @@ def overview(points: pd.DataFrame, panels: Sequence[Panel], *, smooth: int = 1, 
 
 
 def overview_key(points: pd.DataFrame, panels: Sequence[Panel]) -> str:
-    """Return sentences on the colours and line styles of an overview, which has no legend; empty for a single run."""
+    """Return sentences on the styles of an overview, which has no legend; empty for a single run."""
     if points["run"].nunique() < 2:
         return ""
     metrics: dict[str, list[str]] = {}
     for labels in map(_metric_labels, panels):
-        for label, style in zip(labels, DASHES.values(), strict=False):
-            metrics.setdefault(style, []).extend([label] if len(labels) > 1 else [])
-    styles = [
-        f"{style.capitalize()}: {', '.join(dict.fromkeys(labels))}." for style, labels in metrics.items() if labels
-    ]
-    return " ".join(["Each run has the colour that it has in the charts above.", *styles])
+        for label, dash in zip(labels, DASHES.values(), strict=False):
+            metrics.setdefault(dash, []).extend([label] if len(labels) > 1 else [])
+    styles = [f"{dash.capitalize()}: {', '.join(dict.fromkeys(labels))}." for dash, labels in metrics.items() if labels]
+    return " ".join(["Each run has the colour and shape that it has in the charts above.", *styles])
 
 
 @dataclass(frozen=True)
@@ -204,6 +202,7 @@ class _Line:
     points: pd.DataFrame
     """Its points, shares in per cent."""
     colour: str
+    shape: str
     dash: str
 
     @property
@@ -213,19 +212,17 @@ class _Line:
 
 
 def _lines(points: pd.DataFrame, panel: Panel, several: bool) -> list[_Line]:
-    """Return the lines of a panel: for one run a colour per metric, else a colour per run and a dash per metric."""
+    """Return the lines of a panel: for one run a style per metric, else a style per run and a dash per metric."""
     lines, labels = [], _metric_labels(panel)
     for place, run in enumerate(points["run"].drop_duplicates()):
         for name in panel.names:
             rows = _thinned(points[(points["run"] == run) & (points["name"] == name)])
             metric = _metric_label(name)
             number = labels.index(metric)
-            style = (COLOURS[place % len(COLOURS)], list(DASHES)[number % len(DASHES)])
-            if not several:
-                style = (COLOURS[number % len(COLOURS)], "solid")
+            look = (*style(place), list(DASHES)[number % len(DASHES)]) if several else (*style(number), "solid")
             rows = rows.assign(value=100 * rows["value"]) if panel.share else rows
             if len(rows):
-                lines.append(_Line(run, name, metric, f"{run}: {metric}" if several else metric, rows, *style))
+                lines.append(_Line(run, name, metric, f"{run}: {metric}" if several else metric, rows, *look))
     return lines
 
 
@@ -247,8 +244,8 @@ def _traces(line: _Line, smooth: int, panel: Panel, source: str) -> list[dict[st
         "y": line.points["value"],
         "name": text(line.label),
         "legendgroup": line.label,
-        "mode": "lines" if len(line.points) > MARKED else "lines+markers",
-        "marker": {"size": 5},
+        "mode": "lines+markers",
+        "marker": {"size": 5, "symbol": line.shape, "maxdisplayed": MARKED},
         "line": {"color": line.colour, "dash": line.dash, "width": 1.8},
         "hovertemplate": (
             f"<b>{text(line.label)}</b><br>step %{{x:,}}: {number_format}<br>{text(source)}<extra></extra>"
@@ -258,7 +255,7 @@ def _traces(line: _Line, smooth: int, panel: Panel, source: str) -> list[dict[st
     if smooth <= 1 or not (is_loss or line.name in NOISY):
         return [main]
     faint = main | {"opacity": 0.3, "showlegend": False, "mode": "lines", "line": {"color": line.colour, "width": 1}}
-    return [faint, main | {"y": line.points["value"].ewm(span=smooth).mean(), "mode": "lines"}]
+    return [faint, main | {"y": line.points["value"].ewm(span=smooth).mean()}]
 
 
 def _write_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, named: bool = False, **cell: int) -> None:
@@ -275,7 +272,7 @@ def _write_last(figure: go.Figure, line: _Line, panel: Panel, where: str, *, nam
         text=[value_text],
         textposition=where,
         textfont={"size": 11},  # the colours of lines are too light for text
-        marker={"size": 6, "color": line.colour},
+        marker={"size": 6, "color": line.colour, "symbol": line.shape},
         legendgroup=line.label,
         showlegend=False,
         hoverinfo="skip",

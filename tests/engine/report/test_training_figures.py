@@ -88,7 +88,7 @@ def test_curve_has_its_points_and_labels_of_last_and_best() -> None:
     assert [trace.text[0] for trace in accuracy.data if trace.text is not None] == ["93.4 %"]
 
 
-def test_runs_differ_by_colour_and_curves_by_dash() -> None:
+def test_runs_differ_by_colour_and_shape_and_curves_by_dash() -> None:
     frame = figures.frame({"run 1": METRICS, "run 2 <b>": METRICS})
     figure = figures.curves(frame, figures.large(frame)[0], best={"run 1": 2, "run 2 <b>": 3})
     lines = [trace for trace in figure.data if trace.showlegend is not False]
@@ -99,6 +99,7 @@ def test_runs_differ_by_colour_and_curves_by_dash() -> None:
         "run 2 &lt;b&gt;: held out (CLIP loss)",
     ]
     assert len({line.line.color for line in lines}) == 2
+    assert [line.marker.symbol for line in lines] == ["circle"] * 2 + ["diamond"] * 2
     assert [line.line.dash for line in lines] == ["solid", "dash"] * 2
     assert [note.text for note in figure.layout.annotations] == ["best of run 1", "best of run 2 &lt;b&gt;"]
 
@@ -120,7 +121,7 @@ def test_small_charts_of_several_runs_explain_their_dashes() -> None:
     frame = figures.frame({"run 1": METRICS, "run 2": [*METRICS, *points("train/lr_image", [0.1])]})
     panels = figures.small(frame)
     assert figures.overview_key(frame, panels) == (
-        "Each run has the colour that it has in the charts above. Solid: learning rate, whole step. "
+        "Each run has the colour and shape that it has in the charts above. Solid: learning rate, whole step. "
         "Dashed: image tower, waiting for data."
     )
     lines = [trace for trace in figures.overview(frame, panels).data if trace.mode != "markers+text"]
