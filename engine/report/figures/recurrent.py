@@ -80,7 +80,7 @@ def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
         height=460, margin=MARGIN | {"t": 56}, legend=LEGEND | {"y": 1.08}, uirevision=f"curves {size}"
     )
     values = [int(value) for value in drawn[size].unique()]
-    figure.update_xaxes(type="log", title_text=SIZES[size], tickvals=values, ticktext=list(map(str, values)))
+    figure.update_xaxes(type="log", title_text=SIZES[size], tickvals=values, tickformat=",")
     times = pd.concat([drawn["forward_ms"], drawn["backward_ms"]]).dropna()
     figure.update_yaxes(log("", times))
     figure.update_yaxes(title_text="Median time per call (ms)", col=1)

@@ -170,6 +170,6 @@ def sizes(rows: Sequence[DeviceRow]) -> go.Figure:
         )
     figure.update_layout(height=300, margin=MARGIN, uirevision="sizes", showlegend=False)
     ticks = sorted({int(side) for row in rows for side in row.rates if row.operation == "matmul"})
-    figure.update_xaxes(title_text="Side of the matrices", type="log", tickvals=ticks, automargin=True)
+    figure.update_xaxes(title_text="Side of the matrices", type="log", tickvals=ticks, tickformat=",", automargin=True)
     figure.update_yaxes(title_text="Rate (GFLOP/s)", type="log", tickformat=",~g", automargin=True)
     return figure
