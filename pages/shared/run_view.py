@@ -69,19 +69,16 @@ def draw_no_results(run: Run, expected: str) -> None:
 def actions(run: Run, beside_form: bool) -> None:
     """Draw the actions that the user may take on a run: cancel, restart, run again, edit a copy."""
     may_change, runner = backend.may_change(run), backend.user().role >= Role.RUNNER
-    if (
-        may_change
-        and not run.state.ended
-        and st.button(
+    if may_change and not run.state.ended:
+        st.button(
             "Stopping" if run.cancel_requested else "Cancel",
             key=f"cancel_{run.id}",
             icon=":material/stop:",
             disabled=run.cancel_requested,
+            on_click=_cancel,
+            args=(run.id,),
             help="Stop this run. Its finished rows are kept.",
         )
-    ):
-        backend.store().request_cancel(run.id)
-        st.rerun(scope="fragment")
     if may_change and run.state in RETRYABLE:
         _draw_retries(run)
     if runner and (run.state in RETRYABLE or run.all_failed):
@@ -92,6 +89,10 @@ def actions(run: Run, beside_form: bool) -> None:
         _declare_gone(run)
     if not beside_form:
         form_link(run.spec, "Edit a copy", icon=":material/content_copy:", key=f"clone_{run.id}", help=COPY_HELP)
+
+
+def _cancel(run_id: int) -> None:
+    backend.store().request_cancel(run_id)
 
 
 def _declare_gone(run: Run) -> None:

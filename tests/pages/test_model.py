@@ -11,7 +11,7 @@ from engine.report.timings import by_model
 from engine.results import LOW_MEMORY, Device, Machine, ModuleCount, detail_name
 from engine.settings import Settings
 from engine.specs import ProfileSpec
-from engine.store import Store
+from engine.store import State, Store
 from engine.store.files import RunFiles
 from pages.model import history
 from pages.shared.text import plain
@@ -147,7 +147,9 @@ def test_button_counts_modules_and_shows_the_progress(store: Store) -> None:
     assert app.query_params["run"] == "1"
     assert app.query_params["name"] == "resnet18"
     assert "next in the queue" in texts(app)
-    assert [button.label for button in app.button if button.key == "cancel_1"] == ["Cancel"]
+    app.button(key="cancel_1").click().run()  # together with its page, as after a change of the form
+    assert not app.exception
+    assert store.run(1).state is State.CANCELLED
 
 
 @pytest.mark.slow
