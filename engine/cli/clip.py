@@ -68,11 +68,15 @@ class FileFlags(Flags):
 def read_lines(given: Any, *, json: bool = False) -> Any:
     """Return the lines of a file if the value names one, else the value itself.
 
-    json: return the whole text of a .json file. Errors: Refused when the file is too large or not text, and for a .json
-    file without `json`.
+    json: return the whole text of a .json file. Errors: Refused when the file is too large or not text, for a .json
+    file without `json`, and when a value that ends like a file is none.
     """
     path = Path(str(given[0] if isinstance(given, list | tuple) else given))
-    if "\n" in str(path) or not file_within(path, None):
+    if "\n" in str(path):
+        return given
+    if not file_within(path, None):
+        if path.suffix in (".txt", ".csv", ".json"):
+            raise Refused(f"no file at {path}")
         return given
     is_json = path.suffix == ".json"
     if is_json and not json:

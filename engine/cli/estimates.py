@@ -127,6 +127,7 @@ class Calibrate(BaseModel):
     def cli_cmd(self) -> None:
         from engine.estimate import calibrate, devices, work
         from engine.report.timings import estimates, stored
+        from engine.store import State
 
         settings, counted = Settings(), work.read(Settings().catalog_dir)
         published = devices.shipped()
@@ -155,7 +156,8 @@ class Calibrate(BaseModel):
             timed = estimates.timings(store)
         if setting := next(filter(None, (stored.setting_of(run, row) for row in rows)), None):
             found = estimates.device_of_setting(timed, setting, counted, published)
-            if not found:
+            if found:
+                note_reliability(found)
+            elif run.state == State.FINISHED:
                 raise Refused(f"fewer than {devices.FEWEST} models could be timed: see `runs show {run.id}`")
-            note_reliability(found)
         conclude(run, rows)

@@ -30,8 +30,9 @@ def run_here(store: Store, settings: Settings, spec: Spec, on_event: OnEvent, *,
     """Execute a run in this process as soon as its slots are free, and return its id.
 
     The spec may name modules of the user's own, because the user has typed it here. The first Ctrl-C cancels the run
-    after the current model, the second at once. Ctrl-C while waiting for slots raises KeyboardInterrupt, and no run is
-    recorded. Errors: ModelNotFound, Refused, as in `submit`; DiskFull, also while waiting.
+    after the current model, or at once while libraries are imported. The second one cancels it at once. Ctrl-C while
+    waiting for slots raises KeyboardInterrupt, and no run is recorded. Errors: ModelNotFound, Refused, as in `submit`;
+    DiskFull, also while waiting.
     """
     if any(device.startswith(CLUSTER) for device in spec.devices):
         raise Refused(f"runs on the cluster are queued: python -m engine submit {spec.kind}")
@@ -80,15 +81,20 @@ def _claim(store: Store, settings: Settings, spec: Spec, name: str, on_event: On
 
 @contextmanager
 def _interrupts(stop: Stop) -> Iterator[None]:
-    """Handle Ctrl-C: the first one asks for a clean end, the second raises KeyboardInterrupt."""
+    """Let Ctrl-C and SIGTERM ask for a clean end. A second Ctrl-C raises KeyboardInterrupt, and so does a signal while
+    libraries are imported.
+    """
 
-    def interrupt(number: int, frame: object) -> None:
-        if stop.cancelled:
+    def end(number: int, frame: object) -> None:
+        at_once = stop.loading
+        if number == signal.SIGINT:
+            at_once, stop.cancelled = at_once or stop.cancelled, True
+        else:
+            stop.on_signal(number, frame)
+        if at_once:
             raise KeyboardInterrupt
-        stop.cancelled = True
 
-    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: stop.on_signal}
-    former = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    former = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from hashlib import file_digest
 from importlib import import_module
 from pathlib import Path
@@ -58,6 +58,8 @@ class Stop:
         self.signal: int | None = None
         self.stale = False
         self.cancelled = False
+        self.loading = False
+        """True while this process imports libraries, when there is nothing to save yet."""
 
     def __bool__(self) -> bool:
         return self.signal is not None or self.stale or self.cancelled
@@ -136,7 +138,7 @@ def execute(
             if not allow_code:
                 refuse_code(run.spec)
             disk.refuse_shortage(settings)
-            with _ended_by_sigterm(stop) if alone else nullcontext():
+            with _ended_by_sigterm(stop) if alone else _loading(stop):
                 import_module(f"engine.tasks.{run.spec.kind}")
             latest: Event | None = None
             rows, complete = 0, False
@@ -159,7 +161,21 @@ def execute(
         log.warning("%s", lost)
         return failures.HOST_LOST
     except BaseException as error:  # noqa: BLE001  any exception of a task, SystemExit too, fails its run
+        if isinstance(error, KeyboardInterrupt) and stop.signal and not stop.cancelled:
+            return None  # SIGTERM while libraries were imported
         return _fail(store, attempt, run, error, stop)
+
+
+@contextmanager
+def _loading(stop: Stop) -> Iterator[None]:
+    """Mark that libraries are imported, so that a signal ends the run at once. Errors: KeyboardInterrupt."""
+    stop.loading = True
+    try:
+        if stop:  # it came before
+            raise KeyboardInterrupt
+        yield
+    finally:
+        stop.loading = False
 
 
 @contextmanager
@@ -270,7 +286,7 @@ def _fail(store: Store, attempt: Attempt, run: Run, error: BaseException, stop: 
     ours = isinstance(error, OSError) and type(error) is not OSError  # such as NotSaved: its message names the place
     if cause == Cause.STORE_UNAVAILABLE or (cause == Cause.DISK_FULL and ours):
         log.error("run %s failed: %s", run.id, failures.message(error, cause, run.spec))
-    elif cause != Cause.REFUSED:
+    elif cause != Cause.REFUSED and not (stop.cancelled and isinstance(error, KeyboardInterrupt)):
         log.error("run %s failed: %s", run.id, cause, exc_info=error)
     state = State.CANCELLED if stop.cancelled else State.FAILED
     try:

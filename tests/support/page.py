@@ -212,13 +212,19 @@ def write_samples(run_dir: Path, row: BenchmarkRow, **variants: list[list[float]
     path.write_text("\n".join(lines) + "\n")
 
 
-def finish(store: Store, run_id: int, rows: list[Row], environment: Environment = ENVIRONMENT) -> None:
+def finish(
+    store: Store,
+    run_id: int,
+    rows: list[Row],
+    environment: Environment = ENVIRONMENT,
+    state: State = State.FINISHED,
+) -> None:
     """Finish a queued run with these rows, as a worker would."""
     attempt = queueing.claim(store.database, ENVIRONMENT.host, run_id)
     assert attempt
     attempts.begin(store.database, attempt)
     attempts.record(store.database, attempt, events(rows, len(rows), environment))
-    attempts.finish(store.database, attempt, State.FINISHED)
+    attempts.finish(store.database, attempt, state)
     attempts.close(store.database, attempt, Exit(code=0), None, "")
 
 

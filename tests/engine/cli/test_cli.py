@@ -399,6 +399,23 @@ def test_signal_before_the_first_row_keeps_the_output_file(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ("SIGINT", "Run 1 cancelled, without a row. `python -m engine resume 1` queues it again.\n"),
+        ("SIGTERM", "Run 1 failed, without a row. Killed by SIGTERM. `python -m engine resume 1` queues it again.\n"),
+    ],
+)
+def test_signal_while_libraries_are_imported_ends_the_run_at_once(
+    settings: Settings, tmp_path: Path, sent: str, message: str
+) -> None:
+    signals_itself = f"import os, signal\nos.kill(os.getpid(), signal.{sent})\nprint('the import went on')\n"
+    (tmp_path / "torch.py").write_text(signals_itself)  # imported instead of torch
+    process = engine("train", "--epochs", "1", cwd=tmp_path)
+    assert (process.returncode, process.stdout, process.stderr) == (1, "", message)
+
+
+@pytest.mark.slow
 def test_run_commands_work_from_submit_to_import(
     store: Store, tmp_path: Path, tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,6 +454,7 @@ def test_errors_name_the_flag_as_typed(settings: Settings, capsys: pytest.Captur
         (["train", "--lr", "1000"], "error: --lr: "),
         (["submit", "benchmark", "--models", "resnet18", "--min-seconds", "-1"], "error: --min-seconds: "),
         (["published-import", "no.csv"], "error: no file at no.csv\n"),
+        (["train", "--classes", "no.txt"], "error: train: no file at no.txt\n"),
         (["runs", "show", "seven"], "error: RUN-ID: "),
         (["train", "--epochs", "2", "--steps", "3"], "error: train: give epochs or steps"),
         (

@@ -12,9 +12,11 @@ from engine.published import speeds
 from engine.report.catalog import choose
 from engine.report.timings import estimates, reliability, stored
 from engine.report.timings.stored import Setting
+from engine.results import Row
 from engine.settings import Settings
-from engine.store import Store
-from tests.support.page import calibrated_by_hand
+from engine.specs import Spec
+from engine.store import Run, State, Store
+from tests.support.page import benchmark_row, calibrated_by_hand, finish
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +135,32 @@ def test_bad_usage_prints_the_reason_and_exits_with_2(
 ) -> None:
     assert main(arguments) == 2
     assert answer in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "message"),
+    [
+        (State.CANCELLED, 1, "Run 1 cancelled. `python -m engine resume 1` queues it again."),
+        (State.FINISHED, 2, "error: fewer than 19 models could be timed: see `runs show 1`"),
+    ],
+)
+def test_calibrate_that_was_cancelled_does_not_say_that_too_few_models_could_be_timed(
+    *,
+    store: Store,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    state: State,
+    code: int,
+    message: str,
+) -> None:
+    def one_row(store: Store, spec: Spec, *, name: str) -> tuple[Run, list[Row]]:
+        run_id = store.enqueue(spec, name=name)
+        finish(store, run_id, [benchmark_row("test_vit", batch_size=1)], state=state)
+        return store.run(run_id), store.rows(run_id)
+
+    monkeypatch.setattr("engine.cli.estimates.run_here", one_row)
+    assert main(["calibrate"]) == code
+    assert capsys.readouterr().err.splitlines()[-1] == message
 
 
 @pytest.mark.slow
