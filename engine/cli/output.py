@@ -28,6 +28,7 @@ from engine.results import (
     TimedRow,
     TrainRow,
 )
+from engine.specs import format_image_size
 from engine.specs.building import OPTIONS
 from engine.words import in_words, plural
 
@@ -290,6 +291,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
             return action.help
         value = default.removeprefix(":").strip().removesuffix(")")
         if value.startswith("("):
-            value = ",".join(str(item) for item in ast.literal_eval(value))
+            items = ast.literal_eval(value)
+            value = format_image_size(items) if action.metavar == "SIZE" else ",".join(map(str, items))
         stated = "Default:" in text or default.startswith(" factory") or value in ("", "None")
         return text.strip() if stated else f"{text}(default: {value})"

@@ -95,8 +95,8 @@ def check(store: Store, settings: Settings, spec: Spec, *, allow_code: bool = Fa
 
 def _check_machine(store: Store, settings: Settings, spec: Spec, *, allow_code: bool = False) -> None:
     """Check models and devices. Errors: ModelNotFound for an unknown model; Refused for an absent device."""
-    if spec.device_refusal:
-        raise Refused(spec.device_refusal)
+    if spec.refusal:
+        raise Refused(spec.refusal)
     check_models(settings, spec, allow_code=allow_code)
     if spec.devices[0].startswith(CLUSTER):
         _check_cluster(store, settings, spec)

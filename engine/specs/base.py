@@ -316,8 +316,8 @@ class Spec(Closed):
         return batch // 2 if isinstance(batch, int) and batch > 1 else None
 
     @property
-    def device_refusal(self) -> str:
-        """Return why the requested device cannot execute this spec; empty if no reason is known.
+    def refusal(self) -> str:
+        """Return why the requested device or this program cannot execute this spec; empty if no reason is known.
 
         This is not a validation error, because stored runs of other machines and older versions must stay readable.
         """

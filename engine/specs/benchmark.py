@@ -22,7 +22,7 @@ from engine.specs.base import (
     unique,
 )
 from engine.specs.building import OPTIONS, InChans, ModelKwargs, NumClasses, changes
-from engine.specs.model_name import ModelName
+from engine.specs.model_name import PYTHON, ModelName
 from engine.specs.profile import Configs
 from engine.specs.timed import OF_TIMING, Floors, MinSeconds, Publishable, Replicates, Threads, TimeLimit, split_words
 from engine.specs.variant import RunPrecision, Variant
@@ -333,12 +333,15 @@ class BenchmarkSpec(Floors, Spec):
         return (self.device,) * self.nodes
 
     @property
-    def device_refusal(self) -> str:
+    def refusal(self) -> str:
         if self.nodes > 1 and not self.device.startswith(CLUSTER):
             return (
                 f"{self.nodes} nodes share models on a cluster only, not on {self.device}: choose cluster:cpu or 1 node"
             )
-        return next(filter(None, (variant.refusal(self.device) for variant in self.plan)), "")
+        refusals = [variant.refusal(self.device) for variant in self.plan]
+        if not any(pattern.startswith(f"{PYTHON}:") for pattern in self.models):  # such a module may add backends
+            refusals += [variant.backend_refusal for variant in self.plan]
+        return next(filter(None, refusals), "")
 
     @property
     def summary(self) -> str:

@@ -219,7 +219,7 @@ class RecurrentSpec(Floors, Spec):
         return None if self.sweep == "mini_batch" else super().half_batch
 
     @property
-    def device_refusal(self) -> str:
+    def refusal(self) -> str:
         if self.precision != "tf32" or device_on_node(self.device).startswith("cuda"):
             return ""
         return f"tf32 needs an NVIDIA GPU: choose another precision, or another device than {self.device}"

@@ -30,6 +30,12 @@ Optimizer = Annotated[
     matching(r"adamw|timm/[a-z0-9_]{1,40}", "adamw or an optimizer of timm such as timm/lion"),
     Field(description="adamw, or timm/NAME."),
 ]
+METRICS = (
+    *("zeroshot_top1", "zeroshot_top5", "clip_val_loss", "val_generative_loss", "train_loss"),
+    *(f"{way}_{rank}" for way in ("image_to_text", "text_to_image") for rank in ("mean_rank", "median_rank")),
+    *(f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5, 10)),
+)
+"""Metrics that can select the best checkpoint. A training measures those that its data and loss allow."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 Rate = Annotated[float | None, Field(gt=0, le=100)]
 Count = Annotated[int, Field(ge=0, le=100_000)]
@@ -65,7 +71,7 @@ class TrainSpec(ClipFields, Spec):
     )
     resampled: bool = Field(False, description="Draw pairs with replacement. An epoch has as many pairs as the data.")
     val_data: Sources = Field("", description="Data of the held-out pairs. Default: a share of the data.")
-    val_fraction: Share = Field(0.2, description="Share of the data that is held out if val_data is empty.")
+    val_fraction: Share = Field(0.2, description="Share of the data to hold out, unless held-out data are given.")
     zeroshot_data: Sources = Field(
         "",
         description="Labelled data for zero-shot: class folders, shards with classnames.txt, or a CSV with a class "
@@ -179,14 +185,16 @@ class TrainSpec(ClipFields, Spec):
     val_at_start: bool = Field(True, description="Also validate the initial weights, as epoch 0, to show the gain.")
     val_every_steps: Steps = Field(0, description="Also validate every N steps, with a row each; 0: only after epochs.")
     patience: Count = Field(
-        0, description="Stop early after this many validations in a row without a better best_metric; 0: never."
+        0, description="Stop early after this many validations in a row without a new best; 0: never."
     )
     log_every_n_steps: int = Field(10, ge=1, le=1_000_000, description="Steps between log lines.")
     save_frequency: Count = Field(1, description="Epochs between checkpoints; 0: only the last.")
     save_every_steps: Steps = Field(0, description="Steps between checkpoints to resume from.")
     keep_last: Count = Field(1, description="Checkpoints to keep besides the best; 0: all.")
     best_metric: str = Field(
-        "", max_length=100, description="Metric that selects the best checkpoint. Default: by the data."
+        "",
+        max_length=100,
+        description="Metric that selects the best checkpoint, such as clip_val_loss. Default: by the data.",
     )
     tensorboard: bool = Field(True, description="Write TensorBoard files.")
     wandb: bool = Field(False, description="Log to Weights & Biases; WANDB_MODE=offline works.")
@@ -264,6 +272,12 @@ class TrainSpec(ClipFields, Spec):
         ]
         reasons = {name: reason for used, names, reason in conditions if not used for name in names.split()}
         return reasons | unused_of_data(self.data, self.val_data, self.zeroshot_data)
+
+    @property
+    def refusal(self) -> str:
+        if self.best_metric in ("", *METRICS):
+            return ""
+        return f"best_metric {self.best_metric!r} is no metric of a training. Use one of {', '.join(METRICS)}"
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@
 """
 
 import re
+from importlib.metadata import entry_points
 from typing import Literal, get_args
 
 from engine.specs.base import Closed, device_on_node
@@ -20,6 +21,13 @@ COMPILE_MODIFIERS = ("fullgraph", "dynamic", "freezing")
 MODIFIERS = ("channels_last", "reparameterized", "fast_norm", "checkpointing", *COMPILE_MODIFIERS)
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 BACKEND = re.compile(r"[A-Za-z_][\w.-]{0,60}")
+BACKENDS = (
+    *("inductor", "cudagraphs", "eager", "aot_eager", "aot_eager_decomp_partition", "aot_eager_default_partitioner"),
+    *("aot_eager_decomp_partition_with_mode", "aot_eager_decomp_partition_crossref", "pre_dispatch_eager"),
+    *("eager_noexcept", "eager_debug", "invoke_subgraph", "ts", "aot_ts", "openxla", "openxla_eval", "tvm", "onnxrt"),
+    *("dynamo_minifier_backend", "dynamo_accuracy_minifier_backend"),
+)
+"""Backends of torch.compile that come with torch. Other packages announce theirs as entry points."""
 
 
 class Variant(Closed):
@@ -72,6 +80,19 @@ class Variant(Closed):
             return ""
         needed = "CUDA graphs, which only NVIDIA's and AMD's GPUs have" if graphs else "an NVIDIA GPU"
         return f"{self.label} needs {needed}: leave it out, or choose another device than {device}"
+
+    @property
+    def backend_refusal(self) -> str:
+        """Return why no installed package has the backend of this variant; empty if one has it."""
+        if not self.backend or self.backend in BACKENDS:
+            return ""
+        others = entry_points(group="torch_dynamo_backends").names
+        if self.backend in others:
+            return ""
+        return (
+            f"{self.label}: {self.backend!r} is neither a mode of compile ({', '.join(COMPILE_MODES)}) "
+            f"nor a backend ({', '.join((*BACKENDS, *sorted(others)))})"
+        )
 
     @property
     def label(self) -> str:

@@ -50,7 +50,7 @@ log = logging.getLogger("engine.training")
 FEATURES = "features"
 """Folder in the runs folder with the features that later evaluations reuse."""
 PROBE_DATA = "the probe's data"
-NO_CLASSES = "give class folders, a CSV with csv_class_key, or shards with classes"
+NO_CLASSES = "give class folders, a CSV with a class column, or shards with classes"
 
 
 def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
@@ -268,7 +268,7 @@ class Part:
         if test is not encoded:
             notes.append(
                 f"the probe was trained on {len(images):,} images and tested on {len(test.pairs):,} others: give "
-                "probe_data to test it on all"
+                "probe data to test it on all"
             )
         probed = classification.probe(
             *(images, labels, test.images, test.labels, spec.seed),

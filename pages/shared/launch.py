@@ -141,7 +141,7 @@ def launch(
     note: a second line beside the button. warn: show the note as a warning instead. sweep: specs to submit together
     instead of `spec`, by the values that they set.
     """
-    problems = [*problems, *([spec.device_refusal] if spec and spec.device_refusal else [])]
+    problems = [*problems, *([spec.refusal] if spec and spec.refusal else [])]
     button = st.container(horizontal=True, vertical_alignment="center")
     for problem in problems:
         show_error(problem)

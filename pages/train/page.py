@@ -16,7 +16,7 @@ from engine.specs import Refused, Spec, images, sweep
 from engine.specs.clip import DIGITS_MODEL, short_name
 from engine.specs.questions import Augment
 from engine.specs.schedule import schedule
-from engine.specs.train import FINE_TUNE_LR, SCRATCH_LR, TrainSpec
+from engine.specs.train import FINE_TUNE_LR, METRICS, SCRATCH_LR, TrainSpec
 from engine.store import Damaged
 from engine.words import plural
 from pages.clip import data
@@ -213,7 +213,7 @@ def form() -> None:
     values, preview = clip_form.data(TrainSpec, DATA)
     counts, problem = count_pairs(values, preview)
     model_place = st.container()
-    values |= groups.draw(TrainSpec, FURTHER)
+    values |= groups.draw(TrainSpec, FURTHER, best_metric=METRICS)
     images_place = st.container()
     values["configs"] = files.draw_configurations(PREFIX)
     with model_place:  # drawn after the uploads, whose configurations are in its list of models

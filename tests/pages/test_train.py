@@ -317,6 +317,15 @@ def test_metrics_show_the_change_from_the_initial_weights(store: Store) -> None:
     assert list(app.dataframe[-1].value["step"]) == [44, 22, 0]
 
 
+def test_best_metric_is_chosen_from_a_list_and_another_one_is_refused(store: Store) -> None:
+    app = open_page(PAGE, train_best_metric="loss")
+    assert "is no metric of a training" in app.error[0].value
+    assert app.button(key="train_go").disabled
+    app.selectbox(key="train_best_metric").select("clip_val_loss").run()
+    assert (list(app.error), app.button(key="train_go").disabled) == ([], False)
+    assert "--best-metric clip_val_loss" in verbatim(app)[0]
+
+
 def test_best_epoch_is_marked_and_results_can_be_downloaded(store: Store, settings: Settings) -> None:
     run_id = queue_train(store, epochs=3, best_metric="clip_val_loss")
     folder = RunFiles(settings.runs_dir, run_id).dir

@@ -152,7 +152,7 @@ DEFAULTS = {
     "grad_clip_norm": "no clipping",
     "epochs": str(EPOCHS),
     "steps": "from the epochs",
-    "batch_size": "from the data",
+    **dict.fromkeys(("batch_size", "best_metric"), "from the data"),
     "profile.batch_size": "1",
     "tolerance": "that of PyTorch's benchmark",
 }

@@ -455,6 +455,11 @@ def test_errors_name_the_flag_as_typed(settings: Settings, capsys: pytest.Captur
         (["submit", "benchmark", "--models", "resnet18", "--min-seconds", "-1"], "error: --min-seconds: "),
         (["published-import", "no.csv"], "error: no file at no.csv\n"),
         (["train", "--classes", "no.txt"], "error: train: no file at no.txt\n"),
+        (["train", "--best-metric", "loss"], "error: --best-metric 'loss' is no metric of a training. Use one of z"),
+        (
+            ["benchmark", "--models", "timm:test_vit", "--variants", "compile:fast"],
+            "error: compile:fast: 'fast' is neither a mode of compile (default, reduce-overhead, ",
+        ),
         (["runs", "show", "seven"], "error: RUN-ID: "),
         (["train", "--epochs", "2", "--steps", "3"], "error: train: give epochs or steps"),
         (

@@ -75,18 +75,18 @@ def test_refused_timing_prints_only_the_reason(
     assert line.startswith(f"error: {answer}")
 
 
-@pytest.mark.slow  # 30 s on a busy machine, because the compiler is imported before the backend is looked up
+@pytest.mark.slow  # 30 s on a busy machine: the compiler is imported before the backend, whose package is missing
 def test_failed_variant_gives_a_row_and_exit_code_1(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "rows.csv"
     command = "benchmark --models timm:test_resnet --replicates 1 --min-seconds 0.1 --threads 1"
-    command += " --variants eager,compile:absent --batch-size-list test_resnet,2"
+    command += " --variants eager,compile:tvm --batch-size-list test_resnet,2"
     assert main([*command.split(), "--format", "dynamo", "--output", str(out)]) == 1
     shown = capsys.readouterr().err
     assert re.search(r"test_resnet \(eager, inference, batch 2\): \S+ ms, \S+ samples/s; single process", shown)
-    assert "compile:absent, inference: 1 failed" in shown
-    assert "timm:test_resnet (compile:absent, inference, batch 2) failed (error)" in shown
+    assert "compile:tvm, inference: 1 failed" in shown
+    assert "timm:test_resnet (compile:tvm, inference, batch 2) failed (error)" in shown
     with out.open(newline="") as file:
         (line,) = csv.DictReader(file)
     assert (line["name"], line["speedup"], line["abs_latency"]) == ("test_resnet", "", "")

@@ -301,8 +301,8 @@ def test_unsupported_options_are_refused_by_name() -> None:
     for name in ("gru_py", "gru_aten", "rnn_relu_jit", "rnn_tanh_py"):
         with pytest.raises(Refused, match=f"^{name} has no projection, .*. Set proj_size to 0"):
             build(name, spec_of(name, proj_size=2))
-    assert spec_of("aten", precision="tf32").device_refusal.startswith("tf32 needs an NVIDIA GPU")
-    assert not spec_of("aten", precision="tf32", device="cuda").device_refusal
+    assert spec_of("aten", precision="tf32").refusal.startswith("tf32 needs an NVIDIA GPU")
+    assert not spec_of("aten", precision="tf32", device="cuda").refusal
     with pytest.raises(Refused, match="tf32 needs an NVIDIA GPU"):
         build("aten", spec_of("aten", precision="tf32"))
 

@@ -98,13 +98,21 @@ def test_precision_names_map_to_data_types(precision: str, expected: Numbers) ->
 @pytest.mark.parametrize("text", ["cudagraphs", "compile:cudagraphs", "compile:reduce-overhead"])
 def test_variants_that_need_a_gpu_are_refused_on_a_cpu(text: str) -> None:
     for fields in ({"variants": f"eager,{text}"}, {"precision": "tf32"}, {"variants": "eager+tf32"}):
-        refusal = BenchmarkSpec(models="timm:test_vit", **fields).device_refusal
+        refusal = BenchmarkSpec(models="timm:test_vit", **fields).refusal
         assert re.search(r"needs .*: leave it out, or choose another device than cpu", refusal)
-        assert not BenchmarkSpec(models="timm:test_vit", device="cuda:0", **fields).device_refusal
+        assert not BenchmarkSpec(models="timm:test_vit", device="cuda:0", **fields).refusal
     with pytest.raises(Refused, match="needs CUDA graphs"):
         build(VIT, text)
     with pytest.raises(Refused, match="tf32 needs an NVIDIA GPU"):
         variants.numbers("tf32", "cpu")
+
+
+def test_every_installed_backend_is_accepted_and_others_are_refused() -> None:
+    installed = [name for name in torch._dynamo.list_backends(()) if not name.endswith("TESTING_ONLY")]
+    assert "inductor" in installed
+    assert not [name for name in installed if Variant.parse(f"compile:{name}").backend_refusal]
+    assert "'mine' is neither a mode" in BenchmarkSpec(models=VIT, variants="compile:mine").refusal
+    assert not BenchmarkSpec(models="python:net:build", variants="compile:mine").refusal  # net may add a backend
 
 
 def test_tf32_needs_an_nvidia_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,8 +89,8 @@ def test_each_process_of_a_training_has_an_accelerator() -> None:
 
 def test_timing_on_several_nodes_has_one_device_per_node() -> None:
     spec = BenchmarkSpec(models=("a", "b", "c"), device="cluster:gpu:H100", nodes=3)
-    assert (spec.devices, spec.device_refusal) == (("cluster:gpu:H100",) * 3, "")
-    assert "on a cluster only, not on cpu" in spec.model_copy(update={"device": "cpu"}).device_refusal
+    assert (spec.devices, spec.refusal) == (("cluster:gpu:H100",) * 3, "")
+    assert "on a cluster only, not on cpu" in spec.model_copy(update={"device": "cpu"}).refusal
 
 
 def test_specs_load_from_their_json() -> None:

@@ -15,8 +15,9 @@ import torch
 from engine import datasets
 from engine.results import Metric, Progress
 from engine.specs import Refused
+from engine.specs.train import METRICS
 from engine.store.files import RunFiles
-from engine.training import checkpoints, loop, meter, setup
+from engine.training import checkpoints, loop, meter, setup, validation
 from engine.training.batches import Batches, Drawn, Order
 from engine.training.distributed import Place
 from engine.training.loop import Training
@@ -573,6 +574,7 @@ def test_held_out_folders_use_their_own_classes(tmp_path: Path) -> None:
 
 
 def test_best_metric_that_is_never_measured_is_refused(tmp_path: Path) -> None:
+    assert {*METRICS} == {*validation.RETRIEVAL, validation.GENERATIVE, "train_loss", "zeroshot_top1", "zeroshot_top5"}
     for name in ("zeroshot_top2", "zeroshot_top1"):
         frequency = 0 if name == "zeroshot_top1" else 1
         with pytest.raises(Refused, match="Use one of"):
