@@ -6,6 +6,7 @@ Flags are made from the specs; only options for output are added. The docstring 
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from engine.cli.processes import Answer, Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import Resume, Runs
 from engine.cli.speed import Benchmark, Device, Recurrent, SubmitBenchmark, SubmitDevice, SubmitRecurrent, SuiteBuild
 from engine.cli.store import Health, Store
+from engine.settings import ROOT
 from engine.specs import Refused, describe_error
 
 MISTYPED = re.compile(r"argument \{[^}]*\}: invalid choice: ('.*?') \(choose from .*\)$")
@@ -76,6 +78,8 @@ class Engine(Commands):
 
     Exit codes: 0 success; 1 a model, a run or a check failed, or Ctrl-C cancelled a run in the foreground; 2 wrong
     request, setting or surroundings, such as a full disk; 130 Ctrl-C ended anything else.
+
+    --version instead of a command prints the version.
     """
 
     catalog: SubCommand[Catalog] = command(Catalog)
@@ -127,6 +131,9 @@ def _sentence(problem: Any) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
+    if list(arguments) == ["--version"]:
+        sys.stdout.write(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] + "\n")
+        return 0
     try:
         commands = _named(arguments)
         source: CliSettingsSource[Any] = CliSettingsSource(

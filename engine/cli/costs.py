@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AliasChoices, BaseModel, Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from engine import shipped
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 class Catalog(BaseModel):
     """Browse the shipped catalogue: what every model costs."""
 
-    source: Literal["open_clip", "timm", "torchvision"] | None = Field(None, description="Only this library.")
+    library: Literal["open_clip", "timm", "torchvision"] | None = Field(
+        None, validation_alias=AliasChoices("library", "source"), description="Only this library."
+    )
     match: str = Field("", description="Only names that contain this text or match this wildcard.")
     family: str = Field("", description="Only these families, comma-separated; wildcards are allowed.")
     image_size: int | None = Field(None, ge=1, description="Only models counted at this image height, in pixels.")
@@ -72,7 +74,7 @@ class Catalog(BaseModel):
         table = self._table()
         unlimited = catalog.select(
             table,
-            library=self.source,
+            library=self.library,
             search=self.match,
             families={known[name] for name in named},
             image_size=self.image_size,

@@ -66,7 +66,9 @@ def tiny(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", [[], ["profile"], ["submit", "profile"], ["runs"], ["catalog"], ["scheduler"]])
+@pytest.mark.parametrize(
+    "command", [[], ["profile"], ["submit", "profile"], ["recurrent"], ["runs"], ["catalog"], ["scheduler"]]
+)
 def test_help_lists_commands_flags_and_exit_codes(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main([*command, "--help"])
@@ -74,9 +76,13 @@ def test_help_lists_commands_flags_and_exit_codes(command: list[str], capsys: py
     shown = capsys.readouterr().out
     assert shown.startswith("usage: python -m engine")
     if not command:
+        assert main(["--version"]) == 0
+        assert re.fullmatch(r"\d+\.\d+\.\d+\n", capsys.readouterr().out)
         assert "\nExit codes: 0 success; 1 " in shown
         assert "  stop " in shown
         assert not re.search(r"^ +(warm|work|probe|answer)\b", shown, re.M)
+    if "recurrent" in command:
+        assert "Image size of the ResNets: N or HxW in pixels.\n                        (default: 224)\n" in shown
     if "profile" in command:
         assert "--models PATTERNS" in shown
         assert "--image-size SIZE" in shown
@@ -253,6 +259,12 @@ def test_catalog_accepts_family_wildcards_and_suggests_similar_models(capsys: py
     assert "no model matches 'resnet500'; closest: resnet50, " in capsys.readouterr().err
     assert main(["catalog", "--match", "resnet18", "--max-gmacs", "0.01"]) == 0
     assert capsys.readouterr().err == "no rows\n"
+
+
+def test_catalog_takes_a_library_by_both_names_of_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("--library", "--source"):
+        assert main(["catalog", name, "torchvision", "--match", "resnet18"]) == 0
+        assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [["torchvision", "resnet18"]]
 
 
 def test_catalog_sorts_image_sizes_as_numbers(tmp_path: Path) -> None:
