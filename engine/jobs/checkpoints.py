@@ -10,6 +10,7 @@ from engine.specs import Refused
 from engine.specs.train import TrainSpec
 from engine.store import Run, Store, mirror
 from engine.store.files import RunFiles
+from engine.words import plural
 
 
 def best(settings: Settings, run: Run) -> Path:
@@ -97,7 +98,7 @@ def check_resumable(store: Store, settings: Settings, run: Run) -> None:
     folder = RunFiles(settings.runs_dir, run.id).dir / FOLDER
     if steps and not complete(settings, run):
         raise Refused(
-            f"run {run.id} stopped after {steps:,} steps, and {folder} has no checkpoint to continue from: the run "
+            f"run {run.id} stopped after {plural(steps, 'step')}, and {folder} has no checkpoint to continue from: it "
             "stopped before the first checkpoint, or was imported: bundles lack checkpoints of unfinished trainings. "
             'Train from the start as a new run ("Run again" on the page of the run), or put its checkpoints there'
         )

@@ -318,7 +318,7 @@ def test_foreground_run_gets_the_slot_of_a_killed_one(house: House) -> None:
     run_id = run_here(house.store, house.settings, house.kinds.TrialSpec(), lambda event: None)
     assert house.store.run(run_id).state == State.FINISHED
     run = house.store.run(killed.id)
-    assert (run.state, run.cause) == (State.FAILED, Cause.KILLED)
+    assert (run.state, run.cause, run.error) == (State.FAILED, Cause.KILLED, "its process was killed")
 
 
 def test_ctrl_c_ends_the_wait_for_a_slot_and_removes_the_run(shared_house: House) -> None:

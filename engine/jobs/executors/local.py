@@ -60,7 +60,8 @@ class Executor:
         processes.signal_worker(signal.SIGKILL)
         if processes.worker.alive():
             return None
-        end = Exit(note="its supervisor was killed, and the worker with it")
+        foreground = processes.supervisor == processes.worker
+        end = Exit(note="its process was killed" if foreground else "its supervisor was killed, and the worker with it")
         write_json(path, asdict(end))
         return end
 
