@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import errno
 import gc
 import io
 import json
@@ -24,8 +25,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")
 LIBRARIES = ("torch", "timm", "open_clip")
 """Libraries that take seconds to import."""
-STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
-"""Signals to a process group that ask a run to stop: Ctrl+C in a terminal, and a cancellation."""
+STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+"""Signals to a process group that ask a run to stop: Ctrl+C in a terminal, a cancellation, and a closed terminal."""
 NODES = "VITALS_NODES"
 """Environment variable of a worker on a cluster whose run has several nodes: JSON of `nodes_to_use`."""
 
@@ -97,16 +98,22 @@ def exit_with_parent(_index: int = 0) -> None:
 
 
 class DiscardingOutput(io.FileIO):
-    """Output to a file descriptor that is discarded from the moment when the reader of its pipe is gone.
+    """Output to a file descriptor that is discarded from the moment when the pipe's reader or the terminal is gone.
 
-    The null device then replaces the pipe, so that processes that are started later can write there too.
+    The null device then replaces it, so that processes that are started later can write there too.
     """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "w", closefd=False)
+        self._gone = (errno.EPIPE, errno.EIO) if self.isatty() else (errno.EPIPE,)
 
     def write(self, data: Any) -> int:
         """Write data and return the number of bytes that were taken."""
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in self._gone:
+                raise
             _discard(self.fileno())
             return super().write(data)
 
@@ -122,7 +129,9 @@ def _discard(number: int) -> None:
 
 
 def keep_output_open() -> None:
-    """Let this process go on without a reader of its stdout and stderr: `| head` ends no run, nor do `>&-` and `2>&-`.
+    """Let this process go on without a reader of its stdout and stderr.
+
+    So `| head` ends no run, nor do `>&-`, `2>&-` and a terminal that was closed after `disown`.
 
     Without this, Python has no stream for a closed descriptor, prints errors to stdout instead, and gives the number of
     the descriptor to the next file that is opened.
@@ -132,7 +141,7 @@ def keep_output_open() -> None:
             _discard(number)
             setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
             continue
-        raw = io.BufferedWriter(DiscardingOutput(number, "w", closefd=False))
+        raw = io.BufferedWriter(DiscardingOutput(number))
         by_line = stream.line_buffering or stream.write_through
         wrapped = io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=by_line)
         setattr(sys, name, wrapped)

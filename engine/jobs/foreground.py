@@ -81,8 +81,9 @@ def _claim(store: Store, settings: Settings, spec: Spec, name: str, on_event: On
 
 @contextmanager
 def _interrupts(stop: Stop) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM ask for a clean end. A second Ctrl-C raises KeyboardInterrupt, and so does a signal while
-    libraries are imported.
+    """Let Ctrl-C, SIGTERM and a closed terminal ask for a clean end.
+
+    A second Ctrl-C raises KeyboardInterrupt, and so does a signal while libraries are imported.
     """
 
     def end(number: int, frame: object) -> None:
@@ -94,7 +95,9 @@ def _interrupts(stop: Stop) -> Iterator[None]:
         if at_once:
             raise KeyboardInterrupt
 
-    former = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    numbers += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []  # nohup ignores it
+    former = {number: signal.signal(number, end) for number in numbers}
     try:
         yield
     finally:

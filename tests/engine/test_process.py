@@ -1,5 +1,7 @@
-"""Commands whose pipe or output stream is closed, and commands on a full disk."""
+"""Commands whose pipe, output stream or terminal is closed, and commands on a full disk."""
 
+import os
+import pty
 import subprocess
 import sys
 
@@ -30,6 +32,19 @@ def test_run_goes_on_after_its_pipe_was_closed(store: Store) -> None:
     (run,) = store.runs()
     assert run.state == State.FINISHED
     assert {row.model: row.status for row in store.rows(run.id)} == {"test_resnet": "ok", "ViT-B-32": "error"}
+
+
+@pytest.mark.slow
+def test_run_goes_on_after_its_terminal_was_closed(store: Store) -> None:
+    """As after `disown`: the process is in a session of its own, so it gets no SIGHUP."""
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "engine", "profile", "--models", "timm:test_*", "--image-size", "96"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=end, stdout=end, stderr=end, start_new_session=True) as process:
+        os.close(end)
+        assert os.read(terminal, 1)
+        os.close(terminal)
+    (run,) = store.runs()
+    assert (process.returncode, run.state, run.error) == (0, State.FINISHED, "")
 
 
 @pytest.mark.slow

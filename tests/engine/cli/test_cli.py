@@ -415,7 +415,10 @@ def test_signal_before_the_first_row_keeps_the_output_file(
     ("sent", "message"),
     [
         ("SIGINT", "Run 1 cancelled, without a row. `python -m engine resume 1` queues it again.\n"),
-        ("SIGTERM", "Run 1 failed, without a row. Killed by SIGTERM. `python -m engine resume 1` queues it again.\n"),
+        *(
+            (name, f"Run 1 failed, without a row. Killed by {name}. `python -m engine resume 1` queues it again.\n")
+            for name in ("SIGTERM", "SIGHUP")
+        ),
     ],
 )
 def test_signal_while_libraries_are_imported_ends_the_run_at_once(
