@@ -180,4 +180,5 @@ class Settings(BaseSettings):
     @property
     def store_url(self) -> str:
         """Return the SQLAlchemy URL of the store."""
-        return self.database_url or f"sqlite:///{self.runs_dir / 'vitals.sqlite'}"
+        file = str(self.runs_dir / "vitals.sqlite").replace("%", "%25").replace("?", "%3F")
+        return self.database_url or f"sqlite:///{file}"

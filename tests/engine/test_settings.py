@@ -67,6 +67,13 @@ def test_user_without_a_home_folder_has_no_default_data_root(monkeypatch: pytest
     assert Settings().artifacts_url == "s3://bucket/~/runs"
 
 
+def test_store_is_in_the_runs_folder_whatever_its_name(tmp_path: Path) -> None:
+    settings = Settings(runs_dir=tmp_path / "50%41 #1?a=b & 'ü 模' \udcff")
+    open_store(settings).close()
+    assert (settings.runs_dir / "vitals.sqlite").is_file()
+    assert list(tmp_path.iterdir()) == [settings.runs_dir]
+
+
 def test_sqlite_is_refused_with_a_cluster(tmp_path: Path) -> None:
     settings = Settings(runs_dir=tmp_path, ray_address="http://127.0.0.1:8265")
     with pytest.raises(Refused, match=r"the store is SQLite.*Set VITALS_DATABASE_URL to a PostgreSQL database"):
