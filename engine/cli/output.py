@@ -80,7 +80,8 @@ def writable(path: Path) -> Path:
     folder = path.resolve().parent
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder} to write to")
-    if not os.access(folder, os.W_OK):
+    directly = path.exists() and (path.is_symlink() or not path.is_file())  # see atomic.export
+    if not directly and not os.access(folder, os.W_OK):
         raise ValueError(f"the folder {folder} may not be written to")
     if path.is_dir():
         raise ValueError(f"{path} is a folder, not a file")
