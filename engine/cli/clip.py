@@ -22,6 +22,7 @@ from engine.cli.here import (
     submit,
 )
 from engine.cli.output import TableFile, brief, print_progress, show_table
+from engine.names import expand_files
 from engine.results import Event, Progress
 from engine.roots import file_within, open_within
 from engine.settings import Settings
@@ -60,9 +61,12 @@ class FileFlags(Flags):
     @model_validator(mode="before")
     @classmethod
     def _read_files(cls, data: Any) -> Any:
-        """Return the flags. Those of FILE_FLAGS have the content of a file instead of its path. Errors: Refused."""
+        """Return the flags. Files of FILE_FLAGS and of the model are replaced by their content. Errors: Refused."""
         given = {name: data[name] for name in FILE_FLAGS if data.get(name)}
-        return data | {name: read_lines(value, json=name == "class_prompts") for name, value in given.items()}
+        data |= {name: read_lines(value, json=name == "class_prompts") for name, value in given.items()}
+        if str(data.get("model")).endswith(".json"):
+            (data["model"],), data["configs"] = expand_files([data["model"]])
+        return data
 
 
 def read_lines(given: Any, *, json: bool = False) -> Any:

@@ -158,8 +158,6 @@ class Flags(BaseModel):
         if "models" in fields:
             fields["models"], configs = expand_files(fields["models"])
             fields["configs"] = fields.get("configs", {}) | configs
-        elif fields.get("model", "").endswith(".json"):
-            (fields["model"],), fields["configs"] = expand_files([fields["model"]])
         return fields
 
     def spec(self) -> Spec:

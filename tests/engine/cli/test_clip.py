@@ -79,9 +79,10 @@ def test_json_files_of_classes_and_templates_are_refused(
 def tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the flags of a training that takes a second and has its model configuration in a file."""
     monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
-    (tmp_path / "tiny.json").write_text(json.dumps(TINY))
+    (folder := tmp_path / "my models (v2) & 'more'").mkdir()
+    (folder / "tiny.json").write_text(json.dumps(TINY))
     flags = "--samples 40 --batch-size 8 --log-every-n-steps 1 --no-tensorboard --threads 1"
-    return ["--model", str(tmp_path / "tiny.json"), *flags.split()]
+    return ["--model", str(folder / "tiny.json"), *flags.split()]
 
 
 @pytest.mark.slow
