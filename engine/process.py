@@ -143,7 +143,8 @@ def keep_output_open() -> None:
             continue
         raw = io.BufferedWriter(DiscardingOutput(number))
         by_line = stream.line_buffering or stream.write_through
-        wrapped = io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=by_line)
+        # another encoding than UTF-8 lacks signs such as those of class names
+        wrapped = io.TextIOWrapper(raw, stream.encoding, "backslashreplace", line_buffering=by_line)
         setattr(sys, name, wrapped)
 
 

@@ -1,6 +1,7 @@
 """Fixtures of all tests: settings with a temporary runs folder, and a real store there."""
 
 import gc
+import locale
 import os
 import shutil
 import sys
@@ -52,6 +53,17 @@ def one_thread() -> Iterator[None]:
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture
+def ascii_locale(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Set a locale in which files and streams without an explicit encoding are ASCII, also for child processes."""
+    for name, value in {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}.items():
+        monkeypatch.setenv(name, value)
+    before = locale.setlocale(locale.LC_CTYPE)
+    locale.setlocale(locale.LC_CTYPE, "C")
+    yield
+    locale.setlocale(locale.LC_CTYPE, before)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ class Torchrun:
             "--nproc-per-node", str(processes), "-m", "engine.training", str(path),
         ]
         # fmt: on
-        path.write_text(job.model_dump_json())  # a request with many class names is too long for an argument
+        path.write_bytes(job.model_dump_json().encode())  # a request with many class names is too long for an argument
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, process_group=0)
         self.poll, self.wait = self._process.poll, self._process.wait
 
@@ -151,7 +151,7 @@ def _failure(run_dir: Path, processes: int) -> Exception:
 
 def write(event: Event, run_dir: Path) -> None:
     """Append an event to the file that the waiting process reads."""
-    with (run_dir / EVENTS).open("a") as file:
+    with (run_dir / EVENTS).open("a", encoding="utf-8") as file:
         file.write(f"{type(event).__name__} {event.model_dump_json()}\n")
 
 

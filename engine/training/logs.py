@@ -25,7 +25,8 @@ class Files:
     def __init__(self, folder: Path, spec: TrainSpec, params: Mapping[str, Any], step: int) -> None:
         """step: number of completed steps. TensorBoard hides later points of an earlier attempt."""
         self._folder = folder
-        (folder / PARAMS).write_text("".join(f"{name}: {params[name]}\n" for name in sorted(params)))
+        lines = (f"{name}: {params[name]}\n" for name in sorted(params))
+        (folder / PARAMS).write_text("".join(lines), encoding="utf-8")
         self._board: Any = None
         if spec.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
@@ -36,7 +37,7 @@ class Files:
     def metrics(self, points: Iterable[Metric]) -> None:
         """Append points to the curves."""
         points = list(points)
-        with (self._folder / HISTORY).open("a") as file:
+        with (self._folder / HISTORY).open("a", encoding="utf-8") as file:
             file.writelines(f"{point.model_dump_json()}\n" for point in points)
         for point in points:
             if self._board:

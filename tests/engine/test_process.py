@@ -2,18 +2,20 @@
 
 import os
 import pty
+import shlex
 import subprocess
 import sys
 
 import pytest
 
 from engine.settings import ROOT
+from engine.specs import DeviceSpec
 from engine.store import State, Store
 
 
 def run_in_bash(line: str) -> subprocess.CompletedProcess[str]:
     """Run a line in bash. `engine` is the command line, and the exit code is that of the first command of a pipe."""
-    script = f'engine() {{ {sys.executable} -m engine "$@"; }}; {line}; exit ${{PIPESTATUS[0]}}'
+    script = f'engine() {{ {shlex.quote(sys.executable)} -m engine "$@"; }}; {line}; exit ${{PIPESTATUS[0]}}'
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=240, cwd=ROOT)
 
 
@@ -58,6 +60,13 @@ def test_closed_stream_discards_only_its_own_output(store: Store) -> None:
         command = run_in_bash(line)
         assert (command.returncode, command.stdout) == (code, ""), command
         assert "Traceback" not in command.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ascii_locale")
+def test_signs_that_the_terminal_lacks_are_escaped(store: Store) -> None:
+    store.enqueue(DeviceSpec(), name="größer 字")
+    assert r"gr\xf6\xdfer \u5b57" in run_in_bash("engine runs").stdout
 
 
 @pytest.mark.slow

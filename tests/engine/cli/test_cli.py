@@ -69,7 +69,10 @@ def tiny(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "command", [[], ["profile"], ["submit", "profile"], ["recurrent"], ["runs"], ["catalog"], ["scheduler"]]
 )
-def test_help_lists_commands_flags_and_exit_codes(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_commands_flags_and_exit_codes(
+    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as exit_:
         main([*command, "--help"])
     assert exit_.value.code == 0

@@ -46,7 +46,7 @@ from pathlib import Path
 from engine.results import Metric, Progress
 from engine.training import launch
 folder = Path(sys.argv[1])
-launch.write(Progress(done=0, note="one"), folder)
+launch.write(Progress(done=0, note="ein \\u5b57"), folder)
 launch.write(Metric(step=1, name="train/loss", value=2.0), folder)
 while not (folder / "heard").exists():
     time.sleep(0.01)
@@ -54,6 +54,7 @@ launch.write(Progress(done=1, note="two"), folder)
 """
 
 
+@pytest.mark.usefixtures("ascii_locale")
 def test_only_progress_is_repeated_while_nothing_new_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,14 +65,14 @@ def test_only_progress_is_repeated_while_nothing_new_is_written(
 
     monkeypatch.setattr(launch.subprocess, "Popen", writer)
     events: list[Event] = []
-    for event in launch.train_in_processes(tiny(nproc=2), tmp_path, "here"):
+    for event in launch.train_in_processes(tiny(nproc=2, templates=["{} 字"]), tmp_path, "here"):
         events.append(event)
         if any(isinstance(item, Metric) for item in events[:-3]):
             (tmp_path / "heard").touch()
     assert [event.value for event in events if isinstance(event, Metric)] == [2.0]
     notes = [event.note for event in events if isinstance(event, Progress)]
-    assert list(dict.fromkeys(notes)) == ["starting 2 processes", "one", "two"]
-    assert notes.count("one") > 1, "the caller can stop the training at any event"
+    assert list(dict.fromkeys(notes)) == ["starting 2 processes", "ein 字", "two"]
+    assert notes.count("ein 字") > 1, "the caller can stop the training at any event"
 
 
 def test_two_processes_stopped_in_a_validation_continue_and_train_as_one(tmp_path: Path) -> None:

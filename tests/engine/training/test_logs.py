@@ -59,12 +59,14 @@ def test_losses_in_brackets_are_running_means_of_the_epoch(tmp_path: Path, caplo
     assert means == pytest.approx(wanted, rel=1e-3)
 
 
+@pytest.mark.usefixtures("ascii_locale")
 def test_params_txt_has_the_resolved_defaults(tmp_path: Path) -> None:
-    train(tiny(batch_size=None, epochs=1, lr_text=2e-4), tmp_path)
-    params = dict(line.split(": ", 1) for line in (tmp_path / "params.txt").read_text().splitlines())
+    train(tiny(batch_size=None, epochs=1, lr_text=2e-4, templates=["{} 字"]), tmp_path)
+    params = dict(line.split(": ", 1) for line in (tmp_path / "params.txt").read_text(encoding="utf-8").splitlines())
     wanted = {"batch_size": "16", "steps": "2", "warmup": "1", "lr": "0.001", "lr_image": "0.001", "lr_text": "0.0002"}
     wanted |= {"beta1": "0.9", "beta2": "0.98", "eps": "1e-06", "precision": "fp32", "image_size": "[32, 32]"}
     wanted |= {"context_length": "8", "best_metric": "zeroshot_top1", "train_pairs": "32", "val_pairs": "8"}
+    wanted["templates"] = "['{} 字']"
     assert {name: params[name] for name in wanted} == wanted
 
 
