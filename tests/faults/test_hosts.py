@@ -1,6 +1,7 @@
 """Attempts whose processes a scheduler cannot see: on other hosts, before a reboot, or with damaged records."""
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -59,7 +60,7 @@ def test_host_name_depends_on_boot_and_pid_namespace() -> None:
 def test_host_has_an_id_if_the_first_process_is_hidden(option: str) -> None:
     """/proc can hide other users' processes: with hidepid=1, reading them is not permitted, with 2 they are missing."""
     code = "import os; from engine.jobs.hosts import this_host; os.setgid(65534); os.setuid(65534); print(this_host())"
-    script = f"mount -t proc -o {option} proc /proc; '{sys.executable}' -c '{code}'; exit $?"
+    script = f"mount -t proc -o {option} proc /proc; {shlex.quote(sys.executable)} -c '{code}'; exit $?"
     command = ["unshare", "--mount", "--pid", "--fork", "bash", "-c", script]
     host = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     assert host_name(host) == socket.gethostname() != host
