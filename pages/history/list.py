@@ -187,7 +187,7 @@ def _config() -> dict[str, Any]:
         "flags": column.TextColumn("Flags", width=95, help="Conditions that limit what a timing of the run shows."),
         "tags": column.ListColumn("Tags", width="small"),
         "progress": column.ProgressColumn("Done", format=WHOLE_PERCENT, max_value=100, width="small"),
-        "created": column.DatetimeColumn("Submitted", format="YYYY-MM-DD HH:mm"),
+        "created": column.DatetimeColumn("Submitted", format="YYYY-MM-DD HH:mm [UTC]"),
         "duration_s": column.NumberColumn("Duration (s)", format="%,.3g", width="small"),
         "device": column.TextColumn("Device", width="small"),
         "cause": column.TextColumn("Cause", width="small"),

@@ -93,7 +93,7 @@ def runs() -> list[Run]:
 
 
 def _label(run: Run) -> str:
-    return f"{run.id} {run.kind}: {run.name or run.spec.summary}, {run.created_at:%Y-%m-%d %H:%M}"
+    return f"{run.id} {run.kind}: {run.name or run.spec.summary}, {run.created_at:%Y-%m-%d %H:%M} UTC"
 
 
 def models() -> list[str]:

@@ -125,6 +125,7 @@ def test_flags_of_both_runs_are_explained(store: Store, settings: Settings) -> N
 def test_address_restores_the_view(store: Store, settings: Settings) -> None:
     ids = [benchmark(store, settings, ms, variant) for ms, variant in ((20.0, "eager"), (10.0, "compile"))]
     app = open_page(PAGE)
+    assert all(run.endswith(" UTC") for run in app.multiselect(key="compare_runs_field").options)
     app.multiselect(key="compare_runs_field").set_value([str(run_id) for run_id in ids]).run()
     app.get_by_key("compare_baseline").set_value(f"run {ids[1]}").run()
     app.selectbox(key="compare_figure").set_value("per_sample").run()

@@ -648,6 +648,7 @@ def test_list_shows_only_columns_with_values(store: Store) -> None:
     results = ["latency_ms", "flags", "clip_val_loss", "train_loss"]
     assert list_columns(app) == ["state", *request, *results, "tags", *always]
     (table,) = [table for table in app.dataframe if table.key == "runs_table"]
+    assert "YYYY-MM-DD HH:mm [UTC]" in table.proto.columns, "neither the server's time nor the browser's"
     rows = table.value.set_index("id")
     assert list(rows.loc[str(trained), ["train_loss", "clip_val_loss"]]) == [1.5, 1.75]
     assert rows.loc[str(timed), "latency_ms"] == 20.0
