@@ -92,7 +92,8 @@ def _import() -> None:
     file = st.file_uploader("Run bundle (.zip)", type="zip", key="runs_bundle")
     if file and st.button("Import", icon=":material/unarchive:", key="runs_import"):
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / Path(file.name).name  # keep the file's name, because error messages show it
+            # error messages show the name; 255 characters of another system can be too many bytes for this one
+            path = Path(folder) / Path(file.name).name[-60:]
             path.write_bytes(file.getvalue())
             try:
                 run_id = import_bundle(backend.store(), backend.settings(), path)

@@ -457,7 +457,7 @@ def test_link_to_an_unknown_run_shows_a_message(number: str) -> None:
 def test_exported_bundle_can_be_imported_as_a_run(store: Store, settings: Settings) -> None:
     bundle = export_bundle(store, settings, store_run(store, State.FINISHED))
     app = unfold(open_page(LIST), "Import")
-    app.file_uploader[0].upload("run-1.zip", bundle)
+    app.file_uploader[0].upload(f"{'模' * 100}.zip", bundle)
     app.run()
     app.button(key="runs_import").click().run()
     assert not app.exception
