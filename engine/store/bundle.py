@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from hashlib import sha256
-from io import BytesIO
+from io import SEEK_END, BytesIO
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -104,31 +104,37 @@ def export_bundle(
 
 
 def import_bundle(store: Store, settings: Settings, path: Path) -> int:
+    """Import a bundle from a path. Errors: those of import_file."""
+    with path.open("rb") as file:
+        return import_file(store, settings, file, path.name)
+
+
+def import_file(store: Store, settings: Settings, file: BinaryIO, name: str) -> int:
     """Import a bundle and return the id of its run. A second import of the same bundle returns the first one's run.
 
+    name: names the file in errors.
     Errors: Refused when the user may not start runs, or the file is not a bundle, is damaged, or has contents that no
     run can have, or the disk is full; Unreachable when its files could not be copied for other machines.
     """
     store.user.require(Role.RUNNER)
-    with path.open("rb") as file:
-        try:
-            members, key = _read(file, path.stat().st_size)
-        except Refused:
-            raise
-        except archives.DAMAGED as error:
-            raise Refused(f"{path.name} is not a run bundle: {error}") from error
-        try:
-            run_id = _store_run(store, settings, members, key, file)
-            mirror.upload(settings, store.run(run_id))
-            return run_id
-        except (Refused, Unavailable):
-            raise
-        except IntegrityError as error:
-            raise Refused(f"{path.name} holds two values of one metric at one step") from error
-        except (ValueError, LookupError, OverflowError, OSError) as error:
-            if isinstance(error, OSError) and error.errno not in BAD_NAMES:
-                raise Refused(f"{path.name} cannot be imported: {atomic.why_failed(error)}") from error
-            raise Refused(f"{path.name} holds something no run has: {error}") from error
+    try:
+        members, key = _read(file, file.seek(0, SEEK_END))
+    except Refused:
+        raise
+    except archives.DAMAGED as error:
+        raise Refused(f"{name} is not a run bundle: {error}") from error
+    try:
+        run_id = _store_run(store, settings, members, key, file)
+        mirror.upload(settings, store.run(run_id))
+        return run_id
+    except (Refused, Unavailable):
+        raise
+    except IntegrityError as error:
+        raise Refused(f"{name} holds two values of one metric at one step") from error
+    except (ValueError, LookupError, OverflowError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in BAD_NAMES:
+            raise Refused(f"{name} cannot be imported: {atomic.why_failed(error)}") from error
+        raise Refused(f"{name} holds something no run has: {error}") from error
 
 
 def _moments(run: Run) -> dict[str, float | None]:

@@ -1,7 +1,5 @@
 """Running and queued runs, then the list of all runs."""
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -9,7 +7,7 @@ import streamlit as st
 from engine import jobs
 from engine.specs import Refused
 from engine.store import ACTIVE, ENDED, UNFINISHED, Filter, Role, Run, State, Store
-from engine.store.bundle import import_bundle
+from engine.store.bundle import import_file
 from pages.history import filters
 from pages.history import list as history_list
 from pages.shared import backend, rerun, run_actions, tour
@@ -91,15 +89,11 @@ def importer() -> None:
 def _import() -> None:
     file = st.file_uploader("Run bundle (.zip)", type="zip", key="runs_bundle")
     if file and st.button("Import", icon=":material/unarchive:", key="runs_import"):
-        with tempfile.TemporaryDirectory() as folder:
-            # error messages show the name; 255 characters of another system can be too many bytes for this one
-            path = Path(folder) / Path(file.name).name[-60:]
-            path.write_bytes(file.getvalue())
-            try:
-                run_id = import_bundle(backend.store(), backend.settings(), path)
-            except Refused as refusal:
-                show_error(refusal)
-                return
+        try:
+            run_id = import_file(backend.store(), backend.settings(), file, file.name)
+        except Refused as refusal:
+            show_error(refusal)
+            return
         if problem := jobs.why_not_again(backend.store(), backend.settings(), run_id):
             rerun.show_later(f"This run cannot be repeated on this machine: {problem}", ":material/info:")
         open_run(run_id)
