@@ -121,7 +121,7 @@ cluster: setup-cluster
 
 # Beside a machine's own packages, which may warn of what ours do not, warnings are no errors.
 GPU_SITE := .gpu-site
-GPU_PYTHON = $(if $(WHEELS),PYTHONPATH=$(CURDIR)/$(GPU_SITE) $(PYTHON),$(BIN)/python)
+GPU_PYTHON = $(if $(WHEELS),PYTHONPATH="$(CURDIR)/$(GPU_SITE)" $(PYTHON),$(BIN)/python)
 GPU_TESTS = $(shell grep -rl 'pytest\.mark\.gpu' tests --include='*.py')
 gpu: $(if $(WHEELS),gpu-site,setup-dev)
 	@status=0; \
