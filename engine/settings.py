@@ -180,5 +180,9 @@ class Settings(BaseSettings):
     @property
     def store_url(self) -> str:
         """Return the SQLAlchemy URL of the store."""
-        file = str(self.runs_dir / "vitals.sqlite").replace("%", "%25").replace("?", "%3F")
-        return self.database_url or f"sqlite:///{file}"
+        return self.database_url or sqlite_url(self.runs_dir / "vitals.sqlite")
+
+
+def sqlite_url(file: Path) -> str:
+    """Return SQLAlchemy's URL of an SQLite file, with the signs escaped that have a meaning in URLs."""
+    return "sqlite:///" + str(file).replace("%", "%25").replace("?", "%3F")

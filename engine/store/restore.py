@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, exists, func, insert, select, update
 
-from engine.settings import Settings
+from engine.settings import Settings, sqlite_url
 from engine.specs import Refused
 from engine.store import listing, migrations
 from engine.store.database import Damaged, Database
@@ -75,7 +75,7 @@ def restore(settings: Settings) -> Restored:
     aside = path.with_name(f"{path.stem}-damaged-{datetime.now(UTC):%Y%m%d-%H%M%S}{path.suffix}")
     fresh = path.with_name(f"{path.stem}-restoring{path.suffix}")
     _remove(fresh)  # left by an interrupted restore
-    database = Database(f"sqlite:///{fresh}")
+    database = Database(sqlite_url(fresh))
     try:
         migrations.upgrade(database)
         with closing(_open_damaged(path)) as old, database.write() as connection:
@@ -101,7 +101,7 @@ def _remove(path: Path) -> None:
 
 def _open_damaged(path: Path) -> sqlite3.Connection:
     """Open the file read-only, so that it stays unchanged."""
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"file:{quote(bytes(path))}?mode=ro", uri=True)
     connection.text_factory = lambda text: text.decode(errors="replace")
     # lets tables be read although the schema entry of an index is wrong
     connection.execute("PRAGMA writable_schema = ON")

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row, Table, delete, func, insert, inspect, li
 from sqlalchemy.exc import DataError, IntegrityError
 
 from engine.atomic import rename, temporary
-from engine.settings import Settings
+from engine.settings import Settings, sqlite_url
 from engine.specs import Refused
 from engine.store import migrations
 from engine.store.attempts import close, open_attempts
@@ -65,7 +65,7 @@ def back_up(settings: Settings, path: Path) -> Counts:
         copy_file = opened.enter_context(temporary(path))
         copy_file.unlink(missing_ok=True)  # what a backup that was killed left behind
         _create(copy_file)
-        target = opened.enter_context(closing(Database(f"sqlite:///{copy_file}")))
+        target = opened.enter_context(closing(Database(sqlite_url(copy_file))))
         with source.read() as reading:
             counts = _copy(source, reading, target)
         target.close()  # merges the write-ahead log into the file
@@ -88,7 +88,7 @@ def restore_backup(settings: Settings, path: Path) -> Counts:
         copy_file = opened.enter_context(temporary(settings.runs_dir / path.name))
         shutil.copyfile(path, copy_file)  # opening a store may migrate it, and a backup must stay as it is
         try:
-            source = _open_existing(opened, f"sqlite:///{copy_file}")
+            source = _open_existing(opened, sqlite_url(copy_file))
         except Unavailable as error:
             raise Refused(f"{path} cannot be restored: {error.cause}. Name a file that `store backup` wrote") from error
         _let_go(source)

@@ -7,7 +7,7 @@ import pytest
 
 from engine.settings import ROOT, Settings
 from engine.specs import Refused
-from engine.store import open_store
+from engine.store import open_store, restore, transfer
 
 
 def test_deploy_md_lists_every_setting_with_its_default() -> None:
@@ -70,7 +70,10 @@ def test_user_without_a_home_folder_has_no_default_data_root(monkeypatch: pytest
 def test_store_is_in_the_runs_folder_whatever_its_name(tmp_path: Path) -> None:
     settings = Settings(runs_dir=tmp_path / "50%41 #1?a=b & 'ü 模' \udcff")
     open_store(settings).close()
-    assert (settings.runs_dir / "vitals.sqlite").is_file()
+    restore.restore(settings)
+    transfer.back_up(settings, settings.runs_dir / "a copy?")
+    names = {path.name.partition("-damaged")[0] for path in settings.runs_dir.iterdir()}
+    assert names == {"vitals.sqlite", "vitals", "a copy?"}
     assert list(tmp_path.iterdir()) == [settings.runs_dir]
 
 
