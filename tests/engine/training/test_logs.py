@@ -32,13 +32,13 @@ class Loader(list[Any]):
 
 
 def test_log_lines_equal_those_of_the_open_clip_trainer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spec = tiny(epochs=1, log_every_n_steps=2)
+    spec = tiny(epochs=1, log_every_n_steps=2, opt="timm/sgd", momentum=0.9, lr=0.5, grad_clip_norm=0.1)
     caplog.set_level(logging.INFO)
     setup = training(spec, tmp_path / "theirs").setup
     model, batches = copy.deepcopy(setup.model), Loader(setup.batches.of(0))
     optimizer = optimizers.create(model, spec)
     args = Namespace(device="cpu", precision="fp32", distill=False, accum_freq=1, skip_scheduler=False)
-    vars(args).update(grad_clip_norm=None, horovod=False, log_every_n_steps=2, rank=0, local_rank=0, log_local=False)
+    vars(args).update(grad_clip_norm=0.1, horovod=False, log_every_n_steps=2, rank=0, local_rank=0, log_local=False)
     vars(args).update(batch_size=8, world_size=1, wandb=False)
     data = {"train": Namespace(dataloader=batches, set_epoch=lambda epoch: None)}
     schedule = lambda step: assign(optimizer, setup.lr(step), {})  # noqa: E731

@@ -446,18 +446,32 @@ def test_held_out_image_that_breaks_later_is_left_out_with_a_note(tmp_path: Path
 @pytest.mark.slow
 def test_progress_is_reported_between_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "PROGRESS_S", 0)
-    progress = [event for event in train(tiny(log_every_n_steps=10), tmp_path) if isinstance(event, Progress)]
+    events = train(tiny(log_every_n_steps=10), tmp_path)
+    progress = [event for event in events if isinstance(event, Progress)]
     assert list(dict.fromkeys(event.done for event in progress)) == list(range(1, 9))
     estimates = {event.done: event.seconds_left for event in progress}
     assert estimates[5] == pytest.approx(3 * estimates[7]), "three steps are left after step 5, one after step 7"
+    mean_s = {event.step: event.value for event in events if isinstance(event, Metric) and event.name == "train/step_s"}
+    assert estimates[4] == pytest.approx(mean_s[1] + 3 * mean_s[4]), "as many steps are left as were taken"
 
 
 @pytest.mark.slow
 def test_accumulated_batches_train_as_the_whole_batch(tmp_path: Path) -> None:
-    whole = losses(train(tiny(), tmp_path / "whole"))
-    parts = losses(train(tiny(batch_size=4, accum_freq=2), tmp_path / "parts"))
-    assert [step for step, _ in parts] == [step for step, _ in whole]
-    assert np.allclose([loss for _, loss in parts], [loss for _, loss in whole], atol=1e-5)
+    fields = {"log_every_n_steps": 2, "val_every_steps": 2}
+    whole = train(tiny(**fields), tmp_path / "whole")
+    parts = train(tiny(batch_size=4, accum_freq=2, **fields), tmp_path / "parts")
+    assert [step for step, _ in losses(parts)] == [step for step, _ in losses(whole)] == [1, 3, 4, 5, 7, 8]
+    assert np.allclose([loss for _, loss in losses(parts)], [loss for _, loss in losses(whole)], atol=1e-5)
+    assert [(row.epoch, row.step, row.samples_seen) for row in rows(parts)] == [
+        (0, 2, 16),
+        (1, 4, 32),
+        (1, 6, 48),
+        (2, 8, 64),
+    ]
+    assert [row.train_loss for row in rows(parts)] == pytest.approx([row.train_loss for row in rows(whole)], abs=1e-5)
+    values = {(event.name, event.step): event.value for event in parts if isinstance(event, Metric)}
+    for step in (1, 8):
+        assert values["train/samples_per_s", step] == pytest.approx(8 / values["train/step_s", step])
 
 
 @pytest.mark.slow
