@@ -80,6 +80,21 @@ def test_two_runs_have_a_ratio_with_an_interval_and_no_verdict(tmp_path: Path) -
     assert inverse["speedup"] == pytest.approx(1 / value)
 
 
+def test_interval_of_two_runs_omits_the_prior_only_if_both_are_publishable(tmp_path: Path) -> None:
+    samples = [[ms * factor for ms in normal_samples(10.0, 1)[0]] for factor in (0.98, 1.0, 1.02)]
+    others = normal_samples(8.0)
+    base, other = (
+        replace(write_row(tmp_path, run, benchmark_row("resnet18"), times), publishable=True)
+        for run, times in ((1, samples), (2, others))
+    )
+    pairs = [(base, other), (replace(base, publishable=False), other)]
+    (_, both), (_, mixed) = timings.ratios(pairs, "ms", seed=1).iterrows()
+    logs = np.log(np.median(samples, axis=1) / np.median(others, axis=1))
+    interval = np.exp(stats.t.interval(0.99, 2, logs.mean(), stats.sem(logs)))
+    assert [both["speedup_low"], both["speedup_high"]] == pytest.approx(list(interval))
+    assert [mixed["speedup_low"], mixed["speedup_high"]] == pytest.approx(by_hand(samples, others)[1:], rel=1e-2)
+
+
 @pytest.mark.parametrize(("times", "verdict"), [(1.25, "faster"), (0.8, "slower"), (1.0, "no difference")])
 def test_rows_of_one_run_have_a_verdict(tmp_path: Path, times: float, verdict: str) -> None:
     eager, compiled = benchmark_row("resnet18"), benchmark_row("resnet18", "compile")
@@ -232,6 +247,7 @@ def test_times_per_image_compare_different_batch_sizes(tmp_path: Path) -> None:
     pair = (write_row(tmp_path, 1, small, normal_samples(10)), write_row(tmp_path, 2, large, normal_samples(20)))
     per_call = only_row(timings.ratios([pair], "ms", seed=1))
     assert (per_call["verdict"], per_call["differs_in"]) == ("not comparable", "batch size")
+    assert (per_call["baseline_ms"], per_call["ms"]) == tuple(timed.row.latency_ms for timed in pair)
     per_image = only_row(timings.ratios([pair], timings.PER_SAMPLE, seed=1))
     assert per_image["verdict"] == "needs 3 runs"
     assert per_image["speedup"] == pytest.approx(per_call["speedup"] * 32 / 8)
@@ -494,13 +510,13 @@ def test_by_setting_finds_the_latest_timing_of_each_model(store: Store, tmp_path
     old, new = queue_benchmark(store, "resnet18", "resnet50"), queue_benchmark(store, "resnet18")
     finish(store, old, [benchmark_row("resnet18"), benchmark_row("resnet50"), benchmark_row("resnet18", "compile")])
     finish(store, new, [benchmark_row("resnet18"), benchmark_row("resnet18", mode="training")])
-    names = ["timm:resnet50", "timm:resnet18"]
+    names = ["timm:resnet50", "timm:resnet34", "timm:resnet18"]
     runs = timings.runs_of_models(store, names)
     assert [item.id for item in runs] == [new, old]
     groups = timings.by_setting(store, [(item, tmp_path, store.rows(item.id)) for item in runs], names)
     assert [(setting.variant, [(item.row.model, item.run) for item in group]) for setting, group in groups] == [
         ("eager", [("resnet50", old), ("resnet18", new)]),
-    ], "only one model is timed with compile"
+    ], "only one model is timed with compile, and none is resnet34"
 
 
 def test_models_timed_in_separate_runs_are_compared_like_runs(store: Store, tmp_path: Path) -> None:
