@@ -88,9 +88,10 @@ def test_health_fails_if_runs_wait_without_a_live_scheduler(
     dead_holder = str(Identity(Identity.mine().pid, 0.0))
     assert leases.take(store.database, lease_name(settings), dead_holder, "", 60, None)
     assert health_response().status_code == 503, "the lease has not expired, but its holder is dead"
-    for holder, status in (("{", 503), (str(Identity.mine()), 200)):  # "{" stands for a damaged lease
+    own = str(Identity.mine())
+    for holder, seconds, status in (("{", 60, 503), (own, -1, 503), (own, 60, 200)):  # "{" stands for a damaged lease
         lease = leases.read(store.database, lease_name(settings))
-        assert leases.take(store.database, lease_name(settings), holder, "", 60, lease)
+        assert leases.take(store.database, lease_name(settings), holder, "", seconds, lease)
         assert health_response().status_code == status
     answer = health_response()
     assert (answer.status_code, text_fields(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "working"})

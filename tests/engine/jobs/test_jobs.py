@@ -20,8 +20,9 @@ import pytest
 
 from engine import jobs, process
 from engine.jobs import disk, failures, lifecycle, processes
+from engine.jobs import scheduler as scheduler_module
 from engine.jobs.executors.local import Executor
-from engine.jobs.hosts import NODE, this_host
+from engine.jobs.hosts import NODE, host_name, this_host
 from engine.jobs.lifecycle import environment, fingerprint
 from engine.jobs.log import BoundedLog, FailureLog
 from engine.jobs.processes import Identity, Processes, read_json, write_json
@@ -240,14 +241,22 @@ def test_nudge_wakes_a_waiting_scheduler(tmp_path: Path) -> None:
 
 
 def test_woken_scheduler_stays_and_idle_one_exits(settings: Settings, store: Store) -> None:
-    short_idle = settings.model_copy(update={"idle_exit_s": 0.05})
+    short_idle = settings.model_copy(update={"idle_exit_s": 0.05, "lease_s": 0.15, "min_free_gb": 1e9})
     name, identity = lifecycle.lease_name(short_idle), str(Identity.mine())
     assert leases.take(store.database, name, identity, "code", short_idle.lease_s, None)
     scheduler = Scheduler(store, Executor(short_idle.model_copy(update={"preload": ""})), short_idle, "code")
+    ends = []
     for _ in range(3):
         time.sleep(0.06)
         assert scheduler._turn(woken=True)
+        lease = leases.read(store.database, name)
+        assert lease is not None
+        ends.append(lease.expires_at)
+    assert ends[0] < ends[1] < ends[2], "the lease is renewed after a third of its time"
+    waiting = store.enqueue(SPEC)  # it cannot start, because the disk has less space than asked for
     time.sleep(0.06)
+    assert scheduler._turn(woken=False)
+    store.request_cancel(waiting)
     assert not scheduler._turn(woken=False)
     assert leases.read(store.database, name) is None
 
@@ -261,6 +270,9 @@ class RecordingExecutor:
 
     def start(self, attempt: Attempt) -> None:
         self.started.append(attempt.run_id)
+
+    def exit(self, attempt: Attempt) -> Exit | None:
+        raise ValueError(f"the record of run {attempt.run_id} cannot be read")
 
 
 @pytest.mark.parametrize("own_disks", [False, True])
@@ -280,12 +292,37 @@ def test_runs_wait_on_a_full_disk_and_start_when_it_has_space(
         for _ in range(2):
             scheduler._claim()
         assert (local_executor.started, cluster.started) == ([], [remote] * own_disks)
+        assert scheduler._watch() == own_disks, "an attempt on the cluster keeps the scheduler"
+        assert store.run(remote).state == (State.STARTING if own_disks else State.QUEUED), "it may be readable soon"
         reason = f"0.40 GB are free in {settings.runs_dir}, and VITALS_MIN_FREE_GB asks for 1 GB. Delete runs, or"
         assert disk.shortage(settings, this_host()).startswith(reason)
         assert bool(disk.shortage(settings, "cluster:cpu")) != own_disks
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=int(2e9)))
     scheduler._claim()
     assert (local_executor.started, cluster.started) == (local, [remote])
+
+
+def test_host_is_probed_once_a_day_and_after_a_boot(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes: list[tuple[object, ...]] = []
+    monkeypatch.setattr(scheduler_module, "detach", lambda process: None)
+    monkeypatch.setattr(scheduler_module, "start_engine", lambda _settings, *given, log: probes.append(given))
+    now, day = time.time(), 86_400
+    monkeypatch.setattr(psutil, "boot_time", lambda: now - 10 * day)
+    watcher = Scheduler(store, RecordingExecutor(), settings, "code")  # type: ignore[arg-type]
+    watcher._start_probe()
+    assert probes == [("probe",)], "it has never been probed"
+    host = host_name(this_host())
+    machine = Machine(host=host, platform="p", cpu="c", threads=1, memory_gb=1, devices=(), date="d")
+    store.save_machine(machine, "code")
+    watcher._start_probe()
+    assert len(probes) == 1
+    for later, boot in ((now + day - 60, now - day), (now + day + 60, now - day), (now + 120, now + 60)):
+        monkeypatch.setattr(time, "time", lambda later=later: later)
+        monkeypatch.setattr(psutil, "boot_time", lambda boot=boot: boot)
+        watcher._start_probe()
+    assert len(probes) == 3, "after a day, and after a boot"
 
 
 @pytest.mark.parametrize("other", ["a file", "a folder", "a link"])
@@ -309,6 +346,17 @@ def test_file_in_place_of_the_pipe_is_moved_and_not_written(tmp_path: Path, othe
     (moved,) = tmp_path.glob("scheduler.pipe.before-*")
     assert target.read_text() == "theirs"
     assert other != "a file" or moved.read_text() == "mine"
+
+
+def test_large_log_is_moved_once_and_replaces_the_previous_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "LOG_BYTES", 3)
+    log, older = tmp_path / "scheduler.log", tmp_path / "scheduler.older.log"
+    lifecycle.rotate(log)  # there is none yet
+    for content in ("aaa", "bbbb", "cccc"):
+        log.write_text(content)
+        lifecycle.rotate(log)
+        assert log.exists() == (content == "aaa")
+    assert older.read_text() == "cccc"
 
 
 def test_fingerprint_changes_with_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -213,6 +213,11 @@ def test_health_reports_store_scheduler_queue_and_disk(
     report = health()
     assert (report["status"], report["store"], report["scheduler"], report["disk"]) == ("ok", "ok", "idle", "ok")
     assert (report["queued"], report["active"], report["oldest_wait_s"], report["lease_left_s"]) == (0, 0, None, None)
+    with monkeypatch.context() as full:
+        full.setenv("VITALS_MIN_FREE_GB", "1e9")
+        report = health()
+    disk = "less than 1e+09 GB are free, so no run starts"
+    assert (report["status"], report["scheduler"], report["disk"]) == ("unavailable", "idle", disk)
     first, now = store.enqueue(SPEC), time.time()
     time.sleep(0.02)
     store.enqueue(SPEC)
@@ -225,7 +230,5 @@ def test_health_reports_store_scheduler_queue_and_disk(
     assert attempt.run_id == first
     report = health()
     assert (report["queued"], report["active"]) == (1, 1)
-    monkeypatch.setenv("VITALS_MIN_FREE_GB", "1e9")
-    assert health()["disk"] == "less than 1e+09 GB are free, so no run starts"
     monkeypatch.setenv("VITALS_DATABASE_URL", "mysql://u:secret@h/d")
     assert health()["store"] == "the store is of the kind 'mysql', and only PostgreSQL and SQLite are known"
