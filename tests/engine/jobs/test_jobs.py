@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from engine import jobs, process
 from engine.jobs import disk, failures, lifecycle, processes
 from engine.jobs import scheduler as scheduler_module
 from engine.jobs.executors.local import Executor
-from engine.jobs.hosts import NODE, host_name, this_host
+from engine.jobs.hosts import GIVE_UP_LEASES, NODE, host_name, this_host
 from engine.jobs.lifecycle import environment, fingerprint
 from engine.jobs.log import BoundedLog, FailureLog
 from engine.jobs.processes import Identity, Processes, read_json, write_json
@@ -34,7 +35,7 @@ from engine.results import Device, Machine
 from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Refused, Spec, TrainSpec
 from engine.specs.base import CLUSTER
-from engine.store import Attempt, Cause, Exit, State, Store, Unavailable, leases
+from engine.store import Attempt, Cause, Exit, State, Store, Unavailable, attempts, leases, queue
 from engine.store.files import RunFiles
 
 SPEC = ProfileSpec(models=("open_clip:ViT-B-32",), batch_size=8)
@@ -300,6 +301,76 @@ def test_runs_wait_on_a_full_disk_and_start_when_it_has_space(
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=int(2e9)))
     scheduler._claim()
     assert (local_executor.started, cluster.started) == (local, [remote])
+
+
+class WatchedExecutor:
+    """Fake executor of one attempt, whose condition the test sets. Records whether each stop was forced."""
+
+    def __init__(self) -> None:
+        self.end: Exit | None = None
+        self.living = True
+        self.stops: list[bool] = []
+
+    def exit(self, attempt: Attempt) -> Exit | None:
+        return self.end
+
+    def alive(self, attempt: Attempt) -> bool:
+        return self.living
+
+    def stop(self, attempt: Attempt, *, force: bool) -> None:
+        self.stops.append(force)
+
+
+def test_attempts_have_the_promised_time_before_they_are_given_up(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease has 3 s, and a worker 2 s to stop. Turns that took long, as while the machine slept, count as 2 s."""
+    clock = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+
+    def watched(host: str = "", *, begun: bool = True) -> tuple[int, WatchedExecutor, Callable[..., State]]:
+        run_id, executor = store.enqueue(SPEC), WatchedExecutor()
+        attempt = queue.claim(store.database, host or this_host())
+        assert attempt is not None
+        if begun:
+            attempts.begin(store.database, attempt)
+        scheduler = Scheduler(store, executor, settings, "code")  # type: ignore[arg-type]
+
+        def state_after(*turns_s: float) -> State:
+            nonlocal clock
+            for seconds in turns_s:
+                clock += seconds
+                scheduler._watch()
+            return store.run(run_id).state
+
+        assert state_after(1) == State.STARTING
+        return run_id, executor, state_after
+
+    run_id, executor, state_after = watched(begun=False)
+    executor.living = False
+    assert state_after(3600, 1) == State.STARTING, "silent for 3 s"
+    assert state_after(1) == State.QUEUED, "its process never started"
+    store.request_cancel(run_id)
+
+    run_id, executor, state_after = watched()
+    assert (state_after(1, 1, 1), executor.stops) == (State.STARTING, [])
+    assert (state_after(1), executor.stops) == (State.VANISHED, [])
+    assert (state_after(*[1] * (3 * GIVE_UP_LEASES - 4)), executor.stops) == (State.VANISHED, [])
+    assert (state_after(1), executor.stops) == (State.VANISHED, [True])
+    executor.end = Exit(-signal.SIGKILL)
+    assert state_after(1) == State.FAILED
+    assert "it had not reported for" in store.run(run_id).error
+
+    run_id, executor, state_after = watched()
+    store.request_cancel(run_id)
+    assert (state_after(1, 1, 1, 1), executor.stops) == (State.STOPPING, [False])
+    assert (state_after(1), executor.stops) == (State.STOPPING, [False, True])
+    executor.end = Exit(-signal.SIGKILL)
+    assert state_after(1) == State.CANCELLED
+
+    run_id, _, state_after = watched("elsewhere#0123456789ab")
+    assert state_after(*[1] * 3 * GIVE_UP_LEASES) == State.STARTING
+    assert state_after(1) == State.VANISHED
 
 
 def test_host_is_probed_once_a_day_and_after_a_boot(
