@@ -457,6 +457,9 @@ def test_table_of_settings_marks_only_differences() -> None:
     common = frame[frame["same"]].set_index("what")["run 1"]
     assert common["variants"] == "eager, compile"
     assert (common["version of torch"], common["image size"], common["deterministic"]) == ("2.15.0", "not set", "no")
+    frame = settings.table([run(number, EvaluateSpec(), threads=number) for number in (1, 2)])
+    differing = frame[~frame["same"]]
+    assert differing[["where", "what", "run 1", "run 2"]].to_numpy().tolist() == [["run", "threads", "1", "2"]]
 
 
 def test_warnings_name_relevant_settings_but_not_compared_ones() -> None:

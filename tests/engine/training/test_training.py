@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -446,7 +447,10 @@ def test_held_out_image_that_breaks_later_is_left_out_with_a_note(tmp_path: Path
 @pytest.mark.slow
 def test_progress_is_reported_between_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "PROGRESS_S", 0)
+    begun = time.perf_counter()
     events = train(tiny(log_every_n_steps=10), tmp_path)
+    assert 0 < rows(events)[0].seconds < rows(events)[1].seconds < time.perf_counter() - begun
+    assert all(0 < (row.data_share or 0) < 1 for row in rows(events))
     progress = [event for event in events if isinstance(event, Progress)]
     assert list(dict.fromkeys(event.done for event in progress)) == list(range(1, 9))
     estimates = {event.done: event.seconds_left for event in progress}

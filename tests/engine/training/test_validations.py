@@ -127,6 +127,7 @@ def test_constant_metric_stops_early_and_a_larger_patience_continues(tmp_path: P
         "with a lower held-out loss becomes the best model, but does not count as better"
     )
     assert note in rows(early)[-1].notes
+    assert [row.epoch for row in rows(train(tiny(**CONSTANT_METRIC, patience=1), tmp_path / "first"))] == [1, 2]
     assert len(rows(train(tiny(**CONSTANT_METRIC, patience=2), tmp_path / "early"))) == 3, (
         "a later attempt has nothing to do"
     )
