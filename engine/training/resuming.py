@@ -200,7 +200,9 @@ def restore(setup: Setup, state: checkpoints.State) -> tuple[TrainingProgress, l
         return TrainingProgress(**fields), []
     epoch = int(state["epoch"])  # written by open_clip's own training, which saves at the end of an epoch
     note = "the checkpoint is from open_clip's own training: dropout and crops differ from an uninterrupted training"
-    return TrainingProgress(step=epoch * setup.plan.steps_per_epoch, epoch=epoch), [note]
+    step = epoch * setup.plan.steps_per_epoch
+    samples = step * setup.plan.batch_size * setup.spec.accum_freq * setup.place.world_size
+    return TrainingProgress(step=step, epoch=epoch, samples=samples), [note]
 
 
 def check_left(progress: TrainingProgress, steps: int, patience: int, path: Path) -> None:

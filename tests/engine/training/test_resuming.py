@@ -4,12 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from engine import atomic
 from engine.results import Event, Metric, Progress
 from engine.specs import Refused
-from engine.training import logs, resuming
+from engine.training import checkpoints, logs, resuming
 from tests.support.training import captioned, losses, rows, tiny, train
 
 
@@ -108,6 +109,30 @@ def test_same_data_in_another_notation_are_no_change(tmp_path: Path) -> None:
 
 def test_fields_missing_from_an_older_manifest_are_no_change(tmp_path: Path) -> None:
     assert resuming.changes(tiny(), tmp_path / "latest.pt", {"seed": 0, "a_flag_of_old": 3}) == []
+
+
+def test_long_values_are_shortened_in_the_refusal(tmp_path: Path) -> None:
+    before = tiny().model_dump(mode="json") | {"configs": {"tiny": {"embed_dim": "1" * 100}}}
+    with pytest.raises(Refused, match=r"configs was .{97}\.\.\. and is now .{97}\.\.\.\. Ask"):
+        resuming.changes(tiny(), tmp_path / "latest.pt", before)
+
+
+@pytest.mark.slow
+def test_checkpoint_of_open_clips_own_training_is_continued_after_its_last_epoch(tmp_path: Path) -> None:
+    """It has no manifest and none of our progress, and its names begin with `module.` if DDP has trained it."""
+    whole = train(tiny(save_frequency=1, keep_last=0), tmp_path / "whole")
+    state = checkpoints.load(tmp_path / "whole" / "checkpoints" / "epoch_1.pt")
+    del state["vitals"]
+    state["state_dict"] = {f"module.{name}": value for name, value in state["state_dict"].items()}
+    torch.save(state, tmp_path / "epoch_1.pt")
+    continued = train(tiny(resume=str(tmp_path / "epoch_1.pt")), tmp_path / "continued")
+    assert losses(continued) == losses(whole)[4:]
+    (row,) = rows(continued)
+    assert (row.epoch, row.step, row.samples_seen) == (2, 8, 64)
+    assert any(note.startswith("the checkpoint is from open_clip's own training") for note in row.notes)
+    torch.save({"state_dict": state["state_dict"], "epoch": 1}, tmp_path / "weights.pt")
+    with pytest.raises(Refused, match="only weights, so no training can continue from it: use --pretrained instead"):
+        train(tiny(resume=str(tmp_path / "weights.pt")), tmp_path / "refused")
 
 
 @pytest.mark.slow
