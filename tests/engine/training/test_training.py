@@ -123,6 +123,7 @@ def test_training_writes_curves_rows_and_files(tmp_path: Path) -> None:
     first, second = rows(events)
     assert (first.epoch, first.step, second.epoch, second.step) == (1, 4, 2, 8)
     assert second.samples_seen == 64
+    assert not [note for note in second.notes if "not used" in note], "the held-out pairs are used for validation"
     assert second.train_loss == pytest.approx(np.mean([loss for step, loss in losses(events) if step > 4]))
     results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in results] == [1, 2]
