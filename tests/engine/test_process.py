@@ -38,7 +38,7 @@ def test_run_goes_on_after_its_pipe_was_closed(store: Store) -> None:
 
 @pytest.mark.slow
 def test_run_goes_on_after_its_terminal_was_closed(store: Store) -> None:
-    """As after `disown`: the process is in a session of its own, so it gets no SIGHUP."""
+    """The process is in a session of its own, so it gets no SIGHUP, as after `disown`."""
     terminal, end = pty.openpty()
     command = [sys.executable, "-m", "engine", "profile", "--models", "timm:test_*", "--image-size", "96"]
     with subprocess.Popen(command, cwd=ROOT, stdin=end, stdout=end, stderr=end, start_new_session=True) as process:
