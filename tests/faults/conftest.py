@@ -26,7 +26,7 @@ from engine.store import Run, State, Store, leases, open_store
 from engine.store.files import RunFiles
 
 KINDS = Path(__file__).parent / "kinds"
-LONG_S = 120.0
+LONG_S = 240.0
 """Default timeout of waits in seconds: generous, for a loaded machine."""
 
 

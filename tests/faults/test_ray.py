@@ -292,6 +292,7 @@ def test_training_on_two_nodes_stops_and_fails_as_a_whole(two_nodes: House) -> N
     until(lambda: not [process for process in node_processes if process.is_running()], "the end of both")
 
 
+@pytest.mark.timeout(900)  # 229 s on a slow machine
 @pytest.mark.usefixtures("answers")
 def test_runs_submitted_by_pages_survive_a_lost_node(two_nodes: House, ray: "Cluster", tmp_path: Path) -> None:
     house = two_nodes
