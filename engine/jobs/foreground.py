@@ -87,9 +87,9 @@ def _interrupts(stop: Stop) -> Iterator[None]:
     """
 
     def end(number: int, frame: object) -> None:
-        at_once = stop.loading
+        at_once = stop.loading or (number == signal.SIGINT and stop.cancelled)
         if number == signal.SIGINT:
-            at_once, stop.cancelled = at_once or stop.cancelled, True
+            stop.cancelled = True
         else:
             stop.on_signal(number, frame)
         if at_once:
