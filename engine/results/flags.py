@@ -40,7 +40,8 @@ VERDICTS: dict[Verdict, str] = {
     "not comparable": "They compute something else, or differ in a setting such as image size, precision or host: "
     "there is a ratio but no verdict.",
     "needs 3 processes": "Fewer than 3 processes say too little about how much processes differ: time it in 3 or more.",
-    "needs 3 runs": "Different runs differ by more than their processes do. Run both requests until each has 3 runs.",
+    "needs 3 runs": "Different runs differ by more than their processes do, and the machine changes with time. Run "
+    "both requests in turns, 3 times each.",
     "same request": "Both are runs of the same request: the ratio shows how far two runs differ. There is no verdict.",
 }
 """The meaning of each verdict, as shown to users. "Interval" means that of the ratio."""

@@ -1,16 +1,19 @@
 """Compare the timings of several runs, or the rows of one run: ratios with intervals and verdicts."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import streamlit as st
 
+from engine.jobs import submit_sweep
 from engine.report.compare import timings
 from engine.report.compare.timings import METRICS, MOST, Timed
 from engine.report.figures import speed
 from engine.results import FLAGS
-from engine.store import Run, Store
-from engine.words import in_words
-from pages.shared import backend, comparison_link, timed
+from engine.statistics import LEAST_RUNS
+from engine.store import Role, Run, Store
+from engine.words import in_words, numbered_runs, plural
+from pages.shared import backend, comparison_link, launch, rerun, timed
 from pages.shared.chart.chart import chart
 from pages.shared.form.spec_form import BIND
 from pages.shared.table import download_table, results_table
@@ -28,8 +31,8 @@ SPEEDUP = (
     "these ratios. It can differ from the ratio of the two times, because each time is a median over processes."
 )
 BETWEEN = (
-    " Rows of different runs get a verdict only if each request has at least 3 runs on one host; then the medians of "
-    "whole runs are compared. Otherwise the interval does not include the differences between runs."
+    " Rows of different runs get a verdict only if their requests took at least 3 turns each on one host; then the "
+    "medians of whole runs are compared. Otherwise the interval does not include the differences between runs."
 )
 
 
@@ -129,5 +132,29 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
     caption = SPEEDUP + BETWEEN * any(first.run != other.run for first, other in pairs)
     st.caption(plain(f"Baseline: {baselines[0]}. " if len(baselines) == 1 else "") + caption)
     timed.verdicts(ratios)
+    if lacking := [pair for pair, verdict in zip(pairs, ratios["verdict"], strict=False) if verdict == "needs 3 runs"]:
+        _draw_turns(lacking)
     _draw_flags(timings_shown)
     download_table(lambda: ratios, "compare", key="compare_speed")
+
+
+def _draw_turns(pairs: Sequence[tuple[Timed, Timed]]) -> None:
+    """Draw the button that runs the requests of pairs again, in turns, until each has enough turns for a verdict."""
+    rows: list[Timed] = []  # one of each request; the one whose last run is oldest comes first
+    for row in sorted((row for pair in pairs for row in pair), key=lambda row: max(row.repeats.values())[0]):
+        if not any(row.run in other.repeats for other in rows):
+            rows.append(row)
+    store = backend.store()
+    runs = [store.run(row.run) for row in rows]
+    if (machine := store.machine()) is None or any(run.host != machine.host for run in runs):
+        return  # runs of another host get no repeats here
+    missing = LEAST_RUNS - min(timings.turns(*pair) for pair in pairs)
+    specs = {f"run {run.id} again, {turn + 1}": run.spec for turn in range(missing) for run in runs}
+    numbers = " and ".join(str(run.id) for run in runs)
+    label = f"Run {numbers} again in turns, {plural(missing, 'time')} each"
+    help = "Start new runs of the same requests, one after the other, so that a change of the machine affects them all."
+    disabled = backend.user().role < Role.RUNNER
+    if st.button(label, key="compare_turns", icon=":material/repeat:", help=help, disabled=disabled):
+        submit = partial(submit_sweep, store, backend.settings(), specs)
+        if ids := launch.submit_once("turns", list(specs.values()), lambda key: submit(key=key)):
+            rerun.show(f"{numbered_runs(ids).capitalize()} queued", ":material/schedule:")

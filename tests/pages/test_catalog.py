@@ -8,16 +8,15 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.report.quantities import title
-from engine.results import Device, Machine
 from engine.specs import BenchmarkSpec
 from engine.store import Store
 from tests.support.page import (
-    ENVIRONMENT,
     benchmark_row,
     charts,
     finish,
     open_page,
     queue_benchmark,
+    store_machine,
     texts,
     ticked,
     unfold,
@@ -186,16 +185,6 @@ def front_names(app: AppTest) -> list[str]:
     """Return `model.tag` of each row on the Pareto front, in the order of the table."""
     table = app.dataframe[0].value
     return list(table.loc[table["front"], "model"] + "." + table.loc[table["front"], "pretrained"])
-
-
-def store_machine(store: Store) -> None:
-    """Store a description of this machine, as a probe would."""
-    store.save_machine(
-        Machine(
-            **{"host": ENVIRONMENT.host, "platform": "Linux", "cpu": "a cpu", "threads": 2, "memory_gb": 8.0},
-            **{"devices": (Device(name="cpu", model="a cpu", memory_gb=8.0),), "date": ENVIRONMENT.date},
-        )
-    )
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ from streamlit.testing.v1 import AppTest
 
 from engine.results import FLAGS, DeviceRow, Flag, Row
 from engine.settings import Settings
-from engine.specs import DeviceSpec
-from engine.store import Store
+from engine.specs import BenchmarkSpec, DeviceSpec
+from engine.store import Filter, State, Store
 from engine.store.files import RunFiles
 from tests.support.clip import curve_points, evaluate_row, queue_evaluate, queue_train, record, train_row
 from tests.support.page import (
@@ -22,6 +22,7 @@ from tests.support.page import (
     queue_benchmark,
     queue_recurrent,
     recurrent_row,
+    store_machine,
     texts,
     unfold,
     write_recurrent_samples,
@@ -89,6 +90,29 @@ def test_two_benchmarks_have_a_speedup_with_an_interval(store: Store, settings: 
     app.get_by_key("compare_baseline").set_value(f"run {second}").run()
     assert table_with(app, "speedup").iloc[0]["speedup"] == pytest.approx(1 / 2, rel=0.01)
     assert {"compare_speed_csv", "compare_settings_csv"} <= {button.key for button in app.get("download_button")}
+
+
+@pytest.mark.parametrize("order", ["ab", "ba", "aab"])
+def test_runs_get_a_verdict_after_three_turns(order: str, store: Store, settings: Settings) -> None:
+    """The button queues the missing runs, beginning with the request that did not run last."""
+    store_machine(store)
+    threads = {"a": 1, "b": 2}
+    ids = {letter: benchmark(store, settings, 20.0 / threads[letter], threads=threads[letter]) for letter in order}
+    app = open_page(PAGE, compare_runs=f"{ids['a']},{ids['b']}")
+    (button,) = [button for button in app.button if button.key == "compare_turns"]
+    assert button.label == f"Run {ids[order[0]]} and {ids[order[-1]]} again in turns, 2 times each"
+    button.click().run()
+    app.get_by_key("compare_turns").click().run()
+    assert not app.exception
+    queued = store.find(Filter(states=(State.QUEUED,), order="oldest"), limit=10)
+    numbers = [run.spec.threads for run in queued if isinstance(run.spec, BenchmarkSpec)]
+    assert numbers == 2 * [threads[order[0]], threads[order[-1]]], "queued once, although clicked twice"
+    for run, number in zip(queued, numbers, strict=True):
+        finish(store, run.id, [benchmark_row("resnet18", latency_ms=20.0 / (number or 1), baseline="")])
+    app = open_page(PAGE, compare_runs=f"{ids['a']},{ids['b']}")
+    line = table_with(app, "speedup").iloc[0]
+    assert (line["verdict"], line["note"]) == ("faster", f"of {order.count('a') + 2} and 3 runs")
+    assert "compare_turns" not in [button.key for button in app.button]
 
 
 @pytest.mark.parametrize(("model", "shown"), [("resnet34", True), ("resnet18", False)])

@@ -19,7 +19,9 @@ from engine.estimate import devices, work
 from engine.report.timings import estimates
 from engine.results import (
     BenchmarkRow,
+    Device,
     Environment,
+    Machine,
     OperatorCount,
     ProfileRow,
     Progress,
@@ -226,6 +228,16 @@ def finish(
     attempts.record(store.database, attempt, events(rows, len(rows), environment))
     attempts.finish(store.database, attempt, state)
     attempts.close(store.database, attempt, Exit(code=0), None, "")
+
+
+def store_machine(store: Store) -> None:
+    """Store a description of this machine, as a probe would."""
+    store.save_machine(
+        Machine(
+            **{"host": ENVIRONMENT.host, "platform": "Linux", "cpu": "a cpu", "threads": 2, "memory_gb": 8.0},
+            **{"devices": (Device(name="cpu", model="a cpu", memory_gb=8.0),), "date": ENVIRONMENT.date},
+        )
+    )
 
 
 def calibrated_by_hand(store: Store, **figures: object) -> None:

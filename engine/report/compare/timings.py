@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +52,9 @@ class Timed:
     row: TimedRow
     publishable: bool = False
     """True if its run was requested as publishable."""
-    repeats: Mapping[int, TimedRow] = field(default_factory=dict)
-    """The same row of other runs with the same request, host, device, settings and versions, by run number."""
+    repeats: Mapping[int, tuple[datetime, TimedRow]] = field(default_factory=dict)
+    """This row and the same one of other runs with the same request, host, device, settings and versions, by run
+    number, each after the start of its timing. Empty if no other runs were searched."""
 
     @property
     def name(self) -> str:
@@ -102,19 +105,19 @@ def _spoiled(row: TimedRow) -> bool:
 
 def _with_repeats(store: Store, runs: Mapping[int, Run], rows: Sequence[Timed]) -> list[Timed]:
     """Return the rows with `publishable` and `repeats` filled in. runs: the runs of the rows, by number."""
-    numbers = dict.fromkeys(timed.run for timed in rows)
     repeats = {
-        number: {other.id: compare_rows.by_key(store.rows(other.id), ()) for other in _repeats(store, runs[number])}
-        for number in numbers
+        number: [(other, compare_rows.by_key(store.rows(other.id), ())) for other in _repeats(store, runs[number])]
+        for number in dict.fromkeys(timed.run for timed in rows)
     }
     return [
         replace(
             timed,
             publishable=bool(getattr(runs[timed.run].spec, "publishable", False)),
-            repeats={
-                number: row
-                for number, repeat in repeats[timed.run].items()
-                if isinstance(row := repeat.get(compare_rows.key_of(timed.row)), TimedRow)
+            repeats={timed.run: (_started(runs[timed.run], timed.row), timed.row)}
+            | {
+                other.id: (_started(other, row), row)
+                for other, by_key in repeats[timed.run]
+                if isinstance(row := by_key.get(compare_rows.key_of(timed.row)), TimedRow)
                 and (row.host, row.device_name) == (timed.row.host, timed.row.device_name)
                 and not row.differences(timed.row)
             },
@@ -140,6 +143,11 @@ def _repeats(store: Store, run: Run) -> list[Run]:
     }
     alike.pop((run.started_at, run.ended_at), None)  # this run, or a copy of it
     return list(alike.values())
+
+
+def _started(run: Run, row: TimedRow) -> datetime:
+    """Return when the attempt that timed a row started."""
+    return datetime.fromisoformat(date) if (date := _date(row)) else run.started_at or run.created_at
 
 
 def swept(rows: Sequence[RecurrentRow]) -> str:
@@ -229,7 +237,7 @@ def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, se
     if _forward_only(row) != _forward_only(baseline.row) and metric in (samples.TOTAL, PER_SAMPLE):
         return line | {"note": "one of the two has no backward pass: compare their forward passes"}
     separate = (baseline.run, _date(baseline.row)) != (other.run, _date(other.row))
-    same_request = baseline.repeats.get(other.run) == row
+    same_request = other.run in baseline.repeats and baseline.repeats[other.run][1] == row
     ratio, note = _ratio_of_runs(baseline, other, metric) if separate and not same_request else (None, "")
     of_processes = ratio is None
     if of_processes:
@@ -249,12 +257,32 @@ def _date(row: TimedRow) -> str:
 
 
 def _ratio_of_runs(baseline: Timed, other: Timed, metric: str) -> tuple[statistics.Ratio | None, str]:
-    """Return the ratio of two requests from all their runs, and a note with the number of runs."""
+    """Return the ratio of two requests from all their runs, and a note with the number of runs; None for too few turns.
+
+    If all runs of one request precede those of the other, a change of the machine looks like a difference of requests.
+    """
+    if turns(baseline, other) < statistics.LEAST_RUNS:
+        return None, ""
     sides = [
-        [ms for row in (timed.row, *timed.repeats.values()) if (ms := milliseconds(row, metric)) is not None]
+        [ms for _, row in timed.repeats.values() if (ms := milliseconds(row, metric)) is not None]
         for timed in (baseline, other)
     ]
     return statistics.ratio_of_runs(*sides), f"of {len(sides[0])} and {len(sides[1])} runs"
+
+
+def turns(first: Timed, second: Timed) -> int:
+    """Return how many turns two requests took, the smaller number of both.
+
+    A turn is one or more runs in a row: A, A, B, A, B are two turns of each.
+    """
+    starts = sorted(
+        (start, side)
+        for side, timed in enumerate((first, second))
+        for start, row in timed.repeats.values()
+        if row.latency_ms is not None
+    )
+    sides = [side for side, _ in groupby(side for _, side in starts)]
+    return min(sides.count(0), sides.count(1))
 
 
 def _times(timed: Timed, metric: str, reader: samples.Reader) -> list[list[float]]:

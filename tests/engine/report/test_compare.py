@@ -1,7 +1,9 @@
 """Comparison of runs: which rows are matched, ratios against hand computation, and differences in settings."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -114,12 +116,30 @@ def test_rows_of_two_attempts_are_compared_like_two_runs(tmp_path: Path) -> None
     assert only_row(timings.ratios([(earlier, fast)], "ms", seed=1))["verdict"] == "needs 3 runs"
 
 
-def test_repeated_runs_are_compared_by_the_means_of_their_repeats(tmp_path: Path) -> None:
-    row = benchmark_row("resnet18", latency_ms=10.0)
-    repeats_of_base = {number: row.model_copy(update={"latency_ms": ms}) for number, ms in ((3, 10.1), (4, 9.9))}
-    repeats_of_other = {number: row.model_copy(update={"latency_ms": ms}) for number, ms in ((5, 8.1), (6, 7.9))}
-    base = Timed(1, tmp_path, row, repeats=repeats_of_base)
-    other = Timed(2, tmp_path, row.model_copy(update={"latency_ms": 8.0}), repeats=repeats_of_other)
+def in_order(folder: Path, order: str, **latencies_ms: Sequence[float]) -> tuple[Timed, ...]:
+    """Return the first row of each request, with the rows of all its runs as repeats.
+
+    order: letters of the requests, in the order in which their runs were timed. latencies_ms: of each request's runs.
+    """
+    starts = {number: datetime(2026, 1, 1, number, tzinfo=UTC) for number in range(1, len(order) + 1)}
+    repeats = {
+        letter: {
+            number: (starts[number], benchmark_row("resnet18", latency_ms=ms))
+            for number, ms in zip([n for n in starts if order[n - 1] == letter], found, strict=True)
+        }
+        for letter, found in latencies_ms.items()
+    }
+    return tuple(
+        Timed(next(iter(runs)), folder, next(iter(runs.values()))[1], repeats=runs) for runs in repeats.values()
+    )
+
+
+def test_requests_that_took_turns_are_compared_by_the_means_of_their_runs(tmp_path: Path) -> None:
+    base, other = in_order(tmp_path, "abbaab", a=(10.0, 10.1, 9.9), b=(8.0, 8.1, 7.9))
+    assert timings.turns(base, other) == 2
+    base, other = in_order(tmp_path, "abbabab", a=(10.0, 10.1, 9.9), b=(8.0, 8.1, 7.9, 8.0))
+    assert timings.turns(base, other) == 3
+    base, other = in_order(tmp_path, "ababab", a=(10.0, 10.1, 9.9), b=(8.0, 8.1, 7.9))
     line = only_row(timings.ratios([(base, other)], "ms", seed=1))
     log_times = np.log([10.0, 10.1, 9.9]), np.log([8.0, 8.1, 7.9])
     interval = np.exp(stats.ttest_ind(*log_times).confidence_interval(0.99))
@@ -128,11 +148,20 @@ def test_repeated_runs_are_compared_by_the_means_of_their_repeats(tmp_path: Path
     assert (line["verdict"], line["note"]) == ("faster", "of 3 and 3 runs")
 
 
+@pytest.mark.parametrize("order", ["aaabbb", "bbbaaa", "aabbab", "aaaaabab"])
+def test_runs_that_did_not_take_turns_have_no_verdict(tmp_path: Path, order: str) -> None:
+    """Otherwise a machine that became slower in between would make the later request the slower one."""
+    latencies = {letter: [ms] * order.count(letter) for letter, ms in (("a", 10.0), ("b", 8.0))}
+    line = only_row(timings.ratios([in_order(tmp_path, order, **latencies)], "ms", seed=1))  # type: ignore[list-item]
+    assert line["verdict"] == "needs 3 runs"
+
+
 def test_variants_of_one_run_are_compared_by_its_processes_even_if_it_was_repeated(tmp_path: Path) -> None:
     pair = []
     for variant, ms in (("eager", 10.0), ("compile", 8.0)):
         row = benchmark_row("resnet18", variant, latency_ms=ms)
-        pair.append(Timed(1, tmp_path, row, repeats=dict.fromkeys((2, 3), row)))
+        repeats = {number: (datetime(2026, 1, 1, number, tzinfo=UTC), row) for number in (1, 2, 3)}
+        pair.append(Timed(1, tmp_path, row, repeats=repeats))
     line = only_row(timings.ratios([(pair[0], pair[1])], "ms", seed=1))
     assert line["speedup"] == 10 / 8
     assert "runs" not in line["note"]
@@ -152,7 +181,8 @@ def test_repeats_are_runs_of_the_same_request_on_the_same_host(store: Store, tmp
     finished_run(13.0, versions={"torch": "of another time"})
     (timed,) = timings.timed_rows(store, store.run(first), tmp_path)
     assert timed.row.latency_ms == 10.0
-    assert {number: row.latency_ms for number, row in timed.repeats.items()} == {first + 1: 11.0}
+    assert {number: row.latency_ms for number, (_, row) in timed.repeats.items()} == {first: 10.0, first + 1: 11.0}
+    assert [start for start, _ in timed.repeats.values()] == [store.run(first + n).started_at for n in (0, 1)]
 
 
 def test_imported_copy_of_a_run_is_no_repeat(settings: Settings, store: Store, tmp_path: Path) -> None:
@@ -165,7 +195,7 @@ def test_imported_copy_of_a_run_is_no_repeat(settings: Settings, store: Store, t
         (tmp_path / "run.zip").write_bytes(export_bundle(store, settings, run_id))
         copies.append(import_bundle(store, settings, tmp_path / "run.zip"))
     repeats = [timings.timed_rows(store, store.run(run_id), tmp_path)[0].repeats for run_id in (first, *copies)]
-    assert [len(numbers) for numbers in repeats] == [1, 1, 1], "the other run, under one of its numbers"
+    assert [len(numbers) for numbers in repeats] == [2, 2, 2], "itself, and the other run under one of its numbers"
 
 
 def test_run_under_other_conditions_is_no_repeat(store: Store, tmp_path: Path) -> None:
@@ -176,7 +206,7 @@ def test_run_under_other_conditions_is_no_repeat(store: Store, tmp_path: Path) -
         ids.append(queue_benchmark(store, "timm:resnet18"))
         finish(store, ids[-1], [benchmark_row("resnet18", latency_ms=10.0, **values)])
     repeats = [timings.timed_rows(store, store.run(run_id), tmp_path)[0].repeats for run_id in ids]
-    assert [list(numbers) for numbers in repeats] == [[ids[1]], [ids[0]], [], []]
+    assert [list(numbers) for numbers in repeats] == [ids[:2], ids[1::-1], ids[2:3], ids[3:]]
 
 
 def test_runs_of_the_same_request_are_compared_without_repeats(store: Store, tmp_path: Path) -> None:
@@ -198,7 +228,7 @@ def test_rows_keep_the_node_that_timed_them(store: Store, tmp_path: Path) -> Non
         ids.append(queue_benchmark(store, "timm:resnet18"))
         finish(store, ids[-1], [benchmark_row("resnet18", latency_ms=10.0, host=host)])
     first, second, third = (timings.timed_rows(store, store.run(run_id), tmp_path)[0] for run_id in ids)
-    assert [len(row.repeats) for row in (first, second, third)] == [1, 0, 1], "a run on another node is not a repeat"
+    assert [len(row.repeats) for row in (first, second, third)] == [2, 1, 2], "a run on another node is not a repeat"
     lines = timings.ratios([(first, second), (first, third)], "ms", seed=1)
     assert list(lines["verdict"]) == ["not comparable", "same request"]
     assert list(lines["differs_in"]) == ["host", ""]
@@ -524,8 +554,8 @@ def test_by_setting_finds_the_latest_timing_of_each_model(store: Store, tmp_path
 
 def test_models_timed_in_separate_runs_are_compared_like_runs(store: Store, tmp_path: Path) -> None:
     ids = {}
-    for model, times in {"resnet18": (10.0, 10.1, 10.2), "resnet50": (20.0, 20.2, 20.4)}.items():
-        for ms in times:
+    for factor in (1, 1.01, 1.02):
+        for model, ms in {"resnet18": 10.0 * factor, "resnet50": 20.0 * factor}.items():
             ids[model] = queue_benchmark(store, f"timm:{model}", publishable=True)
             finish(store, ids[model], [benchmark_row(model, latency_ms=ms)])
     names = ["timm:resnet18", "timm:resnet50"]
