@@ -5,8 +5,9 @@
 `compile:eager` and `compile:eager_noexcept` call the same captured graph, so the true ratio of their times is 1. Every
 round is one run of `benchmark` with all MODELS. `side_by_side` has the intervals that such a run gives: their coverage
 (the share that contain 1), the share of false verdicts (`faster` or `slower`), and the standard deviation of the
-processes' log ratios, as a root mean square over rows. `of_runs` compares three runs with the next three, as Compare
-does for runs of different requests. Coverage is also given for the rows without the flags that forbid quoting a timing.
+processes' log ratios, as a root mean square over rows. Coverage is also given for the rows without the flags that
+forbid quoting a timing. `of_runs` compares three runs with three others of the same variant, as Compare does with runs
+of different requests: runs one after the other (aaabbb), and runs in turns (ababab).
 """
 
 import argparse
@@ -16,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from engine.results.flags import SPOILING
-from engine.statistics import LEAST_RUNS, Ratio, ratio_of_runs
+from engine.statistics import Ratio, ratio_of_runs
 
 RESULTS = Path(__file__).parent / "results" / "equal_variants.json"
 FIRST, SECOND = "compile:eager", "compile:eager_noexcept"
@@ -88,13 +88,15 @@ def _medians(row: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
     return np.array([float(ms) for ms in str(row["process_medians_ms"]).split("; ")])
 
 
-def of_runs(rows: pd.DataFrame) -> dict[str, Any]:
-    """Return the shares of the intervals of three runs against the next three, of the same variant."""
+def of_runs(rows: pd.DataFrame, order: str) -> dict[str, Any]:
+    """Return the shares of the intervals of runs of two equal requests. order: of their runs, such as `ababab`."""
     ratios = []
     for _, timed in rows.groupby(["model", "variant"]):
         ms = list(timed.sort_values("round")["latency_ms"])
-        threes = [ms[start : start + LEAST_RUNS] for start in range(0, len(ms) - LEAST_RUNS + 1, LEAST_RUNS)]
-        ratios += [found for before, after in pairwise(threes) if (found := ratio_of_runs(before, after))]
+        for start in range(0, len(ms) - len(order) + 1, len(order) // 2):
+            sides = [[ms[start + n] for n, letter in enumerate(order) if letter == side] for side in "ab"]
+            if found := ratio_of_runs(*sides):
+                ratios.append(found)
     return shares(ratios)
 
 
@@ -115,7 +117,7 @@ def main() -> None:
         "processes": arguments.processes,
         "flagged_rows": int(rows["flags"].notna().sum()),
         "side_by_side": side_by_side(rows),
-        "of_runs": of_runs(rows),
+        "of_runs": {order: of_runs(rows, order) for order in ("aaabbb", "ababab")},
         "rows": rows[["round", "model", "variant", "process_medians_ms", "flags"]].to_dict("records"),
     }
     known = json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
