@@ -34,19 +34,14 @@ def enqueue(
 ) -> int:
     """Queue a run and return its id, or the id of the run made earlier with the same key.
 
-    owner_limit: most waiting runs of this owner; a run without an owner has no such limit.
+    limit: most waiting runs. owner_limit: most of this owner; a run without an owner has no such limit.
     Errors: QueueFull; Refused when the name is too long.
     """
     with database.write() as connection:
         earlier_id = None if key is None else connection.scalar(select(runs.c.id).where(runs.c.key == key))
         if earlier_id is not None:
             return int(earlier_id)
-        waiting = connection.scalar(select(func.count()).where(runs.c.state == State.QUEUED)) or 0
-        if waiting >= limit:
-            raise QueueFull(
-                f"{plural(waiting, 'run')} in the queue, at most {limit:,} may wait: cancel some or try later"
-            )
-        _check_owner_limit(connection, owner, owner_limit)
+        _check_limits(connection, owner, limit, owner_limit)
         return insert_run(connection, spec, name, key=key, owner=owner)
 
 
@@ -138,13 +133,13 @@ def request_cancel(database: Database, run_id: int) -> None:
             change_run(connection, is_run, runs.c.state.in_(ACTIVE), cancel_requested=True)
 
 
-def retry(database: Database, run: Run, owner_limit: int) -> bool:
+def retry(database: Database, run: Run, *, limit: int, owner_limit: int) -> bool:
     """Queue a failed or cancelled run again with all its tries; return False when it is in another state.
 
-    Its rows stay until the next attempt begins. Errors: QueueFull when owner_limit runs of its owner wait.
+    Its rows stay until the next attempt begins. limit, owner_limit: as in `enqueue`. Errors: QueueFull.
     """
     with database.write() as connection:
-        _check_owner_limit(connection, run.owner, owner_limit)
+        _check_limits(connection, run.owner, limit, owner_limit)
         values = UNSTARTED | {"state": State.QUEUED, "cause": None, "error": "", "ended_at": None}
         values |= {"cancel_requested": False, "tries_left": run.spec.attempts}
         return change_run(connection, runs.c.id == run.id, runs.c.state.in_(RETRYABLE), **values)
@@ -159,13 +154,17 @@ def insert_run(connection: Connection, spec: Spec, name: str, **columns: Any) ->
     return run_id
 
 
-def _check_owner_limit(connection: Connection, owner: str, limit: int) -> None:
+def _check_limits(connection: Connection, owner: str, limit: int, owner_limit: int) -> None:
     """Check that one more run of an owner may wait. Errors: QueueFull."""
-    queued = select(func.count()).where(runs.c.state == State.QUEUED, runs.c.owner == owner)
-    if owner and (waiting := connection.scalar(queued) or 0) >= limit:
-        raise QueueFull(
-            f"{plural(waiting, 'run')} of {owner} in the queue, at most {limit:,} may wait: cancel some or try later"
-        )
+    queued = select(func.count()).where(runs.c.state == State.QUEUED)
+    limits = [("", queued, limit)]
+    if owner:
+        limits.append((f" of {owner}", queued.where(runs.c.owner == owner), owner_limit))
+    for whose, query, most in limits:
+        if (waiting := connection.scalar(query) or 0) >= most:
+            raise QueueFull(
+                f"{plural(waiting, 'run')}{whose} in the queue, at most {most:,} may wait: cancel some or try later"
+            )
 
 
 def _occupied(connection: Connection, hosts: list[str]) -> tuple[set[Place], set[str]]:

@@ -174,7 +174,7 @@ class Store:
         """Queue a failed or cancelled run again. Errors: LookupError, Refused."""
         self.check_owner(run_id)
         run = self.run(run_id)
-        if not queue.retry(self.database, run, self.user_queue_limit):
+        if not queue.retry(self.database, run, limit=self.queue_limit, owner_limit=self.user_queue_limit):
             advice = "" if run.state.ended else ". If its process was killed, the scheduler finds out within a minute"
             raise Refused(f"run {run_id} is {run.state}: only a failed or cancelled run can be tried again{advice}")
 

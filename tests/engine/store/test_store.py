@@ -225,6 +225,10 @@ def test_queue_has_a_limit(settings: Settings, store: Store) -> None:
     with pytest.raises(QueueFull, match="2 runs in the queue, at most 2 may wait"):
         small.enqueue(spec())
     assert small.enqueue(spec(), key="k") == queued_id
+    small.request_cancel(queued_id)
+    small.enqueue(spec())
+    with pytest.raises(QueueFull, match="2 runs in the queue"):
+        small.retry(queued_id)
     small.close()
 
 
