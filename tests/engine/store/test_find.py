@@ -4,13 +4,14 @@ import math
 import random
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from engine.results import Row, kinds
 from engine.settings import Settings
@@ -176,14 +177,43 @@ def test_tags_change_on_all_selected_runs_or_none(store: Store) -> None:
         store.set_notes(99, "")
 
 
-TO_FIRST_VERSION = (
-    *(f"DROP TABLE {table}" for table in ("run_tags", "run_models", "run_texts", "run_results")),
-    *(f"DROP INDEX {index}" for index in ("runs_by_state", "runs_by_kind", "runs_by_owner")),
-    *(f"ALTER TABLE runs DROP COLUMN {name}" for name in "summary notes seconds_left owner progressed_at".split()),
-    "CREATE INDEX runs_by_state ON runs (state, id)",
-    "UPDATE alembic_version SET version_num = '0001'",
-)
-"""Statements that make the tables of the first version from the newest ones."""
+FIRST_VERSION = {
+    "runs": "id key kind name spec devices exclusive state cause error created_at started_at ended_at cancel_requested "
+    "attempt_id attempt tries_left done total note environment revision",
+    "attempts": "id run_id number host created_at begun_at heartbeat_at stop_at closed_at exit "
+    "attempts_by_host attempts_by_run",
+    "rows": "id run_id attempt_id kind library model status payload rows_by_run",
+    "metrics": "run_id name step value",
+    "artifacts": "run_id name kind size sha256",
+    "slots": "host device attempt_id run_id exclusive",
+    "leases": "name holder fingerprint expires_at",
+    "machines": "host payload fingerprint probed_at",
+    "changes": "revision",
+}
+FOURTH_VERSION = FIRST_VERSION | {
+    "runs": f"{FIRST_VERSION['runs']} summary notes seconds_left owner runs_by_state runs_by_kind runs_by_owner",
+    "run_tags": "run_id tag runs_by_tag",
+    "run_models": "run_id model runs_by_model",
+    "run_texts": "run_id text",
+    "run_results": "run_id rows failed loss accuracy latency_ms flags",
+}
+"""Columns and indexes of the tables of earlier versions. Later changes do not belong here: migrations make them."""
+
+
+def downgrade(connection: Connection, version: str, tables: Mapping[str, str]) -> None:
+    """Make a store of an earlier version from one of the newest. tables: the names of its columns and indexes."""
+    for table in reversed(metadata.sorted_tables):
+        if table.name not in tables:
+            table.drop(connection)
+            continue
+        names = tables[table.name].split()
+        for index in table.indexes:
+            if index.name not in names:
+                index.drop(connection)
+        for column in table.c:
+            if column.name not in names:
+                connection.execute(text(f"ALTER TABLE {table.name} DROP COLUMN {column.name}"))
+    connection.execute(text("UPDATE alembic_version SET version_num = :version"), {"version": version})
 
 
 def old_store(settings: Settings) -> Database:  # noqa: F811
@@ -192,8 +222,8 @@ def old_store(settings: Settings) -> Database:  # noqa: F811
     database = Database(settings.store_url)
     spec = ProfileSpec(models=("timm:ResNet18", "vit*"), device="cpu")
     with database.write() as connection:
-        for statement in TO_FIRST_VERSION:
-            connection.execute(text(statement))
+        downgrade(connection, "0001", FIRST_VERSION)
+        connection.execute(text("CREATE INDEX runs_by_state ON runs (state, id)"))
         for run_id, kind, name in ((1, "profile", "The First"), (2, "gone", "Another"), (3, "profile", "")):
             values = {"id": run_id, "kind": kind, "name": name, "spec": spec.model_dump_json()}
             values |= {"devices": '["cpu"]', "now": time.time()}
@@ -355,10 +385,8 @@ def test_migration_adds_held_out_losses_and_drops_mixed_latencies(store: Store) 
     finish(store, several, [benchmark_row("a", latency_ms=3.0), benchmark_row("b", latency_ms=1.0)])
     finish(store, single, [benchmark_row("a", latency_ms=3.0)])
     with store.database.write() as connection:
-        connection.execute(text("ALTER TABLE run_results DROP COLUMN held_out_loss"))
-        connection.execute(text("ALTER TABLE runs DROP COLUMN progressed_at"))
+        downgrade(connection, "0004", FOURTH_VERSION)
         connection.execute(text("UPDATE run_results SET latency_ms = 2.0 WHERE run_id = :run"), {"run": several})
-        connection.execute(text("UPDATE alembic_version SET version_num = '0004'"))
     migrations.upgrade(store.database)
     assert {run.id: (run.results.held_out_loss, run.results.latency_ms) for run in store.runs()} == {
         trained: (2.5, None),

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text
 
@@ -33,7 +32,7 @@ from engine.store import (
     queue,
 )
 from engine.store.database import Database
-from engine.store.tables import HEAD, metadata
+from engine.store.tables import HEAD
 
 HOST = "a host"
 
@@ -559,11 +558,9 @@ def test_machine_is_stored_per_host(store: Store) -> None:
     assert store.machine_age(HOST, "newer code") is None
 
 
-def test_migrations_create_the_tables_of_the_metadata(store: Store) -> None:
+def test_new_store_has_the_newest_migration(store: Store) -> None:
     with store.database.read() as connection:
-        context = MigrationContext.configure(connection)
-        assert context.get_current_revision() == HEAD
-        assert compare_metadata(context, metadata) == []
+        assert MigrationContext.configure(connection).get_current_revision() == HEAD
 
 
 def test_newer_schema_is_refused_with_its_version(settings: Settings, store: Store) -> None:
