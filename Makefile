@@ -11,7 +11,7 @@
 #   make cluster  start the head of a Ray cluster on this machine, which docs/deploy.md explains
 #   make wheels   fill wheels/ with what `make gpu WHEELS=wheels` needs on such a machine without internet
 #   make stop     end a scheduler that was left running
-#   make plotly   build pages/static/plotly.min.js from frontend/ (needs npm); only after a new release of plotly
+#   make plotly   build pages/static/plotly.min.js from frontend/ (needs npm); only after a new release of plotly or a change in frontend/
 #   make lock     compile requirements*.in into requirements*.txt at their newest releases
 #   make clean    end the scheduler and delete .venv; runs are kept
 #

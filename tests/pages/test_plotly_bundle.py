@@ -29,6 +29,12 @@ def test_bundle_has_the_plotly_js_release_of_the_python_package() -> None:
     assert packages == {"plotly.js": expected}
 
 
+def test_bundle_has_the_traces_that_charts_may_use() -> None:
+    assert set(re.findall(r'moduleType:"trace",name:"(\w+)"', BUNDLE.read_text(encoding="utf-8"))) == TRACES, (
+        "`make plotly` builds the bundle with the traces in frontend/plotly.js"
+    )
+
+
 def test_bundle_is_small_and_has_its_licence_file() -> None:
     assert BUNDLE.stat().st_size < 1.5e6, "all of plotly.js has 4.7 MB: does the build contain unused traces?"
     assert "MIT" in BUNDLE.with_name("LICENSE.plotly.txt").read_text()

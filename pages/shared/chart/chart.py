@@ -13,7 +13,7 @@ import streamlit as st
 from engine.report.style import COLOURS, GREY
 
 TRACES = {"scatter", "bar", "heatmap", "treemap"}
-"""Trace types that the bundle pages/static/plotly.min.js contains; frontend/plotly.js lists them."""
+"""Trace types that the bundle pages/static/plotly.min.js contains: those of frontend/plotly.js, and scatter."""
 
 NOTHING = "Nothing to plot: no row has the values that this plot needs."
 EMPTY: dict[str, Any] = {
@@ -56,7 +56,8 @@ def chart(
     Errors: ValueError for a trace type that the bundle of plotly.js does not contain.
     """
     if missing := {trace.type for trace in figure.data} - TRACES:
-        raise ValueError(f"no chart can draw {', '.join(sorted(missing))} yet: add it to frontend/plotly.js")
+        names = ", ".join(sorted(missing))
+        raise ValueError(f"no chart can draw {names} yet: add it to frontend/plotly.js and TRACES, then `make plotly`")
     content = figure.to_plotly_json() | {"alt": alt, "selectable": on_select is not None, "config": config}
     content |= {"height": height, "wide": wide}
     content["palette"] = [*COLOURS, GREY]  # the browser replaces these by the colours of the theme
