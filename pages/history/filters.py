@@ -1,5 +1,6 @@
 """Filters of the list of runs, kept in the address."""
 
+from collections.abc import Mapping
 from datetime import datetime, time, timedelta
 from typing import Any
 
@@ -15,7 +16,6 @@ from pages.shared.kinds import TITLES, described
 from pages.shared.text import show_error
 
 PREFIX = "runs"
-EMPTY: dict[str, Any] = {"text": "", "model": "", "device": None, "tags": [], "states": [], "kinds": [], "days": None}
 DAYS = {"today": 0, "since yesterday": 1, "last 7 days": 6, "last 30 days": 29}
 """Choices for the day of submission, with the number of days before today."""
 ORDERS: dict[str, Order] = {
@@ -38,10 +38,10 @@ def go_to_first_page() -> None:
     st.session_state[key("page")] = 1
 
 
-def clear() -> None:
-    """Clear every filter, in the address too."""
-    for name, value in EMPTY.items():
-        st.session_state[key(name)] = value
+def clear(values: Mapping[str, Any]) -> None:
+    """Clear these filters, in the address too. values: their current values by name."""
+    for name, value in values.items():
+        st.session_state[key(name)] = [] if isinstance(value, list) else None
     go_to_first_page()
 
 
@@ -95,7 +95,7 @@ def fields(store: Store) -> Filter | None:
     for name in (*values, "order"):
         rerun.hold(key(name))
     if any(values.values()):
-        st.button("Reset filters", icon=":material/filter_alt_off:", key=key("clear"), on_click=clear)
+        st.button("Reset filters", icon=":material/filter_alt_off:", key=key("clear"), on_click=clear, args=[values])
     try:
         return Filter(
             kinds=tuple(values["kinds"]),

@@ -673,7 +673,8 @@ def test_link_selects_runs_and_an_old_address_keeps_a_new_selection(store: Store
 @pytest.mark.slow
 def test_list_without_matches_offers_to_clear_the_filters(store: Store) -> None:
     run_id = store_run(store, State.FINISHED)
-    app = open_page(LIST, runs_kinds="train", runs_text="no such thing")
+    query = {"runs_model": "none", "runs_device": "meta", "runs_states": "failed", "runs_days": "today"}
+    app = open_page(LIST, runs_kinds="train", runs_text="no such thing", **query)
     assert not app.exception
     assert "No runs match these filters" in texts(app)
     app.button(key="runs_clear").click().run()
