@@ -10,6 +10,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from engine.specs import ProfileSpec
 from engine.store import open_store
 from tests.support.browser import DRAWN, WINDOW, Server, new_tab, without_runs
+from tests.support.page import ADDRESSES
 from tests.support.store import fill
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -20,8 +21,8 @@ STREAMLIT_PARTS = ("stSidebarNav", "stFileUploaderDropzone")
 DARK = "rgb(13, 17, 23)"
 """Background of the dark theme, from .streamlit/config.toml."""
 PAGES = (
-    *("", "profile", "vision", "recurrent", "device", "train", "evaluate", "runs", "compare"),
-    *("model?name=timm:resnet18", "model", "run?run=99999", "?catalog_search=nosuch"),
+    *(address for address in ADDRESSES.values() if address != "run"),
+    *("model?name=timm:resnet18", "run?run=99999", "?catalog_search=nosuch"),
 )
 
 

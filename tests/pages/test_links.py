@@ -17,14 +17,14 @@ from engine.store import Store
 from pages.shared.form.labels import default_hint
 from pages.shared.form.link import split
 from pages.shared.kinds import form_page
-from tests.support.page import benchmark_row, finish, open_page, profile_row, queue, queue_benchmark, texts
+from tests.support.page import FOLDERS, benchmark_row, finish, open_page, profile_row, queue, queue_benchmark, texts
 
 pytestmark = [
     pytest.mark.usefixtures("own_world"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]
 
-PAGES = sorted(str(path.relative_to(ROOT / "pages")) for path in (ROOT / "pages").glob("*/page.py"))
+PAGES = [f"{folder}/page.py" for folder in FOLDERS]
 FORMS = {form_page(spec): spec for spec in Spec.__subclasses__()}
 READ = {
     "model/page.py": ("name",),

@@ -40,6 +40,10 @@ from pages.shared import history
 PATIENCE_S = 120
 """Wait at most this many seconds for a page. A loaded machine draws the largest one in this time."""
 
+FOLDERS = sorted(path.parent.name for path in (ROOT / "pages").glob("*/page.py"))
+ADDRESSES = {folder: folder for folder in FOLDERS} | {"catalog": "", "history": "runs"}
+"""The path of each page's address, by its folder."""
+
 CATALOGUE = """library,model,family,image_size,context_length,mparams,gmacs,gflops,macts,weights_mb,\
 inference_peak_mb,kept_mb,complete,uncounted,notes,status,error
 open_clip,ViT-B-32,clip_vit,224,77,151.28,7.39,14.78,10.3,605,608,90.5,True,{},[],ok,
@@ -115,8 +119,7 @@ def open_page(path: str = "", **query: str | list[str]) -> AppTest:
     """Open the app at a page such as `profile/page.py`, or at its default page. query: the address's parameters."""
     app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=PATIENCE_S)
     if path:  # AppTest.switch_page would need the default page to be drawn first
-        folder = path.partition("/")[0]
-        app._page_hash = calc_hash({"catalog": "", "history": "runs"}.get(folder, folder))
+        app._page_hash = calc_hash(ADDRESSES[path.partition("/")[0]])
     for name, value in query.items():
         app.query_params[name] = value
     app.session_state[history.MERGING] = True  # a browser reports this
@@ -127,7 +130,7 @@ def followed(app: AppTest, label: str) -> AppTest:
     """Follow the link with this label, and return its page. All links with the label must lead to the same page."""
     links = [element.proto for element in app.get("page_link") if element.proto.label == label]
     ((page, query_string),) = {(link.page, link.query_string) for link in links}
-    folder = {"runs": "history"}.get(page, page)
+    (folder,) = [folder for folder, address in ADDRESSES.items() if address == page]
     query = {name: values if len(values) > 1 else values[0] for name, values in parse_qs(query_string).items()}
     return open_page(f"{folder}/page.py", **query)
 
