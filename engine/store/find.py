@@ -29,11 +29,12 @@ ORDERS: dict[Order, tuple[ColumnElement[Any], ...]] = {
 _CONTINUING = [spec.kind for spec in (BenchmarkSpec, TrainSpec) if spec.continues]
 LINES: Select[Any] = select(
     runs.c.id.label("run"),
+    runs.c.kind,
+    runs.c.name,
     runs.c.summary.label("what"),
-    *(runs.c[name] for name in "kind name state cause error done total devices notes".split()),
+    *(runs.c[name] for name in "state cause error done total".split()),
     *(runs.c[f"{name}_at"].label(name) for name in ("created", "started", "ended")),
     case((runs.c.kind.in_(_CONTINUING), EARLIER_S), else_=0.0).label("duration_s"),
-    TAGS.label("tags"),
     run_results.c.rows,
     run_results.c.failed.label("failed_rows"),
     run_results.c.loss.label("train_loss"),
@@ -41,9 +42,13 @@ LINES: Select[Any] = select(
     run_results.c.accuracy.label("top1"),
     run_results.c.latency_ms,
     run_results.c.flags,
+    runs.c.devices,
+    TAGS.label("tags"),
+    runs.c.notes,
 ).join_from(runs, run_results, isouter=True)
-"""Query for runs as lines of a table. Times are seconds since the epoch, devices a JSON list, tags joined by newlines.
-`duration_s` is the duration of earlier attempts, without the latest one."""
+"""Query for runs as lines of a table, in the order in which exported files have its columns. Times are seconds since
+the epoch, devices a JSON list, tags joined by newlines. `duration_s` is the duration of earlier attempts, without the
+latest one."""
 _FAILED_ROWS = select(run_results.c.run_id).where(run_results.c.failed > 0)
 _ONLY_FAILED_ROWS = _FAILED_ROWS.where(run_results.c.failed == run_results.c.rows)
 _FINISHED = runs.c.state == State.FINISHED

@@ -9,13 +9,10 @@ import pandas as pd
 from engine.report import frames
 from engine.report.export import tables as export_tables
 from engine.store import Filter, Store
+from engine.store.find import LINES
 from engine.store.records import devices_of
 
-COLUMNS = (
-    *("run", "kind", "name", "what", "state", "cause", "error", "done", "total", "created", "started", "ended"),
-    *("duration_s", "rows", "failed_rows", "train_loss", "clip_val_loss", "top1", "latency_ms", "flags", "devices"),
-    *("tags", "notes"),
-)
+COLUMNS = LINES.selected_columns.keys()
 WHOLE = ("run", "done", "total", "rows", "failed_rows")
 REAL = ("duration_s", "train_loss", "clip_val_loss", "top1", "latency_ms")
 TIMES = ("created", "started", "ended")
