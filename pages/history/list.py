@@ -18,6 +18,8 @@ from pages.shared.table import PERCENT, WHOLE_PERCENT, download_table, in_percen
 SIZES = (25, 50, 100, 200)
 MARKS = {"finished": "✓", "failed": "✗", "all failed": "✗", "vanished": "?", "cancelled": "–", "queued": "…"}
 """Marks in front of a state in the list, which cannot draw the icons of a badge."""
+HIDDEN = ("cause", "progress")
+"""Columns that are seldom needed, and hidden by default."""
 SELECTED = key("selected")
 """The parameter of the address with the numbers of the selected runs, such as `12,15`."""
 
@@ -64,8 +66,7 @@ def _choose_columns() -> None:
 
 
 def _default_columns() -> list[str]:
-    """Return the columns shown by default: all but the last two, which are seldom needed."""
-    return [name for name in frames.RUN_COLUMNS[:-2] if name in _config()]
+    return [name for name in frames.RUN_COLUMNS if name in _config() and name not in HIDDEN]
 
 
 @st.fragment
