@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from engine.measure.flops import Count, unfused
-from engine.measure.operators import PRODUCTS
+from engine.measure.operators import FORMULAS, PRODUCTS, RECURRENT
 from engine.models.built import Built
 from engine.results import Difference
 
@@ -30,7 +30,7 @@ GROUPS: dict[str, frozenset[str]] = {
     "pooling and resampling": frozenset(
         {"adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d", "grid_sampler"}
     ),
-    "recurrent layers": frozenset({"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"}),
+    "recurrent layers": RECURRENT,
 }
 """Groups of operators, by name. Each holds the names that either counter uses for such operators."""
 EXPLANATIONS = {
@@ -38,8 +38,11 @@ EXPLANATIONS = {
     "pooling and resampling": "fvcore counts 1 to 4 operations per element; ours counts multiply-adds of products only",
 }
 NOT_EXPLAINED = "not explained"
-PRODUCT_MAKERS = ("baddbmm", "addmv", "mv", "dot", "addbmm", "lstm", "gru", "rnn", "_native_multi_head_attention")
-"""Operators with matrix products for which fvcore has no formula."""
+PRODUCT_MAKERS = {
+    *FORMULAS,
+    *("baddbmm", "bilinear", "inner", "lstm", "gru", "rnn_tanh", "rnn_relu", "_native_multi_head_attention"),
+}
+"""Operators with matrix products for which fvcore has no formula. Those of the second line occur only in traces."""
 
 
 def figures(built: Built, counted: Count | None, batch_size: int) -> dict[str, Any]:

@@ -73,6 +73,7 @@ ATTENTION = _names("""
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
     _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps""")
+RECURRENT = _names("mkldnn_rnn_layer _cudnn_rnn miopen_rnn")
 
 
 def _matrix_vector(args: tuple[Any, ...], *_: Any) -> int:
@@ -160,9 +161,7 @@ FORMULAS: dict[str, Formula] = {
     "_trilinear": _bilinear,
     "torchvision::deform_conv2d": _deformable,
     **dict.fromkeys(ATTENTION, _attention),
-    "mkldnn_rnn_layer": _recurrent,
-    "_cudnn_rnn": _recurrent,
-    "miopen_rnn": _recurrent,
+    **dict.fromkeys(RECURRENT, _recurrent),
 }
 """Formulas that are missing in torch.utils.flop_counter, at least in torch 2.11, by operator."""
 
@@ -259,7 +258,7 @@ def _activations(base: str) -> Formula | None:
     """Return the formula for activations in fvcore's sense: output elements of matrix products and convolutions."""
     if base in ATTENTION:
         return _attention_activations
-    if base in ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn"):
+    if base in RECURRENT:
         return _recurrent_activations
     return _elements if base in PRODUCTS or base in CONVOLUTIONS else None
 

@@ -8,6 +8,7 @@ import open_clip
 import pytest
 import torch
 from torch import nn
+from torchvision.ops import DeformConv2d
 
 from engine.measure import fvcore_counter
 from engine.measure.flops import Count, count, unfused
@@ -92,6 +93,26 @@ def test_operators_unknown_to_fvcore_explain_the_difference() -> None:
     assert difference.fvcore_gmacs == 0
     assert difference.torch_gmacs == pytest.approx(7 * 3 * 4 * 6 * (5 + 6) / 1e9)  # steps, batch, gates x hidden, in
     assert "aten::lstm (1 calls)" in difference.explanation
+
+
+@pytest.mark.parametrize(
+    ("module", "shapes", "operator"),
+    [
+        (nn.RNN(5, 6), [(7, 3, 5)], "aten::rnn_tanh"),
+        (nn.RNN(5, 6, nonlinearity="relu"), [(7, 3, 5)], "aten::rnn_relu"),
+        (nn.Bilinear(5, 6, 4), [(3, 5), (3, 6)], "aten::bilinear"),
+        (DeformConv2d(3, 4, 3), [(1, 3, 5, 5), (1, 18, 3, 3)], "torchvision::deform_conv2d"),
+    ],
+)
+def test_operator_that_only_torch_counts_explains_the_difference(
+    module: nn.Module, shapes: list[tuple[int, ...]], operator: str
+) -> None:
+    inputs = tuple(map(torch.ones, shapes))
+    built = Built(module.eval(), inputs, {"image": ""}, "none", shapes[0], shapes[0])
+    with torch.no_grad():
+        torch_count = count(module, inputs)
+    (difference,) = fvcore_counter.figures(built, torch_count, batch_size=1)["differences"]
+    assert difference.explanation == f"fvcore has no formula for {operator} (1 calls)"
 
 
 def test_work_counted_under_another_operator_is_explained() -> None:
