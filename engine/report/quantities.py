@@ -234,6 +234,13 @@ RANKS = {
     for one, two in _WAYS
     for mean in ("mean", "median")
 }
+SHARES = frozenset(
+    (
+        *("zeroshot_top1", "zeroshot_top5", "acc1", "acc5", "mean_per_class_recall", "mean_average_precision"),
+        *("data_share", *RECALLS),
+    )
+)
+"""Columns of trainings and evaluations that are stored from 0 to 1 and shown in per cent."""
 CLIP_LABELS = {
     **RECALLS,
     **RANKS,
@@ -255,8 +262,8 @@ CLIP_LABELS = {
     "peak_memory_mb": "Peak memory (MB)",
     "samples_seen": "Pairs seen",
     "checkpoint": "Checkpoint",
-    "acc1": "Top-1 accuracy",
-    "acc5": "Top-5 accuracy",
+    "acc1": "Top-1",
+    "acc5": "Top-5",
     "mean_per_class_recall": "Mean recall per class",
     "mean_average_precision": "mAP",
     "gflop_per_s": "Rate (GFLOP/s)",

@@ -15,7 +15,7 @@ from engine.datasets import note_on_repeats
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.figures import evaluation
-from engine.report.quantities import CLIP_LABELS, RANKS, RECALLS
+from engine.report.quantities import CLIP_LABELS, RANKS, RECALLS, SHARES
 from engine.report.style import digits
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import read_embeddings
@@ -33,14 +33,7 @@ from pages.shared.text import plain, show_error
 
 Content = TypeVar("Content")
 TASKS = {"retrieval": "Retrieval", "zeroshot": "Zero-shot classification", "linear-probe": "Linear probe"}
-SHARES = {
-    "acc1": "Top-1",
-    "acc5": "Top-5",
-    "mean_per_class_recall": "Mean per class",
-    "mean_average_precision": CLIP_LABELS["mean_average_precision"],
-    **RECALLS,
-}
-NUMBERS = {**RANKS, "clip_val_loss": CLIP_LABELS["clip_val_loss"]}
+NUMBERS = (*RANKS, "clip_val_loss")
 HELP = {
     "acc1": "Share of images whose class is predicted.",
     "acc5": "Share of images whose class is among the five most likely. Not computed for five classes or fewer.",
@@ -105,7 +98,7 @@ def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRo
     """Draw a table of all models and data sets. Return the run with only the chosen model and data, and its rows."""
     table = frames.evaluate(rows)[list(TABLE)]
     filled = [name for name in TABLE if table[name].replace("", None).notna().any()]
-    config = {name: st.column_config.NumberColumn(label, format=PERCENT) for name, label in SHARES.items()}
+    config = {name: st.column_config.NumberColumn(CLIP_LABELS[name], format=PERCENT) for name in SHARES}
     results_table(in_percent(table[filled], SHARES), key=f"parts_{run.id}", alt="Results of all models", config=config)
     parts = list(dict.fromkeys(row.part for row in rows))
     chosen = st.selectbox("Details of", parts, format_func=_part_name, key=f"part_{run.id}")
@@ -136,16 +129,16 @@ def _metrics(row: EvaluateRow, drawn: Collection[str]) -> None:
         if row.status != "ok":
             show_error(row.error, title=row.status.replace("_", " ").capitalize())
         with st.container(horizontal=True):
-            for name, title in SHARES.items():
-                if (value := getattr(row, name)) is not None:
-                    st.metric(title, f"{100 * value:.1f} %", width="content", help=HELP.get(name))
+            for name in EvaluateRow.model_fields:
+                if name in SHARES and (value := getattr(row, name)) is not None:
+                    st.metric(CLIP_LABELS[name], f"{100 * value:.1f} %", width="content", help=HELP.get(name))
             for name, value in row.recalls.items():
                 direction, _, rank = name.rpartition("_r")
                 title = f"{'Image → text' if direction == 'image_to_text' else 'Text → image'} R@{rank}"
                 st.metric(title, f"{100 * value:.1f} %", width="content")
-            for name, title in NUMBERS.items():
+            for name in NUMBERS:
                 if (value := getattr(row, name)) is not None:
-                    st.metric(title, digits(value), width="content", help=HELP.get(name))
+                    st.metric(CLIP_LABELS[name], digits(value), width="content", help=HELP.get(name))
         parts = [
             plural(row.images, "image") if row.images else "",
             count_captions(row.captions, row.distinct_captions) if row.captions else "",

@@ -11,7 +11,7 @@ import streamlit as st
 from engine.datasets import captions_repeat
 from engine.jobs.checkpoints import fetch
 from engine.report import frames
-from engine.report.quantities import CLIP_LABELS
+from engine.report.quantities import CLIP_LABELS, SHARES
 from engine.report.style import digits
 from engine.results.checkpoints import mark_lost
 from engine.results.clip import TrainRow, best_epoch, mean_pairs_per_s
@@ -40,11 +40,6 @@ COLUMNS = (
     *("zeroshot_top1", "zeroshot_top5", "image_to_text_r1"),
     *("text_to_image_r1", "image_to_text_r5", "text_to_image_r5", "lr", "logit_scale", "samples_per_s", "data_share"),
     *("seconds", "peak_memory_mb", "image_to_text_mean_rank", "text_to_image_mean_rank", "samples_seen", "checkpoint"),
-)
-SHARES = (
-    "zeroshot_top1",
-    "zeroshot_top5",
-    *(f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5, 10)),
 )
 
 
@@ -207,9 +202,9 @@ def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, checkpoint
     if checkpoints:  # none may also mean that their machine cannot be reached
         frame["checkpoint"] = mark_lost([row.checkpoint for row in rows], {path.name for path in checkpoints})
     shown, labels = frame.iloc[::-1].dropna(axis=1, how="all"), CLIP_LABELS
-    shown = in_percent(shown, (*SHARES, "data_share"))
+    shown = in_percent(shown, SHARES)
     config = {name: st.column_config.NumberColumn(title, format="%.4g") for name, title in labels.items()}
-    config |= {name: st.column_config.NumberColumn(labels[name], format=PERCENT) for name in (*SHARES, "data_share")}
+    config |= {name: st.column_config.NumberColumn(labels[name], format=PERCENT) for name in SHARES}
     config |= {name: st.column_config.Column(labels[name]) for name in ("mark", "checkpoint")}
     config |= {name: st.column_config.NumberColumn(labels[name], format="%,d") for name in ("step", "samples_seen")}
     options: dict[str, Any] = {"columns": COLUMNS, "pinned": "epoch", "config": config}

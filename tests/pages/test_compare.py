@@ -268,7 +268,7 @@ def test_metrics_of_evaluations_are_shown_side_by_side(store: Store) -> None:
     app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
     assert not app.exception
     lines = table_with(app, f"run {ids[1]} − run {ids[0]}").set_index(["what", "metric"])
-    assert lines.loc[("zeroshot", "Top-1 accuracy (%)"), f"run {ids[1]} − run {ids[0]}"] == pytest.approx(-15)
+    assert lines.loc[("zeroshot", "Top-1 (%)"), f"run {ids[1]} − run {ids[0]}"] == pytest.approx(-15)
     images = [lines.loc[("zeroshot", "Images"), f"run {run_id}"] for run_id in ids]
     assert images == [evaluate_row("zeroshot").images] * 2, "the number of images is shown beside the accuracy"
 

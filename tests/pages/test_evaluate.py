@@ -10,8 +10,10 @@ from streamlit.testing.v1 import AppTest
 
 from engine.cli import clip
 from engine.datasets import open_pairs, split
+from engine.report.quantities import SHARES
 from engine.results import Progress, Row
 from engine.results.answers import Hit, Hits
+from engine.results.clip import EvaluateRow
 from engine.settings import ROOT, Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
@@ -19,6 +21,7 @@ from engine.specs.questions import Question, Search
 from engine.store import State, Store
 from engine.store.files import RunFiles
 from pages.clip import form
+from pages.evaluate.results import NUMBERS
 from pages.shared import backend
 from pages.shared.form import link
 from pages.shared.form.command import command
@@ -197,6 +200,12 @@ def store_evaluation(store: Store, settings: Settings, *rows: Row) -> int:
     return run_id
 
 
+def test_every_metric_of_a_task_is_shown() -> None:
+    numbers = {name for name, field in EvaluateRow.model_fields.items() if field.annotation == float | None}
+    missing = numbers - SHARES - {*NUMBERS} - {"probe_c", "seconds"}
+    assert not missing, "add these to SHARES in engine/report/quantities.py, or to NUMBERS in pages/evaluate/results.py"
+
+
 def test_results_show_metrics_charts_and_downloads(store: Store, settings: Settings) -> None:
     run_id = store_evaluation(store, settings)
     app = open_page(PAGE, run=str(run_id))
@@ -207,6 +216,7 @@ def test_results_show_metrics_charts_and_downloads(store: Store, settings: Setti
     assert ("Text → image median rank", "12") in metrics
     assert ("Top-1", "93.4 %") in metrics
     assert ("Top-5", "99.8 %") in metrics
+    assert ("Mean recall per class", "93.0 %") in metrics, "the same label as on the page Compare"
     assert "Held-out loss" in [label for label, _ in metrics], "same label as on the other pages"
     assert sum(label == "Top-5" for label, _ in metrics) == 1, "only one of the two tasks has a top-5"
     assert "the loss depends on the batch size, here 64" in plain_text(app)

@@ -1,6 +1,5 @@
 """Compare values that need no interval (counts, rates, accuracies) of several runs or models."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -8,6 +7,7 @@ import pandas as pd
 
 from engine.report import frames
 from engine.report.compare import rows as compare_rows
+from engine.report.quantities import SHARES
 from engine.results import Row
 
 How = Literal["ratio", "difference"]
@@ -19,7 +19,6 @@ LONG = ["what", "metric", "subject", "value"]
 _NO_METRICS = {"seconds"}  # a run's duration is not one of its results
 _WHOLE = ("epoch", "step", "samples_seen", "images")
 """Fields with whole numbers that are compared."""
-_SHARES = re.compile(r"acc\d|mean_per_class_recall|mean_average_precision|zeroshot_top\d|.*_r\d+|data_share")
 PERCENT = "_percent"
 """Ending of the names of shares. Shares are compared in per cent, and their differences are in percentage points."""
 
@@ -48,12 +47,12 @@ def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
 
 def metric_name(metric: str) -> str:
     """Return the name of a row's field among the compared values: with PERCENT for a share."""
-    return metric + PERCENT if _SHARES.fullmatch(metric) else metric
+    return metric + PERCENT if metric in SHARES else metric
 
 
 def _percent(metric: str, value: float | None) -> float | None:
     """Return the value of a row's field; a share is converted to per cent."""
-    return None if value is None else 100 * value if _SHARES.fullmatch(metric) else value
+    return None if value is None else 100 * value if metric in SHARES else value
 
 
 def of_catalogue(catalogue: pd.DataFrame, names: Sequence[str], wanted: Sequence[str]) -> pd.DataFrame:
