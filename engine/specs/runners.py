@@ -15,6 +15,7 @@ class Runner:
     """One way to run one network."""
 
     name: str
+    """A runner with `cudnn` in its name needs an NVIDIA GPU; `jit` means TorchScript, and `compile` torch.compile."""
     group: Group
     does: str
     """Description for users, beginning with a capital letter."""

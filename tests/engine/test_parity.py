@@ -1,13 +1,15 @@
-"""docs/parity.md: its counts equal those of its tables, and the flags that it names exist."""
+"""docs/parity.md: its counts equal those of its tables, its flags exist, and it names every runner."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 
 from engine.__main__ import main
 from engine.settings import ROOT
+from engine.specs.runners import Group, of_group
 
 TEXT = (ROOT / "docs" / "parity.md").read_text()
 SECTIONS = {
@@ -64,3 +66,12 @@ def test_every_named_flag_of_ours_exists(section: str, capsys: pytest.CaptureFix
     }
     assert named_flags
     assert named_flags <= existing_flags
+
+
+def test_every_runner_of_fastrnns_and_ours_is_in_the_table_of_its_group() -> None:
+    named = {}
+    for line in TEXT.partition("| group here |")[2].partition("\n\n")[0].splitlines()[2:]:
+        group, *runners = (cell.strip(" `") for cell in line.strip("|").split("|"))
+        named[group] = sorted(re.findall(r"\w+", " ".join(runners)))
+    assert named.pop("cells"), "described in words"
+    assert named == {group: sorted(of_group(group)) for group in get_args(Group) if group != "cells"}
