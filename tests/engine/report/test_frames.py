@@ -48,7 +48,7 @@ def test_every_value_of_a_table_has_a_label() -> None:
     for row_type in results.kinds().values():
         values |= {name for name, field in row_type.model_fields.items() if field.annotation == float | None}
     missing = values - {*QUANTITIES, *CLIP_LABELS} - unlabelled
-    assert not missing, "engine/report/quantities.py has no label, unit and help text for these columns"
+    assert not missing, "add these to QUANTITIES or, without a help text, to CLIP_LABELS in engine/report/quantities.py"
 
 
 def test_reference_has_the_columns_of_the_profiler_of_open_clip() -> None:
