@@ -45,7 +45,7 @@ HELP = {
     "image_to_text_mean_rank": "Mean rank of the first of an image's own captions. 1 is best.",
     "text_to_image_mean_rank": "Mean rank of a caption's own image. 1 is best.",
 }
-TABLE = (
+COLUMNS = (
     *("model", "checkpoint", "data", "task", "status", "acc1", "acc5", "mean_per_class_recall"),
     *("mean_average_precision", "image_to_text_r1", "text_to_image_r1", "images", "error"),
 )
@@ -96,8 +96,8 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
 
 def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRow]]:
     """Draw a table of all models and data sets. Return the run with only the chosen model and data, and its rows."""
-    table = frames.evaluate(rows)[list(TABLE)]
-    filled = [name for name in TABLE if table[name].replace("", None).notna().any()]
+    table = frames.evaluate(rows)[list(COLUMNS)]
+    filled = [name for name in COLUMNS if table[name].replace("", None).notna().any()]
     config = {name: st.column_config.NumberColumn(CLIP_LABELS[name], format=PERCENT) for name in SHARES}
     results_table(in_percent(table[filled], SHARES), key=f"parts_{run.id}", alt="Results of all models", config=config)
     parts = list(dict.fromkeys(row.part for row in rows))
