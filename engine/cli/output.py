@@ -196,7 +196,7 @@ def _values(row: Row) -> str:
             parts += [f"{row.samples_per_s:.4g} pairs/s"] if row.samples_per_s else []
             parts += ["the best so far"] if row.best else []
         case EvaluateRow():
-            values = {"top-1": row.acc1, "top-5": row.acc5, "mean per class": row.mean_per_class_recall}
+            values = {"top-1": row.acc1, "top-5": row.acc5, "mean recall per class": row.mean_per_class_recall}
             values |= {"mAP": row.mean_average_precision, "image to text R@1": row.image_to_text_r1}
             values |= {"text to image R@1": row.text_to_image_r1}
             others = {name.replace("_r", " R@").replace("_", " "): value for name, value in row.recalls.items()}
