@@ -28,6 +28,8 @@ from engine.words import plural
 LIBRARIES = ("open_clip", "timm", "torchvision")
 IMAGES_ALONE = ("timm", "torchvision", PYTHON)
 """Libraries whose models have no text tower."""
+FILTERS = ("filter", "exclude", "exclude_exact", "partition")
+"""Fields of a spec that leave out some of the models that it names."""
 MOST_EXPANSIONS = 1000
 MOST_PATTERNS = 3000
 """Most patterns after braces are expanded: a spec has at most 2,000, and `suite` stands for about a hundred."""
@@ -143,7 +145,7 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, allow_code: bool = 
         part, parts = (int(number) for number in partition.split("/"))
         selected = selected[part - 1 :: parts]
     if matching and not selected:
-        limits = [name for name in ("filter", "exclude", "exclude_exact", "partition") if getattr(spec, name, "")]
+        limits = [name for name in FILTERS if getattr(spec, name, "")]
         raise Refused(f"{', '.join(limits)}: none of {plural(len(matching), 'model')} is left, so allow more")
     for name in selected:
         if getattr(spec, "tower", "") == "text" and name.library in IMAGES_ALONE:

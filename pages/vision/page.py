@@ -5,7 +5,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine.names import select
+from engine.names import FILTERS, select
 from engine.report.timings import needs
 from engine.specs import BenchmarkSpec, ModelName, Refused
 from engine.specs.building import OPTIONS
@@ -45,7 +45,7 @@ FURTHER = {
     "Cluster": ("nodes",),
     "Batch sizes": ("max_batch_size", "batch_size_list"),
     "Model": OPTIONS,
-    "Model filters": ("filter", "exclude", "exclude_exact", "partition"),
+    "Model filters": FILTERS,
 }
 TIGHT = 0.8  # an estimate above this share of the memory is reported as tight
 

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from engine import specs
+from engine.names import FILTERS
 from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 
 
@@ -146,8 +147,8 @@ def test_every_field_of_a_timing_is_varied_or_has_a_meaning() -> None:
     varied = {
         *("models", "groups", "runners", "variants", "baseline", "configs", "mode", "precision", "channels_last"),
         *("image_size", "context_length", "batch_size", "batch_size_list", "max_batch_size", "mini_batch"),
-        *("seq_length", "hidden_size", "sweep", "sweep_values", "nodes", "filter", "exclude", "exclude_exact"),
-        *("partition", "seed", "trace", "time_limit", "publishable", "replicates", "warmup", "loops", "min_samples"),
+        *("seq_length", "hidden_size", "sweep", "sweep_values", "nodes", *FILTERS),
+        *("seed", "trace", "time_limit", "publishable", "replicates", "warmup", "loops", "min_samples"),
         *("min_seconds", "max_seconds"),
     }
     for spec in (BenchmarkSpec, RecurrentSpec):
