@@ -39,7 +39,11 @@ class Meter:
         self._window = Window()
 
     def add(self, progress: TrainingProgress, result: StepResult, *, data_s: float, seconds: float) -> None:
-        """Add one step, which `progress` already counts. seconds: its time, including data_s, the wait for its data."""
+        """Add one step, which `progress` already counts.
+
+        seconds: its time, including data_s, the wait for its data. An accelerator may still compute the step then. The
+        rest of its time passes in `read`, so seconds are right only as a sum over the steps between two reads.
+        """
         self._names = (*result.losses, "grad_norm")
         self._unread.append(
             torch.stack([value.detach().float() for value in (*result.losses.values(), result.grad_norm)])
