@@ -13,6 +13,7 @@ import streamlit as st
 from engine.datasets import unpack
 from engine.datasets.kinds import recognise
 from engine.datasets.uploads import Kept, forget, kept
+from engine.jobs import references
 from engine.specs import Refused
 from engine.specs.clip import EMBEDDED, short_name
 from engine.store import ENDED, UNFINISHED, Filter, Role, uploads
@@ -93,8 +94,7 @@ def _confirm(prefix: str, upload: Kept) -> None:
     st.text(f"{short_name(str(upload.folder))}, {size(upload.size / 1e9)}")
     filters = (Filter(kinds=("train", "evaluate"), states=states) for states in (UNFINISHED, ENDED))
     found = (backend.store().find(wanted, limit=MOST_CHECKED) for wanted in filters)
-    fields = ("data", "val_data", "zeroshot_data")
-    runs = [run for run in chain(*found) if any(upload.of(getattr(run.spec, name, "")) for name in fields)]
+    runs = [run for run in chain(*found) if any(upload.of(path) for _, path in references.named_paths(run.spec))]
     if active := [run for run in runs if not run.state.ended]:
         st.warning(f"Run {active[0].id} still uses it. Wait until it ends, or cancel it.", icon=":material/lock:")
     elif runs:

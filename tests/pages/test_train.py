@@ -27,7 +27,16 @@ from pages.clip.curves import FOLDED
 from pages.shared import rerun
 from pages.shared.form import link as form_link
 from pages.shared.form.command import command
-from tests.support.clip import curve_points, queue_train, record, train_row, write_checkpoints, write_csv, write_images
+from tests.support.clip import (
+    curve_points,
+    queue_evaluate,
+    queue_train,
+    record,
+    train_row,
+    write_checkpoints,
+    write_csv,
+    write_images,
+)
 from tests.support.command import parsed
 from tests.support.data import encoded
 from tests.support.page import Answering, charts, followed, further, open_page, texts, ticked, unfold, verbatim
@@ -630,7 +639,7 @@ def test_earlier_upload_can_be_used_again_and_deleted(settings: Settings) -> Non
 def test_upload_in_use_by_a_run_cannot_be_deleted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "MOST_CHECKED", 1)
     pets = upload_zip(open_page(PAGE), "pets")
-    queue_train(store, data=str(pets), data_kind="folder")
+    queue_evaluate(store, more_data=("digits", str(pets)))
     store.request_cancel(queue_train(store))  # a newer run that has ended
     app = unfold(open_page(PAGE), "Uploads: 1")
     app.button(key=f"train_kept_{pets.name}_delete").click().run()
