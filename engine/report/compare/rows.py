@@ -67,8 +67,7 @@ def differing_labels(rows: Sequence[Row], without: Sequence[str] = ()) -> list[s
 
 def full_label(row: Row) -> str:
     """Return a row's full label, such as `timm:resnet18 · inference · eager · batch 8 · 224 px`."""
-    names = [name for name in key_fields([row]) if name != "library"]
-    return _label(row, ["library", *names] if row.kind in ("benchmark", "profile") else names)
+    return _label(row, key_fields([row]))
 
 
 def _label(row: Row, names: Sequence[str]) -> str:

@@ -103,8 +103,7 @@ def warnings(runs: Sequence[Run]) -> list[str]:
                 runs_by_value.setdefault(value, []).append(run)
         if len(runs_by_value) > 1:
             parts = ", ".join(f"{value} ({numbered_runs(run_ids)})" for value, run_ids in runs_by_value.items())
-            has_reason = kind in ("train", "evaluate") and where == REQUEST and name in REASONS
-            reason = f"; {REASONS[name]}" if has_reason else ""
+            reason = f"; {REASONS[name]}" if name in REASONS else ""
             sentences.append(f"{name[0].upper()}{name[1:].replace('_', ' ')}: {parts}{reason}.")
     for tuned in runs:
         weights = short_name(getattr(tuned.spec, "pretrained", "")).partition(":")[0]

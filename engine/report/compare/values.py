@@ -12,7 +12,7 @@ from engine.results import Row
 
 How = Literal["ratio", "difference"]
 SIGN: dict[How, str] = {"ratio": "/", "difference": "−"}
-HOW: dict[str, How] = {"train": "difference", "evaluate": "difference"}
+HOW: dict[str, How] = {"evaluate": "difference"}
 """Kinds whose values are compared by their difference, such as accuracies. All others are compared by their ratio."""
 LONG = ["what", "metric", "subject", "value"]
 """Columns of a table with one value per line."""

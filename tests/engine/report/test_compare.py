@@ -18,7 +18,7 @@ from engine.report.compare import values as compare_values
 from engine.report.compare.timings import Timed
 from engine.report.figures import compare
 from engine.report.timings import stored
-from engine.results import BenchmarkRow, Environment, Row
+from engine.results import BenchmarkRow, DeviceRow, Environment, Row
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, ProfileSpec, Spec
 from engine.specs.evaluate import EvaluateSpec
@@ -207,6 +207,8 @@ def test_run_under_other_conditions_is_no_repeat(store: Store, tmp_path: Path) -
         finish(store, ids[-1], [benchmark_row("resnet18", latency_ms=10.0, **values)])
     repeats = [timings.timed_rows(store, store.run(run_id), tmp_path)[0].repeats for run_id in ids]
     assert [list(numbers) for numbers in repeats] == [ids[:2], ids[1::-1], ids[2:3], ids[3:]]
+    (unknown,) = timings.timed_rows(store, replace(store.run(ids[0]), environment=None), tmp_path)
+    assert list(unknown.repeats) == ids[:1]
 
 
 def test_runs_of_the_same_request_are_compared_without_repeats(store: Store, tmp_path: Path) -> None:
@@ -313,6 +315,10 @@ def test_note_explains_damaged_samples_and_failed_rows(tmp_path: Path) -> None:
     (other.folder / other.row.samples_file).write_text("a,b\n1,2\n")
     line = only_row(timings.ratios([(intact, other)], "ms", seed=1))
     assert "lacks the columns" in str(line["note"])
+    (other.folder / other.row.samples_file).unlink()
+    (other.folder / other.row.samples_file).mkdir()
+    line = only_row(timings.ratios([(intact, other)], "ms", seed=1))
+    assert "no interval: " in str(line["note"])
     absent = dict.fromkeys(("latency_ms", "mean_ms", "samples_per_s"))
     failed = Timed(3, tmp_path, benchmark_row("resnet18", status="error", error="RuntimeError: no", **absent))
     line = only_row(timings.ratios([(intact, failed)], "ms", seed=1))
@@ -334,7 +340,10 @@ def test_recurrent_layers_are_compared_per_pass(tmp_path: Path) -> None:
     assert by_pass["backward_ms"]["speedup"] == pytest.approx(1)
     assert by_pass["ms"]["speedup"] == pytest.approx(1.5, rel=0.02)
     forward_only = Timed(2, tmp_path / "2", rows[2].model_copy(update={"backward_ms": None}))
-    assert "no backward pass" in str(only_row(timings.ratios([(pair[0], forward_only)], "ms", seed=1))["note"])
+    for name in ("ms", timings.PER_SAMPLE):
+        assert "no backward pass" in str(only_row(timings.ratios([(pair[0], forward_only)], name, seed=1))["note"])
+    larger = Timed(2, tmp_path / "2", rows[2].model_copy(update={"mini_batch": 2 * rows[2].mini_batch}))
+    assert not only_row(timings.ratios([(pair[0], larger)], timings.PER_SAMPLE, seed=1))["differs_in"]
     assert timings.metrics(rows.values()) == ["ms", "per_sample", "forward_ms", "backward_ms"]
 
 
@@ -357,6 +366,19 @@ def test_rows_match_by_model_and_variant_and_others_are_omitted() -> None:
         ("resnet18", "eager", 1, 2),
     ]
     assert [(a.run, b.run) for a, b in timings.matching_pairs(timed_by_run(runs), 2)] == [(2, 1), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("row", "name", "value"),
+    [
+        (recurrent_row("aten"), "mini_batch", 3),
+        (benchmark_row("resnet18"), "context_length", 5),
+        (evaluate_row("zeroshot"), "checkpoint", "b.pt"),
+        (DeviceRow(device="cpu", operation="matmul", dtype="float32"), "dtype", "bfloat16"),
+    ],
+)
+def test_rows_of_two_settings_do_not_match(row: Row, name: str, value: object) -> None:
+    assert compare_rows.key_of(row) != compare_rows.key_of(row.model_copy(update={name: value}))
 
 
 def test_runs_that_differ_in_one_setting_are_matched_across_it() -> None:
@@ -382,10 +404,12 @@ def test_counts_have_a_column_per_run_and_exact_ratios() -> None:
         5: [profile_row("a", gmacs=5.0, macts=4.0), profile_row("b", status="error", error="no", gmacs=None)],
     }
     frame = compare_values.beside(compare_values.of_runs(runs), ["run 3", "run 5"], "run 3")
+    assert list(frame["metric"])[:2] == ["mparams", "image_mparams"], "in the order of the fields"
     lines = frame.set_index(["what", "metric"])
     assert lines.loc[("a", "gmacs"), ["run 3", "run 5", "run 5 / run 3"]].tolist() == [2.0, 5.0, 2.5]
     assert math.isnan(lines.loc[("a", "macts"), "run 5 / run 3"]), "no ratio over zero"
     assert math.isnan(lines.loc[("b", "gmacs"), "run 5"])
+    assert math.isnan(lines.loc[("b", "mparams"), "run 5"]), "a failed row has no values"
     assert "seconds" not in set(frame["metric"])
     assert "training_peak_mb" not in set(frame["metric"]), "no run has it"
     assert [name for name in frame if name.startswith("run")] == ["run 3", "run 5", "run 5 / run 3"]
@@ -410,6 +434,8 @@ def test_accuracies_are_compared_by_their_difference() -> None:
     assert lines.loc[("retrieval", "image_to_text_r1_percent"), "run 2 − run 1"] == 0
     best = compare_values.of_runs({1: [train_row(2)], 2: [train_row(1)]})
     assert best[best["metric"] == "epoch"]["value"].tolist() == [2, 1]
+    assert best[best["metric"] == "zeroshot_top1_percent"]["value"].tolist() == pytest.approx([93.4, 50])
+    assert best[best["metric"] == "data_share_percent"]["value"].tolist() == pytest.approx([5, 5])
 
 
 def test_bars_are_labelled_with_values_and_ratios() -> None:
@@ -458,14 +484,17 @@ def run(number: int, spec: Spec, **environment: object) -> Run:
 
 def test_unset_settings_are_compared_by_the_values_used() -> None:
     scratch, tuned = TrainSpec(), TrainSpec(pretrained="some/weights.pt")
-    first, second = run(1, scratch), run(2, tuned, settings={"batch_size": 64, "SHA-256 of pretrained": "ab"})
+    first, second = (
+        run(1, scratch),
+        run(2, tuned, settings={"batch_size": 64, "lr": 2e-5, "SHA-256 of pretrained": "ab"}),
+    )
     frame = settings.table([first, second])
     differences = {
         what: (before, after) for what, before, after in frame[~frame["same"]][["what", "run 1", "run 2"]].to_numpy()
     }
     assert differences == {
         "pretrained": ("not set", "some/weights.pt"),
-        "lr": ("0.001", "1e-05"),
+        "lr": ("0.001", "2e-05"),
         "batch size": ("not set", "64"),
         "SHA-256 of pretrained": ("not recorded", "ab"),
     }
@@ -484,6 +513,7 @@ def test_table_of_settings_marks_only_differences() -> None:
         ["setting", "models", "a, b", "a"],
         ["run", "host", "here", "there"],
     ]
+    assert list(frame["what"]).count("threads") == 1
     common = frame[frame["same"]].set_index("what")["run 1"]
     assert common["variants"] == "eager, compile"
     assert (common["version of torch"], common["image size"], common["deterministic"]) == ("2.15.0", "not set", "no")
@@ -499,8 +529,8 @@ def test_warnings_name_relevant_settings_but_not_compared_ones() -> None:
     assert settings.warnings([run(1, spec), run(2, spec.model_copy(update={"threads": 2}))]) == [], (
         "both runs used 2 threads"
     )
-    trainings = [run(1, TrainSpec(), settings={"threads": 2}), run(2, TrainSpec(threads=4), settings={"threads": 4})]
-    assert settings.warnings(trainings) == ["Threads: 2 (run 1), 4 (run 2)."]
+    trainings = [run(1, TrainSpec(), settings={"threads": 3}), run(2, TrainSpec(threads=4), settings={"threads": 4})]
+    assert settings.warnings(trainings) == ["Threads: 3 (run 1), 4 (run 2)."]
     versions = {"versions": {"torch": "2.16.0"}}
     messages = settings.warnings(
         [run(1, spec), run(2, spec.model_copy(update={"cache": "cold"}), threads=4, **versions), run(3, spec)]
@@ -541,15 +571,23 @@ def test_host_does_not_matter_for_counts_but_batch_does_for_losses() -> None:
 
 def test_by_setting_finds_the_latest_timing_of_each_model(store: Store, tmp_path: Path) -> None:
     old, new = queue_benchmark(store, "resnet18", "resnet50"), queue_benchmark(store, "resnet18")
-    finish(store, old, [benchmark_row("resnet18"), benchmark_row("resnet50"), benchmark_row("resnet18", "compile")])
-    finish(store, new, [benchmark_row("resnet18"), benchmark_row("resnet18", mode="training")])
-    names = ["timm:resnet50", "timm:resnet34", "timm:resnet18"]
+    newest = queue_benchmark(store, "resnet50")
+    compiled = [benchmark_row(model, "compile") for model in ("resnet18", "resnet50")]
+    finish(store, old, [*compiled, benchmark_row("resnet18", flags=["contended"]), benchmark_row("resnet50")])
+    finish(store, new, [benchmark_row("resnet18", flags=["contended"]), benchmark_row("resnet18", mode="training")])
+    finish(
+        store,
+        newest,
+        [benchmark_row("resnet50", flags=["contended"]), benchmark_row("resnet26"), benchmark_row("resnet26", "trace")],
+    )
+    names = ["timm:resnet50", "timm:resnet34", "timm:resnet18", "timm:resnet26"]
     runs = timings.runs_of_models(store, names)
-    assert [item.id for item in runs] == [new, old]
+    assert [item.id for item in runs] == [newest, new, old]
     groups = timings.by_setting(store, [(item, tmp_path, store.rows(item.id)) for item in runs], names)
     assert [(setting.variant, [(item.row.model, item.run) for item in group]) for setting, group in groups] == [
-        ("eager", [("resnet50", old), ("resnet18", new)]),
-    ], "only one model is timed with compile, and none is resnet34"
+        ("eager", [("resnet50", old), ("resnet18", new), ("resnet26", newest)]),
+        ("compile", [("resnet50", old), ("resnet18", old)]),
+    ], "only one model is timed with trace, and none is resnet34"
 
 
 def test_models_timed_in_separate_runs_are_compared_like_runs(store: Store, tmp_path: Path) -> None:
