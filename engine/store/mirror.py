@@ -57,7 +57,7 @@ class Unreachable(Refused):
 
 def _check_name(name: str) -> str:
     parts = PurePosixPath(name).parts
-    host_record = len(parts) == 1 and is_own_file(name) and not name.startswith("log")
+    host_record = is_own_file(name) and not name.startswith("log")
     if host_record or name != "/".join(parts) or any(part.startswith((".", "/")) for part in parts):
         raise ValueError(f"{name!r} is not the name of a file that is copied")
     return name
@@ -175,8 +175,7 @@ def _snapshot(folder: Path, before: dict[str, Version], links: Path) -> dict[str
 
 def _names(folder: Path) -> Iterator[str]:
     """Yield the names of all files that are copied: no hidden ones, no links, no records of this host's processes."""
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    for parent, _, names in os.walk(folder):
         for path in (Path(parent, name) for name in names):
             with suppress(ValueError):
                 name = _check_name(path.relative_to(folder).as_posix())

@@ -6,8 +6,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from engine.jobs import checkpoints, references
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, TrainSpec
 from engine.store import Attempt, Cause, Exit, Run, State, Store, attempts, mirror, open_store, queue, uploads
-from engine.store.bundle import export_bundle
+from engine.store.bundle import export_bundle, import_file
 from engine.store.files import RunFiles
 
 DONE = {"code": 0, "out_of_memory": False, "note": "", "host_lost": False}
@@ -128,18 +129,25 @@ def test_upload_is_copied_at_submission_and_fetched_when_needed(
     pair.write_text("a cat")
     (upload / ".owner").write_text("ann@example.org")
     run = store.run(store.enqueue(TrainSpec(data=str(upload / "cats"))))
-    for _ in range(2):
-        references.share_uploads(worker_machine, run.spec)
+    references.share_uploads(worker_machine, run.spec)
+    requests = Bucket.requests
+    references.share_uploads(worker_machine, run.spec)
+    assert Bucket.requests == requests, "one copy is enough"
     (copy,) = (path for path in Bucket.store if "uploads" in path)
     assert copy.endswith("runs/of/all/uploads/pets-1234.tar")
     shutil.rmtree(upload)  # as on another machine with the same path
     references.check_again(store, worker_machine, run)
     assert (pair.read_text(), (upload / ".owner").read_text()) == ("a cat", "ann@example.org")
     assert [path.name for path in upload.parent.iterdir()] == ["pets-1234"]
-    uploads.delete(worker_machine, upload)
+    uploads.fetch(worker_machine.model_copy(update={"artifacts_url": "nowhere://"}), upload)  # it is here already
+    assert uploads.folder_of(worker_machine, upload.parent / ".." / str(run.id)) is None
+    for _ in range(2):  # the second time, there is no copy
+        uploads.delete(worker_machine, upload)
     elsewhere = other_machine.runs_dir / "uploads" / "pets-1234"
     uploads.fetch(other_machine, elsewhere)
     assert not elsewhere.exists()
+    store.request_cancel(run.id)
+    jobs.delete_run(store, worker_machine, run.id)  # it has no copies
 
 
 def training(store: Store, **fields: Any) -> int:
@@ -155,6 +163,9 @@ def test_another_machine_reads_the_files_of_a_run(
     (files.dir / "samples[1]*.csv").write_bytes(b"ms\n1\n")
     save(files, "epoch_1.pt", b"one")
     save(files, "best.pt", b"one")
+    (files.dir / "link.txt").symlink_to(files.log)
+    (files.dir / ".hidden").mkdir()
+    (files.dir / ".hidden" / "part.csv").touch()
     mirror.push(worker_machine, run, 1)
     copy = RunFiles(other_machine.runs_dir, run.id)
     mirror.fetch(other_machine, run)
@@ -171,8 +182,10 @@ def test_another_machine_reads_the_files_of_a_run(
     references.resolve(store, other_machine, named)
     assert is_complete(other_machine, run, "epoch_1.pt")
 
-    with files.log.open("ab") as log:
-        log.write(b"step 2\n")
+    modified_ns = files.log.stat().st_mtime_ns
+    files.log.write_bytes(b"step 1\nstep 2\n")
+    os.utime(files.log, ns=(modified_ns, modified_ns))  # as on a disk with a coarse clock
+    (files.dir / "samples[1]*.csv").write_bytes(b"ms\n1\n2\n")
     save(files, "best.pt", b"two", step=2)
     for name in ("epoch_1.pt", "epoch_1.pt.json"):
         (files.dir / "checkpoints" / name).unlink()
@@ -180,21 +193,24 @@ def test_another_machine_reads_the_files_of_a_run(
     files.log.write_bytes(b"only here\n")
     mirror.fetch(worker_machine, run)
     assert files.log_tail(9) == "only here\n", "originals are never replaced"
+    assert mirror.look(worker_machine, run) is None
     files.log.write_bytes(b"step 1\nstep 2\n")
+    mirror.look(other_machine, run)
+    assert copy.log.exists(), "kept until the new one is here"
     mirror.fetch(other_machine, run)
     assert copy.log_tail(9) == "step 1\nstep 2\n"
     assert [path.name for path in copy.dir.glob("checkpoints/*")] == ["best.pt.json"], (
         "replaced and removed files are deleted"
     )
+    (copy.dir / mirror.INDEX).write_text("damaged")
     checkpoints.fetch(other_machine, run, "best.pt")
     assert is_complete(other_machine, run, "best.pt")
     requests = Bucket.requests
     mirror.fetch(other_machine, run)
     assert Bucket.requests == requests, "no request, because the attempt has ended"
     end(store, attempt, Exit(0))
-    assert export_bundle(store, other_machine, run.id) == export_bundle(
-        store, worker_machine.model_copy(update={"artifacts_url": ""}), run.id
-    )
+    bundle = export_bundle(store, other_machine, run.id)
+    assert bundle == export_bundle(store, worker_machine.model_copy(update={"artifacts_url": ""}), run.id)
 
     remote, root = fsspec.core.url_to_fs(worker_machine.artifacts_url)
     assert len(remote.find(root)) == 5, "only the index, the log, the samples, a checkpoint and its manifest"
@@ -202,6 +218,9 @@ def test_another_machine_reads_the_files_of_a_run(
     assert [path.removeprefix(root) for path in remote.find(root)] == [f"/deleted/{mirror.place_name(run)}"], (
         "only the mark of a deleted run"
     )
+    imported = store.run(import_file(store, worker_machine, BytesIO(bundle), "run.zip"))
+    mirror.fetch(other_machine, imported)
+    assert RunFiles(other_machine.runs_dir, imported.id).log_tail(9) == "step 1\nstep 2\n"
 
 
 def test_checkpoint_replaced_during_its_copy_is_copied_completely(
@@ -221,8 +240,24 @@ def test_checkpoint_replaced_during_its_copy_is_copied_completely(
         put(paths[:1], objects[:1])
         raise OSError("the connection broke")
 
+    links, link_file = list[Path](), os.link
+
+    def replace_and_link(path: Path, link: Path) -> None:
+        links.append(path)
+        if len(links) == 4:  # of the second scan, the second of checkpoint and manifest
+            save(files, "latest.pt", b"1, replaced")
+        link_file(path, link)
+
+    save(files, "latest.pt", b"0")
+    monkeypatch.setattr(os, "link", replace_and_link)
+    mirror.push(worker_machine, run, 1)
+    monkeypatch.setattr(os, "link", link_file)
+    mirror.fetch(other_machine, run, lambda name: True)
+    assert is_complete(other_machine, run, "latest.pt")
+    assert len(links) == 8
+
     save(files, "latest.pt", b"1")
-    for put_variant, expected in ((put_incompletely, b"0"), (put_and_replace, b"1"), (put, b"2")):
+    for put_variant, expected in ((put_incompletely, b"1, replaced"), (put_and_replace, b"1"), (put, b"2")):
         monkeypatch.setattr(remote, "put", put_variant)
         if put_variant is put_incompletely:
             with pytest.raises(mirror.Unreachable, match="the connection broke"):
@@ -233,17 +268,33 @@ def test_checkpoint_replaced_during_its_copy_is_copied_completely(
         assert is_complete(other_machine, run, "latest.pt")
         assert (RunFiles(other_machine.runs_dir, run.id).dir / "checkpoints" / "latest.pt").read_bytes() == expected
 
+    save(files, "latest.pt", b"3")
+    mirror.push(worker_machine, run, 1)
+    mirror.look(other_machine, run)
+    save(files, "latest.pt", b"4")
+    mirror.push(worker_machine, run, 1)
+    monkeypatch.setattr(mirror, "LOOK_S", 60.0)
+    mirror.fetch(other_machine, run, lambda name: True)  # the snapshot that it has looked at is gone
+    assert is_complete(other_machine, run, "latest.pt")
+
 
 def test_next_attempt_continues_elsewhere_and_the_earlier_cannot_write(
-    worker_machine: Settings, other_machine: Settings, store: Store
+    worker_machine: Settings, other_machine: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, attempt, files = start(worker_machine, store, training(store))
     files.log.write_bytes(b"first\n")
+    mirror.push(worker_machine, run, 1)
+    mirror.fetch(other_machine, run)
     save(files, "epoch_1.pt", b"1")
     mirror.push(worker_machine, run, 1)
     save(files, "epoch_2.pt", b"2")  # not copied, because the host was lost before
     end(store, attempt, Exit(note="its node left", host_lost=True))
+    files.log.write_bytes(b"first, more\n")
+    mirror.fetch(worker_machine, replace(run, attempt=2))
+    assert files.log_tail(9) == "first, more\n", "the copies are older while the second attempt has not begun"
+    monkeypatch.setattr(mirror, "LOOK_S", 60.0)
     second, attempt, copy = start(other_machine, store, run.id)
+    monkeypatch.setattr(mirror, "LOOK_S", 0.0)
     assert is_complete(other_machine, run, "epoch_1.pt")
     assert not (copy.dir / "checkpoints" / "epoch_2.pt").exists()
     with copy.log.open("ab") as log:
@@ -251,16 +302,28 @@ def test_next_attempt_continues_elsewhere_and_the_earlier_cannot_write(
     (copy.dir / "checkpoints" / "epoch_1.pt").unlink()
     save(copy, "epoch_3.pt", b"3")
     mirror.push(other_machine, second, 2)
+    assert not [path for path in Bucket.store if "epoch_1.pt@" in path]
     files.log.write_bytes(b"late\n")
     mirror.push(worker_machine, run, 1)  # the lost host was alive
+    requests = Bucket.requests
+    files.log.write_bytes(b"later\n")
+    mirror.push(worker_machine, run, 1)
+    assert Bucket.requests == requests, "it has given up"
     end(store, attempt, Exit(note="killed", code=-9))
-    third, *_ = start(worker_machine, store, run.id)
+    (leftover := files.dir / f"{mirror.PUSH_PREFIX}killed").mkdir()
+    third, attempt, _ = start(worker_machine, store, run.id)
     assert third.attempt == 3
+    assert not leftover.exists()
     assert files.log_tail(9) == "first\nsecond\n"
     assert is_complete(worker_machine, third, "epoch_3.pt")
     assert sorted(path.name for path in files.dir.glob("*/*.pt")) == ["epoch_2.pt", "epoch_3.pt"], (
         "epoch_2.pt was never copied, so it is kept"
     )
+    save(files, "epoch_4.pt", b"4")
+    mirror.push(worker_machine, third, 3)
+    end(store, attempt, Exit(note="its node left", host_lost=True))
+    fourth, *_ = start(other_machine, store, run.id)
+    assert is_complete(other_machine, fourth, "epoch_4.pt")
 
 
 def test_abandoned_attempt_cannot_delete_files_of_the_next_one(
@@ -300,7 +363,8 @@ def test_unreachable_bucket_gives_errors_without_repeated_requests(
     requests = Bucket.requests
     with pytest.raises(mirror.Unreachable, match="no route"):
         mirror.fetch(other_machine, run)
-    assert Bucket.requests == requests, "pages must not wait for the bucket each time"
+    mirror.fetch(other_machine, store.run(training(store)))
+    assert Bucket.requests == requests, "pages must not wait for the bucket each time, nor for a run without files"
     end(store, attempt, Exit(0))
     monkeypatch.setattr(mirror, "FAILED_S", 0.0)
     monkeypatch.setattr(Bucket, "rm", Bucket.cat_file)
@@ -318,6 +382,8 @@ def test_runs_upload_copies_files_of_an_earlier_run(
     without_url = worker_machine.model_copy(update={"artifacts_url": ""})
     run, attempt, files = start(without_url, store, training(store))
     files.log.write_bytes(b"made before the URL was set\n")
+    with pytest.raises(Refused, match="its files are copied when it ends"):
+        mirror.upload(worker_machine, run)
     end(store, attempt, Exit(0))
     monkeypatch.setenv("VITALS_ARTIFACTS_URL", worker_machine.artifacts_url)
     assert main(["runs", "upload", str(run.id)]) == 0
@@ -369,6 +435,11 @@ def test_prune_deletes_only_folders_of_runs_deleted_elsewhere(
     for run in (moved, of_earlier_store):
         engine(other_machine, "delete", str(run.id))
     assert first.log.is_file()
+    remote, root = fsspec.core.url_to_fs(worker_machine.artifacts_url)
+    remote.pipe_file(f"{root}/deleted/{mirror.place_name(kept_run)}", b"")  # a restored backup undid its deletion
+    for number, index in enumerate(("{}", "[]"), start=97):
+        (worker_machine.runs_dir / str(number)).mkdir()
+        (worker_machine.runs_dir / str(number) / mirror.INDEX).write_text(index)
 
     assert f"2.0 MB of the folders belong to run {moved.id}, deleted on another machine" in engine(
         worker_machine, "storage"
@@ -403,6 +474,10 @@ def test_files_uploaded_later_have_the_exit_of_the_last_attempt(
     mirror.push(worker_machine, run, 1, asdict(killed))
     end(store, attempt, killed)
     second, attempt, _ = start(worker_machine.model_copy(update={"artifacts_url": ""}), store, run.id)
+    mirror.push(worker_machine, second, 2)  # it has not begun with the URL
+    before = mirror.look(other_machine, run)
+    assert before is not None
+    assert (before.attempt, before.exit) == (1, asdict(killed))
     end(store, attempt, Exit(0))
     mirror.upload(worker_machine, store.run(run.id))
     copies = mirror.look(other_machine, second)
