@@ -25,6 +25,7 @@ from tests.support.page import finish, open_page, profile_row
 from tests.support.store import fill, overwrite, table_pages
 
 RESTORE = "Stop the app, run `python -m engine stop`, then `python -m engine runs restore`"
+INDEXES = "SELECT name FROM sqlite_master WHERE tbl_name = 'runs' AND type = 'index' AND sql IS NOT NULL"
 AS_NOBODY = """
 import os, sys
 import engine.__main__, engine.store, engine.cli.bulk
@@ -273,8 +274,19 @@ class TestRestore:
     def test_restore_copies_all_readable_rows(self, settings: Settings, path: Path) -> None:
         with closing(open_store(settings)) as store:
             matches = store.count(Filter(text="resnet"))
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE runs SET note = CAST(x'ff41' AS TEXT) WHERE id = 3")
+            connection.execute("UPDATE sqlite_sequence SET seq = 40 WHERE name = 'runs'")
+            connection.execute("UPDATE changes SET revision = 9000")
+            connection.execute("INSERT INTO run_tags (run_id, tag) VALUES (35, 'of a lost run')")
+            indexes = [name for (name,) in connection.execute(INDEXES)]
         _, *leaves = table_pages(path, "rows")
-        overwrite(path, *leaves[3:5], *table_pages(path, "run_texts"))
+        pages = [page for table in ("run_texts", *indexes) for page in table_pages(path, table)]
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("PRAGMA writable_schema = ON")
+            connection.execute("UPDATE sqlite_master SET sql = 'CREATE INDEX x' WHERE name = 'attempts_by_run'")
+        overwrite(path, *leaves[3:5], *pages)
+        path.with_name("vitals-restoring.sqlite").write_text("of an interrupted restore")
         damaged = path.read_bytes()
         process = engine("runs", "restore")
         assert process.returncode == 0, process.stderr
@@ -294,7 +306,8 @@ class TestRestore:
                 "the index of text search was damaged and is built again"
             )
             assert store.position(30) == 1
-            assert store.enqueue(ProfileSpec(models=("resnet18",), device="cpu")) == 31
+            assert store.enqueue(ProfileSpec(models=("resnet18",), device="cpu")) == 41, "ids are never reused"
+            assert store.revision() > 9000
             with store.database.read() as connection:
                 assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
 

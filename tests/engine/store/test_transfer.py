@@ -90,10 +90,11 @@ def test_store_copy_needs_an_unused_source_and_an_empty_target(
     with closing(open_store(filled)) as store:
         assert leases.take(store.database, "local@here", "{}", "", 60, None)
         assert "the scheduler local@here uses the store" in error_of_copy()
-        leases.release(store.database, "local@here", "{}")
+        assert leases.renew(store.database, "local@here", "{}", -1), "it expires"
         attempt = queue.claim(store.database, this_host())
         assert attempt is not None
         assert f"runs {attempt.run_id} of the store" in error_of_copy()
+        leases.release(store.database, "local@here", "{}")
         attempts.close(store.database, attempt, Exit(1), "error", "")
     with subprocess.Popen(["tail", "-f", str(filled.runs_dir / "vitals.sqlite")], stdout=subprocess.DEVNULL) as reader:
         while not processes_with(filled.runs_dir / "vitals.sqlite"):
@@ -159,6 +160,10 @@ def test_backup_during_a_run_can_be_restored(
         (tmp_path / hidden).touch()  # left over from a killed backup
         assert main(["store", "backup", str(backup)]) == 0
         assert "holds the database only" in capsys.readouterr().err
+        with closing(sqlite3.connect(backup)) as connection, connection:  # as if the version before had written it
+            connection.execute("ALTER TABLE runs DROP COLUMN progressed_at")
+            connection.execute("UPDATE alembic_version SET version_num = '0005'")
+        content = backup.read_bytes()
         assert main(["store", "backup", str(backup)]) == 2
         assert "exists: name a file that does not exist yet" in capsys.readouterr().err
         assert main(["store", "restore", str(backup)]) == 2
@@ -167,7 +172,6 @@ def test_backup_during_a_run_can_be_restored(
         leases.release(store.database, "local@here", "{}")
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"backup.sqlite"}
-    content = backup.read_bytes()
     empty = settings.model_copy(update={"runs_dir": tmp_path / "fresh", "database_url": ""})
     monkeypatch.setenv("VITALS_RUNS_DIR", str(empty.runs_dir))
     monkeypatch.setenv("VITALS_DATABASE_URL", "")
@@ -198,6 +202,8 @@ def test_restore_refuses_files_that_are_no_backup(settings: Settings, tmp_path: 
     ):
         with pytest.raises(Refused, match=message):
             transfer.restore_backup(settings, path)
+    with pytest.raises(Refused, match="there is no folder"):
+        transfer.back_up(settings, tmp_path / "absent" / "backup.sqlite")
     assert not (settings.runs_dir / "vitals.sqlite").exists()
 
 
