@@ -142,7 +142,7 @@ class _Finder:
 
     def __call__(self, library: str, model: str, size: str) -> tuple[int | None, str]:
         """Return the row's label, or None and the reason why there is none."""
-        if (library, model) not in self.first_sizes and library == "open_clip":
+        if (library, model) not in self.first_sizes:
             model = model.removesuffix(QUICKGELU)
         if (library, model) not in self.first_sizes:
             return None, f"{library} {self.versions.get(library, '')} has no model of this name".replace("  ", " ")

@@ -161,8 +161,6 @@ def _numbers(frame: pd.DataFrame, column: str, name: str) -> "pd.Series[float]":
 def _percentages(frame: pd.DataFrame, column: str, name: str, whole: float) -> "pd.Series[float]":
     values = _numbers(frame, column, name)
     _refuse_where(frame, (values < 0) | (values > whole), column, name, f"from 0 to {whole:g}")
-    if whole > 1 and len(values) > 1 and values.max() <= 1:
-        raise Refused(f"{name}: {column} looks like fractions of 1, but is in per cent in the publisher's tables")
     return values
 
 

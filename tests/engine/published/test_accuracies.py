@@ -172,8 +172,10 @@ def test_models_without_a_published_accuracy_stay_in_the_table(tmp_path: Path) -
 def test_quickgelu_variants_share_costs_but_keep_separate_rows(tmp_path: Path) -> None:
     models = catalog.read(write_catalogue(tmp_path / "catalog"))
     lines = [line("open_clip", name, accuracy="zeroshot_mnist") for name in ("ViT-B-32", "ViT-B-32-quickgelu")]
-    joined = match.match(pd.DataFrame(lines), models, {}).beside(models, ["zeroshot_mnist"])
-    assert list(joined.loc[joined["model"] == "ViT-B-32", "pretrained"]) == ["tag", "tag (ViT-B-32-quickgelu)"]
+    lines.append(line("open_clip", "ViT-B-32", accuracy="zeroshot_stl_10"))
+    joined = match.match(pd.DataFrame(lines), models, {}).beside(models, ["zeroshot_mnist", "zeroshot_stl_10"])
+    shown = joined.loc[joined["model"] == "ViT-B-32", ["pretrained", "published"]]
+    assert shown.to_numpy().tolist() == [["tag", "somebody"], ["tag (ViT-B-32-quickgelu)", "somebody"]]
 
 
 def test_sizes_to_count_are_the_published_ones(published: pd.DataFrame) -> None:

@@ -486,7 +486,7 @@ def test_unset_settings_are_compared_by_the_values_used() -> None:
     scratch, tuned = TrainSpec(), TrainSpec(pretrained="some/weights.pt")
     first, second = (
         run(1, scratch),
-        run(2, tuned, settings={"batch_size": 64, "lr": 2e-5, "SHA-256 of pretrained": "ab"}),
+        run(2, tuned, settings={"batch_size": 64, "lr": 2e-5, "precision": "amp", "SHA-256 of pretrained": "ab"}),
     )
     frame = settings.table([first, second])
     differences = {
@@ -495,6 +495,7 @@ def test_unset_settings_are_compared_by_the_values_used() -> None:
     assert differences == {
         "pretrained": ("not set", "some/weights.pt"),
         "lr": ("0.001", "2e-05"),
+        "precision": ("auto", "amp"),
         "batch size": ("not set", "64"),
         "SHA-256 of pretrained": ("not recorded", "ab"),
     }
