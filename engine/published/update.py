@@ -144,8 +144,6 @@ def _read_clip(frame: pd.DataFrame, table: Table, name: str) -> pd.DataFrame:
 def _check_columns(frame: pd.DataFrame, columns: list[str], name: str) -> None:
     if missing := [column for column in columns if column not in frame]:
         raise Refused(f"{name} lacks the columns {', '.join(missing[:5])}{', ...' * (len(missing) > 5)}")
-    if len(set(frame.columns)) < len(frame.columns):
-        raise Refused(f"{name} has a column twice")
 
 
 def _check_names(frame: pd.DataFrame, column: str, name: str) -> None:

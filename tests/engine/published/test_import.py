@@ -68,7 +68,8 @@ def test_imported_timm_table_replaces_shipped_values(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_imports_are_merged_with_earlier_ones(tmp_path: Path) -> None:
     take(TIMM.encode(), "results-imagenet.csv", tmp_path)
-    take(TIMM.replace("brand_new", "newer_still").encode(), "results-imagenet.csv", tmp_path)
+    message = take(TIMM.replace("brand_new", "newer_still").encode(), "results-imagenet.csv", tmp_path)
+    assert ": 2 new values, 0 changed." in message
     take(TIMM.encode(), "results-imagenet-a.csv", tmp_path)
     assert percent(tmp_path, "brand_new", "imagenet_top1")
     assert percent(tmp_path, "newer_still", "imagenet_top1")
