@@ -4,15 +4,14 @@ A deletion leaves an empty mark, URL/deleted/7-20261124T184512000000. Another ma
 if the folder says that it holds a run with such a mark. So files of an earlier store or of another one always stay.
 """
 
-import json
 from contextlib import suppress
-from pathlib import Path
 
 from sqlalchemy import select
 
 from engine.settings import Settings
 from engine.store.database import Database
-from engine.store.mirror import INDEX, place_name, reaching
+from engine.store.files import held_by
+from engine.store.mirror import place_name, reaching
 from engine.store.model import Run
 from engine.store.tables import runs
 
@@ -34,7 +33,7 @@ def deleted_elsewhere(settings: Settings, database: Database) -> list[int]:
     """Return the runs that were deleted on other machines and have a folder here, sorted. Errors: Unreachable."""
     if not settings.artifacts_url:
         return []
-    names = {int(path.name): _place_name(path) for path in settings.runs_dir.iterdir() if path.name.isdecimal()}
+    names = {int(path.name): held_by(path) for path in settings.runs_dir.iterdir() if path.name.isdecimal()}
     existing = {run.id for run in database.rows(select(runs.c.id))}
     with reaching(settings.artifacts_url, MARKS) as (remote, marks):
         remote.invalidate_cache()
@@ -43,12 +42,3 @@ def deleted_elsewhere(settings: Settings, database: Database) -> list[int]:
             for run_id, name in names.items()
             if name and run_id not in existing and remote.exists(f"{marks}/{name}")
         )
-
-
-def _place_name(folder: Path) -> str:
-    """Return the name below the URL of the run that a folder holds; empty if the folder does not say."""
-    try:
-        name = str(json.loads((folder / INDEX).read_bytes())["run"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    return name if name.startswith(f"{folder.name}-") else ""

@@ -1,17 +1,29 @@
 """The file names of a run."""
 
+import json
 import re
 import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+INDEX = ".index.json"
+"""File with the last snapshot of a run's folder that `mirror` has fetched or written."""
 OWN_FILE = re.compile(r"log(\.older)?\.txt|(exit|process)(-\d+)?\.json(\.part)?", re.IGNORECASE)
 
 
 def is_own_file(name: str) -> bool:
     """Return whether `RunFiles` uses this name in a run's folder itself, so that no artifact may have it."""
     return OWN_FILE.fullmatch(name) is not None
+
+
+def held_by(folder: Path) -> str:
+    """Return the name below VITALS_ARTIFACTS_URL of the run that a folder holds; empty if the folder does not say."""
+    try:
+        name = str(json.loads((folder / INDEX).read_bytes())["run"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return name if name.startswith(f"{folder.name}-") else ""
 
 
 @dataclass(frozen=True)

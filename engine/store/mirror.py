@@ -30,7 +30,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from engine import atomic
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.store.files import RunFiles, is_own_file
+from engine.store.files import INDEX, RunFiles, held_by, is_own_file
 from engine.store.model import Exit, Run
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Options of file systems, by protocol."""
 PUSH_PREFIX = ".push-"
-INDEX = ".index.json"
-"""File in the run's folder with the last snapshot that it has in common with the URL. Hidden files are not copied."""
 
 
 class Unreachable(Refused):
@@ -196,6 +194,8 @@ class _Place:
         self.base = settings.artifacts_url, place_name(run)
         self.url = "/".join(self.base)
         self.lock = _locks[self.url]
+        if (held := held_by(self.files.dir)) not in ("", self.base[1]):
+            raise Unreachable(f"{self.files.dir} holds {held}, a run of another store: rename this folder")
 
     def made_here(self, attempt: int) -> bool:
         """Return whether an attempt has run with this runs folder."""
@@ -210,7 +210,7 @@ class _Place:
 
     def write(self, index: Index) -> None:
         self.files.dir.mkdir(parents=True, exist_ok=True)
-        record = index.model_dump(mode="json") | {"run": self.base[1]}  # `deletions` looks for the run
+        record = index.model_dump(mode="json") | {"run": self.base[1]}
         atomic.write(self.files.dir / INDEX, json.dumps(record))
 
     def look(self, latest: int) -> Index | None:

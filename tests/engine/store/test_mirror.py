@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from datetime import timedelta
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -23,7 +24,7 @@ from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, TrainSpec
 from engine.store import Attempt, Cause, Exit, Run, State, Store, attempts, mirror, open_store, queue, uploads
 from engine.store.bundle import export_bundle, import_file
-from engine.store.files import RunFiles
+from engine.store.files import INDEX, RunFiles
 
 DONE = {"code": 0, "out_of_memory": False, "note": "", "host_lost": False}
 
@@ -202,7 +203,7 @@ def test_another_machine_reads_the_files_of_a_run(
     assert [path.name for path in copy.dir.glob("checkpoints/*")] == ["best.pt.json"], (
         "replaced and removed files are deleted"
     )
-    (copy.dir / mirror.INDEX).write_text("damaged")
+    (copy.dir / INDEX).write_text("damaged")
     checkpoints.fetch(other_machine, run, "best.pt")
     assert is_complete(other_machine, run, "best.pt")
     requests = Bucket.requests
@@ -439,7 +440,7 @@ def test_prune_deletes_only_folders_of_runs_deleted_elsewhere(
     remote.pipe_file(f"{root}/deleted/{mirror.place_name(kept_run)}", b"")  # a restored backup undid its deletion
     for number, index in enumerate(("{}", "[]"), start=97):
         (worker_machine.runs_dir / str(number)).mkdir()
-        (worker_machine.runs_dir / str(number) / mirror.INDEX).write_text(index)
+        (worker_machine.runs_dir / str(number) / INDEX).write_text(index)
 
     assert f"2.0 MB of the folders belong to run {moved.id}, deleted on another machine" in engine(
         worker_machine, "storage"
@@ -483,6 +484,8 @@ def test_files_uploaded_later_have_the_exit_of_the_last_attempt(
     copies = mirror.look(other_machine, second)
     assert copies is not None
     assert (copies.attempt, copies.exit) == (2, asdict(Exit()))
+    with pytest.raises(mirror.Unreachable, match=r"holds .*, a run of another store: rename this folder"):
+        mirror.fetch(other_machine, replace(second, created_at=second.created_at + timedelta(seconds=1)))
 
 
 def test_index_cannot_name_files_outside_the_run_folder(
