@@ -118,7 +118,8 @@ def test_estimates_of_a_fitted_device_are_accurate_in_their_range(table: pd.Data
     assert estimates["samples_per_s"].to_numpy() == pytest.approx(64e3 / estimates["latency_ms"].to_numpy())
     largest = table["flop:convolution"].idxmax()
     assert not estimates.loc[largest, "in_range"], "it has far more convolutions than any fitted model"
-    assert not devices.estimate(fitted, table, 1)["in_range"].any(), "batch size 1 was not fitted"
+    for batch_size in (1, 128):
+        assert not devices.estimate(fitted, table, batch_size)["in_range"].any(), "this batch size was not fitted"
     only_new = table.assign(**{"flop:bmm": 1e6})
     assert not devices.estimate(fitted, only_new, 64)["in_range"].any(), "no fitted model has these products"
 
@@ -149,6 +150,12 @@ def test_interval_covers_the_claimed_share() -> None:
     assert devices.interval(np.arange(1.0, 40.0)) == (2.0, 38.0), "5 % of 40 are 2 ranks"
 
 
+def test_error_of_held_out_predictions_by_hand() -> None:
+    seconds, fold = np.arange(1.0, 40.0), np.arange(39) // 20
+    expected = {"median_error": 0.95, "p90_error": 0.9716, "coverage": 0.0, "low": 2.0, "high": 38.0}
+    assert devices.held_out_error(seconds, np.ones(39), fold) == expected, "the range of each fold is that of the other"
+
+
 def test_range_of_the_fewest_models_covers_the_claimed_share() -> None:
     draws = np.random.default_rng(0).normal(size=(20_000, devices.FEWEST + 1))
     fitted, new = draws[:, :-1], draws[:, -1]
@@ -157,8 +164,8 @@ def test_range_of_the_fewest_models_covers_the_claimed_share() -> None:
 
 
 def test_too_few_timings_are_refused(table: pd.DataFrame) -> None:
-    with pytest.raises(Refused, match="5 counted models are timed, at least 19"):
-        devices.fit_device(timings(table.head(5), TRUE), table, device="GPU", precision="amp", source="test")
+    with pytest.raises(Refused, match="18 counted models are timed, at least 19"):
+        devices.fit_device(timings(table.head(18), TRUE), table, device="GPU", precision="amp", source="test")
     one_family = table[table["family"] == "resnet"]
     with pytest.raises(Refused, match=r"are of the family resnet.* at least 2 families"):
         devices.fit_device(timings(one_family, TRUE), table, device="GPU", precision="amp", source="test")
@@ -172,7 +179,7 @@ def test_shipped_devices_have_errors_and_every_published_setting() -> None:
         device.models > 500 and 0.85 <= device.coverage <= 0.95 and device.low < 1 < device.high for device in shipped
     )
     assert devices.find(shipped, "5090 eager")[0].label == "NVIDIA GeForce RTX 5090, amp, eager, torch 2.9.1"
-    assert devices.find(shipped, "RTX5090, eager") == devices.find(shipped, "5090 eager")
+    assert devices.find(shipped, "2.9.1, RTX5090, eager") == devices.find(shipped, "5090 eager 2.9.1")
     compiled = [device.torch for device in devices.find(shipped, "4090 compiled")]
     assert compiled == ["2.9.1", "2.4.0"], "the newest torch first"
     with pytest.raises(Refused, match=r"(?s)no known device has 'H100'.*RTX 3090"):
@@ -192,6 +199,7 @@ def test_rates_and_labels_of_a_device_by_hand() -> None:
     ]
     plain = device.model_copy(update={"memory_format": "contiguous", "compiled": False})
     assert plain.label == "A, amp, eager"
+    assert devices.find([*devices.shipped(), plain], "amp eager")[0] == plain, "timed here or imported, so no torch"
     changes = {"memory_format": "channels_last", "compiled": True, "torch": "2.9", "mode": "training"}
     assert plain.model_copy(update=changes).label == "A, amp, channels_last, compiled, torch 2.9, training"
 

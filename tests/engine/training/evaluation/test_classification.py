@@ -176,6 +176,9 @@ def test_probe_predicts_only_classes_of_its_training_data() -> None:
     assert found.confusion.shape == (4, 4)
     assert found.predictions[[0, 2]].tolist() == [0, 2]
     assert found.predictions[1] in (0, 2)
+    unnamed = classification.probe(features, labels, torch.eye(4)[:, :3], torch.arange(4), seed=0)
+    assert unnamed.confusion.shape == (4, 4)
+    assert classification.renumbered(labels, ("a", "b", "c"), ()) is labels, "the evaluated data have no names"
 
 
 def test_probe_of_a_single_class_is_refused() -> None:
@@ -201,6 +204,8 @@ def test_shots_are_drawn_from_each_class_by_the_seed() -> None:
     chosen = classification.few_shot(labels, 4, seed=1)
     assert torch.bincount(labels[chosen]).tolist() == [4, 4, 4]
     assert len(set(chosen.tolist())) == 12
+    assert chosen.tolist() == sorted(chosen.tolist())
+    assert len(classification.few_shot(labels, 6, seed=1)) == 18, "class 2 has six"
     assert chosen.tolist() == classification.few_shot(labels, 4, seed=1).tolist()
     assert chosen.tolist() != classification.few_shot(labels, 4, seed=2).tolist()
     with pytest.raises(Refused, match=r"have fewer: class 2 \(6\)"):
@@ -223,6 +228,8 @@ def test_single_strength_is_used_and_the_best_of_several_is_chosen() -> None:
     scores = [LogisticRegression(C=c, max_iter=1000).fit(fit, fit_labels).score(choose, choose_labels) for c in values]
     chosen = classification.probe(features, labels, features, labels, 0, strengths=values).c
     assert chosen == values[scores.index(max(scores))]
+    for few in (np.arange(5).repeat(2), np.array([0] * 8 + [1] * 6 + [2])):  # these cannot be stratified
+        assert classification.strength(np.eye(len(few)), few, 0, values) in values
 
 
 def test_middle_strength_is_used_if_the_rest_has_one_class() -> None:

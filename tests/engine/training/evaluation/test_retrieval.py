@@ -72,6 +72,12 @@ def test_equal_similarities_are_ranked_in_their_order(chunk: int) -> None:
     assert retrieval.metrics(images, words[owner % 10], owner, chunk=chunk) == pytest.approx(wanted, abs=1e-12)
 
 
+def test_median_rank_is_rounded_down_as_in_open_clip() -> None:
+    texts = functional.normalize(torch.tensor([[1.0, 0.0], [0.9, 0.4]]), dim=1)
+    found = retrieval.metrics(torch.eye(2), texts, torch.arange(2))
+    assert (found["text_to_image_mean_rank"], found["text_to_image_median_rank"]) == (1.5, 1.0)
+
+
 def test_model_with_equal_features_has_the_recall_of_chance() -> None:
     same = features(1, seed=7).expand(100, -1)
     found = retrieval.metrics(same, same, torch.arange(100))

@@ -9,15 +9,17 @@ import numpy as np
 import open_clip
 import pytest
 import torch
+from torch import nn
 
 from engine.datasets import open_pairs
 from engine.results.answers import Hits
 from engine.results.embeddings import pack_texts
+from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Search
 from engine.tasks import evaluate
-from engine.training.evaluation.search import answer
+from engine.training.evaluation.search import _kept, answer, kept_model
 from tests.support.training import TINY
 
 pytestmark = [pytest.mark.slow]
@@ -85,6 +87,11 @@ def test_more_hits_than_images_returns_all_images(evaluated: tuple[EvaluateSpec,
     assert sorted(hit.index for hit in found.hits) == list(range(40))
     similarities = [hit.similarity for hit in found.hits]
     assert similarities == sorted(similarities, reverse=True)
+    assert [isinstance(made.model.visual, nn.Identity) for made in _kept.values()] == [True]
+    whole = kept_model(evaluated[0], Settings().roots)  # to compare it with a picture
+    assert not isinstance(whole.model.visual, nn.Identity)
+    assert not whole.model.training
+    assert list(_kept.values()) == [whole], "two models may not fit into memory"
 
 
 def test_missing_and_damaged_embeddings_are_refused(evaluated: tuple[EvaluateSpec, Path]) -> None:
@@ -114,10 +121,13 @@ def test_missing_or_changed_checkpoint_is_refused(evaluated: tuple[EvaluateSpec,
 def test_embeddings_of_another_width_are_refused(evaluated: tuple[EvaluateSpec, Path]) -> None:
     spec, folder = evaluated
     with np.load(folder / "embeddings.npz") as file:
-        arrays = dict(file)
-    arrays |= {name: arrays[name][:, :8] for name in ("images", "texts")}
-    np.savez(folder / "embeddings.npz", **arrays)
+        whole = dict(file)
+    narrow = {name: whole[name][:, :8] for name in ("images", "texts")}
+    np.savez(folder / "embeddings.npz", **(whole | narrow))
     with pytest.raises(Refused, match="it gives 16 numbers for a text, and the embeddings have 8"):
+        search(spec, folder)
+    np.savez(folder / "embeddings.npz", **(whole | {"texts": np.full_like(whole["texts"], np.nan)}))
+    with pytest.raises(Refused, match="it encodes the captions differently"):
         search(spec, folder)
 
 
