@@ -320,7 +320,9 @@ def test_speeds_of_a_device_have_one_batch_size(counted: pd.DataFrame) -> None:
 
 def test_read_timm_skips_rows_without_a_speed(tmp_path: Path) -> None:
     file = tmp_path / "b.csv"
-    file.write_text("model,img_size,batch_size,samples_per_sec\nresnet18.a1_in1k,224,2,100\nresnet34,224,2,0\n")
+    file.write_text(
+        "model,img_size,batch_size,samples_per_sec\nresnet18.a1_in1k,224,2,100\nresnet34,224,2,0\nvgg11,224,2,inf\n"
+    )
     assert calibrate.read_timm(file).to_dict("records") == [
         {"name": "timm:resnet18", "image_size": "224", "batch_size": 2, "seconds": 0.01}
     ]

@@ -82,6 +82,8 @@ def test_fit_selects_the_regularisation_with_least_error_on_families(table: pd.D
     noisy = features[rows] @ equal_costs * random.lognormal(0, 0.3, len(rows))
     costs = fit(features[rows], noisy, family.iloc[rows], [0.01, 100.0])
     assert (costs == fit(features[rows], noisy, family.iloc[rows], [100.0])).all()
+    costs = fit(features[rows], noisy, family.iloc[rows], [99.9, 100.0])
+    assert (costs == fit(features[rows], noisy, family.iloc[rows], [100.0])).all(), "of about equal errors, the larger"
 
 
 def test_scale_costs_recovers_a_device_that_is_faster_by_group(table: pd.DataFrame) -> None:
@@ -265,6 +267,7 @@ def test_calibrated_device_names_its_prior(table: pd.DataFrame) -> None:
         timings(timed_models, 3 * i7.vector, 1), table, priors[:3], device="mine", precision="float32"
     )
     assert device.source == f"timed here; prior {i7.label}"
+    assert all(device.most[name] >= most for name, most in i7.most.items())
     assert device.median_error < 0.01
 
 

@@ -195,13 +195,21 @@ def test_features_are_reused_until_anything_they_depend_on_changes(
     assert [reused(precision="bf16"), reused(image_size=64)] == [0, 0]
     os.utime(data / "dark" / "0.png", ns=(1, 1))
     assert [reused(), reused()] == [0, 1]
+    table = tmp_path / "table.csv"
+    for caption in ("dark", "black"):
+        table.write_text("\n".join(["filepath,title", *(f"data/dark/{index}.png,{caption}" for index in range(4))]))
+        assert not reused(data=str(table)), "another caption"
     (folder,) = settings.runs_dir.glob("features")
     files = len(list(folder.glob("*.npz")))
-    assert files == 5
+    assert files == 7
     monkeypatch.setattr(feature_cache, "MOST_BYTES", 2 * max(path.stat().st_size for path in folder.glob("*.npz")))
     assert not reused(seed=2)
     assert len(list(folder.glob("*.npz"))) == 2
     assert [reused(seed=2), reused(precision="bf16")] == [1, 0], "the least recently used file was deleted"
+    assert [reused(seed=2), reused(seed=3), reused(seed=2)] == [1, 0, 1], "reading is a use"
+    monkeypatch.setattr(feature_cache, "MOST_BYTES", 1)
+    assert not reused(seed=4)
+    assert len(list(folder.glob("*.npz"))) == 2, "features that are too large to be kept replace no others"
 
 
 def test_cached_features_equal_those_of_open_clip(rows: Evaluate, tmp_path: Path, settings: Settings) -> None:
