@@ -126,6 +126,7 @@ def test_runs_and_uploads_belong_to_the_signed_in_user(store: Store, settings: S
         app.run()
     uploads = {upload.owner: upload for upload in kept(settings.runs_dir / "uploads")}
     assert set(uploads) == {"ann@x.org", "bob@x.org"}
+    assert not open_page_as("eve@x.org", "train/page.py").get("file_uploader"), "a viewer uploads nothing"
 
 
 AUTH = """

@@ -620,7 +620,7 @@ def upload_zip(app: AppTest, name: str) -> Path:
     return Path(str(app.selectbox(key="train_data").value))
 
 
-def test_earlier_upload_can_be_used_again_and_deleted(settings: Settings) -> None:
+def test_earlier_upload_can_be_used_again_and_deleted(store: Store) -> None:
     pets = upload_zip(open_page(PAGE), "pets")
     app = unfold(open_page(PAGE), "Uploads: 1")
     assert str(pets) in app.selectbox(key="train_data").options
@@ -633,13 +633,24 @@ def test_earlier_upload_can_be_used_again_and_deleted(settings: Settings) -> Non
     assert not app.exception
     assert not pets.exists()
     assert app.selectbox(key="train_data").value == "digits"
+    app = open_page(PAGE)
+    pets = upload_zip(app, "pets")
+    store.request_cancel(queue_train(store, data=str(pets)))
+    app.selectbox(key="train_data").set_value("synthetic").run()
+    assert app.selectbox(key="train_data").value == "synthetic", "the upload is used only once"
+    unfold(app, "Uploads: 1").button(key=f"train_kept_{pets.name}_delete").click().run()
+    assert "Run 1 used it" in texts(app)
+    app.button(key="train_kept_sure").click().run()
+    assert not pets.exists()
     assert str(pets) not in open_page(PAGE).selectbox(key="train_data").options
+    assert app.selectbox(key="train_data").value == "synthetic"
 
 
 def test_upload_in_use_by_a_run_cannot_be_deleted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "MOST_CHECKED", 1)
     pets = upload_zip(open_page(PAGE), "pets")
     queue_evaluate(store, more_data=("digits", str(pets)))
+    assert upload_zip(open_page(PAGE), "pets") == pets, "one folder for equal uploads"
     store.request_cancel(queue_train(store))  # a newer run that has ended
     app = unfold(open_page(PAGE), "Uploads: 1")
     app.button(key=f"train_kept_{pets.name}_delete").click().run()

@@ -11,6 +11,7 @@ from engine.estimate import calibrate, devices, work
 from engine.estimate.fit import COARSE, fit, scale_costs, splits
 from engine.estimate.work import FEATURES
 from engine.published import speeds
+from engine.report.catalog import catalog
 from engine.settings import Settings
 from engine.specs import Refused
 
@@ -51,6 +52,11 @@ def test_work_grows_with_the_image_size_but_weights_do_not(table: pd.DataFrame) 
     small, large = (table.loc[("timm:resnet50", size)] for size in ("224", "288"))
     assert large["flop:convolution"] / small["flop:convolution"] == pytest.approx((288 / 224) ** 2, rel=0.01)
     assert large["weight:convolution"] == small["weight:convolution"]
+    macts = catalog.read(Settings().catalog_dir).set_index(["name", "image_size"])["macts"]
+    small, large = (("timm:caformer_b36", size) for size in ("224", "384"))
+    assert table.at[large, "byte:add"] / table.at[small, "byte:add"] == pytest.approx(macts[large] / macts[small])
+    assert table.filter(like="byte:").min().min() >= 0
+    small = table.loc[("timm:resnet50", "224")]
     assert (small["timed_size"], table.loc[("timm:resnet18d", "224"), "timed_size"]) == ("288", "288")
     assert table.loc[("timm:vit_tiny_patch16_224", "224"), "timed_size"] == "224", "it has no size of its own for tests"
 

@@ -207,9 +207,16 @@ def test_features_are_reused_until_anything_they_depend_on_changes(
     assert len(list(folder.glob("*.npz"))) == 2
     assert [reused(seed=2), reused(precision="bf16")] == [1, 0], "the least recently used file was deleted"
     assert [reused(seed=2), reused(seed=3), reused(seed=2)] == [1, 0, 1], "reading is a use"
+    for path in folder.glob("*.npz"):
+        path.write_bytes(b"PK\3\4, and the rest is lost")
+    assert [reused(), reused()] == [0, 1]
+    for path in folder.glob("*.npz"):
+        np.savez(path, other=np.zeros(1))
+    assert [reused(), reused()] == [0, 1]
+    files = len(list(folder.glob("*.npz")))
     monkeypatch.setattr(feature_cache, "MOST_BYTES", 1)
     assert not reused(seed=4)
-    assert len(list(folder.glob("*.npz"))) == 2, "features that are too large to be kept replace no others"
+    assert len(list(folder.glob("*.npz"))) == files, "features that are too large to be kept replace no others"
 
 
 def test_cached_features_equal_those_of_open_clip(rows: Evaluate, tmp_path: Path, settings: Settings) -> None:
