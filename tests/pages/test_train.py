@@ -677,15 +677,16 @@ def test_further_settings_are_drawn_only_if_chosen_or_set(store: Store) -> None:
 
 
 def test_zero_shot_data_use_a_common_class_column_or_ask_for_it(data_root: Path, store: Store) -> None:
-    write_images(data_root, "a.png", "b.png")
+    write_images(data_root, *(f"{n}.png" for n in range(24)))
     for column in ("colour", "label"):
-        (data_root / f"{column}.csv").write_text(f"filename,{column}\na.png,red\nb.png,blue\n")
+        lines = [["filename", column], *([f"{n}.png", ("red", "blue")[n % 2]] for n in range(24))]
+        write_csv(data_root / f"{column}.csv", lines)
     app = open_page(PAGE, train_zeroshot_data=str(data_root / "colour.csv"))
     (message,) = (error.value.replace("\\", "") for error in app.error)
     assert "colour.csv has no class column with a common name (class, label" in message
     assert "type its name in Class column, or leave Zero-shot data empty" in message
-    app = open_page(PAGE, train_zeroshot_data=str(data_root / "label.csv"))
-    assert "Zero-shot accuracy on 2 images of 2 classes is measured during training." in plain_text(app)
+    app = open_page(PAGE, train_zeroshot_data=str(data_root / "label.csv"), train_samples="20")
+    assert "Zero-shot accuracy on 24 images of 2 classes is measured during training." in plain_text(app)
 
 
 def test_presets_set_further_settings(store: Store) -> None:
@@ -841,7 +842,9 @@ def test_csv_columns_are_offered_and_common_names_are_recognised(store: Store, d
     write_images(data_root, *(f"{n}.png" for n in range(20)))
     lines = [["filename", "caption", "label", "kind"], *([f"{n}.png", f"{n}", "ab"[n % 2], "x"] for n in range(20))]
     path = write_csv(data_root / "pairs.csv", lines)
-    queue_train(store, data=str(path))  # the field offers data of earlier runs
+    other = write_csv(data_root / "other.csv", [line[:2] + line[3:] for line in lines])
+    for offered in (other, path):  # the field offers data of earlier runs
+        queue_train(store, data=str(offered))
     app = open_page(PAGE)
     app.selectbox(key="train_data").set_value(str(path)).run()
     assert not app.exception
@@ -859,6 +862,24 @@ def test_csv_columns_are_offered_and_common_names_are_recognised(store: Store, d
     assert (spec.csv_img_key, spec.csv_class_key) == ("", "")
     app = open_page(PAGE, train_data=str(path))
     assert app.selectbox(key="train_csv_class_key").value is None, "a link overrides the recognised name"
+    app.selectbox(key="train_csv_class_key").set_value("kind").run()
+    app.selectbox(key="train_csv_caption_key").set_value("label").run()
+    app.selectbox(key="train_data").set_value(str(other)).run()
+    chosen = [app.selectbox(key=f"train_csv_{name}_key").value for name in ("caption", "class")]
+    assert chosen == [None, "kind"], "columns that the other table has too are kept"
+    app = open_page(PAGE, train_data=str(path), train_csv_class_key="label", train_zeroshot_data="digits")
+    assert "20 captions, all distinct; no classes" in plain_text(app)
+
+
+def test_changed_data_are_read_again(data_root: Path, store: Store) -> None:
+    pets, table = data_root / "pets", data_root / "pairs.csv"
+    for count in (2, 3):
+        write_images(pets / "cat", *(f"{number}.png" for number in range(count)))
+        table.write_text("filename,caption\n" + "".join(f"pets/cat/{number}.png,one\n" for number in range(count)))
+        for data in (pets, table):
+            shown = plain_text(open_page(PAGE, train_data=str(data)))
+            assert f"{count} pairs; " in shown
+    assert "median image 17 × 12 px (16 × 12 to 18 × 12)" in shown
 
 
 def test_new_training_can_start_from_the_weights_of_a_run(store: Store, settings: Settings, data_root: Path) -> None:
