@@ -61,7 +61,9 @@ def write_class_folders(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_each_model_is_evaluated_on_each_data_set(rows: Evaluate, tmp_path: Path) -> None:
+def test_each_model_is_evaluated_on_each_data_set(
+    rows: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A combination that fails gives an error row, and the others are still evaluated."""
     data = write_class_folders(tmp_path / "data", "dark", "light")
     found = rows(more_models=("digits-clip", "config:tiny,/nowhere.pt"), more_data=(str(data), "/none.csv"))
@@ -81,6 +83,13 @@ def test_each_model_is_evaluated_on_each_data_set(rows: Evaluate, tmp_path: Path
     assert list(frames.evaluate(found)["images"].dropna().unique()) == [60, 8]
     with pytest.raises(Refused, match="no /none"):
         rows(data="/none.csv")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no zero-shot today")
+
+    monkeypatch.setattr(evaluate.classification, "results", fail)
+    found = rows(more_data=(str(data),))
+    assert [(row.task, row.status) for row in found] == 2 * [("retrieval", "ok"), ("zeroshot", "error")]
 
 
 def test_held_out_share_applies_only_to_data_used_in_training(rows: Evaluate) -> None:
@@ -133,6 +142,7 @@ def test_results_on_images_used_to_choose_the_epoch_have_a_note(rows: Evaluate, 
     assert not has_note({}, "epoch_2.pt")
     assert not has_note({}, held_out_data=()), "most of these images were trained on"
     assert has_note({"epochs": None, "steps": 8})
+    assert has_note({"epochs": 1, "val_every_steps": 2})
     for training in ({"epochs": 1}, {"epochs": None, "steps": 4}, {"zeroshot_frequency": 2}):
         assert not has_note(training), "only one epoch could be chosen"
     assert not has_note({"best_metric": "train_loss"})
