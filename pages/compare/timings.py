@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 import streamlit as st
 
@@ -17,7 +18,7 @@ from pages.shared import backend, comparison_link, launch, rerun, timed
 from pages.shared.chart.chart import chart
 from pages.shared.form.spec_form import BIND
 from pages.shared.table import download_table, results_table
-from pages.shared.text import plain
+from pages.shared.text import duration, plain
 
 ALIKE, ALL = "matching rows", "all with one row"
 COLUMNS = (
@@ -140,8 +141,9 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
 
 def _draw_turns(pairs: Sequence[tuple[Timed, Timed]]) -> None:
     """Draw the button that runs the requests of pairs again, in turns, until each has enough turns for a verdict."""
+    by_last_start = sorted(chain(*pairs), key=lambda row: max(start for start, _ in row.repeats.values()))
     rows: list[Timed] = []  # one of each request; the one whose last run is oldest comes first
-    for row in sorted((row for pair in pairs for row in pair), key=lambda row: max(row.repeats.values())[0]):
+    for row in by_last_start:
         if not any(row.run in other.repeats for other in rows):
             rows.append(row)
     store = backend.store()
@@ -151,7 +153,8 @@ def _draw_turns(pairs: Sequence[tuple[Timed, Timed]]) -> None:
     missing = LEAST_RUNS - min(timings.turns(*pair) for pair in pairs)
     specs = {f"run {run.id} again, {turn + 1}": run.spec for turn in range(missing) for run in runs}
     numbers = " and ".join(str(run.id) for run in runs)
-    label = f"Run {numbers} again in turns, {plural(missing, 'time')} each"
+    took = duration(missing * sum(run.seconds() or 0.0 for run in runs))
+    label = f"Run {numbers} again in turns, {plural(missing, 'time')} each (about {took})"
     help = "Start new runs of the same requests, one after the other, so that a change of the machine affects them all."
     disabled = backend.user().role < Role.RUNNER
     if st.button(label, key="compare_turns", icon=":material/repeat:", help=help, disabled=disabled):
