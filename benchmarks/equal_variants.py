@@ -7,7 +7,8 @@ round is one run of `benchmark` with all MODELS. `side_by_side` has the interval
 (the share that contain 1), the share of false verdicts (`faster` or `slower`), and the standard deviation of the
 processes' log ratios, as a root mean square over rows. Coverage is also given for the rows without the flags that
 forbid quoting a timing. `of_runs` compares three runs with three others of the same variant, as Compare does with runs
-of different requests: runs one after the other (aaabbb), and runs in turns (ababab).
+of different requests: runs one after the other (aaabbb), and runs in turns (ababab). `of_processes` compares the
+processes of one run with those of the next, as Compare does with different models of a run.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from engine.results.flags import SPOILING
-from engine.statistics import Ratio, ratio_of_runs
+from engine.statistics import Ratio, half_width, ratio_of_runs
 
 RESULTS = Path(__file__).parent / "results" / "equal_variants.json"
 FIRST, SECOND = "compile:eager", "compile:eager_noexcept"
@@ -97,6 +99,18 @@ def of_runs(rows: pd.DataFrame, order: str) -> dict[str, Any]:
     return shares(ratios)
 
 
+def of_processes(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return the shares of the intervals of the processes of a run against those of the next run."""
+    ratios = []
+    for _, timed in rows.groupby(["model", "variant"]):
+        for before, after in pairwise(timed.sort_values("round").to_dict("records")):
+            logs = np.log(_medians(before)) - np.log(_medians(after))
+            half = half_width(logs, 0.0)
+            low, value, high = np.exp([logs.mean() - half, logs.mean(), logs.mean() + half])
+            ratios.append(Ratio(float(value), float(low), float(high), len(logs)))
+    return shares(ratios)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
@@ -115,6 +129,7 @@ def main() -> None:
         "flagged_rows": int(rows["flags"].notna().sum()),
         "side_by_side": side_by_side(rows),
         "of_runs": {order: of_runs(rows, order) for order in ("aaabbb", "ababab")},
+        "of_processes": of_processes(rows),
         "rows": rows[["round", "model", "variant", "process_medians_ms", "flags"]].to_dict("records"),
     }
     known = json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
