@@ -96,11 +96,12 @@ class House:
         runs_dir, found = str(self.settings.runs_dir), []
         for process in psutil.process_iter():
             try:
-                if process.pid != os.getpid() and process.environ().get("VITALS_RUNS_DIR") == runs_dir:
+                ours = process.pid != os.getpid() and process.environ().get("VITALS_RUNS_DIR") == runs_dir
+                if ours and process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
                 continue
-        return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+        return found
 
     def named(self, *words: str) -> list[psutil.Process]:
         """Return the running processes with one of `words` (`scheduler`, `warm`) as an argument of their command."""
