@@ -53,7 +53,7 @@ def timings(rounds: int, processes: int) -> pd.DataFrame:
 
 
 def shares(ratios: list[Ratio]) -> dict[str, Any]:
-    """Return the coverage and the false verdicts of ratios whose true value is 1, in per cent."""
+    """Return the coverage in per cent and the number of false verdicts of ratios whose true value is 1."""
     if not ratios:
         return {"ratios": 0}
     return {

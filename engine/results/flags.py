@@ -36,7 +36,7 @@ VERDICTS: dict[Verdict, str] = {
     "slower": "The whole interval lies below the margin of 2 %.",
     "no difference": "The whole interval lies within the margin of 2 %.",
     "undecided": "The interval is too wide to tell. A publishable timing (5 processes) narrows it, and can also show "
-    "that there is no difference. The interval of different runs needs more turns of both.",
+    "that there is no difference. Between different runs, more turns of both narrow it.",
     "not comparable": "They compute something else, or differ in a setting such as image size, precision or host: "
     "there is a ratio but no verdict.",
     "needs 3 processes": "Fewer than 3 processes say too little about how much processes differ: time it in 3 or more.",

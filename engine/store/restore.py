@@ -163,7 +163,7 @@ def _readable(old: sqlite3.Connection, table: str, columns: list[str]) -> Iterat
                 yield tuple(values)
             return
         except sqlite3.DatabaseError:
-            start, misses = max(start, last) + 1, misses + 1  # damaged indexes may go back
+            start, misses = max(start, last) + 1, misses + 1  # a damaged table may give ids out of order
 
 
 def _derive(connection: Connection) -> None:

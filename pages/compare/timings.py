@@ -1,7 +1,6 @@
 """Compare the timings of several runs, or the rows of one run: ratios with intervals and verdicts."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import chain
 
 import streamlit as st
@@ -139,12 +138,12 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
     st.caption(plain(f"Baseline: {baselines[0]}. " if len(baselines) == 1 else "") + caption)
     timed.verdicts(ratios)
     if lacking := [pair for pair, verdict in zip(pairs, ratios["verdict"], strict=False) if verdict == "needs 3 runs"]:
-        _draw_turns(lacking)
+        _draw_turns(lacking, metric)
     _draw_flags(timings_shown)
     download_table(lambda: ratios, "compare", key="compare_speed")
 
 
-def _draw_turns(pairs: Sequence[tuple[Timed, Timed]]) -> None:
+def _draw_turns(pairs: Sequence[tuple[Timed, Timed]], metric: str) -> None:
     """Draw the button that runs the requests of pairs again, in turns, until each has enough turns for a verdict."""
     by_last_start = sorted(chain(*pairs), key=lambda row: max(start for start, _ in row.repeats.values()))
     rows: list[Timed] = []  # one of each request; the one whose last run is oldest comes first
@@ -155,14 +154,16 @@ def _draw_turns(pairs: Sequence[tuple[Timed, Timed]]) -> None:
     runs = [store.run(row.run) for row in rows]
     if (machine := store.machine()) is None or any(run.host != machine.host for run in runs):
         return  # runs of another host get no repeats here
-    missing = LEAST_RUNS - min(timings.turns(*pair) for pair in pairs)
+    missing = LEAST_RUNS - min(timings.turns(*pair, metric) for pair in pairs)
     specs = {f"run {run.id} again, {turn + 1}": run.spec for turn in range(missing) for run in runs}
-    numbers = " and ".join(str(run.id) for run in runs)
     took = duration(missing * sum(run.seconds() or 0.0 for run in runs))
-    label = f"Run {numbers} again in turns, {plural(missing, 'time')} each (about {took})"
+    numbers = numbered_runs([run.id for run in runs])
+    label = f"Repeat {numbers} in turns, {plural(missing, 'time')} each (about {took})"
     help = "Start new runs of the same requests, one after the other, so that a change of the machine affects them all."
     disabled = backend.user().role < Role.RUNNER
     if st.button(label, key="compare_turns", icon=":material/repeat:", help=help, disabled=disabled):
-        submit = partial(submit_sweep, store, backend.settings(), specs)
-        if ids := launch.submit_once("turns", list(specs.values()), lambda key: submit(key=key)):
+        settings = backend.settings()
+        if ids := launch.submit_once(
+            "turns", list(specs.values()), lambda key: submit_sweep(store, settings, specs, key=key)
+        ):
             rerun.show(f"{numbered_runs(ids).capitalize()} queued", ":material/schedule:")

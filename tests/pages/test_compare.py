@@ -100,7 +100,7 @@ def test_runs_get_a_verdict_after_three_turns(order: str, store: Store, settings
     ids = {letter: benchmark(store, settings, 20.0 / threads[letter], threads=threads[letter]) for letter in order}
     app = open_page(PAGE, compare_runs=f"{ids['a']},{ids['b']}")
     (button,) = [button for button in app.button if button.key == "compare_turns"]
-    assert button.label.startswith(f"Run {ids[order[0]]} and {ids[order[-1]]} again in turns, 2 times each (about ")
+    assert button.label.startswith(f"Repeat runs {ids[order[0]]}, {ids[order[-1]]} in turns, 2 times each (about ")
     button.click().run()
     app.get_by_key("compare_turns").click().run()
     assert not app.exception

@@ -54,7 +54,7 @@ class Timed:
     """True if its run was requested as publishable."""
     repeats: Mapping[int, tuple[datetime, TimedRow]] = field(default_factory=dict)
     """This row and the same one of other runs with the same request, host, device, settings and versions, by run
-    number, each after the start of its timing. Empty if no other runs were searched."""
+    number: when its timing started, and the row. Empty if no other runs were searched."""
 
     @property
     def name(self) -> str:
@@ -261,7 +261,7 @@ def _ratio_of_runs(baseline: Timed, other: Timed, metric: str) -> tuple[statisti
 
     If all runs of one request precede those of the other, a change of the machine looks like a difference of requests.
     """
-    if turns(baseline, other) < statistics.LEAST_RUNS:
+    if turns(baseline, other, metric) < statistics.LEAST_RUNS:
         return None, ""
     sides = [
         [ms for _, row in timed.repeats.values() if (ms := milliseconds(row, metric)) is not None]
@@ -270,16 +270,16 @@ def _ratio_of_runs(baseline: Timed, other: Timed, metric: str) -> tuple[statisti
     return statistics.ratio_of_runs(*sides), f"of {len(sides[0])} and {len(sides[1])} runs"
 
 
-def turns(first: Timed, second: Timed) -> int:
+def turns(first: Timed, second: Timed, metric: str) -> int:
     """Return how many turns two requests took, the smaller number of both.
 
-    A turn is one or more runs in a row: A, A, B, A, B are two turns of each.
+    A turn is one or more runs in a row: A, A, B, A, B are two turns of each. metric: runs without it do not count.
     """
     starts = sorted(
         (start, side)
         for side, timed in enumerate((first, second))
         for start, row in timed.repeats.values()
-        if row.latency_ms is not None
+        if milliseconds(row, metric) is not None
     )
     sides = [side for side, _ in groupby(side for _, side in starts)]
     return min(sides.count(0), sides.count(1))

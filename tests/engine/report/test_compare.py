@@ -136,9 +136,10 @@ def in_order(folder: Path, order: str, **latencies_ms: Sequence[float]) -> tuple
 
 def test_requests_that_took_turns_are_compared_by_the_means_of_their_runs(tmp_path: Path) -> None:
     base, other = in_order(tmp_path, "abbaab", a=(10.0, 10.1, 9.9), b=(8.0, 8.1, 7.9))
-    assert timings.turns(base, other) == 2
+    assert timings.turns(base, other, "ms") == 2
     base, other = in_order(tmp_path, "abbabab", a=(10.0, 10.1, 9.9), b=(8.0, 8.1, 7.9, 8.0))
-    assert timings.turns(base, other) == 3
+    assert timings.turns(base, other, "ms") == 3
+    assert timings.turns(base, other, "optimizer_ms") == 0, "no run has this time"
     base, other = in_order(tmp_path, "ababab", a=(10.0, 10.1, 9.9), b=(8.0, 8.1, 7.9))
     line = only_row(timings.ratios([(base, other)], "ms", seed=1))
     log_times = np.log([10.0, 10.1, 9.9]), np.log([8.0, 8.1, 7.9])
