@@ -64,11 +64,13 @@ COLUMNS = (
     *("status", "speedup", "verdict", "dtype", "image_size", "where", "spread_percent", "p90_ms", "device_peak_mb"),
     *("process_peak_mb", "joules_per_sample", "samples", "processes", "tower", "purpose", "cache", "torch", "error"),
 )
+BENCHMARKS = 200
+"""Read at most this many benchmarks, newest first."""
 
 
 def timings(name: ModelName) -> tuple[pd.DataFrame, int]:
-    """Return the timings of a model, newest first, and the number of runs searched: at most by_model.LATEST."""
-    runs = by_model.runs(backend.store(), name)
+    """Return the timings of a model, newest first, and the number of runs searched: at most BENCHMARKS."""
+    runs = by_model.runs(backend.store(), name, "benchmark", BENCHMARKS)
     with st.spinner("Reading the timings"):
         return by_model.together([_run_timings(run, name) for run in runs]), len(runs)
 
@@ -98,13 +100,13 @@ def draw_timings(name: ModelName) -> None:
     runs = frame["run"].nunique()
     st.caption(
         f"{plural(len(frame), 'row')} of {plural(runs, 'run')}"
-        + (f". Only the latest {searched} runs of this model were searched." if searched >= by_model.LATEST else ".")
+        + (f". Only the latest {searched} runs of this model were searched." if searched >= BENCHMARKS else ".")
     )
     table.download_table(lambda: frame, f"{name.model}-timings", key="model_timings_file")
 
 
 LATEST = 100
-"""Maximum number of trainings that are read, and of evaluations, newest first."""
+"""Read at most this many trainings and evaluations each, newest first."""
 LABELS = {**CLIP_LABELS, "linear_probe_top1": "Linear probe top-1"}
 TRAINING_COLUMNS = (
     *("run", "date", "what", "state", *model.SHARES, "clip_val_loss", "data", "begins_with", "epochs", "seconds"),

@@ -7,7 +7,6 @@ from urllib.parse import parse_qs
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from engine.report.timings import by_model
 from engine.results import LOW_MEMORY, Device, Machine, ModuleCount, detail_name
 from engine.settings import Settings
 from engine.specs import ProfileSpec
@@ -237,15 +236,18 @@ def test_all_timings_of_the_model_are_shown(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_note_says_that_only_the_latest_benchmark_runs_are_searched(store: Store) -> None:
+def test_note_says_that_only_the_latest_benchmark_runs_are_searched(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "BENCHMARKS", 5)
     finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18", latency_ms=25.0)])
-    for _ in range(by_model.LATEST - 1):
+    for _ in range(history.BENCHMARKS - 1):
         store.request_cancel(queue_benchmark(store, "resnet18"))
     assert column_values(open_model("resnet18", "Timed here"), "latency_ms") == [25.0]
     finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18", latency_ms=20.0)])
     app = open_model("resnet18", "Timed here")
     assert column_values(app, "latency_ms") == [20.0]
-    assert f"1 row of 1 run. Only the latest {by_model.LATEST} runs of this model were searched." in texts(app)
+    assert f"1 row of 1 run. Only the latest {history.BENCHMARKS} runs of this model were searched." in texts(app)
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def timed_rows(store: Store, run: Run, folder: Path) -> list[Timed]:
 
 def runs_of_models(store: Store, names: Iterable[str]) -> list[Run]:
     """Return the benchmarks that may have timed some of these models (qualified names), newest first."""
-    benchmarks = {run.id: run for name in names for run in by_model.runs(store, name, limit=MOST_RUNS)}
+    benchmarks = {run.id: run for name in names for run in by_model.runs(store, name, "benchmark", MOST_RUNS)}
     return [benchmarks[number] for number in sorted(benchmarks, reverse=True)]
 
 

@@ -14,8 +14,6 @@ from engine.results import BenchmarkRow, Row
 from engine.store import Filter, Run, Store
 from engine.words import in_words
 
-LATEST = 200
-"""Read at most this many benchmarks of a model, newest first."""
 ADDED = ("run", "date", "where", "low_ms", "high_ms", "spread_percent", "torch")
 """Columns that are added to those of frames.benchmark."""
 SETTING_FORMATS = {
@@ -29,7 +27,7 @@ MAIN = ("mode", "variant", "batch_size", "dtype")
 """Columns in the label if all lines have the same setting."""
 
 
-def runs(store: Store, name: str, kind: str = "benchmark", limit: int = LATEST) -> list[Run]:
+def runs(store: Store, name: str, kind: str, limit: int) -> list[Run]:
     """Return the latest runs of a kind that include a model, newest first. name: qualified."""
     return store.find(Filter(kinds=(kind,), only_model=name), limit=limit)
 
