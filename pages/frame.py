@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 from engine.store import Role
-from pages.shared import backend, history, links, rerun, sign_in
+from pages.shared import backend, browser_history, links, rerun, sign_in
 from pages.shared.form import link
 from pages.shared.kinds import TITLES
 from pages.shared.rerun import PageEnd
@@ -74,4 +74,4 @@ with suppress(PageEnd):
 with top:
     links.report(parameters, page.url_path)
 rerun.show_waiting()
-history.merge_entries(report=must_wait)
+browser_history.merge_entries(report=must_wait)

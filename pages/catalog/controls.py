@@ -17,7 +17,6 @@ from engine.report.timings.stored import Setting
 from engine.results.flags import SPOILING
 from pages.shared import calibrate
 from pages.shared.form import presets
-from pages.shared.form.spec_form import BIND
 from pages.shared.text import plain
 
 SORTABLE = ("model", "library", "family", "image_size", "pretrained")
@@ -111,7 +110,7 @@ def _repeat_long(value: str) -> None:
 def _draw_unit() -> bool:
     """Draw the choice between MACs and FLOPs and return True for FLOPs. Changing the choice converts the limit."""
     units, help = ["MACs", "FLOPs"], "Unit of work. 1 MAC, a multiply-add, is 2 FLOPs."
-    chosen = st.selectbox("Unit", units, key="catalog_unit", bind=BIND, on_change=_convert_limit, help=help)
+    chosen = st.selectbox("Unit", units, key="catalog_unit", bind="query-params", on_change=_convert_limit, help=help)
     # Streamlit writes a converted limit into the address only if the state already knew its field.
     st.session_state.setdefault("catalog_max_gmacs" if chosen == "FLOPs" else "catalog_max_gflops", None)
     return chosen == "FLOPs"
@@ -133,7 +132,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
         search = st.text_input(
             "Search",
             key="catalog_search",
-            bind=BIND,
+            bind="query-params",
             type="search",
             live=True,
             placeholder="ViT-B/32 laion, timm:resnet*",
@@ -146,15 +145,19 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
             [f"{sign}{column}" for column in columns for sign in ("", "-")],
             format_func=lambda key: f"{'↓' if key.startswith('-') else '↑'} {title(key.removeprefix('-'))}",
             key="catalog_sort",
-            bind=BIND,
+            bind="query-params",
             select_all=False,
             placeholder="default order",
             help="Sort the table by these columns, in this order: ↑ smallest first, ↓ largest first. A click on a "
             "column's header also sorts, but the address does not store it.",
         )
-        library = st.pills("Library", sorted(everything["library"].unique()), key="catalog_library", bind=BIND)
-        families = st.multiselect("Family", catalog.families(everything), key="catalog_families", bind=BIND)
-        sizes = st.multiselect("Image size (px)", catalog.image_sizes(everything), key="catalog_sizes", bind=BIND)
+        library = st.pills(
+            "Library", sorted(everything["library"].unique()), key="catalog_library", bind="query-params"
+        )
+        families = st.multiselect("Family", catalog.families(everything), key="catalog_families", bind="query-params")
+        sizes = st.multiselect(
+            "Image size (px)", catalog.image_sizes(everything), key="catalog_sizes", bind="query-params"
+        )
         limits = _draw_limits([in_unit(column, flops) for column in LIMITED])
         accuracy = st.selectbox(
             "Published accuracy",
@@ -162,7 +165,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
             index=None,
             format_func=title,
             key="catalog_figure",
-            bind=BIND,
+            bind="query-params",
             placeholder="none: one row per model",
             help="Show this accuracy in the table, with one row per pretrained tag. You can then set a limit on it.",
         )
@@ -170,7 +173,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
             limits |= _draw_limits([accuracy])
         labels = {setting.label: setting for setting in settings}
         help = "Show only timings made with these settings. Use the page Vision speed to time with other settings."
-        label = st.selectbox("Timing setting", list(labels), key="catalog_setting", bind=BIND, help=help)
+        label = st.selectbox("Timing setting", list(labels), key="catalog_setting", bind="query-params", help=help)
         _repeat_long(label)
         device = None
         if devices:
@@ -180,7 +183,7 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
                 index=None,
                 format_func=_short,
                 key="catalog_device",
-                bind=BIND,
+                bind="query-params",
                 placeholder="timings of this machine only",
                 help="Show the speed of every model on this device: measured if there is a timing, otherwise estimated "
                 "from its operators. Calibrate this machine to add it.",
@@ -204,7 +207,7 @@ def _draw_limits(columns: Sequence[str]) -> dict[str, float]:
         for column in columns:
             side, sign = ("min", "≥") if QUANTITIES[column].better == "larger" else ("max", "≤")
             name, label = f"{side}_{column}", f"{sign} {title(column)}"
-            limit = st.number_input(label, value=None, key=f"catalog_{name}", bind=BIND, placeholder="any")
+            limit = st.number_input(label, value=None, key=f"catalog_{name}", bind="query-params", placeholder="any")
             if limit is not None:
                 limits[name] = limit
     return limits
@@ -295,13 +298,15 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
     def choose(label: str, key: str, first: str, *extra: str) -> str:
         columns = [*extra, *options]
         return str(
-            st.selectbox(label, columns, columns.index(first), format_func=label_of, key=f"{PREFIX}_{key}", bind=BIND)
+            st.selectbox(
+                label, columns, columns.index(first), format_func=label_of, key=f"{PREFIX}_{key}", bind="query-params"
+            )
         )
 
     with menu:
         colour, size = choose("Colour", "colour", "family", "family"), choose("Size", "size", "equal", "equal")
-        log_x = st.toggle("Log X", value=True, key=f"{PREFIX}_log_x", bind=BIND)
-        log_y = st.toggle("Log Y", value=True, key=f"{PREFIX}_log_y", bind=BIND)
+        log_x = st.toggle("Log X", value=True, key=f"{PREFIX}_log_x", bind="query-params")
+        log_y = st.toggle("Log Y", value=True, key=f"{PREFIX}_log_y", bind="query-params")
     with axes:
         x, y = choose("X axis", "x", "gmacs"), choose("Y axis", "y", "mparams")
     with row:
@@ -311,13 +316,13 @@ def draw_axes(everything: pd.DataFrame) -> Axes:
             "one. A plot of two costs has no front."
         )
         front = has_front & st.toggle(
-            "Front", value=True, key=f"{PREFIX}_front", bind=BIND, help=front_help, disabled=not has_front
+            "Front", value=True, key=f"{PREFIX}_front", bind="query-params", help=front_help, disabled=not has_front
         )
     with menu:
         flags = ", ".join(SPOILING)
         help = f"Draw the front also through timings that are flagged ({flags}) and estimates outside the fitted range."
         on_timings = front and {x, y} & set(MEASURED)
-        spoiled = not on_timings or st.toggle("Unreliable", key=f"{PREFIX}_flagged", bind=BIND, help=help)
+        spoiled = not on_timings or st.toggle("Unreliable", key=f"{PREFIX}_flagged", bind="query-params", help=help)
     colour_by, size_by = [
         None if column in ("family", "equal") else catalog_choose.in_unit(column, flops) for column in (colour, size)
     ]

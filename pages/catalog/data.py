@@ -17,7 +17,6 @@ from engine.specs import Refused
 from engine.store import Role
 from pages.catalog.controls import Axes, Filters
 from pages.shared import backend, speeds
-from pages.shared.form.spec_form import BIND
 from pages.shared.rerun import fold
 from pages.shared.table import results_table
 from pages.shared.text import plain, show_error
@@ -91,7 +90,7 @@ def draw_chosen(frame: pd.DataFrame) -> frozenset[str]:
     if CHOSEN in st.session_state or not named:
         # Set here, so that Streamlit removes rows of another table from the address and writes rows selected later.
         st.session_state[CHOSEN] = [label for label in options if label in st.session_state.get(CHOSEN, [])]
-    if named and (rows := st.sidebar.multiselect("Selected rows", options, key=CHOSEN, bind=BIND)):
+    if named and (rows := st.sidebar.multiselect("Selected rows", options, key=CHOSEN, bind="query-params")):
         st.session_state[MANY] = []
         return frozenset(rows)
     return frozenset(st.session_state.get(MANY, []))

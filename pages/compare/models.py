@@ -24,7 +24,6 @@ from pages.compare import timings
 from pages.compare import values as values_view
 from pages.shared import backend, calibrate, launch, speeds
 from pages.shared.form.link import form_link
-from pages.shared.form.spec_form import BIND
 from pages.shared.rerun import fold
 from pages.shared.table import results_table
 from pages.shared.text import plain
@@ -144,7 +143,7 @@ def _published(names: Sequence[str]) -> None:
         st.caption("No published accuracy of these models is shipped or imported.")
         return
     counts = lines.groupby("label", sort=False)["model"].nunique().sort_values(ascending=False, kind="stable")
-    label = st.selectbox("Accuracy", list(counts.index), key="compare_accuracy", bind=BIND)
+    label = st.selectbox("Accuracy", list(counts.index), key="compare_accuracy", bind="query-params")
     shown = lines[lines["label"] == label].sort_values("percent", ascending=False, kind="stable")
     place_in_model = shown.groupby(["library", "model"]).cumcount()
     shown = shown.loc[place_in_model.clip(upper=1).sort_values(kind="stable").index]
@@ -162,7 +161,7 @@ def _timings(names: Sequence[str], baseline: str) -> None:
         st.caption("No two of these models are timed with the same settings.")
         form_link(BenchmarkSpec(models=tuple(names)), "Time them", icon=":material/timer:", key="compare_time")
         return
-    label = st.selectbox("Timing setting", list(comparable), key="compare_setting", bind=BIND)
+    label = st.selectbox("Timing setting", list(comparable), key="compare_setting", bind="query-params")
     rows = {str(timed.row.name): timed for timed in reversed(comparable[label])}
     first = rows.get(baseline, comparable[label][0])
     pairs = [(first, timed) for timed in comparable[label] if timed is not first]

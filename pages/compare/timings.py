@@ -15,7 +15,6 @@ from engine.store import Role, Run, Store
 from engine.words import in_words, numbered_runs, plural
 from pages.shared import backend, comparison_link, launch, rerun, timed
 from pages.shared.chart.chart import chart
-from pages.shared.form.spec_form import BIND
 from pages.shared.table import download_table, results_table
 from pages.shared.text import duration, plain
 
@@ -51,7 +50,9 @@ def draw(runs: Sequence[Run]) -> None:
     st.header("Speed", anchor=False)
     with st.container(horizontal=True):
         how = _draw_row_choice(len(runs))
-        metric = st.selectbox("Metric", metrics, format_func=METRICS.__getitem__, key="compare_figure", bind=BIND)
+        metric = st.selectbox(
+            "Metric", metrics, format_func=METRICS.__getitem__, key="compare_figure", bind="query-params"
+        )
         if how == ALIKE:
             number = int(comparison_link.baseline([f"run {run.id}" for run in runs]).removeprefix("run "))
             pairs = timings.matching_pairs(by_run, number)
@@ -83,7 +84,7 @@ def _draw_row_choice(runs: int) -> str:
         return ALL
     help = "Compare rows with the same model and settings between runs, or all rows of all runs with one row."
     return st.segmented_control(
-        "Rows", [ALIKE, ALL], default=ALIKE, required=True, key="compare_how", bind=BIND, help=help
+        "Rows", [ALIKE, ALL], default=ALIKE, required=True, key="compare_how", bind="query-params", help=help
     )
 
 

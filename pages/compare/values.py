@@ -16,7 +16,6 @@ from engine.store import Run
 from engine.words import plural
 from pages.shared import comparison_link
 from pages.shared.chart.chart import chart
-from pages.shared.form.spec_form import BIND
 from pages.shared.table import download_table, results_table
 
 FIRST = ("gmacs", "zeroshot_top1_percent", "acc1_percent", "image_to_text_r1_percent")
@@ -65,7 +64,7 @@ def side_by_side(
     with st.container(horizontal=True, vertical_alignment="bottom"):
         baseline = comparison_link.baseline(list(subjects))
         index = next((metrics.index(name) for name in first if name in metrics), 0)
-        metric = st.selectbox("Metric", metrics, index, format_func=title, key="compare_figure", bind=BIND)
+        metric = st.selectbox("Metric", metrics, index, format_func=title, key="compare_figure", bind="query-params")
     frame = compare_values.beside(values, list(subjects), baseline, how)
     if len(subjects) > 1 and (frame[list(subjects)].notna().sum(axis=1) < 2).all():
         message = "No row is in more than one of these columns: models, image sizes, batch sizes or tasks differ."

@@ -11,7 +11,6 @@ from engine.store import Store
 from pages.shared import backend, durations, launch, run_view
 from pages.shared.chart.chart import chart
 from pages.shared.form import spec_form
-from pages.shared.form.spec_form import BIND
 from pages.shared.table import download_table
 from pages.shared.text import plain
 
@@ -101,7 +100,7 @@ def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
         return
     device = devices[0]
     if len(devices) > 1:
-        device = st.selectbox("Device", devices, key="device_where", bind=BIND)
+        device = st.selectbox("Device", devices, key="device_where", bind="query-params")
     roofs, points = rates[rates["where"] == device], models[models["where"] == device]
     alt = f"Roofline of {device}: {len(roofs)} measured rates and {len(points)} timed models"
     chart(roofline(roofs, points, styles=backend.family_colours()), key="device_roofline", alt=alt)

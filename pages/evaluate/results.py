@@ -27,7 +27,6 @@ from pages.clip import pictures, try_it
 from pages.evaluate import search
 from pages.shared import backend, run_view
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.form.spec_form import BIND
 from pages.shared.table import PERCENT, download, download_rows, in_percent, results_table
 from pages.shared.text import plain, show_error
 
@@ -91,7 +90,7 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
         contents["Map"] = lambda: _map(run, file)
         contents["Search"] = lambda: search.draw(run, file)
         contents["Try a picture"] = lambda: try_it.content(run)
-    tabs(contents, key=f"charts_{run.id}", bind=BIND)
+    tabs(contents, key=f"charts_{run.id}", bind="query-params")
 
 
 def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRow]]:

@@ -11,7 +11,6 @@ from engine.specs import Refused
 from engine.store import Filter, Store
 from engine.store.find import OUTCOMES, Order
 from pages.shared import backend, rerun
-from pages.shared.form.spec_form import BIND
 from pages.shared.kinds import TITLES, described
 from pages.shared.text import show_error
 
@@ -58,7 +57,7 @@ def _midnight(days: int) -> float:
 
 def fields(store: Store) -> Filter | None:
     """Draw the filters and return them as a Filter, or None with an error message if a value is invalid."""
-    shared: dict[str, Any] = {"bind": BIND, "on_change": go_to_first_page}
+    shared: dict[str, Any] = {"bind": "query-params", "on_change": go_to_first_page}
     devices, all_tags = _choices(store)
     grid = st.grid(6, min_column_width=130)
     values = {

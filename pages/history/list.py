@@ -11,7 +11,6 @@ from engine.store import Filter, Run, State, Store
 from engine.words import plural
 from pages.history.filters import go_to_first_page, key
 from pages.shared import backend, comparison_link, rerun, run_actions, sign_in, tour
-from pages.shared.form.spec_form import BIND
 from pages.shared.run_view import open_run
 from pages.shared.table import PERCENT, WHOLE_PERCENT, download_table, in_percent, results_table
 
@@ -34,10 +33,10 @@ def draw(filter: Filter) -> None:
     place = st.container()
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         size = st.selectbox(
-            "Runs per page", SIZES, 1, key=key("size"), bind=BIND, label_visibility="collapsed", width=100,
+            "Runs per page", SIZES, 1, key=key("size"), bind="query-params", label_visibility="collapsed", width=100,
             on_change=go_to_first_page,
         )  # fmt: skip
-        page = st.pagination(-(-total // size), key=key("page"), bind=BIND)
+        page = st.pagination(-(-total // size), key=key("page"), bind="query-params")
         first = (page - 1) * size
         st.caption(f"{first + 1:,} to {min(first + size, total):,} of {plural(total, 'run')}")
         _choose_columns()
@@ -57,7 +56,7 @@ def _choose_columns() -> None:
             selection_mode="multi",
             default=_default_columns(),
             key=key("columns"),
-            bind=BIND,
+            bind="query-params",
             format_func=lambda name: config[name]["label"],
             label_visibility="collapsed",
         )

@@ -12,7 +12,6 @@ from pages.model import history
 from pages.model.history import runs_table
 from pages.shared import backend, table
 from pages.shared.chart.chart import chart
-from pages.shared.form.spec_form import BIND
 from pages.shared.table import results_table
 from pages.shared.text import plain, size
 
@@ -34,17 +33,17 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
         return
     with st.container(horizontal=True):
         mode = st.segmented_control(
-            "Mode", list(memory.WAYS), default="inference", required=True, key="model_way", bind=BIND
+            "Mode", list(memory.WAYS), default="inference", required=True, key="model_way", bind="query-params"
         )
         image_size = st.selectbox(
-            "Image size (px)", list(counted["image_size"]), key="model_memory_size", bind=BIND, width=160
+            "Image size (px)", list(counted["image_size"]), key="model_memory_size", bind="query-params", width=160
         )
         other_gb = st.number_input(
             "Other device (GB)",
             0.1,
             value=None,
             key="model_memory_gb",
-            bind=BIND,
+            bind="query-params",
             width=160,
             placeholder="none",
             help=OTHER_GB_HELP,

@@ -8,7 +8,6 @@ from engine.specs import ModelName, Refused
 from pages.model import costs, history, memory, speed
 from pages.shared import backend, launch
 from pages.shared.chart.chart import tabs
-from pages.shared.form.spec_form import BIND
 from pages.shared.rerun import PageEnd
 from pages.shared.text import plain
 
@@ -65,4 +64,4 @@ contents = {
 }
 if name.library != model.TRAINABLE:
     del contents["Trained here"]
-tabs(contents, key="model_part", bind=BIND)
+tabs(contents, key="model_part", bind="query-params")

@@ -6,7 +6,6 @@ import streamlit as st
 from engine.report.timings import estimates
 from engine.specs import ModelName
 from pages.shared import calibrate, speeds, table
-from pages.shared.form.spec_form import BIND
 
 
 def draw(name: ModelName, sizes: pd.DataFrame) -> None:
@@ -20,7 +19,7 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="bottom"):
         image_size = st.selectbox(
-            "Image size (px)", list(sizes["image_size"]), key="model_speed_size", bind=BIND, width=160
+            "Image size (px)", list(sizes["image_size"]), key="model_speed_size", bind="query-params", width=160
         )
         calibrate.draw("model_calibrate")
     timed = speeds.timed()

@@ -17,7 +17,6 @@ from engine.specs.building import OPTIONS, changes
 from engine.store import Run
 from pages.shared import backend, module_map, run_view
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.form.spec_form import BIND
 from pages.shared.table import csv_rows, download, download_rows, results_table
 from pages.shared.text import plain
 
@@ -91,14 +90,14 @@ def _comparison(run: Run, frame: pd.DataFrame) -> None:
     swept = [name for name in ("image_size", "batch_size") if len(getattr(run.spec, name)) > 1]
     contents = {"Sweep": lambda: _sweep(run, frame, swept, source)} if swept else {}
     contents |= {"Bars": lambda: _bars(run, frame, source), "Scatter": lambda: _scatter(run, frame, source)}
-    tabs(contents, key=f"compare_{run.id}", bind=BIND)
+    tabs(contents, key=f"compare_{run.id}", bind="query-params")
 
 
 def _sweep(run: Run, frame: pd.DataFrame, swept: Sequence[str], source: str) -> None:
     columns = [column for column in SWEEP_METRICS if frame[column].notna().any()]
     with st.container(horizontal=True):
-        x = st.selectbox("X axis", swept, format_func=title, key=f"sweep_x_{run.id}", bind=BIND, width=200)
-        y = st.selectbox("Y axis", columns, format_func=title, key=f"sweep_y_{run.id}", bind=BIND, width=300)
+        x = st.selectbox("X axis", swept, format_func=title, key=f"sweep_x_{run.id}", bind="query-params", width=200)
+        y = st.selectbox("Y axis", columns, format_func=title, key=f"sweep_y_{run.id}", bind="query-params", width=300)
     alt = f"{title(y)} by {title(x)}, one line per model"
     chart(profile.sweep(frame, x, y, source=source), key=f"sweep_{run.id}", alt=alt)
 
@@ -106,7 +105,13 @@ def _sweep(run: Run, frame: pd.DataFrame, swept: Sequence[str], source: str) -> 
 def _bars(run: Run, frame: pd.DataFrame, source: str) -> None:
     columns = [column for column in BARS if frame[column].notna().any()]
     column = st.segmented_control(
-        "Metric", columns, format_func=title, default=columns[0], required=True, key=f"bars_{run.id}", bind=BIND
+        "Metric",
+        columns,
+        format_func=title,
+        default=columns[0],
+        required=True,
+        key=f"bars_{run.id}",
+        bind="query-params",
     )
     alt = f"{title(column)} of each model, split into towers"
     chart(profile.bars(frame, column, source=source), key=f"bars_chart_{run.id}", alt=alt)
@@ -115,8 +120,8 @@ def _bars(run: Run, frame: pd.DataFrame, source: str) -> None:
 def _scatter(run: Run, frame: pd.DataFrame, source: str) -> None:
     choices = [column for column in COMPARABLE if column in frame and frame[column].notna().any()]
     with st.container(horizontal=True):
-        x = st.selectbox("X axis", choices, format_func=title, key=f"x_{run.id}", bind=BIND, width=300)
-        y = st.selectbox("Y axis", choices, 1, format_func=title, key=f"y_{run.id}", bind=BIND, width=300)
+        x = st.selectbox("X axis", choices, format_func=title, key=f"x_{run.id}", bind="query-params", width=300)
+        y = st.selectbox("Y axis", choices, 1, format_func=title, key=f"y_{run.id}", bind="query-params", width=300)
     figure = scatter.scatter(frame, x, y, styles=backend.family_colours(), source=source)
     chart(figure, key=f"scatter_{run.id}", alt=f"{title(y)} against {title(x)} of the counted models")
 

@@ -19,7 +19,6 @@ from engine.specs.timed import LEAST_SAMPLES
 from engine.store import Run
 from pages.shared import backend, run_view, timed
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.form.spec_form import BIND
 from pages.shared.table import download, download_rows, from_rows, informative_columns, results_table
 from pages.shared.text import plain
 
@@ -110,7 +109,7 @@ def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
         contents["Sizes"] = lambda: _curves(run, timed_rows)
     if with_samples:
         contents["Samples"] = lambda: _samples(run, groups)
-    tabs(contents, key=f"charts_{run.id}", bind=BIND)
+    tabs(contents, key=f"charts_{run.id}", bind="query-params")
 
 
 def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:

@@ -7,7 +7,6 @@ import streamlit as st
 
 from engine.store import Run
 from pages.shared import backend
-from pages.shared.form.spec_form import BIND
 from pages.shared.text import plain, quoted
 
 MOST = 8
@@ -109,4 +108,4 @@ def models() -> list[str]:
 
 def baseline(names: Sequence[str], label: str = "Baseline") -> str:
     """Draw the choice of the baseline and return its name. The first name is the default."""
-    return st.selectbox(label, list(names), key="compare_baseline", bind=BIND)
+    return st.selectbox(label, list(names), key="compare_baseline", bind="query-params")

@@ -87,7 +87,7 @@ def models_field(spec: type[Spec], groups: Sequence[str] = ()) -> list[str]:
         "Models",
         list(dict.fromkeys([*names, *st.session_state.get(key, [])])),
         key=key,
-        bind=spec_form.BIND,
+        bind="query-params",
         accept_new_options=True,
         filter_mode="contains",
         select_all=False,

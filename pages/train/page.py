@@ -122,7 +122,7 @@ def sweep_fields() -> dict[str, list[str]]:
 
 def _sweep_values(place: Any, name: str, key: str) -> list[str]:
     """Draw the values to sweep of one field and the problems with them. Return the values."""
-    values = sweep.split(place.text_input(SWEEP_LABELS[name], key=key, bind=spec_form.BIND))
+    values = sweep.split(place.text_input(SWEEP_LABELS[name], key=key, bind="query-params"))
     for value in values:
         if problem := spec_form.problem(TrainSpec, name, value):
             place.error(plain(f"{quoted(value)}: {problem}"), icon=":material/error:")

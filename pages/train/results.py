@@ -22,7 +22,6 @@ from pages.clip import curves, try_it
 from pages.shared import backend, run_view
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
-from pages.shared.form.spec_form import BIND
 from pages.shared.table import PERCENT, download, download_rows, download_table, in_percent, results_table
 from pages.shared.text import duration, plain
 from pages.train import export
@@ -182,7 +181,7 @@ def _others(run: Run) -> list[Run]:
         list(runs),
         format_func=labels.__getitem__,
         key=f"others_{run.id}",
-        bind=BIND,
+        bind="query-params",
         placeholder="Choose other trainings",
     )
     return [runs[number] for number in chosen if number in runs]

@@ -17,7 +17,6 @@ from engine.specs.building import OPTIONS, changes
 from engine.store import Run
 from pages.shared import backend, comparison_link, run_view, speeds, timed
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.form.spec_form import BIND
 from pages.shared.table import csv_rows, download, download_rows, informative_columns, results_table
 from pages.shared.text import plain
 from pages.vision import compilation, samples
@@ -125,7 +124,7 @@ def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         contents["Slowest"] = lambda: compilation.draw_slowest(run, rows)
     if any(has_time) and (frame["library"] == "timm").any():
         contents["Published"] = lambda: _published(run, rows)
-    tabs(contents, key=f"charts_{run.id}", bind=BIND)
+    tabs(contents, key=f"charts_{run.id}", bind="query-params")
 
 
 def _latency(run: Run, frame: pd.DataFrame) -> None:

@@ -35,7 +35,7 @@ from engine.specs.questions import Question
 from engine.specs.runners import RUNNERS
 from engine.store import Exit, State, Store, attempts
 from engine.store import queue as queueing
-from pages.shared import history
+from pages.shared import browser_history
 
 PATIENCE_S = 120
 """Wait at most this many seconds for a page. A loaded machine draws the largest one in this time."""
@@ -122,7 +122,7 @@ def open_page(path: str = "", **query: str | list[str]) -> AppTest:
         app._page_hash = calc_hash(ADDRESSES[path.partition("/")[0]])
     for name, value in query.items():
         app.query_params[name] = value
-    app.session_state[history.MERGING] = True  # a browser reports this
+    app.session_state[browser_history.MERGING] = True  # a browser reports this
     return app.run()
 
 

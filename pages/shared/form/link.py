@@ -5,7 +5,7 @@ from typing import Any
 import streamlit as st
 
 from engine.specs import Spec
-from pages.shared import backend, history
+from pages.shared import backend, browser_history
 from pages.shared.backend import LONGEST_ID
 from pages.shared.form import spec_form
 from pages.shared.form.labels import heading
@@ -53,7 +53,7 @@ def fill_from_run(page: str) -> bool:
     submitted = st.session_state.get(f"{run.kind}_sent", {}).get("runs", ())
     if run.id in (*submitted, st.session_state.get(LAST_SOURCE)):
         return False
-    if not history.merging():
+    if not browser_history.merging():
         return True
     st.session_state[LAST_SOURCE] = run.id
     query, session = split(run.spec)

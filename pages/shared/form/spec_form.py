@@ -7,7 +7,7 @@ submitted before the button is pressed.
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import streamlit as st
 from pydantic import ValidationError
@@ -20,8 +20,6 @@ from pages.shared import rerun
 from pages.shared.form.labels import default_hint, heading, name_in_sentence
 from pages.shared.text import quoted
 
-BIND: Final = "query-params"
-"""Value of `bind` for a field whose value is kept in the page's address."""
 Request = TypeVar("Request", bound=Spec)
 LONGEST_MESSAGE = 500
 """Maximum number of characters of an error message. A message may repeat a value from a link of any length."""
@@ -81,7 +79,7 @@ def _widget(
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
     label = heading(spec, name)
-    shared: dict[str, Any] = {"key": key(spec.kind, name), "help": help_of(spec, name), "bind": BIND}
+    shared: dict[str, Any] = {"key": key(spec.kind, name), "help": help_of(spec, name), "bind": "query-params"}
     if optional:
         hint = hint or default_hint(spec, name)
     if name == "image_size" and info.default:

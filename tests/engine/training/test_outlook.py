@@ -151,8 +151,8 @@ STEPS: dict[str, tuple[dict[str, Any], list[int]]] = {
     "lion": ({"opt": "timm/lion"}, [64]),
     "accumulated": ({"accum_freq": 4}, [2, 64]),
     "accumulated, locked tower": ({"accum_freq": 8, "lock_image": True}, [32]),
-    "mixed": ({"precision": "amp_bf16"}, [2, 64, 128]),
-    "mixed, checkpointing": ({"precision": "amp_bf16", "grad_checkpointing": True}, [2, 64, 128]),
+    "mixed": ({"precision": "amp_bf16"}, [2, 64]),
+    "mixed, checkpointing": ({"precision": "amp_bf16", "grad_checkpointing": True}, [2, 64]),
     "mixed, accumulated": ({"precision": "amp_bf16", "accum_freq": 4}, [2, 16]),
 }
 """Fields and numbers of pairs of the real steps that estimates are compared with."""
