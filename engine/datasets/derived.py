@@ -199,7 +199,7 @@ def weights(pairs: Pairs, of_sources: Sequence[float]) -> NDArray[np.float64] | 
         return None if inner is None else inner[pairs.indices]
     parts = pairs.parts if isinstance(pairs, Mixed) else (pairs,)
     if len(of_sources) != len(parts):
-        raise DataProblem(f"{len(of_sources)} weights were given for {len(parts)} sources: one each")
+        raise DataProblem(f"{plural(len(of_sources), 'weight')} for {plural(len(parts), 'source')}: give one each")
     return np.repeat(np.asarray(of_sources, dtype=np.float64), [len(part) for part in parts])
 
 

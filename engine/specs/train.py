@@ -230,9 +230,8 @@ class TrainSpec(ClipFields, Spec):
         if any(weight <= 0 for weight in self.data_weights):
             raise ValueError("the weights of sources are positive numbers")
         if self.data_weights and len(self.data_weights) != len(split_sources(self.data)):
-            raise ValueError(
-                f"{len(self.data_weights)} weights were given for {len(split_sources(self.data))} sources: one each"
-            )
+            sources = plural(len(split_sources(self.data)), "source")
+            raise ValueError(f"{plural(len(self.data_weights), 'weight')} for {sources}: give one each")
         if self.local_loss and not self.gather_with_grad:
             raise ValueError("local_loss without gather_with_grad has only a part of the gradients: use both")
         if self.lr_scheduler == "const-cooldown" and self.epochs_cooldown is None:

@@ -31,7 +31,7 @@ from engine.specs.train import TrainSpec
         ({"templates": "a digit"}, "a template has {} where the class name goes, unlike 'a digit'"),
         ({"device": "cuda:1", "nproc": 2}, "2 processes take cuda:0 to cuda:1, so the device is cuda:0, not cuda:1"),
         ({"device": "mps", "nproc": 2}, "there is one mps device, for one process: 2 were asked for"),
-        ({"data": "a.csv::b.csv", "data_weights": [1]}, "1 weights were given for 2 sources"),
+        ({"data": "a.csv::b.csv", "data_weights": [1]}, "1 weight for 2 sources: give one each"),
         ({"data": "a.csv", "data_weights": [0]}, "the weights of sources are positive numbers"),
         ({"lock_image": True, "lr_image": 1e-4}, "the image tower is locked: leave lock_image or lr_image out"),
         (
