@@ -76,24 +76,31 @@ def test_refused_timing_prints_only_the_reason(
 
 
 @pytest.mark.slow  # 30 s on a busy machine: the compiler is imported before the backend, whose package is missing
-def test_failed_variant_gives_a_row_and_exit_code_1(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_failed_variants_give_rows_and_exit_code_1(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CXX", "/no/such/compiler")
     out = tmp_path / "rows.csv"
     command = "benchmark --models timm:test_resnet --replicates 1 --min-seconds 0.1 --threads 1"
-    command += " --variants eager,compile:tvm --batch-size-list test_resnet,2"
+    command += " --variants eager,compile:tvm,compile --batch-size-list test_resnet,2"
     assert main([*command.split(), "--format", "dynamo", "--output", str(out)]) == 1
     shown = capsys.readouterr().err
     assert re.search(r"test_resnet \(eager, inference, batch 2\): \S+ ms, \S+ samples/s; single process", shown)
     assert "compile:tvm, inference: 1 failed" in shown
     assert "timm:test_resnet (compile:tvm, inference, batch 2) failed (error)" in shown
     with out.open(newline="") as file:
-        (line,) = csv.DictReader(file)
-    assert (line["name"], line["speedup"], line["abs_latency"]) == ("test_resnet", "", "")
-    assert float(line["eager_peak_mem"]) > 0
+        lines = list(csv.DictReader(file))
+    names = [f"test_resnet [inference, {variant}]" for variant in ("compile:tvm", "compile")]
+    assert [(line["name"], line["speedup"], line["abs_latency"]) for line in lines] == [
+        (name, "", "") for name in names
+    ]
+    assert all(float(line["eager_peak_mem"]) > 0 for line in lines)
     (run,) = store.runs()
     assert run.state == State.FINISHED
-    assert [row.status for row in store.rows(run.id)] == ["ok", "error"]
+    eager, without_backend, without_compiler = store.rows(run.id)
+    assert [eager.status, without_backend.status, without_compiler.status] == ["ok", "error", "error"]
+    assert "ompiler" in without_compiler.error
+    assert len(without_compiler.error) < 2100
     assert main(["runs", "show", str(run.id)]) == 0
     assert "test_resnet" in capsys.readouterr().out
 

@@ -216,18 +216,6 @@ def test_compiled_variant_has_cold_and_warm_compile_times(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-def test_missing_compiler_fails_only_the_compiled_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "/no/such/compiler")
-    eager, compiled = (
-        item for item in events(tmp_path, models=USER_MODEL, variants="eager,compile") if isinstance(item, BenchmarkRow)
-    )
-    assert eager.status == "ok"
-    assert compiled.status == "error"
-    assert "ompiler" in compiled.error
-    assert len(compiled.error) < 2100
-
-
-@pytest.mark.slow
 def test_smaller_batch_is_timed_when_the_cpu_runs_out_of_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
