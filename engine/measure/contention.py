@@ -40,8 +40,10 @@ class Usage:
 def snapshot() -> Usage:
     """Return the current counters. Takes about 0.1 ms."""
     per_cpu = psutil.cpu_times(percpu=True)
-    numbers = _numbers()
-    by_number = dict(zip(numbers if len(numbers) == len(per_cpu) else range(len(per_cpu)), per_cpu, strict=True))
+    numbers = _cpu_numbers()
+    if len(numbers) != len(per_cpu):  # not Linux, or a CPU was switched on or off in between
+        numbers = list(range(len(per_cpu)))
+    by_number = dict(zip(numbers, per_cpu, strict=True))
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(by_number)
     # a container's own /proc/stat lists only its CPUs, with numbers of its own
     counted = [by_number[cpu] for cpu in allowed] if allowed <= by_number.keys() else per_cpu
@@ -54,7 +56,7 @@ def snapshot() -> Usage:
     )
 
 
-def _numbers() -> list[int]:
+def _cpu_numbers() -> list[int]:
     """Return the number of each CPU that /proc/stat lists. CPUs that are offline are not in it."""
     lines = STAT.read_text().splitlines() if STAT.is_file() else []
     return [int(found[1]) for line in lines if (found := re.match(r"cpu(\d+) ", line))]
@@ -68,38 +70,37 @@ def _busy(times: dict[str, float]) -> float:
 def contention(before: Usage, after: Usage, threads: int | None) -> Contention:
     """Return how the CPUs were used between two snapshots.
 
-    threads: number of threads that should be busy. None with an accelerator, for which the CPU waits: cpu_share is None
-    too then. cpu_share is CPU time / (wall time x threads). It falls when other processes take the CPUs, but also
-    when a model is too small to keep its threads busy or waits for a disk or a lock. neighbour_share and switches_per_s
-    show which of these it is.
+    threads: number of threads that should be busy. None for an accelerator, because the CPU waits for it; cpu_share is
+    then None. cpu_share falls when other processes take the CPUs, but also when a model is too small to keep its
+    threads busy or waits for a disk or a lock. neighbour_share and switches_per_s show which of these it is.
     """
-    wall = after.wall_s - before.wall_s
+    wall_s = after.wall_s - before.wall_s
     own_s = after.own_s - before.own_s
     others_s = after.busy_s - before.busy_s - own_s
-    reported = wall >= SHORTEST_S and after.busy_s > 0  # gVisor's /proc/stat has only zeros
+    reported = wall_s >= SHORTEST_S and after.busy_s > 0  # gVisor's /proc/stat has only zeros
     return Contention(
-        cpu_share=own_s / (wall * threads) if threads else None,
-        neighbour_share=max(0.0, others_s) / (wall * after.cpus) if reported else None,
-        switches_per_s=(after.switches - before.switches) / wall,
+        cpu_share=own_s / (wall_s * threads) if threads else None,
+        neighbour_share=max(0.0, others_s) / (wall_s * after.cpus) if reported else None,
+        switches_per_s=(after.switches - before.switches) / wall_s,
     )
 
 
-def contended(found: Contention) -> list[str]:
+def why_contended(contention: Contention) -> list[str]:
     """Return the reasons why a timing was disturbed, one text each. Empty when it was not disturbed."""
     reasons = []
-    if found.cpu_share is not None and found.cpu_share < LEAST_CPU_SHARE:
+    if contention.cpu_share is not None and contention.cpu_share < LEAST_CPU_SHARE:
         reasons.append(
-            f"the threads ran {100 * found.cpu_share:.1f} % of the time (at least {100 * LEAST_CPU_SHARE:.0f} %): "
+            f"the threads ran {100 * contention.cpu_share:.1f} % of the time (at least {100 * LEAST_CPU_SHARE:.0f} %): "
             "other processes took the CPUs, there are more threads than CPUs, or the model is too small for so many "
             "threads"
         )
-    if found.neighbour_share is not None and found.neighbour_share > MOST_NEIGHBOUR_SHARE:
+    if contention.neighbour_share is not None and contention.neighbour_share > MOST_NEIGHBOUR_SHARE:
         reasons.append(
-            f"other processes used {100 * found.neighbour_share:.1f} % of the CPUs "
+            f"other processes used {100 * contention.neighbour_share:.1f} % of the CPUs "
             f"(at most {100 * MOST_NEIGHBOUR_SHARE:.0f} %)"
         )
-    if found.switches_per_s is not None and found.switches_per_s > MOST_SWITCHES_PER_S:
-        reasons.append(f"{found.switches_per_s:.0f} involuntary switches/s (at most {MOST_SWITCHES_PER_S:.0f})")
+    if contention.switches_per_s is not None and contention.switches_per_s > MOST_SWITCHES_PER_S:
+        reasons.append(f"{contention.switches_per_s:.0f} involuntary switches/s (at most {MOST_SWITCHES_PER_S:.0f})")
     return reasons
 
 
@@ -139,7 +140,7 @@ def busiest(before: Snapshot, after: Snapshot, wall_s: float, cpus: int) -> dict
     """Return the share of the CPUs that other processes used between two snapshots, by name, the busiest first.
 
     Processes with the same name are added up. A process that began and ended in between is not seen. Empty for less
-    than a second, because the system counts CPU time in steps of 10 ms.
+    than SHORTEST_S.
     """
     if wall_s < SHORTEST_S:
         return {}
@@ -151,6 +152,6 @@ def busiest(before: Snapshot, after: Snapshot, wall_s: float, cpus: int) -> dict
     return {name: share for share, name in shares[:MOST_NAMES] if share >= LEAST_SHARE}
 
 
-def named(shares: Mapping[str, float]) -> str:
+def shares_text(shares: Mapping[str, float]) -> str:
     """Return the shares as text, such as `ffmpeg 41.0 %, python 12.3 % of the CPUs`."""
     return ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items()) + " of the CPUs"

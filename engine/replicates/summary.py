@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from engine.measure.contention import MOST_NAMES, contended, named
+from engine.measure.contention import MOST_NAMES, shares_text, why_contended
 from engine.replicates.messages import Measured, TimedSpec
 from engine.results import Artifact, Contention, TimedRow
 from engine.statistics import NEEDED, UNSTABLE, drifting, percentile, ratio, spread
@@ -100,7 +100,7 @@ def flags(measured: Sequence[Measured], *, below_floor: bool) -> tuple[str, ...]
         "single_process": len(measured) == 1,
         "unstable": (spread(medians) or 0) > UNSTABLE,
         "contended": any(
-            process.foreign or (process.contention and contended(process.contention)) for process in measured
+            process.foreign or (process.contention and why_contended(process.contention)) for process in measured
         ),
         "drifting": any(drifting(process.timed.samples_ms) for process in measured),
         "throttled": any(process.throttled for process in measured),
@@ -112,9 +112,9 @@ def flags(measured: Sequence[Measured], *, below_floor: bool) -> tuple[str, ...]
 def disturbances(measured: Sequence[Measured]) -> list[str]:
     """Return notes on what disturbed the measurements."""
     worst = _worst([process.contention for process in measured if process.contention])
-    notes = list(contended(worst)) if worst else []
+    notes = why_contended(worst) if worst else []
     if notes and (busiest := neighbours(measured)):
-        notes.append(f"busiest others: {named(busiest)}")
+        notes.append(f"busiest others: {shares_text(busiest)}")
     if collections := sum(process.timed.gc_runs for process in measured):
         notes.append(f"the model itself ran Python's garbage collector {collections} times within samples")
     return [

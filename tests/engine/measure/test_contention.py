@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from engine.measure import contention as cpu
-from engine.measure.contention import Usage, contended, contention, snapshot
+from engine.measure.contention import Usage, contention, snapshot, why_contended
 from engine.settings import ROOT
 
 START = Usage(wall_s=100.0, own_s=50.0, busy_s=1000.0, cpus=4, switches=7)
@@ -69,20 +69,20 @@ def test_use_by_others_is_unknown_if_the_system_counts_no_time_of_cpus() -> None
     ],
 )
 def test_contention_reason_at_both_sides_of_each_limit(counters: Usage, reason: str | None) -> None:
-    reasons = contended(contention(START, counters, threads=2))
+    reasons = why_contended(contention(START, counters, threads=2))
     assert len(reasons) == (0 if reason is None else 1)
     assert reason is None or reason in reasons[0]
 
 
 def test_all_contention_reasons_are_listed() -> None:
-    assert len(contended(contention(START, after(10, own=10, others=20, switches=5000), threads=2))) == 3
+    assert len(why_contended(contention(START, after(10, own=10, others=20, switches=5000), threads=2))) == 3
 
 
 def test_host_of_a_gpu_may_be_idle_but_not_disturbed() -> None:
     """The CPU may wait for the GPU, but it must launch short kernels without delay."""
     calm = contention(START, after(10, own=0.5), threads=None)
-    assert (calm.cpu_share, calm.neighbour_share, contended(calm)) == (None, 0, [])
-    disturbed = contended(contention(START, after(10, own=9, others=4, switches=5000), threads=None))
+    assert (calm.cpu_share, calm.neighbour_share, why_contended(calm)) == (None, 0, [])
+    disturbed = why_contended(contention(START, after(10, own=9, others=4, switches=5000), threads=None))
     assert len(disturbed) == 2
     assert "other processes used 10.0 % of the CPUs" in disturbed[0]
     assert "500 involuntary switches/s" in disturbed[1]
@@ -92,7 +92,7 @@ def test_neighbour_share_is_unknown_for_less_than_a_second() -> None:
     """The system counts in steps of 10 ms. One step on each of 4 CPUs would be a share of 5 % in 0.2 s."""
     found = contention(START, after(0.9, own=1.8, others=0.8), threads=2)
     assert found.neighbour_share is None
-    assert contended(found) == []
+    assert why_contended(found) == []
     assert contention(START, after(1.0, own=2.0, others=0.8), threads=2).neighbour_share == pytest.approx(0.2)
 
 
@@ -129,7 +129,7 @@ def test_own_time_excludes_child_processes() -> None:
 
 BUSY_NEIGHBOUR = """
 import json, os, subprocess, sys, time
-from engine.measure.contention import contended, contention, snapshot
+from engine.measure.contention import contention, snapshot, why_contended
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 neighbour = subprocess.Popen(
     [sys.executable, "-c", "print('ready', flush=True)\\nwhile True: pass"], stdout=subprocess.PIPE
@@ -143,7 +143,7 @@ try:
 finally:
     neighbour.kill()
     neighbour.wait()
-print(json.dumps(found.model_dump() | {"reasons": contended(found)}))
+print(json.dumps(found.model_dump() | {"reasons": why_contended(found)}))
 """
 
 
