@@ -114,10 +114,11 @@ def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         contents["Passed"] = lambda: _summary(run, rows)
     if most_batch_sizes > 1:
         contents["Batch sizes"] = lambda: _curves(run, frame)
-    if any(row.samples_file for row in rows):
-        contents["Samples"] = lambda: samples.raw(run, rows)
-        if len({row.variant for row in rows if row.latency_ms}) > 1:
-            contents["Compare two"] = lambda: samples.compare(run, rows)
+    # a row that failed in a later process has the file of the earlier ones, but no value
+    if with_samples := [row for row in rows if row.samples_file and row.samples]:
+        contents["Samples"] = lambda: samples.raw(run, with_samples)
+        if len({row.variant for row in with_samples}) > 1:
+            contents["Compare two"] = lambda: samples.compare(run, with_samples)
     if any(row.graph_break_reasons or row.recompile_reasons for row in rows):
         contents["Graph breaks"] = lambda: compilation.draw_breaks(rows)
     if any(row.slowest or row.trace_file for row in rows):

@@ -18,7 +18,7 @@ from pages.shared.text import plain
 
 
 def raw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
-    """Draw every sample of one model, in the order of measurement."""
+    """Draw every sample of one model, in the order of measurement. rows: those with samples."""
     chosen = _choose(run, rows, "raw")
     frame = timed.read(run, chosen[0])
     if frame is None:
@@ -30,8 +30,8 @@ def raw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
 
 
 def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
-    """Draw the speed-up between any two variants of one model, computed from the samples."""
-    chosen = _choose(run, [row for row in rows if row.latency_ms], "compare")
+    """Draw the speed-up between any two variants of one model, computed from the samples. rows: those with samples."""
+    chosen = _choose(run, rows, "compare")
     by_variant = {row.variant: row for row in chosen}
     if len(by_variant) < 2:
         st.caption("Only one variant of this model could be timed.")
@@ -54,17 +54,16 @@ def compare(run: Run, rows: Sequence[BenchmarkRow]) -> None:
             st.metric("99 % interval", readable.ends(low, ratio["speedup_high"], times), width="content")
         st.metric("Verdict", verdict, width="content", help=VERDICTS[verdict])
     difference = f" They differ in {ratio['differs_in']}." if ratio["differs_in"] else ""
-    difference += f" Note: {ratio['note']}." if ratio["note"] else ""
+    note = f" Note: {ratio['note']}." if ratio["note"] else ""
     ratio_text = f"Median of {baseline} / median of {other}: above 1, {other} is faster."
-    st.caption(plain(f"{ratio_text} {VERDICTS[verdict]}{difference}"))
+    st.caption(plain(f"{ratio_text} {VERDICTS[verdict]}{difference}{note}"))
 
 
 def _choose(run: Run, rows: Sequence[BenchmarkRow], place: str) -> list[BenchmarkRow]:
-    """Draw the choice of model, mode and batch size, and return the rows of all its variants."""
+    """Draw the choice of model, mode and batch size, and return the rows of all its variants. place: the tab."""
     groups: dict[str, list[BenchmarkRow]] = {}
     for row in rows:
-        if row.samples_file and row.samples:
-            groups.setdefault(f"{row.library}:{row.model}, {row.mode}, batch {row.batch_size}", []).append(row)
+        groups.setdefault(f"{row.library}:{row.model}, {row.mode}, batch {row.batch_size}", []).append(row)
     chosen = (
         st.selectbox("Model", list(groups), key=f"{place}_model_{run.id}") if len(groups) > 1 else next(iter(groups))
     )

@@ -206,6 +206,15 @@ def test_rows_show_values_flags_and_failures(store: Store) -> None:
 
 
 @pytest.mark.slow
+def test_timing_that_failed_in_a_later_process_has_no_chart_of_samples(store: Store) -> None:
+    """The file with the samples of the earlier processes is kept, but the row has no values."""
+    app = open_run(store, benchmark_row("resnet18", status="timeout", error="too slow", latency_ms=None, samples=0))
+    assert not app.exception
+    assert "1 of 1 row failed" in plain_text(app)
+    assert not app.tabs
+
+
+@pytest.mark.slow
 def test_batch_sizes_of_a_sweep_stand_beside_the_model(store: Store) -> None:
     rows = [benchmark_row("resnet18", batch_size=size) for size in (1, 2)]
     table = open_run(store, *rows, batch_size="sweep").dataframe[0].value
