@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,49 +23,53 @@ def open_parquet(path: Path, columns: Columns, roots: Roots = None) -> Listed:
     columns: as for `choose_columns`. Contents are unpacked once, into a copy. Classes are texts, or numbers whose names
     are in the file's metadata. Errors: DataProblem.
     """
-    import pyarrow
-    from pyarrow import parquet
+    from pyarrow import parquet, types
 
-    try:
-        with reading(path.name), open_within(path, roots) as file:
-            schema = parquet.read_schema(file)
-            image, caption, label = choose_columns(schema.names, columns, path.name)
-            kind = schema.field(image).type
-            fields = {kind.field(place).name for place in range(kind.num_fields)}
-            packed = "bytes" in fields or pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind)
-            needed = list(filter(None, ("" if packed else image, caption, label)))
-            table = parquet.read_table(file, columns=needed).to_pydict()
-            texts = {name: [_without_nan(value) for value in values] for name, values in table.items()}
-    except pyarrow.ArrowException as error:
-        raise DataProblem(f"{path.name} is no Parquet file, or is damaged: {error}") from error
+    with _open(path, roots) as file:
+        schema = parquet.read_schema(file)
+        image, caption, label = choose_columns(schema.names, columns, path.name)
+        image_type = schema.field(image).type
+        fields = {image_type.field(place).name for place in range(image_type.num_fields)}
+        packed = "bytes" in fields or types.is_binary(image_type) or types.is_large_binary(image_type)
+        needed = [name for name in ("" if packed else image, caption, label) if name]
+        table = parquet.read_table(file, columns=needed).to_pydict()
+    cells = {name: [_without_nan(value) for value in values] for name, values in table.items()}
     found: list[Member] = []
     if packed:
         copy = unpacked.copy_of(path, roots, lambda file, copy: _unpack(file, copy, image))
         found = [member._replace(origin=str(path)) for member in members.in_tar(copy)]
-    names = _class_names(schema.metadata or {}, label)
-    count = len(found) if packed else len(texts[image])
+    images = [member.name for member in found] if packed else [str(value or "").strip() for value in cells[image]]
+    class_names = _class_names(schema.metadata or {}, label)
     rows = [
         Row(
-            f"row index {row}",
-            found[row].name if packed else str(texts[image][row] or "").strip(),
-            _captions(texts[caption][row]) if caption else None,
-            _class(texts[label][row], names) if label else "",
+            f"row index {index}",
+            name,
+            _captions(cells[caption][index]) if caption else None,
+            _class(cells[label][index], class_names) if label else "",
         )
-        for row in range(count)
+        for index, name in enumerate(images)
     ]
     return assemble(path, rows, columns, members=found, roots=roots)
 
 
 def header(path: Path, roots: Roots = None) -> list[str]:
     """Return the names of the columns. Errors: DataProblem."""
-    import pyarrow
     from pyarrow import parquet
 
+    with _open(path, roots) as file:
+        return list(parquet.read_schema(file).names)
+
+
+@contextmanager
+def _open(path: Path, roots: Roots) -> Iterator[IO[bytes]]:
+    """Open a Parquet file. Errors while it is open: DataProblem if it cannot be read or is damaged."""
+    import pyarrow
+
     try:
-        with open_within(path, roots) as file:
-            return list(parquet.read_schema(file).names)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataProblem(f"{path.name} cannot be read: {error}") from error
+        with reading(path.name), open_within(path, roots) as file:
+            yield file
+    except pyarrow.ArrowException as error:
+        raise DataProblem(f"{path.name} is no Parquet file, or is damaged: {error}") from error
 
 
 def _unpack(file: IO[bytes], copy: IO[bytes], column: str) -> None:

@@ -58,7 +58,7 @@ def header(path: Path, separator: str = "", roots: Roots = None) -> list[str]:
     """Return the names of a CSV's columns. Errors: DataProblem."""
     with _open_text(path, roots) as file:
         first = file.readline(LONGEST_HEADER)
-        return _cells(first, _separator_character(separator) if separator else _detect_separator(first, ()))
+        return _cells(first, _delimiter(separator, first))
 
 
 @contextmanager
@@ -83,7 +83,8 @@ def assemble(
     """Return the pairs of a table. Rows with the same image are captions of one pair, so that no image is in both parts
     of a split. The path of an image may be spelled in several ways.
 
-    members: place of each row's image, unique. held: True for each pair that the data's own split holds out.
+    members: the image of each row inside another file, all different; empty if images are files of their own. held:
+    True for each pair that the data's own split holds out.
     Errors: DataProblem for incomplete rows and for an image of two classes.
     """
     identify = file_identifier()
@@ -109,14 +110,16 @@ def assemble(
             f"{shortened(tuple(incomplete))}. Fill them in or take them out"
         )
     if not captions:
-        raise DataProblem(f"{path.name} has a header and no rows")
+        raise DataProblem(f"{path.name} has no rows")
     names, labels = _labels(classes, path.name)
-    notes = [*notes, *([f"{count:,} rows are captions of {len(captions):,} images"] if count > len(captions) else [])]
+    notes = [*notes]
+    if count > len(captions):
+        notes.append(f"{count:,} rows are captions of {len(captions):,} images")
     if not all(captions.values()):
         column = repr(columns.caption) if columns.caption else "of captions"
         notes.append(f"there is no column {column}: captions are made of the class names")
     texts_of = [
-        tuple(texts) or tuple(t.replace("{}", names[labels[place]]) for t in TEMPLATES)
+        tuple(texts) or tuple(template.replace("{}", names[labels[place]]) for template in TEMPLATES)
         for place, texts in enumerate(captions.values())
     ]
     files: Sequence[str | Member] = members or [str(path.parent / image) for image in captions]
@@ -140,11 +143,11 @@ def recognised(header: Sequence[str], names: Sequence[str]) -> str:
     return next((columns[name] for name in names if name in columns), "")
 
 
-def choose_columns(header: Sequence[str], columns: Columns, name: str, sign: str = "") -> Columns:
+def choose_columns(header: Sequence[str], columns: Columns, name: str, delimiter: str = "") -> Columns:
     """Return the names of the columns; empty for a column that is missing.
 
     columns: without a name, images and captions are recognised by common names, and there are no classes. The column of
-    captions may be missing if there are classes. name: of the table, for messages. sign: the separator of a CSV.
+    captions may be missing if there are classes. name: of the table, for messages. delimiter: the separator of a CSV.
     Errors: DataProblem for missing and double columns.
     """
     image, caption, label = columns
@@ -152,7 +155,8 @@ def choose_columns(header: Sequence[str], columns: Columns, name: str, sign: str
     chosen = {"images": image, "captions": "" if label and caption not in header else caption, "classes": label}
     required = {"images"} if label else {"images", "captions"}
     for what, column in chosen.items():
-        if header.count(column) == 1 if column else what not in required:
+        valid = header.count(column) == 1 if column else what not in required
+        if valid:
             continue
         found = ", ".join(repr(cell[:40]) for cell in header[:20]) or "nothing"
         known = ", ".join(IMAGE_NAMES if what == "images" else CAPTION_NAMES)
@@ -162,7 +166,9 @@ def choose_columns(header: Sequence[str], columns: Columns, name: str, sign: str
             if column
             else f"has no column of {what} with a common name ({known}). Choose it in {field}"
         )
-        raise DataProblem(f"{name} {needed}. Its columns{f', separated by {sign!r},' if sign else ''} are {found}.")
+        raise DataProblem(
+            f"{name} {needed}. Its columns{f', separated by {delimiter!r},' if delimiter else ''} are {found}."
+        )
     return Columns(*chosen.values())
 
 
@@ -174,21 +180,21 @@ def _rows(file: TextIO, name: str, separator: str, columns: Columns) -> Iterator
         if not first.strip():
             blank = f"the first line of {name} is blank: it must name the columns"
             raise DataProblem(blank if first else f"{name} is empty")
-        sign = _separator_character(separator) if separator else _detect_separator(first, columns)
-        header = _cells(first, sign)
+        delimiter = _delimiter(separator, first, columns)
+        header = _cells(first, delimiter)
         image, caption, label = (
-            header.index(column) if column else None for column in choose_columns(header, columns, name, sign)
+            header.index(column) if column else None for column in choose_columns(header, columns, name, delimiter)
         )
         assert image is not None
         # strict: without it, a quote that is never closed would swallow all following rows
-        reader = csv.reader(chain([first], file), delimiter=sign, strict=True)
+        reader = csv.reader(chain([first], file), delimiter=delimiter, strict=True)
         next(reader)
         line = reader.line_num + 1
         for row in reader:
             if row and len(row) != len(header):
                 raise DataProblem(
                     f"{name} has {len(row)} cells on line {line}, but {len(header)} in its header. "
-                    f"Put quotes around each cell that contains {sign!r} or a line break."
+                    f"Put quotes around each cell that contains {delimiter!r} or a line break."
                 )
             if row:
                 yield Row(
@@ -205,23 +211,26 @@ def _rows(file: TextIO, name: str, separator: str, columns: Columns) -> Iterator
         ) from error
 
 
-def _separator_character(separator: str) -> str:
-    sign = {"\\t": "\t", **SEPARATORS}.get(separator, separator)
-    if len(sign) != 1 or sign in '"\r\n':
+def _delimiter(separator: str, header: str, columns: tuple[str, ...] = ()) -> str:
+    """Return the character that a separator names; if empty, the one that `_detect_delimiter` finds."""
+    if not separator:
+        return _detect_delimiter(header, columns)
+    delimiter = {"\\t": "\t", **SEPARATORS}.get(separator, separator)
+    if len(delimiter) != 1 or delimiter in '"\r\n':
         raise DataProblem(f"{separator!r} cannot separate columns: give one character, or {', '.join(SEPARATORS)}")
-    return sign
+    return delimiter
 
 
-def _detect_separator(header: str, columns: tuple[str, ...]) -> str:
-    """Return the separator by which the header contains all `columns`; else a column of images with a common name;
+def _detect_delimiter(header: str, columns: tuple[str, ...]) -> str:
+    """Return the character by which the header contains all `columns`; else a column of images with a common name;
     else the most columns."""
 
-    def fit(sign: str) -> tuple[bool, bool, int]:
-        cells = _cells(header, sign)
+    def fit(delimiter: str) -> tuple[bool, bool, int]:
+        cells = _cells(header, delimiter)
         return set(filter(None, columns)) <= set(cells), bool(recognised(cells, IMAGE_NAMES)), len(cells)
 
     return max(SEPARATORS.values(), key=fit)
 
 
-def _cells(header: str, sign: str) -> list[str]:
-    return [cell.strip() for row in csv.reader([header], delimiter=sign) for cell in row]
+def _cells(header: str, delimiter: str) -> list[str]:
+    return [cell.strip() for row in csv.reader([header], delimiter=delimiter) for cell in row]

@@ -3,7 +3,6 @@
 import os
 import shutil
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -12,6 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO
 
+from engine import atomic
 from engine.datasets.base import DataProblem
 from engine.roots import Entry, Roots, open_within, stat_within
 from engine.settings import Settings
@@ -39,9 +39,10 @@ def plain_tar(path: Path, roots: Roots) -> Path:
 
 def write_tar(files: Iterable[tuple[str, bytes]], copy: IO[bytes]) -> None:
     """Write files, given as (name, content), as a tar. Errors: DataProblem if the disk is nearly full."""
+    folder = _folder()
     with tarfile.open(fileobj=copy, mode="w") as archive:
         for name, content in files:
-            check_room(_folder(), len(content))
+            check_room(folder, len(content))
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, BytesIO(content))
@@ -50,7 +51,7 @@ def write_tar(files: Iterable[tuple[str, bytes]], copy: IO[bytes]) -> None:
 def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], None]) -> Path:
     """Return the plain copy of a packed file. `write(file, copy)` makes it, unless a copy of the unchanged file exists.
 
-    Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Making one deletes all copies
+    Copies are in `unpacked` in the runs folder and may be deleted while no run uses them. Making one deletes those
     that were not opened for UNUSED_S. Errors: DataProblem.
     """
     if (status := stat_within(path, roots)) is None:
@@ -61,20 +62,13 @@ def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], No
         return copy
     copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _delete_unused()
-    partial = ""
     try:
-        with (
-            open_within(path, roots) as packed,
-            tempfile.NamedTemporaryFile(dir=copy.parent, prefix=".part-", delete=False) as file,
-        ):
-            partial = file.name
-            write(packed, file)
-        Path(partial).replace(copy)
+        with open_within(path, roots) as packed, atomic.temporary(copy) as hidden:
+            with hidden.open("wb") as file:
+                write(packed, file)
+            hidden.replace(copy)
     except (OSError, EOFError, tarfile.TarError) as error:
         raise DataProblem(f"{path} cannot be unpacked, or is damaged: {error}") from error
-    finally:
-        with suppress(OSError):
-            Path(partial).unlink()
     return copy
 
 
@@ -84,12 +78,14 @@ def forget_copy(entry: Entry) -> None:
 
 
 def _copy_path(path: Path, status: os.stat_result) -> Path:
+    """Return the path of the copy, which differs for each file, time of change and size."""
     key = sha256(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}".encode()).hexdigest()[:24]
     return _folder() / f"{path.name.partition('.')[0][:60]}-{key}.tar"
 
 
 def _delete_unused() -> None:
-    for copy in _folder().glob("*.tar"):
+    """Delete copies that were not opened for UNUSED_S, and what killed processes had written of others."""
+    for copy in _folder().iterdir():
         with suppress(FileNotFoundError):  # another process may delete it too
             if copy.stat().st_mtime < time.time() - UNUSED_S:
                 copy.unlink()
@@ -99,8 +95,9 @@ def _decompress(packed: IO[bytes], copy: IO[bytes], codec: str) -> None:
     import pyarrow  # takes 0.1 s, so only packed data import it
 
     with pyarrow.CompressedInputStream(packed, codec) as stream:
+        folder = _folder()
         while chunk := stream.read(CHUNK):
-            check_room(_folder(), len(chunk))
+            check_room(folder, len(chunk))
             copy.write(chunk)
 
 

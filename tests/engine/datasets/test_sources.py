@@ -58,13 +58,17 @@ def test_compressed_shards_are_unpacked_once(tmp_path: Path, runs_dir: Path, end
 def test_unpacked_copies_are_deleted_by_age_and_with_their_upload(tmp_path: Path, runs_dir: Path) -> None:
     upload, other = runs_dir / "uploads" / "mine", tmp_path / "other.tar.gz"
     upload.mkdir(parents=True)
+    (runs_dir / "unpacked").mkdir()
+    of_a_killed_process = runs_dir / "unpacked" / ".other-1.tar.7.7.tmp"
+    of_a_killed_process.touch()
+    os.utime(of_a_killed_process, (0, 0))
     files = {f"{red}.{kind}": content for (red, *_), kind, content in shard_members()}
     for path in (other, upload / "a.tgz", tmp_path / "b.tgz"):
         open_pairs(str(write_tar(path, files, "w:gz")))
         names = {copy.name.partition("-")[0] for copy in (runs_dir / "unpacked").iterdir()}
         for copy in (runs_dir / "unpacked").glob("other-*"):
             os.utime(copy, (0, 0))
-    assert names == {"a", "b"}, "the copy of other was too old when a was unpacked"
+    assert names == {"a", "b"}, "the copies of other were too old when a was unpacked"
     forget(Kept(upload, upload / "a.tgz", "webdataset", 0))
     assert [copy.name.partition("-")[0] for copy in (runs_dir / "unpacked").iterdir()] == ["b"]
 
@@ -121,6 +125,16 @@ def test_missing_values_of_parquet_are_refused_with_their_row(tmp_path: Path) ->
     parquet.write_table(pyarrow.table(values), tmp_path / "pairs.parquet")
     with pytest.raises(DataProblem, match="2 rows without an image or a caption: row index 1, row index 2"):
         open_pairs(str(tmp_path / "pairs.parquet"))
+
+
+def test_parquet_without_rows_or_content_is_refused(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"image": [""][:0], "text": [""][:0]}), tmp_path / "empty.parquet")
+    with pytest.raises(DataProblem, match=r"empty\.parquet has no rows"):
+        open_pairs(str(tmp_path / "empty.parquet"))
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1 cut short")
+    for read in (open_pairs, columns_of):
+        with pytest.raises(DataProblem, match=r"cut\.parquet is no Parquet file, or is damaged"):
+            read(str(tmp_path / "cut.parquet"))
 
 
 def write_coco(folder: Path) -> Path:

@@ -95,7 +95,7 @@ def test_tables_written_by_pandas_are_read(tmp_path: Path) -> None:
             "a,b\n",
             "no column of images with a common name .filepath, filename, .*. Choose .* Its columns, .*, are 'a', 'b'",
         ),
-        ("filepath,title\n", "has a header and no rows"),
+        ("filepath,title\n", "pairs.csv has no rows"),
         ("url,title\na,b\n", r"Choose it in Image column \(--csv-img-key\). .* separated by ',', are 'url', 'title'"),
         ("url;title\na;b\n", "separated by ';', are 'url', 'title'"),
         ("filepath,words\na,b\n", r"no column of captions .*title, .*Choose it in Caption column \(--csv-cap"),
