@@ -22,10 +22,12 @@ from engine.store import Filter, Run, Store, mirror, uploads
 from engine.store.files import RunFiles
 from engine.words import plural, shortened
 
-MOST_USES = 500
+RUNS_PER_QUERY = 500
 """Run numbers in one query, because SQLite allows 1,000 conditions."""
 RUN_FOLDER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
+DATA_FIELDS = ("data", "val_data", "zeroshot_data", "probe_data", "more_data")
+"""Fields of specs that name data sets."""
 
 
 def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
@@ -36,11 +38,11 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     device. Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
     """
     _fetch_files(store, settings, spec)
-    for model, weights in (("distill_model", "distill_pretrained"), ("model", "pretrained")):
-        if isinstance(spec, TrainSpec) and getattr(spec, weights).isdecimal():
-            run = _subject(store, settings, EvaluateSpec(held_out=False), getattr(spec, model), getattr(spec, weights))
-            update = {model: run.model, weights: run.checkpoint, "configs": _configs(spec, [run])}
-            spec = TrainSpec.model_validate({**spec.model_dump(), **update})
+    for model_field, weights_field in (("distill_model", "distill_pretrained"), ("model", "pretrained")):
+        if isinstance(spec, TrainSpec) and (weights := getattr(spec, weights_field)).isdecimal():
+            subject = _subject(store, settings, getattr(spec, model_field), weights, held_out=False)
+            update = {model_field: subject.model, weights_field: subject.checkpoint}
+            spec = TrainSpec.model_validate(spec.model_dump() | update | {"configs": _configs(spec, [subject])})
     if isinstance(spec, TrainSpec) and spec.precision == "auto":
         return _with_precision(store, spec)
     return _evaluation(store, settings, spec) if isinstance(spec, EvaluateSpec) else spec
@@ -48,28 +50,28 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
 
 @dataclass(frozen=True)
 class _Subject:
-    """A model to evaluate."""
+    """A model with its weights."""
 
     model: str
     checkpoint: str
     trainings: tuple[tuple[str, TrainSpec], ...]
     """The trainings that made its weights, the latest first, each with a name for messages."""
-    built: dict[str, Any]
-    """Fields of the spec that the model of a run needs."""
+    fields: dict[str, Any]
+    """Fields of a training's spec that its model needs; empty if the model is not given as a run."""
 
 
 def _evaluation(store: Store, settings: Settings, spec: EvaluateSpec) -> EvaluateSpec:
     """Return the spec with runs replaced by their checkpoints, and with the split of the trainings."""
-    subjects = [_subject(store, settings, spec, *subject) for subject in spec.subjects]
+    subjects = [_subject(store, settings, *subject, held_out=spec.held_out) for subject in spec.subjects]
     first, *others = subjects
     # each checkpoint has its own sizes, so the sizes of one model must not be set for all
-    update = dict(first.built) if not others else {"configs": _configs(spec, subjects)}
+    update = {"configs": _configs(spec, subjects)} if others else dict(first.fields)
     held_out, splits = list(spec.held_out_data), dict[str, dict[str, Any]]()
     for subject in subjects:
-        for what, training in subject.trainings:
+        for training_name, training in subject.trainings:
             for data in spec.sources:
-                if (split := _split(training, spec, data, what)) is not None:
-                    splits[what] = split
+                if (split := _split(training, spec, data, training_name)) is not None:
+                    splits[training_name] = split
                     held_out.append(data)
     if spec.held_out:
         _check_equal(spec, splits)
@@ -87,14 +89,14 @@ def _split_fields(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) -
     A field that the request sets stays as it is. Errors: Refused when held-out pairs are asked for, and the training
     had another value of such a field.
     """
-    what, split = next(iter(splits.items()), ("", {}))
+    training_name, split = next(iter(splits.items()), ("", {}))
     changed = {name: value for name in split if (value := getattr(spec, name)) not in (spec.default(name), split[name])}
     for name, value in changed.items():
         if spec.held_out and split[name] != "auto":  # auto: the training recognised the format
             setting = f"all {name}" if split[name] is None else f"{name} {split[name]}"
             raise Refused(
-                f"{what} was trained with {setting}, which decides the pairs that it held out: leave out {name} "
-                f"{value}, or give --no-held-out"
+                f"{training_name} was trained with {setting}, which decides the pairs that it held out: leave out "
+                f"{name} {value}, or give --no-held-out"
             )
     return {**split, **changed}
 
@@ -103,33 +105,33 @@ def _configs(spec: EvaluateSpec | TrainSpec, subjects: Sequence[_Subject]) -> di
     """Return the configurations of all models. Errors: Refused when two with the same name differ."""
     configs = dict(spec.configs)
     for subject in subjects:
-        for name, config in subject.built.get("configs", {}).items():
+        for name, config in subject.fields.get("configs", {}).items():
             if configs.setdefault(name, config) != config:
                 raise Refused(f"two models have different configurations called {name}: rename one, or use one per run")
     return configs
 
 
-def _subject(store: Store, settings: Settings, spec: EvaluateSpec, model: str, checkpoint: str) -> _Subject:
+def _subject(store: Store, settings: Settings, model: str, checkpoint: str, *, held_out: bool) -> _Subject:
     """Return a model with its checkpoint. `model` or `checkpoint` may be the number of a training."""
     number = next((text for text in (checkpoint, model) if text.isdecimal()), "")
     if not number:
-        return _Subject(model, checkpoint, _trainings(settings, spec, checkpoint), {})
+        return _Subject(model, checkpoint, _trainings(settings, checkpoint, held_out=held_out), {})
     run = store.run(int(number))
     training = run.spec
     if not isinstance(training, TrainSpec):
         raise Refused(f"run {run.id} ({run.kind}) has no model to evaluate: only a training has one")
     if model not in (number, training.model, DIGITS_MODEL):
         raise Refused(f"run {run.id} trained {training.model}, not {model}: choose {training.model} as the model")
-    built = {name: getattr(training, name) for name in ("configs", "image_size", "context_length")}
-    trainings = ((f"run {run.id}", training), *_trainings(settings, spec, training.pretrained))
+    fields = {name: getattr(training, name) for name in ("configs", "image_size", "context_length")}
+    trainings = ((f"run {run.id}", training), *_trainings(settings, training.pretrained, held_out=held_out))
     path = checkpoint if checkpoint not in ("", number) else str(checkpoints.best(settings, run))
-    return _Subject(training.model, path, trainings, built)
+    return _Subject(training.model, path, trainings, fields)
 
 
-def _trainings(settings: Settings, spec: EvaluateSpec, checkpoint: str) -> tuple[tuple[str, TrainSpec], ...]:
+def _trainings(settings: Settings, checkpoint: str, *, held_out: bool) -> tuple[tuple[str, TrainSpec], ...]:
     """Return the training that wrote a checkpoint, and the trainings that its initial weights came from."""
     found: dict[str, TrainSpec] = {}
-    while checkpoint not in found and (training := _training_of(settings, checkpoint, held_out=spec.held_out)):
+    while checkpoint not in found and (training := _training_of(settings, checkpoint, held_out=held_out)):
         found[checkpoint] = training
         checkpoint = training.pretrained
     return tuple(found.items())
@@ -137,16 +139,15 @@ def _trainings(settings: Settings, spec: EvaluateSpec, checkpoint: str) -> tuple
 
 def _check_equal(spec: EvaluateSpec, splits: Mapping[str, Mapping[str, Any]]) -> None:
     """Check that one setting of each field fits all trainings and data sets. Errors: Refused."""
-    names = [*splits]
     for name in dict.fromkeys(name for split in splits.values() for name in split):
-        values = {what: split.get(name) for what, split in splits.items()}
+        values = {training_name: split.get(name) for training_name, split in splits.items()}
         if len(set(values.values())) > 1:
-            texts = ", ".join(f"{what} {value}" for what, value in values.items())
+            texts = ", ".join(f"{training_name} {value}" for training_name, value in values.items())
             raise Refused(f"the trainings hold out different pairs ({name}: {texts}): evaluate each in its own run")
-        value = values[names[0]]
+        first, value = next(iter(values.items()))
         if len(spec.sources) > 1 and name in ("samples", "csv_class_key", "data_kind") and value != getattr(spec, name):
             raise Refused(
-                f"{names[0]} was trained with {name} {value}, which would apply to every data set: evaluate "
+                f"{first} was trained with {name} {value}, which would apply to every data set: evaluate "
                 "its data in its own run"
             )
 
@@ -178,10 +179,10 @@ def _training_of(settings: Settings, checkpoint: str, *, held_out: bool) -> Trai
         raise Refused(f"the manifest of {checkpoint} does not say which pairs were held out: {advice}") from error
 
 
-def _split(training: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dict[str, Any] | None:
+def _split(training: TrainSpec, spec: EvaluateSpec, data: str, training_name: str) -> dict[str, Any] | None:
     """Return the spec fields that hold out the same pairs as a training; None when it was not trained on the data.
 
-    what: name of the trained model, for the message. Errors: Refused when the training held out none of these data.
+    Errors: Refused when held-out pairs are asked for, and the training held out none of these data.
     """
     if not same_sources(training.data, data):
         shared = [
@@ -189,23 +190,23 @@ def _split(training: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dic
         ]
         if shared and spec.held_out:
             raise Refused(
-                f"{what} was trained on {training.data}, which shares {shared[0]} with {data}: evaluate that mixture, "
-                "or give --no-held-out to evaluate on its training data"
+                f"{training_name} was trained on {training.data}, which shares {shared[0]} with {data}: evaluate that "
+                "mixture, or give --no-held-out to evaluate on its training data"
             )
         return None
-    json_split = spec.json_split
-    if json_split not in ("auto", training.json_split) and (json_split, training.json_split) != ("train", "auto"):
+    trained_on_all = (spec.json_split, training.json_split) == ("train", "auto")  # `auto` trains on all of `train`
+    if spec.json_split not in ("auto", training.json_split) and not trained_on_all:
         return None  # another part of a Karpathy JSON, which the training did not use
     split: dict[str, Any] = {"seed": training.seed, "samples": training.samples}
-    if training.val_data or not training.val_fraction or (json_split, training.json_split) == ("train", "auto"):
+    if training.val_data or not training.val_fraction or trained_on_all:
         if spec.held_out:
             advice = "give its val_data, other data, or --no-held-out to evaluate on its training data"
-            raise Refused(f"{what} held out no pairs of {data}: {advice}")
+            raise Refused(f"{training_name} held out no pairs of {data}: {advice}")
         return split
     if spec.held_out and spec.csv_class_key not in ("", training.pairs_class_key):
         raise Refused(
-            f"{what} was trained without the class column {spec.csv_class_key!r}, which changes the held-out pairs: "
-            "give --no-held-out, or train with the column"
+            f"{training_name} was trained without the class column {spec.csv_class_key!r}, which changes the held-out "
+            "pairs: give --no-held-out, or train with the column"
         )
     classes = training.pairs_class_key if spec.held_out else spec.csv_class_key or training.pairs_class_key
     kept = {"val_fraction": training.val_fraction, "data_kind": training.data_kind, "csv_class_key": classes}
@@ -214,19 +215,26 @@ def _split(training: TrainSpec, spec: EvaluateSpec, data: str, what: str) -> dic
 
 def _fetch_files(store: Store, settings: Settings, spec: Spec) -> None:
     """Fetch the files of other runs that a spec names and other machines have made. Errors: Unreachable."""
-    for _, text in named_paths(spec) if settings.artifacts_url else ():
-        if upload := uploads.folder_of(settings, expand_home(text)):
+    for _, path in named_paths(spec) if settings.artifacts_url else ():
+        if upload := uploads.folder_of(settings, expand_home(path)):
             uploads.fetch(settings, upload)
-        run_id, name = _in_folder(settings, text)
+        run_id, name = _in_folder(settings, path)
         if run_id:
             with suppress(LookupError):
-                mirror.fetch(settings, store.run(run_id), partial(_belongs, name))
+                mirror.fetch(settings, store.run(run_id), partial(_is_needed, name))
+
+
+def _is_needed(name: str, file: str) -> bool:
+    """Return whether to fetch `file` of a run: it is no checkpoint, or its path begins with `name`."""
+    return mirror.is_light(file) or file.startswith(name)
 
 
 def _in_folder(settings: Settings, text: str) -> tuple[int, str]:
     """Return the number of the run in whose folder a path lies, and the rest of the path; 0 for other paths."""
     path, runs = expand_home(text).absolute(), settings.runs_dir.absolute()
-    number, _, name = path.relative_to(runs).as_posix().partition("/") if path.is_relative_to(runs) else ("", "", "")
+    if not path.is_relative_to(runs):
+        return 0, ""
+    number, _, name = path.relative_to(runs).as_posix().partition("/")
     return (int(number), name) if RUN_FOLDER.fullmatch(number) else (0, "")
 
 
@@ -244,8 +252,8 @@ def deletion_warning(store: Store, settings: Settings, run_ids: Sequence[int]) -
 def _users(store: Store, settings: Settings, run_ids: Sequence[int]) -> list[Run]:
     """Return the other runs whose requests name files of these runs: trained on, resumed or evaluated from them."""
     named, found = set(run_ids), dict[int, Run]()
-    for place in range(0, len(run_ids), MOST_USES):
-        wanted = Filter(uses=tuple(run_ids[place : place + MOST_USES]))
+    for start in range(0, len(run_ids), RUNS_PER_QUERY):
+        wanted = Filter(uses=tuple(run_ids[start : start + RUNS_PER_QUERY]))
         for run in store.find(wanted, limit=store.count(wanted)):
             if run.id not in named and any(_in_folder(settings, path)[0] in named for _, path in named_paths(run.spec)):
                 found[run.id] = run
@@ -257,11 +265,6 @@ def share_uploads(settings: Settings, spec: Spec) -> None:
     for _, path in named_paths(spec) if settings.artifacts_url else ():
         if (upload := uploads.folder_of(settings, expand_home(path))) and upload.is_dir():
             uploads.push(settings, upload)
-
-
-def _belongs(name: str, file: str) -> bool:
-    """Return whether to fetch `file` of a run: it is `name`, lies in the folder `name`, or is no checkpoint."""
-    return mirror.is_light(file) or file.startswith(name)
 
 
 def check_paths(settings: Settings, spec: Spec) -> None:
@@ -288,13 +291,9 @@ def check_again(store: Store, settings: Settings, run: Run) -> None:
     check_paths(settings, spec)
 
 
-SOURCES = ("data", "val_data", "zeroshot_data", "probe_data", "more_data")
-"""Fields with data sets."""
-
-
 def named_paths(spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield the paths that a spec names, each with its field."""
-    for name in (*SOURCES, "pretrained", "checkpoint", "distill_pretrained", "resume"):
+    for name in (*DATA_FIELDS, "pretrained", "checkpoint", "distill_pretrained", "resume"):
         value = getattr(spec, name, "")
         for item in [value] if isinstance(value, str) else value:
             yield from ((name, path) for path in _paths(name, item))
@@ -303,7 +302,8 @@ def named_paths(spec: Spec) -> Iterator[tuple[str, str]]:
 
 
 def _paths(name: str, value: str) -> list[str]:
-    if name in SOURCES:
+    """Return the paths in a value of the field `name`."""
+    if name in DATA_FIELDS:
         return [part for part in split_sources(value) if part not in EMBEDDED]
     is_path = name == "resume" or os.sep in value or "/" in value or value.endswith(WEIGHTS)
     return [value] if value and is_path else []
