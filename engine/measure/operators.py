@@ -81,12 +81,10 @@ def _matrix_vector(args: tuple[Any, ...], *_: Any) -> int:
     return 2 * max(int(argument.numel()) for argument in args if isinstance(argument, torch.Tensor))
 
 
-def _addbmm(args: tuple[Any, ...], *_: Any) -> int:
-    return 2 * int(args[1].numel()) * int(args[2].shape[-1])
-
-
-def _int_mm(args: tuple[Any, ...], *_: Any) -> int:
-    return 2 * int(args[0].numel()) * int(args[1].shape[-1])
+def _matrix_product(args: tuple[Any, ...], *_: Any) -> int:
+    """Return the FLOPs of the product of the last two arguments, (..., M, K) x (..., K, N)."""
+    first, second = args[-2:]
+    return 2 * int(first.numel()) * int(second.shape[-1])
 
 
 def _grouped_mm(args: tuple[Any, ...], *_: Any) -> int:
@@ -143,10 +141,12 @@ def _recurrent(args: tuple[Any, ...], *_: Any) -> int:
 
 
 def _recurrent_activations(args: tuple[Any, ...], *_: Any) -> int:
+    """Return the output elements of a recurrent layer's matrix products."""
     return int(prod(args[0].shape[:-1])) * sum(int(weight.shape[0]) for weight in _recurrent_weights(args))
 
 
 def _elements(_args: tuple[Any, ...], _kwargs: dict[str, Any], out: Any) -> int:
+    """Return the number of elements of the output, or of the first of several outputs."""
     return int((out[0] if isinstance(out, tuple | list) else out).numel())
 
 
@@ -155,8 +155,8 @@ FORMULAS: dict[str, Formula] = {
     "addmv": _matrix_vector,
     "dot": _matrix_vector,
     "vdot": _matrix_vector,
-    "addbmm": _addbmm,
-    "_int_mm": _int_mm,
+    "addbmm": _matrix_product,
+    "_int_mm": _matrix_product,
     "_grouped_mm": _grouped_mm,
     "_trilinear": _bilinear,
     "torchvision::deform_conv2d": _deformable,
@@ -196,13 +196,12 @@ class Operator:
 def describe(op: OpOverload) -> Operator:
     """Return the description of an overload. The result is cached."""
     # only torch's own operators are recognised by their short name: another library's `copy` may do anything
-    name = op._overloadpacket.__name__ if op.namespace == "aten" else op._schema.name
-    base = name.removesuffix("_")
+    base = (op._overloadpacket.__name__ if op.namespace == "aten" else op._schema.name).removesuffix("_")
     flops = _formula(op, base)
     view = _is_view(op, base)
     work = _work(op, base, view, flops)
     return Operator(
-        kind="scaled_dot_product_attention" if name in ATTENTION else base,
+        kind="scaled_dot_product_attention" if base in ATTENTION else base,
         flops=flops,
         activations=_activations(base) if flops else None,
         work=work,
