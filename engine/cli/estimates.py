@@ -32,7 +32,7 @@ def _seconds(text: Any) -> Any:
     if not isinstance(text, str):
         return text
     if not (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())):
-        raise ValueError(f"{text!r} is no duration: write seconds or minutes, such as 90s or 5m")
+        raise ValueError(f"{text!r} is no duration: write seconds, minutes or hours, such as 90s, 5m or 1h")
     return float(match[1]) * UNITS[match[2]]
 
 
@@ -64,9 +64,12 @@ class Estimate(BaseModel):
         counted = work.read(settings.catalog_dir)
         with store_here() as store:
             available = estimates.available(estimates.timings(store), counted, settings.device_dir)
-        chosen = [choose_device(available, self.device)] if self.device else available
-        for text in () if self.device else reliability.warnings(available):
-            note(text)
+        if self.device:
+            chosen = [choose_device(available, self.device)]
+        else:
+            chosen = available
+            for text in reliability.warnings(available):
+                note(text)
         if self.rates:
             parts = [devices.rates(device.fitted).assign(device=device.fitted.label) for device in chosen]
             table = pd.concat(parts)[["device", "kind", "rate", "unit"]]
@@ -129,7 +132,8 @@ class Calibrate(BaseModel):
         from engine.report.timings import estimates, stored
         from engine.store import State
 
-        settings, counted = Settings(), work.read(Settings().catalog_dir)
+        settings = Settings()
+        counted = work.read(settings.catalog_dir)
         published = devices.shipped()
         if self.from_:
             name, folder = self.name.strip(), settings.device_dir

@@ -125,7 +125,7 @@ def test_front_omits_flagged_timings_and_limits_count_them(
         (["catalog", "--max-latency-ms", "5"], "need a --device"),
         (["catalog", "--accuracy", "top1"], "no published accuracy 'top1'; there are imagenet_top1"),
         (["estimate", "--models", "timm:resnet18", "--device", "abacus"], "no known device has 'abacus'"),
-        (["calibrate", "--budget", "soon"], "no duration: write seconds or minutes"),
+        (["calibrate", "--budget", "soon"], "no duration: write seconds, minutes or hours"),
         (["calibrate", "--name", "laptop"], "--from and --name belong together"),
         (["calibrate", "--budget", "10s", "--batch-size", "4096"], "give a longer budget or a smaller batch size"),
     ],
