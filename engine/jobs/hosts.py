@@ -95,8 +95,8 @@ def lost_host(store: Store, settings: Settings, run_id: int) -> OpenHost | None:
 def declare_gone(store: Store, settings: Settings, host: str) -> OpenHost:
     """Close all attempts of a host that will not come back. Its runs are queued again, cancelled or failed.
 
-    If the host does come back, its workers cannot write to these attempts any more.
-    host: its name, or its id when several hosts have that name.
+    If the host does come back, its workers cannot write to these attempts any more. host: its name, or its id when
+    several hosts have that name.
     Errors: Refused when no open attempt is on such a host, when several hosts have this name, when it is this host,
     when it reported recently, or when the user may not change one of its runs.
     """
@@ -109,20 +109,20 @@ def declare_gone(store: Store, settings: Settings, host: str) -> OpenHost:
         raise Refused(
             f"{len(matches)} hosts are called {host!r}: give one of {', '.join(known.id for known in matches)}"
         )
-    silent_host = matches[0]
-    if silent_host.is_this:
-        raise Refused(f"{silent_host.name} is this host: its scheduler looks after its runs. Cancel them instead")
-    if not _is_silent(silent_host, settings):
+    (match,) = matches
+    if match.is_this:
+        raise Refused(f"{match.name} is this host: its scheduler looks after its runs. Cancel them instead")
+    if not _is_silent(match, settings):
         needed = GIVE_UP_LEASES * settings.lease_s
         raise Refused(
-            f"{silent_host.name} reported {abs(silent_host.silent_s):.0f} s ago. Wait for {needed:.0f} s without a "
+            f"{match.name} reported {abs(match.silent_s):.0f} s ago. Wait for {needed:.0f} s without a "
             "report, or cancel its runs"
         )
-    store.check_owner(*silent_host.run_ids)
+    store.check_owner(*match.run_ids)
     for attempt in attempts.open_attempts(store.database):
-        if attempt.host == silent_host.id:
-            close_lost(store, attempt, f"its host {silent_host.name} was declared gone")
-    return silent_host
+        if attempt.host == match.id:
+            close_lost(store, attempt, f"its host {match.name} was declared gone")
+    return match
 
 
 def close_lost(store: Store, attempt: Attempt, note: str) -> None:

@@ -51,7 +51,7 @@ def _become_supervisor(settings: Settings, run_id: int) -> None:
 
 
 class WarmProcess:
-    """The scheduler's end: starts the warm process, sends it run ids, and replaces it when it dies."""
+    """Starts the warm process for a scheduler, sends it run ids, and replaces it when it dies."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -64,13 +64,16 @@ class WarmProcess:
         return self._process is not None and self._process.poll() is None
 
     def ensure(self) -> bool:
-        """Start the warm process if needed. Return False off Linux, without libraries to load, and after 4 deaths."""
+        """Start the warm process if needed, and return whether it runs.
+
+        There is none off Linux, without libraries to load, and after 4 deaths.
+        """
         if self.alive:
             return True
         if self._process is not None:
             self._deaths += 1
             self._process = None
-        if sys.platform != "linux" or not self._settings.preload or self._deaths > 3:
+        if sys.platform != "linux" or not self._settings.preload or self._deaths >= 4:
             return False
         log_file = self._settings.runs_dir / "scheduler.log"
         self._process = start_engine(self._settings, "warm", log=log_file, stdin=subprocess.PIPE)
