@@ -49,8 +49,8 @@ def plan(
         message = f"These timings were made on {setting.host}, but this machine is {machine.host}"
         return Plan((), f"{message}. Choose a timing setting of this machine to time more models.")
     waiting = stored.waiting(backend.store(), setting)
-    flagged = chosen if len(chosen) or not axes.timings else shown
-    repetitions = _specs(_without_waiting(flagged[choose.flagged(flagged)], waiting), setting)
+    repeatable = chosen if len(chosen) or not axes.timings else shown
+    repetitions = _specs(_without_waiting(repeatable[choose.flagged(repeatable)], waiting), setting)
     if chosen.empty and not axes.front:
         return Plan((), "", repetitions=repetitions)
     if len(chosen):
@@ -93,14 +93,16 @@ def _progress(models: int, untimed: int, submitted: int) -> str:
     if not models:
         return "no counted models to time"
     if models == 1:
-        return "timed" if not untimed else "not timed yet; submitted" if submitted else "not timed yet"
+        timed = "not timed yet" if untimed else "timed"
+        return f"{timed}; submitted" if submitted else timed
     timed = f"{models - untimed} of {models} models timed" if untimed < models else f"{models} models not timed yet"
     return f"{timed}; {submitted} submitted" if submitted else timed
 
 
 def buttons(plan: Plan) -> None:
     """Draw the buttons that submit the runs, and the repetitions of flagged timings."""
-    models, viewer = sum(len(spec.models) for spec in plan.specs), backend.user().role < Role.RUNNER
+    models = sum(len(spec.models) for spec in plan.specs)
+    viewer = backend.user().role < Role.RUNNER
     estimate = f" ({plan.estimate})" if plan.estimate else ""
     pressed = st.button(
         f"Time {plural(models, 'model')} on this machine{estimate}" if models else "Time on this machine",
@@ -130,13 +132,12 @@ def buttons(plan: Plan) -> None:
 
 def draw_submitted() -> None:
     """Draw links to the runs that the buttons have submitted. Redraw the page when a run stores a row or ends."""
-    runs = submitted()
-    if runs:
+    if runs := submitted_runs():
         tick = None if all(run.state.ended for run in runs) else run_view.TIMING_TICK_S
         st.fragment(rerun.in_turn(_draw_submitted), run_every=tick, key="catalog_submitted")(_states(runs))
 
 
-def submitted() -> list[Run]:
+def submitted_runs() -> list[Run]:
     """Return the runs that this page has submitted in this session."""
     return [run for run in map(backend.find_run, st.session_state.get(SENT, ())) if run]
 
@@ -148,7 +149,7 @@ def _states(runs: Sequence[Run]) -> list[tuple[int, bool, int]]:
 
 def _draw_submitted(drawn: list[tuple[int, bool, int]]) -> None:
     """Draw the links. drawn: what `_states` returned when the page was drawn."""
-    runs = submitted()
+    runs = submitted_runs()
     if _states(runs) != drawn:
         rerun.page()
     with st.container(horizontal=True, vertical_alignment="center"):

@@ -113,7 +113,7 @@ chart(
 bar, status = st.container(horizontal=True, vertical_alignment="center"), st.container()  # in view with the table
 timings_shown = [column for column in MEASURED if selected[column].notna().any()]
 flags_shown = ["flags"] if (selected["flags"] != "").any() else []
-speed_asked = axes.timings or filters.timings or measure.submitted()
+speed_asked = axes.timings or filters.timings or measure.submitted_runs()
 columns = [
     *("model", *(axis for axis in (axes.y, axes.x) if selected[axis].notna().any())),  # visible on a phone
     *([*timings_shown, "batch_size", "measured"] if filters.device else []),  # an estimate stays beside its mark

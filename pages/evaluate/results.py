@@ -67,13 +67,13 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
         st.caption(plain(sentence(note)))
     for row in rows:
         _metrics(row, common)
-    files = [
-        name for row in rows for name in (row.confusion_file, row.predictions_file, row.average_precision_file) if name
-    ]
+    names = [name for row in rows for name in (row.confusion_file, row.predictions_file, row.average_precision_file)]
+    folder, roots = backend.folder(run), backend.own_files(run)
     with st.container(horizontal=True):
-        folder, roots = backend.folder(run), backend.own_files(run)
         menu = download_rows(run, frames.evaluate)
-        for name in (name for name in files if file_within(folder / name, roots)):
+        for name in names:
+            if not name or not file_within(folder / name, roots):
+                continue
             label = name.removesuffix(".csv").replace("_", " ").capitalize()
             file = f"evaluate-{run.id}-{name}"
             with menu:
@@ -154,8 +154,8 @@ def _metrics(row: EvaluateRow, drawn: Collection[str]) -> None:
         if row.clip_val_loss is not None and row.val_batch_size:
             parts.append(f"the loss depends on the batch size, here {row.val_batch_size}")
         st.caption(plain("; ".join(part for part in parts if part)))
-        if row.task == "retrieval" and (doubt := note_on_repeats(row.captions or 0, row.distinct_captions)):
-            st.caption(f":material/warning: {plain(sentence(doubt))}")
+        if row.task == "retrieval" and (warning := note_on_repeats(row.captions or 0, row.distinct_captions)):
+            st.caption(f":material/warning: {plain(sentence(warning))}")
         for note in row.notes:
             if note not in drawn:
                 st.caption(plain(sentence(note)))
@@ -185,6 +185,7 @@ def _read(run: Run, file: str, read: Callable[..., Content], *options: Any) -> C
 
 @st.cache_data(max_entries=20, show_spinner="Reading results")
 def _cached(_read: Callable[..., Content], path: Path, roots: Roots, stamp: int, *options: Any) -> Content:
+    """Call `_read`, which is no part of the cache's key, because each file has one reader. stamp: time of change."""
     return _read(path, roots, *options)
 
 
@@ -226,9 +227,8 @@ def _predictions(run: Run, row: EvaluateRow) -> None:
     if (predictions := _read(run, row.predictions_file, evaluation.read_predictions)) is None:
         return
     with st.container(horizontal=True):
-        options: dict[str, Any] = {"required": True, "key": f"kind_{run.id}"}
-        default = KINDS[0] if (~predictions["right"]).any() else KINDS[2]
-        kind = st.segmented_control("Show", KINDS, default=default, **options)
+        default = "Mistakes" if (~predictions["right"]).any() else "All"
+        kind = st.segmented_control("Show", KINDS, default=default, required=True, key=f"kind_{run.id}")
         classes = sorted(set(predictions["true"]))
         true_class = st.selectbox("True class", classes, index=None, placeholder="any", key=f"true_{run.id}")
         limit = st.number_input("Images", 1, MOST_SHOWN, DEFAULT_SHOWN, key=f"many_{run.id}")
@@ -270,5 +270,5 @@ def _map(run: Run, file: str) -> None:
     points, shares, images = projected
     alt = "Map of the embeddings of images and captions by their first two principal components"
     chart(evaluation.embeddings(points, shares, source=f"run {run.id}"), key=f"map_{run.id}", alt=alt)
-    part = f" {evaluation.MOST_DRAWN:,} of {images:,} images are drawn." * (images > evaluation.MOST_DRAWN)
+    part = f" {evaluation.MOST_DRAWN:,} of {images:,} images are drawn." if images > evaluation.MOST_DRAWN else ""
     st.caption(f"First two principal components of the embeddings. Points with an outline are captions.{part}")
