@@ -17,6 +17,7 @@ AccuracyStatus = Literal[
     "eager_fail_to_run",
     "timeout",
 ]
+"""Results of a check with purpose accuracy, as PyTorch's dynamo benchmark names them."""
 
 
 class BenchmarkRow(TimedRow):
@@ -29,9 +30,10 @@ class BenchmarkRow(TimedRow):
     )
 
     date: str = ""
-    """Start of the attempt that timed this row, if a later attempt kept the row; empty: the run's date."""
+    """Start of the earlier attempt that timed this row; empty if the run's last attempt did."""
     family: str = ""
     tower: str = "whole"
+    """Part of an open_clip model: `whole`, `image` or `text`."""
     purpose: Literal["performance", "accuracy", "tolerance"] = "performance"
     mode: Literal["inference", "training"]
     variant: str
@@ -75,6 +77,7 @@ class BenchmarkRow(TimedRow):
     max_deviation: float | None = None
     """Largest abs(result - reference) / (1 + abs(reference)); only for purpose tolerance."""
     mean_deviation: float | None = None
+    """Mean of these deviations, like their standard deviation below."""
     std_deviation: float | None = None
 
     mparams: float | None = None
