@@ -123,8 +123,9 @@ def test_catalogue_csv_has_one_line_per_row(server: Server, page: Page) -> None:
 
 
 def test_selection_follows_its_models_when_a_filter_moves_rows(server: Server, page: Page) -> None:
-    page.goto(f"{server.url}/?catalog_search=timm:resnet18*,timm:resnet50*")
-    matches = catalog.select(catalog.read(Settings().catalog_dir), search="timm:resnet18*,timm:resnet50*")
+    search = "timm:resnet18*,timm:resnet50*"
+    page.goto(f"{server.url}/?catalog_search={search}")
+    matches = catalog.select(catalog.read(Settings().catalog_dir), search=search)
     place = next(place for place, name in enumerate(matches["model"]) if name.startswith("resnet50"))
     select_rows(page.get_by_test_id("stDataFrame"), place)
     profile = page.get_by_role("link", name="Profile 1 model")
@@ -179,8 +180,8 @@ def test_further_settings_are_in_the_address_and_stay_if_another_group_opens(ser
         expect(page.get_by_label(last, exact=True)).to_be_attached()
         page.wait_for_function(DRAWN)
         if group == "Optimizer":
-            drawn_first = page.get_by_label(last, exact=True).element_handle()
-    assert drawn_first.evaluate("field => field.isConnected"), "a field that is replaced loses the typed text"
+            momentum = page.get_by_label(last, exact=True).element_handle()
+    assert momentum.evaluate("field => field.isConnected"), "a field that is replaced loses the typed text"
     decay = page.get_by_label("Weight decay", exact=True)
     decay.fill("0.3")
     decay.press("Enter")

@@ -16,7 +16,8 @@ from engine.models import variants
 from engine.replicates import ready
 from engine.replicates.messages import Job, Measured, Report
 from engine.replicates.processes import Processes
-from engine.results import Progress, load
+from engine.replicates.recurrent.job import Job as RecurrentJob
+from engine.results import Progress
 from engine.specs import RecurrentSpec, Variant
 from engine.statistics import drifting
 from tests.support.timing import Clock, run, subject
@@ -64,8 +65,8 @@ def test_wrong_block_estimate_at_most_doubles_the_sampling_time(clock: Clock, fa
         assert (
             MIN_SECONDS * (1 - 1e-9) <= sampled_seconds_of(session, name) <= 2 * MIN_SECONDS + 2 * block_s + 10 * 0.004
         ), "at least 10 samples are taken"
-    total = sum(map(len, (value.rounds for value in session.timed.values())))
-    assert total < 2 * (2 / 0.004 + 2 / 0.003 + 2 / 0.05)
+    samples = sum(len(timed.rounds) for timed in session.timed.values())
+    assert samples < 2 * (2 / 0.004 + 2 / 0.003 + 2 / 0.05)
 
 
 def test_sampling_takes_min_seconds_if_estimates_are_right(clock: Clock) -> None:
@@ -167,8 +168,11 @@ def test_bursts_of_another_process_are_not_drift() -> None:
 @pytest.mark.parametrize("samples", [(), (1.0, 2.0), (5.0, 4.0, 3.0, 2.0, 1.0)])
 def test_few_samples_show_no_drift(samples: Sequence[float]) -> None:
     assert not drifting(samples)
-    assert drifting([6.0, 5.0, 4.0, 3.0, 2.0, 1.0])
-    assert not drifting([1.019] * 3 + [50.0] * 3 + [1.0] * 3)
+
+
+def test_drift_is_2_percent_between_the_first_and_the_last_third() -> None:
+    assert drifting([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]), "6 samples are enough"
+    assert not drifting([1.019] * 3 + [50.0] * 3 + [1.0] * 3), "the second third does not count"
     assert drifting([1.021] * 3 + [1.0] * 6)
 
 
@@ -199,12 +203,9 @@ def test_parts_of_a_timing_add_up_to_its_wall_time(tmp_path: Path) -> None:
             yield Report(measured=Measured(label=label, compile_ms=ms, loading_s=0.001 if ms else 0))
         time.sleep(0.02)
 
-    from engine.replicates.recurrent.job import Job as RecurrentJob
-
     begun = time.monotonic()
     processes = Processes(tmp_path, begun + 60, process)  # type: ignore[arg-type]
-    waiting = processes.repeat(RecurrentJob(spec=spec, parent=1), Progress(done=0))
-    for _ in waiting:
+    for _ in processes.repeat(RecurrentJob(spec=spec, parent=1), Progress(done=0)):
         pass
     parts = processes.parts(wall := time.monotonic() - begun)
     assert (parts.compilation_s, parts.warmup_s, parts.sampled_s) == (0.018, 0.03, 0.06)
@@ -240,10 +241,3 @@ def test_recording_of_cuda_graphs_counts_as_compilation(clock: Clock, variant: s
     )
     assert found.first_call_ms == pytest.approx(8000)
     assert found.compile_ms == pytest.approx(10_500 if calls else 8000)
-
-
-def test_rows_of_older_releases_load() -> None:
-    stored = {"library": "timm", "model": "m", "device": "cpu", "mode": "inference", "variant": "eager"}
-    stored |= {"batch_size_requested": "1", "batch_size": 1, "precision": "float32", "latency_ms": 2.0}
-    found = load("benchmark", stored)
-    assert (found.back_to_back_ms, found.parts, found.neighbours, found.first_call_after) == (None, None, {}, ())  # type: ignore[attr-defined]

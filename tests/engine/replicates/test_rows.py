@@ -14,7 +14,7 @@ from engine.replicates import summary
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.rows import Outcome
 from engine.replicates.messages import Measured
-from engine.results import BenchmarkRow, Contention
+from engine.results import BenchmarkRow, Contention, load
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec
 from engine.specs.benchmark import CONDITIONS
@@ -215,3 +215,10 @@ def test_statistics_can_be_recomputed_from_the_written_samples(tmp_path: Path) -
     assert sum(medians) / 2 == pytest.approx(found.latency_ms, rel=1e-15), "the median of the medians of two processes"
     by_phase = [sum(float(np.median(np.array(part)[in_process])) for in_process in of_process) / 2 for part in parts]
     assert by_phase == pytest.approx([found.forward_ms, found.backward_ms, found.optimizer_ms], rel=1e-15)
+
+
+def test_stored_rows_without_later_fields_load() -> None:
+    stored = {"library": "timm", "model": "m", "device": "cpu", "mode": "inference", "variant": "eager"}
+    stored |= {"batch_size_requested": "1", "batch_size": 1, "precision": "float32", "latency_ms": 2.0}
+    found = load("benchmark", stored)
+    assert (found.back_to_back_ms, found.parts, found.neighbours, found.first_call_after) == (None, None, {}, ())  # type: ignore[attr-defined]
