@@ -86,4 +86,4 @@ class Prospect(Answer):
     unused_mb: float | None = None
     """Available memory of the host in MB; None for an accelerator, where the query itself would take memory."""
     state_mb: float | None = None
-    """The constant part of peak_mb: weights, and in a training also gradients and the optimizer's moments."""
+    """The constant part of peak_mb: weights; in a training also gradients, the optimizer's moments and a teacher."""

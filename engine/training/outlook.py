@@ -115,15 +115,13 @@ def _training(spec: TrainSpec, roots: Roots) -> tuple[int, int]:
 
     Errors: Refused if this training is not possible.
     """
-    model, peak, waiting = _step(spec, roots)
+    model, peak, waiting, frozen = _step(spec, roots)
     parameters = memory.trained(model)
     trained = tensor_bytes(parameters)
     buckets = trained if spec.nproc > 1 else 0  # DDP gathers gradients in buckets of this size
     moments = round(_moments(spec) * trained)
-    lasting = tensor_bytes(state(model)) + moments
-    # training_peak_bytes includes weights, buffers and AdamW's two moments
-    peak += waiting + lasting - tensor_bytes(state(model)) - 2 * tensor_bytes(memory.trained(model))
-    held = lasting + trained
+    peak += waiting + moments - 2 * trained  # training_peak_bytes includes AdamW's two moments
+    held = tensor_bytes(state(model)) + trained + moments + frozen
     stepping = held + _temporaries(spec, [parameter.nbytes for parameter in parameters])
     return max(peak, stepping) + buckets, held + buckets
 
@@ -157,8 +155,8 @@ def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
     return 3 * max(trained, default=0) if device == "cpu" else sum(trained)
 
 
-def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int, int]:
-    """Return the model without data, the peak bytes of a step, and the bytes of the inputs of its other batches."""
+def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int, int, int]:
+    """Return the model without data, and the bytes of a step's peak, of its other batches' inputs, and of a teacher."""
     assert spec.batch_size is not None, "the batch size depends on the data, which are not read here"
     model, inputs = clip_weights.sketch(spec, weights=spec.pretrained, batch_size=spec.batch_size, roots=roots)
     clip_weights.arrange(model, spec)
@@ -182,10 +180,10 @@ def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int, int]:
                 losses = objective({name: _with_other_features(name, value, others) for name, value in outputs.items()})
             losses["loss"].backward()  # type: ignore[no-untyped-call]
 
-    held = (*inputs, *(state(teacher) if teacher is not None else ()))
+    frozen = state(teacher) if teacher is not None else []
     with mode:
-        peak = memory.training_peak_bytes(model, held, step)
-    return model, peak, (spec.accum_freq - 1) * tensor_bytes(inputs)
+        peak = memory.training_peak_bytes(model, (*inputs, *frozen), step)
+    return model, peak, (spec.accum_freq - 1) * tensor_bytes(inputs), tensor_bytes(frozen)
 
 
 def _mode(

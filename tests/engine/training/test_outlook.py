@@ -95,6 +95,9 @@ def test_memory_of_a_teacher_is_counted() -> None:
     without_teacher = training_memory(model="config:vit", configs=configs)
     with_teacher = training_memory(model="config:vit", configs=configs, loss="distill", distill_model="digits-clip")
     assert with_teacher[0] - without_teacher[0] > 4 * PARAMETERS / 1e6
+    # the teacher gets the student's 16 pixels and 8 tokens, so it has 5 and 8 positions instead of 17 and 16
+    weights, mask = PARAMETERS - 12 * 128 - 8 * 64, 8 * 8
+    assert with_teacher[1] - without_teacher[1] == pytest.approx(4 * (weights + mask) / 1e6)
 
 
 STEP_SCRIPT = """
