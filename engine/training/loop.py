@@ -68,7 +68,7 @@ class Training:
             for note in (*self.setup.pairs.notes, *self._notes):
                 log.info("%s", note)
         try:
-            if spec.val_at_start and not self.progress.step and not self.progress.rows:
+            if spec.val_at_start and not self.progress.step:
                 yield from self._validate(self.progress)
             # All processes call `_stopping` in every iteration, because it is collective. Processes that do not
             # validate wait in it for the first one. A training that was stopped at its last step must still end the

@@ -64,7 +64,7 @@ class TrainingProgress:
     @property
     def fresh_epoch(self) -> "TrainingProgress":
         """Return this progress at the beginning of the next epoch."""
-        carried = {name: getattr(self, name) for name in ("seconds", "stale", "validated", "rows")}
+        carried = {name: getattr(self, name) for name in ("seconds", "stale", "rows")}
         return TrainingProgress(self.step, self.epoch + 1, 0, self.samples, **carried)
 
 

@@ -215,7 +215,6 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
     if plan.problem:
         raise Refused(f"{plural(len(held.train), 'pair')} to train on: {plan.problem}")
     precision.check(spec.precision, place.device)
-    torch.manual_seed(spec.seed)
     made = clip_weights.create(spec, weights=spec.pretrained, roots=roots)
     made.notes.extend(clip_weights.arrange(made.model, spec))
     if warning := note_on_cut_captions(held.train, made):

@@ -11,7 +11,10 @@ from engine import atomic
 from engine.results import Event, Metric, Progress
 from engine.specs import Refused
 from engine.training import checkpoints, logs, resuming
-from tests.support.training import captioned, losses, rows, tiny, train
+from engine.training.distributed import Place
+from engine.training.loop import Training
+from engine.training.setup import prepare
+from tests.support.training import captioned, losses, rows, tiny, train, training
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +76,9 @@ def test_changed_data_are_refused(tmp_path: Path, change: str) -> None:
 
 
 def test_longer_training_continues_with_a_note(stopped: Path, tmp_path: Path) -> None:
-    events = resume(stopped, tmp_path, epochs=3, log_every_n_steps=2, keep_last=0)
+    events = resume(stopped, tmp_path, epochs=3, log_every_n_steps=2, keep_last=0, save_frequency=2)
     assert [row.step for row in rows(events)] == [4, 8, 12]
+    assert [row.checkpoint for row in rows(events)[1:]] == ["checkpoints/epoch_2.pt", "checkpoints/epoch_3.pt"]
     assert [note for note in rows(events)[-1].notes if note.startswith("continued with")] == [
         "continued with epochs 3 instead of 2"
     ]
@@ -98,6 +102,8 @@ def test_earlier_epochs_are_not_the_best_of_another_zero_shot_task(stopped: Path
     progress, before = resuming.TrainingProgress(stale=2), tiny().model_dump(mode="json")
     assert resuming.forget_best(progress, tiny(templates=("scan {}",)), before, "clip_val_loss") == []
     assert progress.stale == 2, "the loss does not depend on the templates"
+    assert resuming.forget_best(progress, tiny(templates=("scan {}",)), before, "zeroshot_top1")
+    assert progress.stale == 0, "the patience begins anew"
 
 
 def test_same_data_in_another_notation_are_no_change(tmp_path: Path) -> None:
@@ -109,6 +115,7 @@ def test_same_data_in_another_notation_are_no_change(tmp_path: Path) -> None:
 
 def test_fields_missing_from_an_older_manifest_are_no_change(tmp_path: Path) -> None:
     assert resuming.changes(tiny(), tmp_path / "latest.pt", {"seed": 0, "a_flag_of_old": 3}) == []
+    assert resuming.changes(tiny(image_size=48), tmp_path / "latest.pt", {"image_size": 48}) == [], "a number before"
 
 
 def test_long_values_are_shortened_in_the_refusal(tmp_path: Path) -> None:
@@ -130,9 +137,30 @@ def test_checkpoint_of_open_clips_own_training_is_continued_after_its_last_epoch
     (row,) = rows(continued)
     assert (row.epoch, row.step, row.samples_seen) == (2, 8, 64)
     assert any(note.startswith("the checkpoint is from open_clip's own training") for note in row.notes)
+    accumulating = training(tiny(batch_size=4, accum_freq=2), tmp_path / "two").setup
+    accumulating.place = Place(world_size=2)
+    progress, _ = resuming.restore(accumulating, state)
+    assert (progress.step, progress.samples) == (4, 64), "4 steps of 2 batches of 4 pairs in 2 processes"
     torch.save({"state_dict": state["state_dict"], "epoch": 1}, tmp_path / "weights.pt")
     with pytest.raises(Refused, match="only weights, so no training can continue from it: use --pretrained instead"):
         train(tiny(resume=str(tmp_path / "weights.pt")), tmp_path / "refused")
+
+
+@pytest.mark.parametrize("name", ["", "checkpoints/latest.pt"])
+def test_run_stopped_before_its_next_step_has_its_own_checkpoint_and_curves(
+    stopped: Path, tmp_path: Path, name: str
+) -> None:
+    spec = tiny(resume=str(stopped / name))
+    assert losses(list(Training(prepare(spec, Place(), tmp_path), tmp_path, "here", stopped=lambda: True).run()))
+    state, _, _ = checkpoints.load_latest(tmp_path / "checkpoints") or ({}, None, None)
+    assert state["vitals"]["done"]["step"] == 5
+    assert [point.step for point in logs.history(tmp_path) if point.name == "train/loss"] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
+def test_validation_of_the_last_step_is_left_to_do(tmp_path: Path) -> None:
+    train(tiny(epochs=1), tmp_path / "stopped", steps=4)
+    assert [row.step for row in rows(resume(tmp_path / "stopped", tmp_path / "second", epochs=1))] == [4]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import threading
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ from engine.results import Metric, Progress
 from engine.specs import Refused
 from engine.specs.train import METRICS
 from engine.store.files import RunFiles
-from engine.training import checkpoints, loop, meter, setup, validation
+from engine.training import checkpoints, logs, loop, meter, resuming, setup, validation
 from engine.training.batches import Batches, Drawn, Order
 from engine.training.distributed import Place
 from engine.training.loop import Training
@@ -186,17 +187,22 @@ def test_random_masks_depend_only_on_seed_step_and_process(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_training_stopped_between_log_lines_equals_an_unstopped_one(tmp_path: Path) -> None:
-    """Losses are read only for log lines, here at every third step; the training stops at the second."""
-    spec = tiny(patch_dropout=0.5, log_every_n_steps=3)
+    """Losses are read only for log lines, here at every third step, and for the checkpoint of the second step."""
+    spec = tiny(patch_dropout=0.5, log_every_n_steps=3, save_every_steps=2)
     whole = train(spec, tmp_path / "whole")
     stopped = training(spec, tmp_path / "stopped")
     events = stopped.run()
-    while stopped.progress.step < 2:
+    while stopped.progress.step < 3:
         next(events)
+    shutil.copytree(tmp_path / "stopped", tmp_path / "killed")
     close(events)
-    continued = train(spec, tmp_path / "stopped")
-    assert equal_weights(load_weights(tmp_path / "stopped", "latest.pt"), load_weights(tmp_path / "whole", "latest.pt"))
-    assert [row.train_loss for row in rows(continued)] == [row.train_loss for row in rows(whole)]
+    for name, step in (("stopped", 3), ("killed", 2)):
+        assert checkpoints.load(tmp_path / name / "checkpoints" / "latest.pt")["vitals"]["done"]["step"] == step
+        continued = train(spec, tmp_path / name)
+        assert equal_weights(
+            load_weights(tmp_path / name, "epoch_2.pt"), load_weights(tmp_path / "whole", "epoch_2.pt")
+        )
+        assert [row.train_loss for row in rows(continued)] == [row.train_loss for row in rows(whole)]
 
 
 def test_loss_is_read_only_for_log_lines(tmp_path: Path) -> None:
@@ -252,6 +258,7 @@ def test_restart_at_step_0_after_an_earlier_attempt_has_a_note(tmp_path: Path, d
         checkpoints.manifest_path(latest).unlink()
     again = train(tiny(epochs=1), tmp_path)
     assert [step for step, _ in losses(again)] == [1, 2, 3, 4]
+    assert [point.step for point in logs.history(tmp_path) if point.name == "train/loss"] == [1, 2, 3, 4]
     skipped = " (latest.pt)" if damaged else ""
     note = f"no checkpoint of the earlier attempt can be loaded{skipped}: training starts again at step 0"
     assert note in rows(again)[-1].notes
@@ -301,6 +308,83 @@ def test_impossible_trainings_are_refused_before_they_start(
 ) -> None:
     with pytest.raises(Refused, match=message):
         training(tiny(**fields), tmp_path)
+
+
+def test_steps_follow_the_request(tmp_path: Path) -> None:
+    """Peak rates of 0.001 and, for the text tower, 0.004; 1 step of warm-up, then a cosine over 3 steps."""
+    lr_text, cosine = 4e-3, [1.0, 1.0, 0.75, 0.25]
+    trainer = training(
+        tiny(epochs=1, warmup="1", lr_text=lr_text, precision="amp_bf16", val_fraction=0, samples=32), tmp_path
+    )
+    optimizer, norms, rates, autocasts = trainer.setup.optimizer, list[float](), set[tuple[float, ...]](), list[bool]()
+
+    def record(*_: object) -> None:
+        norms.append(float(sum((item.grad**2).sum() for item in trainer.setup.model.parameters())) ** 0.5)
+        rates.add(
+            tuple(group["lr"] for group in optimizer.param_groups if group["tower"] == "text" and group["params"])
+        )
+
+    optimizer.register_step_pre_hook(record)
+    trainer.setup.model.register_forward_pre_hook(lambda *_: autocasts.append(torch.is_autocast_enabled("cpu")))
+    events = list(trainer.run())
+    values = {(event.name, event.step): event.value for event in events if isinstance(event, Metric)}
+    assert autocasts == [True] * 4
+    for step, factor in enumerate(cosine, 1):
+        assert values["train/lr", step] == pytest.approx(1e-3 * factor)
+        assert values["train/lr_text", step] == pytest.approx(lr_text * factor)
+        assert values["train/grad_norm", step] == pytest.approx(norms[step - 1])
+    assert sorted(rates) == [pytest.approx((lr_text * factor,) * 2) for factor in (0.25, 0.75, 1.0)]
+    (row,) = rows(events)
+    assert row.lr == pytest.approx(1e-3 * 0.25), "the rate of the last step"
+    assert row.logit_scale == pytest.approx(np.exp(trainer.setup.model.logit_scale.item()))
+
+
+def test_prepared_training_has_the_requested_rates_towers_and_teacher(tmp_path: Path) -> None:
+    """Two steps of warm-up to a rate of 0.001; then, over the last 4 of 7 steps, a quadratic cooldown to 0.0001."""
+    teacher = training(tiny(seed=5), tmp_path).setup.model
+    torch.save(teacher.state_dict(), tmp_path / "teacher.pt")
+    fields = {"lr_scheduler": "const-cooldown", "epochs_cooldown": 1, "lr_cooldown_power": 2, "lr_cooldown_end": 1e-4}
+    fields |= {"loss": "distill", "distill_model": "config:tiny", "distill_pretrained": str(tmp_path / "teacher.pt")}
+    found = training(tiny(**fields, warmup="2", epochs=None, steps=7, lock_image=True), tmp_path).setup
+    rates = [5e-4, 1e-3, 1e-3, *(9e-4 * (1 - step / 4) ** 2 + 1e-4 for step in range(4))]
+    assert [found.lr(step) for step in range(7)] == pytest.approx(rates)
+    towers = {name.partition(".")[0] for name, item in found.model.named_parameters() if item.requires_grad}
+    assert ("visual" in towers, "transformer" in towers) == (False, True)
+    batch = next(found.batches.of(0))
+    with torch.no_grad():
+        wanted = teacher.eval()(*batch)["image_features"]
+    torch.testing.assert_close(found.objective.beside(*batch)["dist_image_features"], wanted)
+
+
+def test_prepared_training_draws_as_requested(tmp_path: Path) -> None:
+    again = training(tiny(resampled=True), tmp_path / "again").setup.batches._order.drawn(0)
+    assert len(set(again)) < len(again), "32 of 32 pairs with replacement: all differ once in 5e12 draws"
+    table = captioned(tmp_path)
+    fields = {"data": f"digits::{table}", "samples": None, "data_weights": (1e-12, 1)}
+    weighted = training(tiny(**fields), tmp_path / "weighted").setup
+    drawn = [weighted.pairs.train.source(index) for index in weighted.batches._order.drawn(0)]
+    assert drawn
+    assert not [source for source in drawn if source.startswith("digits:")]
+
+
+def test_seed_decides_pairs_split_order_weights_and_crops(tmp_path: Path) -> None:
+    setups = [
+        training(tiny(seed=seed, overfit=True), tmp_path / str(number)).setup for number, seed in enumerate("011")
+    ]
+    found = []
+    for prepared in setups:
+        train, val = (
+            [pairs.source(index) for index in range(len(pairs))] for pairs in (prepared.pairs.train, prepared.pairs.val)
+        )
+        images, repeated = (next(prepared.batches.of(epoch))[0] for epoch in (0, 1))
+        assert not torch.equal(images, repeated), "the same images are cropped anew in each epoch"
+        order, weight = prepared.batches._order.drawn(0).tolist(), prepared.model.visual.proj.tolist()
+        found.append([{*train, *val}, {*val}, order, weight, images.tolist()])
+    assert found[1] == found[2]
+    assert not [one for one, other in zip(found[0], found[1], strict=True) if one == other]
+    table = {"data": str(captioned(tmp_path)), "samples": None}
+    first, second = (setup.hold(tiny(**table, seed=seed), tmp_path / "same").val or () for seed in (0, 1))
+    assert {first.source(index) for index in (0, 1)} != {second.source(index) for index in (0, 1)}
 
 
 @pytest.mark.slow
@@ -363,7 +447,7 @@ def test_zero_shot_can_have_data_other_than_the_held_out_pairs(tmp_path: Path) -
     fields = {"data": str(table), "samples": None, "batch_size": 4, "val_fraction": 0.5, "epochs": 1}
     fields |= {"zeroshot_data": str(tmp_path / "classes"), "templates": ("{}", "a {}")}
     row = rows(train(tiny(**fields), tmp_path / "run"))[-1]
-    assert row.best
+    assert (row.best, row.best_metric) == (True, "zeroshot_top1")
     assert row.image_to_text_r1 is not None, "captions of the held-out pairs differ"
     assert (row.zeroshot_images, row.zeroshot_classes) == (20, len(list((tmp_path / "classes").iterdir())))
     assert row.val_pairs == len(setup.hold(tiny(**fields), tmp_path / "held").val or ())
@@ -380,6 +464,10 @@ def test_zero_shot_can_have_data_other_than_the_held_out_pairs(tmp_path: Path) -
         logits = trained.model.encode_image(images, normalize=True) @ classifier  # type: ignore[operator]
     right = logits.argmax(1) == torch.tensor([folder.label(index) or 0 for index in range(20)])
     assert row.zeroshot_top1 == pytest.approx(right.float().mean().item())
+    Path(folder.source(0)).write_bytes(b"broken since")
+    list(validation.validate(trained, 1, Progress(done=0), last=True))
+    assert len(trained.pairs.zeroshot or ()) == 19
+    assert any(note.startswith("1 of 20 images cannot be read") for note in trained.pairs.notes)
     with pytest.raises(Refused, match="zero-shot needs a class for each image"):
         setup.hold(tiny(**{**fields, "zeroshot_data": str(table)}), tmp_path / "other")
     (tmp_path / "labelled.csv").write_text("filename,label\nclasses/the_0/0.png,zero\nclasses/the_1/1.png,one\n")
@@ -426,6 +514,15 @@ def test_broken_images_of_a_table_are_left_out(tmp_path: Path) -> None:
     for origin in (latest, tmp_path / "run"):
         resumed = setup.hold(tiny(**fields, resume=str(origin)), tmp_path / origin.name)
         assert len(resumed.train) + len(resumed.val or ()) == 10, "a run that resumes it does so too"
+    (tmp_path / "val").mkdir()
+    folders = write_digit_folders(tmp_path / "classes", zero=(0, 10), one=(1, 11))
+    others = {"val_data": str(captioned(tmp_path / "val")), "zeroshot_data": str(folders)}
+    before = setup.hold(tiny(**fields, **others), tmp_path / "before")
+    for path in (tmp_path / "val" / "3.png", folders / "zero" / "0.png"):
+        path.write_bytes(b"broken since")
+    resumed = setup.hold(tiny(**fields, **others, resume=str(tmp_path / "before")), tmp_path / "after")
+    assert len(resumed.val or ()) == len(before.val or ()) == 12
+    assert len(resumed.zeroshot or ()) == len(before.zeroshot or ()) == 4
 
 
 @pytest.mark.slow
@@ -462,7 +559,7 @@ def test_progress_is_reported_between_log_lines(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_accumulated_batches_train_as_the_whole_batch(tmp_path: Path) -> None:
-    fields = {"log_every_n_steps": 2, "val_every_steps": 2}
+    fields = {"log_every_n_steps": 2, "val_every_steps": 2, "val_frequency": 2, "zeroshot_frequency": 2}
     whole = train(tiny(**fields), tmp_path / "whole")
     parts = train(tiny(batch_size=4, accum_freq=2, **fields), tmp_path / "parts")
     assert [step for step, _ in losses(parts)] == [step for step, _ in losses(whole)] == [1, 3, 4, 5, 7, 8]
@@ -473,6 +570,8 @@ def test_accumulated_batches_train_as_the_whole_batch(tmp_path: Path) -> None:
         (1, 6, 48),
         (2, 8, 64),
     ]
+    measured = [row.clip_val_loss is not None and row.zeroshot_top1 is not None for row in rows(parts)]
+    assert measured == [True, False, True, True], "within each epoch, and after every second"
     assert [row.train_loss for row in rows(parts)] == pytest.approx([row.train_loss for row in rows(whole)], abs=1e-5)
     values = {(event.name, event.step): event.value for event in parts if isinstance(event, Metric)}
     for step in (1, 8):
@@ -532,6 +631,10 @@ def test_endless_overflow_ends_the_training(tmp_path: Path, monkeypatch: pytest.
     once.setup.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-30)  # one step is skipped
     assert len(losses(list(once.run()))) == 8
     assert once.setup.scaler.get_scale() < 2.0**127
+    again = training(tiny(**fields), tmp_path / "again").setup
+    again.scaler = torch.amp.GradScaler("cpu")
+    resuming.restore(again, checkpoints.load(tmp_path / "once" / "checkpoints" / "epoch_2.pt"))
+    assert again.scaler.state_dict() == once.setup.scaler.state_dict()
     always.setup.scaler = torch.amp.GradScaler("cpu")
     with torch.no_grad():
         always.setup.model.visual.proj.fill_(float("nan"))  # type: ignore[union-attr,operator]

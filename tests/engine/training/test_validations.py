@@ -12,7 +12,7 @@ from engine.results import Metric, Progress
 from engine.results.clip import mean_pairs_per_s
 from engine.specs import Refused
 from engine.training import checkpoints, loop, resuming
-from engine.training.validation import metric_fields, score, validate
+from engine.training.validation import best_score, metric_fields, score, validate
 from tests.support.clip import train_row
 from tests.support.training import CONSTANT_METRIC, captioned, close, losses, rows, tiny, train, training
 
@@ -79,6 +79,11 @@ def test_mean_speed_is_that_of_the_logged_steps(tmp_path: Path, steps: int) -> N
     events = train(tiny(val_every_steps=3, val_at_start=True, epochs=None, steps=steps), tmp_path)
     seconds = [event.value for event in events if isinstance(event, Metric) and event.name == "train/step_s"]
     assert len(seconds) == steps
+    last = rows(events)[-1]
+    assert last.seconds > sum(seconds) + 1e-6, "with validations"
+    waits = [event.value for event in events if isinstance(event, Metric) and event.name == "train/data_s"]
+    epoch = (steps - 1) // 4 * 4
+    assert last.data_share == pytest.approx(sum(waits[epoch:]) / sum(seconds[epoch:]))
     assert mean_pairs_per_s(rows(events)) == pytest.approx(rows(events)[-1].samples_seen / sum(seconds))
     until_three = [row for row in rows(events) if row.step <= 3]  # a cancelled training ends with such rows
     if steps > 3:
@@ -105,14 +110,15 @@ def test_continued_training_with_validations_equals_an_unstopped_one(tmp_path: P
 
 @pytest.mark.slow
 def test_validation_stopped_within_an_epoch_is_repeated_on_continuing(tmp_path: Path) -> None:
-    spec = tiny(val_every_steps=3, epochs=1)
+    spec = tiny(val_every_steps=3, epochs=1, best_metric="train_loss")
     events, after = training(spec, tmp_path).run(), 0
     for event in events:
         after += isinstance(event, Progress) and event.done == 3
         if after == 2:  # the first is the progress of the step
             break
     close(events)
-    assert [row.step for row in rows(train(spec, tmp_path))] == [3, 4]
+    found = [(row.step, row.best) for row in rows(train(spec, tmp_path))]
+    assert found == [(3, False), (4, True)], "the loss of a part of an epoch is not the best"
 
 
 @pytest.mark.slow
@@ -171,6 +177,8 @@ def test_equal_recall_is_decided_by_the_held_out_loss() -> None:
     assert scores == [(0.4, -1.0), (0.5, -math.inf), (0.5, -2.0), (0.5, -1.9)]
     assert scores == sorted(scores, key=lambda pair: pair or ())
     assert score("image_to_text_r1", train_row(1, image_to_text_r1=None)) is None
+    chosen = [train_row(epoch, image_to_text_r1=0.1 * epoch, clip_val_loss=1.0, best=epoch < 3) for epoch in (1, 2, 3)]
+    assert best_score("image_to_text_r1", [row.model_dump(mode="json") for row in chosen]) == (0.2, -1.0)
 
 
 @pytest.mark.slow
