@@ -1,19 +1,22 @@
-"""Trainings of several processes, and how they are stopped and killed."""
+"""Trainings of several processes, and how they are started, stopped and killed."""
 
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from engine.results import Event, Metric, Progress
 from engine.settings import ROOT
 from engine.specs import Refused
 from engine.training import checkpoints, launch, setup
 from engine.training.across import SHARED, check_shared
+from engine.training.distributed import PATIENCE, Place, joined
 from tests.support.training import close, losses, rows, tiny, train
 
 pytestmark = pytest.mark.slow
@@ -75,6 +78,70 @@ def test_only_progress_is_repeated_while_nothing_new_is_written(
     assert notes.count("ein 字") > 1, "the caller can stop the training at any event"
 
 
+class Ending:
+    """Processes that write their last event in two pieces, each just before they are asked whether they have ended."""
+
+    def __init__(self, job: launch.Job, code: int, *errors: Exception) -> None:
+        line = f"Metric {Metric(step=1, name='train/loss', value=2.0).model_dump_json()}\n"
+        self._file, self._pieces, self._codes = job.run_dir / launch.EVENTS, [line[:20], line[20:]], [code, None]
+        for error in errors:
+            launch.write_failure(error, job.run_dir)
+
+    def poll(self) -> int | None:
+        with self._file.open("a") as file:
+            file.write(self._pieces.pop(0))
+        return self._codes.pop()
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("errors", "wanted", "message"),
+    [
+        ([Refused("no class names"), RuntimeError("a peer has left")], Refused, "^no class names$"),
+        (
+            [RuntimeError("out of disk"), Refused("no class names")],
+            launch.TrainingFailed,
+            "^RuntimeError: out of disk$",
+        ),
+        ([], launch.TrainingFailed, "one of 2 processes has ended: the end of the log says more"),
+    ],
+)
+def test_last_event_and_first_failure_of_this_attempt_are_reported(
+    tmp_path: Path, errors: list[Exception], wanted: type[Exception], message: str
+) -> None:
+    """A worker that was killed leaves the events and the failure of its attempt in the folder."""
+    launch.write(Progress(done=7), tmp_path)
+    launch.write_failure(Refused("an earlier attempt"), tmp_path)
+    events = list[Event]()
+    with pytest.raises(wanted, match=message):
+        events.extend(launch.train_in_processes(tiny(nproc=2), tmp_path, "here", lambda job: Ending(job, 1, *errors)))
+    assert [event for event in events if event != Progress(done=0, note="starting 2 processes")] == [
+        Metric(step=1, name="train/loss", value=2.0)
+    ]
+    assert not (tmp_path / launch.EVENTS).exists()
+
+
+def test_process_takes_the_accelerator_with_its_number_on_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sixth process is the second on its node. Other processes may validate for hours while it waits."""
+    calls: dict[str, Any] = {}
+    for name, value in {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "6"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: calls.update(index=index))
+    group = torch.distributed
+    monkeypatch.setattr(
+        group, "init_process_group", lambda backend, timeout: calls.update(backend=backend, timeout=timeout)
+    )
+    monkeypatch.setattr(group, "get_rank", lambda: 5)
+    monkeypatch.setattr(group, "get_world_size", lambda: 6)
+    monkeypatch.setattr(group, "destroy_process_group", lambda: None)
+    with joined("cuda") as place:
+        assert place == Place(rank=5, world_size=6, device="cuda:1")
+    assert calls == {"index": 1, "backend": "nccl", "timeout": PATIENCE}
+    assert timedelta(hours=12) <= PATIENCE
+
+
 def test_two_processes_stopped_in_a_validation_continue_and_train_as_one(tmp_path: Path) -> None:
     single = train(tiny(), tmp_path / "alone")
     (folder := tmp_path / "two").mkdir()
@@ -99,6 +166,10 @@ def test_two_processes_stopped_in_a_validation_continue_and_train_as_one(tmp_pat
     assert [step for step, _ in losses(continued)] == list(range(1, 9))
     assert [loss for _, loss in losses(continued)] == pytest.approx([loss for _, loss in losses(single)], abs=1e-5)
     assert rows(continued)[-1].zeroshot_top1 == rows(single)[-1].zeroshot_top1
+    values = {(event.name, event.step): event.value for event in continued if isinstance(event, Metric)}
+    assert values["train/samples_per_s", 8] == pytest.approx(8 / values["train/step_s", 8])
+    seconds = sum(values["train/step_s", step] for step in range(5, 9))
+    assert rows(continued)[-1].samples_per_s == pytest.approx(32 / seconds)
 
 
 def test_training_stopped_at_its_first_event_leaves_no_process(tmp_path: Path) -> None:

@@ -110,11 +110,11 @@ def losses_of_steps(setup: Setup) -> list[float]:
     return found
 
 
-def rows_until_early_stop(rank: int, folder: str) -> list[tuple[int, int]]:
-    """Return (epoch, step) of the rows of a training whose metric does not change."""
+def rows_until_early_stop(rank: int, folder: str) -> list[tuple[int, int, int]]:
+    """Return (epoch, step, samples seen) of the rows of a training whose metric does not change."""
     spec = tiny(**CONSTANT_METRIC, patience=2, val_every_steps=3, val_at_start=True, batch_size=4, nproc=WORLD)
     events = list(training(spec, rank, f"{folder}/early").run())
-    return [(row.epoch, row.step) for row in rows(events)]
+    return [(row.epoch, row.step, row.samples_seen) for row in rows(events)]
 
 
 def steps_until_stop_of_second(rank: int, folder: str) -> int:
@@ -183,7 +183,7 @@ def test_synchronised_batch_norms_make_two_processes_train_as_one(name: str, res
 @pytest.mark.slow
 def test_two_processes_stop_early_together_within_an_epoch(results_folder: Path) -> None:
     first, second = (torch.load(results_folder / f"early-{rank}.pt") for rank in range(WORLD))
-    assert first == [(0, 0), (0, 3), (1, 4), (1, 6)]
+    assert first == [(0, 0, 0), (0, 3, 24), (1, 4, 32), (1, 6, 48)]
     assert second == [], "the first process validates"
 
 
