@@ -16,11 +16,9 @@ def draw(run_id: int) -> None:
     store = backend.store()
     run = backend.current_run(run_id)
     read_only = not backend.may_change(run)
-    for field, value in (("tags", list(run.tags)), ("notes", run.notes)):
-        if f"run_{field}_{run.id}" not in st.session_state:  # the field is drawn for the first time
-            st.session_state[_base_key(field, run.id)] = value
+    new = [field for field in ("tags", "notes") if f"run_{field}_{run.id}" not in st.session_state]
     left, right = st.columns(2)
-    left.multiselect(
+    tags = left.multiselect(
         "Tags",
         sorted({*store.tags(), *run.tags, *st.session_state.get(f"run_tags_{run.id}", [])}),
         default=list(run.tags),
@@ -33,7 +31,7 @@ def draw(run_id: int) -> None:
         args=("tags", run.id),
         disabled=read_only,
     )
-    right.text_area(
+    notes = right.text_area(
         "Notes",
         run.notes,
         max_chars=LONGEST_NOTES,
@@ -44,6 +42,9 @@ def draw(run_id: int) -> None:
         args=("notes", run.id),
         disabled=read_only,
     )
+    for field, shown in (("tags", tags), ("notes", notes)):
+        if field in new:  # after a lost session, the browser may show older values than the stored ones
+            st.session_state[_base_key(field, run.id)] = shown
     if problem := st.session_state.pop(PROBLEM, ""):
         show_error(problem)
     if st.session_state.pop(MERGED, False):
@@ -51,7 +52,7 @@ def draw(run_id: int) -> None:
 
 
 def _base_key(field: str, run_id: int) -> str:
-    """Return the key of the stored value on which this session's changes of a field are based."""
+    """Return the key of the value on which this session's changes of a field are based."""
     return f"run_stored_{field}_{run_id}"
 
 

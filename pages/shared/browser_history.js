@@ -40,8 +40,15 @@ if (!window.entriesMerged) {
     (acted && new URL(url, location).href !== location.href ? push : replace)(state, unused, url);
     acted = false;
   };
+
+  // A server that was restarted, or left for two minutes, has lost the session. Its new one knows no fragment of the
+  // page, whose buttons and fields would do nothing. Streamlit redraws only pages that update themselves.
+  const app = document.querySelector("[data-testid=stApp]");
+  const redraw = () => app.dataset.testConnectionState === "CONNECTED" && window.redrawPage();
+  new MutationObserver(redraw).observe(app, { attributeFilter: ["data-test-connection-state"] });
 }
 
 export default function ({ data, setStateValue }) {
+  window.redrawPage = () => setStateValue("redrawn", Date.now());
   if (data.report) setStateValue("merging", true);
 }

@@ -138,6 +138,48 @@ def test_notes_are_saved_on_leaving_and_changes_elsewhere_are_shown(server: Serv
     store.close()
 
 
+FORGETFUL = """const Connection = WebSocket;
+window.WebSocket = class extends Connection {
+  constructor(url, protocols) {
+    super(url, protocols.slice(0, 2)); // the third one would name the session
+    this.addEventListener("message", () => (window.answered = true));
+    window.connection = this;
+  }
+}"""
+"""JavaScript that makes the server begin a new session for every connection."""
+
+
+def reconnect(page: Page) -> None:
+    """End the connection, and wait until a new session has drawn the page."""
+    page.wait_for_function(DRAWN)
+    page.evaluate("() => { window.answered = false; connection.close() }")
+    page.wait_for_function("answered")
+    page.wait_for_function(DRAWN)
+
+
+def test_changes_elsewhere_are_kept_after_the_server_has_lost_the_session(
+    server: Server, store: Store, page: Page
+) -> None:
+    """A restart of the server loses all sessions. One also ends when its browser has been away for two minutes."""
+    finish(store, run_id := queue(store, "resnet18"), [profile_row("resnet18")])
+    store.set_notes(run_id, "mine")
+    page.add_init_script(FORGETFUL)
+    page.goto(f"{server.url}/run?run={run_id}")
+    notes = page.get_by_label("Notes")
+    expect(notes).to_have_value("mine")
+    store.set_notes(run_id, "theirs")  # in another window
+    store.change_tags([run_id], add=["theirs"])
+    reconnect(page)
+    notes.fill("mine, changed")
+    notes.blur()
+    expect(page.get_by_text("Both texts were kept")).to_be_visible()
+    expect(notes).to_have_value("theirs\n\nmine, changed")
+    page.get_by_role("combobox", name="Tags").fill("mine")
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("stMultiSelect")).to_contain_text("theirs")
+    assert (store.run(run_id).notes, store.run(run_id).tags) == ("theirs\n\nmine, changed", ("mine", "theirs"))
+
+
 class LateTimer:
     """A connection that repeats a request of a page's timer while another page opens.
 
