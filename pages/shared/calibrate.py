@@ -37,7 +37,7 @@ def _draw(key: str, run_id: int | None) -> None:
             with menu:
                 _form(key)
         return
-    run = backend.store().run(run_id)
+    run = backend.current_run(run_id)
     if run.state.ended:
         rerun.show_later(f"Calibration, run {run_id}: {run.outcome}", ":material/speed:")
         rerun.page()  # redraw once with the calibrated device and without the timer
