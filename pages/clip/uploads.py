@@ -10,13 +10,13 @@ from typing import Any
 
 import streamlit as st
 
-from engine.datasets import unpack
+from engine.datasets import DataProblem, unpack
 from engine.datasets.kinds import recognise
 from engine.datasets.uploads import Kept, forget, kept
 from engine.jobs import references
 from engine.specs import Refused
-from engine.specs.clip import EMBEDDED, short_name
-from engine.store import ENDED, UNFINISHED, Filter, Role, uploads
+from engine.specs.clip import EMBEDDED, DataKind, short_name
+from engine.store import ENDED, UNFINISHED, Filter, Role, Run, uploads
 from pages.shared import backend
 from pages.shared.form import spec_form
 from pages.shared.rerun import fold
@@ -88,15 +88,26 @@ def _draw_kept(prefix: str, stored: Sequence[Kept]) -> None:
                 _confirm(prefix, upload)
 
 
+def _users(upload: Kept) -> list[Run]:
+    """Return the runs that name an upload, unfinished ones first."""
+    filters = (Filter(kinds=("train", "evaluate"), states=states) for states in (UNFINISHED, ENDED))
+    found = (backend.store().find(wanted, limit=MOST_CHECKED) for wanted in filters)
+    return [run for run in chain(*found) if any(upload.of(path) for _, path in references.named_paths(run.spec))]
+
+
+def _still_used(runs: Sequence[Run]) -> str:
+    """Return why an upload with these users cannot be deleted; empty if it can."""
+    active = [run for run in runs if not run.state.ended]
+    return f"Run {active[0].id} still uses it. Wait until it ends, or cancel it." if active else ""
+
+
 @st.dialog("Delete this upload?")
 def _confirm(prefix: str, upload: Kept) -> None:
     """Draw the confirmation dialog, with the runs that used the upload."""
     st.text(f"{short_name(str(upload.folder))}, {size(upload.size / 1e9)}")
-    filters = (Filter(kinds=("train", "evaluate"), states=states) for states in (UNFINISHED, ENDED))
-    found = (backend.store().find(wanted, limit=MOST_CHECKED) for wanted in filters)
-    runs = [run for run in chain(*found) if any(upload.of(path) for _, path in references.named_paths(run.spec))]
-    if active := [run for run in runs if not run.state.ended]:
-        st.warning(f"Run {active[0].id} still uses it. Wait until it ends, or cancel it.", icon=":material/lock:")
+    runs = _users(upload)
+    if active := _still_used(runs):
+        st.warning(active, icon=":material/lock:")
     elif runs:
         users = f"{len(runs)} runs used" if len(runs) > 1 else f"Run {runs[0].id} used"
         st.text(f"{users} it. Results stay, but a run without its data cannot be repeated or resumed.")
@@ -108,6 +119,8 @@ def _confirm(prefix: str, upload: Kept) -> None:
 def _forget(prefix: str, upload: Kept) -> None:
     try:
         backend.user().check_owner(upload.owner, upload.folder.name)
+        if active := _still_used(_users(upload)):  # since the dialog was drawn
+            raise Refused(f"{upload.folder.name} is not deleted. {active}")
         forget(upload)
         uploads.delete(backend.settings(), upload.folder)
     except Refused as problem:
@@ -129,12 +142,22 @@ def _unpack_and_use(prefix: str, file: Any) -> str:
     digest.update(file.getbuffer())
     stem = re.sub(r"[^\w-]+", "_", Path(file.name).stem)[:40]
     target = folder() / f"{stem}-{digest.hexdigest()[:16]}"
-    roots = backend.settings().roots
     try:
         backend.user().require(Role.RUNNER)
-        path, kind = recognise(target, roots) if target.is_dir() else unpack(file, file.name, target, owner)
+        path, kind = _unpack_once(file, target, owner)
     except Refused as problem:
         data = st.session_state.get(spec_form.key(prefix, "data")) or EMBEDDED[0]
         return f"{str(problem).rstrip('.')}. The data stay {short_name(data)}."
     _use(prefix, path, kind)
     return ""
+
+
+def _unpack_once(file: Any, target: Path, owner: str) -> tuple[Path, DataKind]:
+    """Unpack a file unless that was done before. Return the path of the data and their kind. Errors: DataProblem."""
+    if not target.is_dir():
+        try:
+            return unpack(file, file.name, target, owner)
+        except DataProblem:
+            if not target.is_dir():  # else another session has unpacked the same file meanwhile
+                raise
+    return recognise(target, backend.settings().roots)

@@ -7,17 +7,19 @@ import shlex
 import zipfile
 from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from engine.cli import clip
-from engine.datasets import note_on_repeats
+from engine.datasets import note_on_repeats, unpack
 from engine.results import Metric, Progress
 from engine.results.answers import Prospect
 from engine.settings import Settings
 from engine.specs import Refused
+from engine.specs.clip import DataKind
 from engine.specs.questions import Augment, Export, Match, Outlook
 from engine.specs.train import TrainSpec
 from engine.store import State, Store
@@ -656,6 +658,21 @@ def test_upload_in_use_by_a_run_cannot_be_deleted(store: Store, monkeypatch: pyt
     app.button(key=f"train_kept_{pets.name}_delete").click().run()
     assert "Run 1 still uses it" in texts(app)
     assert app.button(key="train_kept_sure").disabled
+
+    def unpack_after_another_session(*upload: Any) -> tuple[Path, DataKind]:
+        unpack(*upload)
+        return unpack(*upload)
+
+    monkeypatch.setattr(uploads, "unpack", unpack_after_another_session)
+    cats = upload_zip(open_page(PAGE), "cats")
+    assert cats.is_relative_to(uploads.folder())
+    app = unfold(open_page(PAGE), "Uploads: 2")
+    app.button(key=f"train_kept_{cats.name}_delete").click().run()
+    used_by = queue_train(store, data=str(cats))  # by somebody else, while the dialog is open
+    app.button(key="train_kept_sure").click().run()
+    assert not app.exception
+    assert cats.is_dir()
+    assert f"Run {used_by} still uses it" in plain_text(app)
 
 
 def test_further_settings_are_drawn_only_if_chosen_or_set(store: Store) -> None:
