@@ -15,6 +15,7 @@ from engine.report.style import digits
 from engine.report.timings import by_model
 from engine.results import ProfileRow, detail_name
 from engine.specs import BenchmarkSpec, ModelName, ProfileSpec, Spec
+from engine.specs.building import changes
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Run
@@ -157,10 +158,10 @@ def _stored_modules(
 ) -> tuple[Run, ProfileRow, pd.DataFrame] | None:
     """Return the first of the runs that kept the modules of a model, with row and table; None if there is none.
 
-    image_size: counts at this size come first.
+    The model is built as its library defines it. image_size: counts at this size come first.
     """
     rows = ((run, row) for run in runs for row in backend.store().rows(run.id, name.model))
-    counts = [(run, row) for run, row in rows if isinstance(row, ProfileRow) and row.name == name]
+    counts = [(run, row) for run, row in rows if isinstance(row, ProfileRow) and row.name == name and not changes(row)]
     for run, row in sorted(counts, key=lambda count: count[1].image_size != image_size):
         file = row.detail_file or detail_name(row.library, row.model)
         if (frame := frames.read_modules(backend.folder(run), file)) is not None:

@@ -153,6 +153,8 @@ def test_button_counts_modules_and_shows_the_progress(store: Store) -> None:
 
 @pytest.mark.slow
 def test_modules_come_from_the_latest_count_at_the_default_size(store: Store, settings: Settings) -> None:
+    store_count(store, settings, num_classes=10)
+    assert "The catalogue has no costs of single modules" in texts(open_model("resnet18")), "that is another model"
     small_count = store_count(store, settings, image_size="64")
     assert f"Counted in run {small_count} on" in plain_text(open_model("resnet18"))
     store_count(store, settings)
