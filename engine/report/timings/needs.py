@@ -219,11 +219,12 @@ def _requested_span(
     device: str, threads: int | None, gflops: float, seconds: float, samples: int, extra: Span = Span(0, 0)
 ) -> Span:
     """Return the sampled seconds per variant and process. gflops: of a call. extra: further seconds of a call."""
-    rate = THREAD_GFLOPS.times(threads or os.cpu_count() or 1) if device == "cpu" else DEVICE_GFLOPS
+    on_cpu = device_on_node(device) == "cpu"
+    rate = THREAD_GFLOPS.times(threads or os.cpu_count() or 1) if on_cpu else DEVICE_GFLOPS
     call = Span(gflops / rate.high, gflops / rate.low) + extra
     requested = Span(max(seconds, samples * call.low), max(seconds, samples * call.high))
     # an accelerator is timed twice: latency and back to back
-    return requested if device == "cpu" else requested.times(2)
+    return requested if on_cpu else requested.times(2)
 
 
 def _side_by_side(

@@ -428,6 +428,7 @@ def test_expected_time_is_a_range_of_the_sum_of_its_parts(tmp_path: Path) -> Non
     assert expected(batch_size=64, mode="training").low >= 3 * (4 + 10 * 3 * 2 * 1.82 * 64 / 640)
     assert expected(variants="eager,compile").low >= single_model.low + 3 * 2.5 + 5
     assert expected(device="cuda").low >= single_model.low + 3 * 2.5, "a GPU is timed twice: per call and back to back"
+    assert expected(device="cluster:cpu") == single_model, "a node's CPU is timed as this one"
     assert expected(batch_size=64, replicates=1, max_seconds=5).high == 8 + 3 + 5
 
 
