@@ -90,7 +90,7 @@ def _verdict(row: TimedRow) -> None:
 
 def _device(row: TimedRow) -> list[str]:
     device = f"{row.device} ({row.device_name})" if row.device_name else row.device
-    threads = f"{row.threads} threads" if row.threads else ""
+    threads = plural(row.threads, "thread") if row.threads else ""
     tf32, benchmark = ("on" if enabled else "off" for enabled in (row.tf32, row.cudnn_benchmark))
     return [device, threads, f"TF32 {tf32}", f"cuDNN benchmark {benchmark}"]
 

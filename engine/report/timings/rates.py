@@ -12,6 +12,7 @@ from engine.results.flags import SPOILING
 from engine.specs.benchmark import CONDITIONS
 from engine.specs.building import changes
 from engine.store import Store
+from engine.words import plural
 
 Counted = BenchmarkRow | RecurrentRow
 """Rows with both counted work and a measured time."""
@@ -125,9 +126,10 @@ def utilisation(rows: Iterable[Counted], rates: pd.DataFrame, host: str) -> list
 
 def where(host: str, device: str, name: str, threads: int | None) -> str:
     """Return a device's label: `AMD EPYC, 2 threads, on vm`, or for accelerators `cuda:0 NVIDIA H200, on vm`."""
-    parts = (
-        [name or device, f"{threads} threads" if threads else ""] if device == "cpu" else [f"{device} {name}".strip()]
-    )
+    if device == "cpu":
+        parts = [name or device, plural(threads, "thread") if threads else ""]
+    else:
+        parts = [f"{device} {name}".strip()]
     return ", ".join(filter(None, [*parts, f"on {host}" if host else ""]))
 
 

@@ -268,6 +268,7 @@ def test_roofline_points_are_the_latest_timings_with_counted_flops(store: Store)
     assert points.loc["resnet18", ["gflop_per_s", "intensity", "run"]].to_list() == [40.0, 20.0, last]
     assert points.loc["old", "gflop_per_s"] == 160.0
     assert points.loc["old", "where"] == "x, 2 threads, on here"
+    assert timings_rates.where("here", "cpu", "x", 1) == "x, 1 thread, on here"
 
 
 def test_towers_and_cold_caches_are_separate_roofline_points(store: Store) -> None:
