@@ -17,6 +17,7 @@ from engine.specs.recurrent import KNOBS
 from engine.specs.runners import RUNNERS
 from engine.specs.timed import LEAST_SAMPLES
 from engine.store import Run
+from engine.words import plural
 from pages.shared import backend, run_view, timed
 from pages.shared.chart.chart import chart, tabs
 from pages.shared.table import download, download_rows, from_rows, informative_columns, results_table
@@ -100,13 +101,17 @@ def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
     timed_rows = [row for row in rows if row.forward_ms is not None]
     with_samples = [row for row in timed_rows if row.samples_file]
     groups = timings.groups(with_samples)
+    families: dict[str, list[RecurrentRow]] = {}
+    for row in timed_rows:
+        families.setdefault(row.family, []).append(row)
+    swept = {family: members for family, members in families.items() if timings.swept(members)}
     contents: dict[str, Any] = {}
     if timed_rows:
         contents["Forward and backward"] = lambda: _bars(run, timed_rows)
     if any(len(members) > 1 for members in groups.values()):
         contents["Speed-up"] = lambda: _speedups(run, groups)
-    if timings.swept(timed_rows):
-        contents["Sizes"] = lambda: _curves(run, timed_rows)
+    if swept:
+        contents["Sizes"] = lambda: _curves(run, swept)
     if with_samples:
         contents["Samples"] = lambda: _samples(run, groups)
     tabs(contents, key=f"charts_{run.id}", bind="query-params")
@@ -156,13 +161,10 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     timed.verdicts(speedups)
 
 
-def _curves(run: Run, rows: Sequence[RecurrentRow]) -> None:
-    size = timings.swept(rows)
-    families: dict[str, list[RecurrentRow]] = {}
-    for row in rows:
-        families.setdefault(row.family, []).append(row)
-    swept = {family: members for family, members in families.items() if timings.swept(members)}
+def _curves(run: Run, swept: dict[str, list[RecurrentRow]]) -> None:
+    """Draw the times of a family over its sizes. swept: the timed rows of each family that has several sizes."""
     members = swept[_choose(run, "curves", list(swept))]
+    size = timings.swept(members)
     alt = f"Time forward and backward over {timings.SIZES[size].lower()}, one line per runner"
     figure = recurrent.curves(frames.recurrent(members), size, source=timed.source(run))
     chart(figure, key=f"curves_{run.id}", alt=alt)
@@ -214,9 +216,9 @@ def _sizes(row: RecurrentRow) -> list[str]:
     if row.seq_length is None:
         return [f"batch {row.mini_batch}", f"{row.image_size} px" if row.image_size else ""]
     return [
-        f"{row.seq_length} time steps",
+        plural(row.seq_length, "time step"),
         f"batch {row.mini_batch}" + (", batch first" if row.batch_first else ""),
-        f"{row.input_size} features in, {row.hidden_size} hidden",
+        f"{row.input_size} feature{'s' * (row.input_size != 1)} in, {row.hidden_size} hidden",
         f"{row.num_layers} layer{'s' * (row.num_layers != 1)}",
         f"projected to {row.proj_size}" if row.proj_size else "",
         "bidirectional" if row.bidirectional else "",

@@ -176,7 +176,7 @@ def test_rows_show_forward_times_flags_and_failures(store: Store) -> None:
     assert list(table["status"]) == ["error", "ok", "ok"]
     assert "seq_length" not in table, "a column with equal values is hidden"
     assert "1 of 3 rows failed" in texts(app)
-    assert [tab.label for tab in app.tabs] == ["Forward and backward", "Speed-up", "Samples"]
+    assert [tab.label for tab in app.tabs] == ["Forward and backward", "Samples"]
     keys = [button.key for button in app.get("download_button")]
     assert keys == ["rows_1_csv", "rows_1_json", "rows_1_parquet", "table_1", "oss_1"], "the pep download needs samples"
 
@@ -250,6 +250,15 @@ def test_sweep_has_a_sizes_tab_and_no_single_size_downloads(store: Store) -> Non
 
 
 @pytest.mark.slow
+def test_families_that_were_timed_at_one_size_each_have_no_sizes_tab(store: Store) -> None:
+    missing: dict[str, object] = {"status": "error", "error": "no"} | dict.fromkeys(("forward_ms", "latency_ms"))
+    rows = [recurrent_row("aten", hidden_size=32), recurrent_row("aten", hidden_size=64, **missing)]
+    rows += [recurrent_row("gru_aten", hidden_size=32, **missing), recurrent_row("gru_aten", hidden_size=64)]
+    app = open_run(store, *rows, runners="aten,gru_aten", sweep="hidden_size", sweep_values="32,64")
+    assert [tab.label for tab in app.tabs] == ["Forward and backward", "Samples"]
+
+
+@pytest.mark.slow
 def test_quick_run_can_be_repeated_with_quotable_settings(store: Store) -> None:
     app = open_run(store, recurrent_row("aten", flags=("single_process",)), runners="aten", replicates=1, loops=3)
     app.button(key="quotable_1").click().run()
@@ -260,6 +269,7 @@ def test_quick_run_can_be_repeated_with_quotable_settings(store: Store) -> None:
 @pytest.mark.slow
 def test_selected_row_shows_all_details(store: Store) -> None:
     row = recurrent_row("jit", flags=("drifting",), fuser="te", executor="profiling", notes=("fuses nothing",))
+    row = row.model_copy(update={"threads": 1, "seq_length": 1, "input_size": 1})
     run_id = queue_recurrent(store, runners="aten,jit")
     finish(store, run_id, [recurrent_row("aten"), row])
     app = open_page(PAGE, run=str(run_id))
@@ -271,14 +281,13 @@ def test_selected_row_shows_all_details(store: Store) -> None:
     assert metrics["Gradient error"] == "2e-07"
     page_text = plain_text(app)
     assert (
-        "An LSTM cell in a loop over time steps, scripted; 20 time steps; batch 8; 64 features in, 64 hidden; 1 layer"
-        in page_text
+        "1 thread; TF32 off; cuDNN benchmark off; An LSTM cell in a loop over time steps, scripted; 1 time step; "
+        "batch 8; 1 feature in, 64 hidden; 1 layer" in page_text
     )
     assert "TorchScript: fuser te, executor profiling" in page_text
     assert "Fuses nothing." in page_text
     assert "faster: 1.25 times as fast as aten (1.2 to 1.3, 99 %)" in page_text
     assert "30 samples of 1 call in 3 processes" in page_text
-    assert "TF32 off; cuDNN benchmark off" in page_text
 
 
 @pytest.mark.slow
