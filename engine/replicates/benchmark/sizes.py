@@ -85,12 +85,16 @@ class Sizes:
                         reason = report.doing if report.fails else reason
                         progress = progress.model_copy(update={"note": f"{self.model}: {mode}, trying batch {tried}"})
                     yield progress
-            if ended and ended.status == "out_of_memory" and tried > fits:
-                fails, reason = tried, ended.error
+            if ended and ended.status != "timeout" and tried:  # a later process goes on from these bounds
+                if tried not in (fits, fails):
+                    fails, reason = tried, ended.error
                 continue
             if fits == 0:
                 return 1  # which fails again when it is timed, with the reason
-            notes.append(
-                f"{fits} fit, {fails} did not: {reason}" if fails else f"{fits} fit, and no more were to be tried"
-            )
+            if fails:
+                notes.append(f"{fits} fit, {fails} did not: {reason}")
+            elif ended:
+                notes.append(f"{fits} fit, and no larger one was finished: {ended.error}")
+            else:
+                notes.append(f"{fits} fit, and no more were to be tried")
             return fits

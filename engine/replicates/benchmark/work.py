@@ -45,8 +45,8 @@ def largest(job: Job, build: Builder) -> Iterator[Report]:
         else:
             fits = size
             report = Report(fits=size)
+        yield report  # before `release`, which fails where an error has broken the device's context
         release()
-        yield report
 
 
 def _next(fits: int, fails: int | None, limit: int) -> int:

@@ -19,7 +19,7 @@ from engine.replicates.benchmark.sizes import Sizes, decayed
 from engine.replicates.child import Ended
 from engine.replicates.messages import Report
 from engine.replicates.processes import Processes
-from engine.results import BenchmarkRow, Progress
+from engine.results import BenchmarkRow, Progress, Status
 from engine.specs import BenchmarkSpec, Variant
 
 COMMON = {"library": "timm", "model": "toy", "device": "cpu", "batch_size_requested": "2"}
@@ -162,6 +162,27 @@ def test_largest_batch_is_found_to_within_a_sixteenth(limit: int, tmp_path: Path
     largest = min(limit, 64)
     assert largest - largest // 16 <= found.batch_size <= largest
     assert found.notes[0].startswith("64 fit, and no more" if limit >= 64 else f"{found.batch_size} fit, ")
+
+
+@pytest.mark.parametrize("status", ["error", "timeout"])
+def test_largest_batch_is_found_if_a_larger_one_ends_the_process(status: Status, tmp_path: Path) -> None:
+    class Death(BaseException):
+        pass
+
+    def process(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
+        try:
+            yield from work.work(job, small_device(5, applies_to=lambda wanted: bool(job.bounds), error=Death()))
+        except Death:
+            yield Ended(status, "how it ended")
+
+    request = spec(batch_size="max", max_batch_size=64, replicates=1)
+    sizes = Sizes(request, "timm:toy", Processes(tmp_path, time.monotonic() + 60, process))
+    found = _return_value(sizes.outcome("inference", None, Progress(done=0)))
+    expected = {
+        "error": (5, ("5 fit, 6 did not: how it ended",)),
+        "timeout": (4, ("4 fit, and no larger one was finished: how it ended",)),
+    }
+    assert (found.batch_size, found.notes) == expected[status]
 
 
 @pytest.mark.slow
