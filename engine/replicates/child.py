@@ -49,6 +49,11 @@ def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Genera
             process.stdin.close()
         for line in _lines(process.stdout.fileno(), deadline):
             yield Report.model_validate_json(line) if line else None
+        # threads and exit functions of a model may keep the process from ending
+        while process.poll() is None and (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(min(TICK_S, left))
+            yield None
         if time.monotonic() >= deadline:
             yield Ended("timeout", f"the time limit of {job.spec.time_limit:g} s is over")
         elif code := process.wait():

@@ -1,5 +1,8 @@
 """Factories of modules as users write them, for `python:tests.support.own_models:NAME`."""
 
+import atexit
+import time
+
 import torch
 from torch import nn
 
@@ -10,6 +13,12 @@ def tiny(width: int = 8, channels: int = 3) -> nn.Module:
     """Return a convolution, a mean over pixels, and a head with ten classes."""
     layers = nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
+def hanging_at_exit() -> nn.Module:
+    """Return a small module whose process takes seconds to end, as with a library that waits for its threads."""
+    atexit.register(time.sleep, 10)
+    return tiny()
 
 
 def enlarging() -> nn.Module:

@@ -1,6 +1,7 @@
 """The benchmark task and the worker processes that measure for it."""
 
 import csv
+import itertools
 import json
 import os
 import signal
@@ -20,10 +21,11 @@ from engine.process import NODES, Share
 from engine.replicates import child
 from engine.replicates.benchmark.job import Job
 from engine.replicates.child import Ended
+from engine.replicates.messages import Report
 from engine.replicates.processes import CACHES, Processes
 from engine.results import Artifact, BenchmarkRow, Environment, Event, Progress
 from engine.settings import ROOT
-from engine.specs import BenchmarkSpec, Refused
+from engine.specs import BenchmarkSpec, ModelName, Refused
 from engine.tasks import benchmark
 from engine.tasks.benchmark import run
 
@@ -64,6 +66,15 @@ def test_dead_process_is_reported_with_its_signal() -> None:
     assert isinstance(end, Ended)
     assert end.status == "error"
     assert "signal SIGSEGV" in end.error
+
+
+@pytest.mark.slow
+def test_process_that_does_not_end_after_its_work_can_be_cancelled() -> None:
+    hanging = job().model_copy(update={"model": ModelName("python:tests.support.own_models:hanging_at_exit")})
+    with closing(child.reports(hanging, {}, time.monotonic() + 600)) as reports:
+        assert any(isinstance(report, Report) and report.measured for report in reports)
+        assert list(itertools.islice(reports, 2)) == [None, None]
+    assert replicates() == []
 
 
 @pytest.mark.slow
