@@ -176,7 +176,7 @@ def test_rows_show_forward_times_flags_and_failures(store: Store) -> None:
     assert list(table["status"]) == ["error", "ok", "ok"]
     assert "seq_length" not in table, "a column with equal values is hidden"
     assert "1 of 3 rows failed" in texts(app)
-    assert [tab.label for tab in app.tabs] == ["Forward and backward", "Samples"]
+    assert [tab.label for tab in app.tabs] == ["Forward and backward", "Speed-up", "Samples"]
     keys = [button.key for button in app.get("download_button")]
     assert keys == ["rows_1_csv", "rows_1_json", "rows_1_parquet", "table_1", "oss_1"], "the pep download needs samples"
 
