@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from engine.replicates import messages
 from engine.specs import RecurrentSpec
+from engine.words import plural
 
 
 class Job(messages.Job):
@@ -23,4 +24,6 @@ class Job(messages.Job):
         spec = self.spec
         if spec.family == "resnet":
             return f"resnet, batch {spec.mini_batch}"
-        return f"{spec.family}, {spec.seq_length} time steps, batch {spec.mini_batch}, hidden {spec.hidden_size}"
+        return (
+            f"{spec.family}, {plural(spec.seq_length, 'time step')}, batch {spec.mini_batch}, hidden {spec.hidden_size}"
+        )
