@@ -24,6 +24,5 @@ class Job(messages.Job):
         spec = self.spec
         if spec.family == "resnet":
             return f"resnet, batch {spec.mini_batch}"
-        return (
-            f"{spec.family}, {plural(spec.seq_length, 'time step')}, batch {spec.mini_batch}, hidden {spec.hidden_size}"
-        )
+        steps = plural(spec.seq_length, "time step")
+        return f"{spec.family}, {steps}, batch {spec.mini_batch}, hidden {spec.hidden_size}"

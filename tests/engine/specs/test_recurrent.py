@@ -83,6 +83,7 @@ def test_baseline_applies_only_to_its_own_family() -> None:
     ("fields", "summary"),
     [
         ({"runners": "aten"}, "aten (100 time steps, batch 64, 512 in, 512 hidden, 1 layer, cpu)"),
+        ({"runners": "py", "seq_length": 1}, "py (1 time step, batch 64, 512 in, 512 hidden, 1 layer, cpu)"),
         (
             {"runners": "aten,py", "num_layers": 2, "sweep": "mini_batch", "sweep_values": "2,4,8"},
             "aten, py (100 time steps, batch 2 to 8, 512 in, 512 hidden, 2 layers, cpu)",
