@@ -13,6 +13,7 @@ from engine.measure.stopwatch import Stopwatch
 from engine.replicates.messages import Job, Measured, Report, error_text
 from engine.replicates.ready import Ready, failure, once, release
 from engine.replicates.summary import BACK_TO_BACK
+from engine.words import plural
 
 ENERGY_S = 1.0
 """Seconds of calls in a separate loop, during which a GPU's energy counter is read."""
@@ -117,7 +118,7 @@ def _measured(subject: Ready, session: Session, device: str) -> Measured:
         return failure(subject.label, error)
     back_to_back, notes = _back_to_back(subject.label, session)
     samples = len(timed.samples_ms)
-    cut = (f"sampling was cut off after {samples} sample{'s' * (samples != 1)}",) if timed.cut_off else ()
+    cut = (f"sampling was cut off after {plural(samples, 'sample')}",) if timed.cut_off else ()
     reported = {name: ms for name, ms in timed.phases.items() if name not in subject.unreported}
     return subject.measured.model_copy(
         update={

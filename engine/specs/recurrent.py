@@ -233,7 +233,9 @@ class RecurrentSpec(Floors, Spec):
         if all(RUNNERS[name].family == "resnet" for name in self.chosen):
             return f"{shortened(self.chosen)} ({batch}, {format_image_size(self.image_size)} px, {self.device})"
         layers = plural(self.num_layers, "layer")
-        steps = f"{sizes['seq_length']} time step{'s' * (sizes['seq_length'] != '1')}"
+        steps = plural(self.seq_length, "time step")
+        if self.sweep == "seq_length":
+            steps = f"{sizes['seq_length']} time steps"
         features = f"{self.input_size} in, {sizes['hidden_size']} hidden"
         return f"{shortened(self.chosen)} ({steps}, {batch}, {features}, {layers}, {self.device})"
 

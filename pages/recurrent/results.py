@@ -213,13 +213,13 @@ def card(row: RecurrentRow, name: str, utilisation: float | None) -> None:
 
 
 def _sizes(row: RecurrentRow) -> list[str]:
-    if row.seq_length is None:
+    if row.seq_length is None or row.input_size is None or row.num_layers is None:  # a ResNet
         return [f"batch {row.mini_batch}", f"{row.image_size} px" if row.image_size else ""]
     return [
         plural(row.seq_length, "time step"),
         f"batch {row.mini_batch}" + (", batch first" if row.batch_first else ""),
-        f"{row.input_size} feature{'s' * (row.input_size != 1)} in, {row.hidden_size} hidden",
-        f"{row.num_layers} layer{'s' * (row.num_layers != 1)}",
+        f"{plural(row.input_size, 'feature')} in, {row.hidden_size} hidden",
+        plural(row.num_layers, "layer"),
         f"projected to {row.proj_size}" if row.proj_size else "",
         "bidirectional" if row.bidirectional else "",
     ]
