@@ -251,8 +251,8 @@ class BenchmarkSpec(Floors, Spec):
             raise ValueError(f"a trace is recorded after timing: choose purpose performance, not {self.purpose}")
         if self.batch_size == "recorded" and changes(self):
             raise ValueError(
-                f"recorded batch sizes are those of models as timm defines them, and {changes(self)} are asked for: "
-                "choose a number, sweep or max"
+                f"recorded batch sizes are those of models as timm defines them, not with {changes(self)}: choose a "
+                "number, sweep or max"
             )
         return self
 

@@ -1,14 +1,15 @@
 """Fields that change how a model is built: its classes, its input channels and keywords of its constructor."""
 
 import json
-import math
 import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
+from pydantic_core import from_json
 
 from engine.specs.model_name import PYTHON, ModelName
+from engine.words import plural
 
 MOST_CLASSES = 1_000_000
 MOST_CHANNELS = 1024
@@ -49,8 +50,8 @@ def _read(text: str) -> Any:
         raise ValueError(f"keywords have at most {LONGEST_KEYWORDS:,} characters together, these have {len(text):,}")
     if text.lstrip().startswith("{"):
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
+            return from_json(text.encode())  # raises ValueError for deep nesting and lone surrogates, too
+        except ValueError as error:
             raise ValueError(f"{text[:100]!r} is not JSON: {error}") from error
     keywords: dict[str, Any] = {}
     for word in shlex.split(text):
@@ -67,9 +68,10 @@ def _value(text: str) -> Any:
     """Return the value of a word: JSON such as `2`, `0.1`, `[3,4]`, `true` (or Python's `True`), else the text."""
     if text in ("True", "False"):
         return text == "True"
+    content = text.encode()  # raises ValueError for lone surrogates
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return from_json(content)
+    except ValueError:
         return text
 
 
@@ -82,7 +84,7 @@ def _check(name: str, value: Any, depth: int) -> None:
         if len(value) > LONGEST_VALUE:
             raise ValueError(f"{name}: a text has at most {LONGEST_VALUE} characters, this one {len(value):,}")
     elif isinstance(value, int | float):
-        if not math.isfinite(value) or abs(value) > LARGEST_NUMBER:
+        if not abs(value) <= LARGEST_NUMBER:  # also for NaN
             raise ValueError(f"{name}: numbers lie between -{LARGEST_NUMBER:,} and {LARGEST_NUMBER:,}")
     else:
         raise ValueError(
@@ -134,6 +136,6 @@ def changes(fields: object) -> str:
     Empty if they are built as their library defines them, so that published values apply to them.
     """
     classes, channels, keywords = (getattr(fields, name, None) for name in OPTIONS)
-    parts = [f"{classes:,} classes"] if classes is not None else []
-    parts += [f"{channels:,} channels"] if channels is not None else []
+    parts = [plural(classes, "class", "es")] if classes is not None else []
+    parts += [plural(channels, "channel")] if channels is not None else []
     return ", ".join([*parts, *([keywords] if keywords else [])])

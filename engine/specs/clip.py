@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic_core import from_json
 from pydantic_settings import CliSuppress
 from typing_extensions import TypeAliasType
 
@@ -102,8 +103,8 @@ def parse_class_prompts(given: Any) -> str:
     if not given:
         return ""
     try:
-        classes = json.loads(given) if isinstance(given, str) else given
-    except (ValueError, RecursionError) as error:
+        classes = from_json(given.encode()) if isinstance(given, str) else given
+    except ValueError as error:
         raise ValueError(f"{form}; the given text is not JSON: {error}") from error
     if isinstance(classes, dict) and len(classes) == 1 and isinstance(inner := next(iter(classes.values())), dict):
         classes = inner

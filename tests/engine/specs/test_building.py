@@ -44,6 +44,9 @@ def test_order_of_keywords_does_not_matter() -> None:
         ('{"depth": 1e400}', "depth: numbers lie between"),
         ("depth=99999999", "depth: numbers lie between"),
         ("depth=NaN", "depth: numbers lie between"),
+        ("depth=" + "9" * 400, "depth: numbers lie between"),
+        ('{"name": "\\ud800"}', "is not JSON"),
+        ("name=\udcff", "surrogates not allowed"),
         ("{", "is not JSON"),
         ("[1]", "is not a keyword with its value"),
         ([1], "keywords are a JSON object or words"),
@@ -72,6 +75,7 @@ def test_changes_of_a_model_are_described_and_part_of_its_meaning() -> None:
     plain, changed = ({"models": "a"}, {"models": "a", "num_classes": 10, "in_chans": 4, "model_kwargs": "depth=2"})
     for spec in (ProfileSpec, BenchmarkSpec):
         assert changes(spec(**plain)) == ""
+        assert changes(spec(models="a", num_classes=1, in_chans=1)) == "1 class, 1 channel"
         assert changes(spec(**changed)) == '10 classes, 4 channels, {"depth": 2}'
         assert spec(**plain).pace != spec(**changed).pace
         assert {"num_classes", "in_chans", "model_kwargs"} <= set(spec.meaning)
@@ -85,5 +89,5 @@ def test_benchmark_stored_without_building_options_loads() -> None:
 
 
 def test_recorded_batch_sizes_are_refused_for_changed_models() -> None:
-    with pytest.raises(ValidationError, match="recorded batch sizes are those of models as timm defines them, and 10"):
+    with pytest.raises(ValidationError, match="as timm defines them, not with 10 classes: choose"):
         BenchmarkSpec(models="suite", batch_size="recorded", num_classes=10)

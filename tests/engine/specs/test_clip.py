@@ -84,6 +84,7 @@ def test_invalid_searches_are_refused(fields: dict[str, Any], message: str) -> N
         ({"probe_c": "inf"}, "finite"),
         ({"shots": 0}, "greater than or equal to 1"),
         ({"class_prompts": "cat"}, "is not JSON"),
+        ({"class_prompts": '{"cat": ["\\ud800"]}'}, "is not JSON"),
         ({"class_prompts": {"cat": []}}, "the class 'cat' has"),
         ({"class_prompts": "[1]"}, "prompts per class must be JSON"),
     ],
