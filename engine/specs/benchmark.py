@@ -17,6 +17,7 @@ from engine.specs.base import (
     RealDevice,
     Refused,
     Spec,
+    device_on_node,
     find_expression,
     matching,
     unique,
@@ -72,14 +73,14 @@ def _expression(text: str) -> str:
 
 
 Expression = Annotated[str, Field(max_length=LONGEST_EXPRESSION), AfterValidator(_expression)]
-VariantLabel = Annotated[Pattern, AfterValidator(lambda text: Variant.parse(text).label)]
+Notation = Annotated[Pattern, AfterValidator(lambda text: Variant.parse(text).notation)]
 # Named aliases, because their names are what `--help` shows.
 BATCH = TypeAliasType(
     "BATCH", Annotated[Annotated[int, Field(ge=1, le=MAX_BATCH)] | BatchWord, BeforeValidator(_batch)]
 )
 VARIANTS = TypeAliasType(
     "VARIANTS",
-    Annotated[tuple[VariantLabel, ...], FailFast(), split_words, Field(min_length=1, max_length=MOST_VARIANTS), unique],
+    Annotated[tuple[Notation, ...], FailFast(), split_words, Field(min_length=1, max_length=MOST_VARIANTS), unique],
 )
 Optimizer = Annotated[
     str,
@@ -260,7 +261,7 @@ class BenchmarkSpec(Floors, Spec):
     def unused(self) -> dict[str, str]:
         reasons = {} if self.purpose == "performance" else dict.fromkeys(OF_TIMING, "results are compared, not timed")
         reasons |= {"optimizer": "inference takes no step"} if self.mode == "inference" else {}
-        reasons |= {"cudnn_benchmark": "a CPU does not use cuDNN"} if self.device == "cpu" else {}
+        reasons |= {"cudnn_benchmark": "a CPU does not use cuDNN"} if device_on_node(self.device) == "cpu" else {}
         if self.batch_size not in ("sweep", "max"):
             reasons["max_batch_size"] = "the batch size is neither sweep nor max"
         return reasons
@@ -345,5 +346,5 @@ class BenchmarkSpec(Floors, Spec):
 
     @property
     def summary(self) -> str:
-        ways = ", ".join(self.variants)
-        return f"{shortened(self.models)} ({' and '.join(self.modes)} {self.purpose}, {ways}, {self.device})"
+        parts = [f"{' and '.join(self.modes)} {self.purpose}", *self.variants, self.device]
+        return f"{shortened(self.models)} ({', '.join(parts)})"

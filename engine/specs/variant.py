@@ -95,13 +95,16 @@ class Variant(Closed):
         )
 
     @property
-    def label(self) -> str:
-        """Return the notation of this variant, without float32."""
+    def notation(self) -> str:
+        """Return the text that `parse` reads as this variant."""
         parts = [":".join(part for part in (self.execution, self.backend, self.compile_mode) if part)]
         parts += [name for name in MODIFIERS if getattr(self, name)]
-        if self.precision not in (None, "float32"):
-            parts.append(str(self.precision))
-        return "+".join(parts)
+        return "+".join([*parts, *([self.precision] if self.precision else [])])
+
+    @property
+    def label(self) -> str:
+        """Return the notation of this variant, without float32."""
+        return self.notation.removesuffix("+float32")
 
 
 def _compile_options(text: str, name: str, options: list[str]) -> dict[str, str]:

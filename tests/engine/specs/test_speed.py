@@ -61,6 +61,8 @@ def test_precisions_apply_to_variants_without_a_precision() -> None:
     spec = benchmark(variants="eager,compile,eager+amp", precision="float32,bfloat16")
     labels = [variant.label for variant in spec.plan]
     assert labels == ["eager", "eager+bfloat16", "compile", "compile+bfloat16", "eager+amp"]
+    spec = benchmark(variants="eager+float32,compile", precision="bfloat16")
+    assert [variant.label for variant in spec.plan] == ["eager", "compile+bfloat16"]
 
 
 def test_baseline_is_the_first_variant_of_the_same_precision() -> None:
@@ -122,6 +124,11 @@ def test_invalid_requests_are_refused(fields: dict[str, Any], message: str) -> N
     with pytest.raises(ValidationError) as refusal:
         benchmark(**fields)
     assert message in str(refusal.value)
+
+
+def test_cudnn_has_no_effect_on_a_cpu_of_the_cluster_either() -> None:
+    assert all("cudnn_benchmark" in benchmark(device=device).unused for device in ("cpu", "cluster:cpu"))
+    assert "cudnn_benchmark" not in benchmark(device="cluster:gpu").unused
 
 
 def test_summary_names_both_modes() -> None:
