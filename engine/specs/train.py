@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from engine.specs import images
-from engine.specs.base import CLUSTER, RealDevice, Spec, matching, numbered
+from engine.specs.base import CLUSTER, RealDevice, Spec, matching
 from engine.specs.clip import (
     SAME_PAIRS,
     WARMUP,
@@ -213,7 +213,7 @@ class TrainSpec(ClipFields, Spec):
         images.check(self)
         if self.nproc > 1 and self.device.startswith("mps"):
             raise ValueError(f"there is one mps device, for one process: {self.nproc} were asked for")
-        if self.nproc > 1 and numbered(self.device) != self.devices[0]:
+        if self.nproc > 1 and self.device != self.devices[0]:
             raise ValueError(
                 f"{self.nproc} processes take {self.devices[0]} to {self.devices[-1]}, so the device is "
                 f"{self.devices[0]}, not {self.device}"

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from engine.specs.evaluate import EvaluateSpec
-from engine.specs.questions import Search
+from engine.specs.questions import Augment, Search
 from engine.specs.schedule import schedule
 from engine.specs.train import TrainSpec
 
@@ -120,6 +120,10 @@ def test_summary_begins_with_the_model_and_shortens_paths() -> None:
     assert EvaluateSpec(checkpoint=best, data="/srv/cats.csv").summary.startswith(
         "digits-clip from run 7: best.pt on cats.csv: retrieval"
     )
+
+
+def test_augmentation_does_not_depend_on_the_processes() -> None:
+    assert Augment.of(TrainSpec(nproc=2, use_bn_sync=True)) == Augment.of(TrainSpec())
 
 
 def test_default_batch_size_grows_with_the_number_of_pairs() -> None:
