@@ -18,6 +18,8 @@ class Schedule:
 
     batch_size: int
     """Pairs per process and forward pass."""
+    step_pairs: int
+    """Pairs per optimizer step: all batches of all processes."""
     batches: int
     """Full batches per epoch and process; a multiple of accum_freq."""
     steps_per_epoch: int
@@ -33,7 +35,7 @@ class Schedule:
         """Return the error in the schedule, as a sentence; empty if there is none."""
         if self.steps_per_epoch < 1:
             advice = "take a smaller batch size" if self.batch_size > 2 else "give more, or hold out fewer"
-            return f"the data are smaller than one step of {self.batch_size} pairs: {advice}"
+            return f"the data are smaller than one step of {self.step_pairs:,} pairs: {advice}"
         if self.warmup_steps > self.steps:
             return (
                 f"a warm-up of {self.warmup_steps} steps out of {self.steps} never reaches the learning rate: "
@@ -50,8 +52,8 @@ class Schedule:
 def schedule(spec: TrainSpec, pairs: int) -> Schedule:
     """Return the schedule of a training on `pairs` pairs. Only full batches count: the rest of an epoch is left out."""
     batch = spec.batch_size or default_batch(pairs // (spec.nproc * spec.accum_freq))
-    per_step = batch * spec.nproc * spec.accum_freq
-    steps_per_epoch = 1 if spec.overfit and pairs >= per_step else pairs // per_step
+    step_pairs = batch * spec.nproc * spec.accum_freq
+    steps_per_epoch = 1 if spec.overfit and pairs >= step_pairs else pairs // step_pairs
     epochs = spec.epochs or EPOCHS
     if spec.steps is not None:
         epochs = math.ceil(spec.steps / max(1, steps_per_epoch))
@@ -59,6 +61,7 @@ def schedule(spec: TrainSpec, pairs: int) -> Schedule:
     cooldown = (spec.epochs_cooldown or 0) if spec.lr_scheduler == "const-cooldown" else 0
     return Schedule(
         batch_size=batch,
+        step_pairs=step_pairs,
         batches=steps_per_epoch * spec.accum_freq,
         steps_per_epoch=steps_per_epoch,
         steps=steps,

@@ -48,7 +48,8 @@ def test_pairs_left_out_of_each_epoch_are_counted(fields: dict[str, Any], left_o
 @pytest.mark.parametrize(
     ("fields", "data", "message", "mark"),
     [
-        ({"batch_size": 1024}, {}, "Batch: the data are smaller than one step of 1024 pairs", "error"),
+        ({"batch_size": 1024}, {}, "Batch: the data are smaller than one step of 1,024 pairs", "error"),
+        ({"batch_size": 64, "nproc": 2, "accum_freq": 10}, {}, "are smaller than one step of 1,280 pairs", "error"),
         ({"warmup": "466"}, {}, "Learning rate: a warm-up of 466 steps out of 465 never reaches", "error"),
         ({}, {"distinct_captions": 3}, "1,250 captions, 3 distinct: retrieval cannot be good", "warning"),
         ({}, {"distinct_captions": 3, "classes": ("x", "y", "z")}, "1,250 captions, 3 distinct: pairs that", "ok"),
