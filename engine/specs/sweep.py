@@ -18,8 +18,8 @@ def parse(text: str) -> dict[str, list[str]]:
     """Return the values in a text such as `lr=1e-3,1e-4 seed=0,1`, by field. Errors: Refused."""
     values: dict[str, list[str]] = {}
     for word in text.split():
-        name, equals, listed = word.partition("=")
-        if name not in FIELDS or not equals or name in values:
+        name, _, listed = word.partition("=")
+        if name not in FIELDS or name in values or not split(listed):
             raise Refused(f"{word!r} is no sweep: write FIELD=VALUE,VALUE,... once for each of {', '.join(FIELDS)}")
         values[name] = split(listed)
     return values
@@ -45,9 +45,7 @@ def specs(spec: TrainSpec, values: Mapping[str, Sequence[str]]) -> dict[str, Tra
             combined = TrainSpec.model_validate(spec.model_dump() | combination)
         except ValidationError as error:
             first = error.errors()[0]
-            field = first["loc"][0] if first["loc"] else "spec"
-            value = f" (given: {first['input']!r})" if field in combination else ""
-            raise Refused(f"sweep, {field}: {describe_error(first)}{value}") from error
+            raise Refused(f"sweep, {first['loc'][0]}: {describe_error(first)} (given: {first['input']!r})") from error
         texts = {name: str(getattr(combined, name)).removesuffix(".0") for name in combination}
         by_label[" ".join(f"{name}={text}" for name, text in texts.items())] = combined
     return by_label

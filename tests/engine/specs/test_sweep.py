@@ -36,6 +36,7 @@ def test_empty_sweeps_have_no_specs_and_equal_values_count_once() -> None:
     [
         ("momentum=0.9", "'momentum=0.9' is no sweep: write FIELD=VALUE,VALUE,... once for each of lr, wd, seed"),
         ("lr", "'lr' is no sweep"),
+        ("lr= seed=1,2", "'lr=' is no sweep"),
         ("lr=1 lr=2", "'lr=2' is no sweep"),
         ("lr=-1", "sweep, lr: must be greater than 0"),
         ("seed=x", "sweep, seed: must be a whole number"),
