@@ -80,9 +80,12 @@ def resolve(patterns: Iterable[str], families: Mapping[ModelName, str]) -> list[
     families: the family of every known model.
     Errors: ModelNotFound, with the closest matches or the qualified names to choose from.
     """
+    by_model: dict[str, list[ModelName]] = {}
+    for name in families:
+        by_model.setdefault(name.model, []).append(name)
     models: dict[ModelName, None] = {}
     for pattern in expand(patterns):
-        models |= dict.fromkeys(_match(pattern, families))
+        models |= dict.fromkeys(_match(pattern, families, by_model))
     return list(models)
 
 
@@ -165,8 +168,8 @@ def fits(pattern: str) -> Callable[[str], bool]:
     return lambda name: whole(name.lower()) is not None
 
 
-def _match(pattern: str, families: Mapping[ModelName, str]) -> list[ModelName]:
-    spellings = (pattern, pattern.replace("/", "-"))  # open_clip takes ViT-B/32 for ViT-B-32, too
+def _match(pattern: str, families: Mapping[ModelName, str], by_model: Mapping[str, list[ModelName]]) -> list[ModelName]:
+    spellings = dict.fromkeys((pattern, pattern.replace("/", "-")))  # open_clip takes ViT-B/32 for ViT-B-32, too
     if exact := [ModelName(spelling) for spelling in spellings if spelling in families]:
         return exact[:1]
     if pattern == "all":
@@ -181,7 +184,7 @@ def _match(pattern: str, families: Mapping[ModelName, str]) -> list[ModelName]:
         wanted = fits(rest)
         hits = [name for name in families if prefix in ("", name.library) and wanted(name.model)]
     else:
-        hits = [name for name in families if not prefix and name.model in spellings]
+        hits = [name for spelling in spellings for name in by_model.get(spelling, ()) if not prefix]
         if len(hits) > 1:
             raise ModelNotFound(f"{pattern!r} is in several libraries: write {' or '.join(sorted(hits))}")
     if not hits:
@@ -246,9 +249,9 @@ def parse_names(text: str, source: str) -> list[str]:
     except csv.Error:
         header = []
     if "model" in header:
-        table = csv.DictReader(lines, skipinitialspace=True)
+        table = csv.DictReader(lines[1:], header, skipinitialspace=True)
         try:
-            rows = [(row.get("library") or "", (row.get("model") or "").strip()) for row in table]
+            rows = [((row.get("library") or "").strip(), (row["model"] or "").strip()) for row in table]
         except csv.Error as error:
             raise Refused(f"{source} is no table that can be read: {error}") from error
         names = [ModelName.of(library, model) if library else model for library, model in rows if model]

@@ -118,6 +118,7 @@ def test_any_text_resolves_or_is_refused(text: str) -> None:
         ("model,gmacs\nViT-B-32,7.39\nRN50,9.1\n", ["ViT-B-32", "RN50"]),
         ("library, model\ntimm, resnet18\n,RN50\n", ["timm:resnet18", "RN50"]),
         ('"model","library"\n"resnet18","timm"\n', ["timm:resnet18"]),
+        ("model , library \nresnet18 , timm \n", ["timm:resnet18"]),
     ],
 )
 def test_names_are_read_from_text_and_csv_files(tmp_path: Path, text: str, names: list[str]) -> None:
