@@ -38,7 +38,7 @@ from tests.support.clip import (
 )
 from tests.support.command import parsed
 from tests.support.data import write_image
-from tests.support.page import charts, open_page, texts, verbatim
+from tests.support.page import charts, further, open_page, texts, verbatim
 
 PAGE = "evaluate/page.py"
 ROWS = (evaluate_row("retrieval"), evaluate_row("zeroshot"), evaluate_row("linear-probe", acc5=None))
@@ -158,6 +158,7 @@ def test_training_can_be_evaluated_by_its_run_number(store: Store, settings: Set
         ({"evaluate_classes": "a\nb"}, "the data have 10 classes, but 2 names were given"),
         ({"evaluate_data": "synthetic"}, "Zero-shot needs a class per image"),
         ({"evaluate_data": "nowhere.csv"}, "there is no nowhere.csv"),
+        ({"evaluate_held_out_data": "a\0b"}, "Held-out data sets: must be a text without NUL"),
     ],
 )
 def test_invalid_settings_show_an_error_before_the_start(query: dict[str, str], message: str) -> None:
@@ -165,6 +166,14 @@ def test_invalid_settings_show_an_error_before_the_start(query: dict[str, str], 
     assert not app.exception
     assert message in plain_text(app)
     assert app.button(key="evaluate_go").disabled
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("group", "key"), [("Retrieval", "evaluate_recall_k"), ("Linear probe", "evaluate_probe_c")])
+def test_lists_of_numbers_with_their_defaults_are_hidden_again(group: str, key: str) -> None:
+    app = further(open_page(PAGE), group)
+    assert key in {field.key for field in app.text_input}
+    assert key not in {field.key for field in further(app, group, shown=False).text_input}
 
 
 @pytest.mark.slow
@@ -369,7 +378,7 @@ def test_failed_task_shows_its_error(store: Store, settings: Settings) -> None:
 FIELDS = [
     {},
     {"model": "ViT-B-32", "checkpoint": "laion2b", "image_size": 96, "held_out": False, "tasks": ["linear-probe"]},
-    {"data": "/data/a.csv", "csv_separator": "\t", "classes": ["a cat", "b, c"], "templates": ["a {}.", "{}"]},
+    {"data": "/data/a.csv", "csv_separator": "\t", "classes": ["a cat", "b, c"], "templates": ["-{}.", "{}"]},
     {
         **{
             "more_models": ["ViT-B-32,openai", "RN50"],

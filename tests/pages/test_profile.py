@@ -169,7 +169,7 @@ def test_model_names_and_configurations_can_be_uploaded(store: Store) -> None:
     app = unfold(open_page(PAGE), "Models from files")
     app.file_uploader[0].upload("list.txt", b"resnet18  # small\nresnet50\n")
     config = {"embed_dim": 64, "vision_cfg": {}, "text_cfg": {}}
-    app.file_uploader[0].upload("mine.json", json.dumps(config).encode())
+    app.file_uploader[0].upload("mine.JSON", json.dumps(config).encode())
     app.file_uploader[0].upload("mine.json", json.dumps(config | {"embed_dim": 8}).encode())
     app.run()
     assert ["two uploaded configurations" in error.value for error in app.error] == [True]

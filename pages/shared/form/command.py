@@ -23,16 +23,11 @@ def command(spec: Spec, sweep: Collection[str] = ()) -> str:
         flag = "--pretrained" if name == "checkpoint" else f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             words.append(flag if value else f"--no-{flag.removeprefix('--')}")
-        elif name == "models":
-            words += [flag, ",".join(_model(model) for model in value)]
-        elif name == "model":
-            words += [flag, _model(value)]
-        elif isinstance(fields[name], tuple):
-            words += [flag, ("\n" if name in LISTS else ",").join(map(str, fields[name]))]
-        elif isinstance(value, str) and value.startswith("-"):
-            words.append(f"{flag}={value}")  # with "=", because a value that starts with "-" would be read as a flag
-        else:
-            words += [flag, str(fields[name])]
+            continue
+        items = fields[name] if isinstance(fields[name], tuple) else (fields[name],)
+        text = ("\n" if name in LISTS else ",").join(map(_model if name in ("model", "models") else str, items))
+        # with "=", because a value that starts with "-" would be read as a flag
+        words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
     if sweep:
         words += ["--sweep", _sweep_flag(sweep)]
     return shlex.join(words)

@@ -43,7 +43,7 @@ def _read_files(prefix: str, title: str, uploader: dict[str, Any]) -> tuple[list
         for file in st.file_uploader(**uploader, accept_multiple_files=True, key=key):
             text = file.getvalue().decode("utf-8-sig", errors="replace")
             try:
-                if file.name.endswith(".json"):
+                if file.name.lower().endswith(".json"):
                     name = file.name.rsplit(".", 1)[0]
                     config = parse_config(text, file.name)
                     if uploaded.setdefault(name, config) != config:

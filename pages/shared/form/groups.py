@@ -89,4 +89,5 @@ def _is_set(widget: str, default: Any) -> bool:
         return True
     value = st.session_state.get(widget)
     value = tuple(value) if isinstance(value, list) else value
-    return value not in (Undrawn.MARK, None, "", (), default, str(default))
+    text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    return value not in (Undrawn.MARK, None, "", (), default, text)
