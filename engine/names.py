@@ -132,10 +132,11 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, allow_code: bool = 
     Errors: ModelNotFound; Refused when no model passes the filters, when one has no text tower or does not take an
     option that is asked for, and as in refuse_code.
     """
-    if not allow_code:
-        refuse_code(spec)
     own_models = {ModelName.of(OWN, name): OWN for name in getattr(spec, "configs", {})}
-    own_models |= dict.fromkeys(own_modules(spec), PYTHON)
+    if allow_code:
+        own_models |= dict.fromkeys(own_modules(spec), PYTHON)
+    else:
+        refuse_code(spec)
     matching = resolve(suite.expand(getattr(spec, "models", ())), {**families, **own_models})
     selected = matching
     for field, keep in (("filter", True), ("exclude", False)):

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
 import re2
@@ -84,21 +85,24 @@ def matching(pattern: str, meaning: str) -> AfterValidator:
 
 
 def split_patterns(text: str) -> list[str]:
-    """Split text at commas and line breaks, but not inside braces: `a,{b,c}-32` gives `a` and `{b,c}-32`.
+    """Split text at commas and line breaks, but not inside braces: `a,{b,{c,d}}-32` gives `a` and `{b,{c,d}}-32`.
 
     An opening brace without a closing one is an ordinary character.
     """
-    parts, begin, closing = [], 0, -1
-    for character in re.finditer(r"[{,\n]", text):
-        place = character.start()
-        if place < closing:
-            continue
+    depth = 0
+    ends = [-1]
+    in_braces: list[int] = []
+    for character in re.finditer(r"[{},\n]", text):
         if character[0] == "{":
-            closing = text.find("}", place, place + LONGEST_PATTERN)
+            depth += 1
+        elif character[0] == "}":
+            depth = max(0, depth - 1)
+            if depth == 0:
+                in_braces.clear()
         else:
-            parts.append(text[begin:place])
-            begin = place + 1
-    return [part.strip() for part in [*parts, text[begin:]] if part.strip()]
+            (in_braces if depth else ends).append(character.start())
+    parts = [text[before + 1 : end].strip() for before, end in pairwise([*ends, *in_braces, len(text)])]
+    return [part for part in parts if part]
 
 
 def find_expression(expression: str) -> Callable[[str], bool]:

@@ -85,6 +85,7 @@ def test_unknown_name_is_refused_with_suggestions(pattern: str, message: str) ->
 def test_commas_split_patterns_outside_braces() -> None:
     assert split_patterns(" a, {b,c}-32,\n[de]* ,,") == ["a", "{b,c}-32", "[de]*"]
     assert split_patterns("{a,b") == ["{a", "b"]
+    assert split_patterns("a},{b,{c,d},e}-32,f") == ["a}", "{b,{c,d},e}-32", "f"]
     assert len(split_patterns("a," * 500_000)) == 500_000  # takes linear time
     assert expand(["{a,b}-{1,2}", "c"]) == ["a-1", "a-2", "b-1", "b-2", "c"]
 
