@@ -137,6 +137,8 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, allow_code: bool = 
         own_models |= dict.fromkeys(own_modules(spec), PYTHON)
     else:
         refuse_code(spec)
+    if isinstance(spec, TrainSpec | EvaluateSpec) and f"{OPEN_CLIP}:all" in spec.models:
+        raise ModelNotFound("'all' names several models, where one is expected")
     matching = resolve(suite.expand(getattr(spec, "models", ())), {**families, **own_models})
     selected = matching
     for field, keep in (("filter", True), ("exclude", False)):

@@ -473,6 +473,8 @@ def test_model_newer_than_the_catalogue_is_accepted(settings: Settings, store: S
 def test_unknown_models_and_absent_devices_are_refused_at_submission(settings: Settings, store: Store) -> None:
     with pytest.raises(ModelNotFound, match="closest: open_clip:ViT-B-32"):
         jobs.submit(store, settings, ProfileSpec(models=("ViT-B-23",)))
+    with pytest.raises(ModelNotFound, match=r"^'all' is no CLIP model\. Give a model of open_clip"):
+        jobs.submit(store, settings, TrainSpec(model="all"))
     with pytest.raises(ModelNotFound, match=r"^'ViT-B-33' is no CLIP model\. .* \(closest: ViT-B-32,"):
         jobs.submit(store, settings, TrainSpec(model="ViT-B-33"))
     for known in ("ViT-B/32", "open_clip:ViT-B-32", "digits-clip"):
