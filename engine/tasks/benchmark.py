@@ -174,8 +174,8 @@ def _time_on_this_node(spec: BenchmarkSpec, note: str, model: ModelName) -> _Tim
                 event = event.model_copy(update={"host": machine.host, "notes": notes})
             if not isinstance(event, Progress):
                 events.append(event)
-        names = [event.name for event in events if isinstance(event, Artifact)]
-        return _Timed(events, {name: Path(folder, name).read_bytes() for name in names})
+        files = [event.name for event in events if isinstance(event, Artifact)]
+        return _Timed(events, {name: Path(folder, name).read_bytes() for name in files})
 
 
 def _failed_rows(spec: BenchmarkSpec, model: ModelName, device_name: str, end: Ended) -> Iterator[BenchmarkRow]:

@@ -15,6 +15,7 @@ from engine.report.timings import estimates, stored
 from engine.report.timings.stored import Setting
 from engine.specs import Refused
 from engine.store import Role
+from engine.words import plural
 from pages.catalog.controls import Axes, Filters
 from pages.shared import backend, speeds
 from pages.shared.rerun import fold
@@ -135,7 +136,7 @@ def _draw_published() -> None:
     counts = matched.counts.set_index("kind")
     for kind, table in publishers.TABLES.items():
         rows = counts.loc[kind]
-        missing = f"{rows['unmatched']} match no counted model" if rows["unmatched"] else "all match a model"
+        missing = f"{rows['unmatched']:,} without a counted model" if rows["unmatched"] else "all match a model"
         source = f"{', '.join(table.files)}: {rows['rows']:,} rows of {table.source}; {missing}."
         st.caption(plain(f"{source} Rows were shipped with this program unless their source says imported."))
     if len(matched.unmatched):
@@ -165,5 +166,7 @@ def _import(unmatched: int) -> None:
         st.session_state[DONE] = sentence
         st.rerun(scope="app")
     if DONE in st.session_state:
-        rest = f" {unmatched:,} published rows match no counted model and are listed above." if unmatched else ""
-        st.success(plain(f"{st.session_state.pop(DONE)}.{rest}"), icon=":material/check:")
+        sentences = [f"{st.session_state.pop(DONE)}."]
+        if unmatched:
+            sentences.append(f"{plural(unmatched, 'published row')} without a counted model: see the table above.")
+        st.success(plain(" ".join(sentences)), icon=":material/check:")

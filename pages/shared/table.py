@@ -165,9 +165,9 @@ def download_table(frame: Callable[[], pd.DataFrame], stem: str, *, key: str, la
 
 
 def from_rows(run: Run, make: Callable[[Sequence[Any]], Any]) -> Callable[[], Any]:
-    """Return a function that reads the rows of a run from the store and passes them to `make`."""
+    """Return a function that reads the rows of a run and passes them to `make`. It fails once the run is deleted."""
     run_id = run.id
-    return lambda: make(backend.store().rows(run_id))
+    return lambda: make(backend.store().rows(backend.store().run(run_id).id))
 
 
 def csv_rows(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame]) -> Callable[[], str]:

@@ -454,7 +454,7 @@ def test_uploaded_table_of_accuracies_is_imported(store: Store) -> None:
     message = app.success[0].value.replace("\\", "")
     assert "1 row of huggingface/pytorch-image-models: 2 new values, 0 changed. Imported values replace" in message
     assert message.endswith(
-        f". {len(app.dataframe[-1].value):,} published rows match no counted model and are listed above."
+        f". {len(app.dataframe[-1].value):,} published rows without a counted model: see the table above."
     )
     table = app.dataframe[0].value
     row = table[table["pretrained"] == "mine_in1k"].iloc[0]

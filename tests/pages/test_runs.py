@@ -22,6 +22,7 @@ from engine.store.bundle import export_bundle
 from engine.store.files import RunFiles
 from pages.history import filters
 from pages.shared import run_view
+from pages.shared.table import from_rows
 from tests.support.clip import queue_train, record, train_row, write_checkpoints
 from tests.support.page import (
     ENVIRONMENT,
@@ -744,3 +745,13 @@ def test_storage_section_shows_database_and_run_folders(store: Store, settings: 
     assert not app.exception
     assert "1 run. Database:" in texts(app)
     assert "Run folders: 1 file, 3 MB" in texts(app)
+
+
+def test_table_of_a_run_that_was_deleted_meanwhile_is_refused(store: Store) -> None:
+    run_id = queue(store, "timm:tiny")
+    finish(store, run_id, [profile_row("tiny")])
+    content = from_rows(store.run(run_id), len)
+    assert content() == 1
+    store.delete(run_id)
+    with pytest.raises(LookupError, match="there is no run 1"):
+        content()

@@ -179,10 +179,12 @@ def assemble(pairs: Pairs, found: Features) -> Encoded:
 
 def _targets(pairs: Pairs) -> Tensor | None:
     """Return the classes of each image (N, C) bool; None if images have only one class."""
+    known = (datasets.labels_of(pairs, index) for index in range(len(pairs)))
+    classes = [several for several in known if several is not None]
+    if len(classes) < len(pairs):
+        return None
     targets = torch.zeros(len(pairs), len(pairs.classes), dtype=torch.bool)
-    for index in range(len(pairs)):
-        if (several := datasets.labels_of(pairs, index)) is None:
-            return None
+    for index, several in enumerate(classes):
         targets[index, list(several)] = True
     return targets
 

@@ -98,7 +98,8 @@ def save(folder: Path, name: str, found: Features, *, spare_bytes: float) -> Non
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    for path in folder.glob("*.npz"):
+    """Yield the files of the cache, and of saves that were interrupted."""
+    for path in folder.glob("*.npz*"):
         try:
             yield path, path.stat()
         except FileNotFoundError:  # another evaluation has deleted it
