@@ -15,7 +15,7 @@ from engine.results import Environment, Event, Metric, Progress, Row
 from engine.store.database import Database
 from engine.store.listing import delete_results, insert_model, set_results
 from engine.store.model import ACTIVE, Attempt, Cause, Exit, StaleAttempt, State, StoredArtifact
-from engine.store.records import ATTEMPTS, UNSTARTED, change_run, storable
+from engine.store.records import ATTEMPTS, LONGEST_TEXT, UNSTARTED, change_run, storable
 from engine.store.tables import artifacts, attempts, metrics, rows, runs, slots
 
 MOST_STARTS = 10
@@ -145,7 +145,7 @@ def warn(database: Database, attempt: Attempt, text: str) -> None:
     """Append a warning to the error of a run, if this is still its latest attempt."""
     with database.write() as connection:
         error = case((runs.c.error == "", storable(text)), else_=runs.c.error + f"; {storable(text)}")
-        change_run(connection, *_latest(attempt), error=error)
+        change_run(connection, *_latest(attempt), error=func.substr(error, 1, LONGEST_TEXT))
 
 
 def _latest(attempt: Attempt) -> tuple[ColumnElement[bool], ...]:

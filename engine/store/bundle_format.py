@@ -27,6 +27,8 @@ from engine.store.records import LONGEST_TEXT
 
 FORMAT, VERSION = "model-vitals-run", 1
 ROWS, METRICS = "rows.jsonl", "metrics.jsonl"
+MEMBERS = ("manifest.json", "run.json", ROWS, METRICS, "artifacts.json", "log.txt")
+"""The members that every bundle has."""
 MOST_LINES = {ROWS: 100_000, METRICS: 10_000_000}
 """A training of a million steps that logs nine values at each of them has 9,000,000 metrics of 600 MB."""
 MOST_BYTES = {ROWS: 100_000_000, METRICS: 1_000_000_000}
@@ -113,8 +115,6 @@ class RunRecord(BaseModel, extra="forbid"):
             raise ValueError(
                 f"the run is {self.state} with {cause}; a failed run has a cause, and no other run has one"
             )
-        if self.error and self.state is not State.FAILED:
-            raise ValueError(f"the run is {self.state} with an error; only a failed run has one")
         if self.total is not None and self.done > self.total:
             raise ValueError(f"done is {self.done}, which is more than the total of {self.total}")
         if self.state is State.FINISHED and self.started_at is None:
@@ -182,12 +182,12 @@ def measure(pieces: Iterable[bytes], take: Callable[[bytes], object]) -> Member:
 def check_members(file: BinaryIO, packed_size: int) -> set[str]:
     """Check everything that is visible without unpacking a bundle, and return the names of its members.
 
-    Errors: ValueError when there is no manifest; Refused when a member is not allowed; archives.DAMAGED.
+    Errors: ValueError when one of MEMBERS is missing; Refused when a member is not allowed; archives.DAMAGED.
     """
     listed = list(archives.entries(file, "zip", packed_size, LIMITS))
     names = {entry.name for entry in listed}
-    if "manifest.json" not in names:
-        raise ValueError("it has no manifest.json")
+    if missing := [name for name in MEMBERS if name not in names]:
+        raise ValueError(f"it has no {missing[0]}")
     for entry in listed:
         if not is_plain(entry.name):
             raise Refused(f"the bundle holds {entry.name[:100]!r}, which is not a plain file of a run")

@@ -9,6 +9,7 @@ import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -22,6 +23,7 @@ from engine.results import Environment, Metric, ProfileRow, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused
 from engine.store import (
+    Attempt,
     Cause,
     Exit,
     Filter,
@@ -37,6 +39,7 @@ from engine.store import (
 )
 from engine.store.database import Unavailable
 from engine.store.files import RunFiles
+from engine.store.records import ATTEMPTS, LONGEST_TEXT
 from engine.store.storage import Size, usage
 from engine.store.tables import metrics, rows, runs
 from tests.support.clip import evaluate_row, queue_evaluate, queue_train, record, train_row, write_checkpoints
@@ -136,6 +139,21 @@ def test_tags_and_notes_are_in_the_bundle_only_if_there_are_any(
     rewrite(exported, lambda members: members.update({"run.json": members["run.json"].replace(b'"b"', b'"b,c"')}))
     with pytest.raises(Refused, match="no comma"):
         bundle.import_bundle(store, settings, exported)
+
+
+def test_warning_of_a_finished_run_is_in_its_bundle(
+    settings: Settings, store: Store, run_id: int, exported: Path, tmp_path: Path
+) -> None:
+    attempt = Attempt(**store.database.rows(ATTEMPTS)[0]._mapping)
+    attempts.warn(store.database, attempt, "its files are only there")
+    exported.write_bytes(bundle.export_bundle(store, settings, run_id))
+    elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
+    with closing(open_store(elsewhere)) as other_store:
+        new = other_store.run(bundle.import_bundle(other_store, elsewhere, exported))
+    assert (new.state, new.error) == (State.FINISHED, "its files are only there")
+    attempts.warn(store.database, attempt, "x" * LONGEST_TEXT)
+    assert store.run(run_id).error == f"its files are only there; {'x' * LONGEST_TEXT}"[:LONGEST_TEXT]
+    bundle.export_bundle(store, settings, run_id)
 
 
 def test_second_import_returns_the_existing_run(settings: Settings, store: Store, exported: Path) -> None:
@@ -313,7 +331,6 @@ def change_record(members: dict[str, bytes], **fields: object) -> None:
         ({"cause": "error"}, "the run is finished with error; a failed run has a cause, and no other run has one"),
         ({"state": "cancelled", "cause": "killed"}, "the run is cancelled with killed"),
         ({"state": "failed"}, "the run is failed with no cause"),
-        ({"error": "what went wrong"}, "the run is finished with an error; only a failed run has one"),
         ({"state": "queued"}, "the run is queued; only a run that has ended can be imported"),
         ({"done": 2, "total": 1}, "done is 2, which is more than the total of 1"),
         ({"created_at": 3e9}, "not in this order"),
@@ -413,6 +430,10 @@ def test_damaged_bundles_and_other_files_are_refused(
         archive.writestr("images/", "")
         archive.writestr("images/a: b.png", "a picture, say")
     with pytest.raises(Refused, match=r"^other\.zip is not a run bundle: it has no manifest\.json$"):
+        bundle.import_bundle(store, settings, other_file)
+    other_file.write_bytes(valid)
+    rewrite(other_file, lambda members: members.pop("metrics.jsonl"))
+    with pytest.raises(Refused, match=r"^other\.zip is not a run bundle: it has no metrics\.jsonl$"):
         bundle.import_bundle(store, settings, other_file)
 
 
