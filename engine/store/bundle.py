@@ -125,7 +125,11 @@ def import_file(store: Store, settings: Settings, file: BinaryIO, name: str) -> 
         raise Refused(f"{name} is not a run bundle: {error}") from error
     try:
         run_id = _store_run(store, settings, members, key, file)
-        mirror.upload(settings, store.run(run_id))
+        run = store.run(run_id)
+        copied = mirror.look(settings, run)
+        # an earlier import may have copied them, and a run that was queued again copies its own
+        if run.state.ended and not (copied and copied.exit):
+            mirror.upload(settings, run)
         return run_id
     except (Refused, Unavailable):
         raise

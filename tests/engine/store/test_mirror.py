@@ -222,6 +222,8 @@ def test_another_machine_reads_the_files_of_a_run(
     imported = store.run(import_file(store, worker_machine, BytesIO(bundle), "run.zip"))
     mirror.fetch(other_machine, imported)
     assert RunFiles(other_machine.runs_dir, imported.id).log_tail(9) == "step 1\nstep 2\n"
+    for machine in (worker_machine, other_machine):
+        assert import_file(store, machine, BytesIO(bundle), "run.zip") == imported.id, "its files are copied already"
 
 
 def test_checkpoint_replaced_during_its_copy_is_copied_completely(
