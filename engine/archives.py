@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, BinaryIO, Literal, NamedTuple, cast
 
 from engine.specs import Refused
+from engine.words import plural
 
 LARGEST_HEADER = 16_384
 """Limit in bytes of a tar member's header with long names. Older versions of tarfile take minutes for one megabyte."""
@@ -80,7 +81,7 @@ def entries(file: BinaryIO, kind: Format, packed: int, limits: Limits) -> Iterat
         total += entry.size
         if count > limits.files or total > limits.total_bytes or total > max(FREE_BYTES, MOST_RATIO * packed):
             raise BadArchive(
-                f"it would unpack to {count:,} files of {total:,} bytes or more from {packed:,}: at most "
+                f"it would unpack to {plural(count, 'file')} of {total:,} bytes or more from {packed:,}: at most "
                 f"{limits.files:,} files of {limits.total_bytes:,} bytes are taken, and {MOST_RATIO} times its own size"
             )
         if entry.size > limits.file_bytes:
@@ -143,7 +144,7 @@ def whole(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 def _check_size(content: bytes, size: int) -> bytes:
     if len(content) != size:
-        raise EOFError(f"a file does not have the {size:,} bytes it should")
+        raise EOFError(f"a file does not have the {plural(size, 'byte')} it should")
     return content
 
 

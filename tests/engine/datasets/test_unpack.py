@@ -227,7 +227,7 @@ def test_huge_header_sizes_are_refused_in_little_memory(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         check_refused(tmp_path / "a.tar", "a header of more than 16,384 bytes")
-        check_refused(tmp_path / "b.tgz", "it would unpack to 1 files of 8,000,000,000 bytes")
+        check_refused(tmp_path / "b.tgz", "it would unpack to 1 file of 8,000,000,000 bytes")
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:
         tracemalloc.stop()
