@@ -97,14 +97,14 @@ class Filter:
         return int(match[1]) if match else None
 
     def __post_init__(self) -> None:
-        """Check the texts. Errors: Refused when one is too long or contains a NUL character."""
-        for searched in (self.model, self.only_model, self.text):
+        """Check the texts. Errors: Refused when one is too long or has a character that is never stored."""
+        for searched in (self.model, self.only_model, self.text, *self.tags):
             if len(searched) > LONGEST_SEARCH:
                 raise Refused(
                     f"a search has at most {LONGEST_SEARCH} characters, this one {len(searched):,}: shorten it"
                 )
-            if "\0" in searched:
-                raise Refused(f"{searched!r} has a NUL character, which no text of a run has: remove it")
+            if storable(searched) != searched:
+                raise Refused(f"{searched!r} has a character that no text of a run has: remove it")
 
 
 def ids(wanted: Filter) -> Select[Any]:
@@ -180,7 +180,7 @@ def _of_one_model(name: str) -> Select[Any]:
 
 def _folded(name: str) -> str:
     """Return a name or pattern as `listing.folded_names` stores it: with a colon in front if it has a library."""
-    return storable(f":{name}" if ":" in name else name).casefold()[:LONGEST_MODEL]
+    return (f":{name}" if ":" in name else name).casefold()[:LONGEST_MODEL]
 
 
 def _like(pattern: str) -> str:

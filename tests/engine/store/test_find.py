@@ -306,11 +306,14 @@ def test_storage_sizes_equal_those_of_the_files(filled: Store, settings: Setting
 
 
 @pytest.mark.parametrize("field", ["text", "model", "only_model"])
-def test_too_long_searches_and_nul_characters_are_refused(field: str) -> None:
+def test_too_long_searches_and_characters_that_no_text_has_are_refused(field: str) -> None:
     with pytest.raises(Refused, match="a search has at most 200 characters, this one 6,000"):
         Filter(**{field: "a " * 3000})
-    with pytest.raises(Refused, match="has a NUL character"):
-        Filter(**{field: "resnet\0"})
+    for character in ("\0", "\udcff"):  # the second is how Python reads a byte of an argument that is not UTF-8
+        with pytest.raises(Refused, match="has a character that no text of a run has"):
+            Filter(**{field: f"resnet{character}"})
+        with pytest.raises(Refused, match="has a character that no text of a run has"):
+            Filter(tags=(character,))
 
 
 @pytest.mark.slow
