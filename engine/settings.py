@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, FiniteFloat, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from engine.roots import expand_home
@@ -37,7 +37,9 @@ class Settings(BaseSettings):
     )
     queue_limit: int = Field(500, ge=1, description="Most runs that may wait.")
     user_queue_limit: int = Field(50, ge=1, description="Most runs of one signed-in user that may wait.")
-    lease_s: float = Field(15, gt=0, description="Seconds of silence after which a scheduler or worker counts as lost.")
+    lease_s: FiniteFloat = Field(
+        15, gt=0, description="Seconds of silence after which a scheduler or worker counts as lost."
+    )
     idle_exit_s: float = Field(
         900, gt=0, description="Seconds without work and browsers after which a scheduler exits."
     )
@@ -51,7 +53,7 @@ class Settings(BaseSettings):
     data_roots: str = Field(
         "", description="Folders from which runs may read data and weights, as in PATH; empty: the home folder."
     )
-    log_limit_mb: float = Field(10, gt=0, description="Size at which a run's log is cut, in MB (1e6 bytes).")
+    log_limit_mb: FiniteFloat = Field(10, gt=0, description="Size at which a run's log is cut, in MB (1e6 bytes).")
 
     public: bool = Field(
         False, description="Serve other machines without sign-in: only behind a proxy that authenticates users."
@@ -157,7 +159,7 @@ class Settings(BaseSettings):
     @property
     def cluster_refusal(self) -> str:
         """Return why these settings cannot serve a cluster; empty if they can, or need not."""
-        if not self.ray_address or self.database_url:
+        if not self.ray_address or not self.store_url.startswith("sqlite"):
             return ""
         return (
             f"VITALS_RAY_ADDRESS is {self.ray_address}, but the store is SQLite, whose file must be on a local disk: "

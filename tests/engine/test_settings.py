@@ -29,6 +29,13 @@ def test_empty_folder_means_the_default_and_empty_preload_stays(monkeypatch: pyt
     assert settings.preload == ""
 
 
+@pytest.mark.parametrize("name", ["LEASE_S", "LOG_LIMIT_MB"])
+def test_limit_that_is_not_finite_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"VITALS_{name}", "inf")
+    with pytest.raises(Refused, match=rf"^VITALS_{name}: must be a finite number \(given: 'inf'\)$"):
+        Settings()
+
+
 @pytest.mark.parametrize("executor", ["foo", "ray", "", "../lifecycle", "__init__"])
 def test_unknown_executor_is_refused(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITALS_EXECUTOR", executor)
@@ -78,7 +85,8 @@ def test_store_is_in_the_runs_folder_whatever_its_name(tmp_path: Path) -> None:
 
 
 def test_sqlite_is_refused_with_a_cluster(tmp_path: Path) -> None:
-    settings = Settings(runs_dir=tmp_path, ray_address="http://127.0.0.1:8265")
-    with pytest.raises(Refused, match=r"the store is SQLite.*Set VITALS_DATABASE_URL to a PostgreSQL database"):
-        open_store(settings)
+    for url in ("", f"sqlite:///{tmp_path / 'a.sqlite'}"):
+        settings = Settings(runs_dir=tmp_path, database_url=url, ray_address="http://127.0.0.1:8265")
+        with pytest.raises(Refused, match=r"the store is SQLite.*Set VITALS_DATABASE_URL to a PostgreSQL database"):
+            open_store(settings)
     assert list(tmp_path.iterdir()) == []
