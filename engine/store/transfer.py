@@ -23,7 +23,7 @@ from engine.store.attempts import close, open_attempts
 from engine.store.database import Database, Unavailable
 from engine.store.model import Cause, Exit
 from engine.store.tables import attempts, changes, leases, metadata
-from engine.words import plural
+from engine.words import numbered_runs, plural
 
 BATCH = 1000
 """Rows read and written at once, which limits memory use."""
@@ -43,7 +43,7 @@ def move(settings: Settings, url: str) -> Counts:
     with ExitStack() as opened:
         target = opened.enter_context(closing(_open_target(url)))
         source = _open_existing(opened, settings.store_url)
-        if target.place == source.place:
+        if os.path.realpath(target.place) == os.path.realpath(source.place):
             raise Refused(f"the store is in {source.place} already: name another database")
         if target.sqlite and (path := Path(target.place)).parent.is_dir() and not path.exists():
             _create(path)
@@ -148,8 +148,8 @@ def _refuse_in_use(source: Database, connection: Connection) -> None:
     open_runs = connection.scalars(select(attempts.c.run_id).where(attempts.c.closed_at.is_(None)).distinct()).all()
     if open_runs:
         raise Refused(
-            f"runs {', '.join(map(str, sorted(open_runs)))} of the store {source.place} have not ended. Wait for them "
-            "or cancel them, then run `python -m engine stop`"
+            f"{numbered_runs(sorted(open_runs))} of the store {source.place} must end first: wait or cancel, then run "
+            "`python -m engine stop`"
         )
 
 

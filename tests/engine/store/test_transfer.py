@@ -93,7 +93,9 @@ def test_store_copy_needs_an_unused_source_and_an_empty_target(
         assert leases.renew(store.database, "local@here", "{}", -1), "it expires"
         attempt = queue.claim(store.database, this_host())
         assert attempt is not None
-        assert f"runs {attempt.run_id} of the store" in error_of_copy()
+        assert (
+            f"run {attempt.run_id} of the store {filled.runs_dir / 'vitals.sqlite'} must end first" in error_of_copy()
+        )
         leases.release(store.database, "local@here", "{}")
         attempts.close(store.database, attempt, Exit(1), "error", "")
     with subprocess.Popen(["tail", "-f", str(filled.runs_dir / "vitals.sqlite")], stdout=subprocess.DEVNULL) as reader:
@@ -105,8 +107,10 @@ def test_store_copy_needs_an_unused_source_and_an_empty_target(
     assert f"runs {RUNS - 1:>20}  equal" in capsys.readouterr().out
     assert target.stat().st_mode & 0o077 == 0, "only the owner of the file may read it"
     assert f"the store {target} is not empty (table runs: {RUNS - 1} rows): name an empty one" in error_of_copy()
-    with pytest.raises(Refused, match=r"is in .* already"):
-        transfer.move(filled, f"sqlite:///{filled.runs_dir / 'vitals.sqlite'}")
+    (tmp_path / "link").symlink_to(filled.runs_dir)
+    for folder in (filled.runs_dir, tmp_path / "link"):
+        with pytest.raises(Refused, match=r"is in .* already"):
+            transfer.move(filled, f"sqlite:///{folder / 'vitals.sqlite'}")
     with pytest.raises(Unavailable, match="holds no tables"):
         transfer.move(
             settings_with_url(filled, f"sqlite:///{tmp_path / 'absent.sqlite'}"),
