@@ -113,7 +113,8 @@ class Database:
         self._on_failure = on_failure
         limits = {"timeout": busy_s} if self.sqlite else {"connect_timeout": min(CONNECT_S, math.ceil(busy_s))}
         try:
-            self._engine = create_engine(self.url, connect_args=limits, pool_pre_ping=not self.sqlite)
+            # without a limit of the pool, threads that wait for the lock would hold up readers
+            self._engine = create_engine(self.url, connect_args=limits, pool_pre_ping=not self.sqlite, max_overflow=-1)
         except (ModuleNotFoundError, NoSuchModuleError) as error:
             cause = f"needs a driver that is not installed ({self.url.drivername})"
             raise Unavailable(self.place, cause, "Run `pip install -r requirements-cluster.txt`") from error
@@ -130,9 +131,8 @@ class Database:
     @property
     def place(self) -> str:
         """Return where the database is, without a password."""
-        if self.sqlite:
-            return self.url.database or "in memory"
-        return f"{self.url.database} on {self.url.host or 'localhost'}:{self.url.port or 5432}"
+        name = self.url.database or "database"  # a server has a default one
+        return name if self.sqlite else f"{name} on {self.url.host or 'localhost'}:{self.url.port or 5432}"
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -257,7 +257,7 @@ class Database:
     def _file(self) -> tuple[int, int] | None:
         """Return device and inode of the file, which change when it is replaced; None without a file."""
         try:
-            status = Path(self.url.database or "").stat()
+            status = Path(self.place).stat()
         except OSError:
             return None
         return status.st_dev, status.st_ino
@@ -275,6 +275,8 @@ def _parse_url(url: str) -> URL:
     backend = parsed.get_backend_name()
     if backend not in ("sqlite", "postgresql", "postgres"):
         raise Unavailable(place, f"is of the kind {backend!r}, and only PostgreSQL and SQLite are known", USE_VALID_URL)
+    if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise Unavailable(place, "has a URL without a file, which all processes need", USE_VALID_URL)
     if backend != "sqlite" and "+" not in parsed.drivername:
         parsed = parsed.set(drivername="postgresql+psycopg")
     return parsed

@@ -3,7 +3,7 @@
 import json
 import logging
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, update
@@ -22,6 +22,8 @@ LONGEST_NAME = 200
 """Characters of a run's name, which is shown in one line of a list."""
 UNREADABLE = (LookupError, ValueError, TypeError, OverflowError)
 """Exceptions that damaged values, or values of another version of this program, can raise."""
+
+EPOCH = datetime.fromtimestamp(0, UTC)
 
 UNSTARTED: dict[str, Any] = {
     **{"started_at": None, "done": 0, "total": None, "note": ""},
@@ -75,7 +77,8 @@ def to_run(row: Row[Any]) -> Run:
     values["tags"] = tuple(sorted(row.tags.split("\n"))) if row.tags else ()
     for name in ("created_at", "started_at", "progressed_at", "ended_at"):
         if values[name] is not None:
-            values[name] = datetime.fromtimestamp(values[name], UTC)
+            # unlike fromtimestamp, the sum raises no OSError for a damaged number
+            values[name] = EPOCH + timedelta(seconds=values[name])
     return Run(**values, results=_results(row))
 
 

@@ -120,5 +120,5 @@ def _file_size(path: Path) -> Size:
 
 def _database_size(database: Database) -> int:
     """Return the size of the SQLite file and of its write-ahead log."""
-    name = database.url.database or ""
-    return sum(path.stat().st_size for path in (Path(name), Path(f"{name}-wal")) if path.is_file())
+    paths = (Path(database.place), Path(f"{database.place}-wal"))
+    return sum(path.stat().st_size for path in paths if path.is_file())

@@ -124,7 +124,7 @@ def test_flipped_bits_cause_no_traceback(path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("value", ["'{'", "x'ff'", "'[]'", "7"])
+@pytest.mark.parametrize("value", ["'{'", "x'ff'", "'[]'", "7", "1e18"])
 def test_damaged_value_of_a_run_hides_no_other_run(
     store: Store, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,6 +224,8 @@ def test_full_disk_gives_a_clear_error_and_the_cause_disk_full(store: Store) -> 
         ("postgresql://u:p@h:secret/d", "has no URL that can be read. Give `postgresql://USER"),
         ("secret", "has no URL that can be read"),
         ("mysql://u:secret@h/d", "of the kind 'mysql', and only PostgreSQL and SQLite"),
+        ("sqlite://", "has a URL without a file"),
+        ("sqlite:///:memory:", "has a URL without a file"),
     ],
 )
 def test_error_of_a_wrong_url_hides_the_password(

@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -590,6 +593,16 @@ print("ready", flush=True)
 sys.stdin.readline()
 open_store(Settings()).close()
 """
+
+
+def test_threads_that_wait_to_write_hold_up_no_reader(settings: Settings, store: Store) -> None:
+    with closing(open_store(settings)) as other_store, ThreadPoolExecutor(20) as threads:
+        with store.database.write():
+            writes = [threads.submit(other_store.enqueue, spec()) for _ in range(20)]
+            while other_store.database._engine.pool.checkedout() < 15:  # type: ignore[attr-defined]
+                time.sleep(0.01)
+            assert other_store.runs() == []
+        assert len({write.result() for write in writes}) == 20
 
 
 @pytest.mark.slow
