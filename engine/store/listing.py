@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, case, delete, exists, insert, literal, select, update
+from sqlalchemy import Connection, case, delete, insert, select, update
 
 from engine import specs
 from engine.results import ProfileRow
@@ -55,10 +55,10 @@ def insert_listing(
 
 def insert_model(connection: Connection, run_id: int, library: str, model: str) -> None:
     """Add a model to a run's list if it is missing, such as one that matched a wildcard."""
-    for name in folded_names(ModelName.of(library, model)):
-        known = exists().where(run_models.c.run_id == run_id, run_models.c.model == name)
-        new = select(literal(run_id), literal(name)).where(~known)
-        connection.execute(insert(run_models).from_select(["run_id", "model"], new))
+    names = folded_names(ModelName.of(library, model))
+    listed = select(run_models.c.model).where(run_models.c.run_id == run_id, run_models.c.model.in_(names))
+    if missing := set(names).difference(connection.scalars(listed)):
+        connection.execute(insert(run_models), [{"run_id": run_id, "model": name} for name in missing])
 
 
 def searchable(name: str, summary: str, notes: str) -> str:
