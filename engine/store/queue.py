@@ -30,7 +30,7 @@ Within each of these groups, owners whose latest start is longest ago come first
 
 
 def enqueue(
-    database: Database, spec: Spec, *, name: str, key: str | None, limit: int, owner: str = "", owner_limit: int
+    database: Database, spec: Spec, *, name: str, key: str | None, limit: int, owner: str, owner_limit: int
 ) -> int:
     """Queue a run and return its id, or the id of the run made earlier with the same key.
 
