@@ -202,6 +202,16 @@ def own_stdout() -> TextIO:
     return out
 
 
+def how_ended(code: int) -> str:
+    """Return how a process ended, from its exit code; negative: the number of the signal that killed it."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # most real-time signals have no name
+        return f"was killed by signal {-code}"
+
+
 def oom_kills() -> int:
     """Return how many processes the kernel has killed for lack of memory so far; 0 if the system does not report it.
 

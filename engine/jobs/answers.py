@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Any
 
 from engine.jobs.lifecycle import rotate, start_engine
+from engine.process import how_ended
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.questions import Question
@@ -161,10 +162,11 @@ class Answers:
                 if "refused" in reply:
                     raise Refused(reply["refused"])
                 return reply
+            code = self._end(END_S)
             if time.monotonic() - began >= LONGEST_S:
                 raise Refused(f"no answer came within {LONGEST_S:.0f} s")
-            if code := self._end(END_S):
-                raise Refused(f"the answer process died with exit code {code}: see {self._log}")
+            if code:
+                raise Refused(f"the answer process {how_ended(code)}: see {self._log}")
         raise Refused(f"the answer process exited {TRIES} times before it replied: see {self._log}")
 
     def _running_process(self) -> "subprocess.Popen[bytes]":

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 
 from engine.atomic import DISK_FULL
+from engine.process import how_ended
 from engine.results.base import tells_of_memory
 from engine.specs import Refused, Spec, error_message
 from engine.store import Busy, Cause, Exit, Unavailable
@@ -84,9 +85,9 @@ def of_exit(end: Exit, spec: Spec | None, *, shown: str = "its log has the reaso
     if code is None:
         return Cause.KILLED, end.note or "the worker ended, and its exit code is unknown"
     if code == HOST_LOST:
-        return Cause.KILLED, "another node of its training was lost; its log names it"
+        return Cause.KILLED, "another node of the run was lost; its log says more"
     if code < 0:
-        return Cause.KILLED, end.note or f"killed by {_signal_name(-code)}"
+        return Cause.KILLED, end.note or f"the worker {how_ended(code)}"
     return Cause.ERROR, f"the worker left with code {code} and recorded no reason; see its log"
 
 
@@ -104,10 +105,3 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         link = link.__cause__ or link.__context__
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -91,16 +91,15 @@ class Processes:
                         current = report.label
                         progress = progress.model_copy(update={"note": f"{where}; {report.doing}"})
                     yield progress
-            if ended is None:
-                return found
-            if current in attempt.labels and ended.status != "timeout":
-                failures = {label: one for label, one in found.items() if one.status != "ok"}
-                failures.setdefault(current, job.failed(current, ended.status, ended.error))
-                if job.decays and current == job.all_labels[0] and ended.status == "out_of_memory":
-                    return failures
-                continue
             missing = [label for label in attempt.labels if label not in found]
-            return found | {label: job.failed(label, ended.status, ended.error) for label in missing}
+            if ended is None or not missing:
+                return found
+            if current not in attempt.labels or ended.status == "timeout":
+                return found | {label: job.failed(label, ended.status, ended.error) for label in missing}
+            failures = {label: one for label, one in found.items() if one.status != "ok"}
+            failures.setdefault(current, job.failed(current, ended.status, ended.error))
+            if job.decays and current == job.all_labels[0] and failures[current].status == "out_of_memory":
+                return failures
 
     def reports(self, job: Job) -> Generator[Report | Ended | None]:
         """Yield the reports of one process, and add up its times.

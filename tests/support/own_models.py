@@ -1,7 +1,6 @@
 """Factories of modules as users write them, for `python:tests.support.own_models:NAME`."""
 
-import atexit
-import time
+import threading
 
 import torch
 from torch import nn
@@ -15,9 +14,9 @@ def tiny(width: int = 8, channels: int = 3) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
-def hanging_at_exit() -> nn.Module:
-    """Return a small module whose process takes seconds to end, as with a library that waits for its threads."""
-    atexit.register(time.sleep, 10)
+def never_ending() -> nn.Module:
+    """Return a small module with a thread that keeps its process from ending."""
+    threading.Thread(target=threading.Event().wait).start()
     return tiny()
 
 

@@ -140,9 +140,26 @@ def test_killed_process_is_replaced(settings: Settings) -> None:
         question = answers.ask(search(NOWHERE, "two"))
         os.kill(pid, signal.SIGKILL)
         error = question.exception(LONG_S)  # no error if the process was dead before it got the question
-        assert error is None or "died with exit code -9: see " in str(error)
+        assert error is None or "was killed by SIGKILL: see " in str(error)
         assert first_source(answers.ask(search(NOWHERE, "three"))) == "three.png"
         assert answers.pid != pid
+    finally:
+        answers.close()
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_question_after_one_without_an_answer_gets_a_new_process(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = Answers(settings)
+    try:
+        assert first_source(answers.ask(search(NOWHERE, "one"))) == "one.png"
+        os.kill(answers.pid or 0, signal.SIGSTOP)
+        with monkeypatch.context() as short:
+            short.setattr("engine.jobs.answers.LONGEST_S", 0.5)
+            assert "no answer came within" in str(answers.ask(search(NOWHERE, "two")).exception(LONG_S))
+            assert answers._process is None, "it may take a moment to die, and must not get the next question"
+        assert first_source(answers.ask(search(NOWHERE, "three"))) == "three.png"
     finally:
         answers.close()
 

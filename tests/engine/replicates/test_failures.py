@@ -266,6 +266,45 @@ def test_error_that_breaks_the_device_does_not_affect_other_variants(
     assert trace.error == f"RuntimeError: {broken}"
 
 
+@pytest.mark.slow
+def test_out_of_memory_that_breaks_the_device_reduces_the_batch_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[int, tuple[str, ...]]] = []
+
+    def release() -> None:
+        raise CUDA_OUT_OF_MEMORY
+
+    def process(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
+        started.append((job.batch_size, job.skip))
+        try:
+            yield from work.work(job, small_device(limit=1))
+        except torch.OutOfMemoryError:
+            yield Ended("error", "how it ended")
+
+    monkeypatch.setattr(side_by_side, "release", release)
+    sizes = Sizes(
+        spec(variants="eager,eager+channels_last", replicates=1),
+        "timm:toy",
+        Processes(tmp_path, time.monotonic() + 60, process),
+    )
+    assert _return_value(sizes.outcome("inference", 2, Progress(done=0))).batch_size == 1
+    assert started == [(2, ()), (1, ())]
+
+
+def test_results_of_a_process_that_dies_after_its_work_are_kept(tmp_path: Path) -> None:
+    def process(job: Job, environment: Mapping[str, str], deadline: float) -> Generator[Report | Ended | None]:
+        yield from work.work(job, toy)
+        yield Ended("error", "how it ended")
+
+    request = spec(purpose="accuracy", variants="eager,eager+channels_last")
+    waiting = Sizes(request, "timm:toy", Processes(tmp_path, time.monotonic() + 60, process)).outcome(
+        "inference", 2, Progress(done=0)
+    )
+    found = rows.rows(request, COMMON, _return_value(waiting))
+    assert [(row.status, row.accuracy) for row in found] == [("ok", "pass"), ("ok", "pass")]
+
+
 class SlowFirstCall(Toy):
     """The first call takes half a second longer."""
 

@@ -57,24 +57,38 @@ def test_process_is_killed_after_its_time_limit() -> None:
 
 
 @pytest.mark.slow
-def test_dead_process_is_reported_with_its_signal() -> None:
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGSEGV, "SIGSEGV"), (35, "signal 35")])
+def test_dead_process_is_reported_with_its_signal(number: int, name: str) -> None:
     with closing(child.reports(job(), {}, time.monotonic() + 60)) as reports:
         next(reports)
         (process,) = replicates()
-        process.send_signal(signal.SIGSEGV)
+        process.send_signal(number)
         *_, end = reports
     assert isinstance(end, Ended)
     assert end.status == "error"
-    assert "signal SIGSEGV" in end.error
+    assert f"was killed by {name}:" in end.error
 
 
 @pytest.mark.slow
-def test_process_that_does_not_end_after_its_work_can_be_cancelled() -> None:
-    hanging = job().model_copy(update={"model": ModelName("python:tests.support.own_models:hanging_at_exit")})
-    with closing(child.reports(hanging, {}, time.monotonic() + 600)) as reports:
+def test_process_that_hangs_after_its_work_can_be_cancelled_and_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "END_S", 2.5)
+    hanging = job().model_copy(update={"model": ModelName("python:tests.support.own_models:never_ending")})
+    with closing(child.reports(hanging, {}, time.monotonic() + 280)) as reports:
         assert any(isinstance(report, Report) and report.measured for report in reports)
         assert list(itertools.islice(reports, 2)) == [None, None]
+        *_, end = reports
+    assert isinstance(end, Ended)
+    assert end.error.startswith("the process did not end within 2.5 s after its work")
     assert replicates() == []
+
+
+def test_child_of_a_dead_process_does_not_keep_its_output_open() -> None:
+    command = ["sh", "-c", "echo first; sleep 600 & echo last"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0) as process:
+        lines = list(itertools.islice(child._lines(process, time.monotonic() + 600), 100))
+        os.killpg(process.pid, signal.SIGKILL)
+    assert [line for line in lines if line] == [b"first", b"last"]
+    assert len(lines) < 100
 
 
 @pytest.mark.slow
