@@ -83,10 +83,10 @@ def continued(path: Path) -> TrainSpec:
             f"{path} is neither a checkpoint with its manifest (.json) nor a folder of such checkpoints, nor the id of "
             "a run"
         )
-    newest = max(contents, key=lambda manifest: manifest.get("step", 0))
     try:
+        newest = max(contents, key=lambda manifest: manifest.get("step", 0))
         return TrainSpec.model_validate({**newest["spec"], "resume": str(path.resolve())})
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise Refused(f"the manifest of {path} does not contain a valid training request: {error}") from error
 
 

@@ -71,7 +71,7 @@ def _claim(store: Store, settings: Settings, spec: Spec, name: str, on_event: On
             ensure_scheduler(settings)
         held = queue.holders(store.database, host)
         note = "waiting for " + ", ".join(f"run {run_id} on {device}" for device, run_id in sorted(held.items()))
-        if note != last_note:
+        if held and note != last_note:  # else they have just become free
             on_event(Progress(done=0, note=note))
             last_note = note
         time.sleep(LOOK_S)

@@ -115,8 +115,9 @@ def start_scheduler(settings: Settings, store: Store, code: str, seen: Lease | N
 
 def rotate(log: Path) -> None:
     """Rename a log larger than LOG_BYTES to `.older.log`, which replaces the previous one."""
-    if log.is_file() and log.stat().st_size > LOG_BYTES:
-        log.replace(log.with_suffix(".older.log"))
+    with suppress(FileNotFoundError):  # there is none yet, or another process has just renamed it
+        if log.stat().st_size > LOG_BYTES:
+            log.replace(log.with_suffix(".older.log"))
 
 
 def stop_scheduler(settings: Settings) -> bool:
@@ -153,7 +154,7 @@ class Health:
     """`ok`, or the problem."""
     queued: int | None = None
     active: int | None = None
-    """Runs that are starting, running or stopping."""
+    """Runs that are starting, running, stopping or vanished."""
     oldest_wait_s: float | None = None
     """Seconds since the oldest queued run was created, or its last attempt ended; None when nothing waits."""
     lease_left_s: float | None = None

@@ -18,10 +18,10 @@ def why_no_log(run: Run, files: RunFiles) -> str:
     """Return why a run's log has no lines, in words that continue `run 7`."""
     if run.state is State.QUEUED:
         return "has no log yet: it is queued"
-    if not run.attempt:
-        return "has no log: it never started"
     if files.log.exists():
         return "has an empty log"
+    if run.started_at is None:
+        return "has no log: it never started" if run.state.ended else "has no log yet: it is starting"
     return "has no log here: it ran in a terminal, or on a host with another runs folder"
 
 
@@ -41,9 +41,9 @@ class BoundedLog:
     def write(self, data: bytes) -> None:
         """Append data. Bytes that the disk cannot take are dropped: to block the worker would be worse."""
         try:
-            if not os.path.samestat(self._files.log.stat(), self._opened):
+            if not (self._files.log.exists() and os.path.samestat(self._files.log.stat(), self._opened)):
                 self.close()
-                self._open()  # the worker fetched an earlier attempt's log from elsewhere, which replaced this one
+                self._open()  # it was deleted, or replaced by an earlier attempt's log that the worker has fetched
             while data:
                 if self._size >= self._half:
                     self._rotate()

@@ -170,7 +170,9 @@ def delete_run(store: Store, settings: Settings, run_id: int) -> None:
     store.delete(run_id)
     folder = RunFiles(settings.runs_dir, run_id).dir
     if folder.is_dir():
-        shutil.rmtree(folder)
+        shutil.rmtree(folder.resolve())  # it may be a link to another disk
+    if folder.is_symlink():
+        folder.unlink()
     try:
         if run:
             deletions.delete_copies(settings, run)

@@ -108,7 +108,7 @@ def log_event(event: Event) -> None:
     """Log an event that a reader of the log should see."""
     match event:
         case Progress(done=done, total=total, note=note) if note:
-            log.info("%d of %s done, now %s", done, total, note)
+            log.info("%s", f"{done} of {total} done, now {note}" if total else note)
         case Row(status=status, error=error) if status != "ok":
             log.warning("%s:%s: %s: %s", event.library, event.model, status, error)
 

@@ -270,6 +270,9 @@ def test_runs_log_explains_a_missing_log(
     assert engine(capsys, "runs", "log", queued_id) == f"run {queued_id} has no log yet: it is queued\n"
     store.request_cancel(queued_id)
     assert engine(capsys, "runs", "log", queued_id) == f"run {queued_id} has no log: it never started\n"
+    starting_id = queue(store, "resnet50")
+    assert queueing.claim(store.database, "elsewhere", starting_id) is not None
+    assert engine(capsys, "runs", "log", starting_id) == f"run {starting_id} has no log yet: it is starting\n"
     in_foreground = f"run {ended[0]} has no log here: it ran in a terminal, or on a host with another runs folder\n"
     assert engine(capsys, "runs", "log", ended[0]) == in_foreground
     files = RunFiles(settings.runs_dir, ended[0])

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from engine import jobs, process
-from engine.jobs import disk, failures, lifecycle, processes
+from engine.jobs import disk, failures, foreground, lifecycle, processes
 from engine.jobs import scheduler as scheduler_module
 from engine.jobs.executors.local import Executor
 from engine.jobs.hosts import GIVE_UP_LEASES, NODE, host_name, this_host
@@ -30,8 +30,9 @@ from engine.jobs.processes import Identity, Processes, read_json, write_json
 from engine.jobs.scheduler import Scheduler
 from engine.jobs.submit import check
 from engine.jobs.wake import Wake, nudge
+from engine.jobs.worker import log_event
 from engine.names import ModelNotFound
-from engine.results import Device, Machine
+from engine.results import Device, Machine, Progress
 from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Refused, Spec, TrainSpec
 from engine.specs.base import CLUSTER
@@ -85,7 +86,9 @@ def test_exception_is_classified_by_its_cause(error: BaseException, cause: Cause
 @pytest.mark.parametrize(
     ("worker_exit", "cause", "message"),
     [
-        (Exit(-9), Cause.KILLED, "killed by SIGKILL"),
+        (Exit(-9), Cause.KILLED, "the worker was killed by SIGKILL"),
+        (Exit(-35), Cause.KILLED, "the worker was killed by signal 35"),
+        (Exit(77), Cause.KILLED, "another node of the run was lost"),
         (Exit(-9, out_of_memory=True), Cause.OUT_OF_MEMORY, "try batch size 4 instead of 8"),
         (Exit(-11), Cause.KILLED, "killed by SIGSEGV"),
         (Exit(137), Cause.OUT_OF_MEMORY, "memory ran out"),
@@ -132,7 +135,10 @@ def test_log_is_bounded_and_keeps_the_newest_output(settings: Settings) -> None:
     assert files.log_tail(1) == "the end"
     with closing(BoundedLog(files, 1000)) as log:
         log.write(b", or not")
-    assert files.log_tail(1) == "the end, or not"
+        assert files.log_tail(1) == "the end, or not"
+        files.log.unlink()
+        log.write(b"after the file was deleted")
+    assert files.log.read_text() == "after the file was deleted"
 
 
 def test_log_on_a_full_disk_drops_output_and_goes_on(settings: Settings) -> None:
@@ -428,6 +434,16 @@ def test_large_log_is_moved_once_and_replaces_the_previous_one(tmp_path: Path, m
         lifecycle.rotate(log)
         assert log.exists() == (content == "aaa")
     assert older.read_text() == "cccc"
+    rename = Path.replace
+
+    def rename_second(path: Path, target: Path) -> Path:
+        rename(path, target)  # as another process, which starts a scheduler too
+        return rename(path, target)
+
+    log.write_text("dddd")
+    monkeypatch.setattr(Path, "replace", rename_second)
+    lifecycle.rotate(log)
+    assert older.read_text() == "dddd"
 
 
 def test_fingerprint_changes_with_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -517,12 +533,46 @@ def test_deleting_a_run_deletes_its_files(settings: Settings, store: Store) -> N
     jobs.delete_run(store, settings, run_id)
     assert not files.dir.exists()
     jobs.delete_run(store, settings, store_cancelled_run(store))
+    linked = RunFiles(settings.runs_dir, store_cancelled_run(store))
+    other_disk = settings.runs_dir.with_name("another disk")
+    other_disk.mkdir()
+    linked.dir.symlink_to(other_disk)
+    jobs.delete_run(store, settings, linked.run_id)
+    assert not other_disk.exists()
+    assert not linked.dir.is_symlink()
 
 
 def store_cancelled_run(store: Store) -> int:
     run_id = store.enqueue(SPEC)
     store.request_cancel(run_id)
     return run_id
+
+
+def test_foreground_run_names_only_runs_that_still_hold_its_slots(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, notes = DeviceSpec(), list[str]()
+    store.enqueue(spec)
+    holder = queue.claim(store.database, this_host())
+    assert holder is not None
+
+    def end_holder(_settings: Settings) -> None:
+        assert holder is not None
+        attempts.close(store.database, holder, Exit(0), Cause.ERROR, "")
+
+    monkeypatch.setattr(foreground, "ensure_scheduler", end_holder)
+    assert foreground._claim(store, settings, spec, "", lambda event: notes.append(repr(event))).run_id == 2
+    assert notes == []
+
+
+def test_progress_without_a_total_is_logged_as_its_note(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        log_event(Progress(done=0, note="starting 2 processes"))
+        log_event(Progress(done=1, total=2, note="timm:resnet18"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "starting 2 processes",
+        "1 of 2 done, now timm:resnet18",
+    ]
 
 
 def test_run_folder_of_an_earlier_store_is_moved(settings: Settings) -> None:
