@@ -147,7 +147,7 @@ def test_cancelled_task_keeps_its_rows_and_runs_its_cleanup(shared_house: House)
     rows = shared_house.steps(run_id, 2)
     shared_house.store.request_cancel(run_id)
     assert shared_house.end(run_id).state == State.CANCELLED
-    assert shared_house.store.rows(run_id)[:2] == rows
+    assert shared_house.store.rows(run_id)[: len(rows)] == rows
     assert (shared_house.files(run_id).dir / "finally.txt").is_file()
 
 
