@@ -109,7 +109,7 @@ class Catalog(BaseModel):
 
     def _table(self) -> "pd.DataFrame":
         """Return the catalogue, with a row per pretrained tag if an accuracy is asked for, and a device's speeds."""
-        from engine.cli.estimates import choose_device
+        from engine.cli.estimates import choose_device, known_devices
         from engine.estimate import work
         from engine.published.publishers import ACCURACIES
         from engine.report.catalog import catalog
@@ -125,9 +125,7 @@ class Catalog(BaseModel):
             frame = _match_accuracies(settings, frame).beside(frame, [self.accuracy])
         if self.device:
             counted = work.read(settings.catalog_dir)
-            with store_here() as store:
-                known = estimates.available(estimates.timings(store), counted, settings.device_dir)
-            device = choose_device(known, self.device)
+            device = choose_device(known_devices(counted), self.device)
             frame = estimates.with_speeds(frame, device, counted, self.batch_size)
         return frame
 

@@ -20,6 +20,8 @@ from engine.specs.timed import Threads
 from engine.specs.variant import RunPrecision
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from engine.report.timings.estimates import Device
 
 SHOWN = ["model", "image_size", "device", "batch_size", "samples_per_s", "latency_ms", "latency_ms_low"]
@@ -62,8 +64,7 @@ class Estimate(BaseModel):
         settings = Settings()
         names = resolve(self.models, shipped.families(settings.catalog_dir))
         counted = work.read(settings.catalog_dir)
-        with store_here() as store:
-            available = estimates.available(estimates.timings(store), counted, settings.device_dir)
+        available = known_devices(counted)
         if self.device:
             chosen = [choose_device(available, self.device)]
         else:
@@ -80,6 +81,17 @@ class Estimate(BaseModel):
             note(f"no estimate, because the catalogue has no complete count: {', '.join(missing[:10])}")
         table = estimates.side_by_side(chosen, rows, self.batch_size)
         show_table(table, table[SHOWN] if len(table) else table, self.output)
+
+
+def known_devices(work: "pd.DataFrame") -> "list[Device]":
+    """Return the devices whose speed can be estimated. Print a note on each unreadable one. work: from work.read."""
+    from engine.report.timings import estimates
+
+    folder = Settings().device_dir
+    for text in estimates.unreadable(folder):
+        note(text)
+    with store_here() as store:
+        return estimates.available(estimates.timings(store), work, folder)
 
 
 def choose_device(available: "Sequence[Device]", name: str) -> "Device":

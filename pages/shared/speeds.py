@@ -61,8 +61,8 @@ def _devices(timed: pd.DataFrame, catalog_dir: Path, device_dir: Path) -> list[D
 
 
 def draw_warnings(devices: Sequence[Device]) -> None:
-    """Draw a warning for each device whose estimates are unreliable."""
-    for text in reliability.warnings(devices):
+    """Draw a warning for each device whose estimates are unreliable, and for each imported one that cannot be read."""
+    for text in [*estimates.unreadable(backend.settings().device_dir), *reliability.warnings(devices)]:
         st.warning(plain(text), icon=":material/warning:")
 
 

@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 
 from engine.estimate import devices, work
 from engine.report.timings import estimates
-from engine.settings import ROOT
+from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec
 from engine.store import Store
 from tests.support.page import (
@@ -61,6 +61,15 @@ def test_catalogue_shows_speeds_of_a_shipped_device() -> None:
     assert f"Speeds are those of {device}" in texts(app).replace("\\", "")
     assert app.button(key="catalog_measure").disabled, "timings here cannot change the front of another device"
     assert ticked(app) == []
+
+
+def test_catalogue_names_an_imported_device_that_cannot_be_read(settings: Settings) -> None:
+    settings.device_dir.mkdir(parents=True)
+    (settings.device_dir / "laptop.json").write_text('{"device": "lap')
+    app = open_page()
+    assert not app.exception
+    assert "laptop.json cannot be read. Repeat its" in texts(app).replace("\\", "")
+    assert len(app.selectbox(key="catalog_device").options) > 5, "published devices are still offered"
 
 
 def test_latency_preset_shows_estimates_of_the_calibrated_machine(store: Store) -> None:

@@ -93,14 +93,15 @@ def calibration(
 def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Device]:
     """Return the devices timed here, those calibrated from files in `folder`, and the published ones.
 
-    timed: from stored.latest. Settings with too few timed models of the catalogue are left out.
+    timed: from stored.latest. Settings with too few timed models of the catalogue are left out, and so are files that
+    cannot be read: see `unreadable`.
     """
     published = devices.shipped()
     timed_here = [device_of_setting(timed, setting, work, published) for setting in stored.settings(timed)]
     measured = speeds.read()
     return [
         *(device for device in timed_here if device),
-        *(_read_imported(path) for path in sorted(folder.glob("*.json"))),
+        *(device for device in _imported(folder) if isinstance(device, Device)),
         *(
             Device(fitted, _published(fitted, measured), "published")
             for fitted in published
@@ -109,11 +110,30 @@ def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Dev
     ]
 
 
+def unreadable(folder: Path) -> list[str]:
+    """Return a text for each device in `folder` that cannot be read, such as one of another version, with a remedy."""
+    return [device for device in _imported(folder) if isinstance(device, str)]
+
+
+def _imported(folder: Path) -> list[Device | str]:
+    """Return the device in each file of `calibrate --from`, or a text on the file if it cannot be read."""
+    found: list[Device | str] = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found.append(_read_imported(path))
+        except (OSError, ValueError):
+            found.append(f"The device in {path} cannot be read. Repeat its `calibrate --from`, or delete the file.")
+    return found
+
+
 def _read_imported(path: Path) -> Device:
-    """Return the device in a file of `calibrate --from`. Its timings are in the CSV beside it, which old ones lack."""
-    table = path.with_suffix(".csv")
-    empty = pd.DataFrame(columns=[*KEY, "batch_size", "seconds"])
-    timed = pd.read_csv(table, dtype={"image_size": str}) if table.is_file() else empty
+    """Return the device in a file of `calibrate --from`. Its timings are in the CSV beside it, which old ones lack.
+
+    Errors: OSError, ValueError.
+    """
+    table, columns = path.with_suffix(".csv"), {"image_size": str, "batch_size": int, "seconds": float}
+    empty = pd.DataFrame(columns=["name", *columns])
+    timed = pd.read_csv(table, usecols=["name", *columns], dtype=columns) if table.is_file() else empty
     timed = timed.assign(samples_per_s=1 / timed["seconds"], latency_ms=1000 * timed["batch_size"] * timed["seconds"])
     return Device(FittedDevice.model_validate_json(path.read_bytes()), timed[[*KEY, "batch_size", *SPEEDS]], "measured")
 

@@ -198,6 +198,25 @@ def test_calibrate_makes_a_device_from_a_file_of_timm(
     (tmp_path / "bench.csv").write_text("name,speed\na,1\n")
     assert main(["calibrate", "--from", str(tmp_path / "bench.csv"), "--name", "x"]) == 2
     assert "lacks columns of timm's benchmark.py" in capsys.readouterr().err
+    path = Settings().device_dir / "my laptop.json"
+    path.write_bytes(path.read_bytes()[:-100])
+    for command in (["estimate", "--models", "timm:resnet18"], ["catalog", "--device", "i7"]):
+        assert main(command) == 0
+        message = f"The device in {path} cannot be read. Repeat its `calibrate --from`, or delete the file."
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", [".json", ".csv"])
+@pytest.mark.parametrize("content", ["", '{"device": "a"', "name,image_size\n"])
+def test_damaged_device_is_left_out_and_named(counted: pd.DataFrame, tmp_path: Path, ending: str, content: str) -> None:
+    known = devices.shipped()[0]
+    for name in ("damaged", "whole"):
+        (tmp_path / f"{name}.json").write_text(known.model_copy(update={"name": name}).model_dump_json())
+    (tmp_path / f"damaged{ending}").write_text(content)
+    found = estimates.available(stored.latest([]), counted, tmp_path)
+    assert [device.fitted.name for device in found if device.fitted.name] == ["whole"]
+    (text,) = estimates.unreadable(tmp_path)
+    assert text.startswith(f"The device in {tmp_path / 'damaged.json'} cannot be read.")
 
 
 def test_device_of_a_timing_setting_prefers_measured_values(counted: pd.DataFrame) -> None:
