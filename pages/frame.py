@@ -1,18 +1,18 @@
 """Draw the frame around every page: title, width and navigation. Each page is a folder beside this file."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
+from engine.specs import Refused
 from engine.store import Role
 from pages.shared import backend, browser_history, links, rerun, sign_in
 from pages.shared.form import link
 from pages.shared.kinds import TITLES
 from pages.shared.rerun import PageEnd
-from pages.shared.text import plain
+from pages.shared.text import plain, show_error
 
 HELP = {
     "catalog": "The cost of every open_clip, timm and torchvision model. Filter, plot, compare and download.",
@@ -68,9 +68,13 @@ if (warning := backend.settings().public_warning) and not sign_in.configured():
     st.sidebar.warning(plain(warning), icon=":material/public:")
 must_wait = link.fill_from_run(page.url_path)
 parameters, top = links.parameters(), st.container()
-with suppress(PageEnd):
+try:
     if not must_wait:
         page.run()
+except PageEnd:
+    pass
+except Refused as refusal:  # a page shows most refusals where they occur
+    show_error(refusal)
 with top:
     links.report(parameters, page.url_path)
 rerun.show_waiting()

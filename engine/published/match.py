@@ -12,6 +12,7 @@ import pandas as pd
 
 from engine.published.publishers import TABLE_OF, TABLES, Table
 from engine.settings import ROOT
+from engine.specs import Refused
 
 SHIPPED = ROOT / "data" / "published"
 KEY = ["library", "model", "pretrained", "image_size"]
@@ -24,17 +25,22 @@ def read(imported: Path | None = None, shipped: Path = SHIPPED) -> pd.DataFrame:
     """Return one line per published accuracy: KEY, accuracy, percent, source. Imported ones replace shipped ones.
 
     imported: the folder of imported tables, `update.folder`. `image_size` is empty if the publisher does not give it:
-    open_clip does not, because its models have one size each.
+    open_clip does not, because its models have one size each. Errors: Refused when an imported table is damaged.
     """
     files = sorted(imported.glob("*.csv")) if imported else []
-    parts = [read_lines(path).astype({"percent": float}) for path in files]
+    parts = [read_lines(path) for path in files]
     parts += [_shipped(table, shipped) for table in TABLES.values()]
     return pd.concat(parts).drop_duplicates([*KEY, "accuracy"], ignore_index=True)
 
 
 def read_lines(path: Path) -> pd.DataFrame:
-    """Return the lines of an imported file as text: COLUMNS. In older files, `accuracy` is called `figure`."""
-    return pd.read_csv(path, dtype=str, na_filter=False).rename(columns={"figure": "accuracy"})
+    """Return the lines of an imported file: COLUMNS. In older files, `accuracy` is called `figure`. Errors: Refused."""
+    try:
+        lines = pd.read_csv(path, dtype=str, na_filter=False).rename(columns={"figure": "accuracy"})
+        return lines[COLUMNS].astype({"percent": float})
+    except (OSError, ValueError, KeyError) as error:
+        advice = "delete it, and import the publisher's table again"
+        raise Refused(f"{path} is no table of imported accuracies that can be read: {advice}") from error
 
 
 def _shipped(table: Table, folder: Path) -> pd.DataFrame:

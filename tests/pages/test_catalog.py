@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.published import update
 from engine.report.quantities import title
+from engine.settings import Settings
 from engine.specs import BenchmarkSpec
 from engine.store import Store
 from tests.support.page import (
@@ -57,6 +59,17 @@ def test_failed_and_incomplete_rows_are_marked() -> None:
     assert remarks["broken"] == "error: RuntimeError: **no** <b>way</b>"
     assert remarks["odd_one"] == "incomplete: work of unknown size is missing: sort (2 calls)"
     assert "1 of these rows could not be counted and 1 are incomplete" in texts(app)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["catalog", "model"])
+def test_damaged_import_is_explained(page: str, settings: Settings) -> None:
+    folder = update.folder(settings)
+    folder.mkdir(parents=True)
+    (folder / "timm_imagenet.csv").write_text("library,model,pretr")
+    app = open_page(page, name="timm:resnet18") if page == "model" else open_page()
+    assert not app.exception
+    assert "delete it, and import the publisher's table again" in app.error[0].value.replace("\\", "")
 
 
 @pytest.mark.slow

@@ -40,6 +40,16 @@ def percent(folder: Path, model: str, accuracy: str, pretrained: str = "", size:
     return list(lines[["percent", "source"]].itertuples(index=False, name=None))
 
 
+@pytest.mark.parametrize(
+    "content", ["", "library,model,pretr", "library,model,pretrained,image_size,accuracy,percent,source\ntimm,a"]
+)
+def test_damaged_import_is_named_with_its_remedy(tmp_path: Path, content: str) -> None:
+    (tmp_path / "timm_imagenet.csv").write_text(content)
+    for read in (lambda: match.read(tmp_path), lambda: take(TIMM.encode(), "results-imagenet.csv", tmp_path)):
+        with pytest.raises(Refused, match=r"timm_imagenet\.csv is no table .* that can be read: delete it, and import"):
+            read()
+
+
 @pytest.mark.slow
 def test_imported_timm_table_replaces_shipped_values(tmp_path: Path) -> None:
     message = take(TIMM.encode(), "results-imagenet.csv", tmp_path)
