@@ -25,7 +25,7 @@ from engine.results.clip import EvaluateRow, TrainRow
 from engine.roots import open_within
 from engine.specs.building import OPTIONS
 from engine.store.model import Run
-from engine.words import in_words
+from engine.words import in_words, plural
 
 LEFT_OUT = {"operators"}  # operators have their own table
 _WHAT = ("library", "model", "status", "error", "family")
@@ -272,7 +272,7 @@ def machine_facts(machine: Machine) -> dict[str, str]:
         "Host": machine.host,
         "System": machine.platform,
         "Processor": machine.cpu,
-        "Cores": f"{machine.cores or 'unknown'} physical; {machine.threads} threads may be used",
+        "Cores": f"{machine.cores or 'unknown'} physical; {plural(machine.threads, 'thread')} may be used",
         "Caches": ", ".join(f"{name} {size}" for name, size in machine.caches.items()) or "unknown",
         "Memory": f"{machine.memory_gb:g} GB",
         "Accelerators": "; ".join(map(_accelerator, accelerators)) or "none that torch can use",

@@ -56,12 +56,13 @@ if not backend.store().runs(limit=1):
     tour.draw()
 
 timed = speeds.timed()
-settings, devices = data.settings(timed), [device.fitted.label for device in speeds.devices(timed)]
+known_devices = speeds.devices(timed)
+settings, devices = data.settings(timed), [device.fitted.label for device in known_devices]
 presets_place = st.container()
 axes = controls.draw_axes(everything)
 filters = controls.draw_filters(everything, settings, devices, axes.flops)
 controls.draw_presets(presets_place, filters, devices)
-nearest_device = estimates.nearest_device(speeds.devices(timed), filters.setting)
+nearest_device = estimates.nearest_device(known_devices, filters.setting)
 accuracies = data.accuracies(axes, filters)
 frame = data.table(axes, filters)
 chosen_labels = data.draw_chosen(frame)
@@ -88,7 +89,7 @@ controls.draw_left_out(frame, filters, nearest_device)
 front = list(selected.index[selected["front"]]) if axes.front else []
 left_off = 0 if axes.spoiled else choose.left_off(selected, axes.x, axes.y)
 chosen = [label for label in selected.index if label in chosen_labels]
-speeds.draw_warnings([device for device in speeds.devices(timed) if device.fitted.label == filters.device])
+speeds.draw_warnings([device for device in known_devices if device.fitted.label == filters.device])
 chart(
     scatter.scatter(
         selected,
@@ -142,13 +143,15 @@ results_table(
         **({"measured": st.column_config.TextColumn("Source of the speed", width=270)} if filters.device else {}),
     },
 )
-failed = (selected["status"] != "ok").sum()
-incomplete = selected["remark"].str.startswith("incomplete").sum()
+remarked = {
+    "could not be counted": int((selected["status"] != "ok").sum()),
+    "counted incompletely": int(selected["remark"].str.startswith("incomplete").sum()),
+}
+remarks = ", ".join(f"{plural(number, 'row')} {what}" for what, number in remarked.items() if number)
 drawn_families = selected.dropna(subset=[axes.x, axes.y])["family"].nunique()
 many_families = not axes.colour and drawn_families > SHOWN_FAMILIES
-remarks = f"{failed} of these rows could not be counted and {incomplete} are incomplete; the column Remark says why. "
 st.caption(
-    (remarks if failed or incomplete else "")
+    (f"{remarks}; the column Remark says why. " if remarks else "")
     + f"The plot labels the {'Pareto front' if front else 'extremes of each axis'} where there is room"
     + (f"; its legend lists the {SHOWN_FAMILIES} largest families" if many_families else "")
     + (f". Speeds are those of {plain(filters.device)}" if axes.timings and filters.device else "")

@@ -58,7 +58,9 @@ def test_failed_and_incomplete_rows_are_marked() -> None:
     remarks = dict(zip(table_models(app), app.dataframe[0].value["remark"], strict=True))
     assert remarks["broken"] == "error: RuntimeError: **no** <b>way</b>"
     assert remarks["odd_one"] == "incomplete: work of unknown size is missing: sort (2 calls)"
-    assert "1 of these rows could not be counted and 1 are incomplete" in texts(app)
+    assert "1 row could not be counted, 1 row counted incompletely; the column Remark" in texts(app)
+    app.text_input(key="catalog_search").set_value("odd_one").run()
+    assert "\n1 row counted incompletely; the column Remark" in texts(app)
 
 
 @pytest.mark.slow

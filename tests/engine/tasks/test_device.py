@@ -366,5 +366,6 @@ def test_machine_facts_have_ten_lines() -> None:
     assert (lines["Driver"], lines["torch"], lines["Libraries"]) == ("570.1", "2", "timm 1")
     assert lines["Caches"] == "L1d 48 KiB, L3 32 MiB"
     assert lines["Cores"] == "2 physical; 4 threads may be used"
-    bare = frames.machine_facts(Machine(**known, devices=devices[:1]))
+    bare = frames.machine_facts(Machine(**known | {"threads": 1}, devices=devices[:1]))
+    assert bare["Cores"] == "unknown physical; 1 thread may be used"
     assert (bare["Accelerators"], bare["Caches"]) == ("none that torch can use", "unknown")
