@@ -100,7 +100,7 @@ def read_timm(path: Path) -> pd.DataFrame:
             f"{path} lacks columns of timm's benchmark.py: model, infer_img_size, infer_batch_size and "
             f"infer_samples_per_sec. It has {', '.join(map(str, frame.columns[:8]))}"
         )
-    numbers = frame[columns].apply(pd.to_numeric, errors="coerce")
+    numbers = frame[columns].apply(pd.to_numeric, errors="coerce").astype(float)
     timed = (np.isfinite(numbers) & (numbers > 0)).all(axis=1)  # failed models have no speed, or 0
     if not timed.any():
         raise Refused(f"{path}: {', '.join(columns)} must be positive numbers in at least one line")

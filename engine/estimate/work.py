@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from engine.specs import Refused
+
 Floats = npt.NDArray[np.float64]
 
 AS_PRODUCTS = {"mkldnn_rnn_layer": "addmm"}
@@ -44,8 +46,10 @@ def read(catalog_dir: Path) -> pd.DataFrame:
     Columns: `family`, `timed_size` (image size of an inference timing whose request has none), and for each kind
     `flop:KIND` in GFLOPs, `byte:KIND` in GB without weights, `weight:KIND` in GB, `call:KIND`. Operators were counted
     at the models' own sizes. At other sizes, FLOPs grow with the counted FLOPs, bytes with the counted activations;
-    weights and calls stay.
+    weights and calls stay. Errors: Refused when the operators were not counted.
     """
+    if not (catalog_dir / OPERATORS).is_file():
+        raise Refused(f"no counted operators in {catalog_dir}: `python -m engine catalog-build` counts them")
     files = [*sorted(catalog_dir.glob("*.csv")), *sorted(catalog_dir.glob("sizes/*.csv"))]
     models = pd.concat(pd.read_csv(path, dtype=SIZES, usecols=[*COLUMNS]) for path in files)
     models = models[(models["status"] == "ok") & models["complete"].astype(bool)]

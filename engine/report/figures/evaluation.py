@@ -32,7 +32,10 @@ def read_confusion(path: Path, roots: Roots = None) -> pd.DataFrame:
     roots: folders below which the file must lie. Errors: OSError; ValueError when the file is no confusion matrix.
     """
     with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8") as file:
-        head, *lines = list(csv.reader(file)) or [[]]
+        try:
+            head, *lines = list(csv.reader(file)) or [[]]
+        except csv.Error as error:  # a quote that is never closed
+            raise ValueError(f"{path.name} is no confusion matrix: {error}") from error
     if len(head) < 2 or [line[0] for line in lines if line] != head[1:]:
         raise ValueError(f"{path.name} is no confusion matrix: its rows and columns are not the same classes")
     if any(len(line) != len(head) for line in lines):
@@ -51,8 +54,8 @@ def read_predictions(path: Path, roots: Roots = None) -> pd.DataFrame:
 
 def read_average_precision(path: Path, roots: Roots = None) -> pd.DataFrame:
     """Read class, images and average_precision, the best first. Errors: as read_confusion."""
-    columns, missing = ("class", "images", "average_precision"), {"average_precision": ["nan"]}
-    frame = _table(path, roots, columns, dtype={"class": str}, na_values=missing)
+    frame = _table(path, roots, ("class", "images", "average_precision"), dtype={"class": str})
+    frame = frame.astype({"images": int, "average_precision": float})
     return frame.sort_values("average_precision", ascending=False, kind="stable")
 
 

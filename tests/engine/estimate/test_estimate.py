@@ -304,3 +304,15 @@ def test_read_works_without_the_file_of_sizes(tmp_path: Path, table: pd.DataFram
     for name in ("timm.csv", "operators.csv.gz"):
         (tmp_path / name).symlink_to(Settings().catalog_dir / name)
     assert work.read(tmp_path).loc[("timm:resnet18", "224")].equals(table.loc[("timm:resnet18", "224")])
+
+
+def test_catalogue_without_operators_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"no counted operators in .*: `python -m engine catalog-build` counts them"):
+        work.read(tmp_path)
+
+
+def test_file_of_timm_without_timings_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bench.csv"
+    path.write_text("model,infer_img_size,infer_batch_size,infer_samples_per_sec\n")
+    with pytest.raises(Refused, match="must be positive numbers in at least one line"):
+        calibrate.read_timm(path)

@@ -208,7 +208,12 @@ def test_confusion_matrix_draws_classes_with_most_mistakes() -> None:
     assert evaluated.mistakes(pd.DataFrame(np.diag([1, 0]), index=["a", "b"], columns=["a", "b"])).empty
 
 
-@pytest.mark.parametrize("content", ["", "a\n", "true,a,b\na,1,2\n", "true,a\nb,1\n", "true,a,b\na,1\nb,1,2\n"])
+UNCLOSED = f'true,a\na,"{"1" * 140_000}'
+
+
+@pytest.mark.parametrize(
+    "content", ["", "a\n", "true,a,b\na,1,2\n", "true,a\nb,1\n", "true,a,b\na,1\nb,1,2\n", UNCLOSED]
+)
 def test_files_that_are_no_confusion_matrix_are_refused(content: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no confusion matrix"):
         evaluated.read_confusion(write(tmp_path, content))
@@ -221,6 +226,15 @@ def test_predictions_keep_class_names_as_text(tmp_path: Path) -> None:
     assert frame["true"].tolist() == ["NA", "2"], "class names stay text"
     with pytest.raises(ValueError, match="lacks the columns confidence"):
         evaluated.read_predictions(write(tmp_path, "source,index,true,predicted\n"))
+
+
+def test_average_precision_keeps_classes_without_images_and_refuses_a_cut_file(tmp_path: Path) -> None:
+    head = "class,images,average_precision\n"
+    frame = evaluated.read_average_precision(write(tmp_path, f"{head}NA,0,nan\nb,3,0.5\n"))
+    assert frame["class"].tolist() == ["b", "NA"]
+    assert frame["average_precision"].dropna().tolist() == [0.5]
+    with pytest.raises(ValueError, match="could not convert"):
+        evaluated.read_average_precision(write(tmp_path, f"{head}a,3,0.5\nb,3"))
 
 
 def test_principal_components_are_eigenvectors_of_the_covariance() -> None:
