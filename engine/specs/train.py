@@ -299,6 +299,12 @@ class TrainSpec(ClipFields, Spec):
         return "" if self.zeroshot_data else self.csv_class_key
 
     @property
+    def begins_with(self) -> str:
+        """Return the weights that the training begins with, such as `pretrained image tower`; empty for random ones."""
+        towers = [part for part in ("image", "text") if getattr(self, f"pretrained_{part}")]
+        return self.pretrained or self.resume or " and ".join(f"pretrained {part} tower" for part in towers)
+
+    @property
     def teacher(self) -> "TrainSpec":
         """Return the request for the model of the loss distill."""
         fields = {"model": self.distill_model, "pretrained": self.distill_pretrained}

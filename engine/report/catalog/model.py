@@ -115,8 +115,8 @@ def _line(run: Run, rows: Sequence[Row], model: str) -> dict[str, object]:
     spec = run.spec
     shared = {"run": run.id, "date": run.created_at, "state": run.state.value}
     if isinstance(spec, TrainSpec) and model in (spec.model, spec.distill_model):
-        what = "fine-tune" if spec.pretrained or spec.resume else "from scratch"
-        weights, values = spec.pretrained or spec.resume, _train_values(rows)
+        what = "fine-tune" if spec.begins_with else "from scratch"
+        weights, values = spec.begins_with, _train_values(rows)
         if spec.model != model:
             what, weights = f"taught {spec.model}", spec.distill_pretrained
             values = {name: values[name] for name in ("epochs", "seconds") if name in values}

@@ -46,7 +46,7 @@ def markdown(run: Run, row: TrainRow | None) -> str:
     spec = run.spec
     assert isinstance(spec, TrainSpec)
     title = run.name or f"{spec.model} trained on {_names(spec.data)}"
-    start = f"from the weights {_names(spec.pretrained)}" if spec.pretrained else "from random weights"
+    start = f"from the weights {_names(spec.begins_with)}" if spec.begins_with else "from random weights"
     held_out = _names(spec.val_data) if spec.val_data else f"{100 * spec.val_fraction:g} % of it"
     parts = [
         f"{HEADER}\n# {title}\n",

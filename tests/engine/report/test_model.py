@@ -11,6 +11,7 @@ import pytest
 from engine.names import ModelNotFound
 from engine.report import frames
 from engine.report.catalog import catalog, model
+from engine.report.export import model_card
 from engine.report.figures import memory
 from engine.report.timings import by_model
 from engine.results import BenchmarkRow
@@ -322,6 +323,21 @@ def test_equal_memory_estimates_share_a_line_and_devices_are_marked(store: Store
     assert (note.text, note.y) == ("this host has 8 GB", pytest.approx(log10(8.0))), (
         "a position on a logarithmic axis is an exponent"
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "start", "what"),
+    [
+        ({}, "from random weights", "from scratch"),
+        ({"pretrained": "/x/laion.pt"}, "from the weights laion.pt", "fine-tune"),
+        ({"resume": "/runs/7/epoch_3.pt"}, "from the weights epoch_3.pt", "fine-tune"),
+        ({"pretrained_image": True}, "from the weights pretrained image tower", "fine-tune"),
+    ],
+)
+def test_initial_weights_are_stated(store: Store, fields: dict[str, object], start: str, what: str) -> None:
+    run = store.run(queue_train(store, model="ViT-B-32", **fields))
+    assert f"ViT-B-32, trained {start} with Model Vitals (run {run.id})." in model_card.markdown(run, None)
+    assert list(runs_of_model(store, "open_clip:ViT-B-32")["what"]) == [what]
 
 
 def runs_of_model(store: Store, name: str) -> pd.DataFrame:
