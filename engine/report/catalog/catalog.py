@@ -3,11 +3,14 @@
 import json
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from engine import shipped
@@ -92,10 +95,15 @@ def matches(frame: pd.DataFrame, search: str) -> "pd.Series[bool]":
     tag. If no row has all words, punctuation is ignored: `ViT-B/32` finds ViT-B-32. Case does not matter. frame: may
     have a column `tags` with pretrained tags. Errors: Refused when the search is too long; those of `expand`.
     """
-    keep = pd.Series(not search.strip(" ,"), index=frame.index, dtype=bool)
-    for term in _terms(search):
-        keep |= _alternative(frame, term)
-    return keep
+    if not (terms := _terms(search)):
+        return pd.Series(not search.strip(" ,"), index=frame.index, dtype=bool)
+    tags = frame["tags"].str.lower().str.split() if "tags" in frame else [()] * len(frame)
+    names = zip(frame["name"].str.lower(), tags, strict=True)
+    texts = _Texts(
+        [[name, *(f"{name}.{tag}" for tag in row_tags)] for name, row_tags in names], list(frame["family"].str.lower())
+    )
+    found = np.any([_alternative(texts, term) for term in dict.fromkeys(terms)], axis=0)
+    return pd.Series(found, index=frame.index, dtype=bool)
 
 
 def _terms(search: str) -> list[str]:
@@ -104,24 +112,37 @@ def _terms(search: str) -> list[str]:
     return expand(split_patterns(search.lower()))
 
 
-def _alternative(frame: pd.DataFrame, term: str) -> "pd.Series[bool]":
+@dataclass(frozen=True)
+class _Texts:
+    """Texts of each row that a search looks in, in lower case."""
+
+    names: list[list[str]]
+    """The name, alone and with each pretrained tag."""
+    families: list[str]
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Return all texts of each row as one line."""
+        return [f"{' '.join(names)} {family}" for names, family in zip(self.names, self.families, strict=True)]
+
+    @cached_property
+    def letters(self) -> list[str]:
+        """Return `lines` without punctuation."""
+        return [" ".join(map(_letters, line.split())) for line in self.lines]
+
+
+def _alternative(texts: _Texts, term: str) -> list[bool]:
     """Return which rows match one alternative of a search."""
-    families = frame["family"].str.lower()
     if term.startswith("family:"):
-        return families.map(fits(term.removeprefix("family:"))).astype(bool)
-    names = (frame["name"] if ":" in term or not WILDCARD.search(term) else frame["model"]).str.lower()
-    tags = frame["tags"].str.lower().str.split() if "tags" in frame else [()] * len(frame)
-    spellings = [[name, *(f"{name}.{tag}" for tag in row_tags)] for name, row_tags in zip(names, tags, strict=True)]
+        return list(map(fits(term.removeprefix("family:")), texts.families))
     if WILDCARD.search(term):
-        fits_term = fits(term)
-        return pd.Series([any(map(fits_term, texts)) for texts in spellings], index=frame.index, dtype=bool)
-    lines = [f"{' '.join(texts)} {family}" for texts, family in zip(spellings, families, strict=True)]
+        fits_term = fits(term if ":" in term else f"*:{term}")
+        return [any(map(fits_term, names)) for names in texts.names]
     words = term.split()
-    keep = [all(word in line for word in words) for line in lines]
+    keep = [all(word in line for word in words) for line in texts.lines]
     if not any(keep) and all(words := list(map(_letters, words))):
-        lines = [" ".join(map(_letters, line.split())) for line in lines]
-        keep = [all(word in line for word in words) for line in lines]
-    return pd.Series(keep, index=frame.index, dtype=bool)
+        keep = [all(word in line for word in words) for line in texts.letters]
+    return keep
 
 
 def _letters(text: str) -> str:
