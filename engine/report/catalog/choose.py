@@ -117,12 +117,10 @@ def alone(frame: pd.DataFrame, limits: Mapping[str, float]) -> list[str]:
             reason = ": no model is timed in the chosen timing setting" if column in MEASURED else ""
             lines.append(f"No row has a value for {title(column)}{reason}.")
             continue
-        meets = catalog.meets(frame, name, limit)
-        sign = "≥" if side == "min" else "≤"
-        lines.append(
-            f"With only the limit {title(column)} {sign} {limit:g}, {int(meets.sum()):,} of the "
-            f"{int(frame[column].notna().sum()):,} rows with a value remain."
-        )
+        remaining, known = int(catalog.meets(frame, name, limit).sum()), int(frame[column].notna().sum())
+        sign, verb = "≥" if side == "min" else "≤", "remains" if known == 1 else "remain"
+        rows = f"{remaining:,} of {plural(known, 'row')} with a value {verb}"
+        lines.append(f"With only the limit {title(column)} {sign} {limit:g}, {rows}.")
     return lines
 
 

@@ -152,5 +152,7 @@ def test_advice_on_limits_names_columns_without_values() -> None:
     assert choose.alone(frame, {"max_latency_ms": 100.0, "min_imagenet_top1": 80.0, "max_gmacs": 2.0}) == [
         f"No row has a value for {latency}: no model is timed in the chosen timing setting.",
         f"No row has a value for {top1}.",
-        "With only the limit MACs (G) ≤ 2, 1 of the 2 rows with a value remain.",
+        "With only the limit MACs (G) ≤ 2, 1 of 2 rows with a value remain.",
     ]
+    (line,) = choose.alone(frame.head(1), {"max_gmacs": 0.5})
+    assert line == "With only the limit MACs (G) ≤ 0.5, 0 of 1 row with a value remains."
