@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -79,9 +78,9 @@ class FittedDevice(Closed):
         return np.array([self.costs.get(feature, 0.0) for feature in FEATURES])
 
 
-def shipped(path: Path = SHIPPED) -> list[FittedDevice]:
+def shipped() -> list[FittedDevice]:
     """Return the published devices, from the file that `benchmarks.estimate_error` writes."""
-    return TypeAdapter(list[FittedDevice]).validate_json(path.read_bytes())
+    return TypeAdapter(list[FittedDevice]).validate_json(SHIPPED.read_bytes())
 
 
 def find(available: Sequence[FittedDevice], name: str) -> list[FittedDevice]:
@@ -101,9 +100,8 @@ def find(available: Sequence[FittedDevice], name: str) -> list[FittedDevice]:
 
 
 def _newest_first(device: FittedDevice) -> list[int]:
-    return [-int(number) for number in re.findall(r"\d+", device.torch)] or [
-        -10_000
-    ]  # no torch: timed or imported here
+    version = re.findall(r"\d+", device.torch) or ["10000"]  # devices timed here or imported have none and come first
+    return [-int(number) for number in version]
 
 
 def estimate(device: FittedDevice, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:

@@ -132,7 +132,7 @@ def mistakes(counts: pd.DataFrame, most: int = 10) -> pd.DataFrame:
     return pd.DataFrame({**found, "share": wrong[rows, columns] / values.sum(axis=1)[rows]})
 
 
-def prompts(classes: Sequence[str], templates: Sequence[str], most: int = 6) -> tuple[list[str], int]:
+def prompts(classes: Sequence[str], templates: Sequence[str], most: int) -> tuple[list[str], int]:
     """Return some of the prompts for the classes, from different templates, and the number of all prompts."""
     count = len(classes) * len(templates)
     some = [
@@ -142,19 +142,19 @@ def prompts(classes: Sequence[str], templates: Sequence[str], most: int = 6) -> 
     return list(dict.fromkeys(some)), count
 
 
-def pca(points: NDArray[Any], components: int = 2) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return coordinates (N, components) on the directions in which points (N, D) vary most, and shares of variance.
+def pca(points: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return coordinates (N, 2) on the two directions in which points (N, D) vary most, and their shares of variance.
 
-    Shares (components,) are of the total variance. Method: singular value decomposition of the centred points. Each
-    direction has the sign that makes its largest weight positive.
+    Shares (2,) are of the total variance. With N or D of 1, there is one direction. Method: singular value
+    decomposition of the centred points. Each direction has the sign that makes its largest weight positive.
     """
     centred = points.astype(np.float64) - points.mean(axis=0, dtype=np.float64)
     _, lengths, directions = np.linalg.svd(centred, full_matrices=False)
-    directions = directions[:components]
+    directions = directions[:2]
     largest = np.abs(directions).argmax(axis=1)
     directions = directions * np.sign(directions[np.arange(len(directions)), largest])[:, None]
     total = float((lengths**2).sum())
-    shares = lengths[:components] ** 2 / total if total else np.zeros(len(directions))
+    shares = lengths[:2] ** 2 / total if total else np.zeros(len(directions))
     return centred @ directions.T, shares
 
 
