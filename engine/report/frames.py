@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
+from pydantic import TypeAdapter, ValidationError
 
 from engine.results import (
     BenchmarkRow,
@@ -254,11 +255,11 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
 
 
 def read_modules(run_dir: Path, name: str) -> pd.DataFrame | None:
-    """Return the modules in the detail artifact `name`, as from `modules`. None if there is no such file."""
+    """Return the modules in the detail artifact `name`, as from `modules`. None without that file, or if it is cut."""
     try:
         with open_within(run_dir / name, (run_dir.resolve(),)) as file:
-            return modules(ModuleCount.model_validate(item) for item in json.load(file))
-    except FileNotFoundError:
+            return modules(TypeAdapter(list[ModuleCount]).validate_json(file.read()))
+    except (FileNotFoundError, ValidationError):
         return None
 
 

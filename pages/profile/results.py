@@ -179,7 +179,7 @@ def _modules(run: Run, row: ProfileRow, tag: str) -> None:
             st.caption("fvcore does not count by module. A count with both counters keeps a table of modules.")
             _count_with_both(run, row, f"detail_{tag}")
             return
-        st.caption("This run kept no table of modules. A new count of this model alone keeps it.")
+        st.caption("This run has no table of modules that can be read. A new count of this model alone keeps one.")
         if st.button("Count this model again", key=f"detail_{tag}", icon=":material/account_tree:"):
             _count_again(run, row)
         return

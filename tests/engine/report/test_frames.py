@@ -1,6 +1,7 @@
 """Tables of results, compared with values computed by hand."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 
@@ -124,3 +125,15 @@ def test_parent_of_a_module_is_the_nearest_listed_one() -> None:
     assert list(frame["parent"].fillna("none")) == ["none", "", "visual", "visual.blocks.0", ""]
     assert list(frame["name"]) == ["model", "visual", "blocks.0", "mlp", "text"]
     assert list(frame["depth"]) == [0, 1, 3, 4, 1]
+
+
+def test_cut_file_of_modules_counts_as_missing(tmp_path: Path) -> None:
+    fields = {"path": "", "type": "ResNet", "mparams": 1.0, "gmacs": 1.0, "macts": 1.0, "calls": 1}
+    content = json.dumps([ModuleCount.model_validate(fields).model_dump(mode="json")])
+    (tmp_path / "detail.json").write_text(content)
+    found = frames.read_modules(tmp_path, "detail.json")
+    assert found is not None
+    assert list(found["name"]) == ["model"]
+    (tmp_path / "detail.json").write_text(content[:-9])
+    assert frames.read_modules(tmp_path, "detail.json") is None
+    assert frames.read_modules(tmp_path, "other.json") is None
