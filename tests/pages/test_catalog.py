@@ -251,7 +251,7 @@ def test_limits_without_matches_show_the_count_for_each_limit() -> None:
     app = open_page(catalog_figure=TOP1, catalog_min_imagenet_top1="99", catalog_max_gmacs="2")
     assert not app.exception
     assert "No rows match these filters" in texts(app)
-    assert "With only the limit ImageNet top-1 (%) ≥ 99, 0 of the" in plain_text(app)
+    assert "With only the limit ImageNet top-1 (%) ≥ 99, 0 of 26 rows with a value remain." in plain_text(app)
     assert "With only the limit MACs (G) ≤ 2, " in plain_text(app)
     app.button(key="catalog_show_all").click().run()
     assert len(set(table_models(app))) == 7
