@@ -109,15 +109,14 @@ def _images(data: Data) -> list[Check]:
 
 def _steps(spec: TrainSpec, plan: Schedule, available: int) -> Check:
     epochs = plural(plan.epochs, "epoch")
-    pairs = plan.batch_size * spec.nproc * spec.accum_freq
     parts = [f"{plan.batch_size:,} pairs"] + [f"{spec.accum_freq} batches"] * (spec.accum_freq > 1)
     parts += [f"{spec.nproc} processes"] * (spec.nproc > 1)
-    size = f"{' × '.join(parts)} = {pairs:,} pairs" if len(parts) > 1 else parts[0]
+    size = f"{' × '.join(parts)} = {plan.step_pairs:,} pairs" if len(parts) > 1 else parts[0]
     an_epoch = plural(plan.steps_per_epoch, "step")
     what = "the same batch each time" if spec.overfit else f"{an_epoch} an epoch, {epochs}"
     text = f"{plural(plan.steps, 'step')} of {size}: {what}."
     permuted = not (spec.overfit or spec.resampled or spec.data_weights)
-    if permuted and (left_out := available - plan.steps_per_epoch * pairs):
+    if permuted and (left_out := available - plan.steps_per_epoch * plan.step_pairs):
         text += f" Each epoch leaves out {plural(left_out, 'pair')}, chosen at random."
     return Check("ok", text)
 
