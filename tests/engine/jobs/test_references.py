@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from engine import jobs
 from engine.__main__ import main
@@ -119,12 +120,20 @@ def test_only_a_training_with_a_checkpoint_can_be_evaluated(store: Store, settin
 
 
 @pytest.mark.parametrize(
-    "path", ["/etc/passwd", "../../../etc/passwd", "~nobody-here/x", "/" + "x" * 300, "/nowhere/pairs.csv", "a\0b"]
+    "path", ["/etc/passwd", "../../../etc/passwd", "~nobody-here/x", "/" + "x" * 300, "/nowhere/pairs.csv"]
 )
 def test_absent_and_forbidden_files_give_the_same_error(settings: Settings, path: str) -> None:
     for field in ("data", "val_data", "resume"):
         with pytest.raises(Refused, match=f"^{field}: nothing can be read at"):
             references.check_paths(settings, TrainSpec.model_validate({field: path}))
+
+
+def test_paths_with_nul_are_refused(settings: Settings) -> None:
+    with pytest.raises(Refused, match="^resume: nothing can be read at"):
+        references.check_paths(settings, TrainSpec(resume="a\0b"))
+    for field in ("data", "val_data"):
+        with pytest.raises(ValidationError, match="a text without NUL"):
+            TrainSpec.model_validate({field: "a\0b"})
 
 
 def test_links_that_leave_the_roots_are_refused(settings: Settings, tmp_path: Path) -> None:
