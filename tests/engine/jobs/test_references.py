@@ -129,7 +129,7 @@ def test_absent_and_forbidden_files_give_the_same_error(settings: Settings, path
 
 
 def test_paths_with_nul_are_refused(settings: Settings) -> None:
-    with pytest.raises(Refused, match="^resume: nothing can be read at"):
+    with pytest.raises(Refused, match="resume: nothing can be read at"):
         references.check_paths(settings, TrainSpec(resume="a\0b"))
     for field in ("data", "val_data"):
         with pytest.raises(ValidationError, match="a text without NUL"):
