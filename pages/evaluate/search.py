@@ -9,6 +9,7 @@ from engine.jobs.references import search_question
 from engine.report.frames import hits
 from engine.results.answers import Hits
 from engine.specs import Refused
+from engine.specs.questions import LONGEST_TEXT
 from engine.store import Run
 from pages.clip import pictures
 from pages.shared import backend
@@ -17,7 +18,6 @@ from pages.shared.table import download_table
 from pages.shared.text import plain, show_error
 
 DEFAULT_SHOWN, MOST_SHOWN = 12, 96
-LONGEST_TEXT = 500
 SIMILARITY = (
     "Similarity is the cosine of the text's and the image's embedding, from -1 to 1. It ranks the images of one "
     "model. Even a good match can be far from 1, and values of different models cannot be compared."

@@ -91,8 +91,8 @@ run_view.follow(run)
 notes.draw(run.id)
 
 st.fragment(rerun.in_turn(draw_details), run_every=None if run.state.ended else TICK_S, key="run_about_now")(run.id)
-with st.container(horizontal=True):
-    if run.state.ended and backend.may_change(run):  # a bundle holds checkpoints
+if run.state.ended and backend.may_change(run):  # a bundle holds checkpoints
+    with st.container(horizontal=True):
         download(
             "Export bundle",
             partial(export_bundle, backend.store(), backend.settings(), run.id),
@@ -102,9 +102,8 @@ with st.container(horizontal=True):
             "that another machine can import. Of the files, the best checkpoint comes first, then the latest one, then "
             "the smallest of the others.",
         )
-    if run.state.ended and backend.may_change(run) and st.button("Delete", icon=":material/delete:", key="run_delete"):
-        run_actions.request_deletion([run.id])
-if run.state.ended and backend.may_change(run):
+        if st.button("Delete", icon=":material/delete:", key="run_delete"):
+            run_actions.request_deletion([run.id])
     for omitted in backend.not_in_bundle(run):
         st.caption(plain(sentence(omitted)))
 run_actions.draw_dialog()

@@ -223,21 +223,17 @@ def form() -> None:
         swept = sweep_fields()
     spec, problems = spec_form.build(TrainSpec, values)
     problems += [problem] if problem else []
-    if (
-        isinstance(spec, TrainSpec)
-        and preview.summary
-        and images.augmentation(spec) != images.augmentation(TrainSpec())
-    ):
+    if spec and preview.summary and images.augmentation(spec) != images.augmentation(TrainSpec()):
         with images_place:
             draw_augmented(spec)
     specs: dict[str, Spec] = {}
-    if isinstance(spec, TrainSpec):
+    if spec:
         try:
             specs = {**sweep.specs(spec, swept)}
         except Refused as refused:
             problems.append(str(refused))
     sentence, ready = "Fix the errors above to continue.", False
-    if isinstance(spec, TrainSpec) and counts:
+    if spec and counts:
         ready = draw_checks(spec, counts)
         sentence = describe(spec, counts) if ready else sentence
         if ready and len(specs) == 1:
