@@ -142,6 +142,8 @@ class Rows(Several):
         format = self.format or output_format or "csv"
         if output_format not in (None, format):
             raise Refused(f"--output ends in .{ending}, but --format is {format}. Use the same format for both.")
+        if not self.format and ending not in ("", "zip", format):
+            raise Refused(f"{self.output} is no .csv, .json, .parquet or .zip file. Rename it, or give --format.")
         with store_here() as store:
             tables = bulk.rows(store, self.run_ids)
         path = self.output or Path(f"rows.{format}" if len(tables) == 1 else "rows.zip")
@@ -194,7 +196,7 @@ class Prune(BaseModel):
                 verb = "is deleted" if self.yes else "would be deleted too"
                 print(f"run {run_id} was deleted on another machine, and its folder here {verb}")
             if not (ids := store.ids(wanted)):
-                print("no run is that old")
+                print("no run matches")
             elif self.yes:
                 _delete(store, ids, yes=True)
             else:

@@ -72,8 +72,8 @@ class FileFlags(Flags):
 def read_lines(given: Any, *, json: bool = False) -> Any:
     """Return the lines of a file if the value names one, else the value itself.
 
-    json: return the whole text of a .json file. Errors: Refused when the file is too large or not text, for a .json
-    file without `json`, and when a value that ends like a file is none.
+    json: return the whole text of a .json file. Errors: Refused when the file is too large, empty or not text, for a
+    .json file without `json`, and when a value that ends like a file is none.
     """
     path = Path(str(given[0] if isinstance(given, list | tuple) else given))
     if "\n" in str(path):
@@ -82,7 +82,7 @@ def read_lines(given: Any, *, json: bool = False) -> Any:
         if path.suffix in (".txt", ".csv", ".json"):
             raise Refused(f"no file at {path}")
         return given
-    is_json = path.suffix == ".json"
+    is_json = path.suffix.lower() == ".json"
     if is_json and not json:
         raise Refused(
             f"{path} is a JSON file. Use a text file with one entry per line; only --class-prompts takes JSON"
@@ -91,12 +91,14 @@ def read_lines(given: Any, *, json: bool = False) -> Any:
         content = file.read(LONGEST_PROMPTS + 1)
     if len(content) > LONGEST_PROMPTS:
         raise Refused(f"{path} has more than {LONGEST_PROMPTS:,} bytes: too large for a list of names")
+    form = "JSON" if is_json else "one entry per line"
     try:
         text = content.decode("utf-8-sig")
-        return text if is_json else tuple(split_lines(text))
     except UnicodeDecodeError as error:
-        form = "JSON" if is_json else "one entry per line"
         raise Refused(f"{path} is not a text file. Use UTF-8 with {form}") from error
+    if not text.strip():  # otherwise the default would be used
+        raise Refused(f"{path} is empty. Use {form}")
+    return text if is_json else tuple(split_lines(text))
 
 
 class Train(RunHere, FileFlags, TrainSpec):
@@ -139,8 +141,10 @@ class SubmitTrain(FileFlags, TrainSpec):
     def cli_cmd(self) -> None:
         from engine.specs import sweep
 
-        if not (specs := sweep.specs(TrainSpec.model_validate(self.given()), sweep.parse(self.sweep))):
-            submit(self.spec(), self.name)
+        spec = self.spec()
+        assert isinstance(spec, TrainSpec)
+        if not (specs := sweep.specs(spec, sweep.parse(self.sweep))):
+            submit(spec, self.name)
             return
         from engine import jobs
 

@@ -257,8 +257,8 @@ def show_text(text: str, output: Path | None) -> None:
 
 
 def print_detail(rows: Sequence[ProfileRow]) -> None:
-    """Print every operator of each model with its calls, FLOPs and bytes, and mark those that were not counted."""
-    for row in rows:
+    """Print every operator of each counted model with its calls, FLOPs and bytes, and mark those not counted."""
+    for row in (row for row in rows if row.operators):
         print(f"\n{row.name} at {row.image_size} px by operator, for the whole batch of {row.batch_size}")
         print(f"{'operator':44} {'calls':>7} {'GFLOPs':>12} {'MB moved':>12}")
         for count in sorted(row.operators, key=lambda count: (-count.flops, -count.read_bytes, count.operator)):

@@ -13,6 +13,7 @@ from engine.cli.here import OneRun, SubCommand, command, main_columns, store_her
 from engine.cli.output import OutputFile, note, printable, show_table
 from engine.settings import Settings
 from engine.specs import Refused
+from engine.words import numbered_runs
 
 
 class Show(OneRun):
@@ -119,8 +120,8 @@ class Hosts(BaseModel):
             else:
                 for host in (listed := hosts.open_hosts(store)):
                     mark = " (this host)" if host.is_this else ""
-                    runs = ", ".join(map(str, host.run_ids))
-                    print(f"{printable(host.id)}{mark}: last heartbeat {abs(host.silent_s):.0f} s ago, runs {runs}")
+                    heartbeat = f"last heartbeat {abs(host.silent_s):.0f} s ago"
+                    print(f"{printable(host.id)}{mark}: {heartbeat}, {numbered_runs(host.run_ids)}")
                 if not listed:
                     note("no host has open runs")
         if self.gone:

@@ -81,7 +81,8 @@ class Store:
 
     def run(self, run_id: int) -> Run:
         """Return a run. Errors: LookupError, Damaged."""
-        if not (found := self.database.rows(RUNS.where(runs.c.id == run_id))):
+        # no database takes a larger integer, and a request may name a run by any number
+        if run_id >= 2**63 or not (found := self.database.rows(RUNS.where(runs.c.id == run_id))):
             raise LookupError(f"there is no run {run_id}")
         with self._parsing(run_id, "its request or state"):
             return to_run(found[0])

@@ -299,6 +299,15 @@ def test_profile_counts_models_and_stores_the_run(
 
 
 @pytest.mark.slow
+def test_detail_has_a_table_only_for_counted_models(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    models = ["--models", "timm:test_vit,timm:test_byobnet", "--image-size", "225"]
+    assert main(["profile", *models, "--detail"]) == 1
+    shown = capsys.readouterr()
+    assert "timm:test_vit failed (error): Image size 225 does not divide by the patch size 16" in shown.err
+    assert re.findall(r"(\S+) at 225 px by operator", shown.out) == ["timm:test_byobnet"]
+
+
+@pytest.mark.slow
 def test_reference_columns_equal_the_published_table_of_open_clip(settings: Settings, tmp_path: Path) -> None:
     out = tmp_path / "rows.csv"
     columns = ["--columns", "reference", "--output", str(out)]

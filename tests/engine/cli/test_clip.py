@@ -49,6 +49,8 @@ def test_help_lists_every_field(
         (["train", "--epochs", "2", "--steps", "5"], "give epochs or steps, not both"),
         (["train", "--data", "/nowhere/pairs.csv"], "nothing can be read at '/nowhere/pairs.csv'"),
         (["evaluate", "--model", "99"], "there is no run 99"),
+        (["evaluate", "--model", f"{2**63}"], f"there is no run {2**63}"),
+        (["resume", f"{2**63}"], f"there is no run {2**63}"),
         (["evaluate", "--tasks", "guessing"], "tasks: must be 'retrieval'"),
         (["resume", "/nowhere"], "neither a checkpoint with its manifest"),
         (["resume", "run7"], "nor a folder of such checkpoints, nor the id of a run\n"),
@@ -64,14 +66,31 @@ def test_bad_usage_prints_the_reason_and_exits_with_2(
     assert store.runs() == []
 
 
-@pytest.mark.parametrize("flag", ["classes", "templates"])
-def test_json_files_of_classes_and_templates_are_refused(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+@pytest.mark.parametrize(
+    ("flag", "file", "content", "answer"),
+    [
+        (
+            "classes",
+            "names.json",
+            '["a {} cat", "a {} dog"]',
+            "is a JSON file. Use a text file with one entry per line",
+        ),
+        (
+            "templates",
+            "names.JSON",
+            '["a {} cat", "a {} dog"]',
+            "is a JSON file. Use a text file with one entry per line",
+        ),
+        ("classes", "names.txt", "\n", "is empty. Use one entry per line"),
+    ],
+)
+def test_file_without_an_entry_per_line_is_refused(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, file: str, content: str, answer: str
 ) -> None:
-    names = tmp_path / "names.json"
-    names.write_text('["a {} cat", "a {} dog"]')
+    names = tmp_path / file
+    names.write_text(content)
     assert main(["evaluate", f"--{flag}", str(names)]) == 2
-    assert f"{names} is a JSON file. Use a text file with one entry per line" in capsys.readouterr().err
+    assert f"{names} {answer}" in capsys.readouterr().err
     assert store.runs() == []
 
 
@@ -235,8 +254,11 @@ def test_entries_of_a_repeated_flag_are_combined(
 
 
 def test_sweep_is_queued_as_tagged_runs(store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["submit", "train", "--epochs", "1", "--sweep", "lr=1e-3,1e-4 seed=0,1", "--name", "try"]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == "queued as run 2: lr=0.001 seed=1"
+    sweep = ["--sweep", "lr=1e-3,1e-4 seed=0,1", "--lr-cooldown-power", "2", "--name", "try"]
+    assert main(["submit", "train", "--epochs", "1", *sweep]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[1] == "queued as run 2: lr=0.001 seed=1"
+    assert printed.err.startswith("--lr-cooldown-power has no effect: ")
     runs = {run.id: run for run in store.runs()}
     found = {number: (run.name, run.spec.lr, run.spec.seed, run.tags) for number, run in runs.items()}  # type: ignore[attr-defined]
     assert found == {

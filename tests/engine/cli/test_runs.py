@@ -153,7 +153,7 @@ def test_prune_keeps_tagged_noted_and_recent_runs(
     preview = "1 run with 0 files of 0.0 MB would be deleted permanently. Add --yes to delete.\n"
     assert engine(capsys, *prune) == preview
     assert store.run(old).state is State.CANCELLED
-    assert engine(capsys, *prune, "--state", "finished", "--yes").strip() == "no run is that old"
+    assert engine(capsys, *prune, "--state", "finished", "--yes").strip() == "no run matches"
     assert engine(capsys, *prune, "--yes").strip() == f"run {old} is deleted"
     assert {run.id for run in store.runs()} == {tagged, noted, recent, queued_id}
     assert not RunFiles(settings.runs_dir, old).dir.exists()
@@ -169,6 +169,10 @@ def test_runs_rows_exports_rows_and_runs_storage_shows_sizes(
     out = tmp_path / "rows.parquet"
     assert "--output ends in .parquet, but --format is csv. Use the same format for both." in engine(
         capsys, "runs", "rows", *ended, "--output", out, "--format", "csv", code=2
+    )
+    unknown = tmp_path / "rows.JSON"
+    assert f"{unknown} is no .csv, .json, .parquet or .zip file. Rename it, or give --format." in engine(
+        capsys, "runs", "rows", *ended, "--output", unknown, code=2
     )
     engine(capsys, "runs", "rows", *ended, "--output", out)
     assert list(pd.read_parquet(out)["run"]) == ended
@@ -254,7 +258,7 @@ def test_hosts_with_open_runs_are_listed_and_declared_gone(
     assert attempt
     attempts.begin(store.database, attempt)
     assert re.fullmatch(
-        rf"elsewhere#0123456789ab: last heartbeat \d+ s ago, runs {run_id}\n", engine(capsys, "runs", "hosts")
+        rf"elsewhere#0123456789ab: last heartbeat \d+ s ago, run {run_id}\n", engine(capsys, "runs", "hosts")
     )
     with store.database.write() as connection:
         connection.execute(update(tables.attempts).values(heartbeat_at=0.0))

@@ -414,7 +414,7 @@ def test_prune_deletes_only_folders_of_runs_deleted_elsewhere(
     monkeypatch.setenv("VITALS_DATABASE_URL", str(store.database.url))
     monkeypatch.setenv("VITALS_ARTIFACTS_URL", worker_machine.artifacts_url)
     prune = ("prune", "--days", "1")
-    assert engine(worker_machine, *prune) == "no run is that old\n"
+    assert engine(worker_machine, *prune) == "no run matches\n"
     third = worker_machine.model_copy(update={"runs_dir": other_machine.runs_dir.with_name("third")})
     moved, kept_run, of_earlier_store = (store.run(training(store)) for _ in range(3))
     _, attempt, first = start(worker_machine, store, moved.id)
@@ -461,10 +461,10 @@ def test_prune_deletes_only_folders_of_runs_deleted_elsewhere(
     for machine in (worker_machine, third):
         assert engine(machine, *prune, "--yes").splitlines() == [
             f"run {moved.id} was deleted on another machine, and its folder here is deleted",
-            "no run is that old",
+            "no run matches",
         ]
         assert not RunFiles(machine.runs_dir, moved.id).dir.exists()
-        assert engine(machine, *prune, "--yes") == "no run is that old\n"
+        assert engine(machine, *prune, "--yes") == "no run matches\n"
     assert RunFiles(worker_machine.runs_dir, kept_run.id).log.read_bytes() == b"made here"
     assert earlier.log.is_file()
 
