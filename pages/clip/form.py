@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -43,11 +44,14 @@ def models(user_models: Iterable[str] = ()) -> list[str]:
     return [DIGITS_MODEL, *user_models, *names]
 
 
-def trainings(model: str = "") -> dict[str, Run]:
-    """Return trainings with complete checkpoints by run number, newest first. model: what they train; empty for all."""
+def trainings(model: str = "") -> list[tuple[Run, Mapping[Path, int]]]:
+    """Return trainings with their complete checkpoints, newest first, without those that have none.
+
+    model: what they train; empty for all.
+    """
     runs = backend.store().find(Filter(kinds=(TrainSpec.kind,), only_model=model), limit=MOST_RUNS)
     runs = [run for run in runs if not model or getattr(run.spec, "model", "") == model]
-    return {str(run.id): run for run in runs if backend.checkpoints(run)}
+    return [(run, paths) for run in runs if (paths := backend.checkpoints(run))]
 
 
 def draw_refusal(spec_type: type[Spec], model: str | None, configs: Mapping[str, Any]) -> None:
@@ -64,9 +68,9 @@ def weights(model: str) -> list[str]:
     """Return the weights of a model to offer: the best of each training, published tags, paths of other checkpoints."""
     if not model or spec_form.problem(TrainSpec, "model", model):
         return []
-    files = {number: backend.checkpoints(run) for number, run in trainings(model).items()}
-    best = [f"best of run {number}" for number in files]
-    others = (str(path) for paths in files.values() for path in paths if path.name != BEST)
+    found = trainings(model)
+    best = [f"best of run {run.id}" for run, _ in found]
+    others = (str(path) for _, paths in found for path in paths if path.name != BEST)
     tags = shipped.weights(backend.settings().catalog_dir).get(model, [])
     return [*best, *tags, *islice(others, MOST_RUNS)]
 

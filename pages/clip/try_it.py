@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from engine.datasets import DataProblem, Unreadable, class_names, images, prompts
 from engine.jobs.references import match_question
 from engine.results.answers import Matches
-from engine.specs import Refused
+from engine.specs import Refused, describe_error
 from engine.specs.clip import split_lines
 from engine.specs.questions import LARGEST_IMAGE, MOST_TEXTS
 from engine.store import Run
@@ -45,7 +45,7 @@ def content(run: Run) -> None:
         if of_classes:
             st.caption(plain(f"Prompts: {', '.join(templates[:3])}{', ...' if len(templates) > 3 else ''}"))
     texts = list(dict.fromkeys(split_lines(text)))
-    if file is None or not texts:
+    if file is None or len(texts) < 2:
         st.caption("Choose a picture and type at least two texts to choose between.")
         return
     _match(run, file.getvalue(), texts, templates if of_classes else ())
@@ -58,7 +58,10 @@ def _match(run: Run, image: bytes, texts: list[str], templates: tuple[str, ...])
             allowed = f"at most {LARGEST_IMAGE / 1e6:.0f} MB are taken"
             raise Refused(f"the picture has {len(image) / 1e6:.1f} MB, {allowed}: choose a smaller one")
         question = match_question(backend.store(), backend.settings(), run, image, texts, templates)
-    except (ValidationError, Refused, Unreadable, LookupError) as problem:
+    except ValidationError as error:
+        show_error(f"Texts: {describe_error(error.errors()[0])}")
+        return
+    except (Refused, Unreadable, LookupError) as problem:
         show_error(problem)
         return
     picture, answer = st.columns([1, 2])

@@ -40,7 +40,7 @@ MOST_PROMPTS = 6
 
 def draw_model() -> dict[str, Any]:
     """Draw the model or training and its weights. Return the values of the fields."""
-    runs = clip_form.trainings()
+    runs = {str(run.id): run for run, _ in clip_form.trainings()}
     left, right = st.columns(2)
     models = clip_form.models(runs)
     values = {"model": spec_form.field(EvaluateSpec, "model", models, free=True, place=left)}
@@ -72,7 +72,7 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
     with right:
         st.caption("Prompts")
         spec, _ = spec_form.build(EvaluateSpec, values)
-        if isinstance(spec, EvaluateSpec):
+        if spec:
             names = _class_names(spec, data_classes)
             if by_class := json_object(spec.class_prompts):
                 texts = [prompt for name in names for prompt in by_class.get(name, ())]
@@ -104,7 +104,7 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
     summary, problems = preview.summary, []
     data_classes = summary.classes
     if summary.none_readable:
-        problems.append(f"None of the {plural(summary.opened, 'image')} opened can be read.")
+        problems.append(f"{plural(summary.opened, 'image')} opened, none can be read.")
     try:
         names = datasets.class_names(spec.classes, data_classes)
         by_class = json_object(spec.class_prompts)
@@ -112,12 +112,16 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
             problems.append(f"{len(missing)} of {len(names)} classes have no prompts: {shortened(missing)}.")
     except DataProblem as problem:
         problems.append(f"Classes: {problem}.")
-    tasks = [TASK_NAMES[task] for task in spec.tasks if task in TASK_NAMES]
-    if tasks and not data_classes:
+    if (tasks := tasks_with_classes(spec)) and not data_classes:
         subject = " and ".join(tasks).capitalize()
         verb = "needs" if len(tasks) == 1 else "need"
         problems.append(f"{subject} {verb} a class per image: choose a class column, or upload class folders.")
     return problems
+
+
+def tasks_with_classes(spec: EvaluateSpec) -> list[str]:
+    """Return the names of the requested tasks that need a class per image."""
+    return [TASK_NAMES[task] for task in spec.tasks if task in TASK_NAMES]
 
 
 def describe(spec: EvaluateSpec) -> str:
@@ -142,12 +146,11 @@ def form() -> None:
     values |= groups.draw(EvaluateSpec, FURTHER, device=launch.devices())
     spec, problems = spec_form.build(EvaluateSpec, values)
     sentence, ready = "Fix the errors above to continue.", False
-    if isinstance(spec, EvaluateSpec) and preview.summary:
+    if spec and preview.summary:
         problems += find_problems(spec, preview)
-        if not preview.summary.classes and set(spec.tasks) & set(TASK_NAMES):
-            names = " and ".join(TASK_NAMES[task] for task in spec.tasks if task in TASK_NAMES)
+        if (tasks := tasks_with_classes(spec)) and not preview.summary.classes:
             st.button(
-                f"Turn off {names}",
+                f"Turn off {' and '.join(tasks)}",
                 icon=":material/toggle_off:",
                 on_click=st.session_state.update,
                 args=({spec_form.key(PREFIX, "tasks"): ["retrieval"]},),

@@ -133,8 +133,7 @@ def _dialog(run_ids: Sequence[int]) -> None:
     active = [run for run in runs if not run.state.ended]
     if active:
         numbers = shortened([str(run.id) for run in active], MOST_NAMED)
-        message = f"{len(active)} of these {len(runs)} runs have not ended: {numbers}. Cancel them or leave them out."
-        st.error(message, icon=":material/error:")
+        st.error(f"Only ended runs can be deleted. Cancel first or leave out: {numbers}.", icon=":material/error:")
         return
     for run in runs[:MOST_NAMED]:
         st.text(f"{run.id}  {run.name or run.spec.summary}")

@@ -37,7 +37,11 @@ def draw(run: Run, rows: Sequence[TrainRow], name: str) -> None:
     help = "Write the weights as safetensors with an open_clip configuration and a model card."
     pressed = st.button("Export for open_clip", icon=":material/deployed_code:", key=key, help=help)
     if pressed:
-        checkpoints.fetch(backend.settings(), run, name)
+        try:
+            checkpoints.fetch(backend.settings(), run, name)
+        except Refused as refused:
+            show_error(refused)
+            return
     if pressed or f"{key}_asked_answer" in st.session_state:
         question = model_card.export(run, rows, path, step, folder)
         draw_answer(question, f"{key}_asked", lambda _: _draw_folder(folder, key), waiting="Exporting.")

@@ -157,6 +157,7 @@ def test_training_can_be_evaluated_by_its_run_number(store: Store, settings: Set
     [
         ({"evaluate_classes": "a\nb"}, "the data have 10 classes, but 2 names were given"),
         ({"evaluate_data": "synthetic"}, "Zero-shot needs a class per image"),
+        ({"evaluate_model": f"{2**63}"}, f"there is no run {2**63}"),
         ({"evaluate_data": "nowhere.csv"}, "there is no nowhere.csv"),
         ({"evaluate_held_out_data": "a\0b"}, "Held-out data sets: must be a text without NUL"),
     ],
@@ -183,7 +184,7 @@ def test_data_without_readable_images_are_refused(tmp_path: Path, monkeypatch: p
     data = write_csv(tmp_path / "none.csv", lines)
     app = open_page(PAGE, evaluate_data=str(data), evaluate_tasks="retrieval")
     assert not app.exception
-    assert "None of the 3 images opened can be read" in plain_text(app)
+    assert "3 images opened, none can be read" in plain_text(app)
     assert app.button(key="evaluate_go").disabled
 
 

@@ -22,7 +22,7 @@ from engine.specs import Refused
 from engine.specs.clip import DataKind
 from engine.specs.questions import Augment, Export, Match, Outlook
 from engine.specs.train import TrainSpec
-from engine.store import State, Store
+from engine.store import State, Store, mirror
 from engine.store.files import RunFiles
 from pages.clip import uploads
 from pages.clip.curves import FOLDED
@@ -812,6 +812,23 @@ def test_checkpoint_is_exported_once_and_offered_as_zip(store: Store, settings: 
     assert len(answers.asked_of(Export)) == 1
 
 
+def test_export_shows_why_a_checkpoint_of_another_machine_cannot_be_fetched(
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = tmp_path / "copies"
+    other_machine = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere", "artifacts_url": str(copies)})
+    run_id, _ = finish_training(store, other_machine)
+    mirror.upload(other_machine, store.run(run_id))
+    for copy in copies.rglob("best.pt*"):
+        if copy.read_bytes() == b"weights":
+            copy.unlink()
+    monkeypatch.setenv("VITALS_ARTIFACTS_URL", str(copies))
+    app = open_page(PAGE, run=str(run_id))
+    app.button(key=f"export_{run_id}_best_step_1").click().run()
+    assert not app.exception
+    assert "cannot be reached" in plain_text(app)
+
+
 def test_uploaded_picture_is_matched_with_the_classes(
     store: Store, settings: Settings, answers: Answering, tmp_path: Path
 ) -> None:
@@ -833,6 +850,12 @@ def test_uploaded_picture_is_matched_with_the_classes(
     assert app.dataframe[-1].value.to_dict("records") == [texts_[0] | {"probability": 90}]
     app.toggle(key=f"try_names_{run_id}").set_value(False).run()
     assert answers.asked_of(Match)[-1].templates == ()
+    asked = len(answers.asked_of(Match))
+    app.text_area(key=f"try_texts_{run_id}").set_value("seven").run()
+    assert "type at least two texts" in plain_text(app)
+    app.text_area(key=f"try_texts_{run_id}").set_value("\n".join(map(str, range(1001)))).run()
+    assert "Texts: has too many values, at most 1,000" in plain_text(app)
+    assert len(answers.asked_of(Match)) == asked
 
 
 def test_unreadable_picture_is_refused_without_a_question(store: Store, settings: Settings, answers: Answering) -> None:
