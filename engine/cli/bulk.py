@@ -1,6 +1,5 @@
 """The commands runs list, tag, note, rows, delete, prune, upload, restore and storage, which work on many runs."""
 
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -192,7 +191,7 @@ class Prune(BaseModel):
         with store_here() as store:
             for run_id in deletions.deleted_elsewhere(settings, store.database):
                 if self.yes:
-                    shutil.rmtree(RunFiles(settings.runs_dir, run_id).dir)
+                    RunFiles(settings.runs_dir, run_id).remove()
                 verb = "is deleted" if self.yes else "would be deleted too"
                 print(f"run {run_id} was deleted on another machine, and its folder here {verb}")
             if not (ids := store.ids(wanted)):

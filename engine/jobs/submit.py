@@ -1,6 +1,5 @@
 """Submit, retry, check and delete runs."""
 
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -168,11 +167,7 @@ def delete_run(store: Store, settings: Settings, run_id: int) -> None:
         with suppress(Damaged):
             run = store.run(run_id)
     store.delete(run_id)
-    folder = RunFiles(settings.runs_dir, run_id).dir
-    if folder.is_dir():
-        shutil.rmtree(folder.resolve())  # it may be a link to another disk
-    if folder.is_symlink():
-        folder.unlink()
+    RunFiles(settings.runs_dir, run_id).remove()
     try:
         if run:
             deletions.delete_copies(settings, run)

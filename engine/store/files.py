@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -73,6 +74,13 @@ class RunFiles:
         self.dir.mkdir(parents=True, exist_ok=True)  # an earlier attempt may have died before it made the folder
         for record in (self.process(attempt), self.exit(attempt)):
             record.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Delete the folder and its files, also if it is a link to another disk. Errors: OSError."""
+        if self.dir.is_dir():
+            shutil.rmtree(self.dir.resolve())
+        if self.dir.is_symlink():
+            self.dir.unlink()
 
     def log_tail(self, lines: int) -> str:
         """Return the last lines of the log. Bytes that are not UTF-8 become replacement characters."""
