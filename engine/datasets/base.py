@@ -34,8 +34,17 @@ def reading(place: object) -> Iterator[None]:
 
 
 def distinct(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the distinct texts in their order, without white space around them. Empty ones are left out."""
-    return tuple(dict.fromkeys(stripped for text in texts if (stripped := text.strip())))
+    """Return the distinct texts in their order, without white space around them. Empty ones are left out.
+
+    Half of an emoji, as in a .json whose texts were cut, becomes a question mark: it cannot be stored or shown.
+    """
+    whole = (text.strip().encode(errors="replace").decode() for text in texts)
+    return tuple(dict.fromkeys(text for text in whole if text))
+
+
+def shown_name(name: str) -> str:
+    """Return a file's name with each byte that is not UTF-8 as text, such as `\\xe9`, because it cannot be stored."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def file_identifier() -> Callable[[str], str]:

@@ -64,7 +64,8 @@ def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> 
     wanted = {"auto": splits - {TEST}, "train": {*TRAIN}}.get(part, {part})
     chosen = [(names, texts, split) for names, texts, split in found if split in wanted and texts]
     if not chosen:
-        raise DataProblem(f"{path.name} has no images with captions" + (f" in {part}" if part != "auto" else ""))
+        place = f"in {part}" if part != "auto" else f"except in {TEST}: choose this part with json_split"
+        raise DataProblem(f"{path.name} has no images with captions" + f" {place}" * (part != "auto" or TEST in splits))
     pattern = _path_pattern(path, chosen[0][0], roots)
     rows = [Row(image := pattern.format(**names), image, texts) for names, texts, _ in chosen]
     if len({path.parent / row.image for row in rows}) < len(rows):

@@ -48,7 +48,7 @@ def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
     """
     if fraction and len(pairs) < 2:
         raise DataProblem(
-            f"{pairs.name} has {len(pairs)} pairs, of which none can be held out: give other data for that"
+            f"{pairs.name} has {plural(len(pairs), 'pair')}, of which none can be held out: give other data for that"
         )
     if fraction and own_split(pairs) is not None:
         return own_parts(pairs)  # type: ignore[return-value]

@@ -4,7 +4,7 @@ from mimetypes import guess_type
 from pathlib import Path
 
 from engine.datasets import images
-from engine.datasets.base import DataProblem
+from engine.datasets.base import DataProblem, shown_name
 from engine.datasets.class_names import names_of_synsets
 from engine.datasets.members import Listed, entries_in, in_folder
 from engine.roots import Roots
@@ -26,21 +26,22 @@ def open_folder(folder: Path, roots: Roots = None) -> Listed:
     labels: list[int] = []
     empty: list[str] = []
     left_out: list[str] = []
-    for path, is_folder in ((entry.path, entry.is_folder) for entry in entries_in(folder, roots)):
-        if not is_folder:
-            left_out += [path.name] if _looks_like_image(path.name) else []
+    for entry in entries_in(folder, roots):
+        name = shown_name(entry.path.name)
+        if not entry.is_folder:
+            left_out += [name] if _looks_like_image(name) else []
             continue
         found = []
-        for member in in_folder(path, roots):
+        for member in in_folder(entry.path, roots):
             if member.name.lower().endswith(images.SUFFIXES):
                 found.append(member.path)
             elif _looks_like_image(member.name):
-                left_out.append(f"{path.name}/{member.name}")
+                left_out.append(f"{name}/{shown_name(member.name)}")
         if not found:
-            empty.append(path.name)
+            empty.append(name)
             continue
         labels += [len(names)] * len(found)
-        names.append(path.name.replace("_", " "))
+        names.append(name.replace("_", " "))
         files += found
     if not files:
         raise DataProblem(

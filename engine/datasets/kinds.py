@@ -1,5 +1,6 @@
 """Recognise the kind of data from a path."""
 
+import os
 from pathlib import Path
 
 from engine.datasets import images
@@ -14,21 +15,23 @@ TABLES = (".csv", ".tsv", ".parquet")
 TEXTS = (".txt", ".json", ".cls")
 
 
-def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
+def recognise(path: Path, roots: Roots = None, above: tuple[str, ...] = ()) -> tuple[Path, DataKind]:
     """Return the path of the data and their kind. For a folder, this may be the path of the only table, the only file
     of captions or the only folder in it.
 
-    roots: the folders that links may lead to. Errors: DataProblem if the kind cannot be recognised.
+    roots: the folders that links may lead to. above: the real paths of the folders that lead here, because a link may
+    lead back. Errors: DataProblem if the kind cannot be recognised.
     """
     if file_within(path, roots):
         return path, of_name(path.name)
     inside = entries_in(path, roots)
-    tables = [entry.path for entry in inside if entry.path.suffix.lower() in TABLES]
+    files = [entry.path for entry in inside if not entry.is_folder]
+    tables = [file for file in files if file.suffix.lower() in TABLES]
     if len(tables) > 1:
         raise DataProblem(f"{path} holds several tables: give one of {shortened([table.name for table in tables])}")
     if tables:
         return tables[0], of_name(tables[0].name)
-    if any(is_tar(entry.path.name) for entry in inside):
+    if any(is_tar(file.name) for file in files):
         return path, "webdataset"
     folders = [entry.path for entry in inside if entry.is_folder]
     names = [member.name for member in in_folder(path, roots)]
@@ -41,8 +44,10 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
         raise DataProblem(f"{path} holds several files of captions: give one of {shortened(captions)}")
     if captions:
         return path / captions[0], "coco"
-    if len(folders) == 1 and 0 not in depths and (1 not in depths or _has_table_or_shards(folders[0], roots)):
-        return recognise(folders[0], roots)  # a zip often holds one folder that contains everything else
+    only = folders[0] if len(folders) == 1 and os.path.realpath(folders[0]) not in above else None
+    if only and 0 not in depths and (1 not in depths or _has_table_or_shards(only, roots)):
+        # a zip often holds one folder that contains everything else
+        return recognise(only, roots, (*above, os.path.realpath(only)))
     if any(_stem(name) in stems for name in names if name.lower().endswith(TEXTS)):
         return path, "webdataset"
     if 1 in depths:
@@ -61,7 +66,8 @@ def recognise(path: Path, roots: Roots = None) -> tuple[Path, DataKind]:
 
 def _has_table_or_shards(folder: Path, roots: Roots) -> bool:
     """Return whether a folder contains a table or shards, and so is more than a class folder."""
-    return any(entry.path.suffix.lower() in TABLES or is_tar(entry.path.name) for entry in entries_in(folder, roots))
+    files = [entry.path for entry in entries_in(folder, roots) if not entry.is_folder]
+    return any(file.suffix.lower() in TABLES or is_tar(file.name) for file in files)
 
 
 def _lists_captions(path: Path, name: str, roots: Roots) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from tokenize import TokenError
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from PIL import Image
 
 from engine.archives import whole
 from engine.datasets import images
-from engine.datasets.base import DataProblem, distinct, reading
+from engine.datasets.base import DataProblem, distinct, reading, shown_name
 from engine.datasets.unpacked import plain_tar
 from engine.roots import Entry, Roots, files_within, open_within, scan_within
 
@@ -111,8 +112,8 @@ class Listed:
     def source(self, index: int) -> str:
         file = self.files[index]
         if isinstance(file, str):
-            return file
-        return file.shown if file.path.endswith(file.name) else f"{file.shown}/{file.name}"
+            return shown_name(file)
+        return shown_name(file.shown if file.path.endswith(file.name) else f"{file.shown}/{file.name}")
 
 
 def in_tar(path: Path, roots: Roots = None) -> list[Member]:
@@ -219,11 +220,12 @@ def _class_numbers(member: Member, name: str, roots: Roots) -> tuple[int, ...]:
     """Return the classes of an image: the indices of the ones in a 0/1 vector, as in CLIP_benchmark."""
     if member.size > LARGEST_TEXT:
         raise ValueError(f"{member.name} has {member.size:,} bytes, more than {LARGEST_TEXT:,}, so it holds no classes")
+    content = BytesIO(member.read(roots))
     try:
-        values = np.load(BytesIO(member.read(roots)), allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        values = np.lib.format.read_array(content, allow_pickle=False)
+    except (ValueError, TokenError, MemoryError) as error:  # the last two for a damaged header
         raise ValueError(f"the .npy beside {name} is damaged: {error}") from error
-    if values.ndim != 1 or not np.isin(values, (0, 1)).all():
+    if values.dtype.kind not in "biuf" or values.ndim != 1 or not np.isin(values, (0, 1)).all():
         raise ValueError(f"the .npy beside {name} is not a vector with a 0 or 1 for each class")
     return tuple(np.flatnonzero(values).tolist())
 

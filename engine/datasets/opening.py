@@ -114,5 +114,5 @@ def _open(source: str, kind: DataKind, table: Mapping[DataKind, Open], synthetic
 def _shards(path: Path, roots: Roots) -> Pairs:
     if file_within(path, roots):
         return shards.open_tars([path], path.stem, roots)
-    tars = [entry.path for entry in entries_in(path, roots) if is_tar(entry.path.name)]
+    tars = [entry.path for entry in entries_in(path, roots) if is_tar(entry.path.name) and not entry.is_folder]
     return shards.open_tars(tars, path.name, roots) if tars else shards.open_unpacked(path, roots)

@@ -27,7 +27,7 @@ def open_shards(pattern: str, roots: Roots = None) -> Listed:
     """Return the samples of the shards that match a pattern such as `data/{000..071}.tar`. Errors: DataProblem."""
     paths = [expand_home(name) for name in expand(pattern)]
     if absent := [str(path) for path in paths if not file_within(path, roots)]:
-        raise DataProblem(f"{len(absent)} of {len(paths)} shards are not there: {shortened(tuple(absent))}")
+        raise DataProblem(f"{len(absent):,} of {plural(len(paths), 'shard')} missing: {shortened(absent)}")
     return open_tars(paths, _name(pattern), roots)
 
 
@@ -119,8 +119,9 @@ def _to_pairs(found: list[Sample | None], name: str, folder: Path, roots: Roots)
         )
     if not usable:
         raise DataProblem(
-            f"{name} holds {len(found)} images, none with a caption: expected {', '.join(members.IMAGES[:4])} files, "
-            "each with a .txt or .json of the same name beside it, or a .cls or .npy and all classes in classnames.txt"
+            f"{name} holds {plural(len(found), 'image')}, none with a caption: expected "
+            f"{', '.join(members.IMAGES[:4])} files, each with a .txt or .json of the same name beside it, or a .cls "
+            "or .npy and all classes in classnames.txt"
         )
     numbers = [(sample.labels or ()) if sample.label is None else (sample.label,) for sample in usable]
     largest = max((number for several in numbers for number in several), default=-1)

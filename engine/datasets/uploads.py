@@ -20,7 +20,7 @@ from engine.datasets.members import visible
 from engine.datasets.unpacked import check_room, forget_copy
 from engine.roots import Roots, file_within, files_within, scan_within, stat_within
 from engine.specs.clip import DataKind, split_sources
-from engine.words import shortened
+from engine.words import plural, shortened
 
 MOST_PACKED = 1_000_000_000
 """Maximum bytes of an upload."""
@@ -98,7 +98,8 @@ def _check_archive(upload: BinaryIO, kind: Format, packed_bytes: int, name: str)
         raise DataProblem(f"{name!r} is damaged: {error}") from error
     if problems:
         raise DataProblem(
-            f"{name!r} holds {len(problems)} files that are not what they are called: {shortened(problems)}"
+            f"{name!r} holds {plural(len(problems), 'file')} with contents that do not match the name: "
+            f"{shortened(problems)}"
         )
     if not names:
         raise DataProblem(f"{name!r} holds no images: expected {', '.join(images.SUFFIXES)} files")
@@ -194,9 +195,10 @@ def kept(uploads: Path, roots: Roots = None) -> list[Kept]:
 
 def forget(upload: Kept) -> None:
     """Delete an upload with all its files and their copies, if it still exists. Errors: DataProblem."""
-    copied = list(files_within(upload.folder, None)) if upload.folder.is_dir() else []
     hidden = upload.folder.with_name(f".{upload.folder.name}")
     try:
+        copied = list(files_within(upload.folder, None))
+        shutil.rmtree(hidden, ignore_errors=True)  # of a deletion that was interrupted
         upload.folder.rename(hidden)  # so that half an upload is never offered
         for entry in copied:
             forget_copy(entry)

@@ -1,5 +1,6 @@
 """Opening data of every kind by their paths, their summaries, and refusals with reasons."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -85,6 +86,18 @@ def test_class_folders_are_sorted_by_name(tmp_path: Path) -> None:
     assert pairs.notes == ("folders without images are no classes: empty",)
 
 
+def test_names_that_are_not_utf8_are_shown_with_their_bytes(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    write_image(folder / os.fsdecode(b"\xfc.png"), (7, 0, 0))
+    write_image(folder / os.fsdecode(b"\xfc.ppm"))
+    pairs = open_pairs(str(tmp_path), kind="folder")
+    assert (pairs.classes, pairs.captions(0)) == (("caf\\xe9",), ("a photo of a caf\\xe9.",))
+    assert (pairs.source(0), colours(pairs)) == (f"{tmp_path}/caf\\xe9/\\xfc.png", [(7, 0, 0)])
+    assert pairs.notes[0].endswith(": caf\\xe9/\\xfc.ppm")
+    (tmp_path / os.fsdecode(b"caf\xe9") / os.fsdecode(b"\xfc.txt")).write_text("a cup")
+    assert open_pairs(str(folder)).source(0) == pairs.source(0)
+
+
 def test_images_outside_class_folders_or_of_other_formats_are_noted(tmp_path: Path) -> None:
     write_classes(tmp_path, {"cat": 2, "dog": 2})
     write_image(tmp_path / "beside.png")
@@ -104,6 +117,24 @@ def test_single_subfolder_is_opened_instead_of_the_folder(tmp_path: Path) -> Non
     assert open_pairs(str(tmp_path)).classes == ("cat", "dog")
     write_table(tmp_path / "pets", "cat/000.png,a cat")
     assert open_pairs(str(tmp_path)).captions(0) == ("a cat",)
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.tar", "shards.parquet"])
+def test_folders_called_like_tables_or_tars_are_folders(tmp_path: Path, name: str) -> None:
+    write_classes(tmp_path / name, {"cat": 1, "dog": 1})
+    assert open_pairs(str(tmp_path)).classes == ("cat", "dog")
+    write_image(tmp_path / "1.png")
+    (tmp_path / "1.txt").write_text("beside")
+    assert open_pairs(str(tmp_path), kind="webdataset").captions(0) == ("beside",)
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "to_b").symlink_to(tmp_path / "b")
+    (tmp_path / "b" / "to_a").symlink_to(tmp_path / "a")
+    with pytest.raises(DataProblem, match="/a/to_b/to_a has no images"):
+        open_pairs(str(tmp_path / "a"), roots=(tmp_path,))
 
 
 def test_captions_are_read_from_text_files_beside_images(tmp_path: Path) -> None:
@@ -177,7 +208,7 @@ def test_data_outside_the_roots_are_refused_like_missing_data(tmp_path: Path) ->
     assert [reason for _, reason in found.unreadable] == [absent] * 3
     assert len(summarise(open_pairs(str(path))).unreadable) == 1
     shard = write_tar(outside / "x.tar", {"1.png": encoded(), "1.txt": b"a"})
-    with pytest.raises(DataProblem, match="1 of 1 shards are not there"):
+    with pytest.raises(DataProblem, match="1 of 1 shard missing"):
         open_pairs(str(shard), roots=roots)
 
 

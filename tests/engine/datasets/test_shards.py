@@ -4,8 +4,10 @@ import gzip
 import json
 import subprocess
 import tarfile
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from engine.datasets import DataProblem, Pairs, Unreadable, open_pairs
@@ -40,7 +42,7 @@ def test_shards_named_with_braces_are_opened(tmp_path: Path) -> None:
     assert pairs.source(0) == f"{tmp_path}/cc-00.tar/000.jpg"
     assert len(open_pairs(str(tmp_path))) == 24, "a folder opens all its shards"
     assert len(open_pairs(f"{tmp_path}/cc-{{03,05}}.tar")) == 4
-    with pytest.raises(DataProblem, match=r"2 of 4 shards are not there: .*cc-12.tar, .*cc-13.tar"):
+    with pytest.raises(DataProblem, match=r"2 of 4 shards missing: .*cc-12.tar, .*cc-13.tar"):
         open_pairs(f"{tmp_path}/cc-{{10..13}}.tar")
 
 
@@ -111,6 +113,38 @@ def test_class_names_are_read_beside_the_shards(tmp_path: Path) -> None:
         open_pairs(str(write_shard(tmp_path / "test" / "1.tar", sample("a", 1, cls="1"))))
 
 
+def test_half_an_emoji_in_a_caption_can_be_stored(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "0.tar", sample("a", 1, json='{"caption": "a cat \\ud83d"}'))
+    assert open_pairs(str(path)).captions(0) == ("a cat ?",)
+
+
+def npy(values: object) -> bytes:
+    file = BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is damaged: EOF"),
+        (b"PK\3\4" + bytes(100), "is damaged: the magic string is not correct"),
+        (npy([0, 1]).replace(b"(2,), }", b"(2,   "), "is damaged: .*EOF in"),
+        (
+            npy([0, 1]).replace(b"(2,), }" + bytes([32] * 17), b"(2" + b"0" * 17 + b",), }"),
+            "is damaged: Unable",
+        ),
+        (npy(["0", "1"]), "is not a vector with a 0 or 1 for each class"),
+        (npy(np.zeros(2, [("a", int)])), "is not a vector with a 0 or 1 for each class"),
+        (npy([[0, 1]]), "is not a vector with a 0 or 1 for each class"),
+        (npy([0, 2]), "is not a vector with a 0 or 1 for each class"),
+    ],
+)
+def test_wrong_vectors_of_classes_are_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    with pytest.raises(DataProblem, match=f"the .npy beside a.jpg {reason}"):
+        open_pairs(str(write_shard(tmp_path / "0.tar", sample("a", 1) | {"a.npy": content})))
+
+
 @pytest.mark.parametrize("template", ["{0.__class__}", "{!r}", "{:>1000000000}", "{classname}", "a photo", "%s"])
 def test_templates_are_not_format_strings(tmp_path: Path, template: str) -> None:
     (tmp_path / "classnames.txt").write_text("cat {0}\ndog\n")
@@ -130,7 +164,7 @@ def test_templates_are_not_format_strings(tmp_path: Path, template: str) -> None
         ({"json": "[" * 100_000}, "the .json beside a.jpg is damaged"),
         ({"cls": "cat"}, "the .cls beside a.jpg holds 'cat', which is not the number of a class"),
         ({"txt": "x" * 1_000_001}, "a.txt has 1,000,001 bytes, more than 1,000,000: it holds no caption or class"),
-        ({}, "holds 1 images, none with a caption: expected jpg, jpeg, png, webp files"),
+        ({}, "holds 1 image, none with a caption: expected jpg, jpeg, png, webp files"),
     ],
 )
 def test_wrong_shards_are_refused(tmp_path: Path, texts: dict[str, str], reason: str) -> None:

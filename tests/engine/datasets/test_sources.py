@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,9 @@ def test_karpathy_split_decides_which_pairs_are_held_out(tmp_path: Path) -> None
     assert captions(train)[0] == ("0 is one", "0 is two")
     assert reds(open_pairs(path, part="test")) == [30]
     assert reds(open_pairs(path, part="train")) == [0, 10, 40]
+    (tmp_path / "test.json").write_text(re.sub('"split": "[a-z]+"', '"split": "test"', Path(path).read_text()))
+    with pytest.raises(DataProblem, match="no images with captions except in test: choose this part with json_split"):
+        open_pairs(str(tmp_path / "test.json"))
     drawn = sample(open_pairs(path), 4, seed=0)
     assert {*reds(split(drawn, 0.5, 0)[1])} <= {20, 50}
     fields = {"data": path, "samples": None, "batch_size": 2}
