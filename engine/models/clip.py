@@ -87,7 +87,7 @@ def explained(
     """
     try:
         yield
-    except (TypeError, ValueError, KeyError, AttributeError, AssertionError, RuntimeError) as error:
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, AssertionError, RuntimeError) as error:
         if isinstance(error, Refused) or out_of_memory(error):
             raise
         if size and native and size != native:

@@ -52,8 +52,7 @@ def sized(
     device: str = "cpu",
 ) -> Any:
     """Return the model with its weights. Writes its sizes to `cfg` and adds remarks to `notes`."""
-    if trained_cfg := published or (stored.model_cfg if stored else {}):
-        _set_activation(name, cfg, trained_cfg, notes)
+    _set_activation(cfg, published, stored, notes)
     _set_logits(cfg, spec, stored)
     if isinstance(spec, TrainSpec) and spec.patch_dropout:
         _set_patch_dropout(name, cfg, spec.patch_dropout)
@@ -77,11 +76,18 @@ def notes_on_random(spec: TrainSpec | EvaluateSpec, cfg: Config) -> list[str]:
     return []
 
 
-def _set_activation(name: str, cfg: Config, trained: Config, notes: list[str]) -> None:
-    """Use the activation with which the weights were trained. The other one gives worse results without any error."""
-    if trained.get("quick_gelu") and not cfg.get("quick_gelu"):
-        cfg["quick_gelu"] = True
-        notes.append(f"the weights were trained with QuickGELU, so the model is built as open_clip's {name}-quickgelu")
+def _set_activation(cfg: Config, published: Config, stored: Stored | None, notes: list[str]) -> None:
+    """Use the activation with which the weights were trained. The other one gives worse results without any error.
+
+    A checkpoint of ours always says which it is. open_clip's description of a tag only says if QuickGELU is added.
+    """
+    before = bool(cfg.get("quick_gelu"))
+    saved = stored.model_cfg if stored else {}
+    quick = bool(saved.get("quick_gelu")) if saved else before or bool(published.get("quick_gelu"))
+    if quick != before:
+        cfg["quick_gelu"] = quick
+        how = "with" if quick else "without"
+        notes.append(f"the weights were trained {how} QuickGELU, so the model is built {how} it")
 
 
 def _set_logits(cfg: Config, spec: TrainSpec | EvaluateSpec, stored: Stored | None) -> None:

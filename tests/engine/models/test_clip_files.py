@@ -71,7 +71,7 @@ def test_preprocessing_and_activation_of_a_tag_are_stored(
     published = {**open_clip.get_pretrained_cfg("ViT-B-32", "openai"), "mean": (0.1, 0.2, 0.3), "resize_mode": "squash"}
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED["ViT-B-32"], "openai", published)
     built = create(spec, weights="openai")
-    assert built.notes[0].endswith("the model is built as open_clip's ViT-B-32-quickgelu")
+    assert built.notes[0] == "the weights were trained with QuickGELU, so the model is built with it"
     assert {type(module).__name__ for module in built.model.modules()} >= {"QuickGELU"}
     assert built.config["preprocess_cfg"]["mean"] == [0.1, 0.2, 0.3]
     reloaded = create(spec, weights=str(saved(built, tmp_path)))
@@ -79,6 +79,19 @@ def test_preprocessing_and_activation_of_a_tag_are_stored(
     assert torch.equal(image, changed)
     assert torch.equal(features(built.model, image, 8), features(reloaded.model, image, 8))
     assert not torch.equal(features(built.model, image, 8), features(model, image, 8))
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_model_has_the_activation_of_its_checkpoint(tmp_path: Path, quick: bool) -> None:
+    configs = {"mine": {**CONFIGS["vit"], "quick_gelu": quick}}
+    built = create(TrainSpec(model="config:mine", configs=configs), weights="")
+    configs["mine"]["quick_gelu"] = not quick
+    reloaded = create(TrainSpec(model="config:mine", configs=configs), weights=str(saved(built, tmp_path)))
+    image = built.preprocess_val(PICTURE)
+    assert torch.equal(features(built.model, image, 8), features(reloaded.model, image, 8))
+    how = "with" if quick else "without"
+    assert reloaded.notes == [f"the weights were trained {how} QuickGELU, so the model is built {how} it"]
+    assert reloaded.config["model_cfg"]["quick_gelu"] == quick
 
 
 def test_agreed_preprocessing_is_common_to_all_published_weights() -> None:
@@ -97,6 +110,8 @@ def test_agreed_preprocessing_is_common_to_all_published_weights() -> None:
         ({1: torch.zeros(1)}, "holds no weights"),
         (b"no such thing", "can run any code|can be read"),
         (b"", "can be read"),
+        (b".hidden", "can be read"),  # IndexError of the unpickler
+        (b"GIF89a", "can be read"),  # struct.error
     ],
 )
 def test_weights_that_do_not_fit_are_refused_with_the_reason(tmp_path: Path, content: Any, message: str) -> None:

@@ -16,7 +16,7 @@ from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.training import checkpoints, optimizers
-from tests.support.clip_models import CONFIGS, PICTURE, TEXT, make, same, saved, train_spec
+from tests.support.clip_models import CONFIGS, PICTURE, TEXT, VIT, make, same, saved, train_spec
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -129,6 +129,14 @@ def test_half_precision_applies_to_matrices_and_not_to_norms(precision: str, wei
         (
             {"model": "config:mine", "configs": {"mine": CONFIGS["vit"] | {"vision_cfg": {"timm_model_name": 5}}}},
             "names 5, which timm does not know",
+        ),
+        (
+            {"model": "config:mine", "configs": {"mine": CONFIGS["vit"] | {"vision_cfg": {**VIT, "head_width": 0}}}},
+            "'mine' cannot be built: integer division",
+        ),
+        (
+            {"model": "config:mine", "configs": {"mine": CONFIGS["vit"] | {"vision_cfg": {**VIT, "layers": [1]}}}},
+            "'mine' cannot be built: list index out of range",
         ),
     ],
 )
