@@ -155,7 +155,7 @@ def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
     except (RuntimeError, AssertionError, AttributeError, KeyError, ValueError, TypeError) as error:
         if out_of_memory(error):
             raise
-        raise Refused(f"{stored.path} does not fit {name}: {_differences(error)}") from error
+        raise Refused(f"{stored.path} does not fit {name}: {differences(error)}") from error
 
 
 def agreed_preprocessing(model: str) -> Config:
@@ -198,7 +198,7 @@ def _alternatives(file: str) -> list[str]:
     return [*safe, *([f"{stem}.safetensors"] if ending in ("bin", "pth") and not safe else []), file]
 
 
-def _differences(error: Exception) -> str:
+def differences(error: Exception) -> str:
     """Return torch's lines on missing, unexpected and misshapen weights, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     shown = [line if len(line) <= 200 else f"{line[:200]} …" for line in lines[1:5] or lines[:1]]

@@ -23,6 +23,7 @@ from engine.roots import Roots
 from engine.specs import Refused, images
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
+from engine.words import plural
 
 TEMPLATES: tuple[str, ...] = tuple(fill("{}") for fill in open_clip.SIMPLE_IMAGENET_TEMPLATES)
 """open_clip's seven prompts, which are nearly as accurate as its eighty."""
@@ -197,7 +198,8 @@ def lock_image(model: Any, unlocked_groups: int, *, freeze_bn_stats: bool) -> No
             model.visual.lock(unlocked_groups=unlocked_groups, freeze_bn_stats=freeze_bn_stats)
     except (AssertionError, AttributeError, KeyError, RuntimeError) as error:
         raise Refused(
-            f"this image tower cannot be locked except its last {unlocked_groups} groups ({error}): lock it as a whole"
+            f"this image tower cannot be locked except its last {plural(unlocked_groups, 'group')} ({error}): "
+            "lock it as a whole"
         ) from error
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.models.built import out_of_memory
+from engine.models.clip_files import differences
 from engine.results.checkpoints import FOLDER
 from engine.roots import Roots, expand_home, file_within, stat_within
 from engine.specs import Refused
@@ -90,8 +92,8 @@ def find_checkpoint(
     folder = source / FOLDER
     if (found := checkpoints.load_latest(folder if stat_within(folder, roots) else source, roots)) is None:
         raise Refused(
-            f"{resume} has no checkpoint that can be loaded. Give another one to continue from, or leave resume empty "
-            "to start at step 0"
+            f"{resume} has no checkpoint that can be loaded. Give another one to continue from (of open_clip's own "
+            "training, the file instead of the folder), or leave resume empty to start at step 0"
         )
     state, path, notes = found
     return (state, path), source, [*lost_notes, *notes]
@@ -186,12 +188,20 @@ def check_pairs(setup: Setup, path: Path, before: Any) -> None:
 
 
 def restore(setup: Setup, state: checkpoints.State) -> tuple[TrainingProgress, list[str]]:
-    """Restore model, optimizer and scaler; return progress and notes. Errors: Refused for weights alone."""
+    """Restore model, optimizer and scaler; return progress and notes.
+
+    Errors: Refused for weights alone, and for those of another model or optimizer.
+    """
     if not {"state_dict", "optimizer", "epoch"} <= state.keys():
         raise Refused("the checkpoint has only weights, so no training can continue from it: use --pretrained instead")
     weights = {name.removeprefix("module."): tensor for name, tensor in state["state_dict"].items()}
-    setup.model.load_state_dict(weights)
-    setup.optimizer.load_state_dict(state["optimizer"])
+    try:
+        setup.model.load_state_dict(weights)
+        setup.optimizer.load_state_dict(state["optimizer"])
+    except (RuntimeError, ValueError) as error:
+        if out_of_memory(error):
+            raise
+        raise Refused(f"the checkpoint is of another training: {differences(error)}") from error
     if setup.scaler is not None and "scaler" in state:
         setup.scaler.load_state_dict(state["scaler"])
     if "vitals" in state:

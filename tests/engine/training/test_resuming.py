@@ -144,6 +144,14 @@ def test_checkpoint_of_open_clips_own_training_is_continued_after_its_last_epoch
     torch.save({"state_dict": state["state_dict"], "epoch": 1}, tmp_path / "weights.pt")
     with pytest.raises(Refused, match="only weights, so no training can continue from it: use --pretrained instead"):
         train(tiny(resume=str(tmp_path / "weights.pt")), tmp_path / "refused")
+    with pytest.raises(Refused, match="of open_clip's own training, the file instead of the folder"):
+        train(tiny(resume=str(tmp_path)), tmp_path / "refused")
+    other_optimizer = state | {"optimizer": {"state": {}, "param_groups": []}}
+    with pytest.raises(Refused, match=r"is of another training: .* different number of parameter groups"):
+        resuming.restore(accumulating, other_optimizer)
+    del state["state_dict"]["module.visual.proj"]
+    with pytest.raises(Refused, match=r'is of another training: Missing key\(s\) in state_dict: "visual.proj"'):
+        resuming.restore(accumulating, state)
 
 
 @pytest.mark.parametrize("name", ["", "checkpoints/latest.pt"])
