@@ -51,22 +51,21 @@ def unpack(upload: BinaryIO, name: str, to: Path, owner: str = "") -> tuple[Path
         raise DataProblem(f"{shown_name!r} has {packed_bytes:,} bytes, at most {MOST_PACKED:,} are taken")
     if kind != FORMATS[ending]:
         raise DataProblem(f"{shown_name!r} does not begin like {ending}" + (f", but like a {kind}" if kind else ""))
-    to.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{to.name[:50]}-", dir=to.parent))
     try:
-        if kind not in ("", "parquet"):
-            check_room(partial, _check_archive(upload, kind, packed_bytes, shown_name))
-            _write(upload, kind, packed_bytes, partial)
-        else:
-            _write_table(upload, packed_bytes, partial / (_table_name(name, ending) + ending))
-        path, data_kind = _recognise(partial, shown_name)
-        if owner:
-            (partial / OWNER).write_text(owner)
-        partial.replace(to)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{to.name[:50]}-", dir=to.parent) as temporary:
+            partial = Path(temporary)
+            if kind not in ("", "parquet"):
+                check_room(partial, _check_archive(upload, kind, packed_bytes, shown_name))
+                _write(upload, kind, packed_bytes, partial)
+            else:
+                _write_table(upload, packed_bytes, partial / (_table_name(name, ending) + ending))
+            path, data_kind = _recognise(partial, shown_name)
+            if owner:
+                (partial / OWNER).write_text(owner)
+            partial.replace(to)
     except OSError as error:
         raise DataProblem(f"{shown_name!r} cannot be written to {to}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return to / path.relative_to(partial), data_kind
 
 
@@ -163,9 +162,12 @@ def _problems_of(name: str, content: bytes) -> list[str]:
 
 
 def _table_name(name: str, ending: str) -> str:
-    """Return the name of a table without folder and ending, with only letters, digits, `_` and `-`."""
+    """Return the name of a table without folder and ending, with only letters, digits, `_` and `-`.
+
+    It has at most 60 characters of up to 4 bytes, because a system takes names of up to 255 bytes.
+    """
     stem = PurePosixPath(name.replace("\\", "/")).name[: -len(ending)]
-    return re.sub(r"[^\w-]+", "_", stem).strip("_")[:100] or "table"
+    return re.sub(r"[^\w-]+", "_", stem).strip("_")[:60] or "table"
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,9 @@ def test_parquet_is_opened_alone_or_with_its_images(tmp_path: Path, name: str, m
     assert (pairs.captions(0), summarise(pairs).unreadable) == (("one",), ())
 
 
-@pytest.mark.parametrize("name", ["my pairs.csv", "../../evil.csv", "C:\\x\\evil.tsv", "/etc/.csv", "ü☃.csv"])
+@pytest.mark.parametrize(
+    "name", ["my pairs.csv", "../../evil.csv", "C:\\x\\evil.tsv", "/etc/.csv", "ü☃.csv", "漢" * 90 + ".csv"]
+)
 def test_single_table_is_stored_with_a_safe_name(tmp_path: Path, name: str) -> None:
     content = b"filepath,title\na.png,one\n"
     path, kind = unpack(BytesIO(content), name, tmp_path / "made")
@@ -297,6 +299,7 @@ def test_full_disk_and_used_folder_are_refused(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").write_text("mine")
     check_refused(upload, "cannot be written to .*not empty", "used")
+    check_refused(upload, "cannot be written to .*File exists", "used/file/below")
     monkeypatch.setattr(unpacked, "SPARE_BYTES", 10**18)
     with pytest.raises(DataProblem, match=r"has .* bytes free, .* are to be written, and .* must stay free: make room"):
         unpack(upload, "a.zip", tmp_path / "made")
