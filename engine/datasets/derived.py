@@ -114,7 +114,7 @@ def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ..
     names = ", ".join(dict.fromkeys(_source_and_reason(pairs, index) for index in others[:3]))
     if len(others) == len(pairs):
         raise DataProblem(f"none of the {plural(len(pairs), 'image')} can be read, such as {names}")
-    message = f"{len(others)} of {plural(len(pairs), 'image')} cannot be read and are left out: {names}"
+    message = f"{len(others)} of {plural(len(pairs), 'image')} left out as unreadable: {names}"
     return Subset(pairs, np.asarray(sorted(indices), dtype=np.int64)), (message,)
 
 

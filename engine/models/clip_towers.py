@@ -20,6 +20,7 @@ from engine.models.library import quiet
 from engine.results import Progress
 from engine.specs import Refused
 from engine.specs.train import TrainSpec
+from engine.words import plural, shortened
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 """Files with weights, the preferred one first."""
@@ -113,8 +114,7 @@ def load(model: Any, towers: Iterable[Tower]) -> list[str]:
 
 
 def _note(tower: Tower, random: list[str], count: int) -> str:
-    shown = ", ".join(random[:SHOWN]) + (f" and {len(random) - SHOWN} more" if len(random) > SHOWN else "")
-    rest = f" except {shown}, which start from random values" if random else ""
+    rest = f" except {shortened(random, SHOWN)}, which start from random values" if random else ""
     return f"the {tower.part} tower starts from {tower.repo} ({count - len(random)} of {count} tensors){rest}"
 
 
@@ -131,7 +131,7 @@ def _adapt_text(model: Any, _tower: Tower, tensors: Tensors) -> Tensors:
     whole, report = kind.from_pretrained(None, config=config, state_dict=tensors, output_loading_info=True)
     missing = {name for name in report["missing_keys"] if not name.startswith("pooler.")}
     if missing:
-        raise ValueError(f"it lacks {len(missing)} tensors, such as {', '.join(sorted(missing)[:SHOWN])}")
+        raise ValueError(f"it lacks {plural(len(missing), 'tensor')}: {shortened(sorted(missing), SHOWN)}")
     return dict((whole.encoder if config.is_encoder_decoder else whole).state_dict())
 
 

@@ -274,7 +274,7 @@ def test_summary_counts_pairs_and_names_unreadable_images(tmp_path: Path) -> Non
     rest, notes = readable(pairs, [index for index in range(40) if index not in (3, 34)])
     unknown = "it is no image of a known format (JPEG, PNG, WEBP, BMP, GIF, TIFF)"
     assert notes == (
-        f"2 of 40 images cannot be read and are left out: {tmp_path / 'cat/003.png'} ({unknown}), "
+        f"2 of 40 images left out as unreadable: {tmp_path / 'cat/003.png'} ({unknown}), "
         f"{tmp_path / 'dog/004.png'} (there is no such file in the folders of VITALS_DATA_ROOTS)",
     )
     assert len(rest) == 38

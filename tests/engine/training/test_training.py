@@ -467,7 +467,7 @@ def test_zero_shot_can_have_data_other_than_the_held_out_pairs(tmp_path: Path) -
     Path(folder.source(0)).write_bytes(b"broken since")
     list(validation.validate(trained, 1, Progress(done=0), last=True))
     assert len(trained.pairs.zeroshot or ()) == 19
-    assert any(note.startswith("1 of 20 images cannot be read") for note in trained.pairs.notes)
+    assert any(note.startswith("1 of 20 images left out as unreadable") for note in trained.pairs.notes)
     with pytest.raises(Refused, match="zero-shot needs a class for each image"):
         setup.hold(tiny(**{**fields, "zeroshot_data": str(table)}), tmp_path / "other")
     (tmp_path / "labelled.csv").write_text("filename,label\nclasses/the_0/0.png,zero\nclasses/the_1/1.png,one\n")
@@ -504,7 +504,7 @@ def test_broken_images_of_a_table_are_left_out(tmp_path: Path) -> None:
     fields = {"data": str(table), "samples": None, "batch_size": 4, "val_fraction": 0.2, "epochs": 1}
     epochs = rows(train(tiny(**fields), tmp_path / "run"))
     assert epochs[0].samples_seen == 8
-    note = next(note for note in epochs[0].notes if "cannot be read" in note)
+    note = next(note for note in epochs[0].notes if "unreadable" in note)
     assert note.startswith("2 of 12 images")
     assert "3.png" in note
     (tmp_path / "0.png").write_bytes(b"broken since")
@@ -536,7 +536,7 @@ def test_held_out_image_that_breaks_later_is_left_out_with_a_note(tmp_path: Path
     Path(broken).write_bytes(b"broken since")
     first, second = rows(list(trainer.run()))
     unknown = "it is no image of a known format (JPEG, PNG, WEBP, BMP, GIF, TIFF)"
-    left_out = f"1 of {len(val)} images cannot be read and are left out: {broken} ({unknown})"
+    left_out = f"1 of {len(val)} images left out as unreadable: {broken} ({unknown})"
     assert first.notes.count(left_out) == second.notes.count(left_out) == 1
     written = (tmp_path / "run" / "results.jsonl").read_text().splitlines()
     assert [json.loads(line)["num_samples"] for line in written] == [len(val) - 1] * 2
