@@ -4,8 +4,7 @@ Texts are stored as JSON in bytes, because an array of fixed-width text gives ev
 """
 
 import json
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,19 +84,25 @@ def write_embeddings(
 
 
 def read_embeddings(path: Path, roots: Roots = None) -> Embeddings:
-    """Read an evaluation's embeddings. Errors: OSError; ValueError when the file has other content."""
+    """Read an evaluation's embeddings. Errors: OSError; ValueError when the file is damaged or has other content."""
     try:
         with open_within(path, roots) as file, np.load(file, allow_pickle=False) as arrays:
-            contents = {name: arrays[name] for name in arrays.files}
-        images, texts, owner = contents["images"], contents["texts"], contents["owner"]
-        sources, captions, classes = (unpack_texts(contents[name]) for name in ("sources", "captions", "classes"))
-        numbers = contents["labels"].astype(int)
-    except (KeyError, zipfile.BadZipFile, EOFError) as error:
+            return _embeddings(arrays)
+    except OSError:
+        raise
+    except Exception as error:  # damaged archives and arrays raise errors of many kinds
         raise ValueError(f"{path.name} holds no embeddings: {error}") from error
+
+
+def _embeddings(arrays: Mapping[str, NDArray[Any]]) -> Embeddings:
+    """Return the embeddings that write_embeddings has stored. Errors: of many kinds, for other arrays."""
+    images, texts = (arrays[name].astype(np.float32, copy=False) for name in ("images", "texts"))
+    sources, captions, classes = (unpack_texts(arrays[name]) for name in ("sources", "captions", "classes"))
+    numbers, owner = arrays["labels"].astype(int), arrays["owner"]
     widths_fit = images.ndim == texts.ndim == 2 and images.shape[1] == texts.shape[1]
     lengths_fit = len(images) == len(sources) == len(numbers) and len(texts) == len(captions) == len(owner)
     if not (widths_fit and lengths_fit):
-        raise ValueError(f"{path.name} holds no embeddings: images {images.shape} and texts {texts.shape} do not fit")
+        raise ValueError(f"images {images.shape} and texts {texts.shape} do not fit")
     labels = [_class(number, classes) for number in numbers.tolist()]
     last_first = reversed(list(enumerate(captions)))
     first_places = sorted({caption: place for place, caption in last_first}.values())

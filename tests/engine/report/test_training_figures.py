@@ -313,3 +313,21 @@ def test_files_without_embeddings_are_refused(tmp_path: Path) -> None:
         read_embeddings(tmp_path / "f.npz")
     with pytest.raises(ValueError, match="do not fit"):
         read_embeddings(write_embeddings(tmp_path / "g.npz", texts=np.zeros((5, 4))))
+
+
+def test_damaged_embeddings_are_refused(tmp_path: Path) -> None:
+    """The page shows a ValueError as a message and nothing else, so no other error may come out."""
+    damaged = bytearray(write_embeddings(tmp_path / "e.npz").read_bytes())
+    damaged[60:90] = b"\xff" * 30  # compressed data, for which zlib has an error of its own
+    (tmp_path / "e.npz").write_bytes(damaged)
+    with pytest.raises(ValueError, match="holds no embeddings: Error -3 while decompressing"):
+        read_embeddings(tmp_path / "e.npz")
+    changes: list[dict[str, object]] = [
+        {"owner": np.full(5, 99)},
+        {"owner": np.zeros((5, 2), int)},
+        {"labels": np.zeros((4, 2), int)},
+        {"images": np.full((4, 3), "a")},
+    ]
+    for number, change in enumerate(changes):
+        with pytest.raises(ValueError, match="holds no embeddings"):
+            read_embeddings(write_embeddings(tmp_path / f"{number}.npz", **change))
