@@ -138,17 +138,18 @@ def few_shot(labels: Tensor, shots: int, seed: int, names: Sequence[str] = ()) -
             f"{shots} shots need {shots} training images per class; these classes have fewer: {shortened(few)}"
         )
     order = torch.from_numpy(np.random.RandomState(seed).permutation(len(labels)))  # the same on every machine
-    chosen = [order[labels[order] == number][:shots] for number in numbers]
-    return torch.cat(chosen).sort().values
+    by_class = torch.split(order[labels[order].argsort(stable=True)], counts.tolist())
+    return torch.cat([indices[:shots] for indices in by_class]).sort().values
 
 
 def renumbered(labels: Tensor, classes: Sequence[str], wanted: Sequence[str]) -> Tensor:
     """Convert labels from indices of `classes` to indices of `wanted`. Errors: Refused if `wanted` lacks a class."""
     if not classes or not wanted or classes == wanted:
         return labels
-    if unknown := [name for name in classes if name not in wanted]:
-        raise Refused(f"the probe's data have classes that the evaluated data lack: {shortened(tuple(unknown))}")
-    return torch.tensor([wanted.index(name) for name in classes])[labels]
+    places = {name: index for index, name in reversed([*enumerate(wanted)])}  # the first of equal names
+    if unknown := [name for name in classes if name not in places]:
+        raise Refused(f"the probe's data have classes that the evaluated data lack: {shortened(unknown)}")
+    return torch.tensor([places[name] for name in classes])[labels]
 
 
 def strength(features: Array, labels: NDArray[np.int64], seed: int, strengths: Sequence[float] = STRENGTHS) -> float:
