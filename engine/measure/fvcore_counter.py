@@ -18,6 +18,7 @@ from engine.measure.flops import Count, unfused
 from engine.measure.operators import FORMULAS, PRODUCTS, RECURRENT
 from engine.models.built import Built
 from engine.results import Difference
+from engine.words import plural
 
 ATTENTION = "scaled_dot_product_attention"
 CONVOLUTION = "convolution"
@@ -111,7 +112,7 @@ def _explanation(group: str, unsupported: Counter[str]) -> str:
     if group in EXPLANATIONS:
         return EXPLANATIONS[group]
     missing = [
-        f"{name} ({calls} calls)"
+        f"{name} ({plural(calls, 'call')})"
         for name, calls in unsupported.items()
         if name.removeprefix("aten::") in PRODUCT_MAKERS
     ]

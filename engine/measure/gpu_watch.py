@@ -14,6 +14,7 @@ import torch
 
 from engine.measure import nvml
 from engine.measure.nvml import Gpu
+from engine.words import plural
 
 LOOK_EVERY_S = 0.5
 """Seconds between two readings of a GPU's state."""
@@ -124,7 +125,7 @@ def watch(device: str, library: Any = None) -> Watch | None:
 
 def foreign(seen: Watched | None) -> tuple[str, ...]:
     """Return a text with the number of other processes that computed on the GPU; empty without any, or if unknown."""
-    return (f"{seen.others} other processes computed on the GPU",) if seen and seen.others else ()
+    return (f"{plural(seen.others, 'other process', 'es')} computed on the GPU",) if seen and seen.others else ()
 
 
 def throttling(seen: Watched | None) -> str:

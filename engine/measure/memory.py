@@ -29,6 +29,8 @@ def training_peak_bytes(
     def mean() -> None:
         leaves = [leaf for leaf in tree_leaves(model(*inputs)) if isinstance(leaf, torch.Tensor)]
         outputs = [leaf for leaf in leaves if leaf.requires_grad]
+        if not outputs:
+            raise ValueError("no output has a gradient")
         torch.stack([output.mean() for output in outputs]).sum().backward()  # type: ignore[no-untyped-call]
 
     _train(model)

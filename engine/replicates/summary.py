@@ -12,6 +12,7 @@ from engine.measure.contention import MOST_NAMES, shares_text, why_contended
 from engine.replicates.messages import Measured, TimedSpec
 from engine.results import Artifact, Contention, TimedRow
 from engine.statistics import NEEDED, UNSTABLE, drifting, percentile, ratio, spread
+from engine.words import plural
 
 BACK_TO_BACK = "back_to_back"
 """The only phase of queued calls. It names the column and the file of their samples."""
@@ -116,7 +117,7 @@ def disturbances(measured: Sequence[Measured]) -> list[str]:
     if notes and (busiest := neighbours(measured)):
         notes.append(f"busiest others: {shares_text(busiest)}")
     if collections := sum(process.timed.gc_runs for process in measured):
-        notes.append(f"the model itself ran Python's garbage collector {collections} times within samples")
+        notes.append(f"the model itself ran Python's garbage collector {plural(collections, 'time')} within samples")
     return [
         *notes,
         *dict.fromkeys(reason for process in measured for reason in (*process.foreign, process.throttled) if reason),

@@ -225,7 +225,7 @@ class Part:
         counts = Counter(self._classes)  # ImageNet has two classes named sunglasses
         names = [name if counts[name] == 1 else f"{name} ({index})" for index, name in enumerate(self._classes)]
         names = names or [str(index) for index in range(len(found.confusion))]
-        lines = ([name, *row] for name, row in zip(names, found.confusion.tolist(), strict=True))
+        lines = ([name, *row.tolist()] for name, row in zip(names, found.confusion, strict=True))
         confusion = self._write_csv(f"{task}_confusion", ["true", *names], lines)
         yield Artifact(name=confusion, kind="confusion")
         files = {"confusion_file": confusion}
@@ -267,8 +267,8 @@ class Part:
             images, labels = images[chosen], labels[chosen]
         if test is not encoded:
             notes.append(
-                f"the probe was trained on {len(images):,} images and tested on {len(test.pairs):,} others: give "
-                "probe data to test it on all"
+                f"the probe was trained on {len(images):,} images and tested on {plural(len(test.pairs), 'other')}: "
+                "give probe data to test it on all"
             )
         probed = classification.probe(
             *(images, labels, test.images, test.labels, spec.seed),
@@ -286,7 +286,7 @@ class Part:
         file = self._write_csv("zeroshot_average_precision", ["class", "images", "average_precision"], lines)
         yield Artifact(name=file, kind="average_precision")
         absent = counts.count(0)
-        notes = [f"{absent} of {len(counts)} classes have no images and are left out of the mean"] if absent else []
+        notes = [f"the mean leaves out {absent:,} of {len(counts):,} classes, for lack of images"] if absent else []
         if absent == len(counts):
             raise Refused("no image has a class")
         mean = float(np.nanmean(precisions))

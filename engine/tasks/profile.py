@@ -24,6 +24,7 @@ from engine.specs.base import CLUSTER, device_on_node
 from engine.specs.building import OPTIONS
 from engine.specs.profile import DETAILED
 from engine.tasks.shards import Shards, spread, spread_on_cluster
+from engine.words import plural
 
 Builder = Callable[[str, Wanted], Built]
 Place = tuple[str, int]
@@ -240,7 +241,7 @@ def _costs(built: Built, counted: Count, batch_size: int) -> dict[str, Any]:
 def _notes(counted: Count | None) -> tuple[str, ...]:
     if counted is None:
         return ()
-    names = ", ".join(f"{operator} ({calls} calls)" for operator, calls in counted.unknown.items())
+    names = ", ".join(f"{operator} ({plural(calls, 'call')})" for operator, calls in counted.unknown.items())
     return (*([f"work of unknown size is missing: {names}"] if names else []), *counted.notes)
 
 
@@ -265,7 +266,9 @@ def _modules(built: Built, counted: Count, batch_size: int) -> tuple[ModuleCount
 
 def _sides(module: torch.nn.Module, name: str) -> str:
     """Return the kernel size or stride of a module as text, such as `7×7`; empty if it has none."""
-    value = getattr(module, name, "") if hasattr(module, "kernel_size") else ""
+    value = getattr(module, name, None) if hasattr(module, "kernel_size") else None
+    if value is None:  # also the stride of an LPPool2d that was given none
+        return ""
     return "×".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 

@@ -123,7 +123,7 @@ def spread_on_nodes(
                 place = waiting.popleft()
                 at_work[workers[node].call.remote(pieces[place])] = node, place
             if not at_work:
-                raise HostLost(f"all {len(shares)} nodes left the cluster")
+                raise HostLost("all nodes of the run left the cluster")
             ready, _ = ray.wait(list(at_work), timeout=TICK_S)
             if not ready:
                 yield None

@@ -92,7 +92,7 @@ def test_operators_unknown_to_fvcore_explain_the_difference() -> None:
     (difference,) = found["differences"]
     assert difference.fvcore_gmacs == 0
     assert difference.torch_gmacs == pytest.approx(7 * 3 * 4 * 6 * (5 + 6) / 1e9)  # steps, batch, gates x hidden, in
-    assert "aten::lstm (1 calls)" in difference.explanation
+    assert "aten::lstm (1 call)" in difference.explanation
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_operator_that_only_torch_counts_explains_the_difference(
     with torch.no_grad():
         torch_count = count(module, inputs)
     (difference,) = fvcore_counter.figures(built, torch_count, batch_size=1)["differences"]
-    assert difference.explanation == f"fvcore has no formula for {operator} (1 calls)"
+    assert difference.explanation == f"fvcore has no formula for {operator} (1 call)"
 
 
 def test_work_counted_under_another_operator_is_explained() -> None:

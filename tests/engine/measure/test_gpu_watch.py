@@ -221,7 +221,11 @@ def test_other_processes_are_counted(compute: tuple[int, ...], graphics: tuple[i
     found = read_fake_gpu(Nvml(compute=compute, graphics=graphics, names=names))
     assert found is not None
     assert found.others == others
-    assert foreign(found) == ((f"{others} other processes computed on the GPU",) if others else ())
+    assert foreign(found) == (("1 other process computed on the GPU",) if others else ())
+
+
+def test_several_other_processes_are_in_the_plural() -> None:
+    assert foreign(Watched(None, (), 2)) == ("2 other processes computed on the GPU",)
 
 
 def test_missing_readings_stay_unknown() -> None:

@@ -115,6 +115,8 @@ def test_row_is_contended_without_a_cpu_share() -> None:
 def test_garbage_collections_within_samples_have_a_note() -> None:
     found = row(measured("eager", 1.0, gc_runs=2), measured("eager", 1.0, gc_runs=1))
     assert found.notes == ("the model itself ran Python's garbage collector 3 times within samples",)
+    once = row(measured("eager", 1.0, gc_runs=1))
+    assert once.notes == ("the model itself ran Python's garbage collector 1 time within samples",)
     assert row(measured("eager", 1.0)).notes == ()
 
 

@@ -100,6 +100,8 @@ def test_held_out_share_applies_only_to_data_used_in_training(rows: Evaluate) ->
     (few,) = rows(shots=2, samples=50, tasks=("linear-probe",))
     assert few.notes[-1].startswith(f"the probe was trained on {few.probe_images} images and tested on 10 others")
     assert few.probe_images == 20
+    (small,) = rows(samples=5, tasks=("linear-probe",))
+    assert "trained on 4 images and tested on 1 other:" in small.notes[-1]
     probe, held = rows(held_out_data=("digits",), **fields)
     assert (held.images, probe.images, probe.probe_images) == (10, 10, 40)
     assert rows(held_out_data=("digits",), held_out=False, **fields)[1].images == 50
@@ -226,6 +228,11 @@ def test_features_are_reused_until_anything_they_depend_on_changes(
     for path in folder.glob("*.npz"):
         np.savez(path, other=np.zeros(1))
     assert [reused(), reused()] == [0, 1]
+    for path in folder.glob("*.npz"):
+        damaged = bytearray(path.read_bytes())
+        damaged[damaged.index(b"PK\1\2") + 10] = 99  # an unknown compression method is a NotImplementedError
+        path.write_bytes(damaged)
+    assert [reused(), reused()] == [0, 1]
     files = len(list(folder.glob("*.npz")))
     monkeypatch.setattr(feature_cache, "MOST_BYTES", 1)
     assert not reused(seed=4)
@@ -309,6 +316,6 @@ def test_images_of_several_classes_have_a_mean_average_precision(rows: Evaluate,
     table = evaluation.read_average_precision(tmp_path / "run" / zeroshot.average_precision_file).set_index("class")
     assert table["images"].to_dict() == {"cat": 2, "dog": 3} | ({} if layout == "csv" else {"owl": 0})
     assert zeroshot.mean_average_precision == pytest.approx(table["average_precision"].mean(), abs=1e-6)
-    assert any("1 of 3 classes have no images" in note for note in zeroshot.notes) == (layout == "shards")
+    assert ("the mean leaves out 1 of 3 classes, for lack of images" in zeroshot.notes) == (layout == "shards")
     captions = read_embeddings(tmp_path / "run" / "embeddings.npz").captions
     assert "a photo of a cat, dog." in captions

@@ -194,6 +194,30 @@ def test_batch_too_small_to_train_gives_a_note_instead_of_a_peak() -> None:
     assert any("no training peak: Expected more than 1 value per channel" in note for note in row.notes)
 
 
+class Edges(nn.Module):
+    """A model without trained parameters, with an operator that has no formula and a pooling without a stride."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = nn.LPPool2d(2, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.fft.rfft2(self.pool(images))
+
+
+def test_unusual_model_has_readable_notes_and_modules() -> None:
+    def build(name: str, wanted: Wanted) -> Built:
+        images = torch.ones(1, 3, 9, 9, device=wanted.device)
+        return Built(Edges(), (images,), {"image": ""}, "mine", (9, 9), (9, 9))
+
+    found = profile("timm:mine", ProfileSpec(models="timm:mine", training=True, detail=True), build=build)
+    assert found.row.notes == (
+        "work of unknown size is missing: _fft_r2c (1 call)",
+        "no training peak: no output has a gradient",
+    )
+    assert [(module.kernel, module.stride) for module in found.modules] == [("", ""), ("3", "")]
+
+
 @pytest.mark.slow
 def test_counting_five_billion_parameters_needs_little_memory() -> None:
     # not ru_maxrss, because a process inherits the peak of its parent
