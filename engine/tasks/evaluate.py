@@ -117,6 +117,7 @@ class Part:
         self.spec, self.reader, self.prefix, self.progress = spec, reader, prefix, progress
         self._run_dir, self._device_name, self._settings = run_dir, device_name, Settings()
         self._notes: list[str] = []
+        """Notes of the coming rows: of all tasks, then also of the current one."""
         self._rest: Pairs
         """The pairs that a training did not hold out."""
         self._encoded: Encoded
@@ -132,7 +133,9 @@ class Part:
         yield Artifact(name=file, kind="embeddings")
         encoded = self._encoded
         common = common | {"images": len(encoded.pairs), "captions": len(encoded.texts), "embeddings_file": file}
+        shared = self._notes
         for task in self.spec.tasks:
+            self._notes = [*shared]
             self.progress = self.progress.model_copy(update={"done": self.progress.done + 1, "note": task})
             yield self.progress
             try:
@@ -140,8 +143,7 @@ class Part:
             except Refused as refused:
                 found = {"status": "error", "error": str(refused)}
             seconds, started = time.perf_counter() - started, time.perf_counter()
-            notes = [*self._notes, *found.pop("notes", ())]
-            yield EvaluateRow.model_validate(common | {"task": task, "seconds": seconds, "notes": notes} | found)
+            yield EvaluateRow.model_validate(common | {"task": task, "seconds": seconds, "notes": self._notes} | found)
 
     def _encode(self) -> Iterator[Event]:
         """Open the data, and encode the evaluated pairs."""
@@ -238,7 +240,7 @@ class Part:
         return {**accuracy, **files, "classes": len(names), **more}
 
     def _probe(self) -> Generator[Event, None, tuple[Classification, dict[str, Any]]]:
-        """Fit the probe, and return its classification with the fields and notes of its row.
+        """Fit the probe, and return its classification with the fields of its row.
 
         Its training data are probe_data, if given; else the pairs that a training did not hold out. Without both, the
         evaluated pairs are split into training and test data. Errors: Refused.
@@ -246,10 +248,9 @@ class Part:
         spec, encoded = self.spec, self._encoded
         if encoded.targets is not None:
             raise Refused("a linear probe needs one class per image, and these images have several")
-        notes: list[str] = []
         if spec.probe_data:
             pairs = opener(spec, self._settings.roots)(spec.probe_data)
-            notes += pairs.notes
+            self._notes += pairs.notes
             train, test = (yield from self._features(pairs, PROBE_DATA, captions=False)), encoded
         elif spec.held_out:
             train, test = (yield from self._features(self._rest, PROBE_DATA, captions=False)), encoded
@@ -266,7 +267,7 @@ class Part:
             chosen = classification.few_shot(labels, spec.shots, spec.seed, self._classes)
             images, labels = images[chosen], labels[chosen]
         if test is not encoded:
-            notes.append(
+            self._notes.append(
                 f"the probe was trained on {len(images):,} images and tested on {plural(len(test.pairs), 'other')}: "
                 "give probe data to test it on all"
             )
@@ -276,7 +277,7 @@ class Part:
             classes=len(self._classes) or None,
         )
         fields = {"images": len(test.pairs), "captions": None, "probe_images": len(images), "probe_c": probed.c}
-        return probed, {"notes": notes, **fields}
+        return probed, fields
 
     def _average_precision(self, targets: torch.Tensor) -> Generator[Event, None, dict[str, Any]]:
         """Write and yield the average precision of each class, and return the fields of the row. Errors: Refused."""
@@ -286,11 +287,12 @@ class Part:
         file = self._write_csv("zeroshot_average_precision", ["class", "images", "average_precision"], lines)
         yield Artifact(name=file, kind="average_precision")
         absent = counts.count(0)
-        notes = [f"the mean leaves out {absent:,} of {len(counts):,} classes, for lack of images"] if absent else []
         if absent == len(counts):
             raise Refused("no image has a class")
+        if absent:
+            self._notes.append(f"the mean leaves out {absent:,} of {len(counts):,} classes, for lack of images")
         mean = float(np.nanmean(precisions))
-        return {"mean_average_precision": mean, "average_precision_file": file, "classes": len(counts), "notes": notes}
+        return {"mean_average_precision": mean, "average_precision_file": file, "classes": len(counts)}
 
     def _predictions(self, found: Classification, names: Sequence[str]) -> Iterator[list[Any]]:
         assert self._encoded.labels is not None

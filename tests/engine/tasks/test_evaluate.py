@@ -92,6 +92,16 @@ def test_each_model_is_evaluated_on_each_data_set(
     assert [(row.task, row.status) for row in found] == 2 * [("retrieval", "ok"), ("zeroshot", "error")]
 
 
+def test_notes_on_probe_data_are_only_in_the_row_of_the_probe(rows: Evaluate, tmp_path: Path) -> None:
+    data, probe_data = (write_class_folders(tmp_path / name, "dark", "light") for name in ("data", "probe"))
+    (probe_data / "dark" / "broken.png").write_bytes(b"no image")
+    probe, retrieval = rows(
+        data=str(data), probe_data=str(probe_data), tasks=("linear-probe", "retrieval"), samples=None
+    )
+    assert any("broken.png" in note for note in probe.notes)
+    assert not any("broken.png" in note for note in retrieval.notes)
+
+
 def test_held_out_share_applies_only_to_data_used_in_training(rows: Evaluate) -> None:
     fields = {"samples": 50, "tasks": ("linear-probe", "retrieval")}
     probe, whole = rows(**fields)
