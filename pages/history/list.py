@@ -12,7 +12,7 @@ from engine.words import plural
 from pages.history.filters import go_to_first_page, key
 from pages.shared import backend, comparison_link, rerun, run_actions, sign_in, tour
 from pages.shared.run_view import open_run
-from pages.shared.table import PERCENT, WHOLE_PERCENT, download_table, in_percent, results_table
+from pages.shared.table import PERCENT, WHOLE_PERCENT, download_table, drawn_key, in_percent, results_table
 
 SIZES = (25, 50, 100, 200)
 MARKS = {"finished": "✓", "failed": "✗", "all failed": "✗", "vanished": "?", "cancelled": "–", "queued": "…"}
@@ -117,7 +117,7 @@ def _table(runs: list[Run]) -> list[int]:
     shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
     chosen, config = st.session_state.get(key("columns"), _default_columns()), _config()
     columns = [name for name in chosen if name in config and not all(map(_is_empty, frame[name]))]
-    if key("table") not in st.session_state or rerun.is_history_navigation():
+    if drawn_key(key("table")) not in st.session_state or rerun.is_history_navigation():
         st.session_state[SELECTED] = comparison_link.parameter_values(SELECTED)
     selected = st.session_state[SELECTED]  # not from the address, which may be older than the last click
     options: dict[str, Any] = {"help": "Open this run.", "pinned": True, "width": 70, "type": "secondary"}

@@ -99,7 +99,7 @@ def results_table(
         _select(key, list(shown.index), selected if on_select else _selected(key))
     st.dataframe(
         shown,
-        key=key,
+        key=drawn_key(key),
         alt=alt,
         hide_index=True,
         height=height,
@@ -110,9 +110,19 @@ def results_table(
     return _selected(key) if options else []
 
 
+def drawn_key(key: str) -> str:
+    """Return the key under which Streamlit knows a table now: another one each time the selected rows have moved.
+
+    A message that the browser sends before it receives the moved rows has positions in the table before. Streamlit
+    ignores positions that it gets for another key. With one key, the rows at these positions would be selected.
+    """
+    moves = st.session_state.get(f"{key}_moves", 0)
+    return f"{key}_{moves}" if moves else key
+
+
 def _selected(key: str) -> list[Any]:
     """Return the labels of the selected rows. Streamlit stores positions, which change when rows come or go."""
-    labels, state = st.session_state.get(f"{key}_labels", []), st.session_state.get(key)
+    labels, state = st.session_state.get(f"{key}_labels", []), st.session_state.get(drawn_key(key))
     rows = state["selection"]["rows"] if state else []
     return [labels[position] for position in rows if position < len(labels)]
 
@@ -121,9 +131,11 @@ def _select(key: str, labels: list[Any], selected: Sequence[Any]) -> None:
     """Select the rows with the labels `selected`. labels: of all rows, in their order."""
     chosen = set(selected)
     rows = [position for position, label in enumerate(labels) if label in chosen]
-    state = st.session_state.get(key)
+    state = st.session_state.get(drawn_key(key))
     if rows != sorted(state["selection"]["rows"] if state else []):
-        st.session_state[key] = {"selection": {"rows": rows, "columns": [], "cells": []}}
+        if state:
+            st.session_state[f"{key}_moves"] = st.session_state.get(f"{key}_moves", 0) + 1
+        st.session_state[drawn_key(key)] = {"selection": {"rows": rows, "columns": [], "cells": []}}
     st.session_state[f"{key}_labels"] = labels
 
 

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import update
+from streamlit.proto.WidgetStates_pb2 import WidgetState
 from streamlit.testing.v1 import AppTest
+from streamlit.testing.v1.element_tree import Dataframe
 
 from engine.results import Progress, Row
 from engine.settings import Settings
@@ -115,16 +117,20 @@ def store_run(store: Store, state: State, cause: Cause = Cause.ERROR, **fields: 
     return run_id
 
 
+def run_table(app: AppTest) -> Dataframe:
+    """Return the table of the list of runs."""
+    (table,) = [table for table in app.dataframe if table.key.startswith("runs_table")]
+    return table
+
+
 def listed_runs(app: AppTest) -> list[int]:
     """Return the numbers of the runs on the page of the list."""
-    (table,) = [table for table in app.dataframe if table.key == "runs_table"]
-    return [int(number) for number in table.value["id"]]
+    return [int(number) for number in run_table(app).value["id"]]
 
 
 def newest_duration(app: AppTest) -> float:
     """Return the duration in s that the list shows for the newest run."""
-    (table,) = [table for table in app.dataframe if table.key == "runs_table"]
-    return float(table.value["duration_s"].iloc[0])
+    return float(run_table(app).value["duration_s"].iloc[0])
 
 
 def select_runs(app: AppTest, *run_ids: int) -> None:
@@ -137,13 +143,12 @@ def select_runs(app: AppTest, *run_ids: int) -> None:
 def selected_runs(app: AppTest) -> list[int]:
     """Return the numbers of the selected runs on the page of the list."""
     numbers = listed_runs(app)
-    return sorted(numbers[place] for place in app.session_state["runs_table"]["selection"]["rows"])
+    return sorted(numbers[place] for place in app.session_state[run_table(app).key]["selection"]["rows"])
 
 
 def list_columns(app: AppTest) -> list[str]:
     """Return the columns of the list of runs without `id`."""
-    (table,) = [table for table in app.dataframe if table.key == "runs_table"]
-    return [name for name in table.value if name != "id"]
+    return [name for name in run_table(app).value if name != "id"]
 
 
 @pytest.mark.slow
@@ -629,7 +634,7 @@ def test_run_with_only_failed_rows_is_marked_as_failed(store: Store) -> None:
     assert not app.exception
     assert ":red-badge[:material/error: all failed]" in [text.value for text in app.markdown]
     assert "1 of 1 row failed; the run took" in texts(app)
-    (table,) = [table for table in open_page(LIST).dataframe if table.key == "runs_table"]
+    table = run_table(open_page(LIST))
     assert list(table.value["state"]) == ["✗ all failed"]
     assert "progress" not in table.value, "100 % done would look like a success"
 
@@ -648,7 +653,7 @@ def test_list_shows_only_columns_with_values(store: Store) -> None:
     app = open_page(LIST)
     results = ["latency_ms", "flags", "clip_val_loss", "train_loss"]
     assert list_columns(app) == ["state", *request, *results, "tags", *always]
-    (table,) = [table for table in app.dataframe if table.key == "runs_table"]
+    table = run_table(app)
     assert "YYYY-MM-DD HH:mm [UTC]" in table.proto.columns, "neither the server's time nor the browser's"
     rows = table.value.set_index("id")
     assert list(rows.loc[str(trained), ["train_loss", "clip_val_loss"]]) == [1.5, 1.75]
@@ -669,6 +674,26 @@ def test_link_selects_runs_and_an_old_address_keeps_a_new_selection(store: Store
     assert "1 selected" in texts(app)
     select_runs(app, first)
     assert app.query_params["runs_selected"] == f"{second},99"
+
+
+@pytest.mark.slow
+def test_late_positions_of_ticks_select_no_other_run(store: Store) -> None:
+    """A timer or the next letter in a filter may send positions before the browser receives the changed list."""
+    oldest, middle, _ = (queue(store, model) for model in ("resnet18", "resnet18", "resnet50"))
+    app = open_page(LIST)
+    positions = json.dumps({"selection": {"rows": [1], "columns": [], "cells": []}})
+    tick = WidgetState(id=run_table(app).proto.id, string_value=positions)
+
+    def send() -> list[int]:
+        """Send the tick with the current fields, and return the selected runs."""
+        message = app._tree.get_widget_states()
+        message.widgets.append(tick)
+        return selected_runs(app._run(message))
+
+    assert send() == [middle]
+    app.text_input(key="runs_model").set_value("resnet18").run()
+    assert listed_runs(app) == [middle, oldest]
+    assert send() == [middle]
 
 
 @pytest.mark.slow
