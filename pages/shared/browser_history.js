@@ -12,6 +12,9 @@ if (!window.entriesMerged) {
   const SENT_MS = 200; // a field sends its text 10 to 70 ms after it has lost the focus
   let acted = false;
   let lostFocus = -Infinity; // the time at which a text field last lost the focus
+  // Without a connection, Streamlit disables all fields. The field in which the reader types loses the focus and would
+  // send its text to nobody. So it keeps the text as unsent, and gets the focus again after the next connection.
+  let disabled = null;
   let field = null; // the text field in which the reader types: one entry, not one per key
   const listen = (type, action) => window.addEventListener(type, action, { capture: true });
 
@@ -22,7 +25,13 @@ if (!window.entriesMerged) {
     acted ||= !typed || typed !== field;
     field = typed;
   });
-  listen("focusout", ({ target }) => target.matches?.(TYPED) && (lostFocus = performance.now()));
+  listen("focusout", (event) => {
+    if (!event.target.matches?.(TYPED)) return;
+    lostFocus = performance.now();
+    if (!event.target.disabled) return;
+    event.stopImmediatePropagation();
+    disabled = event.target;
+  });
   listen("click", (event) => {
     const link = event.target.closest?.("a[href]");
     const opensElsewhere = event.ctrlKey || event.metaKey || event.shiftKey;
@@ -44,7 +53,13 @@ if (!window.entriesMerged) {
   // A server that was restarted, or left for two minutes, has lost the session. Its new one knows no fragment of the
   // page, whose buttons and fields would do nothing. Streamlit redraws only pages that update themselves.
   const app = document.querySelector("[data-testid=stApp]");
-  const redraw = () => app.dataset.testConnectionState === "CONNECTED" && window.redrawPage();
+  const redraw = () => {
+    if (app.dataset.testConnectionState !== "CONNECTED") return;
+    window.redrawPage();
+    const field = disabled;
+    setTimeout(() => document.activeElement.matches(TYPED) || field?.focus({ preventScroll: true }), SENT_MS);
+    disabled = null;
+  };
   new MutationObserver(redraw).observe(app, { attributeFilter: ["data-test-connection-state"] });
 }
 

@@ -1,7 +1,7 @@
 """Make each link one entry of the browser's history, so that Back returns to the page as it was.
 
-The script also lets a link wait until the text that was just typed has been sent, and redraws a page that has
-connected again.
+The script also lets a link wait until the text that was just typed has been sent. It redraws a page that has connected
+again, and keeps a text that was being typed when the connection ended.
 """
 
 from pathlib import Path

@@ -169,8 +169,10 @@ def test_changes_elsewhere_are_kept_after_the_server_has_lost_the_session(
     expect(notes).to_have_value("mine")
     store.set_notes(run_id, "theirs")  # in another window
     store.change_tags([run_id], add=["theirs"])
-    reconnect(page)
-    notes.fill("mine, changed")
+    notes.press("End")
+    notes.press_sequentially(", changed")
+    reconnect(page)  # the text has not been sent yet
+    expect(notes).to_be_focused()
     notes.blur()
     expect(page.get_by_text("Both texts were kept")).to_be_visible()
     expect(notes).to_have_value("theirs\n\nmine, changed")
