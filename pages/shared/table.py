@@ -111,9 +111,9 @@ def results_table(
 
 
 def drawn_key(key: str) -> str:
-    """Return the key under which Streamlit knows a table now: another one each time the selected rows have moved.
+    """Return the key under which Streamlit knows a table now: another one each time a change has moved selected rows.
 
-    A message that the browser sends before it receives the moved rows has positions in the table before. Streamlit
+    A message that the browser sends before it receives the changed table has positions in the table before. Streamlit
     ignores positions that it gets for another key. With one key, the rows at these positions would be selected.
     """
     moves = st.session_state.get(f"{key}_moves", 0)
@@ -133,7 +133,7 @@ def _select(key: str, labels: list[Any], selected: Sequence[Any]) -> None:
     rows = [position for position, label in enumerate(labels) if label in chosen]
     state = st.session_state.get(drawn_key(key))
     if rows != sorted(state["selection"]["rows"] if state else []):
-        if state:
+        if state and labels != st.session_state.get(f"{key}_labels"):
             st.session_state[f"{key}_moves"] = st.session_state.get(f"{key}_moves", 0) + 1
         st.session_state[drawn_key(key)] = {"selection": {"rows": rows, "columns": [], "cells": []}}
     st.session_state[f"{key}_labels"] = labels

@@ -155,8 +155,7 @@ def test_selection_is_the_same_in_plot_table_and_download() -> None:
     app.session_state["catalog_rows"] = ["timm:resnet50 224"]
     app.run()
     assert not app.exception
-    (table,) = [table.key for table in app.dataframe if table.key.startswith("catalog_table")]
-    assert app.session_state[table]["selection"]["rows"] == [table_models(app).index("resnet50")]
+    assert app.session_state["catalog_table"]["selection"]["rows"] == [table_models(app).index("resnet50")]
     (message,) = [item.proto.bytes for item in app.get("bidi_component") if item.proto.component_name == "chart"]
     assert message.partition(b"\n")[0] == b'["timm:resnet50 224"]'
     assert "Download 1 selected" in [menu.proto.popover.label for menu in app.get("popover")]
