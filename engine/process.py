@@ -205,11 +205,11 @@ def own_stdout() -> TextIO:
 def how_ended(code: int) -> str:
     """Return how a process ended, from its exit code; negative: the number of the signal that killed it."""
     if code >= 0:
-        return f"ended with exit code {code}"
+        return f"exit code {code}"
     try:
-        return f"was killed by {signal.Signals(-code).name}"
+        return f"killed by {signal.Signals(-code).name}"
     except ValueError:  # most real-time signals have no name
-        return f"was killed by signal {-code}"
+        return f"killed by signal {-code}"
 
 
 def oom_kills() -> int:

@@ -166,7 +166,7 @@ class Answers:
             if time.monotonic() - began >= LONGEST_S:
                 raise Refused(f"no answer came within {LONGEST_S:.0f} s")
             if code:
-                raise Refused(f"the answer process {how_ended(code)}: see {self._log}")
+                raise Refused(f"the answer process ended ({how_ended(code)}): see {self._log}")
         raise Refused(f"the answer process exited {TRIES} times before it replied: see {self._log}")
 
     def _running_process(self) -> "subprocess.Popen[bytes]":

@@ -87,7 +87,7 @@ def of_exit(end: Exit, spec: Spec | None, *, shown: str = "its log has the reaso
     if code == HOST_LOST:
         return Cause.KILLED, "another node of the run was lost; its log says more"
     if code < 0:
-        return Cause.KILLED, end.note or f"the worker {how_ended(code)}"
+        return Cause.KILLED, end.note or how_ended(code)
     return Cause.ERROR, f"the worker left with code {code} and recorded no reason; see its log"
 
 

@@ -97,4 +97,4 @@ def ended(code: int, *, killed_for_memory: bool) -> Ended:
     """Return the failure of a process with this exit code; negative: the number of the signal that killed it."""
     if code == -signal.SIGKILL and killed_for_memory:
         return Ended("out_of_memory", "the kernel killed the process: the machine was out of memory")
-    return Ended("error", f"the process {how_ended(code)}: the end of the log says more")
+    return Ended("error", f"the process ended ({how_ended(code)}): the end of the log says more")

@@ -119,7 +119,7 @@ def test_run_of_a_killed_worker_fails_and_keeps_its_rows(shared_house: House) ->
     rows = shared_house.steps(run_id, 3)
     os.kill(rows[0].pid, signal.SIGKILL)
     run = shared_house.end(run_id)
-    assert (run.state, run.cause, run.error) == (State.FAILED, Cause.KILLED, "the worker was killed by SIGKILL")
+    assert (run.state, run.cause, run.error) == (State.FAILED, Cause.KILLED, "killed by SIGKILL")
     assert shared_house.store.rows(run_id)[:3] == rows
     assert shared_house.exit(run_id)["code"] == -signal.SIGKILL
 

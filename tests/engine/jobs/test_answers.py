@@ -140,7 +140,7 @@ def test_killed_process_is_replaced(settings: Settings) -> None:
         question = answers.ask(search(NOWHERE, "two"))
         os.kill(pid, signal.SIGKILL)
         error = question.exception(LONG_S)  # no error if the process was dead before it got the question
-        assert error is None or "was killed by SIGKILL: see " in str(error)
+        assert error is None or "(killed by SIGKILL): see " in str(error)
         assert first_source(answers.ask(search(NOWHERE, "three"))) == "three.png"
         assert answers.pid != pid
     finally:

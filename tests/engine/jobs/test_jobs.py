@@ -86,8 +86,8 @@ def test_exception_is_classified_by_its_cause(error: BaseException, cause: Cause
 @pytest.mark.parametrize(
     ("worker_exit", "cause", "message"),
     [
-        (Exit(-9), Cause.KILLED, "the worker was killed by SIGKILL"),
-        (Exit(-35), Cause.KILLED, "the worker was killed by signal 35"),
+        (Exit(-9), Cause.KILLED, "killed by SIGKILL"),
+        (Exit(-35), Cause.KILLED, "killed by signal 35"),
         (Exit(77), Cause.KILLED, "another node of the run was lost"),
         (Exit(-9, out_of_memory=True), Cause.OUT_OF_MEMORY, "try batch size 4 instead of 8"),
         (Exit(-11), Cause.KILLED, "killed by SIGSEGV"),

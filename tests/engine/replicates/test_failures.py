@@ -254,7 +254,7 @@ def test_error_that_breaks_the_device_does_not_affect_other_variants(
         try:
             yield from work.work(job, toy)
         except RuntimeError:
-            yield Ended("error", "the process ended with exit code 1: the end of the log says more")
+            yield Ended("error", "the process ended (exit code 1): the end of the log says more")
 
     monkeypatch.setattr(variants, "runner", runner)
     monkeypatch.setattr(side_by_side, "release", release)

@@ -66,7 +66,7 @@ def test_dead_process_is_reported_with_its_signal(number: int, name: str) -> Non
         *_, end = reports
     assert isinstance(end, Ended)
     assert end.status == "error"
-    assert f"was killed by {name}:" in end.error
+    assert f"(killed by {name}):" in end.error
 
 
 @pytest.mark.slow
