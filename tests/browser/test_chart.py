@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from engine.specs import BenchmarkSpec, ProfileSpec, RecurrentSpec
 from engine.store import open_store
-from tests.support.browser import DRAWN, Server, select_rows
+from tests.support.browser import DRAWN, PHONE, Server, select_rows
 from tests.support.page import benchmark_row, finish, profile_row, recurrent_row
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -145,8 +145,7 @@ def test_buttons_of_a_chart_do_not_cover_its_legend_on_a_phone(server: Server, b
     run = store.enqueue(BenchmarkSpec(models="timm:resnet18", batch_size="sweep"))
     finish(store, run, [benchmark_row("resnet18", batch_size=size, batch_size_requested="sweep") for size in (1, 4)])
     store.close()
-    phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
-    page = browser.new_context(**phone).new_page()
+    page = browser.new_context(**PHONE).new_page()
     page.goto(f"{server.url}/run?run={run}&charts_{run}=Batch+sizes")
     page.wait_for_function(DRAWN)
     buttons, legend = (page.locator(f".chart {part}").bounding_box() for part in (".modebar", ".legend"))

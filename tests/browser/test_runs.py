@@ -3,14 +3,14 @@
 import re
 
 import pytest
-from playwright.sync_api import Page, WebSocketRoute, expect
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from engine.specs import ProfileSpec
 from engine.store import Store, open_store
 from engine.store.files import RunFiles
-from tests.support.browser import DRAWN, NUMBER, ROW, Server, select_rows
+from tests.support.browser import DRAWN, NUMBER, PHONE, ROW, Server, select_rows
 from tests.support.page import finish, profile_row, queue
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -65,6 +65,21 @@ def test_tagging_and_deleting_show_a_message_and_update_the_filters(server: Serv
     expect(page.get_by_text("1 to 1 of 1 run")).to_be_visible()
     assert [run.id for run in store.runs()] == [runs[1]]
     store.close()
+
+
+def test_toolbar_of_a_touched_table_covers_no_action_on_a_phone(server: Server, browser: Browser) -> None:
+    store = open_store(server.settings)
+    runs = [queue(store, name) for name in ("resnet18", "resnet34")]
+    for run in runs:
+        finish(store, run, [profile_row("resnet18")])
+    page = browser.new_context(**PHONE).new_page()
+    page.goto(f"{server.url}/runs?runs_selected={runs[0]},{runs[1]}")
+    page.wait_for_function(DRAWN)
+    page.get_by_test_id("stDataFrame").first.tap(position={"x": 150, "y": 1.5 * ROW})
+    toolbar = page.get_by_test_id("stElementToolbar").first
+    expect(toolbar).to_have_css("opacity", "1")
+    action = page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).bounding_box()
+    assert action["y"] + action["height"] <= toolbar.bounding_box()["y"]
 
 
 def test_log_shows_its_end_until_the_reader_scrolls(server: Server, page: Page) -> None:

@@ -43,6 +43,8 @@ TOLD_MS = 500
 """Wait this long after a click in a table. It waits 150 ms for another click, then sends the selection."""
 LONG_S = 1500
 """Wait at most this many seconds for a run: importing and compiling are slow on a loaded machine."""
+PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 800}, "is_mobile": True, "has_touch": True}
+"""Options of a context that is drawn and touched as on a phone."""
 ROW = 31
 """Height of a row of a table in pixels, at our font size."""
 NUMBER = 68
