@@ -226,7 +226,7 @@ def zip_of_images(*names: str) -> bytes:
     Image.new("RGB", (16, 16), (200, 80, 40)).save(picture, "PNG")
     with zipfile.ZipFile(content, "w") as archive:
         for name in names:
-            archive.writestr(name, picture.getvalue())
+            archive.writestr(zipfile.ZipInfo(name), picture.getvalue())  # equal bytes each time, without the time
     return content.getvalue()
 
 
