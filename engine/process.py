@@ -203,7 +203,10 @@ def own_stdout() -> TextIO:
 
 
 def how_ended(code: int) -> str:
-    """Return how a process ended, from its exit code; negative: the number of the signal that killed it."""
+    """Return how a process ended: `exit code 3` or `killed by SIGKILL`.
+
+    code: its exit code; negative: the number of the signal that killed it.
+    """
     if code >= 0:
         return f"exit code {code}"
     try:

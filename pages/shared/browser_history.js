@@ -56,9 +56,9 @@ if (!window.entriesMerged) {
   const redraw = () => {
     if (app.dataset.testConnectionState !== "CONNECTED") return;
     window.redrawPage();
-    const field = disabled;
-    setTimeout(() => document.activeElement.matches(TYPED) || field?.focus({ preventScroll: true }), SENT_MS);
+    const unsent = disabled;
     disabled = null;
+    setTimeout(() => document.activeElement.matches(TYPED) || unsent?.focus({ preventScroll: true }), SENT_MS);
   };
   new MutationObserver(redraw).observe(app, { attributeFilter: ["data-test-connection-state"] });
 }

@@ -60,9 +60,14 @@ def _devices(timed: pd.DataFrame, catalog_dir: Path, device_dir: Path) -> list[D
     return [] if table is None else estimates.available(timed, table, device_dir)
 
 
+@st.cache_data(max_entries=2, show_spinner=False, hash_funcs=backend.BY_VERSION)
+def _unreadable(device_dir: Path) -> list[str]:
+    return estimates.unreadable(device_dir)
+
+
 def draw_warnings(devices: Sequence[Device]) -> None:
     """Draw a warning for each device whose estimates are unreliable, and for each imported one that cannot be read."""
-    for text in [*estimates.unreadable(backend.settings().device_dir), *reliability.warnings(devices)]:
+    for text in [*_unreadable(backend.settings().device_dir), *reliability.warnings(devices)]:
         st.warning(plain(text), icon=":material/warning:")
 
 
