@@ -146,7 +146,7 @@ def make(case: Case, folder: Path) -> None:
     import torch
 
     from engine import datasets
-    from engine.models import clip_weights
+    from engine.models.clip import weights
     from engine.specs.train import TrainSpec
 
     digits = datasets.open_pairs("digits")
@@ -162,7 +162,7 @@ def make(case: Case, folder: Path) -> None:
                 captions = digits.captions(int(index))
                 table.writerow((path, captions[place % len(captions)]))
     spec = TrainSpec(model=case.model, image_size=case.image_size, context_length=case.context_length)
-    torch.save(clip_weights.create(spec, weights="").model.state_dict(), folder / "weights.pt")
+    torch.save(weights.create(spec, weights="").model.state_dict(), folder / "weights.pt")
 
 
 def train(side: str, case: Case, folder: Path, seed: int) -> Figures:
@@ -189,9 +189,9 @@ def train(side: str, case: Case, folder: Path, seed: int) -> Figures:
         import open_clip
         from open_clip_train.main import main as open_clip_train
 
-        from engine.models import clip_build
+        from engine.models.clip import build
 
-        open_clip.add_model_config(clip_build.OWN_CONFIGS)
+        open_clip.add_model_config(build.OWN_CONFIGS)
         flags |= {"train_data": folder / "train.csv", "val_data": folder / "val.csv", "dataset_type": "csv"}
         flags |= {"force_image_size": case.image_size, "force_context_length": case.context_length}
         flags |= {"csv_separator": ",", "logs": logs, "name": "reference"}

@@ -20,9 +20,9 @@ from engine import suite
 from engine.roots import open_within
 from engine.specs import EvaluateSpec, ModelName, Refused, Spec, TrainSpec, find_expression, split_patterns
 from engine.specs.base import LONGEST_PATTERN
-from engine.specs.building import option_refusal
-from engine.specs.clip import DIGITS_MODEL, OPEN_CLIP
-from engine.specs.model_name import OWN, PYTHON
+from engine.specs.fields.building import option_refusal
+from engine.specs.fields.clip import DIGITS_MODEL, OPEN_CLIP
+from engine.specs.fields.model_name import OWN, PYTHON
 from engine.words import plural
 
 LIBRARIES = ("open_clip", "timm", "torchvision")

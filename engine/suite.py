@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from engine.settings import ROOT
-from engine.specs.model_name import ModelName
+from engine.specs.fields.model_name import ModelName
 
 FILE = ROOT / "data" / "suite" / "timm.csv"
 

@@ -14,7 +14,7 @@ from engine.cli.output import OutputFile, TableFile, note, printable
 from engine.results import kinds
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.specs.timed import split_words
+from engine.specs.fields.timed import split_words
 from engine.words import numbered_runs, plural
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Prune(BaseModel):
     yes: bool = Field(False, description="Confirm. Without this, the runs are only counted, not deleted.")
 
     def cli_cmd(self) -> None:
-        from engine.store import deletions
+        from engine.store.copies import deletions
         from engine.store.files import RunFiles
 
         settings, before = Settings(), time.time() - 86_400 * self.days
@@ -205,11 +205,11 @@ class Prune(BaseModel):
 
 def _preview(store: "Store", ids: list[int]) -> tuple[str, str]:
     """Return what a deletion of runs deletes, and a warning with a space at its end; empty without one."""
-    from engine.jobs import references
+    from engine.jobs import named_files
     from engine.store import storage
 
     settings = Settings()
-    size, warning = storage.of_runs(settings, ids), references.deletion_warning(store, settings, ids)
+    size, warning = storage.of_runs(settings, ids), named_files.deletion_warning(store, settings, ids)
     what = f"{plural(len(ids), 'run')} with {plural(size.files, 'file')} of {size.bytes / 1e6:,.1f} MB"
     return what, f"{warning} " if warning else ""
 
@@ -244,7 +244,7 @@ class Upload(Several):
     """Copy the files of runs of this machine to VITALS_ARTIFACTS_URL, if they were not copied when the runs ended."""
 
     def cli_cmd(self) -> None:
-        from engine.store import mirror
+        from engine.store.copies import mirror
 
         settings = Settings()
         if not settings.artifacts_url:
@@ -259,7 +259,7 @@ class Restore(BaseModel):
     """Rebuild a damaged store from its readable parts. The damaged file and the folders of runs are kept."""
 
     def cli_cmd(self) -> None:
-        from engine.store import restore
+        from engine.store.backup import restore
 
         settings = Settings()
         restore.check_damage(settings)
@@ -278,7 +278,8 @@ class Storage(BaseModel):
     """Show how much disk space runs use, and which runs use most."""
 
     def cli_cmd(self) -> None:
-        from engine.store import deletions, mirror, storage
+        from engine.store import storage
+        from engine.store.copies import deletions, mirror
 
         settings = Settings()
         with store_here() as store:

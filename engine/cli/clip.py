@@ -27,8 +27,8 @@ from engine.results import Event, Progress
 from engine.roots import file_within, open_within
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.specs.clip import LONGEST_PROMPTS, split_lines
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.fields.clip import LONGEST_PROMPTS, split_lines
 from engine.specs.questions import LONGEST_TEXT, MOST_HITS
 from engine.specs.train import TrainSpec
 

@@ -16,8 +16,8 @@ from engine.names import resolve
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.base import PATTERNS, RealDevice, matching
-from engine.specs.timed import Threads
-from engine.specs.variant import RunPrecision
+from engine.specs.fields.timed import Threads
+from engine.specs.fields.variant import RunPrecision
 
 if TYPE_CHECKING:
     import pandas as pd

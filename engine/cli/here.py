@@ -103,7 +103,7 @@ def show_rows(run: "Run", rows: Sequence[Row], output: Path | None) -> None:
 def main_columns(run: "Run", frame: "pd.DataFrame", *more: str) -> "pd.DataFrame":
     """Return the columns of a run's rows that a terminal shows, and `more`. Checkpoints that are gone have a mark."""
     from engine.jobs import checkpoints
-    from engine.store import mirror
+    from engine.store.copies import mirror
 
     short = brief(frame, [*SHOWN[run.kind], *more])
     if run.kind == "train" and "checkpoint" in short:

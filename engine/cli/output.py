@@ -29,7 +29,7 @@ from engine.results import (
     TrainRow,
 )
 from engine.specs import format_image_size
-from engine.specs.building import OPTIONS
+from engine.specs.fields.building import OPTIONS
 from engine.words import in_words, plural
 
 if TYPE_CHECKING:

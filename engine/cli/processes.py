@@ -22,7 +22,7 @@ class Warm(BaseModel):
     """Keep the heavy libraries loaded, so that runs start faster. The scheduler starts it."""
 
     def cli_cmd(self) -> None:
-        from engine.jobs import warm
+        from engine.jobs.attempt import warm
 
         warm.main(Settings())
 
@@ -31,7 +31,7 @@ class Work(OneRun):
     """Do the work of one run. An executor starts it."""
 
     def cli_cmd(self) -> None:
-        from engine.jobs import worker
+        from engine.jobs.attempt import worker
 
         worker.main(Settings(), self.run_id)
 

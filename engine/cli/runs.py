@@ -68,7 +68,7 @@ class Log(OneRun):
 
     def cli_cmd(self) -> None:
         from engine.jobs.log import why_no_log
-        from engine.store import mirror
+        from engine.store.copies import mirror
         from engine.store.files import RunFiles
 
         with store_here() as store:
@@ -138,7 +138,7 @@ class Export(OneRun):
     output: OutputFile | None = Field(None, description="The file to write. Default: run_ID.zip.")
 
     def cli_cmd(self) -> None:
-        from engine.store.bundle import export_bundle
+        from engine.store.bundles.bundle import export_bundle
 
         path = self.output or Path(f"run_{self.run_id}.zip")
         with store_here() as store:
@@ -162,7 +162,7 @@ class ExportModel(OneRun):
         path, step = checkpoints.named(Settings(), run, self.checkpoint)
         checkpoints.fetch(Settings(), run, path.name)
         question = model_card.export(run, rows, path, step, self.folder)
-        exported = import_module("engine.training.export").answer(question)
+        exported = import_module("engine.training.answers.export").answer(question)
         for name, size in exported.files.items():
             print(f"{exported.folder}/{name}  {size:,} bytes")
 
@@ -174,7 +174,7 @@ class Import(BaseModel):
 
     def cli_cmd(self) -> None:
         from engine import jobs
-        from engine.store.bundle import import_bundle
+        from engine.store.bundles.bundle import import_bundle
 
         if not self.bundle.is_file():
             raise Refused(f"no bundle at {self.bundle}")

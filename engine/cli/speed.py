@@ -13,7 +13,7 @@ from engine.names import read_text
 from engine.results import Event, Progress, RecurrentRow
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, RecurrentSpec, Refused, Spec
-from engine.specs.runners import RUNNERS
+from engine.specs.fields.runners import RUNNERS
 from engine.words import plural
 
 

@@ -26,7 +26,7 @@ class Copy(BaseModel):
     )
 
     def cli_cmd(self) -> None:
-        from engine.store import transfer
+        from engine.store.backup import transfer
         from engine.store.database import Database
 
         settings = Settings()
@@ -46,7 +46,8 @@ class Backup(BaseModel):
     file: CliPositionalArg[Path] = Field(description="A file that does not exist yet.")
 
     def cli_cmd(self) -> None:
-        from engine.store import storage, transfer
+        from engine.store import storage
+        from engine.store.backup import transfer
 
         settings = Settings()
         _show(transfer.back_up(settings, self.file))
@@ -64,7 +65,7 @@ class RestoreBackup(BaseModel):
     file: CliPositionalArg[Path] = Field(description="A file that `store backup` wrote.")
 
     def cli_cmd(self) -> None:
-        from engine.store import transfer
+        from engine.store.backup import transfer
 
         _show(transfer.restore_backup(Settings(), self.file))
         with store_here() as store:

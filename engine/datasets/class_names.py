@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.datasets.base import DataProblem
-from engine.specs.clip import IMAGENET, TEMPLATE_SETS
+from engine.specs.fields.clip import IMAGENET, TEMPLATE_SETS
 from engine.words import plural, shortened
 
 ID = re.compile(r"n?\d+|[0-9a-f]{8,}")

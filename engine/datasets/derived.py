@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from engine.datasets.base import DataProblem, Pairs, Unreadable, distinct, file_identifier
-from engine.datasets.members import Listed
+from engine.datasets.formats.members import Listed
 from engine.words import plural
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from engine.datasets import images
 from engine.datasets.base import DataProblem
-from engine.datasets.members import entries_in, in_folder
-from engine.datasets.unpacked import TARS, is_tar
+from engine.datasets.formats.members import entries_in, in_folder
+from engine.datasets.formats.unpacked import TARS, is_tar
 from engine.roots import Roots, file_within, open_within
-from engine.specs.clip import DataKind
+from engine.specs.fields.clip import DataKind
 from engine.words import plural, shortened
 
 TABLES = (".csv", ".tsv", ".parquet")

@@ -5,14 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine.datasets import captions_json, folders, kinds, parquet, shards, tables
+from engine.datasets import kinds
 from engine.datasets.base import DataProblem, Pairs
 from engine.datasets.derived import Mixed, sample
-from engine.datasets.digits import COUNT, Digits, Synthetic
-from engine.datasets.members import Listed, entries_in
-from engine.datasets.unpacked import is_tar
+from engine.datasets.formats import captions_json, folders, parquet, shards, tables
+from engine.datasets.formats.digits import COUNT, Digits, Synthetic
+from engine.datasets.formats.members import Listed, entries_in
+from engine.datasets.formats.unpacked import is_tar
 from engine.roots import Roots, expand_home, file_within, stat_within
-from engine.specs.clip import EMBEDDED, DataKind, JsonSplit, split_sources
+from engine.specs.fields.clip import EMBEDDED, DataKind, JsonSplit, split_sources
 
 Open = Callable[[Path], Listed]
 

@@ -15,11 +15,11 @@ from engine import archives
 from engine.archives import DAMAGED, BadArchive, Format, Limits
 from engine.datasets import images
 from engine.datasets.base import DataProblem, Unreadable
+from engine.datasets.formats.members import visible
+from engine.datasets.formats.unpacked import check_room, forget_copy
 from engine.datasets.kinds import TABLES, TEXTS, recognise
-from engine.datasets.members import visible
-from engine.datasets.unpacked import check_room, forget_copy
 from engine.roots import Roots, file_within, files_within, scan_within, stat_within
-from engine.specs.clip import DataKind, split_sources
+from engine.specs.fields.clip import DataKind, split_sources
 from engine.words import plural, shortened
 
 MOST_PACKED = 1_000_000_000

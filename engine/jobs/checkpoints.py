@@ -8,7 +8,8 @@ from engine.results.checkpoints import BEST, FOLDER, manifest_path, read_manifes
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.train import TrainSpec
-from engine.store import Run, Store, mirror
+from engine.store import Run, Store
+from engine.store.copies import mirror
 from engine.store.files import RunFiles
 from engine.words import plural
 

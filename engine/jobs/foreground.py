@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
-from engine.jobs import disk, failures
+from engine.jobs import disk
+from engine.jobs.attempt import failures
+from engine.jobs.attempt.supervisor import Copies
+from engine.jobs.attempt.worker import OnEvent, Stop, execute, retry_while_unreachable
 from engine.jobs.hosts import this_host
 from engine.jobs.lifecycle import ensure_scheduler
 from engine.jobs.processes import Identity, Processes, write_json
 from engine.jobs.references import resolve
 from engine.jobs.submit import check
-from engine.jobs.supervisor import Copies
 from engine.jobs.wake import nudge
-from engine.jobs.worker import OnEvent, Stop, execute, retry_while_unreachable
 from engine.results import Progress
 from engine.settings import Settings
 from engine.specs import Refused, Spec

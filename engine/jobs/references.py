@@ -1,33 +1,22 @@
-"""Resolve the references of a CLIP request at submission: a run's checkpoint, files below the data roots."""
+"""Resolve the references of CLIP requests: runs to their checkpoints, and data to the pairs that were held out."""
 
-import os
-import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from engine.jobs import checkpoints
+from engine.jobs.named_files import check_paths, fetch_files, is_readable
 from engine.results.checkpoints import read_manifest
-from engine.roots import expand_home, stat_within
+from engine.roots import expand_home
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, Spec
-from engine.specs.clip import DIGITS_MODEL, EMBEDDED, default_precision, same_sources, split_sources
-from engine.specs.evaluate import split_subject
+from engine.specs.fields.clip import DIGITS_MODEL, EMBEDDED, default_precision, same_sources, split_sources
 from engine.specs.questions import EMBEDDINGS, Match, Search
 from engine.specs.train import TrainSpec
-from engine.store import Filter, Run, Store, mirror, uploads
+from engine.store import Run, Store
+from engine.store.copies import mirror
 from engine.store.files import RunFiles
-from engine.words import plural, shortened
-
-RUNS_PER_QUERY = 500
-"""Run numbers in one query, because SQLite allows 1,000 conditions."""
-RUN_FOLDER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
-WEIGHTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
-DATA_FIELDS = ("data", "val_data", "zeroshot_data", "probe_data", "more_data")
-"""Fields of specs that name data sets."""
 
 
 def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
@@ -37,7 +26,7 @@ def resolve(store: Store, settings: Settings, spec: Spec) -> Spec:
     evaluated on the pairs that its training held out. The precision `auto` of a training becomes the default of its
     device. Errors: LookupError when there is no such run; Refused when it cannot be evaluated.
     """
-    _fetch_files(store, settings, spec)
+    fetch_files(store, settings, spec)
     for model_field, weights_field in (("distill_model", "distill_pretrained"), ("model", "pretrained")):
         if isinstance(spec, TrainSpec) and (weights := getattr(spec, weights_field)).isdecimal():
             subject = _subject(store, settings, getattr(spec, model_field), weights, held_out=False)
@@ -167,7 +156,7 @@ def _training_of(settings: Settings, checkpoint: str, *, held_out: bool) -> Trai
 
     Errors: Refused when held-out pairs are asked for and the manifest has an unreadable spec.
     """
-    if not checkpoint or not _readable(settings, checkpoint):
+    if not checkpoint or not is_readable(settings, checkpoint):
         return None
     fields = read_manifest(expand_home(checkpoint), settings.roots).get("spec")
     try:
@@ -213,110 +202,6 @@ def _split(training: TrainSpec, spec: EvaluateSpec, data: str, training_name: st
     return split | kept | {"json_split": training.json_split}
 
 
-def _fetch_files(store: Store, settings: Settings, spec: Spec) -> None:
-    """Fetch the files of other runs that a spec names and other machines have made. Errors: Unreachable."""
-    for _, path in named_paths(spec) if settings.artifacts_url else ():
-        if upload := uploads.folder_of(settings, expand_home(path)):
-            uploads.fetch(settings, upload)
-        run_id, name = _in_folder(settings, path)
-        if run_id:
-            with suppress(LookupError):
-                mirror.fetch(settings, store.run(run_id), partial(_is_needed, name))
-
-
-def _is_needed(name: str, file: str) -> bool:
-    """Return whether to fetch `file` of a run: it is no checkpoint, or its path begins with `name`."""
-    return mirror.is_light(file) or file.startswith(name)
-
-
-def _in_folder(settings: Settings, text: str) -> tuple[int, str]:
-    """Return the number of the run in whose folder a path lies, and the rest of the path; 0 for other paths."""
-    path, runs = expand_home(text).absolute(), settings.runs_dir.absolute()
-    if not path.is_relative_to(runs):
-        return 0, ""
-    number, _, name = path.relative_to(runs).as_posix().partition("/")
-    return (int(number), name) if RUN_FOLDER.fullmatch(number) else (0, "")
-
-
-def deletion_warning(store: Store, settings: Settings, run_ids: Sequence[int]) -> str:
-    """Return a text that names the other runs that began from these runs; empty if there are none."""
-    if not (users := _users(store, settings, run_ids)):
-        return ""
-    names = shortened([f"{run.kind} {run.id}" for run in users], 5)
-    began = f"{plural(len(users), 'other run')} began from {'these' if len(run_ids) > 1 else 'it'}: {names}."
-    keeps = "They keep their" if len(users) > 1 else "It keeps its"
-    kept = f"{keeps} results and checkpoints, but cannot be run again"
-    return f"{began} {kept}, and an evaluation can no longer try texts or search its images."
-
-
-def _users(store: Store, settings: Settings, run_ids: Sequence[int]) -> list[Run]:
-    """Return the other runs whose requests name files of these runs: trained on, resumed or evaluated from them."""
-    named, found = set(run_ids), dict[int, Run]()
-    for start in range(0, len(run_ids), RUNS_PER_QUERY):
-        wanted = Filter(uses=tuple(run_ids[start : start + RUNS_PER_QUERY]))
-        for run in store.find(wanted, limit=store.count(wanted)):
-            if run.id not in named and any(_in_folder(settings, path)[0] in named for _, path in named_paths(run.spec)):
-                found[run.id] = run
-    return sorted(found.values(), key=lambda run: -run.id)
-
-
-def share_uploads(settings: Settings, spec: Spec) -> None:
-    """Copy the uploads that a spec names for other machines. Errors: Unreachable."""
-    for _, path in named_paths(spec) if settings.artifacts_url else ():
-        if (upload := uploads.folder_of(settings, expand_home(path))) and upload.is_dir():
-            uploads.push(settings, upload)
-
-
-def check_paths(settings: Settings, spec: Spec) -> None:
-    """Check that all files of a spec lie below the readable roots.
-
-    Errors: Refused, with the same message for absent and forbidden files, so that it does not reveal which files exist.
-    """
-    for name, path in named_paths(spec):
-        if not _readable(settings, path):
-            allowed = f"Readable folders (VITALS_DATA_ROOTS): {', '.join(map(str, settings.roots))}"
-            why = " The run that made it may have been deleted." if _in_folder(settings, path)[0] else ""
-            raise Refused(f"{name}: nothing can be read at {path!r}.{why} {allowed}")
-
-
-def check_again(store: Store, settings: Settings, run: Run) -> None:
-    """Check the files of a stored run as `check_paths` does for a new one. Errors: Refused, as there.
-
-    A stored run may have been imported, and links and roots may have changed since its submission. A training with its
-    own checkpoints resumes from them, so its original `resume` path is not checked.
-    """
-    has_checkpoints = any(path.suffix == ".pt" for path in checkpoints.versions(settings, run))
-    spec = run.spec.model_copy(update={"resume": ""}) if has_checkpoints else run.spec
-    _fetch_files(store, settings, spec)
-    check_paths(settings, spec)
-
-
-def named_paths(spec: Spec) -> Iterator[tuple[str, str]]:
-    """Yield the paths that a spec names, each with its field."""
-    for name in (*DATA_FIELDS, "pretrained", "checkpoint", "distill_pretrained", "resume"):
-        value = getattr(spec, name, "")
-        for item in [value] if isinstance(value, str) else value:
-            yield from ((name, path) for path in _paths(name, item))
-    for line in getattr(spec, "more_models", ()):
-        yield from (("more_models", path) for path in _paths("more_models", split_subject(line)[1]))
-
-
-def _paths(name: str, value: str) -> list[str]:
-    """Return the paths in a value of the field `name`."""
-    if name in DATA_FIELDS:
-        return [part for part in split_sources(value) if part not in EMBEDDED]
-    is_path = name == "resume" or os.sep in value or "/" in value or value.endswith(WEIGHTS)
-    return [value] if value and is_path else []
-
-
-def _readable(settings: Settings, text: str) -> bool:
-    """Return whether a path exists and may be read. Of a pattern such as `{000..071}.tar`, the folder is checked."""
-    begin, brace, _ = text.partition("{")
-    path = expand_home(begin)
-    path = (path if begin.endswith("/") else path.parent) if brace else path
-    return stat_within(path, settings.roots) is not None
-
-
 def match_question(
     store: Store, settings: Settings, run: Run, image: bytes, texts: Sequence[str], templates: Sequence[str] = ()
 ) -> Match:
@@ -331,7 +216,7 @@ def match_question(
     if not isinstance(spec, EvaluateSpec):
         raise Refused(f"run {run.id} ({run.kind}) has no CLIP model")
     model = {name: getattr(spec, name) for name in spec.needs}
-    _fetch_files(store, settings, subject := EvaluateSpec.model_validate(model))
+    fetch_files(store, settings, subject := EvaluateSpec.model_validate(model))
     check_paths(settings, subject)
     return Match(spec=subject, image=b64encode(image), texts=tuple(texts), templates=tuple(templates))
 
@@ -345,6 +230,6 @@ def search_question(store: Store, settings: Settings, run: Run, text: str, top: 
         raise Refused(f"run {run.id} ({run.kind}) has no images to search: only an evaluation has them")
     mirror.fetch(settings, run)
     needed = run.spec.model_copy(update={"data": EMBEDDED[0]})  # the stored embeddings replace the data
-    _fetch_files(store, settings, needed)
+    fetch_files(store, settings, needed)
     check_paths(settings, needed)
     return Search(spec=run.spec, folder=RunFiles(settings.runs_dir, run.id).dir, file=file, text=text, top=top)

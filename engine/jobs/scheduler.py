@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from engine.jobs import disk, failures
+from engine.jobs import disk
+from engine.jobs.attempt import failures
 from engine.jobs.executors.local import Executor
 from engine.jobs.hosts import GIVE_UP_LEASES, NODE, close_lost, host_name, this_host
 from engine.jobs.lifecycle import detach, fingerprint, lease_name, runs_this_code, start_engine

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from engine import shipped
-from engine.jobs import checkpoints, references
+from engine.jobs import checkpoints, named_files, references
 from engine.jobs.lifecycle import ensure_scheduler
 from engine.names import ModelNotFound, select, unknown_clip_model
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, EvaluateSpec, Refused, Spec, TrainSpec
 from engine.specs.base import CLUSTER
-from engine.store import RETRYABLE, Damaged, QueueFull, Run, Store, deletions, mirror
+from engine.store import RETRYABLE, Damaged, QueueFull, Run, Store
+from engine.store.copies import deletions, mirror
 from engine.store.files import RunFiles
 
 
@@ -21,7 +22,7 @@ def submit(store: Store, settings: Settings, spec: Spec, *, name: str = "", key:
     """
     spec = references.resolve(store, settings, spec)
     check(store, settings, spec)
-    references.share_uploads(settings, spec)
+    named_files.share_uploads(settings, spec)
     run_id = store.enqueue(spec, name=name, key=key)
     ensure_scheduler(settings, store)
     return run_id
@@ -39,7 +40,7 @@ def submit_sweep(
     resolved = {label: references.resolve(store, settings, spec) for label, spec in specs.items()}
     for spec in resolved.values():
         check(store, settings, spec)
-        references.share_uploads(settings, spec)
+        named_files.share_uploads(settings, spec)
     ids: list[int] = []
     try:
         for label, spec in resolved.items():
@@ -75,7 +76,7 @@ def why_not_again(store: Store, settings: Settings, run_id: int) -> str:
     """Return the reason why a stored run cannot be queued again here; empty if it can. Errors: LookupError."""
     run = store.run(run_id)
     try:
-        references.check_again(store, settings, run)
+        named_files.check_again(store, settings, run)
         _check_machine(store, settings, run.spec)
     except Refused as refused:
         return str(refused)
@@ -89,7 +90,7 @@ def check(store: Store, settings: Settings, spec: Spec, *, allow_code: bool = Fa
     Errors: ModelNotFound; Refused for absent devices, unreadable files and modules of the user's own.
     """
     _check_machine(store, settings, spec, allow_code=allow_code)
-    references.check_paths(settings, spec)
+    named_files.check_paths(settings, spec)
 
 
 def _check_machine(store: Store, settings: Settings, spec: Spec, *, allow_code: bool = False) -> None:

@@ -11,11 +11,11 @@ import torch
 from engine.models.built import Built, Wanted, out_of_memory, refuse_cut_images, size_refused
 from engine.names import IMAGES_ALONE, ModelNotFound
 from engine.specs import ModelName, Refused
-from engine.specs.building import option_refusal
-from engine.specs.model_name import OWN, PYTHON
+from engine.specs.fields.building import option_refusal
+from engine.specs.fields.model_name import OWN, PYTHON
 
-INSTALLED = {"open_clip": "clip", "timm": "timm_models", "torchvision": "torchvision_models"}
-MODULES = INSTALLED | {OWN: "clip", PYTHON: "own_modules"}
+INSTALLED = {"open_clip": "clip.open_clip_models", "timm": "timm_models", "torchvision": "torchvision_models"}
+MODULES = INSTALLED | {OWN: INSTALLED["open_clip"], PYTHON: "own_modules"}
 """The module that builds the models of a library. It is imported only when a name needs it, so a process that times one
 timm model imports only timm."""
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from engine.results import BenchmarkRow
 from engine.settings import ROOT
-from engine.specs.building import changes
+from engine.specs.fields.building import changes
 
 SPEEDS = ROOT / "data" / "published" / "timm_speed.csv"
 PUBLISHER = "timm's authors (huggingface/pytorch-image-models, results/benchmark-*.csv, Apache-2.0)"

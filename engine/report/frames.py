@@ -24,7 +24,7 @@ from engine.results import (
 from engine.results.answers import Hit
 from engine.results.clip import EvaluateRow, TrainRow
 from engine.roots import open_within
-from engine.specs.building import OPTIONS
+from engine.specs.fields.building import OPTIONS
 from engine.store.model import Run
 from engine.words import in_words, plural
 

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from engine.specs.base import Closed, Frozen, numbered
-from engine.specs.model_name import ModelName
+from engine.specs.fields.model_name import ModelName
 
 DeviceName = Annotated[str, AfterValidator(numbered)]
 """A device under its canonical name: rows stored with `cuda` are read as `cuda:0`."""

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from engine.results.timed import TimedRow
 from engine.specs.benchmark import CONDITIONS
-from engine.specs.building import OPTIONS
+from engine.specs.fields.building import OPTIONS
 
 AccuracyStatus = Literal[
     "pass",

@@ -17,11 +17,11 @@ from engine.specs.base import (
 from engine.specs.benchmark import BenchmarkSpec
 from engine.specs.device import DeviceSpec
 from engine.specs.evaluate import EvaluateSpec
-from engine.specs.model_name import ModelName
+from engine.specs.fields.model_name import ModelName
+from engine.specs.fields.variant import Variant
 from engine.specs.profile import ProfileSpec
 from engine.specs.recurrent import RecurrentSpec
 from engine.specs.train import TrainSpec
-from engine.specs.variant import Variant
 
 
 def load(kind: str, payload: str) -> Spec:

@@ -1,9 +1,9 @@
 """The request of a benchmark: models, variants, batch sizes, samples and processes."""
 
 import re
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, FailFast, Field, field_validator, model_validator
+from pydantic import AfterValidator, FailFast, Field, field_validator, model_validator
 from pydantic_settings import CliSuppress
 from typing_extensions import TypeAliasType
 
@@ -22,48 +22,28 @@ from engine.specs.base import (
     matching,
     unique,
 )
-from engine.specs.building import OPTIONS, InChans, ModelKwargs, NumClasses, changes
-from engine.specs.model_name import PYTHON, ModelName
-from engine.specs.profile import Configs
-from engine.specs.timed import OF_TIMING, Floors, MinSeconds, Publishable, Replicates, Threads, TimeLimit, split_words
-from engine.specs.variant import RunPrecision, Variant
+from engine.specs.fields.batch import BATCH, CHECKED_BATCH, MAX_BATCH, SEARCH_END, SWEEP_END, BatchList, default_batch
+from engine.specs.fields.building import OPTIONS, InChans, ModelKwargs, NumClasses, changes
+from engine.specs.fields.configs import Configs
+from engine.specs.fields.model_name import PYTHON, ModelName
+from engine.specs.fields.timed import (
+    OF_TIMING,
+    Floors,
+    MinSeconds,
+    Publishable,
+    Replicates,
+    Threads,
+    TimeLimit,
+    split_words,
+)
+from engine.specs.fields.variant import RunPrecision, Variant
 from engine.words import shortened
 
-MAX_BATCH = 65_536
-SWEEP_END, SEARCH_END = 64, 4096
-"""Default largest batch sizes: of a sweep, and when finding the largest that fits."""
-CHECKED_BATCH = 8
-"""Default batch size when results of training are compared, as in PyTorch's benchmark. With one image, batch norm would
-make small differences large."""
 MOST_VARIANTS = 16
 LONGEST_EXPRESSION = 200
 CONDITIONS = ("cache", "cudnn_benchmark", "deterministic")
 """Settings of the machine for a timing, which its rows have too. Timings compare only if these are equal."""
-BatchWord = Literal["recorded", "sweep", "max", "listed"]
-BATCH_WORDS: tuple[str, ...] = get_args(BatchWord)
 Mode = Literal["inference", "training"]
-
-
-def _batch(value: Any) -> Any:
-    """Return a batch size from text. Errors: ValueError, with one message for all forms of a batch size."""
-    size = int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()) else value
-    number = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_BATCH
-    if not number and size not in BATCH_WORDS:
-        raise ValueError(f"{value!r} is neither a number from 1 to {MAX_BATCH} nor one of {', '.join(BATCH_WORDS)}")
-    return size
-
-
-def _default_batch(fields: dict[str, Any]) -> int | BatchWord:
-    """Return the default batch size. fields: values of the fields that are declared before it."""
-    if fields.get("batch_size_list"):
-        return "listed"
-    compares = fields.get("purpose", "performance") != "performance"
-    return CHECKED_BATCH if compares and fields.get("mode", "inference") != "inference" else 1
-
-
-def _normalise(text: str) -> str:
-    """Return a list of batch sizes as `name size, name size`. Errors: ValueError."""
-    return ", ".join(f"{name} {size}" for name, size in suite.parse_batch_sizes(text, MAX_BATCH).items())
 
 
 def _expression(text: str) -> str:
@@ -75,9 +55,6 @@ def _expression(text: str) -> str:
 Expression = Annotated[str, Field(max_length=LONGEST_EXPRESSION), AfterValidator(_expression)]
 Notation = Annotated[Pattern, AfterValidator(lambda text: Variant.parse(text).notation)]
 # Named aliases, because their names are what `--help` shows.
-BATCH = TypeAliasType(
-    "BATCH", Annotated[Annotated[int, Field(ge=1, le=MAX_BATCH)] | BatchWord, BeforeValidator(_batch)]
-)
 VARIANTS = TypeAliasType(
     "VARIANTS",
     Annotated[tuple[Notation, ...], FailFast(), split_words, Field(min_length=1, max_length=MOST_VARIANTS), unique],
@@ -123,14 +100,14 @@ class BenchmarkSpec(Floors, Spec):
     nodes: int = Field(
         1, ge=1, le=64, description="Number of cluster nodes that share the models and time at the same time."
     )
-    batch_size_list: Annotated[str, AfterValidator(_normalise)] = Field(
+    batch_size_list: BatchList = Field(
         "",
         max_length=100_000,
         description="Batch size of each model, such as 'resnet18 8, vit_base_patch16_224 4'. Use names of timm or of "
         "the suite. Models without a batch size are refused.",
     )
     batch_size: BATCH = Field(
-        default_factory=_default_batch,
+        default_factory=default_batch,
         description="Images per call. recorded: as recorded in the suite; sweep: 1, 2, 4, ...; max: the largest that "
         "fits; listed: from the batch size list. "
         f"Default: 1, or {CHECKED_BATCH} to compare results of training.",

@@ -6,7 +6,7 @@ from pydantic import Field
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import RealDevice, Spec
-from engine.specs.timed import Threads, split_words
+from engine.specs.fields.timed import Threads, split_words
 
 RateType = Literal["float64", "float32", "tf32", "float16", "bfloat16"]
 # A named alias, because its name is what `--help` shows.

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, FailFast, Fi
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import RealDevice, Spec
-from engine.specs.clip import (
+from engine.specs.fields.clip import (
     DIGITS_MODEL,
     MODEL,
     MODEL_LENGTH,
@@ -25,7 +25,7 @@ from engine.specs.clip import (
     split_lines,
     unused_of_data,
 )
-from engine.specs.timed import Threads, split_words
+from engine.specs.fields.timed import Threads, split_words
 
 EvaluationTask = Literal["retrieval", "zeroshot", "linear-probe"]
 # A named alias, because its name is what `--help` shows.

@@ -8,8 +8,8 @@ from pydantic import AfterValidator, FailFast, Field, model_validator
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import SIZE, RealDevice, Spec, device_on_node, format_image_size, unique
-from engine.specs.runners import GATES, RUNNERS, Family, Group, of_group
-from engine.specs.timed import Floors, MinSeconds, Publishable, Replicates, Threads, TimeLimit, split_words
+from engine.specs.fields.runners import GATES, RUNNERS, Family, Group, of_group
+from engine.specs.fields.timed import Floors, MinSeconds, Publishable, Replicates, Threads, TimeLimit, split_words
 from engine.words import plural, shortened
 
 LONGEST, DEEPEST, WIDEST, LARGEST_BATCH = 10_000, 64, 16_384, 65_536

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from engine.specs.clip import warmup_steps
+from engine.specs.fields.clip import warmup_steps
 from engine.specs.train import EPOCHS, TrainSpec
 
 LEAST_STEPS, LEAST_BATCH, MOST_BATCH = 16, 16, 256

@@ -4,9 +4,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from engine.specs import images
 from engine.specs.base import CLUSTER, RealDevice, Spec, matching
-from engine.specs.clip import (
+from engine.specs.fields import images
+from engine.specs.fields.clip import (
     SAME_PAIRS,
     WARMUP,
     ClipFields,
@@ -19,7 +19,7 @@ from engine.specs.clip import (
     unused_of_data,
     warmup_steps,
 )
-from engine.specs.timed import Threads
+from engine.specs.fields.timed import Threads
 from engine.words import plural
 
 SCRATCH_LR, FINE_TUNE_LR = 1e-3, 1e-5

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INDEX = ".index.json"
-"""File with the last snapshot of a run's folder that `mirror` has fetched or written."""
+"""File with the last snapshot of a run's folder that `copies/mirror.py` has fetched or written."""
 OWN_FILE = re.compile(r"log(\.older)?\.txt|(exit|process)(-\d+)?\.json(\.part)?", re.IGNORECASE)
 
 

@@ -24,11 +24,11 @@ from engine.specs import Refused, describe_error, questions
 log = logging.getLogger(__name__)
 
 ANSWERED_BY = {
-    "outlook": "engine.training.outlook",
+    "outlook": "engine.training.answers.outlook",
     "search": "engine.training.evaluation.search",
     "match": "engine.training.evaluation.match",
-    "augment": "engine.training.augmented",
-    "export": "engine.training.export",
+    "augment": "engine.training.answers.augmented",
+    "export": "engine.training.answers.export",
 }
 """Modules whose `answer(question)` answers the questions of each name."""
 

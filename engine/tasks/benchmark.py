@@ -32,7 +32,7 @@ from engine.replicates.processes import Processes
 from engine.results import TRACES, Artifact, BenchmarkRow, Environment, Event, Progress, samples_name
 from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.benchmark import CONDITIONS, Mode
-from engine.specs.building import OPTIONS
+from engine.specs.fields.building import OPTIONS
 from engine.tasks.shards import spread_on_nodes
 from engine.words import plural
 

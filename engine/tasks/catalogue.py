@@ -18,8 +18,9 @@ import open_clip
 import torch
 
 from engine import atomic, names, shipped
-from engine.measure import environment, flops, memory
-from engine.measure.live import state, tensor_bytes
+from engine.measure import environment
+from engine.measure.counting import flops, memory
+from engine.measure.counting.live import state, tensor_bytes
 from engine.models import built as building
 from engine.models import library
 from engine.replicates.child import Ended

@@ -14,8 +14,8 @@ import torch
 from engine import datasets
 from engine.datasets import Pairs
 from engine.measure import environment
-from engine.models import clip_weights
 from engine.models.built import out_of_memory
+from engine.models.clip import weights
 from engine.results import Artifact, Event, Progress
 from engine.results.checkpoints import manifest_path
 from engine.results.clip import EvaluateRow
@@ -101,8 +101,8 @@ def _load(spec: EvaluateSpec) -> Generator[Event, None, Reader]:
     torch.manual_seed(spec.seed)
     if spec.checkpoint and file_within(manifest_path(checkpoint), roots):
         checkpoints.verify(checkpoint, roots)
-    yield from clip_weights.fetch(spec, spec.checkpoint, roots)
-    made = clip_weights.create(spec, weights=spec.checkpoint, roots=roots)
+    yield from weights.fetch(spec, spec.checkpoint, roots)
+    made = weights.create(spec, weights=spec.checkpoint, roots=roots)
     made.model.to(spec.device).eval()
     return Reader(made, spec.precision, spec.device, spec.batch_size, spec.workers)
 

@@ -12,16 +12,17 @@ from typing import Any
 import torch
 
 from engine import names
-from engine.measure import environment, flops, fvcore_counter, memory
-from engine.measure.flops import Count
-from engine.measure.live import state, tensor_bytes
+from engine.measure import environment
+from engine.measure.counting import flops, fvcore_counter, memory
+from engine.measure.counting.flops import Count
+from engine.measure.counting.live import state, tensor_bytes
 from engine.models import library
 from engine.models.built import Built, Wanted, one_line, out_of_memory
 from engine.replicates.child import Ended
 from engine.results import LOW_MEMORY, Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ModelName, ProfileSpec, error_message, format_image_size
 from engine.specs.base import CLUSTER, device_on_node
-from engine.specs.building import OPTIONS
+from engine.specs.fields.building import OPTIONS
 from engine.specs.profile import DETAILED
 from engine.tasks.shards import Shards, spread, spread_on_cluster
 from engine.words import plural

@@ -7,15 +7,16 @@ from pathlib import Path
 import torch
 
 from engine.measure import environment
-from engine.models import clip_weights
+from engine.models.clip import weights
 from engine.process import joined_cluster, nodes_to_use
 from engine.results import Event
 from engine.settings import Settings
 from engine.specs.train import TrainSpec
-from engine.training import across, launch, precision
+from engine.training import precision
 from engine.training.distributed import Place
 from engine.training.loop import Training
 from engine.training.setup import hold, prepare, resolved, used_settings
+from engine.training.torchrun import across, launch
 
 
 def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
@@ -31,9 +32,9 @@ def run(spec: TrainSpec, run_dir: Path) -> Iterator[Event]:
     roots = Settings().roots
     if spec.nproc > 1 or spec.pretrained or spec.pretrained_image or spec.pretrained_text or spec.distill_pretrained:
         hold(spec, run_dir, roots)  # refuses invalid data, and records unreadable images for all processes
-    yield from clip_weights.fetch(spec, spec.pretrained, roots)
+    yield from weights.fetch(spec, spec.pretrained, roots)
     if spec.loss == "distill":
-        yield from clip_weights.fetch(spec.teacher, spec.distill_pretrained, roots)
+        yield from weights.fetch(spec.teacher, spec.distill_pretrained, roots)
     if other_nodes:
         with joined_cluster(log_to_driver=True) as ray:
             start = partial(across.Across, ray, other_nodes)

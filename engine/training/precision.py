@@ -15,7 +15,7 @@ import torch
 from engine.measure import environment
 from engine.models.variants import has_tf32
 from engine.specs import Refused
-from engine.specs.clip import TrainPrecision, default_precision
+from engine.specs.fields.clip import TrainPrecision, default_precision
 from engine.specs.train import TrainSpec
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from engine.models.built import out_of_memory
-from engine.models.clip_files import differences
+from engine.models.clip.files import differences
 from engine.results.checkpoints import FOLDER
 from engine.roots import Roots, expand_home, file_within, stat_within
 from engine.specs import Refused
-from engine.specs.clip import same_sources
+from engine.specs.fields.clip import same_sources
 from engine.specs.train import TrainSpec
 from engine.training import checkpoints, logs
 from engine.training.setup import Setup

@@ -14,13 +14,13 @@ from torch.nn.parallel import DistributedDataParallel
 from engine import atomic, datasets
 from engine.datasets import Pairs
 from engine.measure import environment
-from engine.models import clip_weights
-from engine.models.clip_weights import Made
+from engine.models.clip import weights
+from engine.models.clip.weights import Made
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs import Refused
 from engine.specs.base import format_image_size
-from engine.specs.clip import default_workers
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.fields.clip import default_workers
 from engine.specs.schedule import Schedule, schedule
 from engine.specs.train import TrainSpec
 from engine.training import objectives, optimizers, precision
@@ -101,7 +101,7 @@ def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]
 def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return class names and templates: the request's, else the data's, else open_clip's templates. Errors: Refused."""
     templates = datasets.prompts(spec.templates, pairs.templates, spec.classes)
-    return datasets.class_names(spec.classes, pairs.classes), templates or clip_weights.TEMPLATES
+    return datasets.class_names(spec.classes, pairs.classes), templates or weights.TEMPLATES
 
 
 def readable(
@@ -215,8 +215,8 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
     if plan.problem:
         raise Refused(f"{plural(len(held.train), 'pair')} to train on: {plan.problem}")
     precision.check(spec.precision, place.device)
-    made = clip_weights.create(spec, weights=spec.pretrained, roots=roots)
-    made.notes.extend(clip_weights.arrange(made.model, spec))
+    made = weights.create(spec, weights=spec.pretrained, roots=roots)
+    made.notes.extend(weights.arrange(made.model, spec))
     if warning := note_on_cut_captions(held.train, made):
         made.notes.append(warning)
     made.model.to(place.device)
@@ -271,7 +271,7 @@ def _teacher(spec: TrainSpec, made: Made, place: Place, roots: Roots) -> nn.Modu
         return None
     sizes = {"image_size": made.image_size, "context_length": made.context_length}  # as the student's inputs
     wanted = spec.teacher.model_copy(update=sizes)
-    teacher = clip_weights.create(wanted, weights=spec.distill_pretrained, roots=roots).model
+    teacher = weights.create(wanted, weights=spec.distill_pretrained, roots=roots).model
     return teacher.to(place.device).eval().requires_grad_(requires_grad=False)
 
 

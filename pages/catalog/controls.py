@@ -15,9 +15,9 @@ from engine.report.catalog.choose import in_unit
 from engine.report.quantities import MEASURED, QUANTITIES, title
 from engine.report.timings.stored import Setting
 from engine.results.flags import SPOILING
-from pages.shared import calibrate
 from pages.shared.form import presets
 from pages.shared.text import plain
+from pages.shared.timing import calibrate
 
 SORTABLE = ("model", "library", "family", "image_size", "pretrained")
 LIMITED = ("mparams", "gmacs", "macts", "inference_peak_mb")

@@ -17,10 +17,11 @@ from engine.specs import Refused
 from engine.store import Role
 from engine.words import plural
 from pages.catalog.controls import Axes, Filters
-from pages.shared import backend, speeds
+from pages.shared import backend
 from pages.shared.rerun import fold
 from pages.shared.table import results_table
 from pages.shared.text import plain, show_error
+from pages.shared.timing import speeds
 
 
 def published() -> Matched:

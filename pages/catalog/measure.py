@@ -15,7 +15,8 @@ from engine.specs import BenchmarkSpec, Refused
 from engine.store import Role, Run
 from engine.words import plural
 from pages.catalog.controls import Axes
-from pages.shared import backend, durations, rerun, run_view
+from pages.shared import backend, rerun
+from pages.shared.runs import durations, view
 from pages.shared.text import show_error, span
 
 SENT = "catalog_sent"
@@ -133,7 +134,7 @@ def buttons(plan: Plan) -> None:
 def draw_submitted() -> None:
     """Draw links to the runs that the buttons have submitted. Redraw the page when a run stores a row or ends."""
     if runs := submitted_runs():
-        tick = None if all(run.state.ended for run in runs) else run_view.TIMING_TICK_S
+        tick = None if all(run.state.ended for run in runs) else view.TIMING_TICK_S
         st.fragment(rerun.in_turn(_draw_submitted), run_every=tick, key="catalog_submitted")(_states(runs))
 
 

@@ -16,13 +16,15 @@ from engine.results import FLAGS
 from engine.specs import ProfileSpec, Refused
 from engine.words import in_words, plural
 from pages.catalog import controls, data, measure
-from pages.shared import backend, comparison_link, speeds, tour
+from pages.shared import backend, tour
 from pages.shared.chart.chart import chart
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
 from pages.shared.rerun import PageEnd
+from pages.shared.runs import comparison_link
 from pages.shared.table import download_table, results_table
 from pages.shared.text import plain, show_error
+from pages.shared.timing import speeds
 
 COST_COLUMNS = (
     *("mparams", "gmacs", "macts", "intensity", "weights_mb", "inference_peak_mb", "remark"),

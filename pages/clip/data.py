@@ -24,13 +24,13 @@ from engine.datasets import (
     open_pairs,
     readable,
     summarise,
-    tables,
     with_classes_split,
 )
+from engine.datasets.formats import tables
 from engine.report.checks import Data
 from engine.roots import expand_home, scan_within, stat_within
 from engine.specs import Spec
-from engine.specs.clip import EMBEDDED, split_sources
+from engine.specs.fields.clip import EMBEDDED, split_sources
 from engine.words import count_captions, plural
 from pages.clip import uploads
 from pages.shared import backend

@@ -9,21 +9,22 @@ from typing import Any
 import streamlit as st
 
 from engine import shipped
-from engine.jobs import check_models, references
+from engine.jobs import check_models, named_files, references
 from engine.report import checks as report_checks
 from engine.report.checks import Check
 from engine.results.answers import Prospect
 from engine.results.checkpoints import BEST
 from engine.specs import Refused, Spec
-from engine.specs.clip import DIGITS_MODEL
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.fields.clip import DIGITS_MODEL
 from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
 from engine.store import Filter, Run
 from pages.clip import data as clip_data
-from pages.shared import backend, launch, rerun
+from pages.shared import backend, rerun
 from pages.shared.form import groups as form_groups
 from pages.shared.form import spec_form
+from pages.shared.runs import launch
 from pages.shared.text import plain, show_error
 
 ICONS = {
@@ -116,7 +117,7 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
         assert isinstance(resolved, TrainSpec | EvaluateSpec)
         parts = resolved.subject_parts if isinstance(resolved, EvaluateSpec) else (resolved,)
         questions = [Outlook.of(part, batch_size) for part in parts]
-        references.check_paths(backend.settings(), resolved)
+        named_files.check_paths(backend.settings(), resolved)
     except (Refused, LookupError) as error:
         return [Check("error", str(error))], False
     answers = backend.answers()

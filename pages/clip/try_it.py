@@ -11,7 +11,7 @@ from engine.datasets import DataProblem, Unreadable, class_names, images, prompt
 from engine.jobs.references import match_question
 from engine.results.answers import Matches
 from engine.specs import Refused, describe_error
-from engine.specs.clip import split_lines
+from engine.specs.fields.clip import split_lines
 from engine.specs.questions import LARGEST_IMAGE, MOST_TEXTS
 from engine.store import Run
 from pages.clip import data

@@ -13,10 +13,11 @@ import streamlit as st
 from engine.datasets import DataProblem, unpack
 from engine.datasets.kinds import recognise
 from engine.datasets.uploads import Kept, forget, kept
-from engine.jobs import references
+from engine.jobs import named_files
 from engine.specs import Refused
-from engine.specs.clip import EMBEDDED, DataKind, short_name
-from engine.store import ENDED, UNFINISHED, Filter, Role, Run, uploads
+from engine.specs.fields.clip import EMBEDDED, DataKind, short_name
+from engine.store import ENDED, UNFINISHED, Filter, Role, Run
+from engine.store.copies import uploads
 from pages.shared import backend
 from pages.shared.form import spec_form
 from pages.shared.rerun import fold
@@ -92,7 +93,7 @@ def _users(upload: Kept) -> list[Run]:
     """Return the runs that name an upload, unfinished ones first."""
     filters = (Filter(kinds=("train", "evaluate"), states=states) for states in (UNFINISHED, ENDED))
     found = (backend.store().find(wanted, limit=MOST_CHECKED) for wanted in filters)
-    return [run for run in chain(*found) if any(upload.of(path) for _, path in references.named_paths(run.spec))]
+    return [run for run in chain(*found) if any(upload.of(path) for _, path in named_files.named_paths(run.spec))]
 
 
 def _still_used(runs: Sequence[Run]) -> str:

@@ -22,11 +22,13 @@ from engine.specs import BenchmarkSpec, ModelName
 from engine.store import Store
 from pages.compare import timings
 from pages.compare import values as values_view
-from pages.shared import backend, calibrate, launch, speeds
+from pages.shared import backend
 from pages.shared.form.link import form_link
 from pages.shared.rerun import fold
+from pages.shared.runs import launch
 from pages.shared.table import results_table
 from pages.shared.text import plain
+from pages.shared.timing import calibrate, speeds
 
 PUBLISHED = ("model", "pretrained", "image_size", "percent", "source")
 

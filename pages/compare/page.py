@@ -7,8 +7,9 @@ import streamlit as st
 from engine.store import Run, State
 from engine.words import numbered_runs
 from pages.compare import models, settings, timings, training, values
-from pages.shared import backend, comparison_link
-from pages.shared.run_view import badge, sentence
+from pages.shared import backend
+from pages.shared.runs import comparison_link
+from pages.shared.runs.view import badge, sentence
 from pages.shared.text import plain
 
 # Kinds of timings: their rows are compared by ratios, also within one run.

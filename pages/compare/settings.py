@@ -8,15 +8,15 @@ import streamlit as st
 
 from engine.report.compare import settings
 from engine.store import Run
-from pages.shared import run_view
 from pages.shared.form.labels import default_hint
 from pages.shared.rerun import fold
+from pages.shared.runs import view
 from pages.shared.table import download_table, results_table
 
 
 def draw(runs: Sequence[Run]) -> None:
     """Draw the settings. runs: of one kind."""
-    run_view.draw_differences(runs)
+    view.draw_differences(runs)
     frame = _name_defaults(settings.table(runs), runs)
     differing, equal = frame[~frame["same"]], frame[frame["same"]]
     st.header("Settings that differ", anchor=False)

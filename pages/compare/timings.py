@@ -13,10 +13,12 @@ from engine.results import FLAGS
 from engine.statistics import LEAST_RUNS
 from engine.store import Role, Run, Store
 from engine.words import in_words, numbered_runs, plural
-from pages.shared import backend, comparison_link, launch, rerun, timed
+from pages.shared import backend, rerun
 from pages.shared.chart.chart import chart
+from pages.shared.runs import comparison_link, launch
 from pages.shared.table import download_table, results_table
 from pages.shared.text import duration, plain
+from pages.shared.timing import timed
 
 ALIKE, ALL = "matching rows", "all with one row"
 COLUMNS = (

@@ -14,8 +14,8 @@ from engine.report.quantities import title as known_title
 from engine.results import Row
 from engine.store import Run
 from engine.words import plural
-from pages.shared import comparison_link
 from pages.shared.chart.chart import chart
+from pages.shared.runs import comparison_link
 from pages.shared.table import download_table, results_table
 
 FIRST = ("gmacs", "zeroshot_top1_percent", "acc1_percent", "image_to_text_r1_percent")

@@ -8,9 +8,10 @@ from engine.report.frames import machine_facts
 from engine.report.timings import rates as timings_rates
 from engine.specs import DeviceSpec
 from engine.store import Store
-from pages.shared import backend, durations, launch, run_view
+from pages.shared import backend
 from pages.shared.chart.chart import chart
 from pages.shared.form import spec_form
+from pages.shared.runs import durations, launch, view
 from pages.shared.table import download_table
 from pages.shared.text import plain
 
@@ -62,7 +63,7 @@ def draw_peaks(rates: pd.DataFrame) -> None:
     )
     if event.selection.rows:
         run_id = int(shown.iloc[event.selection.rows[0]]["run"])
-        run_view.open_run(run_id)
+        view.open_run(run_id)
     with st.container(horizontal=True, vertical_alignment="center"):
         download_table(lambda: rates, "device-rates", key="device_rates")
         st.caption(

@@ -9,8 +9,8 @@ from engine.report.figures import roofline
 from engine.report.timings import rates
 from engine.results import FLAGS, DeviceRow
 from engine.store import Run
-from pages.shared import run_view
 from pages.shared.chart.chart import chart
+from pages.shared.runs import view
 from pages.shared.table import download_rows, results_table
 from pages.shared.text import plain
 
@@ -20,7 +20,7 @@ COLUMNS = ("what", "rate", "at", "latency_ms", "samples", "flags", "status", "er
 def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
     """Draw the results of the rows so far."""
     if not rows:
-        run_view.draw_no_results(run, "No measurements yet. Rates appear here as they arrive.")
+        view.draw_no_results(run, "No measurements yet. Rates appear here as they arrive.")
         return
     frame = rates.readable(frames.device(rows)).replace("", None).dropna(axis=1, how="all")
     results_table(frame, key=f"rates_{run.id}", alt="Measured rates", pinned="what", columns=COLUMNS)

@@ -9,13 +9,14 @@ from engine.datasets import DataProblem
 from engine.jobs import references
 from engine.report.figures.evaluation import prompts
 from engine.specs.base import json_object
-from engine.specs.clip import TEMPLATE_SETS, short_name
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.fields.clip import TEMPLATE_SETS, short_name
 from engine.words import plural, shortened
 from pages.clip import data
 from pages.clip import form as clip_form
-from pages.shared import backend, durations, launch
+from pages.shared import backend
 from pages.shared.form import groups, spec_form
+from pages.shared.runs import durations, launch
 from pages.shared.text import plain
 
 PREFIX = "evaluate"

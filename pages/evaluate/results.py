@@ -25,8 +25,9 @@ from engine.store import Run
 from engine.words import count_captions, plural, sentence
 from pages.clip import pictures, try_it
 from pages.evaluate import search
-from pages.shared import backend, run_view
+from pages.shared import backend
 from pages.shared.chart.chart import chart, tabs
+from pages.shared.runs import view
 from pages.shared.table import PERCENT, download, download_rows, in_percent, results_table
 from pages.shared.text import plain, show_error
 
@@ -57,7 +58,7 @@ KINDS = ("Mistakes", "Right", "All")
 def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
     """Draw the results of the rows so far."""
     if not rows:
-        run_view.draw_no_results(run, "No results yet. The results of a task appear when it is done.")
+        view.draw_no_results(run, "No results yet. The results of a task appear when it is done.")
         return
     assert isinstance(run.spec, EvaluateSpec)
     if len(run.spec.parts) > 1:

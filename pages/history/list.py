@@ -10,8 +10,10 @@ from engine.report.export import bulk
 from engine.store import Filter, Run, State, Store
 from engine.words import plural
 from pages.history.filters import go_to_first_page, key
-from pages.shared import backend, comparison_link, rerun, run_actions, sign_in, tour
-from pages.shared.run_view import open_run
+from pages.shared import backend, rerun, sign_in, tour
+from pages.shared.runs import actions as run_actions
+from pages.shared.runs import comparison_link
+from pages.shared.runs.view import open_run
 from pages.shared.table import PERCENT, WHOLE_PERCENT, download_table, drawn_key, in_percent, results_table
 
 SIZES = (25, 50, 100, 200)

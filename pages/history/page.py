@@ -7,12 +7,13 @@ import streamlit as st
 from engine import jobs
 from engine.specs import Refused
 from engine.store import ACTIVE, ENDED, UNFINISHED, Filter, Role, Run, State, Store
-from engine.store.bundle import import_file
+from engine.store.bundles.bundle import import_file
 from pages.history import filters
 from pages.history import list as history_list
-from pages.shared import backend, rerun, run_actions, tour
+from pages.shared import backend, rerun, tour
 from pages.shared.rerun import fold
-from pages.shared.run_view import badge, open_run, progress, sentence
+from pages.shared.runs import actions
+from pages.shared.runs.view import badge, open_run, progress, sentence
 from pages.shared.text import show_error
 
 TICK_S = 1
@@ -76,7 +77,7 @@ def draw_run(run: Run) -> None:
 @st.fragment
 def storage() -> None:
     """Draw the collapsed section on disk space."""
-    fold("Storage", run_actions.draw_storage, icon=":material/hard_drive:", key="runs_storage")
+    fold("Storage", actions.draw_storage, icon=":material/hard_drive:", key="runs_storage")
 
 
 @st.fragment
@@ -106,7 +107,7 @@ def listing() -> None:
         history_list.draw(filter)
 
 
-run_actions.take_deleted()
+actions.take_deleted()
 st.title("Runs", anchor=False)
 store = backend.store()
 busy = bool(store.runs(states=UNFINISHED, limit=1))

@@ -15,15 +15,16 @@ from engine.report.style import digits
 from engine.report.timings import by_model
 from engine.results import ProfileRow, detail_name
 from engine.specs import BenchmarkSpec, ModelName, ProfileSpec, Spec
-from engine.specs.building import changes
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.fields.building import changes
 from engine.specs.train import TrainSpec
 from engine.store import Run
-from pages.shared import backend, comparison_link, launch, module_map, run_view, table
+from pages.shared import backend, module_map, table
 from pages.shared.chart.chart import chart
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.command import command
 from pages.shared.form.link import form_link
+from pages.shared.runs import comparison_link, launch, view
 from pages.shared.table import results_table
 from pages.shared.text import plain
 
@@ -130,7 +131,7 @@ def draw_modules(name: ModelName, image_size: str) -> None:
     """
     linked = backend.linked_run()
     if linked and linked.spec == count_request(name) and _stored_modules([linked], name, image_size) is None:
-        run_view.follow(linked, beside_form=True)
+        view.follow(linked, beside_form=True)
         if not linked.state.ended:
             return
     result = _stored_modules(by_model.runs(backend.store(), name, "profile", MOST_RUNS), name, image_size)

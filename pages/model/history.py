@@ -14,9 +14,10 @@ from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.train import TrainSpec
 from engine.store import Run
 from engine.words import plural
-from pages.shared import backend, run_view, table
+from pages.shared import backend, table
 from pages.shared.chart.chart import chart
 from pages.shared.form.link import form_link
+from pages.shared.runs import view
 from pages.shared.table import PERCENT, in_percent, informative_columns, results_table
 from pages.shared.text import plain
 
@@ -161,7 +162,7 @@ def runs_table(
 ) -> None:
     """Draw the table of a frame whose column `run` opens the run. config: as for results_table."""
     if (click := st.session_state.get(f"{key}_open")) is not None:
-        run_view.open_run(click.label)
+        view.open_run(click.label)
     column = st.column_config
     run_columns: dict[str, Any] = {
         "run": column.ButtonColumn(

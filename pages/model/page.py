@@ -6,9 +6,10 @@ from engine.names import LIBRARIES
 from engine.report.catalog import model
 from engine.specs import ModelName, Refused
 from pages.model import costs, history, memory, speed
-from pages.shared import backend, launch
+from pages.shared import backend
 from pages.shared.chart.chart import tabs
 from pages.shared.rerun import PageEnd
+from pages.shared.runs import launch
 from pages.shared.text import plain
 
 CHOICE = "model_choice"

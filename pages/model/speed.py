@@ -5,7 +5,8 @@ import streamlit as st
 
 from engine.report.timings import estimates
 from engine.specs import ModelName
-from pages.shared import calibrate, speeds, table
+from pages.shared import table
+from pages.shared.timing import calibrate, speeds
 
 
 def draw(name: ModelName, sizes: pd.DataFrame) -> None:

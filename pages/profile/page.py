@@ -5,10 +5,10 @@ import streamlit as st
 from engine.names import select
 from engine.specs import ProfileSpec, Refused
 from engine.specs.base import device_on_node
-from engine.specs.building import OPTIONS
+from engine.specs.fields.building import OPTIONS
 from engine.words import plural, shortened
-from pages.shared import durations, launch
 from pages.shared.form import files, groups, spec_form
+from pages.shared.runs import durations, launch
 
 PREFIX = "profile"
 FURTHER = {"Model": (*OPTIONS, "context_length"), "Extra results": ("training", "detail")}

@@ -13,10 +13,11 @@ from engine.report.quantities import COMPARABLE, title
 from engine.report.style import digits
 from engine.results import ProfileRow, detail_name
 from engine.specs import ProfileSpec
-from engine.specs.building import OPTIONS, changes
+from engine.specs.fields.building import OPTIONS, changes
 from engine.store import Run
-from pages.shared import backend, module_map, run_view
+from pages.shared import backend, module_map
 from pages.shared.chart.chart import chart, tabs
+from pages.shared.runs import view
 from pages.shared.table import csv_rows, download, download_rows, results_table
 from pages.shared.text import plain
 
@@ -36,7 +37,7 @@ SWEEP_METRICS = ("gmacs", "macts", "inference_peak_mb", "training_peak_mb", "tra
 def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
     """Draw the results of the rows so far."""
     if not rows:
-        run_view.draw_no_results(run, "No models counted yet. Rows appear here as they arrive.")
+        view.draw_no_results(run, "No models counted yet. Rows appear here as they arrive.")
         return
     frame = frames.profile(rows)
     failed = int((frame["status"] != "ok").sum())
@@ -236,4 +237,4 @@ def _count_again(run: Run, row: ProfileRow, **changed_fields: Any) -> None:
     if not run.spec.model_dump()["image_size"]:
         del place["image_size"]
     fields = run.spec.model_dump() | place | changed_fields
-    run_view.submit_and_open(ProfileSpec.model_validate(fields))
+    view.submit_and_open(ProfileSpec.model_validate(fields))

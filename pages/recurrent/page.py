@@ -7,11 +7,11 @@ import streamlit as st
 from engine.report.timings import needs as timings_needs
 from engine.specs import RecurrentSpec
 from engine.specs.base import device_on_node
+from engine.specs.fields.runners import RUNNERS
 from engine.specs.recurrent import KNOBS
-from engine.specs.runners import RUNNERS
 from engine.words import plural, shortened
-from pages.shared import durations, launch
 from pages.shared.form import groups, presets, spec_form
+from pages.shared.runs import durations, launch
 from pages.shared.text import plain, size
 
 PREFIX = "recurrent"

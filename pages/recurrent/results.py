@@ -13,15 +13,17 @@ from engine.report.figures import recurrent, speed
 from engine.report.timings import readable, samples
 from engine.results import RecurrentRow
 from engine.specs import RecurrentSpec
+from engine.specs.fields.runners import RUNNERS
+from engine.specs.fields.timed import LEAST_SAMPLES
 from engine.specs.recurrent import KNOBS
-from engine.specs.runners import RUNNERS
-from engine.specs.timed import LEAST_SAMPLES
 from engine.store import Run
 from engine.words import plural
-from pages.shared import backend, run_view, timed
+from pages.shared import backend
 from pages.shared.chart.chart import chart, tabs
+from pages.shared.runs import view
 from pages.shared.table import download, download_rows, from_rows, informative_columns, results_table
 from pages.shared.text import plain
+from pages.shared.timing import timed
 
 PASSES = {"forward_ms": "forward", "backward_ms": "backward", samples.TOTAL: "both"}
 """Name of each pass that can be compared, by its column in the samples."""
@@ -43,7 +45,7 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw the results of the rows so far."""
     if not rows:
         expected = "No timings yet. Rows appear when all runners that are timed side by side are done."
-        run_view.draw_no_results(run, expected)
+        view.draw_no_results(run, expected)
         return
     frame = frames.recurrent(rows)
     utilisation = timed.utilisation(run, rows)
@@ -54,7 +56,7 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
     selected = results_table(shown, key=f"rows_{run.id}", alt=alt, columns=COLUMNS, selectable=True, config=config)
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
-        run_view.more_processes(run, loops=max(_spec(run).loops, LEAST_SAMPLES))
+        view.more_processes(run, loops=max(_spec(run).loops, LEAST_SAMPLES))
         timed.failures(rows)
     _charts(run, rows)
     by_name = dict(zip(names, zip(rows, utilisation, strict=True), strict=True))

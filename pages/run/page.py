@@ -8,16 +8,17 @@ import streamlit as st
 from engine.jobs.log import why_no_log
 from engine.report.compare.settings import environment_facts
 from engine.store import Run
-from engine.store.bundle import export_bundle
+from engine.store.bundles.bundle import export_bundle
 from engine.store.files import RunFiles
 from engine.words import sentence
 from pages.run import notes
-from pages.shared import backend, rerun, run_actions, run_view
+from pages.shared import backend, rerun
 from pages.shared.chart.chart import tabs
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.command import command
 from pages.shared.kinds import described
 from pages.shared.rerun import PageEnd
+from pages.shared.runs import actions, view
 from pages.shared.table import download
 from pages.shared.text import plain, quoted
 
@@ -67,10 +68,10 @@ def draw_details(run_id: int) -> None:
     tabs(contents, key="run_about")
 
 
-if run_actions.take_deleted():
+if actions.take_deleted():
     st.switch_page("history/page.py", query_params={})
-if "run" not in st.query_params and run_view.OPENED in st.session_state:
-    st.query_params["run"] = st.session_state[run_view.OPENED]
+if "run" not in st.query_params and view.OPENED in st.session_state:
+    st.query_params["run"] = st.session_state[view.OPENED]
 run = backend.linked_run()
 if run is None:
     st.title("No such run", anchor=False)
@@ -80,14 +81,14 @@ if run is None:
     st.page_link("history/page.py", label="All runs", icon=":material/history:")
     raise PageEnd
 
-st.session_state[run_view.OPENED] = str(run.id)
+st.session_state[view.OPENED] = str(run.id)
 st.set_page_config(page_title=f"Run {run.id} – Model Vitals")
 with st.container(horizontal=True, vertical_alignment="center"):
     st.title(f"Run {run.id}", anchor=False, width="content")
     st.page_link("history/page.py", label="All runs", icon=":material/arrow_back:")
 owner = f", by {run.owner}" if run.owner else ""
 st.text(f"{described(run.kind)}{owner}: {run.name or run.spec.summary}")
-run_view.follow(run)
+view.follow(run)
 notes.draw(run.id)
 
 st.fragment(rerun.in_turn(draw_details), run_every=None if run.state.ended else TICK_S, key="run_about_now")(run.id)
@@ -103,7 +104,7 @@ if run.state.ended and backend.may_change(run):  # a bundle holds checkpoints
             "the smallest of the others.",
         )
         if st.button("Delete", icon=":material/delete:", key="run_delete"):
-            run_actions.request_deletion([run.id])
+            actions.request_deletion([run.id])
     for omitted in backend.not_in_bundle(run):
         st.caption(plain(sentence(omitted)))
-run_actions.draw_dialog()
+actions.draw_dialog()

@@ -19,7 +19,9 @@ from engine.report.compare.timings import Timed
 from engine.report.style import Style, family_styles
 from engine.roots import stat_within
 from engine.settings import Settings
-from engine.store import Run, Store, Unavailable, User, bundle_files, mirror, open_store
+from engine.store import Run, Store, Unavailable, User, open_store
+from engine.store.bundles import files
+from engine.store.copies import mirror
 from engine.store.files import RunFiles
 from pages.shared import sign_in
 from pages.shared.text import plain
@@ -137,7 +139,7 @@ def fetch_problem(run: Run) -> str:
 def not_in_bundle(run: Run) -> list[str]:
     """Return sentences about files that a bundle of the run leaves out; none while their machine cannot be reached."""
     try:
-        return bundle_files.left_out(store(), settings(), run)
+        return files.left_out(store(), settings(), run)
     except mirror.Unreachable:
         return []
 

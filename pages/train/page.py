@@ -8,12 +8,13 @@ from typing import Any
 import streamlit as st
 
 from engine.datasets import DataProblem
-from engine.jobs import references
+from engine.jobs import named_files, references
 from engine.report import checks as report_checks
 from engine.report.checks import Data
 from engine.results.answers import Augmented
-from engine.specs import Refused, Spec, images, sweep
-from engine.specs.clip import DIGITS_MODEL, short_name
+from engine.specs import Refused, Spec, sweep
+from engine.specs.fields import images
+from engine.specs.fields.clip import DIGITS_MODEL, short_name
 from engine.specs.questions import Augment
 from engine.specs.schedule import schedule
 from engine.specs.train import FINE_TUNE_LR, METRICS, SCRATCH_LR, TrainSpec
@@ -21,11 +22,12 @@ from engine.store import Damaged
 from engine.words import plural
 from pages.clip import data
 from pages.clip import form as clip_form
-from pages.shared import backend, durations, launch, rerun
+from pages.shared import backend, rerun
 from pages.shared.form import files, groups, presets, spec_form
 from pages.shared.form import link as form_link
 from pages.shared.question import draw_answer
 from pages.shared.rerun import fold
+from pages.shared.runs import durations, launch
 from pages.shared.text import plain, quoted, show_error
 
 PREFIX = "train"
@@ -163,7 +165,7 @@ def draw_augmented(spec: TrainSpec) -> None:
     """Draw some images of the data as the training would augment them."""
     question = Augment.of(spec)
     try:
-        references.check_paths(backend.settings(), question.spec)
+        named_files.check_paths(backend.settings(), question.spec)
     except Refused as refused:
         show_error(refused)
         return

@@ -19,9 +19,10 @@ from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import RETRYABLE, Run
 from pages.clip import curves, try_it
-from pages.shared import backend, run_view
+from pages.shared import backend
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
+from pages.shared.runs import view
 from pages.shared.table import PERCENT, download, download_rows, download_table, in_percent, results_table
 from pages.shared.text import duration, plain
 from pages.train import export
@@ -49,7 +50,7 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     if run.state in RETRYABLE and checkpoints:
         st.caption(plain(f"Resume continues from a checkpoint: {', '.join(path.name for path in checkpoints)}"))
     if points.empty and not rows:
-        run_view.draw_no_results(run, "No results yet. Curves appear after the first steps, a row after each epoch.")
+        view.draw_no_results(run, "No results yet. Curves appear after the first steps, a row after each epoch.")
         return
     best = best_epoch(rows)
     notes = dict.fromkeys(note for row in rows for note in row.notes)
@@ -164,7 +165,7 @@ def _curves(run: Run, best: TrainRow | None, note: str, *, recall: bool) -> None
     if note:
         st.caption(f"{note} These are the sizes of run {run.id}." if others else note)
     if others:
-        run_view.draw_differences(runs)
+        view.draw_differences(runs)
     curves.draw_small(runs, smooth, recall=recall, key=key)
 
 

@@ -8,11 +8,12 @@ import streamlit as st
 from engine.names import FILTERS, select
 from engine.report.timings import needs
 from engine.specs import BenchmarkSpec, ModelName, Refused
-from engine.specs.building import OPTIONS
-from engine.specs.variant import EXECUTIONS
+from engine.specs.fields.building import OPTIONS
+from engine.specs.fields.variant import EXECUTIONS
 from engine.words import plural, shortened
-from pages.shared import backend, durations, launch
+from pages.shared import backend
 from pages.shared.form import files, groups, presets, spec_form
+from pages.shared.runs import durations, launch
 from pages.shared.text import size
 
 PREFIX = "benchmark"

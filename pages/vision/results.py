@@ -13,12 +13,14 @@ from engine.report.figures import speed
 from engine.report.timings import estimates, readable, reliability, stored
 from engine.results import VERDICTS, BenchmarkRow
 from engine.specs import BenchmarkSpec
-from engine.specs.building import OPTIONS, changes
+from engine.specs.fields.building import OPTIONS, changes
 from engine.store import Run
-from pages.shared import backend, comparison_link, run_view, speeds, timed
+from pages.shared import backend
 from pages.shared.chart.chart import chart, tabs
+from pages.shared.runs import comparison_link, view
 from pages.shared.table import csv_rows, download, download_rows, informative_columns, results_table
 from pages.shared.text import plain
+from pages.shared.timing import speeds, timed
 from pages.vision import compilation, samples
 
 COLUMNS = (
@@ -36,7 +38,7 @@ COLUMNS = (
 def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Draw the results of the rows so far."""
     if not rows:
-        run_view.draw_no_results(run, "No timings yet. Rows of a model appear when all its variants are done.")
+        view.draw_no_results(run, "No timings yet. Rows of a model appear when all its variants are done.")
         return
     if run.name == estimates.CALIBRATION and run.state.ended:
         _calibrated(run, rows)
@@ -51,7 +53,7 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
         if _purpose(run) == "performance":
-            run_view.more_processes(run, min_samples=None, max_seconds=None)
+            view.more_processes(run, min_samples=None, max_seconds=None)
             if len({row.name for row in rows if row.latency_ms}) > 1:
                 address = {comparison_link.RUNS: str(run.id)}
                 icon, help = ":material/compare_arrows:", "Which model is faster, with the interval of each ratio."

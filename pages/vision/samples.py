@@ -12,9 +12,10 @@ from engine.report.timings import readable, samples
 from engine.results import VERDICTS, BenchmarkRow
 from engine.specs import BenchmarkSpec
 from engine.store import Run
-from pages.shared import backend, timed
+from pages.shared import backend
 from pages.shared.chart.chart import chart
 from pages.shared.text import plain
+from pages.shared.timing import timed
 
 
 def raw(run: Run, rows: Sequence[BenchmarkRow]) -> None:

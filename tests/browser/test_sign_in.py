@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from engine.settings import Settings
 from engine.store import State, open_store
-from engine.store.bundle import export_bundle
+from engine.store.bundles.bundle import export_bundle
 from tests.support.browser import PATIENCE_S, WINDOW, Server, serve
 from tests.support.oidc import provide
 

@@ -102,6 +102,12 @@ def test_modules_stay_small() -> None:
     assert not long_modules, "these modules have more than 350 lines: split them"
 
 
+def test_folders_stay_small() -> None:
+    folders = {path.parent for folder in ("engine", "pages") for path in (ROOT / folder).rglob("*.py")}
+    full = {str(folder.relative_to(ROOT)): n for folder in folders if (n := len(list(folder.glob("*.py")))) > 14}
+    assert not full, "these folders have more than 14 modules: give a subject in them its own folder"
+
+
 def test_tests_named_in_reliability_md_exist() -> None:
     test_names = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
     assert len(test_names) > 30

@@ -9,7 +9,7 @@ import pytest
 
 from engine.__main__ import main
 from engine.settings import ROOT
-from engine.specs.runners import Group, of_group
+from engine.specs.fields.runners import Group, of_group
 
 TEXT = (ROOT / "docs" / "parity.md").read_text()
 SECTIONS = {

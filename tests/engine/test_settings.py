@@ -7,7 +7,8 @@ import pytest
 
 from engine.settings import ROOT, Settings
 from engine.specs import Refused
-from engine.store import open_store, restore, transfer
+from engine.store import open_store
+from engine.store.backup import restore, transfer
 
 
 def test_deploy_md_lists_every_setting_with_its_default() -> None:

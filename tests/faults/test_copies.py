@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from engine import jobs
-from engine.jobs import checkpoints, supervisor
+from engine.jobs import checkpoints
+from engine.jobs.attempt import supervisor
 from engine.jobs.log import BoundedLog
 from engine.settings import Settings
 from engine.specs import TrainSpec
-from engine.store import Exit, Run, State, attempts, mirror, queue
+from engine.store import Exit, Run, State, attempts, queue
+from engine.store.copies import mirror
 from engine.store.files import RunFiles
 from tests.faults.conftest import House, until
 

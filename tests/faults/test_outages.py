@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from engine import jobs
-from engine.jobs import failures, worker
+from engine.jobs.attempt import failures, worker
+from engine.jobs.attempt.worker import Stop, execute
 from engine.jobs.hosts import this_host
-from engine.jobs.worker import Stop, execute
 from engine.store import Attempt, Cause, Exit, State, Store, attempts, queue
 from engine.store.database import Database
 from tests.faults.conftest import House, until

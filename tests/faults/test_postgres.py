@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.jobs import failures, worker
+from engine.jobs.attempt import failures, worker
+from engine.jobs.attempt.worker import Stop, execute
 from engine.jobs.hosts import this_host
-from engine.jobs.worker import Stop, execute
 from engine.settings import Settings
 from engine.store import Busy, Cause, Exit, State, attempts, open_store, queue
-from engine.store.bundle import export_bundle
+from engine.store.bundles.bundle import export_bundle
 from engine.store.database import Database
 from tests.faults import test_scheduler_faults
 from tests.faults.conftest import House

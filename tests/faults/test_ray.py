@@ -23,8 +23,9 @@ from engine.specs import BenchmarkSpec, ProfileSpec, Refused, TrainSpec
 from engine.specs.base import CLUSTER
 from engine.store import Attempt, Cause, Exit, State, attempts, queue
 from engine.tasks.profile import profile
-from engine.training import checkpoints, launch
+from engine.training import checkpoints
 from engine.training.setup import resolved
+from engine.training.torchrun import launch
 from tests.faults.conftest import LONG_S, House, until
 
 if TYPE_CHECKING:

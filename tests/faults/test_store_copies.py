@@ -16,7 +16,8 @@ from engine.jobs.hosts import this_host
 from engine.jobs.lifecycle import look_at_health
 from engine.jobs.processes import read_json
 from engine.settings import Settings
-from engine.store import State, attempts, open_store, queue, transfer
+from engine.store import State, attempts, open_store, queue
+from engine.store.backup import transfer
 from tests.faults.conftest import House, until
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from engine import jobs
-from engine.jobs import failures
+from engine.jobs.attempt import failures
 from engine.jobs.lifecycle import lease_name
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec

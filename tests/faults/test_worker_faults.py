@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from engine import jobs
-from engine.jobs import failures
+from engine.jobs.attempt import failures
+from engine.jobs.attempt.worker import Stop, execute
 from engine.jobs.hosts import this_host
 from engine.jobs.scheduler import LOOK_S
-from engine.jobs.worker import Stop, execute
 from engine.store import Cause, Exit, State, attempts, queue
 from tests.faults.conftest import House, until
 

@@ -10,7 +10,7 @@ from engine.models import recurrent
 from engine.models.recurrent import Control
 from engine.results import RecurrentRow
 from engine.specs import RecurrentSpec
-from engine.specs.runners import RUNNERS, of_group
+from engine.specs.fields.runners import RUNNERS, of_group
 from engine.tasks.recurrent import run
 
 pytestmark = [

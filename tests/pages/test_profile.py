@@ -14,9 +14,10 @@ from engine.specs import ProfileSpec
 from engine.specs.base import CLUSTER
 from engine.store import Store, attempts
 from engine.store import queue as queueing
-from pages.shared import backend, launch
+from pages.shared import backend
 from pages.shared.form.command import command
 from pages.shared.form.link import split
+from pages.shared.runs import launch
 from tests.support.command import parsed
 from tests.support.page import (
     ENVIRONMENT,

@@ -18,12 +18,14 @@ from engine.results import Progress, Row
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
-from engine.store import Attempt, Cause, Exit, State, Store, StoredArtifact, attempts, bundle_files, mirror, tables
+from engine.store import Attempt, Cause, Exit, State, Store, StoredArtifact, attempts, tables
 from engine.store import queue as queueing
-from engine.store.bundle import export_bundle
+from engine.store.bundles import files as bundle_files
+from engine.store.bundles.bundle import export_bundle
+from engine.store.copies import mirror
 from engine.store.files import RunFiles
 from pages.history import filters
-from pages.shared import run_view
+from pages.shared.runs import view
 from pages.shared.table import from_rows
 from tests.support.clip import queue_train, record, train_row, write_checkpoints
 from tests.support.page import (
@@ -542,7 +544,7 @@ def test_run_page_stays_open_if_the_address_lost_its_run(store: Store) -> None:
     assert app.title[0].value == f"Run {run_id}"
     assert app.query_params["run"] == str(run_id)
     clicked = queue(store, "resnet34")  # a click in the list; the address is replaced before the page is drawn
-    app.session_state[run_view.OPENED] = str(clicked)
+    app.session_state[view.OPENED] = str(clicked)
     app.query_params.clear()
     assert app.run().title[0].value == f"Run {clicked}"
 

@@ -14,7 +14,8 @@ from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec, Refused
 from engine.store import Role, State, Store, User
 from engine.store.files import RunFiles
-from pages.shared import backend, run_actions, sign_in
+from pages.shared import backend, sign_in
+from pages.shared.runs import actions
 from tests.support.clip import queue_train, record, train_row, write_checkpoints
 from tests.support.page import PATIENCE_S, finish, open_page, profile_row, texts
 
@@ -105,7 +106,7 @@ def test_only_owner_and_admin_get_checkpoints(store: Store, settings: Settings) 
 def test_deletion_without_the_button_is_refused_for_other_users(store: Store) -> None:
     run_id = finish_run(store)
     app = open_page_as("bob@x.org", RUN_PAGE, run=str(run_id))
-    app.session_state[run_actions.REQUESTED] = [run_id]
+    app.session_state[actions.REQUESTED] = [run_id]
     app.run()
     app.text_input(key="runs_delete_number").set_value(str(run_id)).run()
     app.button(key="runs_delete_sure").click().run()

@@ -19,10 +19,11 @@ from engine.results import Metric, Progress
 from engine.results.answers import Prospect
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.specs.clip import DataKind
+from engine.specs.fields.clip import DataKind
 from engine.specs.questions import Augment, Export, Match, Outlook
 from engine.specs.train import TrainSpec
-from engine.store import State, Store, mirror
+from engine.store import State, Store
+from engine.store.copies import mirror
 from engine.store.files import RunFiles
 from pages.clip import uploads
 from pages.clip.curves import FOLDED

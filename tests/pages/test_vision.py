@@ -13,8 +13,8 @@ from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec
 from engine.store import Run, Store
 from engine.store.files import RunFiles
-from pages.shared import launch
 from pages.shared.form.command import command
+from pages.shared.runs import launch
 from tests.support.command import parsed
 from tests.support.page import (
     ENVIRONMENT,

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from engine.models.clip_weights import Made, create
+from engine.models.clip.weights import Made, create
 from engine.specs.train import TrainSpec
 from engine.training import checkpoints
 

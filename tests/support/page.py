@@ -31,8 +31,8 @@ from engine.results import (
 )
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec, ProfileSpec, RecurrentSpec
+from engine.specs.fields.runners import RUNNERS
 from engine.specs.questions import Question
-from engine.specs.runners import RUNNERS
 from engine.store import Exit, State, Store, attempts
 from engine.store import queue as queueing
 from pages.shared import browser_history

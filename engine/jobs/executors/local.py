@@ -6,9 +6,9 @@ import time
 from contextlib import suppress
 from dataclasses import asdict
 
+from engine.jobs.attempt.warm import WarmProcess
 from engine.jobs.lifecycle import start_engine
 from engine.jobs.processes import Processes, read_json, write_json
-from engine.jobs.warm import WarmProcess
 from engine.settings import Settings
 from engine.store import Attempt, Exit
 from engine.store.files import RunFiles

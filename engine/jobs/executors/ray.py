@@ -23,7 +23,7 @@ from ray import __version__ as ray_version
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 from ray.util.state import list_nodes
 
-from engine.jobs import failures
+from engine.jobs.attempt import failures
 from engine.jobs.hosts import NODE
 from engine.jobs.lifecycle import environment
 from engine.jobs.processes import read_json
@@ -32,7 +32,8 @@ from engine.results import Device, Machine
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.specs.base import CLUSTER
-from engine.store import Attempt, Damaged, Exit, Store, mirror, queue
+from engine.store import Attempt, Damaged, Exit, Store, queue
+from engine.store.copies import mirror
 from engine.store.files import RunFiles
 from engine.words import plural
 

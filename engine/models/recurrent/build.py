@@ -9,7 +9,7 @@ from engine.models.recurrent import looped, native, resnet, torchscript, weights
 from engine.models.recurrent.network import Network
 from engine.models.recurrent.weights import LAYERS, lengths
 from engine.specs import RecurrentSpec, Refused
-from engine.specs.runners import RUNNERS
+from engine.specs.fields.runners import RUNNERS
 
 NATIVE = ("cudnn", "aten", "compile_lstm")
 """Runners of torch's own layers have names that start with one of these, after the family."""

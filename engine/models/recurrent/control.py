@@ -22,7 +22,7 @@ from engine.models.recurrent.by_hand import FORMULAS, by_hand
 from engine.models.recurrent.network import Network, Run, settings
 from engine.models.recurrent.weights import Inputs
 from engine.specs import RecurrentSpec
-from engine.specs.runners import RUNNERS
+from engine.specs.fields.runners import RUNNERS
 
 AS_LSTM = {"lstm_dropout": "lstm", "lstm_and_layernorms": "lstm"}
 """Networks that have the same truth as another one: their dropout is off, or their norms do not affect the output."""

@@ -15,7 +15,7 @@ from engine.models.recurrent.torchscript import scripted
 from engine.models.recurrent.weights import Inputs
 from engine.models.variants import Numbers, compiled
 from engine.specs import RecurrentSpec
-from engine.specs.runners import RUNNERS
+from engine.specs.fields.runners import RUNNERS
 
 DROPPED = 0.4
 """Share of the values between two layers that networks with dropout replace by zero, as in fastrnns."""

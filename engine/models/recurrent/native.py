@@ -13,7 +13,7 @@ from engine.models.recurrent.network import Network, Run, settings, without_drop
 from engine.models.recurrent.weights import Inputs
 from engine.models.variants import Numbers, compiled
 from engine.specs import RecurrentSpec
-from engine.specs.runners import RUNNERS
+from engine.specs.fields.runners import RUNNERS
 
 
 def build(name: str, spec: RecurrentSpec, types: Numbers, *, dropout: float, cudnn: bool) -> Network:

@@ -11,7 +11,7 @@ from engine.models.recurrent import weights
 from engine.models.recurrent.network import Network, Run, settings
 from engine.models.variants import Numbers, traced
 from engine.specs import RecurrentSpec, Refused
-from engine.specs.runners import RUNNERS
+from engine.specs.fields.runners import RUNNERS
 
 CALM = 0.1
 """Scale of the last norm of each block. With torchvision's scale of 1, the gradients of a ResNet-50 with random weights

@@ -11,7 +11,8 @@ from engine.replicates.child import Ended
 from engine.replicates.processes import Processes
 from engine.results import Progress
 from engine.specs import BenchmarkSpec, ModelName
-from engine.specs.benchmark import SEARCH_END, Mode
+from engine.specs.benchmark import Mode
+from engine.specs.fields.batch import SEARCH_END
 
 
 def decayed(batch_size: int) -> int:

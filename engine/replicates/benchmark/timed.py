@@ -106,7 +106,7 @@ def _count(job: Job, made: Made, build: Builder) -> dict[str, float | None]:
 
     Branches are merged if the variant merges them.
     """
-    from engine.measure import flops
+    from engine.measure.counting import flops
 
     eager = Variant(reparameterized=made.variant.reparameterized)
     description = replace(wanted(job, made.types), device="meta", seed=None)

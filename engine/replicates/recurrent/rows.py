@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from engine.measure import flops
+from engine.measure.counting import flops
 from engine.models import library, recurrent
 from engine.models.built import Wanted, one_line
 from engine.replicates import summary
 from engine.replicates.messages import Measured
 from engine.results import RecurrentRow
 from engine.specs import RecurrentSpec, format_image_size
+from engine.specs.fields.runners import RUNNERS, Runner
 from engine.specs.recurrent import KNOBS
-from engine.specs.runners import RUNNERS, Runner
 from engine.statistics import percentile, spread
 
 PHASES = ("forward", "backward")

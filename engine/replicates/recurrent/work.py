@@ -16,7 +16,7 @@ from engine.replicates.messages import Measured, Report
 from engine.replicates.ready import Held, Ready, first_call, load_libraries, resident
 from engine.replicates.recurrent.job import Job
 from engine.specs import RecurrentSpec
-from engine.specs.runners import RUNNERS
+from engine.specs.fields.runners import RUNNERS
 
 __all__ = ["Job", "work"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from engine.results import Row
 from engine.specs import ModelName
-from engine.specs.building import OPTIONS
+from engine.specs.fields.building import OPTIONS
 
 KEYS: dict[str, tuple[str, ...]] = {
     "benchmark": (

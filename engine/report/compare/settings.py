@@ -7,7 +7,7 @@ import pandas as pd
 
 from engine.results import Environment
 from engine.specs import Spec
-from engine.specs.clip import short_name
+from engine.specs.fields.clip import short_name
 from engine.store import Run
 from engine.words import numbered_runs
 

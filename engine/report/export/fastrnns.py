@@ -13,7 +13,7 @@ from engine.report.export.tables import guard
 from engine.report.timings import samples
 from engine.results import RecurrentRow
 from engine.specs import Refused
-from engine.specs.runners import Family
+from engine.specs.fields.runners import Family
 
 ORDER: tuple[Family, ...] = ("vl_lstm", "lstm", "gru", "rnn_relu", "rnn_tanh", "milstm", "resnet")
 """Order of the groups. fastrnns itself has vl_lstm, lstm and resnet as groups; the others exist there only as cells."""

@@ -7,7 +7,7 @@ from engine.report.quantities import CLIP_LABELS
 from engine.report.style import digits
 from engine.results import Row
 from engine.results.clip import TrainRow
-from engine.specs.clip import EMBEDDED, split_sources
+from engine.specs.fields.clip import EMBEDDED, split_sources
 from engine.specs.questions import Export
 from engine.specs.train import TrainSpec
 from engine.store import Run

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from engine.report.compare.timings import SIZES
 from engine.report.figures.speed import labels, median_bars, process_medians, with_flags
 from engine.report.style import COLOURS, LEGEND, MARGIN, digits, family_styles, horizontal, log, text, write_beside
-from engine.specs.runners import RUNNERS
+from engine.specs.fields.runners import RUNNERS
 from engine.words import in_words
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")

@@ -16,7 +16,7 @@ from engine.report.timings import stored
 from engine.report.timings.stored import MOST_RUNS, Setting
 from engine.specs import BenchmarkSpec
 from engine.specs.base import device_on_node
-from engine.specs.variant import RunPrecision
+from engine.specs.fields.variant import RunPrecision
 from engine.store import Store
 
 SPEEDS = ["samples_per_s", "latency_ms"]

@@ -13,9 +13,9 @@ from engine.report import frames
 from engine.results import BenchmarkRow, ProfileRow, Row, TimedRow, TrainRow
 from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec, Variant, parse_image_size
 from engine.specs.base import device_on_node
-from engine.specs.building import changes
+from engine.specs.fields.building import changes
+from engine.specs.fields.runners import RUNNERS, Family
 from engine.specs.recurrent import macs_per_step
-from engine.specs.runners import RUNNERS, Family
 
 
 @dataclass(frozen=True)

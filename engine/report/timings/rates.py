@@ -10,7 +10,7 @@ from engine.report.style import bandwidth, compute, digits
 from engine.results import BenchmarkRow, DeviceRow, RecurrentRow
 from engine.results.flags import SPOILING
 from engine.specs.benchmark import CONDITIONS
-from engine.specs.building import changes
+from engine.specs.fields.building import changes
 from engine.store import Store
 from engine.words import plural
 

@@ -11,7 +11,7 @@ from engine.report.timings.rates import computes_in, undisturbed_first
 from engine.results import BenchmarkRow, Row
 from engine.specs import BenchmarkSpec
 from engine.specs.benchmark import CONDITIONS
-from engine.specs.building import changes
+from engine.specs.fields.building import changes
 from engine.store import Run, State, Store
 from engine.words import in_words, plural
 

@@ -12,12 +12,12 @@ from torch.utils.data import DataLoader, Dataset, default_convert
 
 from engine import datasets
 from engine.datasets import Pairs, Subset, Unreadable
-from engine.models.clip_weights import Made, Transform
+from engine.models.clip.weights import Made, Transform
 from engine.process import exit_with_parent, fork_context
 from engine.results import Event
 from engine.specs import Refused
-from engine.specs.clip import TrainPrecision
 from engine.specs.evaluate import RECALLS
+from engine.specs.fields.clip import TrainPrecision
 from engine.training import precision
 from engine.training.evaluation import retrieval
 from engine.training.objectives import caption_loss

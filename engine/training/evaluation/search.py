@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from engine.models import clip_weights
-from engine.models.clip_weights import Made
+from engine.models.clip import weights
+from engine.models.clip.weights import Made
 from engine.results.answers import Hit, Hits
 from engine.results.embeddings import Embeddings, read_embeddings
 from engine.roots import Roots, expand_home, stat_within
@@ -68,7 +68,7 @@ def kept_model(spec: EvaluateSpec, roots: Roots, *, texts_only: bool = False) ->
     key = f"{texts_only} {cpu_spec.model_dump_json()} {state and (state.st_mtime_ns, state.st_size, state.st_ino)}"
     if key not in _kept:
         _kept.clear()  # first: two models may not fit into memory
-        made = clip_weights.create(cpu_spec, weights=spec.checkpoint, roots=roots)
+        made = weights.create(cpu_spec, weights=spec.checkpoint, roots=roots)
         if texts_only:
             made.model.visual = nn.Identity()
         made.model.eval()

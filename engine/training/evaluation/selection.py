@@ -7,8 +7,8 @@ from engine.datasets import Pairs
 from engine.results.checkpoints import BEST, read_manifest
 from engine.roots import Roots, expand_home
 from engine.specs import Refused
-from engine.specs.clip import same_sources
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.fields.clip import same_sources
 from engine.specs.train import TrainSpec
 
 CHOSE_THE_EPOCH = (

@@ -1,10 +1,10 @@
 """Labels and placeholders of the fields of all specs."""
 
 from engine.specs import Spec
-from engine.specs.benchmark import SEARCH_END, SWEEP_END
 from engine.specs.evaluate import RECALLS, STRENGTHS
+from engine.specs.fields.batch import SEARCH_END, SWEEP_END
+from engine.specs.fields.timed import LEAST_SAMPLES, LEAST_SECONDS, LEAST_SECONDS_PUBLISHABLE, PUBLISHABLE, QUOTABLE
 from engine.specs.recurrent import KNOBS
-from engine.specs.timed import LEAST_SAMPLES, LEAST_SECONDS, LEAST_SECONDS_PUBLISHABLE, PUBLISHABLE, QUOTABLE
 from engine.specs.train import EPOCHS
 
 LABELS = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine.specs.clip import short_name
+from engine.specs.fields.clip import short_name
 from pages.shared import rerun
 from pages.shared.form import spec_form
 from pages.shared.text import plain

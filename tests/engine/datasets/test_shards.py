@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from engine.datasets import DataProblem, Pairs, Unreadable, open_pairs
-from engine.datasets.shards import expand
+from engine.datasets.formats.shards import expand
 from tests.support.data import encoded, write_tar
 
 

@@ -15,8 +15,9 @@ import pandas as pd
 import pytest
 
 from engine import archives, datasets
-from engine.datasets import DataProblem, open_pairs, summarise, unpacked, uploads
-from engine.specs.clip import DataKind
+from engine.datasets import DataProblem, open_pairs, summarise, uploads
+from engine.datasets.formats import unpacked
+from engine.specs.fields.clip import DataKind
 from tests.engine.datasets.test_images import bomb
 from tests.support.data import encoded, write_tar
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from engine.jobs.answers import MOST_WAITING, Answers
-from engine.models import clip_weights
+from engine.models.clip import weights
 from engine.results.answers import Hits
 from engine.results.embeddings import pack_texts
 from engine.settings import ROOT, Settings
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.slow]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of an evaluation of three images, whose features are those of three texts."""
-    clip = clip_weights.create(SPEC, weights="")
+    clip = weights.create(SPEC, weights="")
     clip.model.eval()
     texts = ("one", "two", "three")
     features = clip.model.encode_text(clip.tokenizer(list(texts)), normalize=True).detach().numpy()  # type: ignore[operator]

@@ -20,8 +20,10 @@ import psutil
 import pytest
 
 from engine import jobs, process
-from engine.jobs import disk, failures, foreground, lifecycle, processes
+from engine.jobs import disk, foreground, lifecycle, processes
 from engine.jobs import scheduler as scheduler_module
+from engine.jobs.attempt import failures
+from engine.jobs.attempt.worker import log_event
 from engine.jobs.executors.local import Executor
 from engine.jobs.hosts import GIVE_UP_LEASES, NODE, host_name, this_host
 from engine.jobs.lifecycle import environment, fingerprint
@@ -30,7 +32,6 @@ from engine.jobs.processes import Identity, Processes, read_json, write_json
 from engine.jobs.scheduler import Scheduler
 from engine.jobs.submit import check
 from engine.jobs.wake import Wake, nudge
-from engine.jobs.worker import log_event
 from engine.names import ModelNotFound
 from engine.results import Device, Machine, Progress
 from engine.settings import ROOT, Settings

@@ -8,13 +8,14 @@ import pytest
 
 from engine import jobs
 from engine.__main__ import main
+from engine.jobs.attempt.worker import Stop, execute
 from engine.jobs.submit import check, why_not_again
-from engine.jobs.worker import Stop, execute
 from engine.names import ModelNotFound, own_modules, select
 from engine.results import ProfileRow
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, ProfileSpec, Refused, Spec
-from engine.store import Cause, Exit, State, Store, attempts, bundle, open_store, queue
+from engine.store import Cause, Exit, State, Store, attempts, open_store, queue
+from engine.store.bundles import bundle
 from engine.store.files import RunFiles
 
 MODULE_NAME = "python:tests.support.own_models:tiny"

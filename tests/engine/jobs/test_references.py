@@ -9,14 +9,15 @@ from pydantic import ValidationError
 
 from engine import jobs
 from engine.__main__ import main
-from engine.jobs import checkpoints, references, worker
+from engine.jobs import checkpoints, named_files, references
+from engine.jobs.attempt import worker
 from engine.results import Device, Machine, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused, TrainSpec
-from engine.specs.clip import default_workers
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.fields.clip import default_workers
 from engine.store import State, Store
-from engine.store.bundle import export_bundle, import_bundle
+from engine.store.bundles.bundle import export_bundle, import_bundle
 from engine.store.files import RunFiles
 from tests.support.clip import queue_train, record, train_row, write_checkpoints
 from tests.support.training import TINY
@@ -125,12 +126,12 @@ def test_only_a_training_with_a_checkpoint_can_be_evaluated(store: Store, settin
 def test_absent_and_forbidden_files_give_the_same_error(settings: Settings, path: str) -> None:
     for field in ("data", "val_data", "resume"):
         with pytest.raises(Refused, match=f"^{field}: nothing can be read at"):
-            references.check_paths(settings, TrainSpec.model_validate({field: path}))
+            named_files.check_paths(settings, TrainSpec.model_validate({field: path}))
 
 
 def test_paths_with_nul_are_refused(settings: Settings) -> None:
     with pytest.raises(Refused, match="resume: nothing can be read at"):
-        references.check_paths(settings, TrainSpec(resume="a\0b"))
+        named_files.check_paths(settings, TrainSpec(resume="a\0b"))
     for field in ("data", "val_data"):
         with pytest.raises(ValidationError, match="a text without NUL"):
             TrainSpec.model_validate({field: "a\0b"})
@@ -141,10 +142,10 @@ def test_links_that_leave_the_roots_are_refused(settings: Settings, tmp_path: Pa
     uploads.mkdir(parents=True)
     (uploads / "pairs.csv").write_text("filepath,title\n")
     (uploads / "link.csv").symlink_to("/etc/passwd")
-    references.check_paths(settings, TrainSpec(data=str(uploads / "pairs.csv")))
-    references.check_paths(settings, TrainSpec(data=f"{uploads}/{{00..03}}.tar"))
+    named_files.check_paths(settings, TrainSpec(data=str(uploads / "pairs.csv")))
+    named_files.check_paths(settings, TrainSpec(data=f"{uploads}/{{00..03}}.tar"))
     with pytest.raises(Refused, match="nothing can be read"):
-        references.check_paths(settings, TrainSpec(data=str(uploads / "link.csv")))
+        named_files.check_paths(settings, TrainSpec(data=str(uploads / "link.csv")))
 
 
 def test_continued_training_has_the_settings_of_the_first_one(store: Store, settings: Settings, tmp_path: Path) -> None:
@@ -291,10 +292,10 @@ def test_held_out_pairs_of_different_trainings_are_not_mixed(store: Store, setti
 def test_files_in_every_field_are_checked(settings: Settings) -> None:
     for name, value in (("more_data", ("/etc",)), ("probe_data", "/etc"), ("more_models", ("ViT-B-32,/etc/passwd",))):
         with pytest.raises(Refused, match=f"^{name}: nothing can be read at"):
-            references.check_paths(settings, EvaluateSpec.model_validate({name: value}))
+            named_files.check_paths(settings, EvaluateSpec.model_validate({name: value}))
     deleted = settings.runs_dir / "7" / "checkpoints" / "best.pt"
     with pytest.raises(Refused, match=r"best\.pt'\. The run that made it may have been deleted\. Readable folders"):
-        references.check_paths(settings, EvaluateSpec(checkpoint=str(deleted)))
+        named_files.check_paths(settings, EvaluateSpec(checkpoint=str(deleted)))
 
 
 def test_run_id_means_its_best_checkpoint_in_train_and_evaluate(store: Store, settings: Settings) -> None:

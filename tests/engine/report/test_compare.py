@@ -24,7 +24,7 @@ from engine.specs import BenchmarkSpec, ProfileSpec, Spec
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Run, State, Store
-from engine.store.bundle import export_bundle, import_bundle
+from engine.store.bundles.bundle import export_bundle, import_bundle
 from tests.support.clip import evaluate_row, train_row
 from tests.support.page import (
     ENVIRONMENT,

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 import torch
 
-from engine.measure import flops
+from engine.measure.counting import flops
 from engine.report import frames
 from engine.report.figures import compare, profile, recurrent, scatter, speed
 from engine.report.style import COLOURS, GREY, INK, digits, family_styles, text

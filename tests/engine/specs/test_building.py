@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from engine.specs import BenchmarkSpec, ProfileSpec
 from engine.specs.base import json_object
-from engine.specs.building import changes, parse_keywords
+from engine.specs.fields.building import changes, parse_keywords
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from engine.specs import RecurrentSpec
-from engine.specs.runners import RUNNERS, of_group
+from engine.specs.fields.runners import RUNNERS, of_group
 
 FASTRNNS = "cudnn aten jit jit_premul jit_premul_bias jit_simple jit_multilayer py"
 """The runners of the group `rnns` of fastrnns."""

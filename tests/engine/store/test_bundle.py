@@ -23,21 +23,9 @@ from engine.jobs.executors.local import Executor
 from engine.results import Environment, Metric, ProfileRow, Progress
 from engine.settings import Settings
 from engine.specs import ProfileSpec, Refused
-from engine.store import (
-    Attempt,
-    Cause,
-    Exit,
-    Filter,
-    State,
-    Store,
-    StoredArtifact,
-    attempts,
-    bundle,
-    bundle_files,
-    bundle_format,
-    open_store,
-    queue,
-)
+from engine.store import Attempt, Cause, Exit, Filter, State, Store, StoredArtifact, attempts, open_store, queue
+from engine.store.bundles import bundle, format
+from engine.store.bundles import files as bundle_files
 from engine.store.database import Unavailable
 from engine.store.files import RunFiles
 from engine.store.records import ATTEMPTS, LONGEST_TEXT
@@ -283,7 +271,7 @@ def test_zip_bombs_are_refused_before_unpacking(settings: Settings, store: Store
         bundle.import_bundle(store, settings, exported)
     rewrite(exported, lambda members: members.clear())
     with zipfile.ZipFile(exported, "a") as changed:
-        for number in range(bundle_format.LIMITS.files + 1):
+        for number in range(format.LIMITS.files + 1):
             changed.writestr(f"artifacts/{number}", b"")
     with pytest.raises(Refused, match="at most 10,000 are taken"):
         bundle.import_bundle(store, settings, exported)
@@ -656,7 +644,7 @@ def test_rows_with_invalid_library_names_are_refused(
 def test_too_many_lines_are_refused_by_import_and_export(
     settings: Settings, store: Store, run_id: int, exported: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    for limits in (bundle_format.MOST_LINES, bundle_format.MOST_BYTES):
+    for limits in (format.MOST_LINES, format.MOST_BYTES):
         with monkeypatch.context() as patch:
             patch.setitem(limits, name, 0)
             with pytest.raises(Refused, match=rf"run {run_id} does not fit into a bundle: {name} is too long: at most"):

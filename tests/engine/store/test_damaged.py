@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import insert, text, update
 
 from engine.__main__ import main
-from engine.jobs import failures
+from engine.jobs.attempt import failures
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec
 from engine.store import Busy, Cause, Damaged, Filter, State, Store, Unavailable, attempts, open_store, queue

@@ -9,13 +9,13 @@ from sqlalchemy import update
 
 from engine import jobs
 from engine.__main__ import main
-from engine.jobs.worker import Stop, execute
+from engine.jobs.attempt.worker import Stop, execute
 from engine.settings import Settings
 from engine.specs import ProfileSpec, RecurrentSpec, Refused, Spec
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Cause, Damaged, Exit, State, Store, attempts, open_store, queue
-from engine.store.bundle import export_bundle, import_bundle
+from engine.store.bundles.bundle import export_bundle, import_bundle
 from engine.store.files import RunFiles
 from engine.store.tables import runs
 from tests.engine.store.test_bundle import rewrite

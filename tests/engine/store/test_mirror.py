@@ -19,11 +19,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from engine import jobs
 from engine.__main__ import main
-from engine.jobs import checkpoints, references
+from engine.jobs import checkpoints, named_files, references
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, Refused, TrainSpec
-from engine.store import Attempt, Cause, Exit, Run, State, Store, attempts, mirror, open_store, queue, uploads
-from engine.store.bundle import export_bundle, import_file
+from engine.store import Attempt, Cause, Exit, Run, State, Store, attempts, open_store, queue
+from engine.store.bundles.bundle import export_bundle, import_file
+from engine.store.copies import mirror, uploads
 from engine.store.files import INDEX, RunFiles
 
 DONE = {"code": 0, "out_of_memory": False, "note": "", "host_lost": False}
@@ -130,14 +131,14 @@ def test_upload_is_copied_at_submission_and_fetched_when_needed(
     pair.write_text("a cat")
     (upload / ".owner").write_text("ann@example.org")
     run = store.run(store.enqueue(TrainSpec(data=str(upload / "cats"))))
-    references.share_uploads(worker_machine, run.spec)
+    named_files.share_uploads(worker_machine, run.spec)
     requests = Bucket.requests
-    references.share_uploads(worker_machine, run.spec)
+    named_files.share_uploads(worker_machine, run.spec)
     assert Bucket.requests == requests, "one copy is enough"
     (copy,) = (path for path in Bucket.store if "uploads" in path)
     assert copy.endswith("runs/of/all/uploads/pets-1234.tar")
     shutil.rmtree(upload)  # as on another machine with the same path
-    references.check_again(store, worker_machine, run)
+    named_files.check_again(store, worker_machine, run)
     assert (pair.read_text(), (upload / ".owner").read_text()) == ("a cat", "ann@example.org")
     assert [path.name for path in upload.parent.iterdir()] == ["pets-1234"]
     uploads.fetch(worker_machine.model_copy(update={"artifacts_url": "nowhere://"}), upload)  # it is here already

@@ -18,7 +18,8 @@ from engine.jobs.hosts import this_host
 from engine.jobs.lifecycle import processes_with
 from engine.settings import Settings
 from engine.specs import EvaluateSpec, ProfileSpec, Refused
-from engine.store import Exit, State, Store, Unavailable, attempts, leases, open_store, queue, transfer
+from engine.store import Exit, State, Store, Unavailable, attempts, leases, open_store, queue
+from engine.store.backup import transfer
 from engine.store.tables import metrics
 from tests.support.page import finish, profile_row
 from tests.support.store import fill

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from engine.models import clip_weights
+from engine.models.clip import weights as clip_weights
 from engine.report import frames
 from engine.report.figures import evaluation
 from engine.results import Progress

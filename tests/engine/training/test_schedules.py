@@ -10,7 +10,7 @@ from open_clip_train import scheduler
 from torch import nn
 
 from engine.specs import Refused
-from engine.specs.clip import warmup_steps
+from engine.specs.fields.clip import warmup_steps
 from engine.specs.train import TrainSpec
 from engine.training import optimizers, precision
 from engine.training.optimizers import learning_rate

@@ -393,7 +393,7 @@ def test_training_selects_its_gpu_before_the_first_allocation(tmp_path: Path, mo
     calls: list[str] = []
     monkeypatch.setattr(torch.accelerator, "set_device_index", calls.append)
     monkeypatch.setattr(setup.precision, "set_tf32", lambda device: None)  # it holds for the whole process
-    monkeypatch.setattr(setup.clip_weights, "create", lambda *_, **__: calls.append("model"))
+    monkeypatch.setattr(setup.weights, "create", lambda *_, **__: calls.append("model"))
     with pytest.raises(AttributeError):  # the replaced function returns no model
         prepare(tiny(device="cuda:1", precision="fp32"), Place(device="cuda:1"), tmp_path)
     assert calls == ["cuda:1", "model"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.datasets import captions_repeat
-from engine.datasets.digits import Digits
+from engine.datasets.formats.digits import Digits
 from engine.results import Metric, Progress
 from engine.results.clip import mean_pairs_per_s
 from engine.specs import Refused

@@ -1,0 +1,1 @@
+"""The formats of training data, each read as a set of pairs."""

@@ -1,0 +1,236 @@
+"""Files that belong together by name: an image, and beside it its captions (.txt, .json) and its class (.cls), or its
+classes (.npy).
+
+They are in a folder or, as in webdataset, in an uncompressed tar, where each file is a range of the tar's bytes.
+"""
+
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from tokenize import TokenError
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from engine.archives import whole
+from engine.datasets import images
+from engine.datasets.base import DataProblem, distinct, reading, shown_name
+from engine.datasets.formats.unpacked import plain_tar
+from engine.roots import Entry, Roots, files_within, open_within, scan_within
+
+IMAGES = tuple(suffix.removeprefix(".") for suffix in images.SUFFIXES)
+TEXTS = ("txt", "json", "cls")
+LARGEST_TEXT = 1_000_000
+"""Maximum bytes of a file beside an image. A larger one was not meant as its caption or class."""
+CAPTION_KEYS = ("caption", "captions", "text", "title")
+"""Keys of a .json that may hold captions: a string or a list of strings."""
+WEBDATASET_KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")
+"""In a tar, the key ends at the first dot of the file's name, and the rest is the type."""
+FILE_KEY = re.compile(r"((?:.*/)?[^./][^/]*)\.([^./]+)")
+"""In a folder, the key ends at the last dot."""
+
+
+class Member(NamedTuple):
+    """A file, or a file inside a tar. offset, size: its bytes in `path`."""
+
+    name: str
+    path: str
+    offset: int
+    size: int
+    origin: str = ""
+    """The packed file that was unpacked to `path`; empty if `path` is the original."""
+
+    @property
+    def shown(self) -> str:
+        """Return the path to show."""
+        return self.origin or self.path
+
+    def read(self, roots: Roots = None) -> bytes:
+        """Return the content. Errors: OSError, also if the file has become shorter."""
+        with open_within(Path(self.path), roots) as file:
+            file.seek(self.offset)
+            content = file.read(self.size)
+        if len(content) != self.size:
+            raise OSError(f"{self.path} has been cut short since it was opened")
+        return content
+
+
+class Sample(NamedTuple):
+    """An image with its captions and label."""
+
+    image: Member
+    captions: tuple[str, ...]
+    label: int | None
+    labels: tuple[int, ...] | None = None
+    """The image's classes; None if an image has one class."""
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Pairs whose images are files or parts of files."""
+
+    name: str
+    files: Sequence[str | Member]
+    """The path of each image, or its place in another file."""
+    texts: Sequence[tuple[str, ...]]
+    numbers: Sequence[int | None] = ()
+    """The class of each image; empty without classes."""
+    several: Sequence[tuple[int, ...] | None] = ()
+    """The classes of each image; empty if images have one class."""
+    classes: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    held: tuple[bool, ...] = ()
+    """True for each pair that the data's own split holds out; empty without such a split."""
+    roots: Roots = None
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def image(self, index: int) -> Image.Image:
+        file = self.files[index]
+        if isinstance(file, str):
+            return images.read(Path(file), self.roots)
+        return images.decode(lambda: BytesIO(file.read(self.roots)), self.source(index))
+
+    def captions(self, index: int) -> tuple[str, ...]:
+        return self.texts[index]
+
+    def label(self, index: int) -> int | None:
+        return self.numbers[index] if self.numbers else None
+
+    def labels(self, index: int) -> tuple[int, ...] | None:
+        """Return the classes of an image; None if the data have one class per image."""
+        return self.several[index] if self.several else None
+
+    def source(self, index: int) -> str:
+        file = self.files[index]
+        if isinstance(file, str):
+            return shown_name(file)
+        return shown_name(file.shown if file.path.endswith(file.name) else f"{file.shown}/{file.name}")
+
+
+def in_tar(path: Path, roots: Roots = None) -> list[Member]:
+    """Return the files in a tar. A compressed one is unpacked to a plain copy. Errors: DataProblem if it is damaged."""
+    packed, path = path, plain_tar(path, roots)
+    origin = str(packed) if packed != path else ""
+    roots = None if origin else roots
+    try:
+        with reading(packed), open_within(path, roots) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            return [
+                Member(info.name, str(path), info.offset_data, info.size, origin)
+                for info in whole(archive)
+                if info.isreg() and not info.issparse()
+            ]
+    except tarfile.TarError as error:
+        raise DataProblem(f"{packed} is no {'' if origin else 'uncompressed '}tar, or is damaged: {error}") from error
+
+
+def has_end(path: Path, roots: Roots = None) -> bool:
+    """Return whether a tar ends with a block of zeros. One that was cut short exactly between two files does not."""
+    plain = plain_tar(path, roots)
+    with reading(path), open_within(plain, roots if plain == path else None) as file:
+        file.seek(-tarfile.BLOCKSIZE, os.SEEK_END)
+        return not file.read().strip(b"\0")
+
+
+def in_folder(folder: Path, roots: Roots = None) -> list[Member]:
+    """Return all visible files below a folder, sorted by name. Errors: DataProblem."""
+    with reading(folder):
+        found = ((entry.path.relative_to(folder).as_posix(), entry) for entry in files_within(folder, roots))
+        return sorted(Member(name, str(entry.path), 0, entry.status.st_size) for name, entry in found if visible(name))
+
+
+def entries_in(folder: Path, roots: Roots = None) -> list[Entry]:
+    """Return the visible files and folders directly in a folder, sorted by name. Errors: DataProblem."""
+    with reading(folder):
+        return sorted(entry for entry in scan_within(folder, roots) if visible(entry.path.name))
+
+
+def visible(name: str) -> bool:
+    """Return whether a file is visible: hidden files and files added by macOS are not."""
+    return not any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
+
+
+def dotted_images(members: Iterable[Member]) -> list[str]:
+    """Return the images in a tar that are left out because their name has a dot: the type of `1.v2.png` is `v2.png`.
+
+    An image beside one of a known type, such as `1.mask.png` beside `1.png`, is not meant to be a pair.
+    """
+    without_image = (parts for parts in _groups(members, WEBDATASET_KEY) if not parts.keys() & set(IMAGES))
+    return [part.name for parts in without_image for type, part in parts.items() if type.endswith(images.SUFFIXES)]
+
+
+def samples(members: Iterable[Member], key: re.Pattern[str], roots: Roots = None) -> Iterator[Sample | None]:
+    """Yield each image with the files of the same key directly beside it; None for an image without caption and class.
+
+    Errors: OSError; ValueError for a damaged .json, .cls or .npy.
+    """
+    for parts in _groups(members, key):
+        image = next((parts[suffix] for suffix in IMAGES if suffix in parts), None)
+        if image is None:
+            continue
+        texts = {suffix: _read_text(parts[suffix], roots) for suffix in TEXTS if suffix in parts}
+        captions = distinct(texts.get("txt", "").splitlines()) or _captions_in_json(texts.get("json", "{}"), image.name)
+        label = _class_number(texts["cls"], image.name) if "cls" in texts else None
+        several = _class_numbers(parts["npy"], image.name, roots) if "npy" in parts else None
+        known = captions or label is not None or several is not None
+        yield Sample(image, captions, label, several) if known else None
+
+
+def _groups(members: Iterable[Member], key: re.Pattern[str]) -> Iterator[dict[str, Member]]:
+    current = ""
+    parts: dict[str, Member] = {}
+    for member in members:
+        if not (match := key.fullmatch(member.name)):
+            continue
+        suffix = match[2].lower()
+        if match[1] != current or suffix in parts:
+            yield parts
+            current, parts = match[1], {}
+        parts[suffix] = member
+    yield parts
+
+
+def _read_text(member: Member, roots: Roots) -> str:
+    if member.size > LARGEST_TEXT:
+        raise ValueError(
+            f"{member.name} has {member.size:,} bytes, more than {LARGEST_TEXT:,}: it holds no caption or class"
+        )
+    return member.read(roots).decode("utf-8-sig", errors="replace")
+
+
+def _captions_in_json(text: str, name: str) -> tuple[str, ...]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the .json beside {name} is damaged: {error}") from error
+    values = next((content[key] for key in CAPTION_KEYS if content.get(key)), ()) if isinstance(content, dict) else ()
+    captions = [values] if isinstance(values, str) else values if isinstance(values, list) else []
+    return distinct(text for text in captions if isinstance(text, str))
+
+
+def _class_numbers(member: Member, name: str, roots: Roots) -> tuple[int, ...]:
+    """Return the classes of an image: the indices of the ones in a 0/1 vector, as in CLIP_benchmark."""
+    if member.size > LARGEST_TEXT:
+        raise ValueError(f"{member.name} has {member.size:,} bytes, more than {LARGEST_TEXT:,}, so it holds no classes")
+    content = BytesIO(member.read(roots))
+    try:
+        values = np.lib.format.read_array(content, allow_pickle=False)
+    except (ValueError, TokenError, MemoryError) as error:  # the last two for a damaged header
+        raise ValueError(f"the .npy beside {name} is damaged: {error}") from error
+    if values.dtype.kind not in "biuf" or values.ndim != 1 or not np.isin(values, (0, 1)).all():
+        raise ValueError(f"the .npy beside {name} is not a vector with a 0 or 1 for each class")
+    return tuple(np.flatnonzero(values).tolist())
+
+
+def _class_number(text: str, name: str) -> int:
+    if not re.fullmatch(r"\d{1,6}", text.strip()):
+        raise ValueError(f"the .cls beside {name} holds {text[:40]!r}, which is not the number of a class")
+    return int(text)

@@ -1,0 +1,113 @@
+"""Read Parquet with a column of images, as paths or as files' contents, and a column of captions or classes."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from engine.datasets.base import DataProblem, distinct, reading
+from engine.datasets.formats import members, unpacked
+from engine.datasets.formats.members import Listed, Member
+from engine.datasets.formats.tables import Columns, Row, assemble, choose_columns
+from engine.roots import Roots, open_within
+
+BATCH = 64
+"""Rows whose images are in memory at the same time."""
+
+
+def open_parquet(path: Path, columns: Columns, roots: Roots = None) -> Listed:
+    """Return the pairs of a Parquet file. Images are paths, contents, or structs of both as Hugging Face's.
+
+    columns: as for `choose_columns`. Contents are unpacked once, into a copy. Classes are texts, or numbers whose names
+    are in the file's metadata. Errors: DataProblem.
+    """
+    from pyarrow import parquet, types
+
+    with _open(path, roots) as file:
+        schema = parquet.read_schema(file)
+        image, caption, label = choose_columns(schema.names, columns, path.name)
+        image_type = schema.field(image).type
+        fields = {image_type.field(place).name for place in range(image_type.num_fields)}
+        packed = "bytes" in fields or types.is_binary(image_type) or types.is_large_binary(image_type)
+        needed = [name for name in ("" if packed else image, caption, label) if name]
+        table = parquet.read_table(file, columns=needed).to_pydict()
+    cells = {name: [_without_nan(value) for value in values] for name, values in table.items()}
+    found: list[Member] = []
+    if packed:
+        copy = unpacked.copy_of(path, roots, lambda file, copy: _unpack(file, copy, image))
+        found = [member._replace(origin=str(path)) for member in members.in_tar(copy)]
+    images = [member.name for member in found] if packed else [str(value or "").strip() for value in cells[image]]
+    class_names = _class_names(schema.metadata or {}, label)
+    rows = [
+        Row(
+            f"row index {index}",
+            name,
+            _captions(cells[caption][index]) if caption else None,
+            _class(cells[label][index], class_names) if label else "",
+        )
+        for index, name in enumerate(images)
+    ]
+    return assemble(path, rows, columns, members=found, roots=roots)
+
+
+def header(path: Path, roots: Roots = None) -> list[str]:
+    """Return the names of the columns. Errors: DataProblem."""
+    from pyarrow import parquet
+
+    with _open(path, roots) as file:
+        return list(parquet.read_schema(file).names)
+
+
+@contextmanager
+def _open(path: Path, roots: Roots) -> Iterator[IO[bytes]]:
+    """Open a Parquet file. Errors while it is open: DataProblem if it cannot be read or is damaged."""
+    import pyarrow
+
+    try:
+        with reading(path.name), open_within(path, roots) as file:
+            yield file
+    except pyarrow.ArrowException as error:
+        raise DataProblem(f"{path.name} is no Parquet file, or is damaged: {error}") from error
+
+
+def _unpack(file: IO[bytes], copy: IO[bytes], column: str) -> None:
+    """Write each image of a Parquet file into a tar, named by its row."""
+    from pyarrow import parquet
+
+    def images() -> Iterator[tuple[str, bytes]]:
+        row = 0
+        for batch in parquet.ParquetFile(file).iter_batches(BATCH, columns=[column]):
+            for value in batch.column(0).to_pylist():
+                content = value.get("bytes") if isinstance(value, dict) else value
+                yield f"row {row}", content or b""
+                row += 1
+
+    unpacked.write_tar(images(), copy)
+
+
+def _without_nan(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _captions(value: Any) -> tuple[str, ...]:
+    texts = value if isinstance(value, list) else [value]
+    return distinct(str(text) for text in texts if text is not None)
+
+
+def _class(value: Any, names: Sequence[str]) -> str:
+    if isinstance(value, float) and value.is_integer():  # as pandas stores numbers with a gap
+        value = int(value)
+    if isinstance(value, int) and 0 <= value < len(names):
+        return names[value]
+    return "" if value is None else str(value).strip()
+
+
+def _class_names(metadata: dict[bytes, bytes], column: str) -> list[str]:
+    """Return the class names of a column from Hugging Face's metadata; empty if there are none."""
+    try:
+        feature = json.loads(metadata[b"huggingface"])["info"]["features"][column]
+        return [str(name) for name in feature["names"]]
+    except (KeyError, TypeError, ValueError):
+        return []

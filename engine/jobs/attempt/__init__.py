@@ -1,0 +1,1 @@
+"""The processes of one attempt: warm process, supervisor, worker."""

@@ -1,0 +1,1 @@
+"""Count FLOPs, memory traffic and memory of models from their operators."""

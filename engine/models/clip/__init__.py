@@ -1,0 +1,1 @@
+"""Build open_clip's models, with and without weights."""

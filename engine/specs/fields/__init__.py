@@ -1,0 +1,1 @@
+"""Fields that several specs share, and the notations of their values."""

@@ -1,0 +1,47 @@
+"""Batch sizes of timings: numbers, or words for sizes that are found, listed or recorded."""
+
+import re
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from typing_extensions import TypeAliasType
+
+from engine import suite
+
+MAX_BATCH = 65_536
+SWEEP_END, SEARCH_END = 64, 4096
+"""Default largest batch sizes: of a sweep, and when finding the largest that fits."""
+CHECKED_BATCH = 8
+"""Default batch size when results of training are compared, as in PyTorch's benchmark. With one image, batch norm would
+make small differences large."""
+BatchWord = Literal["recorded", "sweep", "max", "listed"]
+BATCH_WORDS: tuple[str, ...] = get_args(BatchWord)
+
+
+def _batch(value: Any) -> Any:
+    """Return a batch size from text. Errors: ValueError, with one message for all forms of a batch size."""
+    size = int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()) else value
+    number = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_BATCH
+    if not number and size not in BATCH_WORDS:
+        raise ValueError(f"{value!r} is neither a number from 1 to {MAX_BATCH} nor one of {', '.join(BATCH_WORDS)}")
+    return size
+
+
+def default_batch(fields: dict[str, Any]) -> int | BatchWord:
+    """Return the default batch size. fields: values of the fields that are declared before it."""
+    if fields.get("batch_size_list"):
+        return "listed"
+    compares = fields.get("purpose", "performance") != "performance"
+    return CHECKED_BATCH if compares and fields.get("mode", "inference") != "inference" else 1
+
+
+def _normalise(text: str) -> str:
+    """Return a list of batch sizes as `name size, name size`. Errors: ValueError."""
+    return ", ".join(f"{name} {size}" for name, size in suite.parse_batch_sizes(text, MAX_BATCH).items())
+
+
+# A named alias, because its name is what `--help` shows.
+BATCH = TypeAliasType(
+    "BATCH", Annotated[Annotated[int, Field(ge=1, le=MAX_BATCH)] | BatchWord, BeforeValidator(_batch)]
+)
+BatchList = Annotated[str, AfterValidator(_normalise)]

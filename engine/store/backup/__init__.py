@@ -1,0 +1,1 @@
+"""Move, back up, restore and rebuild a whole store."""

@@ -1,0 +1,1 @@
+"""Bundles: runs as zip files, to bring them to another machine."""

@@ -1,0 +1,1 @@
+"""Answers to questions of pages about a training: its needs, augmented images, its export."""

@@ -1,0 +1,1 @@
+"""Start, follow, compare and delete runs."""

@@ -1,0 +1,1 @@
+"""Show timings, estimated speeds and calibrations."""
