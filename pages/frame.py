@@ -10,7 +10,7 @@ from engine.specs import Refused
 from engine.store import Role
 from pages.shared import backend, browser_history, links, rerun, sign_in
 from pages.shared.form import link
-from pages.shared.kinds import TITLES
+from pages.shared.kinds import KINDS
 from pages.shared.rerun import PageEnd
 from pages.shared.text import plain, show_error
 
@@ -36,17 +36,17 @@ def entry(folder: str, title: str, icon: str, **more: Any) -> StreamlitPage:
 PAGES = {
     "Costs": [
         entry("catalog", "Catalogue", "table_view", default=True),
-        entry("profile", TITLES["profile"], "calculate"),
+        entry("profile", KINDS["profile"].title, "calculate"),
         entry("model", "Model", "category"),
     ],
     "Speed": [
-        entry("vision", TITLES["benchmark"], "timer"),
-        entry("recurrent", TITLES["recurrent"], "repeat"),
-        entry("device", TITLES["device"], "memory"),
+        entry("vision", KINDS["benchmark"].title, "timer"),
+        entry("recurrent", KINDS["recurrent"].title, "repeat"),
+        entry("device", KINDS["device"].title, "memory"),
     ],
     "CLIP": [
-        entry("train", TITLES["train"], "model_training"),
-        entry("evaluate", TITLES["evaluate"], "fact_check"),
+        entry("train", KINDS["train"].title, "model_training"),
+        entry("evaluate", KINDS["evaluate"].title, "fact_check"),
     ],
     "Runs": [
         entry("history", "Runs", "history", url_path="runs"),

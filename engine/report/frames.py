@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,24 +90,11 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def benchmark(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
-    """Return every value of every row, in the given order."""
-    return _flat(rows, BenchmarkRow, _BENCHMARK)
-
-
-def recurrent(rows: Iterable[RecurrentRow]) -> pd.DataFrame:
-    """Return every value of every row, in the given order."""
-    return _flat(rows, RecurrentRow, _RECURRENT)
-
-
-def device(rows: Iterable[DeviceRow]) -> pd.DataFrame:
-    """Return every value of every row, in the order of measurement."""
-    return _flat(rows, DeviceRow, ("model",))
-
-
-def train(rows: Iterable[TrainRow]) -> pd.DataFrame:
-    """Return every value of every row, one line per epoch."""
-    return _flat(rows, TrainRow, _TRAIN)
+benchmark = partial(_flat, kind=BenchmarkRow, first=_BENCHMARK)
+recurrent = partial(_flat, kind=RecurrentRow, first=_RECURRENT)
+device = partial(_flat, kind=DeviceRow, first=("model",))
+train = partial(_flat, kind=TrainRow, first=_TRAIN)
+"""Return every value of every row, in the given order: a line per variant, runner, operation or epoch."""
 
 
 def profile(rows: Iterable[ProfileRow]) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from engine.specs import Refused
 from engine.store import Filter, Store
 from engine.store.find import OUTCOMES, Order
 from pages.shared import backend, rerun
-from pages.shared.kinds import TITLES, described
+from pages.shared.kinds import KINDS, described
 from pages.shared.text import show_error
 
 PREFIX = "runs"
@@ -84,7 +84,7 @@ def fields(store: Store) -> Filter | None:
     }
     with st.container(horizontal=True, horizontal_alignment="distribute"):
         options: dict[str, Any] = {"selection_mode": "multi", "wrap": True, **shared}
-        help = f"The command of the run, with the title of its page: {', '.join(map(described, sorted(TITLES)))}."
+        help = f"The command of the run, with the title of its page: {', '.join(map(described, sorted(KINDS)))}."
         values["kinds"] = st.pills("Kind", sorted(kinds()), key=key("kinds"), help=help, **options)
         values["days"] = st.selectbox(
             "Submitted", list(DAYS), index=None, key=key("days"), placeholder="any day", width=180, **shared

@@ -1,7 +1,6 @@
 """The page Train: data, model, settings and checks, then the run below."""
 
 from base64 import b64decode
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,14 +35,6 @@ DEFAULTS = {"pretrained": None, "epochs": None, "steps": None, "batch_size": Non
 # Fields that the other presets change, with the values of an ordinary training.
 TRAINED_WHOLE = {"lock_image": False, "overfit": False, "val_frequency": 1, "zeroshot_frequency": 1}
 
-
-def missing_weights(values: Mapping[str, Any]) -> str:
-    """Return a sentence on the weights that fine-tuning needs; empty if the form's values have some."""
-    if any(values.get(name) for name in ("pretrained", "pretrained_image", "resume")):
-        return ""
-    return "Choose initial weights under Model: without them, the locked image tower stays random."
-
-
 PRESETS: presets.Presets = {
     "Digits in a minute": presets.Preset(
         "Train a small CLIP from scratch on scikit-learn's digits. No download, about a minute on two cores.",
@@ -52,7 +43,6 @@ PRESETS: presets.Presets = {
     "Fine-tune gently": presets.Preset(
         "Train for a few epochs at a low learning rate with the image tower locked. Choose initial weights as well.",
         {"lr": FINE_TUNE_LR, "epochs": 5, "steps": None, "warmup": "10%", **TRAINED_WHOLE, "lock_image": True},
-        missing=missing_weights,
     ),
     "One batch, to check": presets.Preset(
         "Train on one batch for 50 steps. If the loss does not fall strongly, something is wrong.",

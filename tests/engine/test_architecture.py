@@ -15,39 +15,38 @@ from engine import results, specs
 from engine.__main__ import Engine, Submit
 from engine.cli.output import SHOWN
 from engine.settings import ROOT, Settings
-from pages.shared.kinds import PAGES, TITLES, UNITS, form_page
+from pages.shared.kinds import KINDS, form_page
 
 HEAVY = {"torch", "torchvision", "timm", "open_clip", "transformers", "fvcore", "sklearn"}
 for package in (specs, results):  # importing a module registers its classes by kind
     for module in iter_modules(package.__path__, f"{package.__name__}."):
         import_module(module.name)
-KINDS = {spec.kind: spec for spec in specs.Spec.__subclasses__()}
+SPECS = {spec.kind: spec for spec in specs.Spec.__subclasses__()}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SPECS)
 def test_every_kind_of_run_has_all_its_parts(kind: str) -> None:
     row = results.kinds().get(kind)
     assert row, "engine/results/ has no row of this kind"
-    for package, class_ in ((specs, KINDS[kind]), (results, row)):
+    for package, class_ in ((specs, SPECS[kind]), (results, row)):
         assert hasattr(package, class_.__name__), f"the package {package.__name__} does not import {class_.__name__}"
     assert find_spec(f"engine.tasks.{kind}"), f"engine/tasks/{kind}.py is missing"
     assert hasattr(import_module("engine.report.frames"), kind), f"engine/report/frames.py has no {kind}()"
     assert kind in Engine.model_fields, f"python -m engine has no command {kind}"
     assert kind in Submit.model_fields, f"python -m engine submit has no command {kind}"
     assert kind in SHOWN, "engine/cli/output.py: SHOWN names no columns for a terminal"
-    assert kind in PAGES, "pages/shared/kinds.py names no page for this kind"
-    assert kind in TITLES, "pages/shared/kinds.py names no title for the page of this kind"
-    assert kind in UNITS, "pages/shared/kinds.py names no unit for the progress of this kind"
-    results_view = ROOT / "pages" / PAGES[kind] / "results.py"
+    assert kind in KINDS, "pages/shared/kinds.py names no page for this kind"
+    folder = KINDS[kind].folder
+    results_view = ROOT / "pages" / folder / "results.py"
     assert "def draw(run: Run, " in results_view.read_text(), (
         f"{results_view} has no function draw() for the results of this kind"
     )
     assert f"engine.tasks.{kind}" in Settings().preload, "engine/settings.py: the warm process preloads every task"
-    page = form_page(KINDS[kind])
-    assert f"build({KINDS[kind].__name__}," in (ROOT / "pages" / page).read_text(), f"pages/{page} builds no such spec"
+    page = form_page(SPECS[kind])
+    assert f"build({SPECS[kind].__name__}," in (ROOT / "pages" / page).read_text(), f"pages/{page} builds no such spec"
     frame = (ROOT / "pages" / "frame.py").read_text()
-    assert f'entry("{PAGES[kind]}", TITLES["{kind}"], ' in frame, f"pages/frame.py does not list {page}"
-    assert f'"{PAGES[kind]}": "' in frame, f"pages/frame.py has no help text for {page}, so the navigation hides it"
+    assert f'entry("{folder}", KINDS["{kind}"].title, ' in frame, f"pages/frame.py does not list {page}"
+    assert f'"{folder}": "' in frame, f"pages/frame.py has no help text for {page}, so the navigation hides it"
 
 
 def test_pages_are_in_folders() -> None:

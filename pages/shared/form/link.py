@@ -9,7 +9,7 @@ from pages.shared import backend, browser_history
 from pages.shared.backend import LONGEST_ID
 from pages.shared.form import spec_form
 from pages.shared.form.labels import heading
-from pages.shared.kinds import PAGES, form_page
+from pages.shared.kinds import KINDS, form_page
 
 MOST_IN_LINK = 40
 """Maximum number of models in a link. Longer links cannot be reloaded."""
@@ -48,7 +48,7 @@ def fill_from_run(page: str) -> bool:
     leaves the page, and a drawn form could not be filled. page: path of the page in its address.
     """
     run = backend.linked_run()
-    if run is None or PAGES[run.kind] != page or list(st.query_params) != ["run"]:
+    if run is None or KINDS[run.kind].folder != page or list(st.query_params) != ["run"]:
         return False
     submitted = st.session_state.get(f"{run.kind}_sent", {}).get("runs", ())
     if run.id in (*submitted, st.session_state.get(LAST_SOURCE)):

@@ -1,6 +1,6 @@
 """Presets of a form: buttons that fill some of its fields. A preset is ticked while its fields have its values."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,6 @@ import streamlit as st
 from engine.specs.fields.clip import short_name
 from pages.shared import rerun
 from pages.shared.form import spec_form
-from pages.shared.text import plain
 
 TICKED = ":material/check:"
 
@@ -24,8 +23,6 @@ class Preset:
     """Value of each field, by name."""
     label: str = ""
     """Text of the button; by default the preset's name, which is part of the button's key."""
-    missing: Callable[[Mapping[str, Any]], str] = lambda _values: ""
-    """Return a sentence on what else the form needs for this preset, given its values; empty if nothing."""
 
 
 Presets = Mapping[str, Preset]
@@ -49,7 +46,6 @@ def draw(place: Any, prefix: str, presets: Presets, values: Mapping[str, Any]) -
     """
     if message := st.session_state.pop(f"{prefix}_replaced", ""):
         rerun.show(message, ":material/swap_horiz:")
-    messages: list[str] = []
     with place, st.container(horizontal=True, vertical_alignment="center"):
         st.caption("Presets", width="content")
         for name, preset in presets.items():
@@ -60,9 +56,6 @@ def draw(place: Any, prefix: str, presets: Presets, values: Mapping[str, Any]) -
                 "icon": TICKED if matches else None,
             }
             st.button(preset.label or name, on_click=prefill, args=(prefix, preset), **options)
-            messages += [sentence] if matches and (sentence := preset.missing(values)) else []
-    for message in messages:
-        place.warning(plain(message), icon=":material/warning:")
 
 
 def _has_value(value: Any, preset: Any) -> bool:

@@ -16,7 +16,7 @@ from engine.store import RETRYABLE, Cause, Role, Run, State, Store
 from engine.words import plural
 from pages.shared import backend, rerun
 from pages.shared.form.link import form_link
-from pages.shared.kinds import PAGES, UNITS
+from pages.shared.kinds import KINDS
 from pages.shared.runs import actions as run_actions
 from pages.shared.runs import durations
 from pages.shared.text import duration, ordinal, plain, show_error
@@ -57,7 +57,7 @@ def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
     progress(run)
     if problem := backend.fetch_problem(run):
         st.warning(plain(f"Log, samples or checkpoints may be missing here: {problem}"), icon=":material/cloud_off:")
-    import_module(f"pages.{PAGES[run.kind]}.results").draw(run, store.rows(run.id))
+    import_module(f"pages.{KINDS[run.kind].folder}.results").draw(run, store.rows(run.id))
 
 
 def draw_no_results(run: Run, expected: str) -> None:
@@ -199,7 +199,7 @@ def sentence(run: Run, store: Store) -> str:
     """Return the state and progress of a run as plain text."""
     elapsed = duration(seconds) if (seconds := run.seconds()) is not None else ""
     of_all = f"{run.done:,} of " if run.total else ""
-    done = f"{of_all}{plural(run.total or run.done, *UNITS[run.kind])} done"
+    done = f"{of_all}{plural(run.total or run.done, *KINDS[run.kind].unit)} done"
     kept = f"{plural(run.results.rows, 'row')} kept"
     match run.state:
         case State.QUEUED:
