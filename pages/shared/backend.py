@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import streamlit as st
@@ -17,15 +17,16 @@ from engine.published import match, speeds, update
 from engine.report.catalog import catalog
 from engine.report.compare.timings import Timed
 from engine.report.style import Style, family_styles
-from engine.roots import stat_within
+from engine.roots import Roots, stat_within
 from engine.settings import Settings
 from engine.store import Run, Store, Unavailable, User, open_store
 from engine.store.bundles import files
 from engine.store.copies import mirror
 from engine.store.files import RunFiles
 from pages.shared import sign_in
-from pages.shared.text import plain
+from pages.shared.text import plain, show_error
 
+Content = TypeVar("Content")
 LONGEST_ID = 18
 """Maximum number of digits of a run's number in a link. The 64-bit integers of every database hold 18 digits."""
 
@@ -164,6 +165,27 @@ def modified_ns(folder: Path, name: str) -> int:
     """Return the modification time of a file named by a row, in ns; 0 if the run's folder has no such file."""
     status = stat_within(folder / name, (folder.resolve(),)) if name else None
     return status.st_mtime_ns if status else 0
+
+
+def read_file(run: Run, file: str, read: Callable[..., Content], *options: Any) -> Content | None:
+    """Return the content of a file named by a row of a run. If it is missing or damaged, show a message, return None.
+
+    read, options: read the file as `read(path, roots, *options)`.
+    """
+    directory = folder(run)
+    try:
+        return _content(read, directory / file, own_files(run), modified_ns(directory, file), *options)
+    except FileNotFoundError:
+        st.caption(plain(f"{file} was not kept with this run."))
+    except (OSError, ValueError) as error:
+        show_error(f"{file} cannot be read: {error}")
+    return None
+
+
+@st.cache_data(max_entries=20, show_spinner="Reading results")
+def _content(_read: Callable[..., Content], path: Path, roots: Roots, stamp: int, *options: Any) -> Content:
+    """Call `_read`, which is no part of the cache's key, because each file has one reader. stamp: time of change."""
+    return _read(path, roots, *options)
 
 
 def catalogue() -> pd.DataFrame:

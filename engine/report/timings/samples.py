@@ -1,13 +1,13 @@
 """Read the samples of a timing from their file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from engine.results import BenchmarkRow, RecurrentRow, TimedRow
-from engine.roots import open_within
+from engine.roots import Roots, open_within
 
 ALWAYS = ("process", "round", "calls")
 """Columns of every file of samples."""
@@ -23,26 +23,21 @@ def place(row: TimedRow) -> dict[str, str]:
     return {"runner": row.model}
 
 
-def read(run_dir: Path, row: TimedRow) -> pd.DataFrame | None:
-    """Return all samples in a row's file, including variants timed side by side. None if the file was not kept.
+def read(path: Path, roots: Roots, names: Iterable[str]) -> pd.DataFrame:
+    """Return all samples in a file, including variants timed side by side. names: the columns of `place`.
 
     Columns: ALWAYS, those of `place`, the phases, which end in `_ms` and are in ms per call, and TOTAL: their sum.
     Errors: ValueError when the file is no table of samples; OSError.
     """
-    if not row.samples_file:
-        return None
-    try:
-        with open_within(run_dir / row.samples_file, (run_dir.resolve(),)) as file:
-            frame = pd.read_csv(file)
-    except FileNotFoundError:
-        return None
-    if missing := {*ALWAYS, *place(row)} - set(frame.columns):
-        raise ValueError(f"{row.samples_file!r} lacks the columns {', '.join(sorted(missing))}")
+    with open_within(path, roots) as file:
+        frame = pd.read_csv(file)
+    if missing := {*ALWAYS, *names} - set(frame.columns):
+        raise ValueError(f"{path.name} lacks the columns {', '.join(sorted(missing))}")
     phases = [column for column in frame.columns if column.endswith("_ms")]
     frame = frame.astype(dict.fromkeys(phases, float))
     times = frame[phases].to_numpy()
     if (np.isinf(times) | (times <= 0)).any():  # missing times are NaN, which passes
-        raise ValueError(f"{row.samples_file!r} has invalid times: zero, negative or infinite")
+        raise ValueError(f"{path.name} has invalid times: zero, negative or infinite")
     return frame.assign(**{TOTAL: frame[phases].sum(axis=1)})
 
 
@@ -62,7 +57,10 @@ class Reader:
         """Return a row's ms per call by process, empty without that phase; None without a file. Errors: as read."""
         path = run_dir / row.samples_file
         if path not in self._files:
-            self._files[path] = read(run_dir, row)
+            try:
+                self._files[path] = read(path, (run_dir.resolve(),), place(row))
+            except FileNotFoundError:
+                self._files[path] = None
         frame = self._files[path]
         if frame is None or name not in frame:
             return None if frame is None else []

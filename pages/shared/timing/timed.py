@@ -1,7 +1,6 @@
 """Show timings: the card of one row, captions and sources, and raw samples, cached per file."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import pandas as pd
 import streamlit as st
@@ -167,23 +166,11 @@ def ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, seed: int) -> pd.D
     return timings.ratios(pairs, metric, seed=seed)
 
 
-def stamp(run: Run, row: TimedRow) -> int:
-    """Return the modification time of a row's file of samples, in ns; 0 if there is no file."""
-    return backend.modified_ns(backend.folder(run), row.samples_file)
+def has_samples(run: Run, row: TimedRow) -> bool:
+    """Return whether a row's file of samples was kept."""
+    return backend.modified_ns(backend.folder(run), row.samples_file) > 0
 
 
 def read(run: Run, row: TimedRow) -> pd.DataFrame | None:
     """Return all samples in a row's file. If it is missing or damaged, show a message and return None."""
-    try:
-        frame = _cached(backend.folder(run), row, stamp(run, row))
-    except (ValueError, OSError) as error:
-        show_error(f"The samples cannot be read: {error}")
-        return None
-    if frame is None:
-        st.caption(f"No samples: {plain(row.samples_file)} was not kept with this run.")
-    return frame
-
-
-@st.cache_data(max_entries=8, show_spinner=False)
-def _cached(run_dir: Path, row: TimedRow, stamp: int) -> pd.DataFrame | None:
-    return samples.read(run_dir, row)
+    return backend.read_file(run, row.samples_file, samples.read, tuple(samples.place(row)))

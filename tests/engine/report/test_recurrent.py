@@ -311,7 +311,7 @@ def test_curves_have_a_line_per_runner_in_each_panel() -> None:
 def test_raw_samples_are_drawn_per_process_and_phase(tmp_path: Path) -> None:
     row = recurrent_row("aten")
     write_recurrent_samples(tmp_path, row, aten=([[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]))
-    frame = samples.read(tmp_path, row)
+    frame = samples.read(tmp_path / row.samples_file, None, samples.place(row))
     figure = speed.raw(frame, ["aten"], column="runner", phase="backward_ms")
     assert [list(trace.y) for trace in figure.data] == [[5.0, 6.0], [7.0, 8.0]]
 

@@ -173,8 +173,7 @@ def test_samples_are_read_by_variant_and_drawn_per_process(tmp_path: Path) -> No
     eager_ms = [[rng.gauss(20, 0.2) for _ in range(20)] for _ in range(3)]
     compiled_ms = [[rng.gauss(10, 0.1) for _ in range(20)] for _ in range(3)]
     write_samples(tmp_path, row, eager=eager_ms, compile=compiled_ms)
-    frame = samples.read(tmp_path, row)
-    assert frame is not None
+    frame = samples.read(tmp_path / row.samples_file, None, samples.place(row))
     eager, compiled = (benchmark_row("m", variant, samples_file=row.samples_file) for variant in ("eager", "compile"))
     assert list(samples.of(frame, samples.place(compiled))["ms"]) == [ms for process in compiled_ms for ms in process]
     reader = samples.Reader()
@@ -196,8 +195,7 @@ def test_samples_are_read_by_variant_and_drawn_per_process(tmp_path: Path) -> No
 def test_sample_with_a_long_pause_is_drawn_at_the_upper_edge(tmp_path: Path) -> None:
     row = benchmark_row("m")
     write_samples(tmp_path, row, eager=[[900.0, *[10.0] * 39], [10.0] * 40])
-    frame = samples.read(tmp_path, row)
-    assert frame is not None
+    frame = samples.read(tmp_path / row.samples_file, None, samples.place(row))
     figure = speed.raw(frame, ["eager"])
     assert max(max(trace.y) for trace in figure.data) == 15.0
     assert figure.layout.yaxis.title.text == "Time per call (ms, △ above 15)"
@@ -213,21 +211,19 @@ def test_phases_add_up_and_only_files_of_the_run_are_read(tmp_path: Path) -> Non
     path.write_text(
         "process,mode,variant,round,calls,forward_ms,backward_ms,optimizer_ms\n1,training,eager,0,2,1.5,2.5,0.25\n"
     )
-    frame = samples.read(tmp_path, row)
-    assert frame is not None
+    frame = samples.read(tmp_path / row.samples_file, None, samples.place(row))
     assert list(frame["ms"]) == [4.25]
-    assert samples.read(tmp_path, benchmark_row("other", samples_file="samples/none.csv")) is None
-    assert samples.read(tmp_path, benchmark_row("other", samples_file="")) is None
     (tmp_path / "run").mkdir()
-    outside = benchmark_row("m", samples_file=f"../{row.samples_file}")
-    assert samples.read(tmp_path / "run", outside) is None, "the file is outside the run's folder"
+    for folder, name in ((tmp_path, "samples/none.csv"), (tmp_path, ""), (tmp_path / "run", f"../{row.samples_file}")):
+        other = benchmark_row("m", samples_file=name)  # the last file is outside the run's folder
+        assert samples.Reader().phase(folder, other) is None
 
 
 @pytest.mark.parametrize("ms", ["0", "-1", "inf"])
 def test_zero_negative_and_infinite_times_are_refused(tmp_path: Path, ms: str) -> None:
     (tmp_path / "samples.csv").write_text(f"process,mode,variant,round,calls,call_ms\n0,inference,eager,0,1,{ms}\n")
     with pytest.raises(ValueError, match="zero, negative or infinite"):
-        samples.read(tmp_path, benchmark_row("m", samples_file="samples.csv"))
+        samples.read(tmp_path / "samples.csv", None, ("mode", "variant"))
 
 
 def test_published_speeds_are_joined_by_model_size_and_mode() -> None:
