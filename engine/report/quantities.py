@@ -236,8 +236,8 @@ RANKS = {
 }
 SHARES = frozenset(
     (
-        *("zeroshot_top1", "zeroshot_top5", "acc1", "acc5", "mean_per_class_recall", "mean_average_precision"),
-        *("data_share", *RECALLS),
+        *("zeroshot_top1", "zeroshot_top5", "acc1", "acc5", "mean_per_class_recall", "average_precision"),
+        *("mean_average_precision", "data_share", "linear_probe_top1", *RECALLS),
     )
 )
 """Columns of trainings and evaluations that are stored from 0 to 1 and shown in per cent."""
@@ -251,6 +251,7 @@ CLIP_LABELS = {
     "val_generative_loss": "Held-out loss of captions",
     "zeroshot_top1": "Zero-shot top-1",
     "zeroshot_top5": "Zero-shot top-5",
+    "linear_probe_top1": "Linear probe top-1",
     "zeroshot_images": "Zero-shot images",
     "zeroshot_classes": "Zero-shot classes",
     "val_pairs": "Held-out pairs",
@@ -273,9 +274,9 @@ CLIP_LABELS = {
 
 
 def title(column: str) -> str:
-    """Return the header of a column: its label with unit, or its name as words."""
+    """Return the header of a column: its label, with its unit if it has one, or its name as words."""
     if column in QUANTITIES:
         return QUANTITIES[column].title
     if column == "image_size":
         return "Image (px)"
-    return column.replace("_", " ").capitalize()
+    return CLIP_LABELS.get(column) or column.replace("_", " ").capitalize()

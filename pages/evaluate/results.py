@@ -1,12 +1,12 @@
 """Results of an evaluation: metrics, confusion matrix, predictions, map of the embeddings, text search."""
 
 import csv
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -31,7 +31,6 @@ from pages.shared.runs import view
 from pages.shared.table import PERCENT, download, download_rows, in_percent, results_table
 from pages.shared.text import plain, show_error
 
-Content = TypeVar("Content")
 TASKS = {"retrieval": "Retrieval", "zeroshot": "Zero-shot classification", "linear-probe": "Linear probe"}
 NUMBERS = (*RANKS, "clip_val_loss")
 HELP = {
@@ -98,8 +97,7 @@ def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRo
     """Draw a table of all models and data sets. Return the run with only the chosen model and data, and its rows."""
     table = frames.evaluate(rows)[list(COLUMNS)]
     filled = [name for name in COLUMNS if table[name].replace("", None).notna().any()]
-    config = {name: st.column_config.NumberColumn(CLIP_LABELS[name], format=PERCENT) for name in SHARES}
-    results_table(in_percent(table[filled], SHARES), key=f"parts_{run.id}", alt="Results of all models", config=config)
+    results_table(table[filled], key=f"parts_{run.id}", alt="Results of all models")
     parts = list(dict.fromkeys(row.part for row in rows))
     chosen = st.selectbox("Details of", parts, format_func=_part_name, key=f"part_{run.id}")
     assert isinstance(run.spec, EvaluateSpec)
@@ -169,29 +167,8 @@ def _largest_rank(row: EvaluateRow) -> int:
     return max(ranks, default=0)
 
 
-def _read(run: Run, file: str, read: Callable[..., Content], *options: Any) -> Content | None:
-    """Return the content of a file of the run. If it is missing or damaged, show a message and return None.
-
-    read, options: read the file as `read(path, roots, *options)`.
-    """
-    folder, roots = backend.folder(run), backend.own_files(run)
-    try:
-        return _cached(read, folder / file, roots, backend.modified_ns(folder, file), *options)
-    except FileNotFoundError:
-        st.caption(plain(f"{file} was not kept with this run."))
-    except (OSError, ValueError) as error:
-        show_error(f"{file} cannot be read: {error}")
-    return None
-
-
-@st.cache_data(max_entries=20, show_spinner="Reading results")
-def _cached(_read: Callable[..., Content], path: Path, roots: Roots, stamp: int, *options: Any) -> Content:
-    """Call `_read`, which is no part of the cache's key, because each file has one reader. stamp: time of change."""
-    return _read(path, roots, *options)
-
-
 def _confusion(run: Run, row: EvaluateRow) -> None:
-    if (counts := _read(run, row.confusion_file, evaluation.read_confusion)) is None:
+    if (counts := backend.read_file(run, row.confusion_file, evaluation.read_confusion)) is None:
         return
     alt = f"Confusion matrix of {len(counts)} classes: true classes as rows, predicted classes as columns"
     chart(evaluation.confusion(counts, source=f"run {run.id}"), key=f"{row.task}_matrix_{run.id}", alt=alt)
@@ -212,20 +189,15 @@ def _confusion(run: Run, row: EvaluateRow) -> None:
 
 def _average_precision(run: Run, row: EvaluateRow) -> None:
     """Draw the average precision of each class, the best first."""
-    if (table := _read(run, row.average_precision_file, evaluation.read_average_precision)) is None:
+    if (table := backend.read_file(run, row.average_precision_file, evaluation.read_average_precision)) is None:
         return
-    config = {
-        "class": st.column_config.TextColumn("Class"),
-        "images": st.column_config.NumberColumn("Images", format="%,d"),
-        "average_precision": st.column_config.NumberColumn("Average precision", format=PERCENT),
-    }
-    table = in_percent(table, ["average_precision"])
-    st.dataframe(table, hide_index=True, column_config=config, alt="Average precision of each class, the best first")
+    alt = "Average precision of each class, the best first"
+    results_table(table, key=f"precision_{run.id}", alt=alt, pinned="class")
 
 
 def _predictions(run: Run, row: EvaluateRow) -> None:
     """Draw images with their true and predicted classes, the most confident predictions first."""
-    if (predictions := _read(run, row.predictions_file, evaluation.read_predictions)) is None:
+    if (predictions := backend.read_file(run, row.predictions_file, evaluation.read_predictions)) is None:
         return
     with st.container(horizontal=True):
         default = "Mistakes" if (~predictions["right"]).any() else "All"
@@ -237,13 +209,7 @@ def _predictions(run: Run, row: EvaluateRow) -> None:
     chosen = chosen[chosen["true"] == true_class] if true_class else chosen
     st.caption(f"{len(chosen):,} of {len(predictions):,} predictions, the most confident first.")
     shown = chosen.sort_values("confidence", ascending=False, kind="stable").head(limit)
-    _grid(run, shown)
-
-
-def _grid(run: Run, shown: pd.DataFrame) -> None:
-    """Draw the images, and a table of all predictions if some images cannot be shown."""
-    alt = "{true}, predicted as {predicted}".format_map
-    if not pictures.grid(run, shown, _caption, alt):
+    if not pictures.grid(run, shown, _caption, "{true}, predicted as {predicted}".format_map):
         predictions = shown[list(evaluation.PREDICTIONS)]
         st.dataframe(predictions, hide_index=True, alt="Predictions, also of images that cannot be shown")
 
@@ -266,7 +232,7 @@ def _project(path: Path, roots: Roots, aligned: bool) -> tuple[pd.DataFrame, lis
 def _map(run: Run, file: str) -> None:
     help = "CLIP places images and captions far apart. Without centring, the map shows mainly that gap."
     aligned = st.toggle("Centre images and captions separately", value=True, key=f"aligned_{run.id}", help=help)
-    if (projected := _read(run, file, _project, aligned)) is None:
+    if (projected := backend.read_file(run, file, _project, aligned)) is None:
         return
     points, shares, images = projected
     alt = "Map of the embeddings of images and captions by their first two principal components"

@@ -114,7 +114,7 @@ def _table(runs: list[Run]) -> list[int]:
     if (click := st.session_state.get(key("open"))) is not None:
         open_run(click.label)
     frame = frames.runs(runs)  # not cached, because the duration of a running run changes
-    frame = in_percent(frame, ("zeroshot_top1", "progress"))
+    frame = in_percent(frame, ("progress",))
     frame["state"] = [f"{_mark(run)} {run.outcome}" for run in runs]
     shown = frame.assign(id=frame["id"].astype(str)).set_index(frame["id"].rename("run"))
     chosen, config = st.session_state.get(key("columns"), _default_columns()), _config()

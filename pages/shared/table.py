@@ -11,7 +11,7 @@ import streamlit as st
 from engine.published.publishers import ACCURACIES
 from engine.report import frames
 from engine.report.export import tables
-from engine.report.quantities import MEASURED, QUANTITIES, title
+from engine.report.quantities import MEASURED, QUANTITIES, SHARES, title
 from engine.store import Run
 from pages.shared import backend
 
@@ -49,6 +49,8 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
                 alignment="right",
                 width=header_width if column in (*ACCURACIES, *MEASURED) else None,
             )
+        elif column in SHARES:
+            config[column] = st.column_config.NumberColumn(title(column), format=PERCENT)
         elif column in HELP:
             config[column] = st.column_config.Column(title(column), help=HELP[column])
         elif column in ("image_size", "calls", "batch_size", "processes", "samples", "rate", "at"):
@@ -86,13 +88,13 @@ def results_table(
     on_select: Callable[[list[Any]], None] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Draw a table and return the index labels of its selected rows.
+    """Draw a table, with shares in per cent, and return the index labels of its selected rows.
 
     selected: labels of the rows drawn as selected; needs `on_select`, which is called with the labels of the rows that
     the reader selects.
     config: column configuration that replaces the one of `column_config`.
     """
-    shown = frame if columns is None else frame[[column for column in columns if column in frame]]
+    shown = in_percent(frame if columns is None else frame[[column for column in columns if column in frame]], SHARES)
     options: dict[str, Any] = {}
     if selectable or on_select:
         options = {"on_select": (lambda: on_select(_selected(key))) if on_select else "rerun"}

@@ -23,7 +23,7 @@ from pages.shared import backend
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
 from pages.shared.runs import view
-from pages.shared.table import PERCENT, download, download_rows, download_table, in_percent, results_table
+from pages.shared.table import download, download_rows, download_table, results_table
 from pages.shared.text import duration, plain
 from pages.train import export
 
@@ -201,12 +201,10 @@ def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, checkpoint
     frame["mark"] = [BEST if row is best else "" for row in rows]
     if checkpoints:  # none may also mean that their machine cannot be reached
         frame["checkpoint"] = mark_lost([row.checkpoint for row in rows], {path.name for path in checkpoints})
-    shown, labels = frame.iloc[::-1].dropna(axis=1, how="all"), CLIP_LABELS
-    shown = in_percent(shown, SHARES)
-    config = {name: st.column_config.NumberColumn(title, format="%.4g") for name, title in labels.items()}
-    config |= {name: st.column_config.NumberColumn(labels[name], format=PERCENT) for name in SHARES}
-    config |= {name: st.column_config.Column(labels[name]) for name in ("mark", "checkpoint")}
-    config |= {name: st.column_config.NumberColumn(labels[name], format="%,d") for name in ("step", "samples_seen")}
+    shown = frame.iloc[::-1].dropna(axis=1, how="all")
+    numbers = [name for name in COLUMNS if name in CLIP_LABELS and name not in (*SHARES, "mark", "checkpoint")]
+    formats = dict.fromkeys(numbers, "%.4g") | dict.fromkeys(("step", "samples_seen"), "%,d")
+    config = {name: st.column_config.NumberColumn(CLIP_LABELS[name], format=format) for name, format in formats.items()}
     options: dict[str, Any] = {"columns": COLUMNS, "pinned": "epoch", "config": config}
     results_table(shown, key=f"rows_{run.id}", alt="Results of every epoch, newest first", **options)
     menu, file = download_rows(run, frames.train, label="epochs"), backend.folder(run) / RESULTS
