@@ -38,37 +38,19 @@ def draw_machine() -> None:
 
 
 def draw_peaks(rates: pd.DataFrame) -> None:
-    """Draw the latest measured rates with their dates. Selecting a rate opens its run."""
+    """Draw the latest measured rates with their dates."""
     st.header("Measured peaks", anchor=False)
     if rates.empty:
         st.info("No measurements yet. Measure this device below; it takes about a minute.", icon=":material/speed:")
         return
-    shown = timings_rates.readable(rates)
-    devices = list(rates["where"].unique())
-    event = st.dataframe(
-        shown[["what", "rate", "at", "date", "flags", *(["where"] if len(devices) > 1 else [])]],
-        key="device_peaks",
-        on_select="rerun",
-        selection_mode="single-row",
-        hide_index=True,
-        alt="Latest measured rate of every operation and data type",
-        column_config={
-            "what": st.column_config.TextColumn("Operation", pinned=True),
-            "rate": st.column_config.TextColumn("Rate", alignment="right"),
-            "at": st.column_config.TextColumn("At size", alignment="right"),
-            "where": st.column_config.TextColumn("Device"),
-            "date": st.column_config.DatetimeColumn("Measured", format="YYYY-MM-DD", timezone="UTC"),
-            "flags": st.column_config.TextColumn("Flags"),
-        },
-    )
-    if event.selection.rows:
-        run_id = int(shown.iloc[event.selection.rows[0]]["run"])
-        view.open_run(run_id)
+    shown, alt = timings_rates.readable(rates), "Latest measured rate of every operation and data type"
+    columns = ["run", "what", "rate", "at", "date", "flags", *["where"] * (rates["where"].nunique() > 1)]
+    view.runs_table(shown, key="device_peaks", alt=alt, columns=columns)
     with st.container(horizontal=True, vertical_alignment="center"):
         download_table(lambda: rates, "device-rates", key="device_rates")
         st.caption(
             "Each rate is the best median over several sizes. A matrix product has 2 n³ FLOPs; a copy counts the bytes "
-            "read and written. Select a row to open its run."
+            "read and written."
         )
 
 

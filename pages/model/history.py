@@ -1,6 +1,5 @@
 """Draw the published values of a model, and its timings and trainings on this machine."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -18,7 +17,7 @@ from pages.shared import backend, table
 from pages.shared.chart.chart import chart
 from pages.shared.form.link import form_link
 from pages.shared.runs import view
-from pages.shared.table import PERCENT, in_percent, informative_columns, results_table
+from pages.shared.table import informative_columns, results_table
 from pages.shared.text import plain
 
 SPEEDS = ("setup", "mode", "image_size", "batch_size", "samples_per_s")
@@ -97,7 +96,7 @@ def draw_timings(name: ModelName) -> None:
         )
     shown = informative_columns(frame, ("tower", "purpose", "cache"))
     config, alt = {"torch": st.column_config.Column("torch")}, "Every timing of this model, newest first"
-    runs_table(shown, key="model_timings", alt=alt, columns=COLUMNS, config=config)
+    view.runs_table(shown, key="model_timings", alt=alt, columns=COLUMNS, config=config)
     runs = frame["run"].nunique()
     st.caption(
         f"{plural(len(frame), 'row')} of {plural(runs, 'run')}"
@@ -108,7 +107,6 @@ def draw_timings(name: ModelName) -> None:
 
 LATEST = 100
 """Read at most this many trainings and evaluations each, newest first."""
-LABELS = {**CLIP_LABELS, "linear_probe_top1": "Linear probe top-1"}
 TRAINING_COLUMNS = (
     *("run", "date", "what", "state", *model.SHARES, "clip_val_loss", "data", "begins_with", "epochs", "seconds"),
 )
@@ -122,17 +120,14 @@ def draw_trainings(name: ModelName) -> None:
         spec = TrainSpec(model=name.model)
         form_link(spec, "Train it", icon=":material/model_training:", key="model_train")
         return
-    config: dict[str, Any] = {
-        share: st.column_config.NumberColumn(LABELS[share], format=PERCENT) for share in model.SHARES
-    }
-    config |= {
+    config = {
         "what": st.column_config.Column("Request"),
-        "clip_val_loss": st.column_config.NumberColumn(LABELS["clip_val_loss"], format="%.4g"),
+        "clip_val_loss": st.column_config.NumberColumn(CLIP_LABELS["clip_val_loss"], format="%.4g"),
         "begins_with": st.column_config.Column("Initial weights"),
     }
-    shown = in_percent(frame.dropna(axis=1, how="all"), model.SHARES)
+    shown = frame.dropna(axis=1, how="all")
     alt = "Trainings and evaluations of this model, newest first"
-    runs_table(shown, key="model_trainings", alt=alt, columns=TRAINING_COLUMNS, config=config)
+    view.runs_table(shown, key="model_trainings", alt=alt, columns=TRAINING_COLUMNS, config=config)
     st.caption(
         "A training shows the values of its best epoch. Values depend on the data of the run: compare only runs on the "
         "same data."
@@ -147,30 +142,3 @@ def _trainings(name: ModelName) -> tuple[pd.DataFrame, bool]:
     by_kind = [by_model.runs(store, name, kind, LATEST) for kind in ("train", "evaluate")]
     frame = model.of_runs([(run, store.rows(run.id)) for runs in by_kind for run in runs], name)
     return frame, any(len(runs) >= LATEST for runs in by_kind)
-
-
-FORMATS = {
-    "date": ("Date (UTC)", "YYYY-MM-DD HH:mm"),
-    "low_ms": ("Fastest process (ms)", "%,.3g"),
-    "high_ms": ("Slowest process (ms)", "%,.3g"),
-    "peak_gb": ("Peak (GB)", "%,.3g"),
-}
-
-
-def runs_table(
-    frame: pd.DataFrame, *, key: str, alt: str, columns: Sequence[str], config: Mapping[str, Any] | None = None
-) -> None:
-    """Draw the table of a frame whose column `run` opens the run. config: as for results_table."""
-    if (click := st.session_state.get(f"{key}_open")) is not None:
-        view.open_run(click.label)
-    column = st.column_config
-    run_columns: dict[str, Any] = {
-        "run": column.ButtonColumn(
-            "Run", help="Open this run.", pinned=True, width="small", type="tertiary", key=f"{key}_open"
-        ),
-    }
-    for name, (heading, format) in FORMATS.items():
-        make_column = column.DatetimeColumn if name == "date" else column.NumberColumn
-        run_columns[name] = make_column(heading, format=format)
-    shown = frame.assign(run=frame["run"].astype(str))
-    results_table(shown, key=key, alt=alt, pinned="run", columns=columns, config=run_columns | dict(config or {}))

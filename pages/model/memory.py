@@ -9,9 +9,9 @@ from engine.report.figures import memory
 from engine.specs import ModelName
 from engine.words import sentence
 from pages.model import history
-from pages.model.history import runs_table
 from pages.shared import backend, table
 from pages.shared.chart.chart import chart
+from pages.shared.runs import view
 from pages.shared.table import results_table
 from pages.shared.text import plain, size
 
@@ -80,7 +80,7 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
     )
     if len(peaks):
         columns = ("run", "date", "batch_size", "variant", "precision", "peak_gb", "what", "where")
-        runs_table(peaks, key="model_peaks", alt="Peak memory measured by timings", columns=columns)
+        view.runs_table(peaks, key="model_peaks", alt="Peak memory measured by timings", columns=columns)
     else:
         st.caption("No timing on this machine has measured the peak memory of this model in this mode.")
     with st.container(horizontal=True):

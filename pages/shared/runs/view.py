@@ -1,10 +1,11 @@
 """Follow a run: its state, its actions, and its results as they arrive."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from engine import jobs
@@ -19,6 +20,7 @@ from pages.shared.form.link import form_link
 from pages.shared.kinds import KINDS
 from pages.shared.runs import actions as run_actions
 from pages.shared.runs import durations
+from pages.shared.table import results_table
 from pages.shared.text import duration, ordinal, plain, show_error
 
 TICK_S = 1
@@ -157,6 +159,25 @@ def open_run(run_id: int | str) -> None:
     """
     st.session_state[OPENED] = str(run_id)
     st.switch_page("run/page.py", query_params={"run": str(run_id)})
+
+
+def runs_table(
+    frame: pd.DataFrame, *, key: str, alt: str, columns: Sequence[str], config: Mapping[str, Any] | None = None
+) -> None:
+    """Draw the table of a frame whose column `run` opens the run. config: as for results_table."""
+    if (click := st.session_state.get(f"{key}_open")) is not None:
+        open_run(click.label)
+    column = st.column_config
+    options: dict[str, Any] = {"pinned": True, "width": "small", "type": "tertiary", "key": f"{key}_open"}
+    run_columns: dict[str, Any] = {
+        "run": column.ButtonColumn("Run", help="Open this run.", **options),
+        "date": column.DatetimeColumn("Date (UTC)", format="YYYY-MM-DD HH:mm"),
+        "low_ms": column.NumberColumn("Fastest process (ms)", format="%,.3g"),
+        "high_ms": column.NumberColumn("Slowest process (ms)", format="%,.3g"),
+        "peak_gb": column.NumberColumn("Peak (GB)", format="%,.3g"),
+    }
+    shown = frame.assign(run=frame["run"].astype(str))
+    results_table(shown, key=key, alt=alt, pinned="run", columns=columns, config=run_columns | dict(config or {}))
 
 
 def draw_differences(runs: Sequence[Run]) -> None:
