@@ -1,7 +1,6 @@
 """Draw a model's costs: its values and actions, its modules, and commands that reproduce them."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -9,7 +8,6 @@ import streamlit as st
 from engine import shipped
 from engine.report import frames
 from engine.report.catalog import catalog, model
-from engine.report.figures import profile
 from engine.report.quantities import title
 from engine.report.style import digits
 from engine.report.timings import by_model
@@ -20,7 +18,6 @@ from engine.specs.fields.building import changes
 from engine.specs.train import TrainSpec
 from engine.store import Run
 from pages.shared import backend, module_map, table
-from pages.shared.chart.chart import chart
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.command import command
 from pages.shared.form.link import form_link
@@ -79,7 +76,8 @@ def draw_head(name: ModelName, sizes: pd.DataFrame, accuracies: pd.DataFrame) ->
 def counts(sizes: pd.DataFrame) -> None:
     """Draw the costs by tower and by image size. sizes: as for draw_head."""
     own = sizes.iloc[0]
-    _towers(own)
+    if len(towers := frames.towers(own.to_dict())) > 2:  # the last row is the whole model
+        module_map.draw_towers(towers, "model")
     results_table(
         sizes.dropna(axis=1, how="all"),
         key="model_sizes",
@@ -90,13 +88,6 @@ def counts(sizes: pd.DataFrame) -> None:
     if len(sizes) > 1:
         st.caption("The first row is the model's own image size. Accuracies are published for the other sizes.")
     table.download_table(lambda: sizes, f"{own['model']}-counts", key="model_sizes_file")
-
-
-def _towers(own: "pd.Series[Any]") -> None:
-    towers = frames.towers(own.to_dict())
-    if len(towers) > 2:  # the last row is the whole model
-        chart(profile.towers(towers), key="model_towers", alt="Shares of image and text tower")
-        results_table(towers, key="model_towers_table", alt="Costs of each tower", pinned="tower")
 
 
 def _actions(name: ModelName) -> None:

@@ -144,13 +144,14 @@ def card(run: Run, row: ProfileRow) -> None:
 
 def _tabs(run: Run, row: ProfileRow, tag: str) -> None:
     """Draw the tabs of a card. A model with one tower has no tab for towers."""
+    towers = frames.towers(dict(row))
     contents = {
-        "Towers": lambda: _towers(row, tag),
+        "Towers": lambda: module_map.draw_towers(towers, tag),
         "Modules": lambda: _modules(run, row, tag),
         "Operators": lambda: _operators(row, tag),
         "Cross-check": lambda: _cross_check(run, row, tag),
     }
-    if len(frames.towers(dict(row))) <= 2:
+    if len(towers) <= 2:  # one tower and the whole model
         del contents["Towers"]
     tabs(contents, key=f"tabs_{tag}")
 
@@ -165,12 +166,6 @@ def _values(row: ProfileRow) -> None:
         settings.append(f"{row.context_length} text tokens")
     settings += [changes(row)] if changes(row) else []
     st.caption(plain("; ".join([*settings, *row.notes])))
-
-
-def _towers(row: ProfileRow, tag: str) -> None:
-    frame = frames.towers(dict(row))
-    chart(profile.towers(frame), key=f"towers_{tag}", alt="Shares of image and text tower")
-    results_table(frame, key=f"towers_table_{tag}", alt="Parameters, MACs and activations by tower", pinned="tower")
 
 
 def _modules(run: Run, row: ProfileRow, tag: str) -> None:

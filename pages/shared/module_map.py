@@ -1,4 +1,4 @@
-"""Draw a model's modules as a treemap and as a table in the order of the tree."""
+"""Draw the parts of a model: its towers, and its modules as a treemap and as a table in the order of the tree."""
 
 from typing import Any
 
@@ -14,6 +14,12 @@ AREAS = ("gmacs", "mparams", "macts")
 LEVELS = 3
 """Levels of the tree that are shown at first, as torchinfo does."""
 COLUMNS = ("module", "type", "output", "kernel", "stride", "parameters", "gmacs", "macts", "calls")
+
+
+def draw_towers(frame: pd.DataFrame, tag: str) -> None:
+    """Draw chart and table of frames.towers. tag: part of the widget keys."""
+    chart(profile.towers(frame), key=f"towers_{tag}", alt="Shares of image and text tower")
+    results_table(frame, key=f"towers_table_{tag}", alt="Parameters, MACs and activations by tower", pinned="tower")
 
 
 def draw(frame: pd.DataFrame, tag: str, stem: str) -> None:
