@@ -94,14 +94,10 @@ def find(available: Sequence[FittedDevice], name: str) -> list[FittedDevice]:
         return all(word in label or word in label.replace(" ", "") for word in words)
 
     if matches := [device for device in available if fits(device.label.lower())]:
-        return sorted(matches, key=_newest_first)
+        # devices timed here or imported have no version and come first
+        return sorted(matches, key=lambda device: [-int(part) for part in re.findall(r"\d+", device.torch or "10000")])
     labels = "\n  ".join(device.label for device in available)
     raise Refused(f"no known device has {name!r} in its name. Calibrate this machine, or choose one of\n  {labels}")
-
-
-def _newest_first(device: FittedDevice) -> list[int]:
-    version = re.findall(r"\d+", device.torch) or ["10000"]  # devices timed here or imported have none and come first
-    return [-int(number) for number in version]
 
 
 def estimate(device: FittedDevice, work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:

@@ -35,16 +35,12 @@ def speeds(path: Path = SPEEDS) -> pd.DataFrame:
     """
     frame = read(path)
     frame = frame[frame["memory_format"] == "contiguous"]
-    frame = frame.sort_values("torch", kind="stable", key=lambda versions: versions.map(_numbers))
+    numbers = frame["torch"].map(lambda version: [int(number) for number in version.split(".")])  # 2.10 is after 2.9
+    frame = frame.loc[numbers.sort_values(kind="stable").index]
     frame = frame.drop_duplicates(["model", "mode", "image_size", "device", "precision", "compiled"], keep="last")
     execution = frame["compiled"].map({True: "compiled", False: "eager"})
     frame["setup"] = frame["device"] + ", " + frame["precision"] + ", " + execution + ", torch " + frame["torch"]
     return frame
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, by which 2.10 comes after 2.9."""
-    return tuple(map(int, version.split(".")))
 
 
 def setups(published: pd.DataFrame, rows: Sequence[BenchmarkRow]) -> list[str]:

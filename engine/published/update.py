@@ -59,7 +59,8 @@ def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> str
     before = read(to)
     compared = lines.merge(before, on=[*KEY, "accuracy"], how="left", suffixes=("", "_before"))
     new, same = compared["percent_before"].isna(), compared["percent_before"] == compared["percent"]
-    _merge(lines, to / f"{_stem(table, name)}.csv")
+    test = f"_{TIMM_TESTS[Path(name).name][0]}" if table is TIMM else ""
+    _merge(lines, to / f"{table.kind}{test}.csv")
     changes = f"{plural(int(new.sum()), 'new value')}, {int((~new & ~same).sum()):,} changed"
     return f"{plural(len(ours), 'row')} of {table.repository}: {changes}. Imported values replace the shipped ones"
 
@@ -99,10 +100,6 @@ def _find_table(frame: pd.DataFrame, name: str) -> Table:
 
 def _key_columns(table: Table) -> set[str]:
     return {"model", "img_size"} if table is TIMM else {"name", "pretrained"}
-
-
-def _stem(table: Table, name: str) -> str:
-    return f"{table.kind}_{TIMM_TESTS[Path(name).name][0]}" if table is TIMM else table.kind
 
 
 def _read_timm(frame: pd.DataFrame, name: str) -> pd.DataFrame:

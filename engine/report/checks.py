@@ -238,18 +238,14 @@ def of_prospect(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: f
     """Return problems first, then files, then memory. device_gb: memory of the device, in 1e9 bytes."""
     problems = [Check("error", problem) for problem in prospect.problems]
     memory = [_memory(prospect, spec, device_gb)] if prospect.peak_mb is not None else []
-    return [*problems, *_files(prospect), *memory]
+    room = prospect.free_mb - sum(needed.mb or 0 for needed in prospect.needed if needed.address)
+    files = [_file(needed, prospect, enough=room > 0) for needed in prospect.needed]
+    return [*problems, *files, *memory]
 
 
 def unknown(spec: TrainSpec | EvaluateSpec, why: str) -> Check:
     """Return the check for needs that could not be determined. Only a warning, because the run may still work."""
     return Check("warning", f"The files and memory for {spec.model} could not be determined: {why}.")
-
-
-def _files(prospect: Prospect) -> list[Check]:
-    to_fetch = [needed for needed in prospect.needed if needed.address]
-    room = prospect.free_mb - sum(needed.mb or 0 for needed in to_fetch)
-    return [_file(needed, prospect, enough=room > 0) for needed in prospect.needed]
 
 
 def _file(needed: Needed, prospect: Prospect, *, enough: bool) -> Check:

@@ -38,7 +38,8 @@ def draw_breaks(rows: Sequence[BenchmarkRow]) -> None:
 
 def draw_slowest(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Draw the slowest kernels or operators of one traced row, and the download of its trace."""
-    by_label = {_label(row): row for row in rows if row.slowest or row.trace_file}
+    traced = [row for row in rows if row.slowest or row.trace_file]
+    by_label = {f"{row.model} {row.variant}, {row.mode}, batch {row.batch_size}": row for row in traced}
     row = by_label[st.selectbox("Timing", list(by_label), key=f"traced_{run.id}") or next(iter(by_label))]
     table = pd.DataFrame([operator.model_dump() for operator in row.slowest])
     config: dict[str, Any] = SLOWEST
@@ -54,7 +55,3 @@ def draw_slowest(run: Run, rows: Sequence[BenchmarkRow]) -> None:
 
         help = "Open it at ui.perfetto.dev, or in Chromium at chrome://tracing."
         download("Chrome trace", content, path.name, key=f"trace_{run.id}", help=help)
-
-
-def _label(row: BenchmarkRow) -> str:
-    return f"{row.model} {row.variant}, {row.mode}, batch {row.batch_size}"

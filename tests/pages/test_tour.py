@@ -24,7 +24,7 @@ def finish_run(store: Store, spec: ProfileSpec | BenchmarkSpec | TrainSpec) -> N
 
 def offered_steps(app: AppTest) -> list[str]:
     assert not app.exception
-    labels = [step.label for step in STEPS]
+    labels = [label for label, *_ in STEPS]
     return [link.label for link in app.page_link if link.label in labels]
 
 

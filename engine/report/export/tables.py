@@ -71,7 +71,8 @@ def to_json(frame: pd.DataFrame) -> str:
 def to_parquet(frame: pd.DataFrame) -> bytes:
     """Return the table as Parquet, each column with one type. Missing values are null."""
     frame = _with_units(frame)
-    several = {str(name): column for name, column in frame.items() if _of_several_types(column)}
+    objects = {str(name): column for name, column in frame.items() if column.dtype == object}
+    several = {name: column for name, column in objects.items() if column.dropna().map(type).nunique() > 1}
     mixed = {name: column.map(str, na_action="ignore") for name, column in several.items()}
     return bytes(frame.assign(**mixed).to_parquet(index=False))
 
@@ -105,7 +106,3 @@ def _format_cell(cell: Any) -> Any:
 def _json_value(cell: Any) -> Any:
     """Return a JSON value for a cell of a type that JSON does not have."""
     return None if cell is pd.NA or cell is pd.NaT else _format_cell(cell)
-
-
-def _of_several_types(column: "pd.Series[Any]") -> bool:
-    return column.dtype == object and len({type(cell) for cell in column.dropna()}) > 1

@@ -55,10 +55,11 @@ def timm(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
         if row.status != "ok":
             line["error"] = "; ".join(filter(None, (line.get("error"), row.error or row.status)))
         if row.mparams is not None:
-            line["param_count"] = round(row.mparams, 2)
+            line["param_count"] = row.mparams
     frame = pd.DataFrame(list(lines.values()), columns=TIMM)
     whole = [f"{part}_{name}" for part in ("infer", "train") for name in ("batch_size", "img_size")]
-    frame = frame.astype(dict.fromkeys(TIMM[1:-1], float)).astype(dict.fromkeys(whole, "Int64"))
+    decimals = {name: 3 if name.endswith("_time") else 2 for name in TIMM[1:-1]}
+    frame = frame.astype(dict.fromkeys(decimals, float)).round(decimals).astype(dict.fromkeys(whole, "Int64"))
     leading = "infer_samples_per_sec" if frame["infer_samples_per_sec"].notna().any() else "train_samples_per_sec"
     return frame.sort_values(leading, ascending=False, kind="stable", ignore_index=True)
 
@@ -70,15 +71,15 @@ def _timm_part(row: BenchmarkRow) -> dict[str, Any]:
     if row.back_to_back_ms and row.latency_ms:
         per_s = row.batch_size / row.latency_ms * 1e3
     values = {
-        "samples_per_sec": _rounded(per_s, 2),
-        "step_time": _rounded(row.latency_ms, 3),
+        "samples_per_sec": per_s,
+        "step_time": row.latency_ms,
         "batch_size": row.batch_size,
         "img_size": int(row.image_size.rpartition("x")[2]) if row.image_size else None,
     }
     if row.mode == "training":
-        values |= {name: _rounded(getattr(row, field), 3) for name, field in _DETAIL.items()}
+        values |= {name: getattr(row, field) for name, field in _DETAIL.items()}
         return {f"train_{name}": value for name, value in values.items()}
-    values |= {"gmacs": _rounded(row.gmacs, 2), "macts": _rounded(row.macts, 2)}
+    values |= {"gmacs": row.gmacs, "macts": row.macts}
     return {f"infer_{name}": value for name, value in values.items()}
 
 
@@ -131,7 +132,3 @@ def _key(row: BenchmarkRow, variant: str) -> tuple[Any, ...]:
 def _name(row: BenchmarkRow) -> str:
     """Return the model's name, with its library unless that is timm. Both programs use only timm's models."""
     return row.model if row.library == "timm" else row.name
-
-
-def _rounded(value: float | None, decimals: int) -> float | None:
-    return None if value is None else round(value, decimals)
