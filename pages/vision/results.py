@@ -21,7 +21,7 @@ from pages.shared.runs import comparison_link, view
 from pages.shared.table import csv_rows, download, download_rows, informative_columns, results_table
 from pages.shared.text import plain
 from pages.shared.timing import speeds, timed
-from pages.vision import compilation, samples
+from pages.vision import compilation
 
 COLUMNS = (
     *("model", "library", "mode", "variant", "status", "accuracy", "latency_ms"),
@@ -54,10 +54,13 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         _downloads(run, rows)
         if _purpose(run) == "performance":
             view.more_processes(run, min_samples=None, max_seconds=None)
-            if len({row.name for row in rows if row.latency_ms}) > 1:
+            if sum(row.latency_ms is not None for row in rows) > 1:
                 address = {comparison_link.RUNS: str(run.id)}
-                icon, help = ":material/compare_arrows:", "Which model is faster, with the interval of each ratio."
-                st.page_link("compare/page.py", label="Compare models", icon=icon, help=help, query_params=address)
+                icon, help = (
+                    ":material/compare_arrows:",
+                    "Compare any two rows: ratios with intervals and verdicts.",
+                )
+                st.page_link("compare/page.py", label="Compare rows", icon=icon, help=help, query_params=address)
         timed.failures(rows)
     _charts(run, rows)
     by_label = {_label(row): (row, share) for row, share in zip(rows, utilisation, strict=True)}
@@ -118,9 +121,7 @@ def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         contents["Batch sizes"] = lambda: _curves(run, frame)
     # a row that failed in a later process has the file of the earlier ones, but no value
     if with_samples := [row for row in rows if row.samples_file and row.samples]:
-        contents["Samples"] = lambda: samples.raw(run, with_samples)
-        if len({row.variant for row in with_samples}) > 1:
-            contents["Compare two"] = lambda: samples.compare(run, with_samples)
+        contents["Samples"] = lambda: _samples(run, with_samples)
     if any(row.graph_break_reasons or row.recompile_reasons for row in rows):
         contents["Graph breaks"] = lambda: compilation.draw_breaks(rows)
     if any(row.slowest or row.trace_file for row in rows):
@@ -160,6 +161,21 @@ def _curves(run: Run, frame: pd.DataFrame) -> None:
     alt = "Throughput against latency, one point per batch size"
     chart(speed.curves(frame, source=timed.source(run)), key=f"curves_{run.id}", alt=alt)
     st.caption("Each point is a batch size. Where a line is flat, a larger batch adds latency but no throughput.")
+
+
+def _samples(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    """Draw every sample of one model, in the order of measurement. rows: those with samples."""
+    groups: dict[str, list[BenchmarkRow]] = {}
+    for row in rows:
+        groups.setdefault(f"{row.name}, {row.mode}, batch {row.batch_size}", []).append(row)
+    names = list(groups)
+    chosen = groups[st.selectbox("Model", names, key=f"raw_model_{run.id}") if len(names) > 1 else names[0]]
+    if (frame := timed.read(run, chosen[0])) is None:
+        return
+    of_mode, variants = frame[frame["mode"] == chosen[0].mode], [row.variant for row in chosen]
+    alt = "Every sample over its round, one panel per process"
+    chart(speed.raw(of_mode, variants, source=timed.source(run)), key=f"raw_{run.id}", alt=alt)
+    st.caption(timed.SAMPLES.format(subject="variant"))
 
 
 def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:

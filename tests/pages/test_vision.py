@@ -88,10 +88,10 @@ def test_time_estimate_mentions_a_busy_machine(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_run_of_several_models_links_to_compare(store: Store) -> None:
-    app = followed(open_run(store, benchmark_row("a"), benchmark_row("b")), "Compare models")
+    app = followed(open_run(store, benchmark_row("a"), benchmark_row("b")), "Compare rows")
     assert app.title[0].value == "Compare"
     assert "The speed-up is the geometric mean of these ratios" in plain_text(app)
-    assert not [ref for ref in open_run(store, benchmark_row("a")).get("page_link") if "Compare m" in ref.proto.label]
+    assert not [ref for ref in open_run(store, benchmark_row("a")).get("page_link") if "Compare r" in ref.proto.label]
 
 
 @pytest.mark.slow
@@ -225,7 +225,7 @@ def test_batch_sizes_of_a_sweep_stand_beside_the_model(store: Store) -> None:
 @pytest.mark.slow
 def test_two_variants_have_a_verdict_and_a_speedup_chart(store: Store) -> None:
     app = open_run(store, benchmark_row("resnet18"), benchmark_row("resnet18", "compile"), variants="eager,compile")
-    assert [tab.label for tab in app.tabs] == ["Latency", "Speed-up", "Samples", "Compare two", "Published"]
+    assert [tab.label for tab in app.tabs] == ["Latency", "Speed-up", "Samples", "Published"]
     assert list(app.dataframe[0].value["verdict"].fillna("")) == ["", "faster"]
     app.session_state["charts_1"] = "Speed-up"
     app.run()
@@ -281,16 +281,16 @@ def test_any_two_variants_can_be_compared(store: Store, settings: Settings) -> N
     write_samples(folder, rows[0], eager=slow, compile=fast, trace=fast)
     finish(store, run_id, rows)
     app = open_page(PAGE, run=str(run_id))
-    app.session_state[f"charts_{run_id}"] = "Compare two"
-    app.run()
-    assert not app.exception
-    metrics = {metric.label: metric.value for metric in app.metric}
-    assert (metrics["Speed-up"], metrics["Verdict"]) == ("2.00×", "faster")
-    app.selectbox(key=f"baseline_{run_id}").set_value("compile").run()
-    app.selectbox(key=f"other_{run_id}").set_value("trace").run()
-    metrics = {metric.label: metric.value for metric in app.metric}
-    assert (metrics["Speed-up"], metrics["Verdict"]) == ("1.00×", "not comparable")
-    assert "They differ in memory format" in plain_text(app)
+    compared = followed(app, "Compare rows")
+    (eager, compiled, _) = compared.selectbox(key="compare_baseline").options
+    assert eager == f"run {run_id}: timm:resnet18 · inference · eager · batch 8 · 224 px"
+    table = compared.dataframe[0].value
+    assert [f"{ratio:.2f}" for ratio in table["speedup"]] == ["2.00", "2.00"]
+    assert list(table["verdict"]) == ["faster", "not comparable"]
+    table = compared.selectbox(key="compare_baseline").set_value(compiled).run().dataframe[0].value
+    assert list(table["variant"]) == ["eager", "trace"]
+    assert [f"{ratio:.2f}" for ratio in table["speedup"]] == ["0.50", "1.00"]
+    assert list(table["differs_in"]) == ["", "memory format"]
     app.session_state[f"charts_{run_id}"] = "Samples"
     app.run()
     assert not app.exception
@@ -317,12 +317,13 @@ def test_unreadable_samples_show_an_error_and_keep_the_table(
     file.write_bytes(content)
     finish(store, run_id, rows)
     app = open_page(PAGE, run=str(run_id))
-    for tab in ("Samples", "Compare two"):
-        app.session_state[f"charts_{run_id}"] = tab
-        app.run()
-        assert not app.exception
-        assert message in " ".join(error.value for error in app.error).replace("\\", "")
-        assert len(app.dataframe)
+    app.session_state[f"charts_{run_id}"] = "Samples"
+    app.run()
+    assert not app.exception
+    assert message in " ".join(error.value for error in app.error).replace("\\", "")
+    assert len(app.dataframe)
+    notes = followed(app, "Compare rows").dataframe[0].value["note"]
+    assert [message in note for note in notes] == [True]
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Return timings as text: percentiles or the samples they need, flags in words, summaries."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import geometric_mean
 
 import pandas as pd
@@ -26,12 +26,9 @@ def percentile(row: TimedRow, q: int) -> str:
 
 def interval(low: float | None, high: float | None) -> str:
     """Return the interval of a speed-up: `1.2 to 1.3, 99 %`, `0 to no upper limit, 99 %` or `no interval`."""
-    return "no interval" if low is None or pd.isna(low) else f"{ends(low, high)}, 99 %"
-
-
-def ends(low: float, high: float | None, form: Callable[[float], str] = digits) -> str:
-    """Return the ends of the interval of a speed-up, such as `1.2 to 1.3`. high: none or infinite without a limit."""
-    return f"{form(low)} to {NO_LIMIT if high is None or not math.isfinite(high) else form(high)}"
+    if low is None or pd.isna(low):
+        return "no interval"
+    return f"{digits(low)} to {NO_LIMIT if high is None or not math.isfinite(high) else digits(high)}, 99 %"
 
 
 def spent(parts: Parts) -> str:
