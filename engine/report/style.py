@@ -64,9 +64,9 @@ def horizontal(figure: go.Figure, names: list[str], axis: str, *, row_px: int = 
     # the end of a long text may extend into the margin
     figure.update_layout(height=90 + row_px * len(names), margin=MARGIN | {"r": 28}, legend=LEGEND, uirevision=axis)
     figure.update_layout(minreducedheight=row_px)  # by default 64 px, so that the title covers the numbers of one bar
-    figure.update_xaxes(title_text=axis, tickformat=",~g", automargin=True)
+    figure.update_xaxes(title_text=axis, tickformat=",~g")
     # without categoryarray, plotly uses the order of the traces
-    figure.update_yaxes(automargin=True, autorange="reversed", categoryorder="array", categoryarray=names)
+    figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=names)
 
 
 def write_beside(figure: go.Figure, labels: Sequence[tuple[float, str, str]], xshift: int = 5) -> float:

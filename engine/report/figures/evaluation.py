@@ -101,7 +101,7 @@ def confusion(counts: pd.DataFrame, *, source: str = "") -> go.Figure:
             colorbar={"title": {"text": "Share of true class (%)", "side": "right"}, "thickness": 12},
         )
     )
-    ticks = {"tickvals": places, "ticktext": names, "showgrid": False, "zeroline": False, "automargin": True}
+    ticks = {"tickvals": places, "ticktext": names, "showgrid": False, "zeroline": False}
     figure.update_layout(height=min(900, 150 + 28 * len(names)), margin=MARGIN, uirevision="confusion")
     figure.update_xaxes(**ticks, title_text="Predicted", autotickangles=[0, -45, -90])
     figure.update_yaxes(**ticks, title_text="True", autorange="reversed")
@@ -216,7 +216,7 @@ def embeddings(places: pd.DataFrame, shares: Sequence[float], *, source: str = "
     figure.update_layout(height=520, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision="map")
     for update, number in ((figure.update_xaxes, 0), (figure.update_yaxes, 1)):
         share = digits(100 * float(shares[number]))
-        update(title_text=f"Component {number + 1} ({share} % of the variance)", zeroline=False, automargin=True)
+        update(title_text=f"Component {number + 1} ({share} % of the variance)", zeroline=False)
     return figure
 
 

@@ -32,8 +32,7 @@ def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
     write_beside(figure, [(value, name, digits(value)) for name, value in zip(names, drawn[column], strict=True)])
     figure.update_layout(barmode="stack", height=70 + 26 * len(drawn), margin=MARGIN | {"r": 48}, legend=LEGEND)
     figure.update_layout(showlegend=len(parts) > 1)
-    figure.update_xaxes(title_text=title(column), tickformat=",~g", automargin=True)
-    figure.update_yaxes(automargin=True)
+    figure.update_xaxes(title_text=title(column), tickformat=",~g")
     return figure
 
 
@@ -75,10 +74,10 @@ def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.F
             ),
         )
     figure.update_layout(height=420, margin=MARGIN, legend=LEGEND, showlegend=True, uirevision=x)
-    figure.update_xaxes(title_text=title(x), tickvals=ticks.index, ticktext=ticks, automargin=True)
+    figure.update_xaxes(title_text=title(x), tickvals=ticks.index, ticktext=ticks)
     if x == "batch_size":
         figure.update_xaxes(type="log")
-    figure.update_yaxes(title_text=title(column), rangemode="tozero", tickformat=",~g", automargin=True)
+    figure.update_yaxes(title_text=title(column), rangemode="tozero", tickformat=",~g")
     return figure
 
 
@@ -108,7 +107,6 @@ def towers(frame: pd.DataFrame) -> go.Figure:
         )
     figure.update_layout(barmode="stack", height=190, margin=MARGIN, legend=LEGEND)
     figure.update_xaxes(title_text="Share of the model (%)", range=[0, 100])
-    figure.update_yaxes(automargin=True)
     return figure
 
 
@@ -182,6 +180,5 @@ def operators(frame: pd.DataFrame, *, most: int = 12) -> go.Figure:
         figure.add_bar(x=shown[column], y=names, orientation="h", name=label, marker_color=hue, hovertemplate=hover)
     legend = LEGEND | {"traceorder": "reversed"}
     figure.update_layout(barmode="group", height=90 + 30 * len(shown), margin=MARGIN, legend=legend)
-    figure.update_xaxes(title_text="Share of the model (%)", automargin=True)
-    figure.update_yaxes(automargin=True)
+    figure.update_xaxes(title_text="Share of the model (%)")
     return figure

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine.report.figures.scatter import groups, standouts
+from engine.report.figures.scatter import groups, labels, standouts
 from engine.report.style import COLOURS, GREY, MARGIN, SHAPES, Style, bandwidth, compute, digits, log, text
 from engine.results import DeviceRow
 from engine.words import in_words
@@ -18,8 +18,6 @@ from engine.words import in_words
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 MARKER = {"size": 8, "line": {"width": 1, "color": "rgba(128,128,128,0.6)"}}
 FUSED = "intensity of eager mode: fused operators move less memory, so the true point lies further right"
-LABEL_WIDTH, LABEL_HEIGHT = 0.6, 0.12
-"""Width and height of a label, in decades. Labels closer than this would overlap."""
 
 
 def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, Style]) -> go.Figure:
@@ -33,18 +31,20 @@ def roofline(rates: pd.DataFrame, models: pd.DataFrame, *, styles: Mapping[str, 
     slope = float(copies["gb_per_s"].iloc[0]) if len(copies) else None
     seen = [1.0, *models["intensity"], *(peaks["gflop_per_s"].head(1) / slope if slope else ())]
     left, right = min(seen) / 3, max(seen) * 10  # with room around all points and the highest roof's ridge
-    figure = go.Figure([*_points(models, styles), *_roofs(peaks, slope, left, right)])
-    labels = [*_peak_labels(peaks, right), *_model_labels(models)]
-    if slope:
-        labels.append(_label(left, slope * left, f"copy {bandwidth(slope)}", xanchor="left", yshift=-4, xshift=16))
-    figure.update_layout(height=460, margin=MARGIN, legend={"orientation": "v", "itemsizing": "constant", "y": 0.95})
-    figure.update_layout(hoverlabel={"align": "left"}, dragmode="pan", uirevision="roofline", annotations=labels)
-    look = {"zeroline": False, "automargin": True, "minor": {"dtick": "D1", "showgrid": False, "ticks": "inside"}}
-    span = np.array([left, right])
-    figure.update_xaxes(log("Intensity (FLOP/B)", span) | look, range=np.log10(span))
     rates_seen = [*peaks["gflop_per_s"], *models["gflop_per_s"], *([slope * left] if slope else [])] or [1.0]
-    heights = np.array([min(rates_seen) / 2, max(rates_seen) * 2.5])
-    figure.update_yaxes(log("Rate (GFLOP/s)", heights) | look, range=np.log10(heights))
+    ends = {"xaxis": np.array([left, right]), "yaxis": np.array([min(rates_seen) / 2, max(rates_seen) * 2.5])}
+    axes = {name: {"type": "log", "autorangeoptions": dict(enumerate(values))} for name, values in ends.items()}
+    named = models.assign(model=models["model"].mask(models["mode"] == "training", models["model"] + ", training"))
+    chosen = standouts(models, "intensity", "gflop_per_s")
+    annotations = [*_peak_labels(peaks, right), *labels(named, chosen, "intensity", "gflop_per_s", axes)]
+    if slope:
+        annotations.append(_label(left, slope * left, f"copy {bandwidth(slope)}", xanchor="left", yshift=-4, xshift=16))
+    figure = go.Figure([*_points(models, styles), *_roofs(peaks, slope, left, right)])
+    figure.update_layout(height=460, margin=MARGIN, legend={"orientation": "v", "itemsizing": "constant", "y": 0.95})
+    figure.update_layout(hoverlabel={"align": "left"}, dragmode="pan", uirevision="roofline", annotations=annotations)
+    look = {"zeroline": False, "minor": {"dtick": "D1", "showgrid": False, "ticks": "inside"}}
+    figure.update_xaxes(log("Intensity (FLOP/B)", ends["xaxis"]) | look, range=np.log10(ends["xaxis"]))
+    figure.update_yaxes(log("Rate (GFLOP/s)", ends["yaxis"]) | look, range=np.log10(ends["yaxis"]))
     return figure
 
 
@@ -125,21 +125,6 @@ def _peak_labels(peaks: pd.DataFrame, right: float) -> list[dict[str, Any]]:
     return labels
 
 
-def _model_labels(models: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return labels of the models that stand out. Labels that would overlap another are left out."""
-    labels: list[dict[str, Any]] = []
-    for index in standouts(models, "intensity", "gflop_per_s"):
-        row = models.loc[index]
-        name = text(row["model"]) + (", training" if row["mode"] == "training" else "")
-        label = _label(row["intensity"], row["gflop_per_s"], name, xanchor="left", xshift=8)
-        if all(
-            abs(label["x"] - other["x"]) > LABEL_WIDTH or abs(label["y"] - other["y"]) > LABEL_HEIGHT
-            for other in labels
-        ):
-            labels.append(label)
-    return labels
-
-
 def _label(x: float, y: float, label: str, **more: Any) -> dict[str, Any]:
     """Return an annotation. On a log axis it is placed by the exponent."""
     return {"x": np.log10(x), "y": np.log10(y), "text": label, "showarrow": False, "font": {"size": 11}, **more}
@@ -170,6 +155,6 @@ def sizes(rows: Sequence[DeviceRow]) -> go.Figure:
         )
     figure.update_layout(height=300, margin=MARGIN, uirevision="sizes", showlegend=False)
     ticks = sorted({int(side) for row in rows for side in row.rates if row.operation == "matmul"})
-    figure.update_xaxes(title_text="Side of the matrices", type="log", tickvals=ticks, tickformat=",", automargin=True)
-    figure.update_yaxes(title_text="Rate (GFLOP/s)", type="log", tickformat=",~g", automargin=True)
+    figure.update_xaxes(title_text="Side of the matrices", type="log", tickvals=ticks, tickformat=",")
+    figure.update_yaxes(title_text="Rate (GFLOP/s)", type="log", tickformat=",~g")
     return figure

@@ -95,7 +95,7 @@ def scatter(
         "hoverlabel": {"align": "left"},
         "dragmode": "select",
         "uirevision": f"{x}/{y}/{log_x}/{log_y}",
-        "annotations": _labels(drawn, named, x, y, axes, rise),
+        "annotations": labels(drawn, named, x, y, axes, rise),
         **axes,
     }
     return go.Figure({"data": traces, "layout": layout})  # built at once: each update would validate everything again
@@ -231,10 +231,13 @@ def front_names(line: pd.DataFrame, x: str, y: str) -> list[Any]:
     return [line.index[place] for place in chosen]
 
 
-def _labels(
-    frame: pd.DataFrame, named: Sequence[Any], x: str, y: str, axes: Mapping[str, Any], rise: int
+def labels(
+    frame: pd.DataFrame, named: Sequence[Any], x: str, y: str, axes: Mapping[str, Any], rise: int = 0
 ) -> list[dict[str, Any]]:
-    """Return labels of the rows in `named`, `rise` pixels above them, without those that would overlap earlier ones."""
+    """Return labels of the rows in `named`, `rise` pixels above them, without those that would overlap earlier ones.
+
+    axes: xaxis and yaxis of the layout, with the ends of each in `autorangeoptions`.
+    """
     if frame.empty:
         return []
     places = []  # of the rows on each axis, and its length
@@ -273,12 +276,9 @@ def _hover_data(frame: pd.DataFrame, quantities: Sequence[str]) -> Floats:
     """Return the columns index label, name, image size, family, the quantities, and the provenance if there is one."""
     texts = [frame[column].map(text) for column in ("name", "image_size", "family")]
     columns = [frame.index.astype(str), *texts, *(frame[column] for column in quantities)]
-    columns += [frame["provenance"].map(_lines)] if "provenance" in frame else []
+    if "provenance" in frame:
+        columns.append(frame["provenance"].map(lambda lines: "<br>".join(map(text, lines.splitlines()))))
     return np.stack([np.asarray(column, dtype=object) for column in columns], axis=-1)
-
-
-def _lines(sentence: str) -> str:
-    return "<br>".join(text(line) for line in sentence.splitlines())
 
 
 def _hover_template(quantities: Sequence[str], source: str, provenance: bool) -> str:

@@ -114,7 +114,7 @@ def over_time(frame: pd.DataFrame) -> go.Figure:
     count = drawn["setting"].nunique()
     legend = LEGEND | (vertical if count > 2 else {})
     figure.update_layout(height=420 + 20 * count, margin=MARGIN, legend=legend, showlegend=True, uirevision="over time")
-    figure.update_xaxes(title_text="Timed on (UTC)", automargin=True)
+    figure.update_xaxes(title_text="Timed on (UTC)")
     if drawn["date"].nunique() == 1:  # plotly would show a millisecond
         day, date = pd.Timedelta(days=1), drawn["date"].iloc[0]
         figure.update_xaxes(range=[date - day, date + day])
