@@ -88,7 +88,7 @@ def known_devices(work: "pd.DataFrame") -> "list[Device]":
     from engine.report.timings import estimates
 
     folder = Settings().device_dir
-    for text in estimates.unreadable(folder):
+    for text in estimates.imported(folder)[1]:
         note(text)
     with store_here() as store:
         return estimates.available(estimates.timings(store), work, folder)

@@ -94,14 +94,14 @@ def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Dev
     """Return the devices timed here, those calibrated from files in `folder`, and the published ones.
 
     timed: from stored.latest. Settings with too few timed models of the catalogue are left out, and so are files that
-    cannot be read: see `unreadable`.
+    cannot be read: see `imported`.
     """
     published = devices.shipped()
     timed_here = [device_of_setting(timed, setting, work, published) for setting in stored.settings(timed)]
     measured = speeds.read()
     return [
         *(device for device in timed_here if device),
-        *(device for device in _imported(folder) if isinstance(device, Device)),
+        *imported(folder)[0],
         *(
             Device(fitted, _published(fitted, measured), "published")
             for fitted in published
@@ -110,20 +110,15 @@ def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Dev
     ]
 
 
-def unreadable(folder: Path) -> list[str]:
-    """Return a text for each device in `folder` that cannot be read, such as one of another version, with a remedy."""
-    return [device for device in _imported(folder) if isinstance(device, str)]
-
-
-def _imported(folder: Path) -> list[Device | str]:
-    """Return the device in each file of `calibrate --from`, or a text on the file if it cannot be read."""
-    found: list[Device | str] = []
+def imported(folder: Path) -> tuple[list[Device], list[str]]:
+    """Return the devices in the files of `calibrate --from`, and a text for each that cannot be read, with a remedy."""
+    found, problems = list[Device](), list[str]()
     for path in sorted(folder.glob("*.json")):
         try:
             found.append(_read_imported(path))
-        except (OSError, ValueError):
-            found.append(f"The device in {path} cannot be read. Repeat its `calibrate --from`, or delete the file.")
-    return found
+        except (OSError, ValueError):  # such as a device of another version
+            problems.append(f"The device in {path} cannot be read. Repeat its `calibrate --from`, or delete the file.")
+    return found, problems
 
 
 def _read_imported(path: Path) -> Device:

@@ -56,13 +56,12 @@ def devices(timed: pd.DataFrame) -> list[Device]:
 
 @st.cache_resource(max_entries=2, show_spinner="Fitting the devices timed here", hash_funcs=backend.BY_VERSION)
 def _devices(timed: pd.DataFrame, catalog_dir: Path, device_dir: Path) -> list[Device]:
-    table = work()
-    return [] if table is None else estimates.available(timed, table, device_dir)
+    return estimates.available(timed, _work(catalog_dir), device_dir)
 
 
 @st.cache_data(max_entries=2, show_spinner=False, hash_funcs=backend.BY_VERSION)
 def _unreadable(device_dir: Path) -> list[str]:
-    return estimates.unreadable(device_dir)
+    return estimates.imported(device_dir)[1]
 
 
 def draw_warnings(devices: Sequence[Device]) -> None:

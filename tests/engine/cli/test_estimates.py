@@ -215,7 +215,7 @@ def test_damaged_device_is_left_out_and_named(counted: pd.DataFrame, tmp_path: P
     (tmp_path / f"damaged{ending}").write_text(content)
     found = estimates.available(stored.latest([]), counted, tmp_path)
     assert [device.fitted.name for device in found if device.fitted.name] == ["whole"]
-    (text,) = estimates.unreadable(tmp_path)
+    (text,) = estimates.imported(tmp_path)[1]
     assert text.startswith(f"The device in {tmp_path / 'damaged.json'} cannot be read.")
 
 
