@@ -75,15 +75,10 @@ def environment_facts(environment: Environment) -> dict[str, Any]:
 
 def table(runs: Sequence[Run]) -> pd.DataFrame:
     """Return a line per setting and fact of runs of one kind: where, what, a column per run (`run 12`), and `same`."""
-    columns = {f"run {run.id}": facts(run) for run in runs}
-    names = dict.fromkeys(name for column in columns.values() for name in column)
-    lines = []
-    for name in names:
-        values = {run: column.get(name, "not recorded") for run, column in columns.items()}
-        lines.append(
-            {"where": name[0], "what": name[1].replace("_", " "), **values, "same": len(set(values.values())) < 2}
-        )
-    return pd.DataFrame(lines, columns=[*COLUMNS, *columns, "same"]).astype({"same": bool})
+    columns = {f"run {run.id}": pd.Series(facts(run)) for run in runs}
+    frame = pd.concat(columns, axis="columns", sort=False).fillna("not recorded").rename_axis(COLUMNS)
+    frame = frame.assign(same=frame.nunique(axis="columns") < 2).reset_index()
+    return frame.assign(what=frame["what"].str.replace("_", " "))
 
 
 def warnings(runs: Sequence[Run]) -> list[str]:
