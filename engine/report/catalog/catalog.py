@@ -3,9 +3,8 @@
 import json
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -98,11 +97,28 @@ def matches(frame: pd.DataFrame, search: str) -> "pd.Series[bool]":
     if not (terms := _terms(search)):
         return pd.Series(not search.strip(" ,"), index=frame.index, dtype=bool)
     tags = frame["tags"].str.lower().str.split() if "tags" in frame else [()] * len(frame)
-    names = zip(frame["name"].str.lower(), tags, strict=True)
-    texts = _Texts(
-        [[name, *(f"{name}.{tag}" for tag in row_tags)] for name, row_tags in names], list(frame["family"].str.lower())
-    )
-    found = np.any([_alternative(texts, term) for term in dict.fromkeys(terms)], axis=0)
+    named = zip(frame["name"].str.lower(), tags, strict=True)
+    names = [[name, *(f"{name}.{tag}" for tag in row_tags)] for name, row_tags in named]
+    families = list(frame["family"].str.lower())
+    lines = [f"{' '.join(row_names)} {family}" for row_names, family in zip(names, families, strict=True)]
+
+    @cache
+    def letters() -> list[str]:
+        return [" ".join(map(_letters, line.split())) for line in lines]
+
+    def alternative(term: str) -> list[bool]:
+        if term.startswith("family:"):
+            return list(map(fits(term.removeprefix("family:")), families))
+        if WILDCARD.search(term):
+            fits_term = fits(term if ":" in term else f"*:{term}")
+            return [any(map(fits_term, row_names)) for row_names in names]
+        words = term.split()
+        keep = [all(word in line for word in words) for line in lines]
+        if not any(keep) and all(words := list(map(_letters, words))):
+            keep = [all(word in line for word in words) for line in letters()]
+        return keep
+
+    found = np.any(list(map(alternative, dict.fromkeys(terms))), axis=0)
     return pd.Series(found, index=frame.index, dtype=bool)
 
 
@@ -110,39 +126,6 @@ def _terms(search: str) -> list[str]:
     if len(search) > LONGEST_SEARCH:
         raise Refused(f"a search has at most {LONGEST_SEARCH:,} characters, this one {len(search):,}: shorten it")
     return expand(split_patterns(search.lower()))
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """Texts of each row that a search looks in, in lower case."""
-
-    names: list[list[str]]
-    """The name, alone and with each pretrained tag."""
-    families: list[str]
-
-    @cached_property
-    def lines(self) -> list[str]:
-        """Return all texts of each row as one line."""
-        return [f"{' '.join(names)} {family}" for names, family in zip(self.names, self.families, strict=True)]
-
-    @cached_property
-    def letters(self) -> list[str]:
-        """Return `lines` without punctuation."""
-        return [" ".join(map(_letters, line.split())) for line in self.lines]
-
-
-def _alternative(texts: _Texts, term: str) -> list[bool]:
-    """Return which rows match one alternative of a search."""
-    if term.startswith("family:"):
-        return list(map(fits(term.removeprefix("family:")), texts.families))
-    if WILDCARD.search(term):
-        fits_term = fits(term if ":" in term else f"*:{term}")
-        return [any(map(fits_term, names)) for names in texts.names]
-    words = term.split()
-    keep = [all(word in line for word in words) for line in texts.lines]
-    if not any(keep) and all(words := list(map(_letters, words))):
-        keep = [all(word in line for word in words) for line in texts.letters]
-    return keep
 
 
 def _letters(text: str) -> str:
