@@ -24,10 +24,9 @@ PRESETS: presets.Presets = {
         "Time eager models in one process for at most 5 s. A first impression, without a spread or verdicts.",
         {"replicates": 1, "variants": ["eager"], "publishable": False, "max_seconds": 5.0},
     ),
-    "Quotable": presets.Preset(
+    "3 processes": presets.Preset(
         "Sample eager models for 2 s in each of three fresh processes. The result has a spread and can be quoted.",
         {"replicates": None, "variants": ["eager"], "publishable": False, "max_seconds": None},
-        label="3 processes",
     ),
     "Compile or not?": presets.Preset(
         "Time eager and torch.compile interleaved in three fresh processes. The result is a speed-up with a verdict.",

@@ -21,8 +21,6 @@ class Preset:
     """Purpose of the preset, in one or two sentences."""
     fields: Mapping[str, Any]
     """Value of each field, by name."""
-    label: str = ""
-    """Text of the button; by default the preset's name, which is part of the button's key."""
 
 
 Presets = Mapping[str, Preset]
@@ -50,12 +48,8 @@ def draw(place: Any, prefix: str, presets: Presets, values: Mapping[str, Any]) -
         st.caption("Presets", width="content")
         for name, preset in presets.items():
             matches = all(_has_value(values[field], value) for field, value in preset.fields.items())
-            options: dict[str, Any] = {
-                "key": f"{prefix}_preset_{name}",
-                "help": preset.help,
-                "icon": TICKED if matches else None,
-            }
-            st.button(preset.label or name, on_click=prefill, args=(prefix, preset), **options)
+            key, icon = f"{prefix}_preset_{name}", TICKED if matches else None
+            st.button(name, key=key, help=preset.help, icon=icon, on_click=prefill, args=(prefix, preset))
 
 
 def _has_value(value: Any, preset: Any) -> bool:
