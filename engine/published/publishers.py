@@ -67,14 +67,6 @@ ZEROSHOT_HEADINGS = (
 """open_clip's headings of single data sets. Columns of clip_zeroshot.csv have the same names in lower case."""
 
 
-def _tests() -> tuple[Accuracy, ...]:
-    return tuple(
-        Accuracy(f"{test}_top{k}", f"top{k}", f"{label} top-{k}", f"{about}; among the first {k}" if k > 1 else about)
-        for test, label, about in TIMM_TESTS.values()
-        for k in (1, 5)
-    )
-
-
 def _zeroshot() -> tuple[Accuracy, ...]:
     heading, about = "Average perf. on 38 datasets", "the publisher's own average over 38 data sets, zero-shot"
     average = Accuracy("zeroshot_average_38", heading, "Zero-shot average of 38", about)
@@ -82,20 +74,6 @@ def _zeroshot() -> tuple[Accuracy, ...]:
     return average, *(
         Accuracy(f"zeroshot_{name}", heading, f"Zero-shot {heading}", f"{heading}, zero-shot")
         for heading, name in names.items()
-    )
-
-
-def _retrieval() -> tuple[Accuracy, ...]:
-    return tuple(
-        Accuracy(
-            f"retrieval_{data}_{query}_to_{target}_r{k}",
-            f"{heading} {'image' if target == 'image' else 'text'} retr. R@{k}",
-            f"{heading} {query} to {target} R@{k}",
-            f"{heading}: the right {target} is among the first {k}",
-        )
-        for data, heading in (("flickr", "Flickr"), ("mscoco", "MSCOCO"))
-        for query, target in (("text", "image"), ("image", "text"))
-        for k in (1, 5, 10)
     )
 
 
@@ -109,7 +87,11 @@ TIMM = Table(
     files=tuple(TIMM_TESTS),
     files_in="results",
     scale=1,
-    accuracies=_tests(),
+    accuracies=tuple(
+        Accuracy(f"{test}_top{k}", f"top{k}", f"{label} top-{k}", f"{about}; among the first {k}" if k > 1 else about)
+        for test, label, about in TIMM_TESTS.values()
+        for k in (1, 5)
+    ),
 )
 ZEROSHOT = Table(
     kind="openclip_zeroshot",
@@ -129,7 +111,17 @@ RETRIEVAL = replace(
     kind="openclip_retrieval",
     shipped="clip_retrieval.csv",
     files=("openclip_retrieval_results.csv",),
-    accuracies=_retrieval(),
+    accuracies=tuple(
+        Accuracy(
+            f"retrieval_{data}_{query}_to_{target}_r{k}",
+            f"{heading} {'image' if target == 'image' else 'text'} retr. R@{k}",
+            f"{heading} {query} to {target} R@{k}",
+            f"{heading}: the right {target} is among the first {k}",
+        )
+        for data, heading in (("flickr", "Flickr"), ("mscoco", "MSCOCO"))
+        for query, target in (("text", "image"), ("image", "text"))
+        for k in (1, 5, 10)
+    ),
     prefix="retrieval_",
 )
 TABLES = {table.kind: table for table in (TIMM, ZEROSHOT, RETRIEVAL)}

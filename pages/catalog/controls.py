@@ -117,13 +117,11 @@ def _draw_unit() -> bool:
 
 
 def _convert_limit() -> None:
-    macs, flops = "catalog_max_gmacs", "catalog_max_gflops"
-    if st.session_state["catalog_unit"] == "FLOPs":
-        before = st.session_state.get(macs)
-        st.session_state[flops] = None if before is None else 2 * before
-    else:
-        before = st.session_state.get(flops)
-        st.session_state[macs] = None if before is None else before / 2
+    names, factor = ["catalog_max_gmacs", "catalog_max_gflops"], 2.0
+    if st.session_state["catalog_unit"] == "MACs":
+        names, factor = names[::-1], 0.5
+    limit = st.session_state.get(names[0])
+    st.session_state[names[1]] = None if limit is None else factor * limit
 
 
 def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices: Sequence[str], flops: bool) -> Filters:

@@ -62,7 +62,8 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
     assert isinstance(run.spec, EvaluateSpec)
     if len(run.spec.parts) > 1:
         run, rows = _choose(run, rows)
-    common = _common_notes(rows)
+    # several tasks share notes, such as the epoch of the checkpoint
+    common = [note for note in rows[0].notes if len(rows) > 1 and all(note in row.notes for row in rows)]
     for note in common:
         st.caption(plain(sentence(note)))
     for row in rows:
@@ -113,11 +114,6 @@ def _read_guarded(path: Path, roots: Roots) -> str:
     """Return a table written by a run, with formulas escaped, so that a spreadsheet can open it safely."""
     with TextIOWrapper(open_within(path, roots), newline="", encoding="utf-8") as file:
         return tables.guarded(csv.reader(file))
-
-
-def _common_notes(rows: Sequence[EvaluateRow]) -> list[str]:
-    """Return the notes that several tasks share, such as the epoch of the checkpoint; none for a single task."""
-    return [note for note in rows[0].notes if len(rows) > 1 and all(note in row.notes for row in rows)]
 
 
 def _metrics(row: EvaluateRow, drawn: Collection[str]) -> None:

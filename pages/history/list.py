@@ -29,8 +29,12 @@ def draw(filter: Filter) -> None:
     """Draw one page of the runs that match the filter."""
     store = backend.store()
     total = _count(store, filter)
+    if not total and filter == Filter(order=filter.order):
+        st.info("No runs yet.", icon=":material/history:")
+        tour.draw()
+        return
     if not total:
-        _draw_empty(filter)
+        st.info("No runs match these filters.", icon=":material/filter_alt:")
         return
     place = st.container()
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
@@ -95,15 +99,6 @@ def _count(store: Store, filter: Filter) -> int:
 def _page(store: Store, filter: Filter, size: int, first: int) -> list[Run]:
     """Return one page of runs, cached so that a selection does not read them again."""
     return store.find(filter, limit=size, offset=first)
-
-
-def _draw_empty(filter: Filter) -> None:
-    """Draw the message of an empty list, and the first steps if there are no runs at all."""
-    if filter == Filter(order=filter.order):
-        st.info("No runs yet.", icon=":material/history:")
-        tour.draw()
-        return
-    st.info("No runs match these filters.", icon=":material/filter_alt:")
 
 
 def _table(runs: list[Run]) -> list[int]:

@@ -4,6 +4,7 @@ The script also lets a link wait until the text that was just typed has been sen
 again, and keeps a text that was being typed when the connection ended.
 """
 
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -19,8 +20,4 @@ def merging() -> bool:
 
 def merge_entries(*, report: bool = False) -> None:
     """Install the script that merges the history entries of one click. report: the browser reports it in a rerun."""
-    _draw(key="history", data={"report": report}, on_merging_change=_record_merging)
-
-
-def _record_merging() -> None:
-    st.session_state[MERGING] = True
+    _draw(key="history", data={"report": report}, on_merging_change=partial(st.session_state.update, {MERGING: True}))

@@ -48,8 +48,6 @@ def draw(frame: pd.DataFrame, tag: str, stem: str) -> None:
     config = {
         "module": text("Module", pinned=True, width="medium"),
         "output": text("Output", help="Shape of the output of the last call, batch first."),
-        "kernel": text("Kernel", width="small"),
-        "stride": text("Stride", width="small"),
         "parameters": number(
             "Parameters", format="localized", help="Parameters of the module and of all modules inside it."
         ),

@@ -12,7 +12,6 @@ from engine.report.export import timm_dynamo
 from engine.report.figures import speed
 from engine.report.timings import estimates, readable, reliability, stored
 from engine.results import VERDICTS, BenchmarkRow
-from engine.specs import BenchmarkSpec
 from engine.specs.fields.building import OPTIONS, changes
 from engine.store import Run
 from pages.shared import backend
@@ -52,14 +51,11 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     selected = results_table(shown, key=f"rows_{run.id}", alt=alt, columns=columns, selectable=True)
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
-        if _purpose(run) == "performance":
+        if rows[0].purpose == "performance":
             view.more_processes(run, min_samples=None, max_seconds=None)
             if sum(row.latency_ms is not None for row in rows) > 1:
                 address = {comparison_link.RUNS: str(run.id)}
-                icon, help = (
-                    ":material/compare_arrows:",
-                    "Compare any two rows: ratios with intervals and verdicts.",
-                )
+                icon, help = ":material/compare_arrows:", "Compare any two rows: ratios with intervals and verdicts."
                 st.page_link("compare/page.py", label="Compare rows", icon=icon, help=help, query_params=address)
         timed.failures(rows)
     _charts(run, rows)
@@ -79,11 +75,6 @@ def _calibrated(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         st.caption(plain(f"Estimated speeds on {reliability.error_sentence(device)}."))
 
 
-def _purpose(run: Run) -> str:
-    assert isinstance(run.spec, BenchmarkSpec)
-    return str(run.spec.purpose)
-
-
 def _label(row: BenchmarkRow) -> str:
     """Return a label that is unique in the run."""
     return f"{row.name} {row.tower} {row.mode} {row.variant} {row.batch_size}"
@@ -91,7 +82,7 @@ def _label(row: BenchmarkRow) -> str:
 
 def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     exports: dict[str, tuple[str, Callable[[Sequence[BenchmarkRow]], pd.DataFrame]]] = {}
-    if _purpose(run) == "performance":
+    if rows[0].purpose == "performance":
         exports["timm"] = "CSV as timm's benchmark.py", timm_dynamo.timm
     if any(row.baseline for row in rows):
         exports["dynamo"] = "CSV as PyTorch's dynamo", timm_dynamo.dynamo
@@ -105,11 +96,7 @@ def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Draw a tab per chart that has data."""
     frame = frames.benchmark(rows)
     has_time = frame["latency_ms"].notna()
-    most_batch_sizes = (
-        frame[has_time].groupby(["library", "model", "mode", "variant"])["batch_size"].nunique().max()
-        if any(has_time)
-        else 0
-    )
+    batch_sizes = frame[has_time].groupby(["library", "model", "mode", "variant"])["batch_size"].nunique()
     contents: dict[str, Any] = {}
     if any(has_time):
         contents["Latency"] = lambda: _latency(run, frame)
@@ -117,7 +104,7 @@ def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         contents["Speed-up"] = lambda: _speedup(run, rows, frame)
     elif frame["accuracy"].notna().any():
         contents["Passed"] = lambda: _summary(run, rows)
-    if most_batch_sizes > 1:
+    if (batch_sizes > 1).any():
         contents["Batch sizes"] = lambda: _curves(run, frame)
     # a row that failed in a later process has the file of the earlier ones, but no value
     if with_samples := [row for row in rows if row.samples_file and row.samples]:

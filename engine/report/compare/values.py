@@ -16,7 +16,6 @@ HOW: dict[str, How] = {"evaluate": "difference"}
 """Kinds whose values are compared by their difference, such as accuracies. All others are compared by their ratio."""
 LONG = ["what", "metric", "subject", "value"]
 """Columns of a table with one value per line."""
-_NO_METRICS = {"seconds"}  # a run's duration is not one of its results
 _WHOLE = ("epoch", "step", "samples_seen", "images")
 """Fields with whole numbers that are compared."""
 PERCENT = "_percent"
@@ -27,7 +26,7 @@ def metrics(kind: type[Row]) -> list[str]:
     """Return the fields of a row class that can be compared, in their order."""
     fields = kind.model_fields.items()
     numbers = [name for name, field in fields if field.annotation == float | None or name in _WHOLE]
-    return [name for name in numbers if name not in _NO_METRICS]
+    return [name for name in numbers if name != "seconds"]  # a run's duration is not one of its results
 
 
 def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:

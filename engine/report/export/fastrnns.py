@@ -43,7 +43,8 @@ def _block(rows: Sequence[RecurrentRow], separator: str) -> str:
         calls = row.calls_per_sample or 1
         info = "None" if calls == 1 else f"blocks_of_{calls}"
         forward = (row.forward_mean_ms, row.forward_std_ms, info)
-        lines.append((row.model, *forward, row.backward_mean_ms, row.backward_std_ms, info if _trains(row) else "None"))
+        backward = (row.backward_mean_ms, row.backward_std_ms, "None" if row.backward_mean_ms is None else info)
+        lines.append((row.model, *forward, *backward))
     return "".join(separator.join(map(_cell, line)) + "\n" for line in lines)
 
 
@@ -57,7 +58,8 @@ def oss(rows: Sequence[RecurrentRow]) -> str:
     means: dict[str, dict[str, float | None]] = {}
     for group, members in _groups(rows).items():
         means[group] = {row.model: row.forward_mean_ms for row in members}
-        means[f"{group}-backward"] = {row.model: row.backward_mean_ms for row in members if _trains(row)}
+        trained = [row for row in members if row.backward_mean_ms is not None]
+        means[f"{group}-backward"] = {row.model: row.backward_mean_ms for row in trained}
     return json.dumps(means) + "\n"
 
 
@@ -94,7 +96,3 @@ def _groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
     timed = [row for row in rows if row.status == "ok" and row.forward_mean_ms is not None]
     members_by_family = {family: [row for row in timed if row.family == family] for family in ORDER}
     return {family: members for family, members in members_by_family.items() if members}
-
-
-def _trains(row: RecurrentRow) -> bool:
-    return row.backward_mean_ms is not None

@@ -67,7 +67,7 @@ def large(points: pd.DataFrame, *, recall: bool = True, clip_loss: bool = True) 
     limit it. clip_loss: True if all runs train with CLIP's loss. The held-out loss is always CLIP's, so it has a panel
     of its own beside another training loss.
     """
-    names = _names(points)
+    names = list(points["name"].unique())
     losses = tuple(name for name in names if name in ("train/loss", "val/clip_val_loss"))
     held_out = tuple(name for name in losses if not clip_loss and name == "val/clip_val_loss")
     losses = tuple(name for name in losses if name not in held_out)
@@ -81,7 +81,7 @@ def large(points: pd.DataFrame, *, recall: bool = True, clip_loss: bool = True) 
 def small(points: pd.DataFrame, *, recall: bool = True) -> list[Panel]:
     """Return the panels of all other curves. recall: as in `large`."""
     metrics = {name for panel in large(points, recall=recall) for name in panel.names}
-    names = [name for name in _names(points) if name not in metrics]
+    names = [name for name in points["name"].unique() if name not in metrics]
     parts = tuple(name for name in names if name.startswith("train/") and name.endswith("_loss"))
     names = [name for name in names if name not in parts or len(parts) > 1]  # a single part equals the whole loss
     recalls = {k: tuple(name for name in names if name.endswith(f"_R@{k}")) for k in (1, 5, 10)}
@@ -103,10 +103,6 @@ def small(points: pd.DataFrame, *, recall: bool = True) -> list[Panel]:
     others = [Panel(_metric_label(name).capitalize(), (name,)) for name in names if name not in named]
     present = [replace(panel, names=tuple(filter(names.__contains__, panel.names))) for panel in panels]
     return [panel for panel in [*present, *others] if panel.names]
-
-
-def _names(points: pd.DataFrame) -> list[str]:
-    return list(points["name"].drop_duplicates())
 
 
 def _metric_label(name: str) -> str:
@@ -151,7 +147,7 @@ def curves(
         figure.add_annotation(yref="paper", **label, **position)
     figure.update_layout(height=340, margin=MARGIN | {"t": 24, "r": 56}, legend=LEGEND | {"y": 1.06})
     figure.update_layout(showlegend=True, uirevision=panel.title)
-    figure.update_xaxes(title_text="Optimizer step", tickformat=",~g", automargin=True, **_step_axis(panel, points))
+    figure.update_xaxes(title_text="Optimizer step", tickformat=",~g", **_step_axis(panel, points))
     figure.update_yaxes(**(_axis(panel, points) | {"title_text": panel.title}))
     return figure
 
@@ -288,6 +284,6 @@ def _step_axis(panel: Panel, points: pd.DataFrame) -> dict[str, Any]:
 def _axis(panel: Panel, points: pd.DataFrame) -> dict[str, Any]:
     values = points[points["name"].isin(panel.names) & (points["value"] > 0)]["value"]
     if panel.log and len(values):
-        return {"automargin": True, **log("", values)}
-    axis: dict[str, Any] = {"automargin": True, "tickformat": ",~g"}
+        return {**log("", values)}
+    axis: dict[str, Any] = {"tickformat": ",~g"}
     return axis | ({"rangemode": "tozero", "maxallowed": SHARES_END} if panel.share else {})
