@@ -1,17 +1,19 @@
 """Optimizers set up as in open_clip's training: AdamW with two groups of weight decay, or any of timm's."""
 
-import math
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from open_clip.transformer import VisionTransformer
+from open_clip_train import scheduler
 from timm.models import Eva, NaFlexVit
 from timm.models import VisionTransformer as TimmVisionTransformer
 from torch import nn
 
 from engine.models.steps import timm_optimizer
 from engine.specs import Refused
+from engine.specs.schedule import Schedule
 from engine.specs.train import TrainSpec
 
 TRANSFORMERS = (VisionTransformer, TimmVisionTransformer, Eva, NaFlexVit)
@@ -100,30 +102,21 @@ def _settings(spec: TrainSpec) -> Mapping[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def learning_rate(
-    kind: str, *, base: float, warmup: int, steps: int, cooldown: int = 0, power: float = 1.0, end: float = 0.0
-) -> Callable[[int], float]:
-    """Return a function from a step, counted from 0, to its learning rate. All lengths are optimizer steps.
+def learning_rate(spec: TrainSpec, plan: Schedule) -> Callable[[int], float]:
+    """Return a function from a step, counted from 0, to its learning rate: that of open_clip's training.
 
-    The rate rises linearly to `base` at the last step of `warmup`. Then `cosine` falls towards 0 at `steps`, `const`
-    stays at `base`, and `const-cooldown` falls during the last `cooldown` steps towards `end`, by (1 - progress) **
-    power. After `steps` the rate does not change.
+    The rate rises linearly to the peak at the last step of the warm-up. Then `cosine` falls towards 0, `const` stays,
+    and `const-cooldown` falls during the cooldown towards lr_cooldown_end, by (1 - progress) ** power.
     """
-
-    def cosine(step: int) -> float:
-        decay_steps = max(1, steps - warmup)
-        return 0.5 * (1 + math.cos(math.pi * min(step - warmup, decay_steps) / decay_steps)) * base
-
-    def cooled(step: int) -> float:
-        start = steps - cooldown
-        if step < start or not cooldown:
-            return base
-        progress = min(1.0, (step - start) / cooldown)
-        return float((1 - progress) ** power * (base - end) + end)
-
-    after_warmup = {"cosine": cosine, "const": lambda step: base, "const-cooldown": cooled}[kind]
-
-    def rate(step: int) -> float:
-        return base * (step + 1) / warmup if step < warmup else after_warmup(step)
-
+    no_optimizer: Any = SimpleNamespace(param_groups=[])  # `assign` sets the rates: towers may have their own
+    curve = (no_optimizer, spec.peak_lr, plan.warmup_steps, plan.steps)
+    rate: Callable[[int], float]
+    match spec.lr_scheduler:
+        case "cosine":
+            rate = scheduler.cosine_lr(*curve)
+        case "const":
+            rate = scheduler.const_lr(*curve)
+        case "const-cooldown":
+            cooldown = (plan.cooldown_steps, spec.lr_cooldown_power, spec.lr_cooldown_end)
+            rate = scheduler.const_lr_cooldown(*curve, *cooldown)
     return rate
