@@ -9,9 +9,7 @@ from typing import Any
 import torch
 
 from engine.models.built import Built, Wanted, out_of_memory, refuse_cut_images, size_refused
-from engine.names import IMAGES_ALONE, ModelNotFound
-from engine.specs import ModelName, Refused
-from engine.specs.fields.building import option_refusal
+from engine.specs import ModelName
 from engine.specs.fields.model_name import OWN, PYTHON
 
 INSTALLED = {"open_clip": "clip.open_clip_models", "timm": "timm_models", "torchvision": "torchvision_models"}
@@ -42,22 +40,15 @@ def _module(library: str) -> Any:
 def build(name: str, wanted: Wanted) -> Built:
     """Return the model of this qualified name with example inputs. Weights are random, or without values on meta.
 
-    Errors: ModelNotFound; Refused for an image size, context length, tower, configuration or option that the model does
-    not take; those of a user's own module.
+    `engine.names.select` has checked that the model has the wanted tower and takes the options.
+    Errors: Refused for an image size, context length or configuration that the model does not take; those of a user's
+    own module.
     """
     qualified = ModelName(name)
-    library = qualified.library
-    if library not in MODULES:
-        known = ", ".join(f"{prefix}:" for prefix in MODULES)
-        raise ModelNotFound(f"{name!r} does not name its library: {known}")
     if wanted.seed is not None:
         torch.manual_seed(wanted.seed)
-    if library in IMAGES_ALONE and wanted.tower == "text":
-        raise Refused(f"{name} has no text tower: it takes images alone")
-    if refusal := option_refusal(qualified, wanted):
-        raise Refused(refusal)
     with quiet():
-        built: Built = _module(library).build(qualified.model, wanted)
+        built: Built = _module(qualified.library).build(qualified.model, wanted)
     if wanted.image_size:
         refuse_cut_images(built.model, wanted.image_size, built.native_size)
     return built

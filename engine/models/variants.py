@@ -119,11 +119,8 @@ def inductor(**options: Any) -> AbstractContextManager[None]:
 def build(name: str, wanted: Wanted, variant: Variant, *, training: bool, build: Builder = library.build) -> Built:
     """Return a model for a variant. All variants with the same seed have the same weights.
 
-    Errors: Refused when the device cannot run the variant, or when it would change nothing in the model; those
-    of library.build.
+    Errors: Refused when the variant would change nothing in the model; those of library.build.
     """
-    if refusal := variant.refusal(wanted.device):
-        raise Refused(refusal)
     with _fast_norm() if variant.fast_norm else nullcontext():
         built = build(name, wanted)
     model: Any = built.model
@@ -138,12 +135,10 @@ def build(name: str, wanted: Wanted, variant: Variant, *, training: bool, build:
     model.train(training)
     if not variant.channels_last:
         return replace(built, model=model)
-    inputs = tuple(tensor.to(memory_format=_format(tensor)) for tensor in built.inputs)
+    inputs = tuple(
+        tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor for tensor in built.inputs
+    )
     return replace(built, model=model.to(memory_format=torch.channels_last), inputs=inputs)
-
-
-def _format(tensor: torch.Tensor) -> torch.memory_format:
-    return torch.channels_last if tensor.dim() == 4 else torch.preserve_format
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from torch import nn
 from engine.models.built import refuse_cut_images
 from engine.models.clip import files, towers
 from engine.models.clip.files import Stored
-from engine.models.clip.open_clip_models import config as open_clip_config
 from engine.models.clip.open_clip_models import create, explained, own_config, pair, set_context_length
 from engine.models.library import quiet
 from engine.specs import Refused
@@ -39,7 +38,7 @@ def named_config(spec: TrainSpec | EvaluateSpec) -> tuple[str, Config]:
     name = name.replace("/", "-")  # as open_clip does
     if library not in ("", "open_clip") or name not in open_clip.list_models():
         raise Refused(f"{spec.model!r} is neither a model of open_clip, nor {DIGITS_MODEL}, nor config:NAME")
-    return name, open_clip_config(name)
+    return name, open_clip.get_model_config(name)
 
 
 def sized(
@@ -53,9 +52,14 @@ def sized(
 ) -> Any:
     """Return the model with its weights. Writes its sizes to `cfg` and adds remarks to `notes`."""
     _set_activation(cfg, published, stored, notes)
-    _set_logits(cfg, spec, stored)
+    if isinstance(spec, TrainSpec) and spec.loss == "siglip":
+        cfg |= {"init_logit_scale": SIGLIP_SCALE, "init_logit_bias": SIGLIP_BIAS}
+    elif stored and "logit_bias" in stored.names:
+        cfg.setdefault("init_logit_bias", SIGLIP_BIAS)
     if isinstance(spec, TrainSpec) and spec.patch_dropout:
-        _set_patch_dropout(name, cfg, spec.patch_dropout)
+        if isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
+            raise Refused(f"{name} has a ResNet for images, which has no patches to leave out")
+        cfg["vision_cfg"]["patch_dropout"] = spec.patch_dropout
     length = set_context_length(name, cfg, spec.context_length or (stored.context_length if stored else None))
     model = _build(name, cfg, _preprocessing(name, published, stored), spec, stored, notes, device)
     cfg["text_cfg"]["context_length"] = length
@@ -88,19 +92,6 @@ def _set_activation(cfg: Config, published: Config, stored: Stored | None, notes
         cfg["quick_gelu"] = quick
         how = "with" if quick else "without"
         notes.append(f"the weights were trained {how} QuickGELU, so the model is built {how} it")
-
-
-def _set_logits(cfg: Config, spec: TrainSpec | EvaluateSpec, stored: Stored | None) -> None:
-    if isinstance(spec, TrainSpec) and spec.loss == "siglip":
-        cfg |= {"init_logit_scale": SIGLIP_SCALE, "init_logit_bias": SIGLIP_BIAS}
-    elif stored and "logit_bias" in stored.names:
-        cfg.setdefault("init_logit_bias", SIGLIP_BIAS)
-
-
-def _set_patch_dropout(name: str, cfg: Config, share: float) -> None:
-    if isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
-        raise Refused(f"{name} has a ResNet for images, which has no patches to leave out")
-    cfg["vision_cfg"]["patch_dropout"] = share
 
 
 def _preprocessing(name: str, published: Config, stored: Stored | None) -> Config:

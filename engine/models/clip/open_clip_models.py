@@ -26,15 +26,7 @@ Config = dict[str, Any]
 
 def families() -> dict[str, str]:
     """Return open_clip's models by name, with their family: how the two towers are built."""
-    return {name: family(config(name)) for name in open_clip.list_models()}
-
-
-def config(name: str) -> Config:
-    """Return a copy of open_clip's own configuration. Errors: Refused for an unknown name."""
-    cfg = open_clip.get_model_config(name)
-    if cfg is None:
-        raise Refused(f"open_clip has no model {name!r}")
-    return deepcopy(cfg)
+    return {name: family(open_clip.get_model_config(name)) for name in open_clip.list_models()}
 
 
 def own_config(name: str, cfg: Config) -> Config:
@@ -99,7 +91,7 @@ def explained(
 
 def build(name: str, wanted: Wanted) -> Built:
     """Return open_clip's model of this name, or that of the user's configuration `wanted.config`. Errors: Refused."""
-    cfg = config(name) if wanted.config is None else own_config(name, wanted.config)
+    cfg = open_clip.get_model_config(name) if wanted.config is None else own_config(name, wanted.config)
     with explained(name, own=wanted.config is not None):
         vision, text = open_clip.CLIPVisionCfg(**cfg["vision_cfg"]), open_clip.CLIPTextCfg(**cfg["text_cfg"])
         native_size = pair(vision.image_size)

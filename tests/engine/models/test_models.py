@@ -12,7 +12,6 @@ from engine.models import library
 from engine.models.built import Built, Wanted
 from engine.models.clip import open_clip_models
 from engine.models.clip.open_clip_models import HF_CONFIGS
-from engine.names import ModelNotFound
 from engine.specs import Refused
 
 TEXT_TOWERS = {
@@ -207,11 +206,6 @@ def test_user_configuration_is_built() -> None:
 def test_wrong_configuration_is_refused_with_the_reason(change: dict[str, object], message: str) -> None:
     with pytest.raises(Refused, match=message):
         build("config:small", config=CONFIGURATION | change)
-
-
-def test_name_without_a_library_is_refused() -> None:
-    with pytest.raises(ModelNotFound, match="does not name its library"):
-        build("ViT-B-32")
 
 
 def test_building_writes_no_logs_and_no_output(
