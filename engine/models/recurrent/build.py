@@ -37,8 +37,6 @@ def build(name: str, spec: RecurrentSpec) -> Network:
 def _check(name: str, spec: RecurrentSpec) -> None:
     """Check that the device and the spec allow a runner. Errors: Refused."""
     runner = RUNNERS[name]
-    if spec.device.startswith("cuda") and not torch.cuda.is_available():
-        raise Refused(f"{name} cannot run on {spec.device}: torch finds no GPU on this machine. Use another device.")
     if runner.needs_cudnn and not has_cudnn(spec.device):
         instead = name.replace("cudnn", "aten")
         raise Refused(

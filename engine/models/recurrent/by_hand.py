@@ -4,8 +4,7 @@ Nothing is shared with the timed cells: gates have their own axis here, products
 steps are indexed.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -14,8 +13,8 @@ from torch.nn.functional import layer_norm
 from engine.models.recurrent.weights import Inputs, directions
 from engine.specs import RecurrentSpec
 
-Lookup = Callable[[str], Tensor]
-"""Returns the weight with a given name in one layer and direction."""
+Weights = Mapping[str, Tensor]
+"""The weights of one layer and direction by name."""
 
 
 def _product(matrix: Tensor, vectors: Tensor) -> Tensor:
@@ -23,26 +22,21 @@ def _product(matrix: Tensor, vectors: Tensor) -> Tensor:
     return torch.einsum("ghf,bf->gbh", matrix.view(4, -1, matrix.shape[1]), vectors)
 
 
-def _of_gates(weight: Lookup, name: str) -> Tensor:
-    """Return a weight (4H) as (4, 1, H)."""
-    return weight(name).view(4, 1, -1)
-
-
-def _multiplicative(weight: Lookup, x: Tensor, h: Tensor) -> Tensor:
+def _multiplicative(weights: Weights, x: Tensor, h: Tensor) -> Tensor:
     """Return the gates (4, B, H) of Wu et al. 2016: alpha * Wx * Uh + beta_ih * Wx + beta_hh * Uh + bias."""
-    wx, uh = _product(weight("weight_ih"), x), _product(weight("weight_hh"), h)
-    both = _of_gates(weight, "alpha") * wx * uh
-    return both + _of_gates(weight, "beta_ih") * wx + _of_gates(weight, "beta_hh") * uh + _of_gates(weight, "bias")
+    wx, uh = _product(weights["weight_ih"], x), _product(weights["weight_hh"], h)
+    alpha, beta_ih, beta_hh, bias = (weights[name].view(4, 1, -1) for name in ("alpha", "beta_ih", "beta_hh", "bias"))
+    return alpha * wx * uh + beta_ih * wx + beta_hh * uh + bias
 
 
-def _normalized(weight: Lookup, x: Tensor, h: Tensor) -> Tensor:
+def _normalized(weights: Weights, x: Tensor, h: Tensor) -> Tensor:
     """Return the gates (4, B, H) of Ba et al. 2016: LN(Wx) + LN(Uh), each norm over all gates together."""
-    return _norm_of_product(weight, "ih", x) + _norm_of_product(weight, "hh", h)
+    return _norm_of_product(weights, "ih", x) + _norm_of_product(weights, "hh", h)
 
 
-def _norm_of_product(weight: Lookup, which: str, vectors: Tensor) -> Tensor:
-    product = torch.einsum("gf,bf->bg", weight(f"weight_{which}"), vectors)
-    scale, shift = weight(f"norm_{which}_weight"), weight(f"norm_{which}_bias")
+def _norm_of_product(weights: Weights, which: str, vectors: Tensor) -> Tensor:
+    product = torch.einsum("gf,bf->bg", weights[f"weight_{which}"], vectors)
+    scale, shift = weights[f"norm_{which}_weight"], weights[f"norm_{which}_bias"]
     return layer_norm(product, [len(scale)], scale, shift).view(len(vectors), 4, -1).transpose(0, 1)
 
 
@@ -57,10 +51,11 @@ def by_hand(spec: RecurrentSpec, network: str, weights: Mapping[str, Tensor], in
     for layer in range(spec.num_layers):
         directed = []
         for direction, suffix in enumerate(("", "_reverse")[: directions(spec)]):
-            weight = partial(_lookup, weights, f"_l{layer}{suffix}")
+            ending = f"_l{layer}{suffix}"
+            own = {name.removesuffix(ending): value for name, value in weights.items() if name.endswith(ending)}
             place = layer * directions(spec) + direction
             start = inputs.h[place], inputs.c[place]
-            outputs, state = _run_direction(spec, network, weight, below, direction == 1, start)
+            outputs, state = _run_direction(spec, network, own, below, direction == 1, start)
             directed.append(outputs)
             finals.append(state)
         below = torch.cat(directed, dim=-1)
@@ -68,24 +63,20 @@ def by_hand(spec: RecurrentSpec, network: str, weights: Mapping[str, Tensor], in
     return (below.transpose(0, 1) if spec.batch_first else below), last_h, last_c
 
 
-def _lookup(weights: Mapping[str, Tensor], place: str, name: str) -> Tensor:
-    return weights[name + place]
-
-
 def _run_direction(
-    spec: RecurrentSpec, network: str, weight: Lookup, xs: Tensor, backwards: bool, state: tuple[Tensor, Tensor]
+    spec: RecurrentSpec, network: str, weights: Weights, xs: Tensor, backwards: bool, state: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Return all time steps of one layer in one direction: outputs (steps, batch, features) and the last state."""
     h, c = state
     outputs = {}
     for step in sorted(range(len(xs)), reverse=backwards):
-        enter, forget, new, out = FORMULAS[network](weight, xs[step], h)
+        enter, forget, new, out = FORMULAS[network](weights, xs[step], h)
         c = c * forget.sigmoid() + enter.sigmoid() * new.tanh()
         normed_c = c
         if network == "lstm_layernorm":
-            normed_c = layer_norm(c, [c.shape[1]], weight("norm_cell_weight"), weight("norm_cell_bias"))
+            normed_c = layer_norm(c, [c.shape[1]], weights["norm_cell_weight"], weights["norm_cell_bias"])
         h = out.sigmoid() * normed_c.tanh()
         if spec.proj_size:
-            h = torch.einsum("ph,bh->bp", weight("weight_hr"), h)
+            h = torch.einsum("ph,bh->bp", weights["weight_hr"], h)
         outputs[step] = h
     return torch.stack([outputs[step] for step in range(len(xs))]), (h, c)

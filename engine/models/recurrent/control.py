@@ -65,12 +65,8 @@ class Errors:
         return max(self.output, self.gradient or 0.0)
 
 
-@dataclass(frozen=True)
-class Truth:
-    """The expected result, in float64 on the CPU."""
-
-    outputs: tuple[Tensor, ...]
-    gradients: Mapping[str, Tensor]
+Truth = tuple[tuple[Tensor, ...], Mapping[str, Tensor]]
+"""The expected outputs and gradients, in float64 on the CPU."""
 
 
 class Control:
@@ -104,7 +100,7 @@ class Control:
             gradients_64 = {
                 parameter: value.cpu() for parameter, value in (gradients or {}).items() if value is not None
             }
-            self._truths[key] = Truth(tuple(output.cpu() for output in outputs), gradients_64)
+            self._truths[key] = tuple(output.cpu() for output in outputs), gradients_64
         return self._truths[key]
 
     def tolerance(self, name: str) -> float:
@@ -131,12 +127,12 @@ class Control:
     def _errors(
         self, name: str, outputs: tuple[Tensor, ...], gradients: Mapping[str, Tensor | None] | None, tolerance: float
     ) -> Errors:
-        truth = self.truth(name)
+        true_outputs, true_gradients = self.truth(name)
         gradient_error = None
         if gradients is not None:
             error_of = _joint_error if self._spec.family in WITH_RELU else _largest_error
-            gradient_error = error_of(list(gradients.values()), [truth.gradients[parameter] for parameter in gradients])
-        return Errors(_largest_error(list(outputs), list(truth.outputs)), gradient_error, tolerance)
+            gradient_error = error_of(list(gradients.values()), [true_gradients[parameter] for parameter in gradients])
+        return Errors(_largest_error(list(outputs), list(true_outputs)), gradient_error, tolerance)
 
 
 @contextmanager
@@ -179,10 +175,11 @@ def _clear(parameters: Mapping[str, torch.nn.Parameter]) -> None:
 
 
 def _largest_error(found: list[Tensor | None], wanted: list[Tensor]) -> float:
-    """Return the largest error of any tensor. inf when one is missing, has another shape, or is not finite."""
+    """Return the largest norm of the difference / norm of the truth. inf when a tensor is missing, has another shape,
+    or is not finite."""
     if len(found) != len(wanted):
         return inf
-    return max(_error(one, true) for one, true in zip(found, wanted, strict=True))
+    return max(sqrt(_joint_error([one], [true])) for one, true in zip(found, wanted, strict=True))
 
 
 def _joint_error(found: list[Tensor | None], wanted: list[Tensor]) -> float:
@@ -192,13 +189,6 @@ def _joint_error(found: list[Tensor | None], wanted: list[Tensor]) -> float:
     pairs = [(one.to("cpu").double(), true) for one, true in zip(found, wanted, strict=True) if one is not None]
     difference = sum((one - true).square().sum().item() for one, true in pairs)
     return difference / (sum(true.square().sum().item() for _, true in pairs) or 1.0) if isfinite(difference) else inf
-
-
-def _error(found: Tensor | None, wanted: Tensor) -> float:
-    """Return the norm of the difference / norm of the truth."""
-    if found is None or found.shape != wanted.shape:
-        return inf
-    return sqrt(_joint_error([found], [wanted]))
 
 
 def _expected_result(

@@ -13,8 +13,3 @@ def steps(spec: RecurrentSpec) -> int:
 def gflops(spec: RecurrentSpec) -> float:
     """Return the GFLOPs of one forward pass of the mini-batch, without padded time steps."""
     return sum(lengths(spec)) * 2 * macs_per_step(spec) / 1e9
-
-
-def gflops_per_step(spec: RecurrentSpec) -> float:
-    """Return `gflops` / `steps`: the average over the time steps of the longest sequence."""
-    return gflops(spec) / steps(spec)

@@ -1,7 +1,6 @@
 """Build runners of torchvision's ResNets in training mode, called directly or traced."""
 
 from functools import partial
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from engine.models import steps
 from engine.models.recurrent import weights
 from engine.models.recurrent.network import Network, Run, settings
 from engine.models.variants import Numbers, traced
-from engine.specs import RecurrentSpec, Refused
+from engine.specs import RecurrentSpec
 from engine.specs.fields.runners import RUNNERS
 
 CALM = 0.1
@@ -19,9 +18,7 @@ depend on which ReLUs rounding happens to open: float32 gradients are a third of
 
 
 def model(spec: RecurrentSpec, name: str) -> torch.nn.Module:
-    """Return a ResNet on the CPU in the spec's precision, drawn by its seed. Errors: Refused without torchvision."""
-    if find_spec("torchvision") is None:
-        raise Refused(f"{name} is torchvision's, which is not installed")
+    """Return a ResNet on the CPU in the spec's precision, drawn by its seed."""
     import torchvision
 
     with torch.random.fork_rng(devices=[]):
@@ -44,7 +41,7 @@ def cotangent(spec: RecurrentSpec) -> Tensor:
 
 
 def build(name: str, spec: RecurrentSpec, types: Numbers) -> Network:
-    """Return the network of a ResNet runner. Errors: Refused without torchvision."""
+    """Return the network of a ResNet runner."""
     network = model(spec, name).to(spec.device)
     return Network(
         name=name,

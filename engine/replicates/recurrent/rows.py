@@ -70,12 +70,12 @@ def _phases(measured: Sequence[Measured]) -> dict[str, Any]:
 
 
 def _cost(spec: RecurrentSpec, runner: Runner, per_call_ms: float, *, both_ways: bool) -> dict[str, float | None]:
-    steps = 1 if runner.family == "resnet" else recurrent.steps(spec)
-    per_s = {"steps_per_s": steps / per_call_ms * 1e3 if both_ways else None}
     if runner.family == "resnet":
-        gflops = _resnet_gflops(runner.network, spec.image_size) * spec.mini_batch
-        return per_s | {"gflops": gflops, "gflops_per_step": gflops}
-    return per_s | {"gflops": recurrent.gflops(spec), "gflops_per_step": recurrent.gflops_per_step(spec)}
+        steps, gflops = 1, _resnet_gflops(runner.network, spec.image_size) * spec.mini_batch
+    else:
+        steps, gflops = recurrent.steps(spec), recurrent.gflops(spec)
+    per_s = steps / per_call_ms * 1e3 if both_ways else None
+    return {"steps_per_s": per_s, "gflops": gflops, "gflops_per_step": gflops / steps}
 
 
 @cache

@@ -9,7 +9,7 @@ import torchvision
 from torch.utils.flop_counter import FlopCounterMode
 
 from engine.measure.counting import flops
-from engine.models.recurrent import Control, build, gflops, gflops_per_step, steps, weights
+from engine.models.recurrent import Control, build, gflops, steps, weights
 from engine.models.recurrent.cells import CELLS, milstm
 from engine.specs import RecurrentSpec
 from tests.engine.models.recurrent.test_runners import possible, results, spec_of
@@ -219,14 +219,14 @@ def test_counted_flops_equal_the_formula(name: str, shape: dict[str, Any]) -> No
 def test_flops_at_the_fastrnns_sizes_equal_hand_calculations() -> None:
     """An LSTM has 8 H (I + H) FLOPs per sequence and time step; a projection adds H x P, with P in place of H."""
     lstm = RecurrentSpec(runners=("aten",))
-    assert gflops_per_step(lstm) == pytest.approx(2 * 64 * (4 * 512) * (512 + 512) / 1e9)
+    assert gflops(lstm) / steps(lstm) == pytest.approx(2 * 64 * (4 * 512) * (512 + 512) / 1e9)
     assert gflops(lstm) == pytest.approx(100 * 2 * 64 * (4 * 512) * (512 + 512) / 1e9)
     assert steps(lstm) == 100
     projected = RecurrentSpec(runners=("aten",), proj_size=128, num_layers=2, bidirectional=True, input_size=80)
     below, above = 4 * 512 * (80 + 128) + 512 * 128, 4 * 512 * (256 + 128) + 512 * 128
-    assert gflops_per_step(projected) == pytest.approx(2 * 64 * 2 * (below + above) / 1e9)
+    assert gflops(projected) / steps(projected) == pytest.approx(2 * 64 * 2 * (below + above) / 1e9)
     gru = RecurrentSpec(runners=("gru_py",))
-    assert gflops_per_step(gru) == pytest.approx(2 * 64 * 3 * 512 * 1024 / 1e9)
+    assert gflops(gru) / steps(gru) == pytest.approx(2 * 64 * 3 * 512 * 1024 / 1e9)
 
 
 def test_flops_of_variable_lengths_count_only_real_time_steps() -> None:
@@ -236,7 +236,7 @@ def test_flops_of_variable_lengths_count_only_real_time_steps() -> None:
     drawn = lengths(spec)
     assert gflops(spec) == pytest.approx(sum(drawn) * 2 * 16 * (6 + 4) / 1e9)
     assert steps(spec) == max(drawn)
-    assert gflops_per_step(spec) == pytest.approx(sum(drawn) * 2 * 16 * 10 / 1e9 / max(drawn))
+    assert gflops(spec) / steps(spec) == pytest.approx(sum(drawn) * 2 * 16 * 10 / 1e9 / max(drawn))
 
 
 def test_norms_begin_with_the_values_of_torch_but_a_small_scale_of_the_hidden_state() -> None:

@@ -280,15 +280,6 @@ def test_cudnn_in_bfloat16_is_refused_where_torch_does_not_use_it(
             build("cudnn", spec)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has such a GPU")
-@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:1"])
-@pytest.mark.parametrize("name", ["cudnn", "aten", "jit", "resnet18"])
-def test_missing_gpu_is_refused_by_name(name: str, device: str) -> None:
-    spec = spec_of(name, device=device)
-    with pytest.raises(Refused, match=f"^{name} cannot run on {spec.device}: torch finds no GPU"):
-        build(name, spec)
-
-
 @pytest.mark.parametrize("name", [name for name in EAGER if RUNNERS[name].way == "py"])
 def test_runners_of_plain_python_are_not_scripted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looped, "scripted", lambda function: pytest.fail(f"{function} was scripted"))
@@ -305,14 +296,6 @@ def test_unsupported_options_are_refused_by_name() -> None:
     assert not spec_of("aten", precision="tf32", device="cuda").refusal
     with pytest.raises(Refused, match="tf32 needs an NVIDIA GPU"):
         build("aten", spec_of("aten", precision="tf32"))
-
-
-def test_resnet_without_torchvision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.models.recurrent import resnet
-
-    monkeypatch.setattr(resnet, "find_spec", lambda _: None)
-    with pytest.raises(Refused, match=r"^resnet18 is torchvision's, which is not installed"):
-        build("resnet18", spec_of("resnet18"))
 
 
 def test_aten_disables_cudnn_and_all_settings_are_restored() -> None:
