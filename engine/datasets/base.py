@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Protocol
 
 from PIL import Image
@@ -45,6 +47,14 @@ def distinct(texts: Iterable[str]) -> tuple[str, ...]:
 def shown_name(name: str) -> str:
     """Return a file's name with each byte that is not UTF-8 as text, such as `\\xe9`, because it cannot be stored."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def file_of_package(package: str, path: str) -> Path:
+    """Return a file of a package in requirements.txt. The package is not imported: most would import torch."""
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / path
 
 
 def file_identifier() -> Callable[[str], str]:

@@ -4,11 +4,9 @@ import re
 import runpy
 from collections.abc import Sequence
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from engine.datasets.base import DataProblem
+from engine.datasets.base import DataProblem, file_of_package
 from engine.specs.fields.clip import IMAGENET, TEMPLATE_SETS
 from engine.words import plural, shortened
 
@@ -91,18 +89,10 @@ def _imagenet(own: tuple[str, ...]) -> tuple[str, ...]:
 @cache
 def _labels_of_synsets() -> dict[str, int]:
     """Return the label of each synset. timm's file has one per line, in the order of the labels."""
-    lines = _file_of("timm", "data/_info/imagenet_synsets.txt").read_text().split()
+    lines = file_of_package("timm", "data/_info/imagenet_synsets.txt").read_text().split()
     return {synset: place for place, synset in enumerate(lines)}
 
 
 @cache
 def _metadata() -> dict[str, Any]:
-    return runpy.run_path(str(_file_of("open_clip", "zero_shot_metadata.py")))
-
-
-def _file_of(package: str, path: str) -> Path:
-    """Return a file of an installed package. The package itself is not imported, because it would import torch."""
-    spec = find_spec(package)
-    if spec is None or spec.origin is None:
-        raise DataProblem(f"ImageNet's classes come with {package}, which is not installed: pip install {package}")
-    return Path(spec.origin).parent / path
+    return runpy.run_path(str(file_of_package("open_clip", "zero_shot_metadata.py")))

@@ -190,7 +190,7 @@ class Mixed:
 def weights(pairs: Pairs, of_sources: Sequence[float]) -> NDArray[np.float64] | None:
     """Return how often each pair is drawn, relative to the others, (N,) float64; None if all are drawn equally often.
 
-    of_sources: one number per source, for each of its pairs; empty if all are equal. Errors: DataProblem.
+    of_sources: one number per source, for each of its pairs; empty if all are equal.
     """
     if len(set(of_sources)) < 2:
         return None
@@ -198,8 +198,6 @@ def weights(pairs: Pairs, of_sources: Sequence[float]) -> NDArray[np.float64] | 
         inner = weights(pairs.pairs, of_sources)
         return None if inner is None else inner[pairs.indices]
     parts = pairs.parts if isinstance(pairs, Mixed) else (pairs,)
-    if len(of_sources) != len(parts):
-        raise DataProblem(f"{plural(len(of_sources), 'weight')} for {plural(len(parts), 'source')}: give one each")
     return np.repeat(np.asarray(of_sources, dtype=np.float64), [len(part) for part in parts])
 
 

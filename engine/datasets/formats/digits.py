@@ -5,14 +5,12 @@ Source: the UCI ML hand-written digits data set, https://archive.ics.uci.edu/dat
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from engine.datasets.base import DataProblem
+from engine.datasets.base import DataProblem, file_of_package
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 TEMPLATES = ("a photo of the digit {}", "the number {}", "a handwritten {}", "{}")
@@ -51,12 +49,7 @@ class Digits:
 @cache
 def _table() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return scans (1797, 8, 8) uint8 from 0 to 255, and labels (1797,) uint8. Errors: DataProblem."""
-    package = find_spec("sklearn")  # finds the package without importing it
-    if package is None or package.origin is None:
-        raise DataProblem(
-            "the embedded digits come with scikit-learn, which is not installed: pip install scikit-learn"
-        )
-    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    path = file_of_package("sklearn", "datasets/data/digits.csv.gz")
     if not path.is_file():
         raise DataProblem(f"this version of scikit-learn has no handwritten digits at {path}")
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
