@@ -1,7 +1,7 @@
 """Find files of Hugging Face in the cache, get their sizes, and download them; without an answer, fail in seconds."""
 
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,10 +26,6 @@ SITE = "huggingface.co"
 
 class Unreachable(Refused):
     """The file is not in the cache and cannot be downloaded."""
-
-
-class _Stopped(Exception):
-    """The download was stopped."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +60,10 @@ def find(repo: str, files: Sequence[str]) -> Path | Remote:
             return Path(path)
     for file in files:
         try:
-            ask = partial(get_hf_file_metadata, hf_hub_url(repo, file), timeout=ANSWER_S)
-            return Remote(repo, file, _ask_in_time(ask).size)
+            answer = _begin(partial(get_hf_file_metadata, hf_hub_url(repo, file), timeout=ANSWER_S))
+            if wait([answer], ANSWER_S).not_done:
+                raise TimeoutError(f"no answer within {ANSWER_S:.0f} seconds")
+            return Remote(repo, file, answer.result().size)
         except EntryNotFoundError:
             continue
         except Exception as error:  # from the hub, HTTP, sockets, a timeout or HF_HUB_OFFLINE
@@ -99,14 +97,6 @@ def _unreachable(what: str, error: Exception) -> Unreachable:
     return Unreachable(f"{what} cannot be reached: {first_line(error).rstrip('.')}")
 
 
-def _ask_in_time(ask: Callable[[], Any]) -> Any:
-    """Return the result of `ask`. Errors: TimeoutError after ANSWER_S; any error of `ask`."""
-    answer = _begin(ask)
-    if wait([answer], ANSWER_S).not_done:
-        raise TimeoutError(f"no answer within {ANSWER_S:.0f} seconds")
-    return answer.result()
-
-
 def _begin(ask: Callable[[], Any]) -> Future[Any]:
     """Run `ask` in a daemon thread. Unlike a pool's threads, it does not delay the end of the process."""
     answer: Future[Any] = Future()
@@ -138,7 +128,7 @@ def _silent_bars() -> Any:
 
         def update(self, n: float | None = 1) -> bool | None:
             if SilentBar.stopped:
-                raise _Stopped
+                raise CancelledError
             drawn: bool | None = super().update(n)
             SilentBar.most = max(SilentBar.most, int(self.n))
             return drawn

@@ -109,13 +109,11 @@ def load(model: Any, towers: Iterable[Tower]) -> list[str]:
         state = part.state_dict()
         loaded = {name: value for name, value in adapted.items() if name in state and state[name].shape == value.shape}
         part.load_state_dict(loaded, strict=False)
-        notes.append(_note(tower, sorted(state.keys() - loaded.keys()), len(state)))
+        random = sorted(state.keys() - loaded.keys())
+        rest = f" except {shortened(random, SHOWN)}, which start from random values" if random else ""
+        counts = f"{len(loaded)} of {len(state)} tensors"
+        notes.append(f"the {tower.part} tower starts from {tower.repo} ({counts}){rest}")
     return notes
-
-
-def _note(tower: Tower, random: list[str], count: int) -> str:
-    rest = f" except {shortened(random, SHOWN)}, which start from random values" if random else ""
-    return f"the {tower.part} tower starts from {tower.repo} ({count - len(random)} of {count} tensors){rest}"
 
 
 def _adapt_image(_model: Any, tower: Tower, tensors: Tensors) -> Tensors:
