@@ -17,6 +17,8 @@ LEAST_CPU_SHARE = 0.9
 MOST_NEIGHBOUR_SHARE = 0.05
 MOST_SWITCHES_PER_S = 100.0
 """Beyond these limits, a timing counts as disturbed. They apply to the fields of `Contention`."""
+NOT_BUSY = ("idle", "iowait", "guest", "guest_nice")
+"""Times of a CPU that do not count as busy: the system adds those of guests to user and nice."""
 SHORTEST_S = 1.0
 """Measure shares of the CPUs only over at least this many seconds. The system counts CPU time in steps of 10 ms, so two
 steps would be 2 % or more of a shorter time."""
@@ -50,7 +52,7 @@ def snapshot() -> Usage:
     return Usage(
         wall_s=time.perf_counter(),
         own_s=time.process_time(),
-        busy_s=sum(_busy(times._asdict()) for times in counted),
+        busy_s=sum(seconds for times in counted for name, seconds in times._asdict().items() if name not in NOT_BUSY),
         cpus=len(counted),
         switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
     )
@@ -60,11 +62,6 @@ def _cpu_numbers() -> list[int]:
     """Return the number of each CPU that /proc/stat lists. CPUs that are offline are not in it."""
     lines = STAT.read_text().splitlines() if STAT.is_file() else []
     return [int(found[1]) for line in lines if (found := re.match(r"cpu(\d+) ", line))]
-
-
-def _busy(times: dict[str, float]) -> float:
-    """Return the seconds for which one CPU was not idle. user and nice already include the time of guests."""
-    return sum(seconds for name, seconds in times.items() if name not in ("idle", "iowait", "guest", "guest_nice"))
 
 
 def contention(before: Usage, after: Usage, threads: int | None) -> Contention:
@@ -112,17 +109,9 @@ LEAST_SHARE = 0.01
 """Leave out processes with a smaller share of the CPUs. A desktop has dozens of them, and they disturb nothing."""
 
 
-@dataclass(frozen=True)
-class Process:
-    """One process at one moment."""
-
-    name: str
-    cpu_s: float
-    """CPU time of all its threads since it started."""
-
-
-Snapshot = Mapping[tuple[int, float], Process]
-"""Processes by process id and start time. The start time is needed because process ids are reused."""
+Snapshot = Mapping[tuple[int, float], tuple[str, float]]
+"""Name of each process, and the CPU time of all its threads since it started in s, by process id and start time. The
+start time is needed because process ids are reused."""
 
 
 def processes_now() -> Snapshot:
@@ -132,7 +121,7 @@ def processes_now() -> Snapshot:
         info = process.info
         if info["pid"] != os.getpid() and info["cpu_times"] is not None:
             cpu_s = info["cpu_times"].user + info["cpu_times"].system
-            processes[info["pid"], info["create_time"]] = Process((info["name"] or "?")[:NAME_LENGTH], cpu_s)
+            processes[info["pid"], info["create_time"]] = (info["name"] or "?")[:NAME_LENGTH], cpu_s
     return processes
 
 
@@ -145,9 +134,9 @@ def busiest(before: Snapshot, after: Snapshot, wall_s: float, cpus: int) -> dict
     if wall_s < SHORTEST_S:
         return {}
     used: dict[str, float] = {}
-    for key, process in after.items():
-        earlier = before[key].cpu_s if key in before else 0.0
-        used[process.name] = used.get(process.name, 0.0) + process.cpu_s - earlier
+    for key, (name, cpu_s) in after.items():
+        earlier = before[key][1] if key in before else 0.0
+        used[name] = used.get(name, 0.0) + cpu_s - earlier
     shares = sorted(((cpu_s / (wall_s * cpus), name) for name, cpu_s in used.items()), reverse=True)
     return {name: share for share, name in shares[:MOST_NAMES] if share >= LEAST_SHARE}
 

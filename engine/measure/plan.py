@@ -34,7 +34,7 @@ class Plan:
     min_seconds: float = 2.0
     warmup_calls: int = 5
     warmup_seconds: float = 0.5
-    """Minimum seconds of the warm-up, but at most MOST_WARMUP of min_seconds."""
+    """Seconds before which a warm-up does not end, even on a plateau; but at most MOST_WARMUP of min_seconds."""
     max_seconds: float = math.inf
     """Maximum wall time in s for warm-up and sampling of all subjects. A block that would end later is not started, but
     each subject gets at least one warm-up block and one sample."""
@@ -42,11 +42,6 @@ class Plan:
     """Minimum ms of a block. Quick calls are repeated to fill it, because a clock has limited precision."""
     seed: int = 1337
     """Seed for the random order of subjects in each round."""
-
-    @property
-    def least_warmup_seconds(self) -> float:
-        """Return the seconds before which a warm-up does not end, even on a plateau."""
-        return min(self.warmup_seconds, self.most_warmup_seconds)
 
     @property
     def most_warmup_seconds(self) -> float:

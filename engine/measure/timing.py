@@ -129,7 +129,8 @@ class _Bench:
                 seconds += block_seconds
             latest = blocks[-min(max(len(blocks) // 2, LEAST_PLATEAU), MOST_PLATEAU) :]
             plateau = seconds >= plan.most_warmup_seconds or (len(blocks) >= 2 * LEAST_PLATEAU and not drifting(latest))
-            if plateau and seconds >= plan.least_warmup_seconds and run.warmup_calls >= plan.warmup_calls:
+            least_seconds = min(plan.warmup_seconds, plan.most_warmup_seconds)
+            if plateau and seconds >= least_seconds and run.warmup_calls >= plan.warmup_calls:
                 break
             if self.would_end_late(block_seconds, until):
                 break

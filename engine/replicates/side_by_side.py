@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from engine.measure import gpu_watch, timing
-from engine.measure.plan import Plan, Session, Subject, Timed
+from engine.measure.plan import Plan, Session, Subject
 from engine.measure.stopwatch import Stopwatch
 from engine.replicates.messages import Job, Measured, Report, error_text
 from engine.replicates.ready import Ready, failure, once, release
@@ -90,13 +90,6 @@ def _queued(label: str) -> str:
     return f"{label}, back to back"
 
 
-def _back_to_back(label: str, session: Session) -> tuple[Timed | None, tuple[str, ...]]:
-    """Return the samples of queued calls; None and a note if they failed; None if they were not timed."""
-    if error := session.failed.get(_queued(label)):
-        return None, (f"not timed back to back: {error_text(error)}",)
-    return session.timed.get(_queued(label)), ()
-
-
 def observations(session: Session) -> dict[str, Any]:
     """Return the load of the machine during a session, as fields of Measured."""
     return {
@@ -116,14 +109,15 @@ def _measured(subject: Ready, session: Session, device: str) -> Measured:
             joules = gpu_watch.joules(lambda: once(subject.phases), device, ENERGY_S)
     except Exception as error:  # noqa: BLE001 - as above
         return failure(subject.label, error)
-    back_to_back, notes = _back_to_back(subject.label, session)
+    queued_error = session.failed.get(_queued(subject.label))
+    notes = (f"not timed back to back: {error_text(queued_error)}",) if queued_error else ()
     samples = len(timed.samples_ms)
     cut = (f"sampling was cut off after {plural(samples, 'sample')}",) if timed.cut_off else ()
     reported = {name: ms for name, ms in timed.phases.items() if name not in subject.unreported}
     return subject.measured.model_copy(
         update={
             "timed": replace(timed, phases=reported),
-            "back_to_back": back_to_back,
+            "back_to_back": session.timed.get(_queued(subject.label)),
             "joules_per_call": joules,
             **observations(session),
             "notes": (*subject.measured.notes, *cut, *notes, *gpu_watch.notes(device, session.gpu)),

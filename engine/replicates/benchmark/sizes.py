@@ -4,6 +4,7 @@ import os
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from engine.replicates.benchmark.job import Job
 from engine.replicates.benchmark.rows import Outcome
@@ -45,15 +46,7 @@ class Sizes:
         decays = self.spec.batch_size != "sweep"
         first_size = size
         while True:
-            job = Job(
-                spec=self.spec,
-                model=self.model,
-                mode=mode,
-                batch_size=size,
-                decays=decays and size > 1,
-                traces=self._traces,
-                parent=os.getpid(),
-            )
+            job = self._job(mode, size, decays=decays and size > 1, traces=self._traces)
             found = yield from self._processes.repeat(job, progress)
             statuses = {process[self._baseline].status for process in found if self._baseline in process}
             timed_out = any(measured.status == "timeout" for process in found for measured in process.values())
@@ -65,6 +58,9 @@ class Sizes:
                 notes.append(f"batch size {size} instead of {first_size}, which ran out of memory")
             return Outcome(mode, size, tuple(found), tuple(notes))
 
+    def _job(self, mode: Mode, size: int, **options: Any) -> Job:
+        return Job(spec=self.spec, model=self.model, mode=mode, batch_size=size, parent=os.getpid(), **options)
+
     def _largest(self, mode: Mode, notes: list[str], progress: Progress) -> Generator[Progress, None, int]:
         """Yield progress, and return the largest batch size at which the baseline runs, to within a sixteenth.
 
@@ -73,11 +69,8 @@ class Sizes:
         limit = self.spec.max_batch_size or SEARCH_END
         fits, fails, reason = 0, None, ""
         while True:
-            job = Job(
-                spec=self.spec, model=self.model, mode=mode, batch_size=limit, bounds=(fits, fails), parent=os.getpid()
-            )
             tried, ended = 0, None
-            with closing(self._processes.reports(job)) as reports:
+            with closing(self._processes.reports(self._job(mode, limit, bounds=(fits, fails)))) as reports:
                 for report in reports:
                     if isinstance(report, Ended):
                         ended = report

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.measure import contention
-from engine.measure.contention import Process, busiest
+from engine.measure.contention import busiest
 from engine.measure.plan import Timed
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.rows import Outcome
@@ -20,18 +20,18 @@ from engine.specs import BenchmarkSpec
 
 def test_busiest_processes_have_their_share_of_cpu_time() -> None:
     """Shares are of 40 s of CPU time: 10 s on 4 CPUs."""
-    before = {(1, 0.0): Process("python", 5), (2, 0.0): Process("python", 1), (3, 0.0): Process("gone", 9)}
+    before = {(1, 0.0): ("python", 5), (2, 0.0): ("python", 1), (3, 0.0): ("gone", 9)}
     after = {
-        (1, 0.0): Process("python", 9),
-        (2, 0.0): Process("python", 5),
-        (3, 7.0): Process("new", 4),  # another process had this pid before
-        (4, 0.0): Process("idle", 0.3),
-        (5, 7.0): Process("least", 0.5),
-        (6, 7.0): Process("most", 20),
+        (1, 0.0): ("python", 9),
+        (2, 0.0): ("python", 5),
+        (3, 7.0): ("new", 4),  # another process had this pid before
+        (4, 0.0): ("idle", 0.3),
+        (5, 7.0): ("least", 0.5),
+        (6, 7.0): ("most", 20),
     }
     assert busiest(before, after, 10, 4) == pytest.approx({"most": 0.5, "python": 0.2, "new": 0.1})
     assert list(busiest(before, after, 10, 4)) == ["most", "python", "new"]
-    assert busiest(before, {(4, 0.0): Process("idle", 0.3)}, 10, 4) == {}
+    assert busiest(before, {(4, 0.0): ("idle", 0.3)}, 10, 4) == {}
     assert busiest(before, after, 0.9, 4) == {}, "too short for the 10 ms steps of the system"
 
 
