@@ -171,12 +171,9 @@ def read(folder: Path) -> Iterator[CatalogueRow]:
 
 def _write_rows(folder: Path, rows: Iterable[CatalogueRow]) -> None:
     """Write a CSV file per library, sorted by model and image size."""
-    by_library: dict[str, list[CatalogueRow]] = {name: [] for name in names.LIBRARIES}
-    for row in sorted(
-        rows, key=lambda row: (row["model"], [int(side) for side in row["image_size"].split("x") if side])
-    ):
-        by_library[row["library"]].append(row)
-    for name, rows_of_library in by_library.items():
+    rows = sorted(rows, key=lambda row: (row["model"], [int(side) for side in row["image_size"].split("x") if side]))
+    for name in names.LIBRARIES:
+        rows_of_library = [row for row in rows if row["library"] == name]
         if rows_of_library or (folder / f"{name}.csv").exists():
             atomic.write(folder / f"{name}.csv", table(shipped.COLUMNS, rows_of_library))
 

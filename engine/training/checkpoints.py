@@ -31,7 +31,6 @@ from engine.results.checkpoints import manifest_path
 from engine.roots import Roots, file_within, open_within, scan_within
 from engine.specs import Refused
 
-NAME = re.compile(r"[A-Za-z0-9][\w-]{0,99}\.pt")
 NUMBERED = re.compile(r"\w+_\d+\.pt")
 """Names of the checkpoints that `prune` may remove. `latest.pt` and `best.pt` are overwritten instead."""
 State = dict[str, Any]
@@ -63,11 +62,8 @@ def save(folder: Path, name: str, state: State, *, about: dict[str, Any]) -> Pat
     """Write a checkpoint and replace one of the same name. Return its path.
 
     about: fields for the manifest, with at least the `step`, which orders checkpoints.
-    Errors: NotSaved, caused by the system's error; TypeError if the state could not be loaded again; ValueError if
-    `name` is not a checkpoint's name.
+    Errors: NotSaved, caused by the system's error; TypeError if the state could not be loaded again.
     """
-    if not NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a checkpoint, such as epoch_3.pt")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     with atomic.temporary(path) as data:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,8 @@ class Files:
             self._board = SummaryWriter(str(folder / TENSORBOARD), purge_step=step + 1 if step else 0)
         self._wandb = _wandb(folder, spec, params) if spec.wandb else None
 
-    def metrics(self, points: Iterable[Metric]) -> None:
+    def metrics(self, points: Sequence[Metric]) -> None:
         """Append points to the curves."""
-        points = list(points)
         with (self._folder / HISTORY).open("a", encoding="utf-8") as file:
             file.writelines(f"{point.model_dump_json()}\n" for point in points)
         for point in points:

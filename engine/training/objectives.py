@@ -1,6 +1,7 @@
 """Loss functions of trainings: open_clip's own, each with the model outputs that it needs."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import reduce
 
 import open_clip
@@ -22,25 +23,25 @@ SHOWN = 3
 """Models that an error message names at most."""
 
 
+@dataclass(frozen=True)
 class Objective:
     """A loss function of a model's outputs."""
 
-    def __init__(
-        self, loss: Callable[..., dict[str, Tensor]], needs: tuple[str, ...], teacher: nn.Module | None
-    ) -> None:
-        """Keep the loss and its inputs. needs: names of the outputs that the loss takes. teacher: None without one."""
-        self._loss, self._needs, self._teacher = loss, needs, teacher
+    loss: Callable[..., dict[str, Tensor]]
+    needs: tuple[str, ...]
+    """Names of the outputs that the loss takes."""
+    teacher: nn.Module | None = None
 
     def beside(self, images: Tensor, tokens: Tensor) -> Outputs:
         """Return the outputs needed besides the model's own: the teacher's, named dist_...; empty without a teacher."""
-        if self._teacher is None:
+        if self.teacher is None:
             return {}
         with torch.no_grad():
-            return {f"{TEACHER_PREFIX}{name}": value.detach() for name, value in self._teacher(images, tokens).items()}
+            return {f"{TEACHER_PREFIX}{name}": value.detach() for name, value in self.teacher(images, tokens).items()}
 
     def __call__(self, outputs: Outputs) -> Outputs:
         """Return the losses by name, and their sum, which is minimised, as `loss`. All are scalars."""
-        losses = self._loss(**{name: outputs[name] for name in self._needs}, output_dict=True)
+        losses = self.loss(**{name: outputs[name] for name in self.needs}, output_dict=True)
         return {**losses, "loss": reduce(torch.add, losses.values())}
 
 
@@ -59,20 +60,20 @@ def create(
         needs += ("logit_bias",)
     match spec.loss:
         case "siglip":
-            return Objective(SigLipLoss(**place), needs, None)
+            return Objective(SigLipLoss(**place), needs)
         case "coca":
             weights = {
                 "caption_loss_weight": spec.coca_caption_weight,
                 "clip_loss_weight": spec.coca_contrastive_weight,
             }
             loss = CoCaLoss(**weights, pad_id=model.pad_id, **gathering, **place)
-            return Objective(loss, (*needs, "logits", "labels"), None)
+            return Objective(loss, (*needs, "logits", "labels"))
         case "distill":
             assert teacher is not None, "distillation needs a teacher"
             teacher_needs = tuple(f"{TEACHER_PREFIX}{name}" for name in needs)
             return Objective(DistillClipLoss(**gathering, **place), needs + teacher_needs, teacher)
         case "clip":
-            return Objective(ClipLoss(**gathering, **place), needs, None)
+            return Objective(ClipLoss(**gathering, **place), needs)
 
 
 def caption_loss(logits: Tensor, labels: Tensor, pad_id: int = 0) -> tuple[float, int]:

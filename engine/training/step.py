@@ -77,7 +77,9 @@ def train_step(
         scaler.update()
     else:
         optimizer.step()
-    _clamp(model)
+    scale: Any = getattr(model, "module", model).logit_scale
+    with torch.no_grad():
+        scale.clamp_(0, math.log(LARGEST_SCALE))
     return StepResult(
         {name: value.detach() for name, value in losses.items()}, grad_norm, outputs["logit_scale"].detach()
     )
@@ -157,12 +159,6 @@ def _clip(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> Tensor:
     if clip_norm is not None:
         clip_grads_with_norm_(parameters, clip_norm, norm)
     return norm
-
-
-def _clamp(model: nn.Module) -> None:
-    scale: Any = getattr(model, "module", model).logit_scale
-    with torch.no_grad():
-        scale.clamp_(0, math.log(LARGEST_SCALE))
 
 
 def seed(*numbers: int) -> None:

@@ -212,17 +212,12 @@ def _with_other_features(name: str, value: Tensor, others: int) -> Tensor:
     return torch.cat([value, value.new_empty(others, *value.shape[1:])])
 
 
-def _evaluation(spec: EvaluateSpec, roots: Roots) -> tuple[int, int]:
-    """Return the peak bytes of an evaluation, and the bytes that are allocated all the time. Errors: Refused."""
-    model, peak = _pass(spec, roots)
-    held = tensor_bytes(state(model))
-    loading = 2 * held if spec.checkpoint else 0  # the file's weights beside the model's while they are loaded
-    return max(peak, loading), held
-
-
 @torch.no_grad()
-def _pass(spec: EvaluateSpec, roots: Roots) -> tuple[Any, int]:
-    """Return the model without data, and the peak bytes of encoding a batch of images and a batch of texts."""
+def _evaluation(spec: EvaluateSpec, roots: Roots) -> tuple[int, int]:
+    """Return the peak bytes of an evaluation, and the bytes that are allocated all the time.
+
+    The peak is that of encoding a batch of images and a batch of texts, or of loading the weights. Errors: Refused.
+    """
     weights, size = spec.checkpoint, spec.batch_size
     model, inputs = clip_weights.sketch(spec, weights=weights, batch_size=size, roots=roots)
     model.eval()
@@ -236,4 +231,6 @@ def _pass(spec: EvaluateSpec, roots: Roots) -> tuple[Any, int]:
 
     with mode:
         counted = flops.count(model, (images, texts), run=encode)
-    return model, memory.inference_peak_bytes(model, (images, texts), counted)
+    held = tensor_bytes(state(model))
+    loading = 2 * held if spec.checkpoint else 0  # the file's weights beside the model's while they are loaded
+    return max(memory.inference_peak_bytes(model, (images, texts), counted), loading), held

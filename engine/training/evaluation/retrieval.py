@@ -24,20 +24,18 @@ def metrics(
     owner: Tensor,
     *,
     recalls: Sequence[int] = RECALLS,
-    chunk: int = CHUNK,
 ) -> dict[str, float]:
     """Return mean and median rank, from 1, and recall at the ranks `recalls` (a share), from images to captions and
     back.
 
     image_features: (N, D), text_features: (M, D), both normalised. owner: (M,) int64, the image of each caption; every
-    image has at least one. For an image with several captions, the best-ranked one counts. chunk: rows of similarities
-    computed at once.
+    image has at least one. For an image with several captions, the best-ranked one counts.
     """
     images = torch.arange(len(image_features), device=image_features.device)
     owner = owner.to(image_features.device)
     ranks = {
-        "image_to_text": _ranks(image_features, images, text_features, owner, chunk),
-        "text_to_image": _ranks(text_features, owner, image_features, images, chunk),
+        "image_to_text": _ranks(image_features, images, text_features, owner),
+        "text_to_image": _ranks(text_features, owner, image_features, images),
     }
     return {f"{way}_{name}": value for way, found in ranks.items() for name, value in _summary(found, recalls).items()}
 
@@ -64,9 +62,7 @@ def _summary(ranks: NDArray[np.int64], at: Sequence[int]) -> dict[str, float]:
     return {"mean_rank": float(ranks.mean() + 1), "median_rank": float(np.floor(np.median(ranks)) + 1), **recalls}
 
 
-def _ranks(
-    queries: Tensor, query_images: Tensor, gallery: Tensor, gallery_images: Tensor, chunk: int
-) -> NDArray[np.int64]:
+def _ranks(queries: Tensor, query_images: Tensor, gallery: Tensor, gallery_images: Tensor) -> NDArray[np.int64]:
     """Return, for each query, the number of gallery items ranked before its first match, an item of the same image.
 
     An item ranks before the match if it is more similar, or equally similar with a lower index. So a model gains
@@ -75,7 +71,7 @@ def _ranks(
     indices = torch.arange(len(gallery), device=gallery.device)
     gallery, row_of = _distinct(gallery.float())
     ranks = []
-    for features, image_of in zip(torch.split(queries.float(), chunk), torch.split(query_images, chunk), strict=True):
+    for features, image_of in zip(torch.split(queries.float(), CHUNK), torch.split(query_images, CHUNK), strict=True):
         similarities = (features @ gallery.T)[:, row_of]
         matches = similarities.masked_fill(image_of[:, None] != gallery_images, -torch.inf)
         best, first = matches.max(dim=1, keepdim=True)  # first: the first of equal values

@@ -40,7 +40,7 @@ def answer(question: Search) -> Hits:
     hits = [
         Hit(
             index=index,
-            source=_escape(embeddings.sources[index]),
+            source=embeddings.sources[index],
             label=embeddings.labels[index],
             similarity=float(similarities[index]),
         )
@@ -93,8 +93,3 @@ def _check(found: Embeddings, made: Made, question: Search) -> None:
     if not similarity >= ALIKE:
         reason = f"it encodes the captions differently now (cosine {similarity:.2f})"
         raise Refused(f"{model_name} has changed since it was evaluated: {reason}; {advice}")
-
-
-def _escape(text: str) -> str:
-    """Escape undecodable bytes of a text: file names may contain any bytes."""
-    return text.encode(errors="backslashreplace").decode()

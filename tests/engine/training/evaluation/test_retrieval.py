@@ -43,33 +43,36 @@ def by_sorting(images: Tensor, texts: Tensor, owner: Tensor) -> dict[str, float]
 
 @pytest.mark.parametrize("count", [1, 2, 7, 50])
 @pytest.mark.parametrize("chunk", [1, 8, 1024])
-def test_ranks_of_pairs_equal_those_of_open_clip(count: int, chunk: int) -> None:
+def test_ranks_of_pairs_equal_those_of_open_clip(count: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "CHUNK", chunk)
     images = features(count, seed=1)
     texts = functional.normalize(images + features(count, seed=2), dim=1)
-    found = retrieval.metrics(images, texts, torch.arange(count), chunk=chunk)
+    found = retrieval.metrics(images, texts, torch.arange(count))
     assert found == pytest.approx(get_clip_metrics(images, texts, torch.tensor(30.0)), abs=1e-12)
 
 
 @pytest.mark.parametrize("chunk", [3, 1024])
-def test_image_with_several_captions_is_ranked_by_the_best(chunk: int) -> None:
+def test_image_with_several_captions_is_ranked_by_the_best(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "CHUNK", chunk)
     images, owner = features(20, seed=3), torch.cat([torch.arange(20).repeat(2), torch.tensor([4, 4, 17])])
     owner = owner[torch.randperm(len(owner), generator=torch.Generator().manual_seed(0))]
     texts = functional.normalize(images[owner] + 1.5 * features(len(owner), seed=4), dim=1)
-    found = retrieval.metrics(images, texts, owner, chunk=chunk)
+    found = retrieval.metrics(images, texts, owner)
     assert found == pytest.approx(by_sorting(images, texts, owner), abs=1e-12)
     assert found["text_to_image_R@1"] != found["image_to_text_R@1"]
 
 
 @pytest.mark.parametrize("chunk", [1, 16, 1024])
-def test_equal_similarities_are_ranked_in_their_order(chunk: int) -> None:
+def test_equal_similarities_are_ranked_in_their_order(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """361 images share ten captions, as with class names. One product with all would round equal values differently."""
+    monkeypatch.setattr(retrieval, "CHUNK", chunk)
     words, images, owner = features(10, seed=5, width=512), features(361, seed=6, width=512), torch.arange(361)
     similar = (images @ words.T)[:, owner % 10]
     right = [{image} for image in range(361)]
     wanted = summary("image_to_text", ranks_by_sorting(similar, right)) | summary(
         "text_to_image", ranks_by_sorting(similar.T, right)
     )
-    assert retrieval.metrics(images, words[owner % 10], owner, chunk=chunk) == pytest.approx(wanted, abs=1e-12)
+    assert retrieval.metrics(images, words[owner % 10], owner) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_median_rank_is_rounded_down_as_in_open_clip() -> None:
@@ -99,6 +102,7 @@ def test_features_that_are_nan_are_ranked_last() -> None:
 
 def test_full_similarity_matrix_is_never_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
+    monkeypatch.setattr(retrieval, "CHUNK", 10)
 
     class SizeRecorder(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -107,7 +111,7 @@ def test_full_similarity_matrix_is_never_computed(monkeypatch: pytest.MonkeyPatc
             return result
 
     with SizeRecorder():
-        retrieval.metrics(features(300, 1), features(300, 2), torch.arange(300), chunk=10)
+        retrieval.metrics(features(300, 1), features(300, 2), torch.arange(300))
     assert max(sizes) <= max(10 * 300, 300 * 16)
 
 
