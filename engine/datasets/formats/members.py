@@ -116,28 +116,25 @@ class Listed:
         return shown_name(file.shown if file.path.endswith(file.name) else f"{file.shown}/{file.name}")
 
 
-def in_tar(path: Path, roots: Roots = None) -> list[Member]:
-    """Return the files in a tar. A compressed one is unpacked to a plain copy. Errors: DataProblem if it is damaged."""
+def in_tar(path: Path, roots: Roots = None) -> tuple[list[Member], bool]:
+    """Return the files in a tar, and whether it ends with a block of zeros, unlike one cut short between two files.
+
+    A compressed tar is unpacked to a plain copy. Errors: DataProblem if it is damaged.
+    """
     packed, path = path, plain_tar(path, roots)
     origin = str(packed) if packed != path else ""
     roots = None if origin else roots
     try:
         with reading(packed), open_within(path, roots) as file, tarfile.open(fileobj=file, mode="r:") as archive:
-            return [
+            members = [
                 Member(info.name, str(path), info.offset_data, info.size, origin)
                 for info in whole(archive)
                 if info.isreg() and not info.issparse()
             ]
+            file.seek(-tarfile.BLOCKSIZE, os.SEEK_END)
+            return members, not file.read().strip(b"\0")
     except tarfile.TarError as error:
         raise DataProblem(f"{packed} is no {'' if origin else 'uncompressed '}tar, or is damaged: {error}") from error
-
-
-def has_end(path: Path, roots: Roots = None) -> bool:
-    """Return whether a tar ends with a block of zeros. One that was cut short exactly between two files does not."""
-    plain = plain_tar(path, roots)
-    with reading(path), open_within(plain, roots if plain == path else None) as file:
-        file.seek(-tarfile.BLOCKSIZE, os.SEEK_END)
-        return not file.read().strip(b"\0")
 
 
 def in_folder(folder: Path, roots: Roots = None) -> list[Member]:
@@ -176,7 +173,8 @@ def samples(members: Iterable[Member], key: re.Pattern[str], roots: Roots = None
         image = next((parts[suffix] for suffix in IMAGES if suffix in parts), None)
         if image is None:
             continue
-        texts = {suffix: _read_text(parts[suffix], roots) for suffix in TEXTS if suffix in parts}
+        contents = {suffix: _read(parts[suffix], roots) for suffix in TEXTS if suffix in parts}
+        texts = {suffix: content.decode("utf-8-sig", errors="replace") for suffix, content in contents.items()}
         captions = distinct(texts.get("txt", "").splitlines()) or _captions_in_json(texts.get("json", "{}"), image.name)
         label = _class_number(texts["cls"], image.name) if "cls" in texts else None
         several = _class_numbers(parts["npy"], image.name, roots) if "npy" in parts else None
@@ -198,12 +196,12 @@ def _groups(members: Iterable[Member], key: re.Pattern[str]) -> Iterator[dict[st
     yield parts
 
 
-def _read_text(member: Member, roots: Roots) -> str:
+def _read(member: Member, roots: Roots) -> bytes:
     if member.size > LARGEST_TEXT:
         raise ValueError(
             f"{member.name} has {member.size:,} bytes, more than {LARGEST_TEXT:,}: it holds no caption or class"
         )
-    return member.read(roots).decode("utf-8-sig", errors="replace")
+    return member.read(roots)
 
 
 def _captions_in_json(text: str, name: str) -> tuple[str, ...]:
@@ -218,9 +216,7 @@ def _captions_in_json(text: str, name: str) -> tuple[str, ...]:
 
 def _class_numbers(member: Member, name: str, roots: Roots) -> tuple[int, ...]:
     """Return the classes of an image: the indices of the ones in a 0/1 vector, as in CLIP_benchmark."""
-    if member.size > LARGEST_TEXT:
-        raise ValueError(f"{member.name} has {member.size:,} bytes, more than {LARGEST_TEXT:,}, so it holds no classes")
-    content = BytesIO(member.read(roots))
+    content = BytesIO(_read(member, roots))
     try:
         values = np.lib.format.read_array(content, allow_pickle=False)
     except (ValueError, TokenError, MemoryError) as error:  # the last two for a damaged header

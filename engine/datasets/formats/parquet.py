@@ -37,7 +37,7 @@ def open_parquet(path: Path, columns: Columns, roots: Roots = None) -> Listed:
     found: list[Member] = []
     if packed:
         copy = unpacked.copy_of(path, roots, lambda file, copy: _unpack(file, copy, image))
-        found = [member._replace(origin=str(path)) for member in members.in_tar(copy)]
+        found = [member._replace(origin=str(path)) for member in members.in_tar(copy)[0]]
     images = [member.name for member in found] if packed else [str(value or "").strip() for value in cells[image]]
     class_names = _class_names(schema.metadata or {}, label)
     rows = [

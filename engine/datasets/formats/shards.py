@@ -35,13 +35,16 @@ def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Listed:
     """Return the samples of tars, one after the other. Errors: DataProblem."""
     found: list[Sample | None] = []
     dotted: list[str] = []
+    cut: list[str] = []
     notes: list[str] = []
     for path in paths:
-        files = members.in_tar(path, roots)
+        files, has_end = members.in_tar(path, roots)
+        if not has_end:
+            cut.append(path.name)
         found += _samples(files, members.WEBDATASET_KEY, path, roots)
         dotted += members.dotted_images(files)
     pairs = _to_pairs(found, name, paths[0].parent, roots)
-    if cut := [path.name for path in paths if not members.has_end(path, roots)]:
+    if cut:
         notes.append(f"{plural(len(cut), 'tar')} without an end mark may be cut short: {shortened(cut)}")
     if dotted:
         notes.append(
