@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from engine import atomic
 from engine.models.built import out_of_memory
 from engine.results.checkpoints import manifest_path
-from engine.roots import Roots, file_within, open_within, scan_within
+from engine.roots import Roots, file_within, open_within, scan_within, stat_within
 from engine.specs import Refused
 
 NUMBERED = re.compile(r"\w+_\d+\.pt")
@@ -148,10 +148,7 @@ def _order(item: tuple[Entry, Path]) -> tuple[int, str]:
 
 def _paths(folder: Path, roots: Roots = None) -> list[Path]:
     """Return the paths of all checkpoints that have a file or a manifest, sorted by name."""
-    try:
-        names = [entry.path.name for entry in scan_within(folder, roots)]
-    except FileNotFoundError:
-        return []
+    names = [entry.path.name for entry in scan_within(folder, roots)] if stat_within(folder, roots) else []
     checkpoints = {name.removesuffix(".json") for name in names if name.endswith((".pt", ".pt.json"))}
     return sorted(folder / name for name in checkpoints if not name.startswith("."))
 

@@ -5,7 +5,6 @@ import shutil
 import tarfile
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import IO
 
 from engine import atomic
 from engine.datasets.base import DataProblem
-from engine.roots import Entry, Roots, open_within, stat_within
+from engine.roots import Entry, Roots, files_within, open_within, stat_within
 from engine.settings import Settings
 
 CODECS = {".tar.gz": "gzip", ".tgz": "gzip", ".tar.zst": "zstd", ".tar.bz2": "bz2"}
@@ -61,7 +60,9 @@ def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], No
         os.utime(copy)  # the time of its last use
         return copy
     copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _delete_unused()
+    for entry in files_within(copy.parent, None):  # also what killed processes had written
+        if entry.status.st_mtime < time.time() - UNUSED_S:
+            entry.path.unlink(missing_ok=True)
     try:
         with open_within(path, roots) as packed, atomic.temporary(copy) as hidden:
             with hidden.open("wb") as file:
@@ -81,14 +82,6 @@ def _copy_path(path: Path, status: os.stat_result) -> Path:
     """Return the path of the copy, which differs for each file, time of change and size."""
     key = sha256(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}".encode()).hexdigest()[:24]
     return _folder() / f"{path.name.partition('.')[0][:60]}-{key}.tar"
-
-
-def _delete_unused() -> None:
-    """Delete copies that were not opened for UNUSED_S, and what killed processes had written of others."""
-    for copy in _folder().iterdir():
-        with suppress(FileNotFoundError):  # another process may delete it too
-            if copy.stat().st_mtime < time.time() - UNUSED_S:
-                copy.unlink()
 
 
 def _decompress(packed: IO[bytes], copy: IO[bytes], codec: str) -> None:

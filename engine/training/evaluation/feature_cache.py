@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import nn
 
 from engine import atomic
 from engine.datasets import Pairs, Unreadable
-from engine.roots import Roots, stat_within
+from engine.roots import Roots, files_within, stat_within
 from engine.training.evaluation.encode import Features
 
 MOST_BYTES = 5_000_000_000
@@ -90,16 +89,7 @@ def save(folder: Path, name: str, found: Features, *, spare_bytes: float) -> Non
             )
         temporary.replace(folder / f"{name}.npz")
     total = 0
-    for path, status in sorted(_files(folder), key=lambda entry: -entry[1].st_mtime_ns):
-        total += status.st_size
+    for entry in sorted(files_within(folder, None), key=lambda entry: -entry.status.st_mtime_ns):
+        total += entry.status.st_size
         if total > MOST_BYTES:
-            path.unlink(missing_ok=True)
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the files of the cache, and of saves that were interrupted."""
-    for path in folder.glob("*.npz*"):
-        try:
-            yield path, path.stat()
-        except FileNotFoundError:  # another evaluation has deleted it
-            continue
+            entry.path.unlink(missing_ok=True)
