@@ -53,21 +53,21 @@ def agreement(name: str, rounds: int) -> Figures:
     from engine.measure.stopwatch import no_automatic_collection, stopwatch_for
     from engine.measure.timing import measure
     from engine.models import recurrent
-    from engine.replicates.recurrent.work import BLOCK_MS, Passes
+    from engine.replicates.recurrent.work import BLOCK_MS, phases_of
     from engine.specs import RecurrentSpec
 
     torch.set_num_threads(1)
     network = recurrent.build(name, RecurrentSpec(runners=(name,), **SHAPES))
     with network.settings():
         run = network.capture()
-    passes = Passes(network, run)
+    phases = phases_of(network, run)
     plan = Plan(min_samples=60, min_seconds=0.5, warmup_seconds=0.2, block_ms=BLOCK_MS)
 
     calls = 1
 
     def ours() -> dict[str, float]:
         nonlocal calls
-        found = measure([Subject(name, passes.phases, network.settings)], stopwatch_for("cpu"), plan).timed[name]
+        found = measure([Subject(name, phases, network.settings)], stopwatch_for("cpu"), plan).timed[name]
         calls = statistics.median_low(found.calls)
         return {phase: float(np.median(found.phases[phase])) for phase in ("forward", "backward")}
 

@@ -75,37 +75,32 @@ def check_optimizer(kind: str) -> None:
     optimizer(kind, torch.nn.Linear(2, 2))
 
 
-class Step:
-    """One step of training."""
+def training_phases(forward: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer) -> Phases:
+    """Return the phases of a training step. forward: returns the loss, a scalar."""
+    value: torch.Tensor | None = None
 
-    def __init__(self, forward: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """Create a step. forward: returns the loss, a scalar."""
-        self._forward = forward
-        self._optimizer = optimizer
-        self._loss: torch.Tensor | None = None
+    def forwards() -> None:
+        nonlocal value
+        value = forward()
 
-    def forward(self) -> None:
-        self._loss = self._forward()
+    def backward() -> None:
+        nonlocal value
+        assert value is not None, "forward comes first"
+        value.backward()  # type: ignore[no-untyped-call]
+        value = None
 
-    def backward(self) -> None:
-        assert self._loss is not None, "forward comes first"
-        self._loss.backward()  # type: ignore[no-untyped-call]
-        self._loss = None
+    def optimize() -> None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
-    def optimize(self) -> None:
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-
-    @property
-    def phases(self) -> Phases:
-        return {"forward": self.forward, "backward": self.backward, "optimizer": self.optimize}
+    return {"forward": forwards, "backward": backward, "optimizer": optimize}
 
 
 def phases(name: ModelName, model: torch.nn.Module, run: Callable[[], Any], *, training: bool, kind: str) -> Phases:
     """Return the phases of a call: `run` alone (one forward pass of `model`), or those of a training step."""
     if not training:
         return {"forward": run}
-    return Step(lambda: loss(name, run()), optimizer(kind, model)).phases
+    return training_phases(lambda: loss(name, run()), optimizer(kind, model))
 
 
 @contextmanager

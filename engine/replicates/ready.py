@@ -58,8 +58,10 @@ def first_call(
     compiles: bool,
     settling: int = 0,
     records_graphs: bool = False,
-) -> tuple[Mapping[str, Phase], Measured]:
-    """Capture a subject and call it for the first time, inside its settings. Return its phases, times and peak memory.
+) -> tuple[Run, Mapping[str, Phase], Measured]:
+    """Capture a subject and call it for the first time, inside its settings.
+
+    Return what was captured, its phases, and its times and peak memory.
 
     held: memory of other subjects, which does not count.
     compiles: whether capturing and first calls compile it. settling: number of calls after the first that still
@@ -81,12 +83,16 @@ def first_call(
     device_mb, process_mb = peak(lambda: once(phases), held.device)
     if records_graphs and device_mb is not None:
         device_mb = max(mb for mb in (device_mb, captured_mb, settling_mb) if mb is not None)
-    return phases, Measured(
-        label=label,
-        first_call_ms=first_ms,
-        compile_ms=capture_ms[0] + first_ms + sum(settling_ms) if compiles else None,
-        device_peak_mb=None if device_mb is None else device_mb - held.allocated_mb,
-        process_peak_mb=None if process_mb is None else process_mb - held.resident_mb,
+    return (
+        runs[0],
+        phases,
+        Measured(
+            label=label,
+            first_call_ms=first_ms,
+            compile_ms=capture_ms[0] + first_ms + sum(settling_ms) if compiles else None,
+            device_peak_mb=None if device_mb is None else device_mb - held.allocated_mb,
+            process_peak_mb=None if process_mb is None else process_mb - held.resident_mb,
+        ),
     )
 
 

@@ -90,7 +90,7 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
     settings = switches(job, types, variant)
     counters = fresh_counters(compiles=compiles)
     with settings():
-        phases, measured = first_call(
+        _, phases, measured = first_call(
             variant.label,
             lambda: variants.runner(variant, built, types, job.spec.device),
             lambda run: steps.phases(job.model, built.model, run, training=training, kind=job.spec.optimizer),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from engine.measure.plan import Plan
 from engine.measure.stopwatch import Stopwatch, stopwatch_for
 from engine.models import recurrent
-from engine.models.recurrent import Control, Errors, Network
+from engine.models.recurrent import Control, Errors, Network, Run
 from engine.replicates import compiling, side_by_side
 from engine.replicates.graphs import fresh_counters, graphs
 from engine.replicates.messages import Measured, Report
@@ -63,29 +64,23 @@ def prepare(
     held = Held.now(spec.device, resident_mb)
     network = build(name, spec)
     counters = fresh_counters(compiles=execution == "compile")
-    passes: list[Passes] = []
-
-    def phases(run: Callable[[], tuple[Tensor, ...]]) -> Mapping[str, Callable[[], None]]:
-        passes.append(Passes(network, run))
-        return passes[0].phases
-
     with network.settings():
-        called, measured = first_call(
+        run, phases, measured = first_call(
             name,
             network.capture,
-            phases,
+            partial(phases_of, network),
             stopwatch,
             held,
             compiles=execution != "eager",
             settling=SETTLING.get(execution, 0),
         )
-    errors = control.errors(network, passes[0].run)
+    errors = control.errors(network, run)
     checked = {"output_error": errors.output, "gradient_error": errors.gradient, "tolerance": errors.tolerance}
     row = checked | {"threads": torch.get_num_threads()} | graphs(counters)
     measured = measured.model_copy(update={"loading_s": loading_s, "row": row, "notes": network.notes})
     if not errors.ok:
         return measured.model_copy(update={"status": "error", "error": _describe_errors(errors)})
-    return Ready(name, called, network.settings, measured, unreported=("clear",))
+    return Ready(name, phases, network.settings, measured, unreported=("clear",))
 
 
 def marked(phase: str) -> AbstractContextManager[object]:
@@ -100,34 +95,30 @@ def marked(phase: str) -> AbstractContextManager[object]:
     return UNMARKED
 
 
-class Passes:
-    """A forward pass and, from its output, a backward pass."""
+def phases_of(network: Network, run: Run) -> Mapping[str, Callable[[], None]]:
+    """Return a forward pass and, from its output, a backward pass; then `clear`, which is not timed."""
+    output: Tensor | None = None
 
-    def __init__(self, network: Network, run: Callable[[], tuple[Tensor, ...]]) -> None:
-        self.run = run
-        self._network = network
-        self._output: Tensor | None = None
-
-    def forward(self) -> None:
+    def forward() -> None:
+        nonlocal output
         with marked("forward"):
-            self._output = self.run()[0]
+            output = run()[0]
 
-    def backward(self) -> None:
-        assert self._output is not None, "forward comes first"
+    def backward() -> None:
+        assert output is not None, "forward comes first"
         with marked("backward"):
-            self._output.backward(self._network.cotangent)  # type: ignore[no-untyped-call]
+            output.backward(network.cotangent)  # type: ignore[no-untyped-call]
 
-    def clear(self) -> None:
+    def clear() -> None:
         """Free the graph and the gradients, so that no pass spends time on it and no gradients add to old ones."""
-        self._output = None
-        for parameter in self._network.parameters.values():
+        nonlocal output
+        output = None
+        for parameter in network.parameters.values():
             parameter.grad = None
 
-    @property
-    def phases(self) -> Mapping[str, Callable[[], None]]:
-        if self._network.cotangent is None:
-            return {"forward": self.forward}
-        return {"forward": self.forward, "backward": self.backward, "clear": self.clear}
+    if network.cotangent is None:
+        return {"forward": forward}
+    return {"forward": forward, "backward": backward, "clear": clear}
 
 
 def _describe_errors(errors: Errors) -> str:

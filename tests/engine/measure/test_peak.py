@@ -95,7 +95,7 @@ def test_peak_of_a_compiled_graph_is_that_of_its_recording(
         max_memory_allocated=lambda _: max(peaks, default=0),
     )
     monkeypatch.setattr(torch, "accelerator", fake)
-    _, measured = ready.first_call(
+    *_, measured = ready.first_call(
         "toy",
         lambda: call,
         lambda run: {"forward": run},

@@ -236,7 +236,7 @@ def test_recording_of_cuda_graphs_counts_as_compilation(clock: Clock, variant: s
     assert variants.settling_calls(Variant.parse(variant), device) == calls
     watch = Stopwatch(lambda: None, clock)
     initial = ready.Held("cpu", 0.0, 0.0)
-    _, found = ready.first_call(
+    *_, found = ready.first_call(
         "toy", lambda: model, lambda run: {"forward": run}, watch, initial, compiles=True, settling=calls
     )
     assert found.first_call_ms == pytest.approx(8000)

@@ -237,9 +237,11 @@ def test_sgd_step_equals_the_hand_formula() -> None:
     with torch.no_grad():
         model.weight.fill_(2.0)
     run = lambda: model(torch.tensor([[3.0]]))  # noqa: E731
-    step = steps.Step(lambda: steps.loss(ModelName("timm:x"), run()), steps.optimizer("sgd", model, rate=0.5))
-    assert list(step.phases) == ["forward", "backward", "optimizer"]
-    for phase in step.phases.values():
+    phases = steps.training_phases(
+        lambda: steps.loss(ModelName("timm:x"), run()), steps.optimizer("sgd", model, rate=0.5)
+    )
+    assert list(phases) == ["forward", "backward", "optimizer"]
+    for phase in phases.values():
         phase()
     assert model.weight.item() == 0.5
     assert model.weight.grad is None
@@ -249,9 +251,9 @@ def test_first_adamw_step_moves_by_the_learning_rate() -> None:
     model = torch.nn.Linear(1, 1, bias=False)
     start = model.weight.item()
     run = lambda: model(torch.tensor([[3.0]]))  # noqa: E731
-    for phase in steps.Step(
+    for phase in steps.training_phases(
         lambda: steps.loss(ModelName("timm:x"), run()), steps.optimizer("adamw", model, rate=0.125)
-    ).phases.values():
+    ).values():
         phase()
     assert model.weight.item() == pytest.approx(start - 0.125, abs=0.01)
 

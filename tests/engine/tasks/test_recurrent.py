@@ -17,7 +17,7 @@ from engine.models import recurrent
 from engine.models.recurrent import Network
 from engine.replicates.messages import Measured
 from engine.replicates.recurrent import rows
-from engine.replicates.recurrent.work import UNMARKED, Job, Passes, marked, work
+from engine.replicates.recurrent.work import UNMARKED, Job, marked, phases_of, work
 from engine.results import Artifact, Environment, Event, Progress, RecurrentRow
 from engine.specs import RecurrentSpec
 from engine.tasks.recurrent import run
@@ -149,15 +149,15 @@ def test_runner_with_wrong_outputs_is_not_timed_and_has_an_error() -> None:
 def test_gradients_do_not_accumulate_over_passes() -> None:
     network = recurrent.build("py", spec("py"))
     with network.settings():
-        passes = Passes(network, network.capture())
+        phases = phases_of(network, network.capture())
         gradients = []
         for _ in range(3):
-            passes.forward()
-            passes.backward()
+            phases["forward"]()
+            phases["backward"]()
             gradients.append(
                 {name: weight.grad.clone() for name, weight in network.parameters.items() if weight.grad is not None}
             )
-            passes.clear()
+            phases["clear"]()
             assert all(parameter.grad is None for parameter in network.parameters.values())
     assert set(gradients[0]) == set(network.parameters)
     for later in gradients[1:]:
@@ -256,9 +256,9 @@ def test_time_limit_gives_every_runner_a_timeout_row(tmp_path: Path) -> None:
 def test_passes_are_marked_in_a_trace_and_only_while_profiling() -> None:
     network = recurrent.build("py", spec("py").comparisons[0])
     with network.settings():
-        passes = Passes(network, network.capture())
+        phases = phases_of(network, network.capture())
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            for phase in passes.phases.values():
+            for phase in phases.values():
                 phase()
         marks = [event.name for event in profile.events() if event.name.startswith("## ")]
         assert marks == ["## forward ##", "## backward ##"]
