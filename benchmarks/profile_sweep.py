@@ -73,14 +73,15 @@ def reference(model: str) -> Figures:
 
 
 def sample(every: int) -> list[str]:
+    from open_clip import get_model_config
+
     from engine.models import library
-    from engine.models.clip import open_clip_models
 
     names = [name for index, name in enumerate(library.families()) if index % every == 0]
     return [
         name
         for name in names
-        if not (name.startswith("open_clip:") and open_clip_models.config(name[10:])["text_cfg"].get("hf_model_name"))
+        if not (name.startswith("open_clip:") and get_model_config(name[10:])["text_cfg"].get("hf_model_name"))
     ]
 
 

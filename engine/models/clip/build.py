@@ -50,7 +50,7 @@ def sized(
     notes: list[str],
     device: str = "cpu",
 ) -> Any:
-    """Return the model with its weights. Writes its sizes to `cfg` and adds remarks to `notes`."""
+    """Return the model with its weights. Writes its sizes to `cfg` and adds remarks to `notes`. Errors: Refused."""
     _set_activation(cfg, published, stored, notes)
     if isinstance(spec, TrainSpec) and spec.loss == "siglip":
         cfg |= {"init_logit_scale": SIGLIP_SCALE, "init_logit_bias": SIGLIP_BIAS}
@@ -61,7 +61,30 @@ def sized(
             raise Refused(f"{name} has a ResNet for images, which has no patches to leave out")
         cfg["vision_cfg"]["patch_dropout"] = spec.patch_dropout
     length = set_context_length(name, cfg, spec.context_length or (stored.context_length if stored else None))
-    model = _build(name, cfg, _preprocessing(name, published, stored), spec, stored, notes, device)
+    is_timm = bool(cfg["vision_cfg"].get("timm_model_name"))
+    native = pair(cfg["vision_cfg"].get("image_size", open_clip.CLIPVisionCfg.image_size))
+    saved_size = stored.image_size if stored else None
+    requested_size = spec.image_size and (max(spec.image_size) if len(set(spec.image_size)) == 1 else spec.image_size)
+    if isinstance(requested_size, tuple) and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
+        raise Refused(f"{name} has a ResNet image tower, whose attention pool takes square images only")
+    size = requested_size or saved_size
+    customised = spec.model.startswith("config:") or (isinstance(spec, TrainSpec) and spec.patch_dropout > 0)
+    with explained(name, pair(size) if size else None, native, own=customised), quiet():
+        if size and not is_timm:
+            cfg["vision_cfg"]["image_size"] = size
+        model = _create(cfg, _preprocessing(name, published, stored), spec, device)
+        if is_timm and saved_size:
+            model.visual.set_input_size(saved_size)
+        if stored:
+            files.load(model, name, stored)
+        elif isinstance(spec, TrainSpec) and device != "meta":
+            notes += towers.load(model, towers.requested_towers(spec, name, cfg))
+        if is_timm and requested_size:
+            model.visual.set_input_size(requested_size)  # adapts weights of another size
+        if spec.image_size and spec.precision != "fp16":  # CPUs have no convolutions in fp16
+            _run_image_tower(model, spec.image_size, spec.precision, device)
+        if spec.image_size:
+            refuse_cut_images(model.visual, pair(spec.image_size), native)
     cfg["text_cfg"]["context_length"] = length
     size = pair(model.visual.image_size)
     cfg["vision_cfg"]["image_size"] = size[0] if size[0] == size[1] else list(size)
@@ -100,43 +123,6 @@ def _preprocessing(name: str, published: Config, stored: Stored | None) -> Confi
         return published
     preprocess: Config = stored.config.get("preprocess_cfg") or files.agreed_preprocessing(name)
     return preprocess
-
-
-def _build(
-    name: str,
-    cfg: Config,
-    preprocess: Config,
-    spec: TrainSpec | EvaluateSpec,
-    stored: Stored | None,
-    notes: list[str],
-    device: str,
-) -> Any:
-    """Return the model with its weights. Adds remarks to `notes`. Errors: Refused."""
-    is_timm = bool(cfg["vision_cfg"].get("timm_model_name"))
-    native = pair(cfg["vision_cfg"].get("image_size", open_clip.CLIPVisionCfg.image_size))
-    saved_size = stored.image_size if stored else None
-    requested_size = spec.image_size and (max(spec.image_size) if len(set(spec.image_size)) == 1 else spec.image_size)
-    if isinstance(requested_size, tuple) and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
-        raise Refused(f"{name} has a ResNet image tower, whose attention pool takes square images only")
-    size = requested_size or saved_size
-    customised = spec.model.startswith("config:") or (isinstance(spec, TrainSpec) and spec.patch_dropout > 0)
-    with explained(name, pair(size) if size else None, native, own=customised), quiet():
-        if size and not is_timm:
-            cfg["vision_cfg"]["image_size"] = size
-        model = _create(cfg, preprocess, spec, device)
-        if is_timm and saved_size:
-            model.visual.set_input_size(saved_size)
-        if stored:
-            files.load(model, name, stored)
-        elif isinstance(spec, TrainSpec) and device != "meta":
-            notes += towers.load(model, towers.requested_towers(spec, name, cfg))
-        if is_timm and requested_size:
-            model.visual.set_input_size(requested_size)  # adapts weights of another size
-        if spec.image_size and spec.precision != "fp16":  # CPUs have no convolutions in fp16
-            _run_image_tower(model, spec.image_size, spec.precision, device)
-        if spec.image_size:
-            refuse_cut_images(model.visual, pair(spec.image_size), native)
-    return model
 
 
 def _create(cfg: Config, preprocess: Config, spec: TrainSpec | EvaluateSpec, device: str) -> Any:

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
@@ -117,13 +116,39 @@ def _training(spec: TrainSpec, roots: Roots) -> tuple[int, int]:
 
     Errors: Refused if this training is not possible.
     """
-    model, peak, waiting, frozen = _step(spec, roots)
+    assert spec.batch_size is not None, "the batch size depends on the data, which are not read here"
+    model, inputs = clip_weights.sketch(spec, weights=spec.pretrained, batch_size=spec.batch_size, roots=roots)
+    clip_weights.arrange(model, spec)
+    teacher = None
+    if spec.loss == "distill":
+        # as the student's inputs
+        sizes = {"image_size": tuple(inputs[0].shape[-2:]), "context_length": inputs[1].shape[-1]}
+        wanted = spec.teacher.model_copy(update=sizes)
+        weights, size = spec.distill_pretrained, spec.batch_size
+        teacher, _ = clip_weights.sketch(wanted, weights=weights, batch_size=size, roots=roots)
+        teacher.eval().requires_grad_(requires_grad=False)
+    mode, inputs = _mode(spec, inputs, model, teacher)
+    objective = objectives.create(spec, model, teacher=teacher)
+    others = spec.batch_size * (spec.accum_freq * spec.nproc - 1)
+
+    def step() -> None:
+        # from the second of several batches on, the gradients of earlier ones are there throughout
+        for _ in range(min(spec.accum_freq, 2)):
+            with precision.autocast(spec.precision, "cpu"):
+                outputs = {**model(*inputs), **objective.beside(*inputs)}
+                losses = objective({name: _with_other_features(name, value, others) for name, value in outputs.items()})
+            losses["loss"].backward()  # type: ignore[no-untyped-call]
+
+    frozen = state(teacher) if teacher is not None else []
+    with mode:
+        peak = memory.training_peak_bytes(model, (*inputs, *frozen), step)
     parameters = memory.trained(model)
     trained = tensor_bytes(parameters)
     buckets = trained if spec.nproc > 1 else 0  # DDP gathers gradients in buckets of this size
     moments = round(_moments(spec) * trained)
+    waiting = (spec.accum_freq - 1) * tensor_bytes(inputs)  # the inputs of the step's other batches
     peak += waiting + moments - 2 * trained  # training_peak_bytes includes AdamW's two moments
-    held = tensor_bytes(state(model)) + trained + moments + frozen
+    held = tensor_bytes(state(model)) + trained + moments + tensor_bytes(frozen)
     stepping = held + _temporaries(spec, [parameter.nbytes for parameter in parameters])
     return max(peak, stepping) + buckets, held + buckets
 
@@ -155,37 +180,6 @@ def _temporaries(spec: TrainSpec, trained: Sequence[int]) -> int:
     if spec.opt == "adamw" and device.partition(":")[0] in optimizers.FUSED:
         return 0
     return 3 * max(trained, default=0) if device == "cpu" else sum(trained)
-
-
-def _step(spec: TrainSpec, roots: Roots) -> tuple[Any, int, int, int]:
-    """Return the model without data, and the bytes of a step's peak, of its other batches' inputs, and of a teacher."""
-    assert spec.batch_size is not None, "the batch size depends on the data, which are not read here"
-    model, inputs = clip_weights.sketch(spec, weights=spec.pretrained, batch_size=spec.batch_size, roots=roots)
-    clip_weights.arrange(model, spec)
-    teacher = None
-    if spec.loss == "distill":
-        # as the student's inputs
-        sizes = {"image_size": tuple(inputs[0].shape[-2:]), "context_length": inputs[1].shape[-1]}
-        wanted = spec.teacher.model_copy(update=sizes)
-        weights, size = spec.distill_pretrained, spec.batch_size
-        teacher, _ = clip_weights.sketch(wanted, weights=weights, batch_size=size, roots=roots)
-        teacher.eval().requires_grad_(requires_grad=False)
-    mode, inputs = _mode(spec, inputs, model, teacher)
-    objective = objectives.create(spec, model, teacher=teacher)
-    others = spec.batch_size * (spec.accum_freq * spec.nproc - 1)
-
-    def step() -> None:
-        # from the second of several batches on, the gradients of earlier ones are there throughout
-        for _ in range(min(spec.accum_freq, 2)):
-            with precision.autocast(spec.precision, "cpu"):
-                outputs = {**model(*inputs), **objective.beside(*inputs)}
-                losses = objective({name: _with_other_features(name, value, others) for name, value in outputs.items()})
-            losses["loss"].backward()  # type: ignore[no-untyped-call]
-
-    frozen = state(teacher) if teacher is not None else []
-    with mode:
-        peak = memory.training_peak_bytes(model, (*inputs, *frozen), step)
-    return model, peak, (spec.accum_freq - 1) * tensor_bytes(inputs), tensor_bytes(frozen)
 
 
 def _mode(

@@ -10,7 +10,6 @@ import torch
 
 from engine.models import library
 from engine.models.built import Built, Wanted
-from engine.models.clip import open_clip_models
 from engine.models.clip.open_clip_models import HF_CONFIGS
 from engine.specs import Refused
 
@@ -82,7 +81,7 @@ def test_hugging_face_text_towers_build_offline(
 
 
 def test_hf_configs_match_the_hugging_face_towers_of_open_clip() -> None:
-    named = {open_clip_models.config(name)["text_cfg"].get("hf_model_name") for name in open_clip.list_models()} - {
+    named = {open_clip.get_model_config(name)["text_cfg"].get("hf_model_name") for name in open_clip.list_models()} - {
         None
     }
     assert named == {path.parent.name.replace("--", "/") for path in HF_CONFIGS.glob("*/config.json")}
