@@ -43,11 +43,6 @@ class Plan:
     seed: int = 1337
     """Seed for the random order of subjects in each round."""
 
-    @property
-    def most_warmup_seconds(self) -> float:
-        """Return the seconds after which a warm-up with enough calls ends, even without a plateau."""
-        return MOST_WARMUP * self.min_seconds
-
 
 @dataclass(frozen=True)
 class Timed:

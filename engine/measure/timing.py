@@ -120,6 +120,8 @@ class _Bench:
         until: the time at which the warm-up must end.
         """
         plan, blocks, seconds = self.plan, list[float](), 0.0
+        most_seconds = MOST_WARMUP * plan.min_seconds
+        least_seconds = min(plan.warmup_seconds, most_seconds)
         run.calls = least = LEAST_QUEUED if run.subject.queued else 1
         while True:
             for block_seconds, spent in self.turn(run):
@@ -128,8 +130,7 @@ class _Bench:
                 run.warmup_calls += run.calls
                 seconds += block_seconds
             latest = blocks[-min(max(len(blocks) // 2, LEAST_PLATEAU), MOST_PLATEAU) :]
-            plateau = seconds >= plan.most_warmup_seconds or (len(blocks) >= 2 * LEAST_PLATEAU and not drifting(latest))
-            least_seconds = min(plan.warmup_seconds, plan.most_warmup_seconds)
+            plateau = seconds >= most_seconds or (len(blocks) >= 2 * LEAST_PLATEAU and not drifting(latest))
             if plateau and seconds >= least_seconds and run.warmup_calls >= plan.warmup_calls:
                 break
             if self.would_end_late(block_seconds, until):

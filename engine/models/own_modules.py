@@ -19,7 +19,6 @@ from engine.specs.fields.model_name import PYTHON
 IMAGE_SIZE = (224, 224)
 """Image size in pixels when none is given, because a module does not say which it is made for."""
 CHANNELS = 3
-FAMILY = "own module"
 
 
 def search_path() -> str:
@@ -56,7 +55,7 @@ def build(name: str, wanted: Wanted) -> Built:
         model=_moved(model, wanted).eval(),
         inputs=(images(wanted, size, wanted.in_chans or CHANNELS),),
         towers={"image": ""},
-        family=FAMILY,
+        family="own module",
         image_size=size,
         native_size=size,
     )

@@ -24,15 +24,11 @@ ENOUGH_S = 2.0
 def run(spec: DeviceSpec, run_dir: Path) -> Iterator[Event]:
     """Yield the environment, then per operation its progress and row. Errors: Refused."""
     yield environment.current(spec.device)
-    threads_before, threads = torch.get_num_threads(), spec.threads or environment.threads()
     wanted = [*(("matmul", dtype) for dtype in dict.fromkeys(spec.dtypes)), ("copy", "float32")]
-    torch.set_num_threads(threads)
-    try:
-        for done, (operation, dtype) in enumerate(wanted):
-            yield Progress(done=done, total=len(wanted), note=label(operation, dtype))
-            yield measure(operation, dtype, spec, threads)
-    finally:
-        torch.set_num_threads(threads_before)
+    torch.set_num_threads(threads := spec.threads or environment.threads())
+    for done, (operation, dtype) in enumerate(wanted):
+        yield Progress(done=done, total=len(wanted), note=label(operation, dtype))
+        yield measure(operation, dtype, spec, threads)
     yield Progress(done=len(wanted), total=len(wanted))
 
 
@@ -55,14 +51,16 @@ def measure(operation: str, dtype: str, spec: DeviceSpec, threads: int) -> Devic
     started = time.perf_counter()
     try:
         rate = rates.copy(spec.device, plan) if operation == "copy" else rates.matmul(spec.device, dtype, plan)
-        values = _values(rate, operation) | _caveats(rate, spec)
+        values = _values(rate, operation, spec)
     except Exception as error:  # noqa: BLE001 - any error of a device or driver becomes the row's status
         status = "out_of_memory" if out_of_memory(error) else "error"
         values = {"status": status, "error": error_message(error)}
     return DeviceRow(**fields | values, seconds=round(time.perf_counter() - started, 3))
 
 
-def _values(rate: Rate, operation: str) -> dict[str, Any]:
+def _values(rate: Rate, operation: str, spec: DeviceSpec) -> dict[str, Any]:
+    """Return a rate with flags that limit its meaning, and notes with the reasons, as fields of a row."""
+    measured = [Measured(label=str(rate.size), timed=rate.timed, **observations(rate.session))]
     return {
         "size": rate.size,
         "gflop_per_s" if operation == "matmul" else "gb_per_s": rate.per_s / 1e9,
@@ -70,11 +68,6 @@ def _values(rate: Rate, operation: str) -> dict[str, Any]:
         "samples": len(rate.timed.samples_ms),
         "rates": {str(size): per_s / 1e9 for size, per_s in rate.by_size.items()},
         "contention": rate.session.contention,
+        "flags": summary.flags(measured, below_floor=spec.seconds < ENOUGH_S),
+        "notes": (*rate.notes, *summary.disturbances(measured), *gpu_watch.notes(spec.device, rate.session.gpu)),
     }
-
-
-def _caveats(rate: Rate, spec: DeviceSpec) -> dict[str, Any]:
-    """Return flags that limit the meaning of the rate, and notes with the reasons."""
-    measured = [Measured(label=str(rate.size), timed=rate.timed, **observations(rate.session))]
-    notes = (*rate.notes, *summary.disturbances(measured), *gpu_watch.notes(spec.device, rate.session.gpu))
-    return {"flags": summary.flags(measured, below_floor=spec.seconds < ENOUGH_S), "notes": notes}

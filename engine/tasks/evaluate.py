@@ -129,10 +129,19 @@ class Part:
         started = time.perf_counter()
         yield from self._encode()
         file = f"{self.prefix}{EMBEDDINGS}"
-        self._write_embeddings(self._run_dir / file)
+        encoded, pairs = self._encoded, self._encoded.pairs
+        write_embeddings(
+            self._run_dir / file,
+            images=encoded.images.numpy(),
+            texts=encoded.texts.numpy(),
+            owner=encoded.owner.numpy(),
+            labels=None if encoded.labels is None else encoded.labels.numpy(),
+            sources=[pairs.source(index) for index in range(len(pairs))],
+            captions=[caption for index in range(len(pairs)) for caption in pairs.captions(index)],
+            classes=self._classes,
+        )
         yield Artifact(name=file, kind="embeddings")
-        encoded = self._encoded
-        common = common | {"images": len(encoded.pairs), "captions": len(encoded.texts), "embeddings_file": file}
+        common = common | {"images": len(pairs), "captions": len(encoded.texts), "embeddings_file": file}
         shared = self._notes
         for task in self.spec.tasks:
             self._notes = [*shared]
@@ -308,16 +317,3 @@ class Part:
             writer.writerow(header)
             writer.writerows(lines)
         return file
-
-    def _write_embeddings(self, path: Path) -> None:
-        encoded, pairs = self._encoded, self._encoded.pairs
-        write_embeddings(
-            path,
-            images=encoded.images.numpy(),
-            texts=encoded.texts.numpy(),
-            owner=encoded.owner.numpy(),
-            labels=None if encoded.labels is None else encoded.labels.numpy(),
-            sources=[pairs.source(index) for index in range(len(pairs))],
-            captions=[caption for index in range(len(pairs)) for caption in pairs.captions(index)],
-            classes=self._classes,
-        )

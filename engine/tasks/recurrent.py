@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from engine.measure import environment
 from engine.replicates import summary
@@ -29,7 +30,22 @@ def run(spec: RecurrentSpec, run_dir: Path) -> Iterator[Event]:
     for comparison in spec.comparisons:
         progress = progress.model_copy(update={"note": comparison.summary})
         yield progress
-        yield from _side_by_side(comparison, _samples_name(spec, comparison), run_dir, progress, machine.device_name)
+        file, started = _samples_name(spec, comparison), time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
+            processes = Processes(Path(folder), started + comparison.time_limit)
+            found = yield from processes.repeat(Job(spec=comparison, parent=os.getpid()), progress)
+        common = {
+            "device": spec.device,
+            "device_name": machine.device_name,
+            "threads": spec.threads or environment.threads(),
+            "seconds": (seconds := round(time.monotonic() - started, 3)),
+            "parts": processes.parts(seconds),
+        }
+        columns: dict[str, Any] = {"constants": {}, "label": "runner", "phases": rows.PHASES}
+        for artifact in summary.write_samples(run_dir, file, found, set(), **columns):
+            common["samples_file"] = file
+            yield artifact
+        yield from rows.rows(comparison, common, found)
         progress = progress.model_copy(update={"done": progress.done + comparison.processes})
     yield progress.model_copy(update={"note": ""})
 
@@ -38,29 +54,3 @@ def _samples_name(spec: RecurrentSpec, comparison: RecurrentSpec) -> str:
     """Return the name of a comparison's file of samples. It contains the swept size if its family has several."""
     swept = sum(other.family == comparison.family for other in spec.comparisons) > 1
     return samples_name(comparison.family, *((spec.sweep, getattr(comparison, spec.sweep)) if swept else ()))
-
-
-def _side_by_side(
-    spec: RecurrentSpec, file: str, run_dir: Path, progress: Progress, device_name: str
-) -> Iterator[Event]:
-    """Time all runners of a comparison, and yield its file of samples and its rows.
-
-    spec: one of `RecurrentSpec.comparisons`. file: name of the file of samples, relative to run_dir.
-    """
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="vitals-", ignore_cleanup_errors=True) as folder:
-        processes = Processes(Path(folder), started + spec.time_limit)
-        found = yield from processes.repeat(Job(spec=spec, parent=os.getpid()), progress)
-    common = {
-        "device": spec.device,
-        "device_name": device_name,
-        "threads": spec.threads or environment.threads(),
-        "seconds": (seconds := round(time.monotonic() - started, 3)),
-        "parts": processes.parts(seconds),
-    }
-    for artifact in summary.write_samples(
-        run_dir, file, found, set(), constants={}, label="runner", phases=rows.PHASES
-    ):
-        common["samples_file"] = file
-        yield artifact
-    yield from rows.rows(spec, common, found)

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,8 @@ def _parsed(path: Path, parse: Callable[[str], Any], roots: Roots) -> Iterator[A
     except FileNotFoundError:
         return
     for line in lines:
-        try:
-            value = parse(line)
-        except ValueError:
-            continue
-        yield value
+        with suppress(ValueError):
+            yield parse(line)
 
 
 def clear(folder: Path) -> None:

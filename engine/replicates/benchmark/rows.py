@@ -1,7 +1,7 @@
 """Make one row per variant from what the processes of a model measured."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,13 +50,8 @@ def _row(spec: BenchmarkSpec, common: Mapping[str, Any], outcome: Outcome, varia
     fields |= values
     if latency := values.get("latency_ms"):
         fields["samples_per_s"] = outcome.batch_size / (values["back_to_back_ms"] or latency) * 1e3
-        fields["joules_per_sample"] = _joules(measured, outcome.batch_size)
+        joules = [process.joules_per_call for process in measured if process.joules_per_call is not None]
+        fields["joules_per_sample"] = statistics.median(joules) / outcome.batch_size if joules else None
     elif measured:
         fields["accuracy"] = measured[0].accuracy  # comparing results takes one process
     return BenchmarkRow(**fields, notes=(*outcome.notes, *notes))
-
-
-def _joules(measured: Sequence[Measured], batch_size: int) -> float | None:
-    """Return joules per image, the median of the processes that measured it; None if no process did."""
-    joules = [process.joules_per_call for process in measured if process.joules_per_call is not None]
-    return statistics.median(joules) / batch_size if joules else None

@@ -24,7 +24,7 @@ from engine.specs import Variant
 
 Counts = dict[tuple[str, bool], dict[str, float | None]]
 """Fields of a row with counts, by type of weights and whether branches are merged."""
-Trace = tuple[dict[str, Any], tuple[str, ...]]
+Added = tuple[dict[str, Any], tuple[str, ...]]
 """Fields of a row, and notes."""
 
 
@@ -41,7 +41,7 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
     by_label = {variant.label: variant for variant in spec.plan}
     made: dict[str, Made] = {}
     counts: Counts = {}
-    traces: dict[str, Trace] = {}
+    traces: dict[str, Added] = {}
 
     def ready(label: str) -> Ready:
         made[label] = prepare(job, by_label[label], stopwatch, build, resident_mb)
@@ -52,11 +52,11 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
             for label, one in made.items():
                 yield Report(doing=f"{label}: recording a trace")
                 traces[label] = _trace(job, one.ready, job.traces)
-        if ready.label in traces:
-            row, notes = traces[ready.label]
-            measured = measured.model_copy(update={"row": measured.row | row, "notes": (*measured.notes, *notes)})
+        traced, notes = traces.get(ready.label, ({}, ()))
         yield Report(doing=f"{ready.label}: counting")
-        measured = _add_counts(measured, job, made[ready.label], counts, build)
+        counted, more_notes = _counts(job, made[ready.label], counts, build)
+        row, notes = measured.row | traced | counted, (*measured.notes, *notes, *more_notes)
+        measured = measured.model_copy(update={"row": row, "notes": notes})
         yield _compile_again(measured, job, made[ready.label], stopwatch)
 
     return side_by_side.measure(
@@ -74,7 +74,7 @@ def measure(job: Job, build: Builder) -> Iterator[Report]:
     )
 
 
-def _trace(job: Job, ready: Ready, folder: Path) -> Trace:
+def _trace(job: Job, ready: Ready, folder: Path) -> Added:
     """Record a trace of a few calls, after all samples. folder: where traces are written."""
     name = trace_name(job.model.library, job.model.model, job.mode, job.batch_size, ready.label)
     try:
@@ -86,19 +86,16 @@ def _trace(job: Job, ready: Ready, folder: Path) -> Trace:
     return {"trace_file": name, "slowest": [one.model_dump() for one in slowest]}, notes
 
 
-def _add_counts(measured: Measured, job: Job, made: Made, counts: Counts, build: Builder) -> Measured:
-    """Add parameters, FLOPs, activations and intensity. counts: those of earlier variants, added to."""
+def _counts(job: Job, made: Made, counts: Counts, build: Builder) -> Added:
+    """Return parameters, FLOPs, activations and intensity. counts: those of earlier variants, added to."""
     key = made.types.weights, made.variant.reparameterized
     if key not in counts:
         try:
             counts[key] = _count(job, made, build)
         except Exception as error:  # noqa: BLE001 - models may raise any error; the timing is valid without a count
-            note = f"not counted: {one_line(error)}"
-            return measured.model_copy(update={"notes": (*measured.notes, note)})
-    values = dict(counts[key])
-    if made.types.autocast:
-        values["intensity"] = None  # the types of its traffic are only known when it runs
-    return measured.model_copy(update={"row": measured.row | values})
+            return {}, (f"not counted: {one_line(error)}",)
+    unknown = {"intensity": None} if made.types.autocast else {}  # the types of traffic are only known when it runs
+    return counts[key] | unknown, ()
 
 
 def _count(job: Job, made: Made, build: Builder) -> dict[str, float | None]:

@@ -23,8 +23,6 @@ from engine.training.evaluation import retrieval
 from engine.training.objectives import caption_loss
 from engine.words import shortened
 
-Ticks = Generator[int, None, "Encoded"]
-"""Yields the number of images done, and returns the features."""
 Found = TypeVar("Found")
 Loaded = tuple[Tensor, list[int]]
 """Images (B, 3, H, W), and the indices of their pairs."""
@@ -129,7 +127,7 @@ def followed(work: Generator[int, None, Found], event: Callable[[int], Event]) -
         yield event(done)
 
 
-def encode(pairs: Pairs, reader: Reader, *, captions: bool = True) -> Ticks:
+def encode(pairs: Pairs, reader: Reader, *, captions: bool = True) -> Generator[int, None, Encoded]:
     """Return the features of all images and captions. Yield the number of images done, so that the caller can stop.
 
     captions: if False, only images are encoded, for classification.
@@ -258,12 +256,8 @@ def _load_batches(pairs: Pairs, reader: Reader) -> Iterator[Loaded]:
 
 def _captions(pairs: Pairs) -> tuple[list[str], list[int]]:
     """Return all captions, and the index of the image of each."""
-    texts, owner = [], []
-    for index in range(len(pairs)):
-        for caption in pairs.captions(index):
-            texts.append(caption)
-            owner.append(index)
-    return texts, owner
+    captions = [(caption, index) for index in range(len(pairs)) for caption in pairs.captions(index)]
+    return [caption for caption, _ in captions], [index for _, index in captions]
 
 
 def retrieved(encoded: Encoded, batch_size: int, recalls: Sequence[int] = RECALLS) -> dict[str, float]:

@@ -398,9 +398,9 @@ def test_timing_on_an_unwatched_gpu_watches_the_host_and_has_a_note(kind: str, m
     else:
         session = measure([Subject("x", {"call": lambda: sum(range(9))})], Stopwatch(lambda: None), plan)
         best = Rate(1, 1.0, 1.0, {1: 1.0}, session.timed["x"], session, notes=("kept",))
-        caveats = device_task._caveats(best, DeviceSpec(device="cuda"))
-        assert caveats["notes"][0] == "kept"
-        assert caveats["notes"][-1] == note
+        values = device_task._values(best, "copy", DeviceSpec(device="cuda"))
+        assert values["notes"][0] == "kept"
+        assert values["notes"][-1] == note
         contention = session.contention
     assert contention is not None
     assert contention.cpu_share is None

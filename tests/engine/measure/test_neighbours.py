@@ -60,7 +60,7 @@ def test_process_names_show_nothing_of_the_command_line(tmp_path: Path) -> None:
     program.symlink_to(shutil.which("sleep") or "/bin/sleep")
     process = subprocess.Popen(["a-name-of-many-words password=hunter2", "60"], executable=program)
     try:
-        names = [entry.name for key, entry in contention.processes_now().items() if key[0] == process.pid]
+        names = [name for key, (name, _) in contention.processes_now().items() if key[0] == process.pid]
     finally:
         process.kill()
         process.wait()

@@ -104,11 +104,9 @@ def test_copy_that_does_not_fit_is_out_of_memory(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_caches")
-def test_task_gives_a_row_per_operation_and_restores_the_threads(tmp_path: Path) -> None:
-    before = torch.get_num_threads()
+def test_task_gives_a_row_per_operation(tmp_path: Path) -> None:
     spec = DeviceSpec(dtypes=("tf32", "float32", "tf32"), seconds=0.05, threads=1)
     events = list(task.run(spec, tmp_path))
-    assert torch.get_num_threads() == before
     assert isinstance(events[0], Environment)
     assert events[-1] == Progress(done=3, total=3)
     tf32, float32, copy = (event for event in events if isinstance(event, DeviceRow))

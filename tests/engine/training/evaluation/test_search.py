@@ -13,7 +13,6 @@ from torch import nn
 
 from engine.datasets import open_pairs
 from engine.results.answers import Hits
-from engine.results.embeddings import pack_texts
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
@@ -129,11 +128,3 @@ def test_embeddings_of_another_width_are_refused(evaluated: tuple[EvaluateSpec, 
     np.savez(folder / "embeddings.npz", **(whole | {"texts": np.full_like(whole["texts"], np.nan)}))
     with pytest.raises(Refused, match="it encodes the captions differently"):
         search(spec, folder)
-
-
-def test_file_names_that_are_not_utf8_are_returned(evaluated: tuple[EvaluateSpec, Path]) -> None:
-    spec, folder = evaluated
-    with np.load(folder / "embeddings.npz") as file:
-        arrays = dict(file)
-    np.savez(folder / "embeddings.npz", **(arrays | {"sources": pack_texts(["\udc80.png"] * 40)}))
-    assert search(spec, folder).model_dump(mode="json")["hits"][0]["source"] == "\\udc80.png"
