@@ -67,12 +67,15 @@ def sized(
     requested_size = spec.image_size and (max(spec.image_size) if len(set(spec.image_size)) == 1 else spec.image_size)
     if isinstance(requested_size, tuple) and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
         raise Refused(f"{name} has a ResNet image tower, whose attention pool takes square images only")
+    preprocess = published  # random weights get open_clip's default
+    if stored and not published:
+        preprocess = stored.config.get("preprocess_cfg") or files.agreed_preprocessing(name)
     size = requested_size or saved_size
     customised = spec.model.startswith("config:") or (isinstance(spec, TrainSpec) and spec.patch_dropout > 0)
     with explained(name, pair(size) if size else None, native, own=customised), quiet():
         if size and not is_timm:
             cfg["vision_cfg"]["image_size"] = size
-        model = _create(cfg, _preprocessing(name, published, stored), spec, device)
+        model = _create(cfg, preprocess, spec, device)
         if is_timm and saved_size:
             model.visual.set_input_size(saved_size)
         if stored:
@@ -115,14 +118,6 @@ def _set_activation(cfg: Config, published: Config, stored: Stored | None, notes
         cfg["quick_gelu"] = quick
         how = "with" if quick else "without"
         notes.append(f"the weights were trained {how} QuickGELU, so the model is built {how} it")
-
-
-def _preprocessing(name: str, published: Config, stored: Stored | None) -> Config:
-    """Return the preprocessing with which the weights were trained. Random weights get open_clip's default."""
-    if stored is None or published:
-        return published
-    preprocess: Config = stored.config.get("preprocess_cfg") or files.agreed_preprocessing(name)
-    return preprocess
 
 
 def _create(cfg: Config, preprocess: Config, spec: TrainSpec | EvaluateSpec, device: str) -> Any:

@@ -78,15 +78,14 @@ def published(model: str, weights: str) -> Config:
     return description
 
 
-def fetch(model: str, weights: str, roots: Roots = None) -> Generator[Progress, None, Path]:
-    """Return the file from `find`, downloaded into the cache if necessary. Errors: as find."""
+def fetch(model: str, weights: str, roots: Roots = None) -> Generator[Progress]:
+    """Download the file from `find` into the cache if necessary, and yield progress. Errors: as find."""
     location = find(model, weights, roots)
-    if isinstance(location, Path):
-        return location
-    try:
-        return (yield from hub.fetch(location))
-    except Unreachable as error:
-        raise _unreachable(model, weights, error) from error
+    if isinstance(location, Remote):
+        try:
+            yield from hub.fetch(location)
+        except Unreachable as error:
+            raise _unreachable(model, weights, error) from error
 
 
 def stored(model: str, weights: str, roots: Roots = None) -> Stored:
@@ -94,13 +93,11 @@ def stored(model: str, weights: str, roots: Roots = None) -> Stored:
 
     Errors: as find and peek.
     """
-    fetching = fetch(model, weights, roots)
-    while True:
-        try:
-            next(fetching)
-        except StopIteration as fetched:
-            # roots do not apply to the cache of published weights
-            return peek(fetched.value, None if _hub_place(model, weights) else roots)
+    for _ in fetch(model, weights, roots):
+        pass
+    path = find(model, weights, roots)
+    assert isinstance(path, Path), "fetch has downloaded it"
+    return peek(path, None if _hub_place(model, weights) else roots)  # roots do not apply to the cache
 
 
 def peek(path: Path, roots: Roots = None) -> Stored:

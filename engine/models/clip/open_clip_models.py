@@ -98,8 +98,14 @@ def build(name: str, wanted: Wanted) -> Built:
         size = wanted.image_size or native_size
         length = set_context_length(name, cfg, wanted.context_length)
         family_name = family(cfg)
+        forced_size: Any = None if size == native_size else size
         with explained(name, size, native_size):
-            model = _create(cfg, wanted, None if size == native_size else size)
+            if forced_size and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
+                if size[0] != size[1]:
+                    raise ValueError("the attention pool of a CLIP ResNet is square")
+                forced_size = size[0]
+            # force_custom_text: makes the text tower a separate module, model.text
+            model = create(cfg, wanted.device, force_custom_text=True, force_image_size=forced_size)
         whole = Built(
             model=model.to(wanted.dtype).eval(),
             inputs=(images(wanted, size), tokens(wanted, length, text.vocab_size)),
@@ -139,17 +145,6 @@ def create(cfg: Config, device: str, preprocess: Config | None = None, **options
     with tempfile.TemporaryDirectory() as folder, torch.device(device):
         (Path(folder) / "open_clip_config.json").write_text(json.dumps(content))
         return open_clip.create_model(f"local-dir:{folder}", device=device, **no_weights, **options)
-
-
-def _create(cfg: Config, wanted: Wanted, image_size: tuple[int, int] | None) -> Any:
-    if image_size and isinstance(cfg["vision_cfg"].get("layers"), list | tuple):
-        if image_size[0] != image_size[1]:
-            raise ValueError("the attention pool of a CLIP ResNet is square")
-        size: Any = image_size[0]
-    else:
-        size = image_size
-    # force_custom_text: makes the text tower a separate module, model.text
-    return create(cfg, wanted.device, force_custom_text=True, force_image_size=size)
 
 
 def set_context_length(name: str, cfg: Config, wanted: int | None) -> int:

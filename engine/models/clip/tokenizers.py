@@ -41,8 +41,7 @@ def find(model: str, config: Config) -> Path | hub.Remote | None:
 
 
 def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
-    """Return the tokenizer of a model. Errors: Refused."""
-    find(model, config)
+    """Return the tokenizer of a model, whose file is in the cache or at Hugging Face. Errors: Refused."""
     text = config["text_cfg"]
     options = text.get("tokenizer_kwargs") or {}
     if not (name := _hf_name(model, config)):
