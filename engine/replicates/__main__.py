@@ -26,7 +26,9 @@ def main() -> None:
     out = own_stdout()
     work = import_module(f"engine.replicates.{sys.argv[1]}.work")
     job: Job = work.Job.model_validate_json(sys.stdin.buffer.read())
-    _die_with(job.parent)
+    die_with_parent()
+    if sys.platform == "linux" and os.getppid() != job.parent:
+        sys.exit("the timing has ended before this process began")
     if job.spec.device == "cpu":
         _limit_memory()
     elif ":" in job.spec.device:
@@ -36,13 +38,6 @@ def main() -> None:
     for report in reports:
         out.write(report.model_dump_json(exclude_defaults=True) + "\n")
         out.flush()
-
-
-def _die_with(parent: int) -> None:
-    """Have this process killed when its parent ends; exit at once if the parent has ended already (Linux)."""
-    die_with_parent()
-    if sys.platform == "linux" and os.getppid() != parent:
-        sys.exit("the timing has ended before this process began")
 
 
 def _limit_memory() -> None:

@@ -30,6 +30,8 @@ def measure(
 ) -> Iterator[Report]:
     """Yield progress and one result per label of the job. A failure is a result, too.
 
+    The latency of all prepared subjects is timed and, on an accelerator with hot caches, also calls back to back.
+
     prepare: prepares a subject, or returns a result if it must not be timed. afterwards: called in the first process
     for each timed subject, after all are timed; it yields reports and a new result.
     """
@@ -51,10 +53,24 @@ def measure(
     if not ready:
         return
     yield Report(doing="timing")
-    session = _session(job, ready, stopwatch, plan, flush)
+    device = job.spec.device
+    subjects = [Subject(one.label, one.phases, one.settings) for one in ready]
+    if device != "cpu" and flush is None:
+        subjects += [
+            Subject(_queued(one.label), {BACK_TO_BACK: partial(once, one.phases)}, one.settings, queued=True)
+            for one in ready
+        ]
+    session = timing.measure(
+        subjects,
+        stopwatch,
+        plan,
+        flush=flush,
+        threads=torch.get_num_threads() if device == "cpu" else None,  # with a GPU, the CPU only waits
+        gpu=gpu_watch.watch(device),
+    )
     yield Report(warmup_s=session.warmup_seconds, sampled_s=session.sampled_seconds)
     # all results before the first `afterwards`, which may compile again
-    done = [(subject, _measured(subject, session, job.spec.device)) for subject in ready]
+    done = [(subject, _measured(subject, session, device)) for subject in ready]
     for subject, measured in done:
         if afterwards and measured.status == "ok" and job.process == 0:
             for found in afterwards(subject, measured):
@@ -63,27 +79,6 @@ def measure(
                 else:
                     measured = found
         yield Report(measured=measured)
-
-
-def _session(
-    job: Job, ready: list[Ready], stopwatch: Stopwatch, plan: Plan, flush: Callable[[], object] | None
-) -> Session:
-    """Time the latency of all prepared subjects and, on an accelerator with hot caches, also calls back to back."""
-    device = job.spec.device
-    subjects = [Subject(one.label, one.phases, one.settings) for one in ready]
-    if device != "cpu" and flush is None:
-        subjects += [
-            Subject(_queued(one.label), {BACK_TO_BACK: partial(once, one.phases)}, one.settings, queued=True)
-            for one in ready
-        ]
-    return timing.measure(
-        subjects,
-        stopwatch,
-        plan,
-        flush=flush,
-        threads=torch.get_num_threads() if device == "cpu" else None,  # with a GPU, the CPU only waits
-        gpu=gpu_watch.watch(device),
-    )
 
 
 def _queued(label: str) -> str:

@@ -17,6 +17,8 @@ from engine.models.variants import Numbers, compiled
 from engine.specs import RecurrentSpec
 from engine.specs.fields.runners import RUNNERS
 
+_compiled = partial(compiled, fullgraph=True, dynamic=False)
+"""Compiles a function into one graph per shape, without falling back to Python."""
 DROPPED = 0.4
 """Share of the values between two layers that networks with dropout replace by zero, as in fastrnns."""
 
@@ -91,8 +93,3 @@ def _loop(name: str, spec: RecurrentSpec) -> Callable[..., Any]:
         case "compile_loop":
             return _compiled(whole)
     raise NotImplementedError(f"_loop in {__name__} has no case for the runner {name}")
-
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function into one graph per shape, without falling back to Python."""
-    return compiled(function, fullgraph=True, dynamic=False)

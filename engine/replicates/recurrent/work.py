@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.measure.plan import Plan
 from engine.measure.stopwatch import Stopwatch, stopwatch_for
 from engine.models import recurrent
-from engine.models.recurrent import Control, Errors, Network, Run
+from engine.models.recurrent import Control, Network, Run
 from engine.replicates import compiling, side_by_side
 from engine.replicates.graphs import fresh_counters, graphs
 from engine.replicates.messages import Measured, Report
@@ -79,7 +79,10 @@ def prepare(
     row = checked | {"threads": torch.get_num_threads()} | graphs(counters)
     measured = measured.model_copy(update={"loading_s": loading_s, "row": row, "notes": network.notes})
     if not errors.ok:
-        return measured.model_copy(update={"status": "error", "error": _describe_errors(errors)})
+        gradient = "" if errors.gradient is None else f", its gradients by {errors.gradient:.3g}"
+        error = f"not timed: its outputs differ from the control in float64 by {errors.output:.3g}{gradient}, and "
+        error += f"{errors.tolerance:.3g} is allowed"
+        return measured.model_copy(update={"status": "error", "error": error})
     return Ready(name, phases, network.settings, measured, unreported=("clear",))
 
 
@@ -119,11 +122,3 @@ def phases_of(network: Network, run: Run) -> Mapping[str, Callable[[], None]]:
     if network.cotangent is None:
         return {"forward": forward}
     return {"forward": forward, "backward": backward, "clear": clear}
-
-
-def _describe_errors(errors: Errors) -> str:
-    gradient = "" if errors.gradient is None else f", its gradients by {errors.gradient:.3g}"
-    return (
-        f"not timed: its outputs differ from the control in float64 by {errors.output:.3g}{gradient}, "
-        f"and {errors.tolerance:.3g} is allowed"
-    )
