@@ -105,15 +105,11 @@ def _open(source: str, kind: DataKind, table: Mapping[DataKind, Open], synthetic
     if kind == "auto":
         path, kind = kinds.recognise(path, roots)
     if kind == "webdataset":
-        return _shards(path, roots)
+        if file_within(path, roots):
+            return shards.open_tars([path], path.stem, roots)
+        tars = [entry.path for entry in entries_in(path, roots) if is_tar(entry.path.name) and not entry.is_folder]
+        return shards.open_tars(tars, path.name, roots) if tars else shards.open_unpacked(path, roots)
     if file_within(path, roots) == (kind == "folder"):
         wanted = "a folder with one folder per class" if kind == "folder" else f"a file, so not {kind}"
         raise DataProblem(f"{source} is not {wanted}: choose another format (--data-kind)")
     return folders.open_folder(path, roots) if kind == "folder" else table[kind](path)
-
-
-def _shards(path: Path, roots: Roots) -> Pairs:
-    if file_within(path, roots):
-        return shards.open_tars([path], path.stem, roots)
-    tars = [entry.path for entry in entries_in(path, roots) if is_tar(entry.path.name) and not entry.is_folder]
-    return shards.open_tars(tars, path.name, roots) if tars else shards.open_unpacked(path, roots)

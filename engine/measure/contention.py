@@ -42,7 +42,8 @@ class Usage:
 def snapshot() -> Usage:
     """Return the current counters. Takes about 0.1 ms."""
     per_cpu = psutil.cpu_times(percpu=True)
-    numbers = _cpu_numbers()
+    lines = STAT.read_text().splitlines() if STAT.is_file() else []
+    numbers = [int(found[1]) for line in lines if (found := re.match(r"cpu(\d+) ", line))]  # without CPUs offline
     if len(numbers) != len(per_cpu):  # not Linux, or a CPU was switched on or off in between
         numbers = list(range(len(per_cpu)))
     by_number = dict(zip(numbers, per_cpu, strict=True))
@@ -56,12 +57,6 @@ def snapshot() -> Usage:
         cpus=len(counted),
         switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
     )
-
-
-def _cpu_numbers() -> list[int]:
-    """Return the number of each CPU that /proc/stat lists. CPUs that are offline are not in it."""
-    lines = STAT.read_text().splitlines() if STAT.is_file() else []
-    return [int(found[1]) for line in lines if (found := re.match(r"cpu(\d+) ", line))]
 
 
 def contention(before: Usage, after: Usage, threads: int | None) -> Contention:

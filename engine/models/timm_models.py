@@ -52,7 +52,9 @@ def build(name: str, wanted: Wanted) -> Built:
 
     Errors: Refused if it does not support the requested image size or does not take an option.
     """
-    train_size, test_size, channels = _input(timm.get_pretrained_cfg(name))
+    pretrained_cfg: Any = timm.get_pretrained_cfg(name)
+    channels, train_size = pretrained_cfg.input_size[0], pretrained_cfg.input_size[1:]
+    test_size = (pretrained_cfg.test_input_size or pretrained_cfg.input_size)[1:]
     native_size = test_size if wanted.test_size else train_size
     size = wanted.image_size or native_size
     options = _options(name, wanted)
@@ -69,13 +71,6 @@ def build(name: str, wanted: Wanted) -> Built:
         test_size=test_size,
         image_width=width if width is None else int(width),
     )
-
-
-def _input(pretrained_cfg: Any) -> tuple[tuple[int, int], tuple[int, int], int]:
-    """Return the image sizes at which a model is trained and tested, and its number of channels."""
-    channels, *trained = pretrained_cfg.input_size
-    _, *tested = pretrained_cfg.test_input_size or pretrained_cfg.input_size
-    return tuple(trained), tuple(tested), channels
 
 
 def _options(name: str, wanted: Wanted) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +18,7 @@ from engine.measure.counting.flops import Count
 from engine.measure.counting.live import state, tensor_bytes
 from engine.models import library
 from engine.models.built import Built, Wanted, one_line, out_of_memory
+from engine.models.variants import Builder
 from engine.replicates.child import Ended
 from engine.results import LOW_MEMORY, Artifact, Event, ModuleCount, ProfileRow, Progress, detail_name
 from engine.specs import ModelName, ProfileSpec, error_message, format_image_size
@@ -27,7 +28,6 @@ from engine.specs.profile import DETAILED
 from engine.tasks.shards import Shards, spread, spread_on_cluster
 from engine.words import plural
 
-Builder = Callable[[str, Wanted], Built]
 Place = tuple[str, int]
 """A model, and the number of one of the spec's points."""
 MODELS_EACH = 16
@@ -57,20 +57,15 @@ def run(spec: ProfileSpec, run_dir: Path) -> Iterator[Event]:
     if on_cluster:
         yield from _in_shards(spec, todo, spread_on_cluster(count, todo), "on the cluster", run_dir)
         return
-    if (processes := _processes(spec, len(todo))) > 1:
+    # on a real device, one process counts, because each holds a model's weights
+    most = min(environment.threads(), MOST_PROCESSES) if spec.device == "meta" else 1
+    if (processes := min(most, len(todo) // MODELS_EACH)) > 1:
         yield from _in_shards(spec, todo, spread(count, todo, processes), f"in {processes} processes", run_dir)
         return
     for done, (model, number) in enumerate(todo):
         yield Progress(done=done, total=len(todo), note=model)
         yield from _events(profile(model, spec.points[number]), run_dir)
     yield Progress(done=len(todo), total=len(todo))
-
-
-def _processes(spec: ProfileSpec, models: int) -> int:
-    """Return how many processes count. On a real device it is one, because each process holds a model's weights."""
-    if spec.device != "meta":
-        return 1
-    return max(1, min(environment.threads(), MOST_PROCESSES, models // MODELS_EACH))
 
 
 def _in_shards(

@@ -123,11 +123,10 @@ def load_latest(folder: Path, roots: Roots = None) -> tuple[State, Path, list[st
     return None
 
 
-def prune(folder: Path, keep_last: int, keep: set[str]) -> list[str]:
+def prune(folder: Path, keep_last: int, keep: set[str]) -> None:
     """Remove the files of interrupted writes, and all numbered checkpoints except the newest `keep_last`; 0 keeps all.
 
     keep: names that are never removed. Damaged checkpoints are kept, so that they can be inspected.
-    Returns the names of the removed checkpoints.
     """
     for leftover in atomic.leftovers(folder):
         leftover.unlink(missing_ok=True)
@@ -138,7 +137,6 @@ def prune(folder: Path, keep_last: int, keep: set[str]) -> list[str]:
     for path in removed:
         path.unlink(missing_ok=True)
         manifest_path(path).unlink(missing_ok=True)
-    return [path.name for path in removed]
 
 
 def _order(item: tuple[Entry, Path]) -> tuple[int, str]:

@@ -60,11 +60,13 @@ def answer(question: Outlook) -> Prospect:
         if out_of_memory(error):
             raise
         log.exception("the memory of %s cannot be predicted", spec.summary)
+    cache = hub.cache().absolute()
+    disk = next(path for path in (cache, *cache.parents) if path.exists())  # the cache may not exist yet
     return Prospect(
         needed=tuple(files),
         problems=tuple(dict.fromkeys(problems)),
         cache=str(hub.cache()),
-        free_mb=_free_bytes(hub.cache()) / 1e6,
+        free_mb=shutil.disk_usage(disk).free / 1e6,
         unused_mb=psutil.virtual_memory().available / 1e6 if spec.device == "cpu" else None,
         peak_mb=needs and needs[0] / 1e6,
         state_mb=needs and needs[1] / 1e6,
@@ -103,12 +105,6 @@ def _needed(what: str, place: Path | Remote) -> Needed:
     if isinstance(place, Path):
         return Needed(what=what, path=str(place))
     return Needed(what=what, address=place.address, mb=place.size and place.size / 1e6)
-
-
-def _free_bytes(folder: Path) -> int:
-    """Return the free bytes on the disk of a folder that may not exist yet."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(existing).free
 
 
 def _training(spec: TrainSpec, roots: Roots) -> tuple[int, int]:
