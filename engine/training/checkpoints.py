@@ -112,10 +112,11 @@ def load_latest(folder: Path, roots: Roots = None) -> tuple[State, Path, list[st
     entries, notes = [], []
     for path in _paths(folder, roots):
         try:
-            entries.append((_entry(path, roots), path))
+            entry = _entry(path, roots)
+            entries.append((entry.step, entry.date, path))
         except Corrupt as problem:
             notes.append(str(problem))
-    for _, path in sorted(entries, key=_order, reverse=True):
+    for *_, path in sorted(entries, reverse=True):
         try:
             return load(path, roots), path, notes
         except Corrupt as problem:
@@ -131,17 +132,12 @@ def prune(folder: Path, keep_last: int, keep: set[str]) -> None:
     for leftover in atomic.leftovers(folder):
         leftover.unlink(missing_ok=True)
     numbered = [path for path in _paths(folder) if NUMBERED.fullmatch(path.name)]
-    entries = [(entry, path) for path in numbered if (entry := _entry_or_none(path)) is not None]
-    newest_first = [path for _, path in sorted(entries, key=_order, reverse=True)]
+    entries = [(entry.step, entry.date, path) for path in numbered if (entry := _entry_or_none(path)) is not None]
+    newest_first = [path for *_, path in sorted(entries, reverse=True)]
     removed = [path for path in newest_first[keep_last:] if path.name not in keep] if keep_last else []
     for path in removed:
         path.unlink(missing_ok=True)
         manifest_path(path).unlink(missing_ok=True)
-
-
-def _order(item: tuple[Entry, Path]) -> tuple[int, str]:
-    """Return what checkpoints are sorted by: step, then date."""
-    return item[0].step, item[0].date
 
 
 def _paths(folder: Path, roots: Roots = None) -> list[Path]:

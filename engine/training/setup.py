@@ -220,7 +220,12 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
     if warning := note_on_cut_captions(held.train, made):
         made.notes.append(warning)
     made.model.to(place.device)
-    teacher = _teacher(spec, made, place, roots)
+    teacher: nn.Module | None = None
+    if spec.loss == "distill":
+        sizes = {"image_size": made.image_size, "context_length": made.context_length}  # as the student's inputs
+        wanted = spec.teacher.model_copy(update=sizes)
+        teacher = weights.create(wanted, weights=spec.distill_pretrained, roots=roots).model
+        teacher.to(place.device).eval().requires_grad_(requires_grad=False)
     network: nn.Module = made.model
     if place.world_size > 1:
         ids = None if place.device == "cpu" else [torch.device(place.device)]
@@ -256,15 +261,6 @@ def prepare(spec: TrainSpec, place: Place, run_dir: Path, roots: Roots = None) -
         reader=Reader(made, spec.precision, place.device, plan.batch_size, spec.workers or 0),
         roots=roots,
     )
-
-
-def _teacher(spec: TrainSpec, made: Made, place: Place, roots: Roots) -> nn.Module | None:
-    if spec.loss != "distill":
-        return None
-    sizes = {"image_size": made.image_size, "context_length": made.context_length}  # as the student's inputs
-    wanted = spec.teacher.model_copy(update=sizes)
-    teacher = weights.create(wanted, weights=spec.distill_pretrained, roots=roots).model
-    return teacher.to(place.device).eval().requires_grad_(requires_grad=False)
 
 
 def note_on_cut_captions(pairs: Pairs, made: Made) -> str:

@@ -19,11 +19,7 @@ CHUNK = 1024
 
 
 def metrics(
-    image_features: Tensor,
-    text_features: Tensor,
-    owner: Tensor,
-    *,
-    recalls: Sequence[int] = RECALLS,
+    image_features: Tensor, text_features: Tensor, owner: Tensor, *, recalls: Sequence[int] = RECALLS
 ) -> dict[str, float]:
     """Return mean and median rank, from 1, and recall at the ranks `recalls` (a share), from images to captions and
     back.
