@@ -83,17 +83,14 @@ def first_call(
     device_mb, process_mb = peak(lambda: once(phases), held.device)
     if records_graphs and device_mb is not None:
         device_mb = max(mb for mb in (device_mb, captured_mb, settling_mb) if mb is not None)
-    return (
-        runs[0],
-        phases,
-        Measured(
-            label=label,
-            first_call_ms=first_ms,
-            compile_ms=capture_ms[0] + first_ms + sum(settling_ms) if compiles else None,
-            device_peak_mb=None if device_mb is None else device_mb - held.allocated_mb,
-            process_peak_mb=None if process_mb is None else process_mb - held.resident_mb,
-        ),
+    measured = Measured(
+        label=label,
+        first_call_ms=first_ms,
+        compile_ms=capture_ms[0] + first_ms + sum(settling_ms) if compiles else None,
+        device_peak_mb=None if device_mb is None else device_mb - held.allocated_mb,
+        process_peak_mb=None if process_mb is None else process_mb - held.resident_mb,
     )
+    return runs[0], phases, measured
 
 
 def once(phases: Mapping[str, Phase]) -> None:
