@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import tomllib
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,11 +123,17 @@ def _named(arguments: Sequence[str]) -> type[Commands]:
     return create_model("Engine", __base__=Commands, **{name: field})
 
 
-def _sentence(problem: Any) -> str:
+def reader(commands: type[Commands]) -> CliSettingsSource[Any]:
+    """Return the source that parses a command line, with its parser."""
+    command: Any = commands  # it has no environment, unlike settings
+    return CliSettingsSource(command, formatter_class=HelpFormatter, add_argument_method=add_flag)
+
+
+def _sentence(parser: ArgumentParser, problem: Any) -> str:
     """Return a sentence on one of the problems of a `ValidationError`."""
     whole = isinstance(problem["input"], dict)  # two flags that exclude each other
     given = "" if whole else f" (given: {problem['input']!r})"
-    return f"{flag(Engine, problem['loc'])}: {describe_error(problem)}{given}"
+    return f"{flag(parser, problem['loc'])}: {describe_error(problem)}{given}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -134,29 +141,26 @@ def main(arguments: Sequence[str]) -> int:
     if list(arguments) == ["--version"]:
         sys.stdout.write(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] + "\n")
         return 0
+    source = reader(commands := _named(arguments))
+    parser = source.root_parser
     try:
-        commands = _named(arguments)
-        source: CliSettingsSource[Any] = CliSettingsSource(
-            commands,  # type: ignore[arg-type]
-            formatter_class=HelpFormatter,
-            add_argument_method=add_flag,
-        )
         CliApp.run(commands, list(arguments) or ["--help"], cli_settings_source=source)
         sys.stdout.flush()
     except ValidationError as error:
         problems = [problem for problem in error.errors() if problem["type"] != "default_factory_not_called"]
-        for line in dict.fromkeys(map(_sentence, problems)):  # once for both sides of an image
-            note(f"error: {with_flags(Engine, arguments, line)}")
+        # both sides of an image have the same problem
+        for line in dict.fromkeys(_sentence(parser, problem) for problem in problems):
+            note(f"error: {with_flags(parser, arguments, line)}")
         return 2
     except (SettingsError, Refused, LookupError) as error:
         message = MISTYPED.sub(r"there is no command \1; --help lists them", str(error))
         message = MISSING.sub("a command is missing", message)
-        message = with_flags(Engine, arguments, message.removeprefix("error parsing CLI: "))
+        message = with_flags(parser, arguments, message.removeprefix("error parsing CLI: "))
         extra = SECOND_VALUE.match(message)
         if extra and re.search(rf"--\S+ [^-]\S* {re.escape(extra[1])}", " ".join(arguments)):
             message += " (separate several values of one flag with commas: --models RN50,ViT-B-32)"
         note("\n".join(printable(line) for line in f"error: {message}".splitlines()))
-        if isinstance(error, SettingsError) and (near := closest(Engine, arguments)):
+        if isinstance(error, SettingsError) and (near := closest(parser, arguments)):
             note(f"closest: {', '.join(near)}")
         return 2
     except EndedBadly as outcome:

@@ -1,12 +1,12 @@
 """The command `completion`: print a script that lets a shell complete commands and flags."""
 
 import re
+from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from pydantic import AliasChoices, BaseModel, Field
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg
 
 from engine.cli.output import INTERNAL
@@ -39,47 +39,32 @@ class Completion(BaseModel):
     shell: CliPositionalArg[Literal["bash", "zsh"]] = Field(description="The shell: bash or zsh.")
 
     def cli_cmd(self) -> None:
-        from engine.__main__ import Engine
+        from engine.__main__ import Engine, reader
 
-        words = {
-            chain: [name for name in names if name not in INTERNAL]
-            for chain, names in _words(Engine)
-            if chain.strip() not in INTERNAL
-        }
+        words = _words(reader(Engine).root_parser)
+        words = {chain: names for chain, names in words.items() if chain.strip() not in INTERNAL}
+        words[""] = [name for name in words[""] if name not in INTERNAL]
         cases = [f'        "{chain}") words="{" ".join(names)}" ;;' for chain, names in words.items()]
         chains = "|".join(f'"{chain}"' for chain in words if chain)
         print(SETUP[self.shell] + SCRIPT.format(chains=chains, words="\n".join(cases)), end="")
 
 
-def subcommand(field: FieldInfo) -> type[BaseModel] | None:
-    """Return the subcommand that a field defines; None for a flag or an argument."""
-    if not any(getattr(mark, "__name__", "") == "_CliSubCommand" for mark in field.metadata):
-        return None
-    command: type[BaseModel] = get_args(field.annotation)[0]
-    return command
-
-
-def flag(model: type[BaseModel], path: tuple[Any, ...]) -> str:
+def flag(parser: ArgumentParser, path: tuple[Any, ...]) -> str:
     """Return the text that a user types for a field: `--lr` for ("submit", "train", "lr"), `RUN-ID` for an argument.
 
-    For a subcommand, return its name. path: field names, as in pydantic's errors.
+    For a subcommand, return its name. parser: that of all commands. path: field names, as in pydantic's errors.
     """
-    typed = "request"
-    for name in path:
-        field = next((field for key, field in model.model_fields.items() if name in _names(key, field)), None)
-        if field is None:
-            break
-        typed = str(name).replace("_", "-")
-        if (command := subcommand(field)) is None:
-            positional = any(getattr(mark, "__name__", "") == "_CliPositionalArg" for mark in field.metadata)
-            return typed.upper() if positional else f"--{typed}"
-        model = command
-    return typed
+    fields = {action.dest: action for _, command in _parsers(parser) for action in command._actions}
+    names = ["request", *map(str, path)]
+    for end in range(len(names), 1, -1):
+        if field := fields.get(".".join(names[1:end])):
+            return field.option_strings[0] if field.option_strings else str(field.metavar)
+    return names[-1].replace("_", "-")
 
 
-def closest(model: type[BaseModel], arguments: Sequence[str]) -> list[str]:
+def closest(parser: ArgumentParser, arguments: Sequence[str]) -> list[str]:
     """Return up to three words similar to the first argument that is no flag of its command, or no command."""
-    known, chain = dict(_words(model)), ""
+    known, chain = _words(parser), ""
     for argument in arguments:
         words = known[chain]
         if f"{chain} {argument}" in known:
@@ -91,12 +76,12 @@ def closest(model: type[BaseModel], arguments: Sequence[str]) -> list[str]:
     return []
 
 
-def with_flags(model: type[BaseModel], arguments: Sequence[str], message: str) -> str:
+def with_flags(parser: ArgumentParser, arguments: Sequence[str], message: str) -> str:
     """Return a message about a request in which its fields are named as they are typed: `--lr-image` for lr_image.
 
     A field of one word, such as `data`, is named so only in a list before the first colon: it may be a plain word.
     """
-    known, chain = dict(_words(model)), ""
+    known, chain = _words(parser), ""
     for argument in arguments:
         chain = f"{chain} {argument}" if f"{chain} {argument}" in known else chain
     if chain.rpartition(" ")[2] not in kinds():
@@ -108,26 +93,19 @@ def with_flags(model: type[BaseModel], arguments: Sequence[str], message: str) -
     return ", ".join(flags.get(word, word) for word in begin.split(", ")) + colon + rest
 
 
-def _names(key: str, field: FieldInfo) -> list[str]:
-    """Return the name of a field on the command line, and its aliases."""
-    if isinstance(field.validation_alias, AliasChoices):
-        return [str(choice) for choice in field.validation_alias.choices]
-    return [field.alias or key]
+def _words(parser: ArgumentParser) -> dict[str, list[str]]:
+    """Return the words that may follow each chain of commands."""
+    words = {chain: list(command._option_string_actions) for chain, command in _parsers(parser)}
+    for chain in filter(None, words):
+        above, _, name = chain.rpartition(" ")
+        words[above].append(name)
+    return words
 
 
-def _words(model: type[BaseModel], chain: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yield the words that may follow a chain of commands, for this command and those below it."""
-    commands, flags = {}, ["--help"]
-    for key, field in model.model_fields.items():
-        names = [name.replace("_", "-") for name in _names(key, field)]
-        name = names[0]
-        if (command := subcommand(field)) is not None:
-            commands[name] = command
-        elif not any(getattr(mark, "__name__", "") in ("_CliPositionalArg", "_CliSuppress") for mark in field.metadata):
-            flags += [
-                *(f"--{name}" for name in names),
-                *([f"--no-{name}"] if field.annotation is bool and field.default else []),
-            ]
-    yield chain, [*commands, *flags]
-    for name, command in commands.items():
-        yield from _words(command, f"{chain} {name}")
+def _parsers(parser: ArgumentParser, chain: str = "") -> Iterator[tuple[str, ArgumentParser]]:
+    """Yield a parser and those of the commands below it, each after its chain of commands."""
+    yield chain, parser
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            for name, command in action.choices.items():
+                yield from _parsers(command, f"{chain} {name}")
