@@ -43,7 +43,10 @@ SECOND_VALUE = re.compile(r"unrecognized arguments: ([^-].*)")
 
 
 class Submit(BaseModel):
-    """Queue a run instead of running it here."""
+    """Queue a run instead of running it here.
+
+    Each command takes the same request as the one without `submit`; `runs rows` writes the rows later.
+    """
 
     profile: SubCommand[SubmitProfile] = command(SubmitProfile)
     benchmark: SubCommand[SubmitBenchmark] = command(SubmitBenchmark)

@@ -126,10 +126,7 @@ def _print_training(event: Event) -> None:
 
 
 class SubmitTrain(FileFlags, TrainSpec):
-    """Queue a training, or one for each combination of values of a sweep.
-
-    It takes the same request as `train`; `runs rows` writes its rows later.
-    """
+    """Queue a training, or one for each combination of values of a sweep."""
 
     name: RunName = ""
     sweep: str = Field(
@@ -163,10 +160,7 @@ class Evaluate(RunHere, FileFlags, EvaluateSpec):
 
 
 class SubmitEvaluate(Queued, FileFlags, EvaluateSpec):
-    """Queue an evaluation.
-
-    It takes the same request as `evaluate`; `runs rows` writes its rows later.
-    """
+    """Queue an evaluation."""
 
 
 class Search(OneRun):

@@ -234,7 +234,4 @@ class Profile(RunHere, ProfileSpec):
 
 
 class SubmitProfile(Queued, ProfileSpec):
-    """Queue a profile run.
-
-    It takes the same request as `profile`; `runs rows` writes its rows later.
-    """
+    """Queue a profile run."""

@@ -67,10 +67,7 @@ class Benchmark(RunHere, BenchmarkFlags):
 
 
 class SubmitBenchmark(Queued, BenchmarkFlags):
-    """Queue a benchmark.
-
-    It takes the same request as `benchmark`; `runs rows` writes its rows later.
-    """
+    """Queue a benchmark."""
 
 
 class SuiteBuild(BaseModel):
@@ -89,10 +86,7 @@ class Device(RunHere, DeviceSpec):
 
 
 class SubmitDevice(Queued, DeviceSpec):
-    """Queue a measurement of a device.
-
-    It takes the same request as `device`; `runs rows` writes its rows later.
-    """
+    """Queue a measurement of a device."""
 
 
 class RecurrentFlags(Flags, RecurrentSpec):
@@ -200,7 +194,4 @@ class Recurrent(RecurrentFlags):
 
 
 class SubmitRecurrent(Queued, RecurrentFlags):
-    """Queue a timing of recurrent layers.
-
-    It takes the same request as `recurrent`; `runs rows` writes its rows later.
-    """
+    """Queue a timing of recurrent layers."""
