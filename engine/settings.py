@@ -13,7 +13,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from engine.roots import expand_home
 
 ROOT = Path(__file__).resolve().parent.parent
-EXECUTORS = ROOT / "engine" / "jobs" / "executors"
 
 
 class Settings(BaseSettings):
@@ -31,7 +30,6 @@ class Settings(BaseSettings):
         repr=False,
         description="Copies of all runs' files for other machines: s3://BUCKET/PREFIX or a folder; empty: none.",
     )
-    executor: str = Field("local", description="Module of engine.jobs.executors that starts runs.")
     ray_address: str = Field(
         "", description="Ray cluster that takes runs too: its dashboard, http://HOST:8265; empty: none."
     )
@@ -85,18 +83,6 @@ class Settings(BaseSettings):
     @classmethod
     def _expand_home(cls, url: str) -> str:
         return str(expand_home(url)) if url.startswith("~") else url
-
-    @field_validator("executor")
-    @classmethod
-    def _check_executor(cls, name: str) -> str:
-        """Return the name. Errors: ValueError if there is no such module."""
-        modules = {path.stem for path in EXECUTORS.glob("*.py")} - {"__init__", "ray"}
-        if name not in modules:
-            raise ValueError(
-                f"must be a module of engine.jobs.executors for one host, here: {', '.join(sorted(modules))}. "
-                "For a Ray cluster, set VITALS_RAY_ADDRESS instead"
-            )
-        return name
 
     @field_validator("admins", "runners", "viewers")
     @classmethod

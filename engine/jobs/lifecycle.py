@@ -1,4 +1,4 @@
-"""Start, replace and stop the scheduler. At most one runs per host and executor: the holder of the lease."""
+"""Start, replace and stop the scheduler. At most one runs per host: the holder of the lease."""
 
 import hashlib
 import os
@@ -32,9 +32,9 @@ LOG_BYTES = 1_000_000
 """Rotate a log that is larger than this."""
 
 
-def lease_name(settings: Settings) -> str:
-    """Return the name of the scheduler's lease: one for each executor on each host."""
-    return f"{settings.executor}@{this_host()}"
+def lease_name() -> str:
+    """Return the name of the lease of this host's scheduler."""
+    return f"local@{this_host()}"
 
 
 def fingerprint() -> str:
@@ -91,7 +91,7 @@ def ensure_scheduler(settings: Settings, store: Store | None = None) -> None:
     """Wake the scheduler if one with this code runs, else start one. store: the open store of these settings."""
     code = fingerprint()
     with nullcontext(store) if store else closing(open_store(settings)) as opened:
-        lease = leases.read(opened.database, lease_name(settings))
+        lease = leases.read(opened.database, lease_name())
         if runs_this_code(settings, lease, code):
             nudge(settings.runs_dir)
         else:
@@ -109,7 +109,7 @@ def start_scheduler(settings: Settings, store: Store, code: str, seen: Lease | N
     if not _held(settings, seen):
         with suppress(Unavailable, ProcessLookupError):
             holder = str(Identity.of(process.pid))
-            leases.take(store.database, lease_name(settings), holder, code, settings.lease_s, seen)
+            leases.take(store.database, lease_name(), holder, code, settings.lease_s, seen)
     detach(process)
 
 
@@ -128,7 +128,7 @@ def stop_scheduler(settings: Settings) -> bool:
     """
     schedulers = _schedulers(settings)
     with suppress(Unavailable), closing(open_store(settings)) as store:
-        lease = leases.read(store.database, lease_name(settings))
+        lease = leases.read(store.database, lease_name())
         if lease and (holder := _holder(settings, lease)):
             schedulers.add(holder)
     for scheduler in schedulers:
@@ -171,7 +171,7 @@ def look_at_health(settings: Settings) -> Health:
             database = store.database
             if database.sqlite and not Path(database.place).is_file():  # opening would create the file
                 return Health(status="unavailable", store="there is no store yet", scheduler="unknown")
-            lease = leases.read(database, lease_name(settings))
+            lease = leases.read(database, lease_name())
             queued, oldest_wait_s = queue.waiting(database)
             active, machine = store.count(Filter(states=ACTIVE)), store.machine()
             local_attempts = [attempt for attempt in attempts.open_attempts(database) if attempt.host == this_host()]

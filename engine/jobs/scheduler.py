@@ -42,11 +42,11 @@ def main(settings: Settings) -> None:
     """Run `python -m engine scheduler`: serve until idle, stopped or replaced. Return at once when another one runs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     store = open_store(settings)
-    name, code, holder = lease_name(settings), fingerprint(), str(Identity.mine())
+    name, code, holder = lease_name(), fingerprint(), str(Identity.mine())
     if not _take_lease(store, settings, name, holder, code):
         return
     log.info("scheduler %d of %s", os.getpid(), name)
-    executor = import_module(f"engine.jobs.executors.{settings.executor}").Executor(settings)
+    executor = Executor(settings)
     cluster = import_module("engine.jobs.executors.ray").Executor(settings, store) if settings.ray_address else None
     try:
         Scheduler(store, executor, settings, code, cluster).serve()
@@ -78,7 +78,7 @@ class Scheduler:
         self._cluster = cluster
         self._settings = settings
         self._code = code
-        self._name = lease_name(settings)
+        self._name = lease_name()
         self._holder = str(Identity.mine())
         self._host = this_host()
         self._stopped = False

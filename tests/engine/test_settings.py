@@ -37,17 +37,6 @@ def test_limit_that_is_not_finite_is_refused(name: str, monkeypatch: pytest.Monk
         Settings()
 
 
-@pytest.mark.parametrize("executor", ["foo", "ray", "", "../lifecycle", "__init__"])
-def test_unknown_executor_is_refused(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VITALS_EXECUTOR", executor)
-    with pytest.raises(Refused) as error:
-        Settings()
-    assert str(error.value) == (
-        "VITALS_EXECUTOR: must be a module of engine.jobs.executors for one host, here: local. For a Ray cluster, set "
-        f"VITALS_RAY_ADDRESS instead (given: {executor!r})"
-    )
-
-
 def test_folders_of_settings_expand_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RUNS_DIR", "CATALOG_DIR", "ARTIFACTS_URL", "DATA_ROOTS"):
         monkeypatch.setenv(f"VITALS_{name}", f"~/{name}")

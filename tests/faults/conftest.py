@@ -82,7 +82,7 @@ class House:
         """Wait for a live process with the scheduler's lease, and return it. other_than: pid of a process to ignore."""
 
         def holder() -> Identity | None:
-            lease = leases.read(self.store.database, lease_name(self.settings))
+            lease = leases.read(self.store.database, lease_name())
             found = lease and Identity.read(lease.holder)
             return found if found and found.pid != other_than and found.alive() else None
 

@@ -111,7 +111,7 @@ def test_stop_ends_a_scheduler_that_does_not_have_the_lease(house: House) -> Non
     jobs.ensure_scheduler(settings)
     scheduler = house.scheduler()
     house.warm()  # it is past taking the lease
-    assert leases.release(house.store.database, lease_name(settings), str(scheduler))
+    assert leases.release(house.store.database, lease_name(), str(scheduler))
     assert jobs.stop_scheduler(settings)
     assert not scheduler.alive()
     assert not jobs.stop_scheduler(settings)
@@ -241,7 +241,7 @@ def test_scheduler_of_newer_code_adopts_runs_of_the_older_one(house: House) -> N
     until(lambda: not older.alive(), "the older scheduler to exit")
     assert house.end(run_id).state == State.FINISHED
     assert {row.pid for row in house.store.rows(run_id)} == {worker}
-    lease = leases.read(house.store.database, lease_name(house.settings))
+    lease = leases.read(house.store.database, lease_name())
     assert lease is not None
     assert lease.fingerprint == fingerprint()
 
@@ -254,7 +254,7 @@ def test_hung_scheduler_is_replaced_and_exits_when_it_wakes(house: House) -> Non
         until(lambda: psutil.Process(hung_scheduler.pid).status() == psutil.STATUS_STOPPED, "the scheduler to hang")
     run_id = house.submit()
     jobs.ensure_scheduler(house.settings)
-    until(lambda: leases.read(house.store.database, lease_name(house.settings)).expired, "the lease to expire")  # type: ignore[union-attr]
+    until(lambda: leases.read(house.store.database, lease_name()).expired, "the lease to expire")  # type: ignore[union-attr]
     jobs.ensure_scheduler(house.settings)
     assert house.scheduler(other_than=hung_scheduler.pid)
     assert house.end(run_id).state == State.FINISHED
@@ -266,7 +266,7 @@ def test_idle_scheduler_exits_and_starts_again_for_the_next_run(house: House) ->
     house = House(house.settings.model_copy(update={"idle_exit_s": 0.5}), house.store, house.kinds)
     assert house.end(house.submit()).state == State.FINISHED
     until(lambda: not house.running(), "all processes to exit")
-    assert leases.read(house.store.database, lease_name(house.settings)) is None
+    assert leases.read(house.store.database, lease_name()) is None
     assert house.end(house.submit()).state == State.FINISHED
 
 

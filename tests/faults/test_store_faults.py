@@ -145,7 +145,7 @@ def wait_for_lease_renewals(house: House, count: int) -> None:
     """Wait until the scheduler has renewed its lease `count` times. It renews at most once per cycle."""
 
     def expires_at() -> float:
-        lease = leases.read(house.store.database, lease_name(house.settings))
+        lease = leases.read(house.store.database, lease_name())
         assert lease is not None
         return lease.expires_at
 

@@ -250,7 +250,7 @@ def test_nudge_wakes_a_waiting_scheduler(tmp_path: Path) -> None:
 
 def test_woken_scheduler_stays_and_idle_one_exits(settings: Settings, store: Store) -> None:
     short_idle = settings.model_copy(update={"idle_exit_s": 0.05, "lease_s": 0.15, "min_free_gb": 1e9})
-    name, identity = lifecycle.lease_name(short_idle), str(Identity.mine())
+    name, identity = lifecycle.lease_name(), str(Identity.mine())
     assert leases.take(store.database, name, identity, "code", short_idle.lease_s, None)
     scheduler = Scheduler(store, Executor(short_idle.model_copy(update={"preload": ""})), short_idle, "code")
     ends = []
