@@ -11,13 +11,14 @@ from engine.specs import Spec
 from engine.specs.base import CLUSTER
 from engine.store.database import Database
 from engine.store.listing import insert_listing
-from engine.store.model import ACTIVE, RETRYABLE, Attempt, Cause, QueueFull, Run, State
-from engine.store.records import ATTEMPTS, UNSTARTED, change_run, devices_of, run_values
+from engine.store.model import Attempt, Cause, State
+from engine.store.records import ATTEMPTS, change_run, devices_of, run_values
 from engine.store.tables import attempts, runs, slots
-from engine.words import plural
 
 Place = tuple[str, str]
 """A slot: host and device."""
+Nodes = Mapping[str, Mapping[str, Sequence[str]]]
+"""The slots that serve each device, by node of the cluster."""
 DAMAGED = "the store no longer holds which devices this run needs: its file is damaged"
 
 
@@ -29,33 +30,11 @@ TURNS = (_TURN, func.coalesce(_LAST_START, 0), runs.c.id)
 Within each of these groups, owners whose latest start is longest ago come first."""
 
 
-def enqueue(
-    database: Database, spec: Spec, *, name: str, key: str | None, limit: int, owner: str, owner_limit: int
-) -> int:
-    """Queue a run and return its id, or the id of the run made earlier with the same key.
-
-    limit: most waiting runs. owner_limit: most of this owner; a run without an owner has no such limit.
-    Errors: QueueFull; Refused when the name is too long.
-    """
-    with database.write() as connection:
-        earlier_id = None if key is None else connection.scalar(select(runs.c.id).where(runs.c.key == key))
-        if earlier_id is not None:
-            return int(earlier_id)
-        _check_limits(connection, owner, limit, owner_limit)
-        return insert_run(connection, spec, name, key=key, owner=owner)
-
-
-def claim(
-    database: Database,
-    host: str,
-    run_id: int | None = None,
-    nodes: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
-) -> Attempt | None:
-    """Start an attempt of the first queued run by TURNS whose slots are free (or of run_id). Return None when there is
-    none.
+def claim(database: Database, host: str, nodes: Nodes | None = None) -> Attempt | None:
+    """Start an attempt of the first queued run by TURNS whose slots are free. Return None when there is none.
 
     A waiting run reserves its slots against those behind it, so that no run waits for ever.
-    nodes: the slots that serve each device, by node, if `host` is the cluster. A run that names a device several times
+    nodes: if `host` is the cluster. A run that names a device several times
     takes as many slots, on as few nodes as possible; its attempt is on the first one. Another host serves its own
     devices.
     """
@@ -77,7 +56,7 @@ def claim(
             full = exclusive | ({name for name, _ in occupied} if run.exclusive else set())
             free = [place for place in places if place not in occupied and place[0] not in full]
             chosen = _choose(free, len(devices))
-            if len(chosen) == len(devices) and run_id in (None, run.id):
+            if len(chosen) == len(devices):
                 # on PostgreSQL, another host may be claiming it at this moment, or has claimed it since
                 still_queued = select(runs.c.id).where(runs.c.id == run.id, queued).with_for_update(skip_locked=True)
                 if connection.execute(still_queued).first() is None:
@@ -124,27 +103,6 @@ def waiting(database: Database) -> tuple[int, float | None]:
     return count, None if since is None else max(0.0, time.time() - since)
 
 
-def request_cancel(database: Database, run_id: int) -> None:
-    """Cancel a queued run at once; request the end of an active one; leave an ended one unchanged."""
-    with database.write() as connection:
-        is_run = runs.c.id == run_id
-        ended = {"state": State.CANCELLED, "cancel_requested": True, "ended_at": time.time()}
-        if not change_run(connection, is_run, runs.c.state == State.QUEUED, **ended):
-            change_run(connection, is_run, runs.c.state.in_(ACTIVE), cancel_requested=True)
-
-
-def retry(database: Database, run: Run, *, limit: int, owner_limit: int) -> bool:
-    """Queue a failed or cancelled run again with all its tries; return False when it is in another state.
-
-    Its rows stay until the next attempt begins. limit, owner_limit: as in `enqueue`. Errors: QueueFull.
-    """
-    with database.write() as connection:
-        _check_limits(connection, run.owner, limit, owner_limit)
-        values = UNSTARTED | {"state": State.QUEUED, "cause": None, "error": "", "ended_at": None}
-        values |= {"cancel_requested": False, "tries_left": run.spec.attempts}
-        return change_run(connection, runs.c.id == run.id, runs.c.state.in_(RETRYABLE), **values)
-
-
 def insert_run(connection: Connection, spec: Spec, name: str, **columns: Any) -> int:
     """Insert a run with its search data and return its id. columns: values other than a new run has in the queue."""
     values = run_values(spec, name, time.time()) | {"state": State.QUEUED} | columns
@@ -154,28 +112,13 @@ def insert_run(connection: Connection, spec: Spec, name: str, **columns: Any) ->
     return run_id
 
 
-def _check_limits(connection: Connection, owner: str, limit: int, owner_limit: int) -> None:
-    """Check that one more run of an owner may wait. Errors: QueueFull."""
-    queued = select(func.count()).where(runs.c.state == State.QUEUED)
-    limits = [("", queued, limit)]
-    if owner:
-        limits.append((f" of {owner}", queued.where(runs.c.owner == owner), owner_limit))
-    for whose, query, most in limits:
-        if (waiting := connection.scalar(query) or 0) >= most:
-            raise QueueFull(
-                f"{plural(waiting, 'run')}{whose} in the queue, at most {most:,} may wait: cancel some or try later"
-            )
-
-
 def _occupied(connection: Connection, hosts: list[str]) -> tuple[set[Place], set[str]]:
     """Return the occupied slots of these hosts, and the hosts that a holder needs exclusively."""
     held = connection.execute(select(slots).where(slots.c.host.in_(hosts))).all()
     return {(slot.host, slot.device) for slot in held}, {slot.host for slot in held if slot.exclusive}
 
 
-def _places(
-    devices: list[str], host: str, nodes: Mapping[str, Mapping[str, Sequence[str]]] | None, *, exclusive: bool
-) -> list[Place]:
+def _places(devices: list[str], host: str, nodes: Nodes | None, *, exclusive: bool) -> list[Place]:
     """Return the slots that can serve a run; none if another host has its devices. exclusive: only one per node."""
     if nodes is not None:
         most = 1 if exclusive else None

@@ -19,9 +19,20 @@ from engine.store.access import LOCAL, Role, User
 from engine.store.database import Damaged, Database, Unavailable
 from engine.store.find import LINES, Filter
 from engine.store.listing import searchable
-from engine.store.model import LONGEST_NOTES, MOST_TAGS, Run, State, StoredArtifact, tag
-from engine.store.records import RUNS, UNREADABLE, change_run, devices_of, mark_change, readable_run, storable, to_run
+from engine.store.model import ACTIVE, LONGEST_NOTES, MOST_TAGS, RETRYABLE, QueueFull, Run, State, StoredArtifact, tag
+from engine.store.records import (
+    RUNS,
+    UNREADABLE,
+    UNSTARTED,
+    change_run,
+    devices_of,
+    mark_change,
+    readable_run,
+    storable,
+    to_run,
+)
 from engine.store.tables import artifacts, attempts, changes, machines, metrics, rows, run_tags, run_texts, runs
+from engine.words import plural
 
 BATCH = 500
 """Runs that `Store.lines` reads at once."""
@@ -76,8 +87,24 @@ class Store:
     def enqueue(self, spec: Spec, *, name: str = "", key: str | None = None) -> int:
         """Return the id of a new queued run, or of the earlier run with this key. Errors: QueueFull, Refused."""
         self.user.require(Role.RUNNER)
-        limits = {"limit": self.queue_limit, "owner_limit": self.user_queue_limit}
-        return queue.enqueue(self.database, spec, name=name, key=key, owner=self.user.email, **limits)
+        with self.database.write() as connection:
+            earlier_id = None if key is None else connection.scalar(select(runs.c.id).where(runs.c.key == key))
+            if earlier_id is not None:
+                return int(earlier_id)
+            self._check_limits(connection, self.user.email)
+            return queue.insert_run(connection, spec, name, key=key, owner=self.user.email)
+
+    def _check_limits(self, connection: Connection, owner: str) -> None:
+        """Check that one more run of an owner may wait. A run without an owner has no limit. Errors: QueueFull."""
+        queued = select(func.count()).where(runs.c.state == State.QUEUED)
+        limits = [("", queued, self.queue_limit)]
+        if owner:
+            limits.append((f" of {owner}", queued.where(runs.c.owner == owner), self.user_queue_limit))
+        for whose, query, most in limits:
+            if (waiting := connection.scalar(query) or 0) >= most:
+                raise QueueFull(
+                    f"{plural(waiting, 'run')}{whose} in the queue, at most {most:,} may wait: cancel some or try later"
+                )
 
     def run(self, run_id: int) -> Run:
         """Return a run. Errors: LookupError, Damaged."""
@@ -169,13 +196,24 @@ class Store:
     def request_cancel(self, run_id: int) -> None:
         """Cancel a queued run at once; request the end of an active one; ignore an ended one. Errors: Refused."""
         self.check_owner(run_id)
-        queue.request_cancel(self.database, run_id)
+        ended = {"state": State.CANCELLED, "cancel_requested": True, "ended_at": time.time()}
+        with self.database.write() as connection:
+            if not change_run(connection, runs.c.id == run_id, runs.c.state == State.QUEUED, **ended):
+                change_run(connection, runs.c.id == run_id, runs.c.state.in_(ACTIVE), cancel_requested=True)
 
     def retry(self, run_id: int) -> None:
-        """Queue a failed or cancelled run again. Errors: LookupError, Refused."""
+        """Queue a failed or cancelled run again with all its tries. Its rows stay until the next attempt begins.
+
+        Errors: LookupError, QueueFull, Refused.
+        """
         self.check_owner(run_id)
         run = self.run(run_id)
-        if not queue.retry(self.database, run, limit=self.queue_limit, owner_limit=self.user_queue_limit):
+        values = UNSTARTED | {"state": State.QUEUED, "cause": None, "error": "", "ended_at": None}
+        values |= {"cancel_requested": False, "tries_left": run.spec.attempts}
+        with self.database.write() as connection:
+            self._check_limits(connection, run.owner)
+            queued = change_run(connection, runs.c.id == run_id, runs.c.state.in_(RETRYABLE), **values)
+        if not queued:
             advice = "" if run.state.ended else ". If its process was killed, the scheduler finds out within a minute"
             raise Refused(f"run {run_id} is {run.state}: only a failed or cancelled run can be tried again{advice}")
 
