@@ -33,7 +33,6 @@ FILTERS = ("filter", "exclude", "exclude_exact", "partition")
 MOST_EXPANSIONS = 1000
 MOST_PATTERNS = 3000
 """Most patterns after braces are expanded: a spec has at most 2,000, and `suite` stands for about a hundred."""
-MOST_BRACES = 20
 LARGEST_FILE = 1_000_000
 WILDCARD = re.compile(r"[*?\[]")
 FACTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -58,8 +57,6 @@ def expand(patterns: Iterable[str]) -> list[str]:
 def _expand_one(pattern: str) -> list[str]:
     if len(pattern) > LONGEST_PATTERN:
         raise Refused(f"a pattern has at most {LONGEST_PATTERN} characters, {pattern[:20]!r}... has {len(pattern):,}")
-    if pattern.count("{") > MOST_BRACES:
-        raise Refused(f"a pattern has at most {MOST_BRACES} pairs of braces")
     expanded = list(islice(_expand(pattern), MOST_EXPANSIONS + 1))  # braces inside braces multiply too
     if len(expanded) > MOST_EXPANSIONS:
         raise Refused(f"the braces of {pattern!r} mean more than {MOST_EXPANSIONS:,} patterns: write fewer choices")
