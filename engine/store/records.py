@@ -3,7 +3,6 @@
 import json
 import logging
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, update
@@ -22,8 +21,6 @@ LONGEST_NAME = 200
 """Characters of a run's name, which is shown in one line of a list."""
 UNREADABLE = (LookupError, ValueError, TypeError, OverflowError)
 """Exceptions that damaged values, or values of another version of this program, can raise."""
-
-EPOCH = datetime.fromtimestamp(0, UTC)
 
 UNSTARTED: dict[str, Any] = {
     **{"started_at": None, "done": 0, "total": None, "note": ""},
@@ -75,10 +72,6 @@ def to_run(row: Row[Any]) -> Run:
     values["spec"] = specs.load(row.kind, row.spec)
     values["environment"] = Environment.model_validate_json(row.environment) if row.environment else None
     values["tags"] = tuple(sorted(row.tags.split("\n"))) if row.tags else ()
-    for name in ("created_at", "started_at", "progressed_at", "ended_at"):
-        if values[name] is not None:
-            # unlike fromtimestamp, the sum raises no OSError for a damaged number
-            values[name] = EPOCH + timedelta(seconds=values[name])
     return Run(**values, results=_results(row))
 
 
