@@ -1,10 +1,11 @@
 """The commands runs list, tag, note, rows, delete, prune, upload, restore and storage, which work on many runs."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field
 from pydantic_settings import CliPositionalArg, ForceDecode
 from typing_extensions import TypeAliasType
 
@@ -14,6 +15,7 @@ from engine.cli.output import OutputFile, TableFile, note, printable
 from engine.results import kinds
 from engine.settings import Settings
 from engine.specs import Refused
+from engine.specs.base import unique
 from engine.specs.fields.timed import split_words
 from engine.words import numbered_runs, plural
 
@@ -87,14 +89,9 @@ def run_filter(kind: tuple[str, ...], state: tuple[str, ...], **others: Any) -> 
 class Several(BaseModel):
     """One or more runs, given by their ids."""
 
-    run_ids: Annotated[CliPositionalArg[list[RunId]], ForceDecode] = Field(
+    run_ids: Annotated[CliPositionalArg[tuple[RunId, ...]], ForceDecode, unique] = Field(
         min_length=1, description="The ids that `runs list` shows."
     )
-
-    @field_validator("run_ids")
-    @classmethod
-    def _drop_repeated(cls, run_ids: list[int]) -> list[int]:
-        return list(dict.fromkeys(run_ids))
 
 
 class Tag(Several):
@@ -203,7 +200,7 @@ class Prune(BaseModel):
                 print(f"{what} would be deleted permanently. {warning}Add --yes to delete.")
 
 
-def _preview(store: "Store", ids: list[int]) -> tuple[str, str]:
+def _preview(store: "Store", ids: Sequence[int]) -> tuple[str, str]:
     """Return what a deletion of runs deletes, and a warning with a space at its end; empty without one."""
     from engine.jobs import named_files
     from engine.store import storage
@@ -214,7 +211,7 @@ def _preview(store: "Store", ids: list[int]) -> tuple[str, str]:
     return what, f"{warning} " if warning else ""
 
 
-def _delete(store: "Store", ids: list[int], *, yes: bool, alone: bool = False) -> None:
+def _delete(store: "Store", ids: Sequence[int], *, yes: bool, alone: bool = False) -> None:
     """Delete runs. Errors: Refused without `yes`; EndedBadly when some could not be deleted.
 
     alone: a single run that the user named, which needs no `yes` unless others began from it.

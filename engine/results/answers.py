@@ -3,11 +3,7 @@
 from engine.specs.base import Closed
 
 
-class Answer(Closed):
-    """The answer to a question."""
-
-
-class Hit(Answer):
+class Hit(Closed):
     """One image found by a text search."""
 
     index: int
@@ -19,7 +15,7 @@ class Hit(Answer):
     """Cosine similarity of image and text, from -1 to 1."""
 
 
-class Hits(Answer):
+class Hits(Closed):
     """The images nearest to a text, nearest first; ties keep their order."""
 
     hits: tuple[Hit, ...]
@@ -27,7 +23,7 @@ class Hits(Answer):
     """Number of images searched."""
 
 
-class MatchedText(Answer):
+class MatchedText(Closed):
     """One text beside an image."""
 
     text: str
@@ -37,20 +33,20 @@ class MatchedText(Answer):
     """Share of the softmax over all texts; for a sigmoid model (SigLIP) the probability that the text fits."""
 
 
-class Matches(Answer):
+class Matches(Closed):
     """How well texts fit an image, the best first."""
 
     texts: tuple[MatchedText, ...]
 
 
-class Augmented(Answer):
+class Augmented(Closed):
     """Augmented versions of some images, one version per epoch. The versions of one image follow each other."""
 
     images: tuple[str, ...]
     """PNG files in base64."""
 
 
-class Exported(Answer):
+class Exported(Closed):
     """A model that was written for open_clip."""
 
     folder: str
@@ -58,7 +54,7 @@ class Exported(Answer):
     """Bytes of each file, by name."""
 
 
-class Needed(Answer):
+class Needed(Closed):
     """A file that a run needs besides its data."""
 
     what: str
@@ -71,7 +67,7 @@ class Needed(Answer):
     """Size of the download in MB; None if the hub does not report it."""
 
 
-class Prospect(Answer):
+class Prospect(Closed):
     """The files and the memory that a training or an evaluation needs."""
 
     needed: tuple[Needed, ...] = ()

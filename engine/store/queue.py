@@ -34,9 +34,8 @@ def claim(database: Database, host: str, nodes: Nodes | None = None) -> Attempt 
     """Start an attempt of the first queued run by TURNS whose slots are free. Return None when there is none.
 
     A waiting run reserves its slots against those behind it, so that no run waits for ever.
-    nodes: if `host` is the cluster. A run that names a device several times
-    takes as many slots, on as few nodes as possible; its attempt is on the first one. Another host serves its own
-    devices.
+    nodes: given if `host` is the cluster. A run that names a device several times takes as many slots, on as few nodes
+    as possible; its attempt is on the first one. Another host serves its own devices.
     """
     queued = runs.c.state == State.QUEUED
     waiting = select(runs.c.id, runs.c.devices, runs.c.exclusive).where(queued).order_by(*TURNS)

@@ -87,7 +87,7 @@ def total(sizes: Iterable[Size]) -> Size:
     return sum(sizes, Size())
 
 
-def of_runs(settings: Settings, run_ids: list[int]) -> Size:
+def of_runs(settings: Settings, run_ids: Iterable[int]) -> Size:
     """Return the size of all files in the folders of these runs, including logs and unrecorded files."""
     return total(_folder_size(RunFiles(settings.runs_dir, run_id).dir) for run_id in run_ids)
 

@@ -54,7 +54,7 @@ class Executor:
         # checked before the record is read, because a supervisor writes the record before it ends
         gone = processes is not None and not processes.supervisor.alive()
         if record := read_json(path):
-            return Exit(record["code"], record["out_of_memory"], record.get("note", ""))
+            return Exit(**record)
         if processes is None or not gone:
             return None
         processes.signal_worker(signal.SIGKILL)

@@ -272,8 +272,7 @@ class Executor:
 
 def _exit(record: dict[str, Any]) -> Exit:
     """Return the end that a supervisor has recorded."""
-    lost = record["code"] == failures.HOST_LOST
-    return Exit(record["code"], record["out_of_memory"], record.get("note", ""), host_lost=lost)
+    return Exit(**record | {"host_lost": record["code"] == failures.HOST_LOST})
 
 
 def refuse_open_cluster(address: str) -> None:
