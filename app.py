@@ -85,8 +85,8 @@ async def lifespan(_app: st.App) -> AsyncIterator[None]:
     signed_in = sign_in.configured()
     for address in (st.get_option("server.address"), *(st.get_option("server.allowedHosts") or ["*"])):
         refuse_strangers(settings, address, signed_in=signed_in)
-    if settings.cluster_refusal:
-        raise Refused(settings.cluster_refusal)
+    if settings.refusal:
+        raise Refused(settings.refusal)
     # To check the origin of a WebSocket, Streamlit would ask the internet for this machine's address and block all
     # pages meanwhile. Other addresses are allowed only by browser.serverAddress and server.corsAllowedOrigins.
     net_util.get_internal_ip = net_util.get_external_ip = lambda: None

@@ -143,18 +143,14 @@ class Settings(BaseSettings):
             self.runs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
-    def cluster_refusal(self) -> str:
-        """Return why these settings cannot serve a cluster; empty if they can, or need not."""
-        if not self.ray_address or not self.store_url.startswith("sqlite"):
-            return ""
-        return (
-            f"VITALS_RAY_ADDRESS is {self.ray_address}, but the store is SQLite, whose file must be on a local disk: "
-            "nodes of a cluster cannot write to it. Set VITALS_DATABASE_URL to a PostgreSQL database (docs/deploy.md)"
-        )
-
-    @property
-    def artifacts_refusal(self) -> str:
-        """Return why the URL of the copies cannot be used, without a secret that it may hold; empty if it can."""
+    def refusal(self) -> str:
+        """Return why no store can be opened with these settings, without a secret in a URL; empty if one can."""
+        if self.ray_address and self.store_url.startswith("sqlite"):
+            return (
+                f"VITALS_RAY_ADDRESS is {self.ray_address}, but the store is SQLite, whose file must be on a local "
+                "disk: nodes of a cluster cannot write to it. Set VITALS_DATABASE_URL to a PostgreSQL database "
+                "(docs/deploy.md)"
+            )
         place, _, rest = self.artifacts_url.partition("://")
         if re.search(r":.*@|[?#]", rest):
             return (

@@ -44,8 +44,8 @@ def open_store(settings: Settings, *, on_failure: Callable[[Unavailable], object
     on_failure: called with each Unavailable before it is raised. Errors: Unavailable; Refused when SQLite is to serve a
     cluster, or the URL of copies holds a secret.
     """
-    if refusal := settings.cluster_refusal or settings.artifacts_refusal:
-        raise Refused(refusal)
+    if settings.refusal:
+        raise Refused(settings.refusal)
     try:
         settings.make_runs_dir()
     except OSError as error:

@@ -42,7 +42,7 @@ def test_folders_of_settings_expand_the_home_folder(monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(f"VITALS_{name}", f"~/{name}")
     settings, home = Settings(), Path.home()
     assert (settings.runs_dir, settings.catalog_dir) == (home / "RUNS_DIR", home / "CATALOG_DIR")
-    assert (settings.artifacts_url, settings.artifacts_refusal) == (str(home / "ARTIFACTS_URL"), "")
+    assert (settings.artifacts_url, settings.refusal) == (str(home / "ARTIFACTS_URL"), "")
     assert (home / "DATA_ROOTS").resolve() in settings.roots
     unknown_home = Path("~no-such-user-here/x")
     monkeypatch.setenv("VITALS_RUNS_DIR", str(unknown_home))
