@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -146,7 +147,7 @@ def parse_image_size(value: Any) -> Any:
     return value
 
 
-def _split_numbers(text: str) -> list[str]:
+def split_numbers(text: str) -> list[str]:
     """Split text at commas and white space: `1, 8` and `1 8` give `1` and `8`."""
     return re.findall(r"[^,\s]+", text)
 
@@ -154,7 +155,7 @@ def _split_numbers(text: str) -> list[str]:
 def _image_sizes(value: Any) -> Any:
     """Return one or several image sizes for validation: a text such as `224, 160x224`, a number, a pair, or a list."""
     if isinstance(value, str):
-        return _split_numbers(value)
+        return split_numbers(value)
     if isinstance(value, int) or (isinstance(value, tuple) and [type(side) for side in value] == [int, int]):
         return (value,)
     return () if value is None else value  # None: stored before requests had several sizes
@@ -188,7 +189,7 @@ BATCHES = TypeAliasType(
     "BATCHES",
     Annotated[
         tuple[Annotated[int, Field(ge=1, le=4096)], ...],
-        BeforeValidator(lambda value: _split_numbers(value) if isinstance(value, str) else value),
+        BeforeValidator(lambda value: split_numbers(value) if isinstance(value, str) else value),
         BeforeValidator(lambda value: (value,) if isinstance(value, int | float) else value),
         unique,
         Field(min_length=1, max_length=MOST_VALUES),
@@ -205,23 +206,17 @@ PATTERNS = TypeAliasType(
 Precision = Literal["float32", "float16", "bfloat16", "float64"]
 
 
-def known_device(device: str) -> str:
-    """Return the numbered name of a device, or meta. Errors: ValueError for a name that torch cannot have."""
-    return device if device in ("meta", f"{CLUSTER}meta") else _real_device(device, "meta, ")
+def known_device(device: str, *, meta: bool = True) -> str:
+    """Return the numbered name of a device. Errors: ValueError for a name that torch cannot have.
 
-
-def real_device(device: str) -> str:
-    """Return the numbered name of a device. Errors: ValueError for meta, which computes nothing, or an unknown name."""
+    meta: accept meta too, which computes nothing.
+    """
+    if CLUSTER_DEVICE.fullmatch(device) or (meta and device in ("meta", f"{CLUSTER}meta")):
+        return device
     if device == "meta":
         raise ValueError("nothing runs on meta, so nothing can be timed there: choose cpu or an accelerator")
-    return _real_device(device)
-
-
-def _real_device(device: str, more_names: str = "") -> str:
-    """Return the numbered name of a device. more_names: allowed names for the message besides the known ones."""
-    if CLUSTER_DEVICE.fullmatch(device):
-        return device
     if not DEVICE.fullmatch(device):
+        more_names = "meta, " if meta else ""
         accelerators = ", ".join(f"{kind}[:i]" for kind in ACCELERATORS)
         on_cluster = ", ".join(f"{CLUSTER}{name}" for name in f"{more_names}cpu, gpu[:TYPE]".split(", "))
         raise ValueError(
@@ -250,7 +245,7 @@ def numbered(device: str) -> str:
     return kind if kind in UNNUMBERED and index == 0 else f"{kind}:{index}"
 
 
-RealDevice = Annotated[str, AfterValidator(real_device)]
+RealDevice = Annotated[str, AfterValidator(partial(known_device, meta=False))]
 
 
 class Frozen(BaseModel):

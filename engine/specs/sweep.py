@@ -1,12 +1,11 @@
 """Sweeps of a training: one spec per combination of values of a few fields."""
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 
 from pydantic import ValidationError
 
-from engine.specs.base import Refused, describe_error
+from engine.specs.base import Refused, describe_error, split_numbers
 from engine.specs.train import TrainSpec
 
 FIELDS = ("lr", "wd", "seed")
@@ -19,15 +18,10 @@ def parse(text: str) -> dict[str, list[str]]:
     values: dict[str, list[str]] = {}
     for word in text.split():
         name, _, listed = word.partition("=")
-        if name not in FIELDS or name in values or not split(listed):
+        if name not in FIELDS or name in values or not split_numbers(listed):
             raise Refused(f"{word!r} is no sweep: write FIELD=VALUE,VALUE,... once for each of {', '.join(FIELDS)}")
-        values[name] = split(listed)
+        values[name] = split_numbers(listed)
     return values
-
-
-def split(text: str) -> list[str]:
-    """Return the values in a text, separated by commas or blanks."""
-    return [value for value in re.split(r"[,\s]+", text) if value]
 
 
 def specs(spec: TrainSpec, values: Mapping[str, Sequence[str]]) -> dict[str, TrainSpec]:

@@ -12,6 +12,7 @@ from engine.report import checks as report_checks
 from engine.report.checks import Data
 from engine.results.answers import Augmented
 from engine.specs import Refused, Spec, sweep
+from engine.specs.base import split_numbers
 from engine.specs.fields import images
 from engine.specs.fields.clip import DIGITS_MODEL, short_name
 from engine.specs.questions import Augment
@@ -114,7 +115,7 @@ def sweep_fields() -> dict[str, list[str]]:
 
 def _sweep_values(place: Any, name: str, key: str) -> list[str]:
     """Draw the values to sweep of one field and the problems with them. Return the values."""
-    values = sweep.split(place.text_input(SWEEP_LABELS[name], key=key, bind="query-params"))
+    values = split_numbers(place.text_input(SWEEP_LABELS[name], key=key, bind="query-params"))
     for value in values:
         if problem := spec_form.problem(TrainSpec, name, value):
             place.error(plain(f"{quoted(value)}: {problem}"), icon=":material/error:")

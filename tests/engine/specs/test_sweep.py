@@ -3,6 +3,7 @@
 import pytest
 
 from engine.specs import Refused, sweep
+from engine.specs.base import split_numbers
 from engine.specs.train import TrainSpec
 
 
@@ -28,7 +29,7 @@ def test_empty_sweeps_have_no_specs_and_equal_values_count_once() -> None:
     assert sweep.specs(TrainSpec(), {}) == {}
     assert sweep.specs(TrainSpec(), {"lr": [], "wd": []}) == {}
     assert list(sweep.specs(TrainSpec(), {"wd": ["0.1", "0.1"]})) == ["wd=0.1"]
-    assert sweep.split("1e-3, 1e-4 1e-5") == ["1e-3", "1e-4", "1e-5"]
+    assert split_numbers("1e-3, 1e-4 1e-5") == ["1e-3", "1e-4", "1e-5"]
 
 
 @pytest.mark.parametrize(
