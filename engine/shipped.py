@@ -40,10 +40,7 @@ def weights(catalog_dir: Path) -> dict[str, list[str]]:
 def versions(catalog_dir: Path) -> dict[str, str]:
     """Return the versions of the catalogue: by distribution, and `counted_on`. Empty when unknown."""
     path = catalog_dir / "versions.json"
-    if not path.is_file():
-        return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return {str(name): str(version) for name, version in content.items()}
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def mismatches(counted_with: dict[str, str]) -> dict[str, tuple[str, str]]:

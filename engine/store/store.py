@@ -161,7 +161,13 @@ class Store:
         with self.database.write() as connection:
             for run_id in run_ids:
                 current = connection.scalars(select(run_tags.c.tag).where(run_tags.c.run_id == run_id))
-                _replace_tags(connection, run_id, [name for name in (*current, *added) if name not in removed])
+                names = [name for name in dict.fromkeys([*current, *added]) if name not in removed]
+                if len(names) > MOST_TAGS:
+                    raise Refused(f"a run has at most {MOST_TAGS} tags, and run {run_id} would have {len(names)}")
+                _change(connection, run_id)
+                connection.execute(delete(run_tags).where(run_tags.c.run_id == run_id))
+                if names:
+                    connection.execute(insert(run_tags), [{"run_id": run_id, "tag": name} for name in names])
 
     def set_notes(self, run_id: int, text: str, *, before: str | None = None) -> bool:
         """Replace the notes of a run.
@@ -312,16 +318,6 @@ class Store:
     def close(self) -> None:
         """Close all connections."""
         self.database.close()
-
-
-def _replace_tags(connection: Connection, run_id: int, wanted: list[str]) -> None:
-    unique_tags = list(dict.fromkeys(wanted))
-    if len(unique_tags) > MOST_TAGS:
-        raise Refused(f"a run has at most {MOST_TAGS} tags, and run {run_id} would have {len(unique_tags)}")
-    _change(connection, run_id)
-    connection.execute(delete(run_tags).where(run_tags.c.run_id == run_id))
-    if unique_tags:
-        connection.execute(insert(run_tags), [{"run_id": run_id, "tag": name} for name in unique_tags])
 
 
 def _change(connection: Connection, run_id: int, **values: str) -> None:
