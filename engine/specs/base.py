@@ -16,12 +16,8 @@ MAX_CONTEXT = 8192
 MOST_VALUES = 32
 """Maximum number of image sizes, and of batch sizes, in one request."""
 LONGEST_PATTERN = 200
-MOST_REPETITIONS = 1000
-"""Maximum number in braces that RE2 compiles. Checked here, because RE2 reads a number of nine digits as plain text."""
 EXPRESSION_BYTES = 1 << 20
 """Memory limit of one compiled regular expression: room for 40,000 instructions, far more than model names need."""
-REPETITIONS = re.compile(r"\{(\d*),?(\d*)\}")
-"""Matches the number of repetitions in a regular expression, such as `{3}` or `{2,5}`."""
 NOT_IN_RE2 = re.compile(r"\(\?(?:<?[=!]|P=)|\\[1-9]")
 """Matches look-around and back-references."""
 ACCELERATORS = ("cuda", "mps", "xpu", "npu", "hpu", "mtia")
@@ -112,9 +108,6 @@ def find_expression(expression: str) -> Callable[[str], bool]:
     RE2 compiles within EXPRESSION_BYTES and searches in time linear in the text, unlike Python's engine.
     Errors: Refused when RE2 does not accept the expression.
     """
-    largest = max((int(number) for limits in REPETITIONS.findall(expression) for number in limits if number), default=0)
-    if largest > MOST_REPETITIONS:
-        raise Refused(f"{expression!r} repeats {largest:,} times: a count in braces is at most {MOST_REPETITIONS:,}")
     options = re2.Options()
     options.case_sensitive = False
     options.max_mem = EXPRESSION_BYTES
