@@ -30,8 +30,8 @@ TURNS = (_TURN, func.coalesce(_LAST_START, 0), runs.c.id)
 Within each of these groups, owners whose latest start is longest ago come first."""
 
 
-def claim(database: Database, host: str, nodes: Nodes | None = None) -> Attempt | None:
-    """Start an attempt of the first queued run by TURNS whose slots are free. Return None when there is none.
+def claim(database: Database, host: str, run_id: int | None = None, nodes: Nodes | None = None) -> Attempt | None:
+    """Start an attempt of the first queued run by TURNS whose slots are free (or of run_id), if there is one.
 
     A waiting run reserves its slots against those behind it, so that no run waits for ever.
     nodes: given if `host` is the cluster. A run that names a device several times takes as many slots, on as few nodes
@@ -55,7 +55,7 @@ def claim(database: Database, host: str, nodes: Nodes | None = None) -> Attempt 
             full = exclusive | ({name for name, _ in occupied} if run.exclusive else set())
             free = [place for place in places if place not in occupied and place[0] not in full]
             chosen = _choose(free, len(devices))
-            if len(chosen) == len(devices):
+            if len(chosen) == len(devices) and run_id in (None, run.id):
                 # on PostgreSQL, another host may be claiming it at this moment, or has claimed it since
                 still_queued = select(runs.c.id).where(runs.c.id == run.id, queued).with_for_update(skip_locked=True)
                 if connection.execute(still_queued).first() is None:

@@ -376,7 +376,7 @@ def test_retry_of_an_imported_run_keeps_its_files(settings: Settings, store: Sto
     rewrite(exported, lambda members: change_record(members, state="cancelled"))
     run_id = bundle.import_bundle(store, settings, exported)
     store.retry(run_id)
-    attempt = queue.claim(store.database, "a host")
+    attempt = queue.claim(store.database, "a host", run_id)
     assert attempt is not None
     attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")  # makes the worker exit at once
     executor = Executor(settings.model_copy(update={"preload": ""}))

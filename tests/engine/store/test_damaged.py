@@ -316,8 +316,8 @@ class TestRestore:
     @pytest.mark.slow
     def test_restore_keeps_devices_of_active_runs_or_ends_them(self, settings: Settings, store: Store) -> None:
         active, lost = (store.enqueue(ProfileSpec(models=("a",), device=device)) for device in ("cpu", "cuda:0"))
-        for _ in (active, lost):
-            attempt = queue.claim(store.database, "here")
+        for run_id in (active, lost):
+            attempt = queue.claim(store.database, "here", run_id)
             assert attempt is not None
             attempts.begin(store.database, attempt)
         with store.database.write() as connection:

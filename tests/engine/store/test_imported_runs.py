@@ -69,7 +69,7 @@ def import_run(store: Store, settings: Settings, folder: Path, request: Spec) ->
 
 def run_in_worker(store: Store, settings: Settings, run_id: int) -> tuple[State, Cause | None, str]:
     """Execute a queued run in a worker, and return its state, cause and error."""
-    attempt = queue.claim(store.database, ENVIRONMENT.host)
+    attempt = queue.claim(store.database, ENVIRONMENT.host, run_id)
     assert attempt
     RunFiles(settings.runs_dir, run_id).dir.mkdir(exist_ok=True)
     code = execute(store, settings, attempt, Stop())
@@ -198,10 +198,10 @@ def test_user_code_is_refused_from_every_source_of_requests(
     rewrite(path, lambda members: members.update({"run.json": members["run.json"].replace(b"aten", FACTORY.encode())}))
     with pytest.raises(Refused, match=message):
         import_bundle(store, settings, path)
-    store.enqueue(RecurrentSpec())
+    run_id = store.enqueue(RecurrentSpec())
     with store.database.write() as connection:
         connection.execute(update(runs).values(spec=json.dumps({"runners": [FACTORY]})))
-    attempt = queue.claim(store.database, ENVIRONMENT.host)
+    attempt = queue.claim(store.database, ENVIRONMENT.host, run_id)
     assert attempt
     with pytest.raises(Damaged) as refusal:
         execute(store, settings, attempt, Stop())
