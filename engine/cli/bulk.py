@@ -26,7 +26,7 @@ ORDER = Literal["newest", "oldest", "loss", "held_out_loss", "accuracy", "latenc
 WORDS = TypeAliasType("WORDS", Annotated[tuple[str, ...], split_words])
 
 
-class List(BaseModel):
+class List(BaseModel, str_strip_whitespace=True):
     """List the runs that match all of these filters, newest first unless --order says otherwise."""
 
     kind: WORDS = Field((), description="profile, train, ...; comma-separated.")
@@ -43,15 +43,8 @@ class List(BaseModel):
     )
 
     def cli_cmd(self) -> None:
-        wanted = run_filter(
-            self.kind,
-            self.state,
-            model=self.model.strip(),
-            device=self.device.strip(),
-            tags=self.tag,
-            text=self.text.strip(),
-            order=self.order,
-        )
+        same = self.model_dump(include={"model", "device", "text", "order"})
+        wanted = run_filter(self.kind, self.state, tags=self.tag, **same)
         from engine.store import Filter
 
         with store_here() as store:

@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from engine.store import Run, State, Unavailable
@@ -40,7 +40,7 @@ class BoundedLog:
 
     def write(self, data: bytes) -> None:
         """Append data. Bytes that the disk cannot take are dropped: to block the worker would be worse."""
-        try:
+        with suppress(OSError):
             if not (self._files.log.exists() and os.path.samestat(self._files.log.stat(), self._opened)):
                 self.close()
                 self._open()  # it was deleted, or replaced by an earlier attempt's log that the worker has fetched
@@ -52,8 +52,6 @@ class BoundedLog:
                     return  # the disk takes no more
                 self._size += written
                 data = data[written:]
-        except OSError:
-            pass
 
     def _rotate(self) -> None:
         self._file.close()

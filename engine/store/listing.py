@@ -4,7 +4,7 @@ Names and texts are casefolded, so that SQLite and PostgreSQL compare them in th
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -97,23 +97,18 @@ def delete_results(connection: Connection, run_id: int) -> None:
     connection.execute(delete(run_results).where(run_results.c.run_id == run_id))
 
 
-def results_of(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def results_of(lines: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Return the columns of `run_results` for the (status, payload) of a run's rows, in their order.
 
     loss: mean training loss of the last epoch. held_out_loss: of a training's last validation. accuracy: last top-1 of
     a training, else first top-1 of an evaluation. latency_ms: of the only timed row; None for several, because these
     have no common latency. flags: all flags of the rows.
     """
-    statuses: list[str] = []
     payloads: list[dict[str, Any]] = []
     for status, payload in lines:
-        statuses.append(status)
-        try:
-            row = json.loads(payload) if status == "ok" else {}
-        except UNREADABLE:
-            continue
-        if isinstance(row, dict):
-            payloads.append(row)
+        if status == "ok":
+            with suppress(*UNREADABLE):
+                payloads.append(dict(json.loads(payload)))
 
     def values(name: str, found: list[dict[str, Any]] = payloads) -> list[float]:
         return [float(value) for row in found if isinstance(value := row.get(name), int | float)]
@@ -122,8 +117,8 @@ def results_of(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:
     validations = [row for row in payloads if "train_loss" in row]  # an evaluation has its loss in the same field
     flags = [str(flag) for row in payloads for flag in row.get("flags") or ()]
     return {
-        "rows": len(statuses),
-        "failed": sum(status != "ok" for status in statuses),
+        "rows": len(lines),
+        "failed": sum(status != "ok" for status, _ in lines),
         "loss": next(reversed(values("train_loss")), None),
         "held_out_loss": next(reversed(values("clip_val_loss", validations)), None),
         "accuracy": trained[-1] if trained else next(iter(evaluated), None),

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib import import_module
 
 from engine.jobs.lifecycle import start_engine
@@ -96,10 +97,8 @@ class WarmProcess:
         """End the warm process by closing its input. Supervisors that it started keep running."""
         if self._process is None or self._process.stdin is None:
             return
-        try:
+        with suppress(BrokenPipeError):
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass
         if self._process.poll() is None:
             self._process.terminate()  # it may be importing and not read its input
         self._process.wait()
