@@ -254,13 +254,13 @@ class Restore(BaseModel):
         settings = Settings()
         restore.check_damage(settings)
         refuse_open(restore.store_file(settings))
-        restored = restore.restore(settings)
-        print(f"the damaged store is kept as {restored.aside}")
+        aside, kept, found = restore.restore(settings)
+        print(f"the damaged store is kept as {aside}")
         for name in ("runs", "rows", "metrics", "artifacts"):
-            kept, found = restored.kept[name], restored.found[name]
-            lost = "an unknown number lost" if found is None else f"{max(found - kept, 0):,} lost"
-            print(f"{name:10} {kept:>10,} brought over, {lost}")
-        if not any(restored.kept.values()):
+            rows = found[name]
+            lost = "an unknown number lost" if rows is None else f"{max(rows - kept[name], 0):,} lost"
+            print(f"{name:10} {kept[name]:>10,} brought over, {lost}")
+        if not any(kept.values()):
             note("No part of the damaged store could be read. The new store is empty. The run folders are unchanged.")
 
 

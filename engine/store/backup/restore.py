@@ -8,7 +8,6 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -33,17 +32,6 @@ BATCH = 1000
 """Rows written at once, which limits memory use."""
 
 
-@dataclass(frozen=True)
-class Restored:
-    """The new path of the damaged file, and the numbers of recovered rows."""
-
-    aside: Path
-    kept: dict[str, int]
-    """Recovered rows by table."""
-    found: dict[str, int | None]
-    """Rows of the damaged file by table; None where they cannot be counted."""
-
-
 def store_file(settings: Settings) -> Path:
     """Return the file of a SQLite store. Errors: Refused for another database."""
     database = Database(settings.store_url)
@@ -66,10 +54,12 @@ def check_damage(settings: Settings) -> None:
         raise Refused(f"the store {path} is whole: there is nothing to restore")
 
 
-def restore(settings: Settings) -> Restored:
+def restore(settings: Settings) -> tuple[Path, dict[str, int], dict[str, int | None]]:
     """Replace a damaged store by a fresh one with all readable rows. The damaged file is kept under a dated name.
 
-    No process may have the store open. Errors: Unavailable, as for a full disk; then the damaged store stays in place.
+    Returns that name, the recovered rows by table, and the rows of the damaged file by table, None where they cannot be
+    counted. No process may have the store open.
+    Errors: Unavailable, as for a full disk; then the damaged store stays in place.
     """
     path = store_file(settings)
     aside = path.with_name(f"{path.stem}-damaged-{datetime.now(UTC):%Y%m%d-%H%M%S}{path.suffix}")
@@ -91,7 +81,7 @@ def restore(settings: Settings) -> Restored:
     finally:
         database.close()
         _remove(fresh)
-    return Restored(aside, kept, found)
+    return aside, kept, found
 
 
 def _remove(path: Path) -> None:
