@@ -1,6 +1,6 @@
 """The command line, `python -m engine`, with the same specs and tasks as the pages.
 
-Flags are made from the specs; only options for output are added. The docstring of Engine has the exit codes.
+Flags are made from the specs; only options for output are added. The docstring of Commands has the exit codes.
 """
 
 import os
@@ -17,14 +17,14 @@ process.collect_rarely()
 # We use no pydantic plugins, and the search for them takes 0.1 s: it reads the metadata of every package.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import ValidationError, create_model
 from pydantic_settings import CliApp, CliSettingsSource, SettingsConfigDict, SettingsError
 
 from engine.cli.clip import Evaluate, Search, SubmitEvaluate, SubmitTrain, Train, add_flag
 from engine.cli.completion import Completion, closest, flag, with_flags
 from engine.cli.costs import Catalog, CatalogBuild, Profile, Published, PublishedImport, SubmitProfile
 from engine.cli.estimates import Calibrate, Estimate
-from engine.cli.here import EndedBadly, SubCommand, command
+from engine.cli.here import EndedBadly, Group, subcommands
 from engine.cli.output import HelpFormatter, note, printable
 from engine.cli.processes import Answer, Probe, Scheduler, Stop, Warm, Work
 from engine.cli.runs import Resume, Runs
@@ -42,25 +42,27 @@ SECOND_VALUE = re.compile(r"unrecognized arguments: ([^-].*)")
 """argparse's message about values after the first one of a flag."""
 
 
-class Submit(BaseModel):
-    """Queue a run instead of running it here.
+Submit = create_model(
+    "Submit",
+    __base__=Group,
+    __doc__="""Queue a run instead of running it here.
 
     Each command takes the same request as the one without `submit`; `runs rows` writes the rows later.
+    """,
+    **subcommands(
+        *(SubmitProfile, SubmitBenchmark, SubmitRecurrent, SubmitDevice, SubmitTrain, SubmitEvaluate), prefix="Submit"
+    ),
+)
+
+
+class Commands(Group):
+    """Measure what a vision model costs, how fast it runs here, and whether training it is worth it.
+
+    Exit codes: 0 success; 1 a model, a run or a check failed, or Ctrl-C cancelled a run in the foreground; 2 wrong
+    request, setting or surroundings, such as a full disk; 130 Ctrl-C ended anything else.
+
+    --version instead of a command prints the version.
     """
-
-    profile: SubCommand[SubmitProfile] = command(SubmitProfile)
-    benchmark: SubCommand[SubmitBenchmark] = command(SubmitBenchmark)
-    recurrent: SubCommand[SubmitRecurrent] = command(SubmitRecurrent)
-    device: SubCommand[SubmitDevice] = command(SubmitDevice)
-    train: SubCommand[SubmitTrain] = command(SubmitTrain)
-    evaluate: SubCommand[SubmitEvaluate] = command(SubmitEvaluate)
-
-    def cli_cmd(self) -> None:
-        CliApp.run_subcommand(self)
-
-
-class Commands(BaseModel):
-    """A command line with one command or more."""
 
     model_config = SettingsConfigDict(
         cli_prog_name="python -m engine",
@@ -73,57 +75,22 @@ class Commands(BaseModel):
         cli_exit_on_error=False,
     )
 
-    def cli_cmd(self) -> None:
-        CliApp.run_subcommand(self)
 
-
-class Engine(Commands):
-    """Measure what a vision model costs, how fast it runs here, and whether training it is worth it.
-
-    Exit codes: 0 success; 1 a model, a run or a check failed, or Ctrl-C cancelled a run in the foreground; 2 wrong
-    request, setting or surroundings, such as a full disk; 130 Ctrl-C ended anything else.
-
-    --version instead of a command prints the version.
-    """
-
-    catalog: SubCommand[Catalog] = command(Catalog)
-    catalog_build: SubCommand[CatalogBuild] = command(CatalogBuild)
-    published: SubCommand[Published] = command(Published)
-    published_import: SubCommand[PublishedImport] = command(PublishedImport)
-    profile: SubCommand[Profile] = command(Profile)
-    benchmark: SubCommand[Benchmark] = command(Benchmark)
-    suite_build: SubCommand[SuiteBuild] = command(SuiteBuild)
-    recurrent: SubCommand[Recurrent] = command(Recurrent)
-    device: SubCommand[Device] = command(Device)
-    calibrate: SubCommand[Calibrate] = command(Calibrate)
-    estimate: SubCommand[Estimate] = command(Estimate)
-    train: SubCommand[Train] = command(Train)
-    evaluate: SubCommand[Evaluate] = command(Evaluate)
-    search: SubCommand[Search] = command(Search)
-    submit: SubCommand[Submit] = command(Submit)
-    runs: SubCommand[Runs] = command(Runs)
-    resume: SubCommand[Resume] = command(Resume)
-    store: SubCommand[Store] = command(Store)
-    health: SubCommand[Health] = command(Health)
-    scheduler: SubCommand[Scheduler] = command(Scheduler)
-    warm: SubCommand[Warm] = command(Warm)
-    work: SubCommand[Work] = command(Work)
-    probe: SubCommand[Probe] = command(Probe)
-    answer: SubCommand[Answer] = command(Answer)
-    stop: SubCommand[Stop] = command(Stop)
-    completion: SubCommand[Completion] = command(Completion)
+COMMANDS = subcommands(
+    *(Catalog, CatalogBuild, Published, PublishedImport, Profile, Benchmark, SuiteBuild, Recurrent, Device, Calibrate),
+    *(Estimate, Train, Evaluate, Search, Submit, Runs, Resume, Store, Health),
+    *(Scheduler, Warm, Work, Probe, Answer, Stop, Completion),
+)
+Engine = create_model("Engine", __base__=Commands, __doc__=Commands.__doc__, **COMMANDS)
 
 
 def _named(arguments: Sequence[str]) -> type[Commands]:
-    """Return a command line with only the command that is named first, because all flags take 50 ms to set up.
+    """Return a command line with only the command that is named first, because all flags take 0.1 s to set up.
 
     Without such a command, return all.
     """
-    names = {name.replace("_", "-"): name for name in Engine.model_fields}
-    if not arguments or (name := names.get(arguments[0])) is None:
-        return Engine
-    field: Any = (Engine.__annotations__[name], Engine.model_fields[name])
-    return create_model("Engine", __base__=Commands, **{name: field})
+    chosen = {name: field for name, field in COMMANDS.items() if name.replace("_", "-") in arguments[:1]}
+    return create_model("Engine", __base__=Commands, **chosen) if chosen else Engine
 
 
 def reader(commands: type[Commands]) -> CliSettingsSource[Any]:

@@ -1,13 +1,14 @@
 """Shared by commands: the store of these settings, requests from flags, foreground runs, run ids as arguments."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
-from pydantic_settings import CliPositionalArg, CliSubCommand, ForceDecode
+from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand, ForceDecode
 
 from engine.cli.output import (
     SHOWN,
@@ -34,16 +35,31 @@ if TYPE_CHECKING:
 
 MOST_NOTES = 5
 """Print at most this many different notes of rows."""
-T = TypeVar("T")
-SubCommand = Annotated[CliSubCommand[T], ForceDecode]
-"""A subcommand. Without flags it arrives as JSON, `{}`. All other values are read as texts by their fields."""
 RunId = Annotated[int, Field(ge=1, lt=2**63)]
 RunName = Annotated[str, Field(description="A name that lists of runs show.")]
 
 
-def command(model: type[BaseModel]) -> Any:
-    """Return a subcommand that `--help` lists with the first line of its docstring."""
-    return Field(description=(model.__doc__ or "").strip().partition("\n")[0])
+class Group(BaseModel):
+    """A command with commands below it."""
+
+    def cli_cmd(self) -> None:
+        CliApp.run_subcommand(self)
+
+
+def subcommands(*commands: type[BaseModel], prefix: str = "") -> dict[str, Any]:
+    """Return the fields of a Group: a command for each class, listed with the first line of its docstring.
+
+    A command has the name of its class in lower case, without the prefix: `catalog_build` for CatalogBuild.
+    """
+    fields: dict[str, Any] = {}
+    subcommand: Any = CliSubCommand
+    for command in commands:
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", command.__name__.removeprefix(prefix)).lower()
+        help_text = (command.__doc__ or "").strip().partition("\n")[0]
+        key = f"{name}_" if hasattr(BaseModel, name) else name  # such as `copy`
+        # decoded, because a command without flags arrives as JSON, `{}`
+        fields[key] = Annotated[subcommand[command], ForceDecode], Field(alias=name, description=help_text)
+    return fields
 
 
 class EndedBadly(Exception):

@@ -4,12 +4,12 @@ import json
 from importlib import import_module
 from pathlib import Path
 
-from pydantic import BaseModel, Field, TypeAdapter
-from pydantic_settings import CliApp, CliPositionalArg
+from pydantic import BaseModel, Field, TypeAdapter, create_model
+from pydantic_settings import CliPositionalArg
 
 from engine import atomic
 from engine.cli.bulk import Delete, List, Note, Prune, Restore, Rows, Several, Storage, Tag, Upload
-from engine.cli.here import OneRun, SubCommand, command, main_columns, store_here, submit
+from engine.cli.here import Group, OneRun, main_columns, store_here, subcommands, submit
 from engine.cli.output import OutputFile, note, printable, show_table
 from engine.settings import Settings
 from engine.specs import Refused
@@ -185,31 +185,21 @@ class Import(BaseModel):
                 note(f"run {run_id} cannot be repeated on this machine: {printable(problem)}")
 
 
-class Runs(BaseModel):
+class _Runs(Group):
     """List, show, cancel, tag, export and delete runs. Without a command, list the newest ones."""
-
-    list: SubCommand[List] = command(List)
-    show: SubCommand[Show] = command(Show)
-    log: SubCommand[Log] = command(Log)
-    cancel: SubCommand[Cancel] = command(Cancel)
-    hosts: SubCommand[Hosts] = command(Hosts)
-    tag: SubCommand[Tag] = command(Tag)
-    note: SubCommand[Note] = command(Note)
-    rows: SubCommand[Rows] = command(Rows)
-    delete: SubCommand[Delete] = command(Delete)
-    prune: SubCommand[Prune] = command(Prune)
-    storage: SubCommand[Storage] = command(Storage)
-    restore: SubCommand[Restore] = command(Restore)
-    upload: SubCommand[Upload] = command(Upload)
-    export: SubCommand[Export] = command(Export)
-    export_model: SubCommand[ExportModel] = command(ExportModel)
-    import_: SubCommand[Import] = Field(alias="import", description=Import.__doc__)
 
     def cli_cmd(self) -> None:
         if all(getattr(self, name) is None for name in type(self).model_fields):
             List.model_construct().cli_cmd()
         else:
-            CliApp.run_subcommand(self)
+            super().cli_cmd()
+
+
+COMMANDS = subcommands(
+    *(List, Show, Log, Cancel, Hosts, Tag, Note, Rows, Delete, Prune, Storage, Restore, Upload),
+    *(Export, ExportModel, Import),
+)
+Runs = create_model("Runs", __base__=_Runs, __doc__=_Runs.__doc__, **COMMANDS)
 
 
 class Resume(BaseModel):

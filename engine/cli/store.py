@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from pydantic import BaseModel, Field
-from pydantic_settings import CliApp, CliPositionalArg
+from pydantic import BaseModel, Field, create_model
+from pydantic_settings import CliPositionalArg
 
-from engine.cli.here import EndedBadly, SubCommand, command, refuse_open, store_here
+from engine.cli.here import EndedBadly, Group, refuse_open, store_here, subcommands
 from engine.cli.output import note
 from engine.settings import Settings
 from engine.words import plural, shortened
@@ -59,7 +59,7 @@ class Backup(BaseModel):
         )
 
 
-class RestoreBackup(BaseModel):
+class Restore(BaseModel):
     """Copy a backup into the store of these settings, which must be empty."""
 
     file: CliPositionalArg[Path] = Field(description="A file that `store backup` wrote.")
@@ -78,15 +78,9 @@ class RestoreBackup(BaseModel):
             )
 
 
-class Store(BaseModel):
-    """Move, back up and restore the store."""
-
-    copy_: SubCommand[Copy] = Field(alias="copy", description=Copy.__doc__)
-    backup: SubCommand[Backup] = command(Backup)
-    restore: SubCommand[RestoreBackup] = command(RestoreBackup)
-
-    def cli_cmd(self) -> None:
-        CliApp.run_subcommand(self)
+Store = create_model(
+    "Store", __base__=Group, __doc__="Move, back up and restore the store.", **subcommands(Copy, Backup, Restore)
+)
 
 
 def _show(counts: Mapping[str, int]) -> None:
