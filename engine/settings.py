@@ -139,8 +139,7 @@ class Settings(BaseSettings):
 
         This protects everything inside. The modes of the contents follow the umask, so that one chmod shares all of it.
         """
-        if not self.runs_dir.is_dir():
-            self.runs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.runs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
     def refusal(self) -> str:

@@ -52,7 +52,7 @@ class Completion(BaseModel):
 def flag(parser: ArgumentParser, path: tuple[Any, ...]) -> str:
     """Return the text that a user types for a field: `--lr` for ("submit", "train", "lr"), `RUN-ID` for an argument.
 
-    For a subcommand, return its name. parser: that of all commands. path: field names, as in pydantic's errors.
+    For a subcommand, return its name. parser: that of the command line. path: field names, as in pydantic's errors.
     """
     fields = {action.dest: action for _, command in _parsers(parser) for action in command._actions}
     names = ["request", *map(str, path)]
