@@ -37,6 +37,24 @@ def test_limit_that_is_not_finite_is_refused(name: str, monkeypatch: pytest.Monk
         Settings()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("RAY_ADDRESS", "http://head:8265", "Set VITALS_DATABASE_URL to a PostgreSQL database"),
+        ("ARTIFACTS_URL", "s3://key:secret@bucket", "holds a password, keys or options"),
+        ("ARTIFACTS_URL", "s3://bucket?key=secret", "holds a password, keys or options"),
+        ("ARTIFACTS_URL", "copies", "neither a URL such as s3://BUCKET/PREFIX nor the absolute path"),
+    ],
+)
+def test_no_store_is_opened_with_refused_settings(
+    name: str, value: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"VITALS_{name}", value)
+    with pytest.raises(Refused, match=reason) as error:
+        open_store(Settings())
+    assert "secret" not in str(error.value)
+
+
 def test_folders_of_settings_expand_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RUNS_DIR", "CATALOG_DIR", "ARTIFACTS_URL", "DATA_ROOTS"):
         monkeypatch.setenv(f"VITALS_{name}", f"~/{name}")
