@@ -178,13 +178,8 @@ def look_at_health(settings: Settings) -> Health:
     except Unavailable as error:  # also for a URL that cannot be used
         return Health(status="unavailable", store=error.cause, scheduler="unknown")
     working = _held(settings, lease)
-    scheduler = (
-        "working"
-        if working
-        else "there are open runs, and no scheduler is alive"
-        if queued or local_attempts
-        else "idle"
-    )
+    without = "there are open runs, and no scheduler is alive" if queued or local_attempts else "idle"
+    scheduler = "working" if working else without
     full = bool(disk.shortage(settings))
     return Health(
         status="ok" if (working or scheduler == "idle") and not full else "unavailable",
