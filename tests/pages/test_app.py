@@ -86,12 +86,12 @@ def test_health_fails_if_runs_wait_without_a_live_scheduler(
     expected = {"status": "unavailable", "store": "ok", "scheduler": "there are open runs, and no scheduler is alive"}
     assert (answer.status_code, text_fields(answer)) == (503, expected)
     dead_holder = str(Identity(Identity.mine().pid, 0.0))
-    assert leases.take(store.database, lease_name(settings), dead_holder, "", 60, None)
+    assert leases.take(store.database, lease_name(), dead_holder, "", 60, None)
     assert health_response().status_code == 503, "the lease has not expired, but its holder is dead"
     own = str(Identity.mine())
     for holder, seconds, status in (("{", 60, 503), (own, -1, 503), (own, 60, 200)):  # "{" stands for a damaged lease
-        lease = leases.read(store.database, lease_name(settings))
-        assert leases.take(store.database, lease_name(settings), holder, "", seconds, lease)
+        lease = leases.read(store.database, lease_name())
+        assert leases.take(store.database, lease_name(), holder, "", seconds, lease)
         assert health_response().status_code == status
     answer = health_response()
     assert (answer.status_code, text_fields(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "working"})
@@ -117,7 +117,7 @@ def test_health_ignores_running_runs_of_other_hosts(settings: Settings, store: S
 
 
 def test_health_describes_a_damaged_or_missing_store(settings: Settings, store: Store) -> None:
-    assert leases.take(store.database, lease_name(settings), str(Identity.mine()), "", 60, None)
+    assert leases.take(store.database, lease_name(), str(Identity.mine()), "", 60, None)
     store.close()
     path = settings.runs_dir / "vitals.sqlite"
     overwrite(path, *table_pages(path, "leases"))
