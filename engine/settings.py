@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, FiniteFloat, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from engine.roots import expand_home
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 class Settings(BaseSettings):
     """All settings. An entry point reads them once and passes them on; no other module reads the environment."""
 
-    model_config = SettingsConfigDict(env_prefix="VITALS_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="VITALS_", frozen=True, allow_inf_nan=False)
 
     catalog_dir: Path = Field(ROOT / "data" / "catalog", description="The shipped catalogue of counted models.")
     runs_dir: Path = Field(ROOT / "data" / "runs", description="One folder per run: log, exit record, artifacts.")
@@ -35,9 +35,7 @@ class Settings(BaseSettings):
     )
     queue_limit: int = Field(500, ge=1, description="Most runs that may wait.")
     user_queue_limit: int = Field(50, ge=1, description="Most runs of one signed-in user that may wait.")
-    lease_s: FiniteFloat = Field(
-        15, gt=0, description="Seconds of silence after which a scheduler or worker counts as lost."
-    )
+    lease_s: float = Field(15, gt=0, description="Seconds of silence after which a scheduler or worker counts as lost.")
     idle_exit_s: float = Field(
         900, gt=0, description="Seconds without work and browsers after which a scheduler exits."
     )
@@ -51,7 +49,7 @@ class Settings(BaseSettings):
     data_roots: str = Field(
         "", description="Folders from which runs may read data and weights, as in PATH; empty: the home folder."
     )
-    log_limit_mb: FiniteFloat = Field(10, gt=0, description="Size at which a run's log is cut, in MB (1e6 bytes).")
+    log_limit_mb: float = Field(10, gt=0, description="Size at which a run's log is cut, in MB (1e6 bytes).")
 
     public: bool = Field(
         False, description="Serve other machines without sign-in: only behind a proxy that authenticates users."

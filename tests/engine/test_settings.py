@@ -30,7 +30,7 @@ def test_empty_folder_means_the_default_and_empty_preload_stays(monkeypatch: pyt
     assert settings.preload == ""
 
 
-@pytest.mark.parametrize("name", ["LEASE_S", "LOG_LIMIT_MB"])
+@pytest.mark.parametrize("name", ["LEASE_S", "STOP_GRACE_S"])
 def test_limit_that_is_not_finite_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"VITALS_{name}", "inf")
     with pytest.raises(Refused, match=rf"^VITALS_{name}: must be a finite number \(given: 'inf'\)$"):

@@ -51,7 +51,11 @@ def _read(text: str) -> Any:
         except ValueError as error:
             raise ValueError(f"{text[:100]!r} is not JSON: {error}") from error
     keywords: dict[str, Any] = {}
-    for word in shlex.split(text):
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{text[:100]!r} cannot be split into words: {str(error).lower()}") from error
+    for word in words:
         name, sign, value = word.partition("=")
         if not sign:
             raise ValueError(f"{word[:100]!r} is not a keyword with its value: write name=value, such as depth=2")

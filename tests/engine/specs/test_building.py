@@ -38,6 +38,7 @@ def test_order_of_keywords_does_not_matter() -> None:
     [
         ("depth", "'depth' is not a keyword with its value: write name=value"),
         ("depth=2 depth=3", "'depth' is given twice"),
+        ("act='relu", "cannot be split into words: no closing quotation"),
         ("a.b=2", "'a.b' is not the name of a keyword"),
         ("depth=null", "depth is null, but a keyword is a number, a text"),
         ('{"cfg": {"url": "x"}}', 'cfg is {"url": "x"}, but a keyword is'),
