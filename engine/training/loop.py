@@ -226,7 +226,9 @@ class Training:
         if (memory := peak.so_far(setup.place.device)) is not None:
             values["train/memory_mb"] = memory
         yield from self._metrics(values)
-        left = (plan.steps - progress.step) * progress.seconds / progress.step  # includes validations
+        start_s = progress.rows[0]["seconds"] if progress.rows and progress.rows[0]["step"] == 0 else 0.0
+        # includes validations, except the one before the first step
+        left = (plan.steps - progress.step) * (progress.seconds - start_s) / progress.step
         note = f"epoch {progress.epoch + 1} of {plan.epochs}, loss {losses['loss']:.3f}, {rate:.0f} "
         self._progress_event = Progress(done=progress.step, total=plan.steps, note=f"{note}pairs/s", seconds_left=left)
 

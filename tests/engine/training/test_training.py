@@ -546,15 +546,16 @@ def test_held_out_image_that_breaks_later_is_left_out_with_a_note(tmp_path: Path
 def test_progress_is_reported_between_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "PROGRESS_S", 0)
     begun = time.perf_counter()
-    events = train(tiny(log_every_n_steps=10), tmp_path)
-    assert 0 < rows(events)[0].seconds < rows(events)[1].seconds < time.perf_counter() - begun
-    assert all(0 < (row.data_share or 0) < 1 for row in rows(events))
+    events = train(tiny(log_every_n_steps=10, val_at_start=True), tmp_path)
+    start, *epochs = rows(events)
+    assert 0 < start.seconds < epochs[0].seconds < epochs[1].seconds < time.perf_counter() - begun
+    assert all(0 < (row.data_share or 0) < 1 for row in epochs)
     progress = [event for event in events if isinstance(event, Progress)]
-    assert list(dict.fromkeys(event.done for event in progress)) == list(range(1, 9))
+    assert list(dict.fromkeys(event.done for event in progress)) == list(range(9))
     estimates = {event.done: event.seconds_left for event in progress}
     assert estimates[5] == pytest.approx(3 * estimates[7]), "three steps are left after step 5, one after step 7"
     mean_s = {event.step: event.value for event in events if isinstance(event, Metric) and event.name == "train/step_s"}
-    assert estimates[4] == pytest.approx(mean_s[1] + 3 * mean_s[4]), "as many steps are left as were taken"
+    assert estimates[4] == pytest.approx(mean_s[1] + 3 * mean_s[4]), "the validation before step 1 is not repeated"
 
 
 @pytest.mark.slow
