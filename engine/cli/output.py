@@ -41,8 +41,17 @@ SHOWN = {
         *("fvcore_gmacs", "traffic_mb", "weights_mb", "inference_peak_mb", "training_peak_mb", "complete", "status"),
     ],
     "benchmark": [
-        *("library", "model", *OPTIONS, "mode", "variant", "batch_size", "latency_ms", "p90_ms", "back_to_back_ms"),
-        *("samples_per_s", "spread", "speedup", "speedup_low", "speedup_high", "verdict", "accuracy"),
+        *("library", "model", *OPTIONS, "image_size", "mode", "variant", "batch_size", "latency_ms", "p90_ms"),
+        *(
+            "back_to_back_ms",
+            "samples_per_s",
+            "spread",
+            "speedup",
+            "speedup_low",
+            "speedup_high",
+            "verdict",
+            "accuracy",
+        ),
         *("max_deviation", "flags", "status"),
     ],
     "recurrent": [
@@ -155,12 +164,13 @@ def print_progress(event: Event) -> None:
 
 
 def describe_row(row: Row) -> str:
-    """Return what a row is about, such as `timm:resnet18 (eager, inference, batch 8)`."""
+    """Return what a row is about, such as `timm:resnet18 (eager, inference, batch 8, 288 px)`."""
     match row:
         case ProfileRow():
-            return row.name
+            return f"{row.name} at {row.image_size} px" if row.image_size else row.name
         case BenchmarkRow():
-            return f"{row.name} ({row.variant}, {row.mode}, batch {row.batch_size})"
+            size = f", {row.image_size} px" if row.image_size else ""
+            return f"{row.name} ({row.variant}, {row.mode}, batch {row.batch_size}{size})"
         case RecurrentRow():
             sizes = [plural(row.seq_length, "time step"), f"hidden {row.hidden_size}"] if row.seq_length else []
             return ", ".join([row.model, *sizes, f"batch {row.mini_batch}"])

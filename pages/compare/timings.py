@@ -23,7 +23,7 @@ from pages.shared.timing import timed
 ALIKE, ALL = "matching rows", "all with one row"
 COLUMNS = (
     *("model", "run", "variant", "ms", "baseline_ms", "speedup", "speedup_low", "speedup_high", "verdict"),
-    *("mode", "batch_size", "differs_in", "flags", "baseline_flags", "note"),
+    *("differs_in", "image_size", "mode", "batch_size", "flags", "baseline_flags", "note"),
 )
 MOST_NAMED = 3
 """Maximum number of timings that are named beside a flag."""

@@ -80,6 +80,16 @@ def memory(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     return f"Memory: about {size(need.gb)} of {size(available)} {case}: {verdict} {more}"
 
 
+def sizes_note(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
+    """Return a sentence that verdicts between models need one image size; empty if they have one or none is needed."""
+    if spec.image_size or spec.purpose != "performance" or len(models) < 2:
+        return ""
+    sizes = needs.own_image_sizes(spec, models, backend.catalogue())
+    if len(sizes) < 2:
+        return ""
+    return f"Image sizes differ ({shortened(sizes)} px). For verdicts between models, set one under Computation."
+
+
 @st.fragment
 def form() -> None:
     """Draw the form. It is a fragment, so that a change does not redraw the results below."""
@@ -99,7 +109,8 @@ def form() -> None:
     if spec:
         try:
             chosen = select(spec, launch.families())
-            sentence, note = describe(spec, chosen), memory(spec, chosen)
+            sentence = describe(spec, chosen)
+            note = "\n".join(filter(None, [memory(spec, chosen), sizes_note(spec, chosen)]))
         except Refused as refusal:
             problems.append(str(refusal))
         if not any(variant.precision in HALF for variant in spec.plan):

@@ -44,8 +44,9 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     utilisation = timed.utilisation(run, rows)
     table = readable.table(frames.benchmark(rows), rows, utilisation)
     table.index = [_label(row) for row in rows]
-    # rows of a sweep differ only in their batch size, which a narrow window would hide behind the flags
-    first = COLUMNS[:4] + ("batch_size",) * (table["batch_size"].nunique() > 1)
+    # a narrow window would hide them behind the flags: a latency means little without the sizes that rows differ in
+    sizes = (name for name in ("batch_size", "image_size") if table[name].nunique() > 1)
+    first = (*COLUMNS[:4], *sizes)
     columns = list(dict.fromkeys((*first, *COLUMNS)))
     shown, alt = informative_columns(table, ("library", "mode", "image_size")), "Timings, model by model"
     selected = results_table(shown, key=f"rows_{run.id}", alt=alt, columns=columns, selectable=True)

@@ -121,6 +121,16 @@ def test_plan_shows_processes_per_model_and_batch_size() -> None:
 
 
 @pytest.mark.slow
+def test_models_with_different_image_sizes_get_a_note() -> None:
+    note = "Image sizes differ (224, 320 px). For verdicts between models, set one under Computation."
+    app = open_page(PAGE, benchmark_models=["timm:resnet18", "timm:odd_one"])
+    assert note in plain_text(app)
+    further(app, "Computation").text_input(key="benchmark_image_size").set_value("224").run()
+    assert "Image sizes differ" not in plain_text(app)
+    assert "Image sizes differ" not in texts(open_page(PAGE, benchmark_models="timm:odd_one"))
+
+
+@pytest.mark.slow
 def test_empty_batch_size_shows_the_current_default() -> None:
     app = open_page(PAGE)
     assert app.selectbox(key="benchmark_batch_size").placeholder == "default: 1"
@@ -215,11 +225,14 @@ def test_timing_that_failed_in_a_later_process_has_no_chart_of_samples(store: St
 
 
 @pytest.mark.slow
-def test_batch_sizes_of_a_sweep_stand_beside_the_model(store: Store) -> None:
+def test_sizes_that_differ_stand_beside_the_model(store: Store) -> None:
     rows = [benchmark_row("resnet18", batch_size=size) for size in (1, 2)]
     table = open_run(store, *rows, batch_size="sweep").dataframe[0].value
     assert list(table.columns[:3]) == ["model", "variant", "batch_size"]
     assert list(table["batch_size"]) == [1, 2]
+    models = [benchmark_row("resnet18", image_size="288"), benchmark_row("vit", image_size="224")]
+    app = open_run(store, *models)
+    assert list(app.dataframe[0].value.columns[:3]) == ["model", "variant", "image_size"]
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from engine.report.style import (
 from engine.report.timings.readable import NO_LIMIT, interval
 from engine.words import in_words
 
-APART = ("tower", "mode", "variant", "phase", "batch_size", "seq_length", "hidden_size", "mini_batch")
+APART = ("tower", "mode", "variant", "phase", "batch_size", "image_size", "seq_length", "hidden_size", "mini_batch")
 """Columns in which rows of one model may differ."""
 VERDICTS = {
     "faster": ("triangle-right", COLOURS[2]),

@@ -172,6 +172,18 @@ def _area_factor(spec: BenchmarkSpec, row: Mapping[Any, Any]) -> float:
     return float(prod(timed)) / float(prod(parse_image_size(row["image_size"])))
 
 
+def own_image_sizes(spec: BenchmarkSpec, models: Sequence[ModelName], catalogue: pd.DataFrame) -> list[str]:
+    """Return the distinct sizes at which models are timed if the request names none, smallest first: `224`, `192x256`.
+
+    Models that are not in the catalogue, or that take no images, are left out.
+    """
+    rows = frames.own_sizes(catalogue[catalogue["name"].isin(models)])
+    sizes = rows["image_size"]
+    if "training" not in spec.modes:
+        sizes = sizes.where(rows["test_size"] == "", rows["test_size"])
+    return sorted({size for size in sizes if size}, key=lambda size: prod(parse_image_size(size)))
+
+
 def benchmark_s(
     spec: BenchmarkSpec, models: Sequence[ModelName], catalogue: pd.DataFrame, start: Span = START_S
 ) -> Span:

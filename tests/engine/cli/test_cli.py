@@ -286,7 +286,7 @@ def test_profile_counts_models_and_stores_the_run(
     table = str(tmp_path / "rows.csv")
     assert main(["profile", "--models", f"@{names},{tiny}", "--output", table, "--detail"]) == 0
     shown = capsys.readouterr()
-    assert re.search(r"open_clip:ViT-B-32: 14\.78 GFLOPs", shown.err)
+    assert re.search(r"open_clip:ViT-B-32 at 224 px: 14\.78 GFLOPs", shown.err)
     rows = {row["model"]: row for row in read_csv(tmp_path / "rows.csv")}
     assert set(rows) == {"ViT-B-32", "resnet18", "tiny"}
     assert rows["resnet18"]["status"] == "ok"
@@ -303,7 +303,7 @@ def test_detail_has_a_table_only_for_counted_models(store: Store, capsys: pytest
     models = ["--models", "timm:test_vit,timm:test_byobnet", "--image-size", "225"]
     assert main(["profile", *models, "--detail"]) == 1
     shown = capsys.readouterr()
-    assert "timm:test_vit failed (error): Image size 225 does not divide by the patch size 16" in shown.err
+    assert "timm:test_vit at 225 px failed (error): Image size 225 does not divide by the patch size 16" in shown.err
     assert re.findall(r"(\S+) at 225 px by operator", shown.out) == ["timm:test_byobnet"]
 
 
@@ -332,7 +332,7 @@ def test_failed_model_gives_a_row_and_exit_code_1(
     rows = {row["model"]: row for row in json.loads(out.read_text())}
     assert (rows["resnet18"]["status"], rows["ViT-B-32"]["status"]) == ("ok", "error")
     assert "16" in rows["ViT-B-32"]["error"]
-    assert "open_clip:ViT-B-32 failed (error)" in capsys.readouterr().err
+    assert "open_clip:ViT-B-32 at 16 px failed (error)" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -283,6 +283,19 @@ def test_models_with_equal_names_show_their_library() -> None:
     assert list(figure.data[0].y) == ["timm:resnet18", "torchvision:resnet18", "resnet50"]
 
 
+def test_models_timed_at_different_image_sizes_show_them() -> None:
+    rows = [benchmark_row("resnet18", image_size="288"), benchmark_row("vit", image_size="224")]
+    assert list(speed.latency(frames.benchmark(rows)).data[0].y) == ["resnet18 · 288 px", "vit · 224 px"]
+
+
+def test_own_image_size_is_the_test_size_in_inference(tmp_path: Path) -> None:
+    catalogue = catalog.read(write_catalogue(tmp_path / "catalog"))
+    catalogue.loc[catalogue["name"] == "timm:resnet18", "test_size"] = "288"
+    models = [ModelName(f"timm:{name}") for name in ("odd_one", "resnet18", "unknown")]
+    assert needs.own_image_sizes(spec(), models, catalogue) == ["288", "320"]
+    assert needs.own_image_sizes(spec(mode="training"), models, catalogue) == ["224", "320"]
+
+
 def test_summary_has_geometric_mean_and_number_of_failures() -> None:
     rows = [
         benchmark_row("a"),
