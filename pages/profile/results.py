@@ -18,7 +18,7 @@ from engine.store import Run
 from pages.shared import backend, module_map
 from pages.shared.chart.chart import chart, tabs
 from pages.shared.runs import view
-from pages.shared.table import csv_rows, download, download_rows, results_table
+from pages.shared.table import csv_rows, download, download_rows, download_table, results_table
 from pages.shared.text import plain
 
 COLUMNS = (
@@ -188,7 +188,10 @@ def _operators(row: ProfileRow, tag: str) -> None:
         st.caption("This counter keeps no table of operators.")
         return
     chart(profile.operators(frame), key=f"operators_{tag}", alt="Share of MACs and traffic by operator")
-    results_table(frame, key=f"operators_table_{tag}", alt="Calls, work and bytes by operator", pinned="operator")
+    config = {"operator": st.column_config.Column("Operator", pinned=True, width="medium")}
+    results_table(frame, key=f"operators_table_{tag}", alt="Calls, work and bytes by operator", config=config)
+    stem = f"{row.model}-{row.image_size}-batch{row.batch_size}-operators"
+    download_table(lambda: frame, stem, key=f"operators_file_{tag}", label="operators")
     st.caption(
         "Views, copies and elementwise operations count as 0. Minor operators have no formula but do only a few "
         "operations per element. Unknown operators have no formula and make a count incomplete."

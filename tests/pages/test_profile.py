@@ -248,6 +248,16 @@ def test_count_is_cross_checked_with_fvcore(store: Store) -> None:
 
 
 @pytest.mark.slow
+def test_table_of_operators_has_a_download(store: Store) -> None:
+    run_id = queue(store, "resnet18")
+    finish(store, run_id, [profile_row("resnet18")])
+    app = open_page(PAGE, run=str(run_id))
+    app.session_state[f"tabs_{run_id}_timm:resnet18_224_1"] = "Operators"
+    keys = [button.key for button in app.run().get("download_button")]
+    assert f"operators_file_{run_id}_timm:resnet18_224_1_csv" in keys
+
+
+@pytest.mark.slow
 def test_hint_names_modules_only_if_the_run_stores_them(store: Store) -> None:
     for file, text in {"detail/a.json": "see modules, operators and", "": "see operators and"}.items():
         run_id = queue(store, "resnet18", "resnet50")
