@@ -101,9 +101,9 @@ def reader(commands: type[Commands]) -> CliSettingsSource[Any]:
 
 def _sentence(parser: ArgumentParser, problem: Any) -> str:
     """Return a sentence on one of the problems of a `ValidationError`."""
-    whole = isinstance(problem["input"], dict)  # two flags that exclude each other
-    given = "" if whole else f" (given: {problem['input']!r})"
-    return f"{flag(parser, problem['loc'])}: {describe_error(problem)}{given}"
+    text, given = describe_error(problem), repr(problem["input"])
+    stated = isinstance(problem["input"], dict) or given in text  # a dict: two flags that exclude each other
+    return f"{flag(parser, problem['loc'])}: {text}" + ("" if stated else f" (given: {given})")
 
 
 def main(arguments: Sequence[str]) -> int:
