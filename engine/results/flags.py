@@ -35,8 +35,9 @@ VERDICTS: dict[Verdict, str] = {
     "faster": "The whole interval lies above the margin of 2 %.",
     "slower": "The whole interval lies below the margin of 2 %.",
     "no difference": "The whole interval lies within the margin of 2 %.",
-    "undecided": "The interval is too wide to tell. A publishable timing (5 processes) narrows it, and can also show "
-    "that there is no difference. Between different runs, more turns of both narrow it.",
+    "undecided": "The interval is too wide to tell. Time flagged rows again on a quiet machine. A publishable timing "
+    "(5 processes) narrows the interval, and can also show that there is no difference. Between different runs, more "
+    "turns of both narrow it.",
     "not comparable": "They compute something else, or differ in a setting such as image size, precision or host: "
     "there is a ratio but no verdict.",
     "needs 3 processes": "Fewer than 3 processes say too little about how much processes differ: time it in 3 or more.",

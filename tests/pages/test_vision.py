@@ -300,6 +300,7 @@ def test_any_two_variants_can_be_compared(store: Store, settings: Settings) -> N
     table = compared.dataframe[0].value
     assert [f"{ratio:.2f}" for ratio in table["speedup"]] == ["2.00", "2.00"]
     assert list(table["verdict"]) == ["faster", "not comparable"]
+    assert "Here the rows differ in memory format." in plain_text(compared)
     table = compared.selectbox(key="compare_baseline").set_value(compiled).run().dataframe[0].value
     assert list(table["variant"]) == ["eager", "trace"]
     assert [f"{ratio:.2f}" for ratio in table["speedup"]] == ["0.50", "1.00"]

@@ -70,7 +70,7 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
     """Return a bar up to each median, a whisker to p90 if there are enough samples, and a tick per process. Bars with
     flags are hatched, with the flags as text.
 
-    frame: from frames.benchmark.
+    The rows of a model stay together, and the model with the fastest row comes first. frame: from frames.benchmark.
     """
     drawn = frame.dropna(subset=["latency_ms"]).assign(label=labels)
     figure = go.Figure()
@@ -84,7 +84,8 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
         figure,
         [(_end(row), row["label"], with_flags(f"{digits(row['latency_ms'])} ms", row["flags"])) for row in records],
     )
-    horizontal(figure, list(drawn["label"]), title("latency_ms"))
+    fastest = drawn.groupby(["library", "model", "tower"], dropna=False)["latency_ms"].transform("min")
+    horizontal(figure, list(drawn["label"].iloc[fastest.argsort(kind="stable")]), title("latency_ms"))
     figure.update_layout(showlegend=True, barmode="overlay")
     figure.update_xaxes(range=[0, widest])
     return figure

@@ -1,5 +1,6 @@
 """Show timings: the card of one row, captions and sources, and raw samples, cached per file."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
@@ -153,6 +154,8 @@ def verdicts(frame: pd.DataFrame) -> None:
     """Explain the verdicts of a table and, if there are many, how many may be false."""
     present = [verdict for verdict in VERDICTS if (frame["verdict"] == verdict).any()]
     lines = [f"**{verdict}**: {plain(VERDICTS[verdict])}" for verdict in present]
+    if differing := dict.fromkeys(name for names in frame["differs_in"] for name in re.split("[;,] ", names) if name):
+        lines.append(f"Here the rows differ in {in_words(differing)}.")
     count = int(frame["verdict"].isin(WITH_CONFIDENCE).sum())
     if count >= MANY_VERDICTS:
         expected = (1 - CONFIDENCE) * count

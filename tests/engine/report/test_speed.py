@@ -50,12 +50,15 @@ def test_every_flag_and_verdict_has_a_description() -> None:
     assert set(VERDICTS) == set(speed.VERDICTS) == set(get_args(Verdict))
 
 
-def test_latency_bars_show_flags_and_keep_the_order_of_the_table() -> None:
+def test_latency_bars_show_flags_and_start_with_the_fastest_model() -> None:
     rows = [
         benchmark_row("a", p90_ms=25.0, flags=("unstable", "single_process")),
         benchmark_row("a", "compile", latency_ms=15.0, process_medians_ms=(14.0, 15.0, 17.0)),
         benchmark_row("b", status="error", latency_ms=None, p90_ms=None),
     ]
+    others = [benchmark_row("c", latency_ms=16.0), benchmark_row("d", latency_ms=14.0)]
+    ordered = speed.latency(frames.benchmark([*rows, *others])).layout.yaxis.categoryarray
+    assert list(ordered) == ["d · eager", "a · eager", "a · compile", "c · eager"]
     figure = speed.latency(frames.benchmark(rows), source="run 7")
     bars = [trace for trace in figure.data if trace.type == "bar"]
     assert [(bar.name, list(bar.x)) for bar in bars] == [("eager", [20.0]), ("compile", [15.0])]
