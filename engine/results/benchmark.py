@@ -39,7 +39,7 @@ class BenchmarkRow(TimedRow):
     variant: str
     """The label of the variant, as `engine.specs.Variant.label` returns it."""
     batch_size_requested: str
-    """The requested value: a number, `recorded`, `sweep` or `max`."""
+    """The requested value: a number, several such as `1,16`, `recorded`, `listed`, `sweep` or `max`."""
     batch_size: int
     """The batch size used. After out-of-memory it is smaller than requested, and `notes` says so."""
     image_size: str = ""

@@ -108,8 +108,8 @@ class BenchmarkSpec(Floors, Spec):
     )
     batch_size: BATCH = Field(
         default_factory=default_batch,
-        description="Images per call. recorded: as recorded in the suite; sweep: 1, 2, 4, ...; max: the largest that "
-        "fits; listed: from the batch size list. "
+        description="Images per call, or several numbers such as 1,16. recorded: as recorded in the suite; "
+        "sweep: 1, 2, 4, ...; max: the largest that fits; listed: from the batch size list. "
         f"Default: 1, or {CHECKED_BATCH} to compare results of training.",
     )
     max_batch_size: int | None = Field(
@@ -285,7 +285,12 @@ class BenchmarkSpec(Floors, Spec):
             if listed := suite.listed_batch_size(model, suite.parse_batch_sizes(self.batch_size_list, MAX_BATCH)):
                 return (listed,)
             raise Refused(f"the batch size list has no line for {model}: add one, or leave the model out")
-        return (self.batch_size,)
+        return tuple(map(int, str(self.batch_size).split(",")))
+
+    @property
+    def sweeps(self) -> bool:
+        """Return whether each model is timed at several batch sizes."""
+        return self.batch_size == "sweep" or "," in str(self.batch_size)
 
     @property
     def processes(self) -> int:

@@ -34,7 +34,7 @@ PRESETS: presets.Presets = {
     ),
 }
 VARIANTS = [*EXECUTIONS, "compile:max-autotune", "compile:aot_eager", "eager+channels_last", "eager+bfloat16"]
-BATCHES = ("1", "8", "32", "64")
+BATCHES = ("1", "8", "32", "64", "1,16")
 FURTHER = {
     "Computation": ("precision", "image_size", "context_length", "tower", "optimizer", "channels_last"),
     "Timing": (
@@ -54,7 +54,7 @@ def describe(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     """Return a sentence on what the button will do and how long it will take."""
     time = durations.timing(spec, models)
     variants = f"{len(spec.plan)} variants interleaved" if len(spec.plan) > 1 else spec.plan[0].label
-    repeated = {"model": len(models) > 1, "batch size": spec.batch_size == "sweep"}
+    repeated = {"model": len(models) > 1, "batch size": spec.sweeps}
     per = " and ".join(name for name, is_repeated in repeated.items() if is_repeated)
     processes = plural(spec.processes, "fresh process", "es") + (f" per {per}" if per else "")
     nodes = f", shared by {spec.nodes} nodes" if spec.nodes > 1 else ""

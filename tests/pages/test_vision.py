@@ -115,8 +115,9 @@ def test_presets_fill_the_form_and_matching_presets_are_ticked(store: Store) -> 
 
 @pytest.mark.slow
 def test_plan_shows_processes_per_model_and_batch_size() -> None:
-    several = open_page(PAGE, benchmark_models="resnet*", benchmark_batch_size="sweep")
-    assert "in 3 fresh processes per model and batch size, " in texts(several)
+    for batch_size in ("sweep", "1,16"):
+        several = open_page(PAGE, benchmark_models="resnet*", benchmark_batch_size=batch_size)
+        assert "in 3 fresh processes per model and batch size, " in texts(several)
     assert "in 3 fresh processes per model, " in texts(open_page(PAGE, benchmark_models="resnet*"))
 
 

@@ -43,7 +43,7 @@ class Sizes:
         notes: list[str] = []
         if size is None:
             size = yield from self._largest(mode, notes, progress)
-        decays = self.spec.batch_size != "sweep"
+        decays = not self.spec.sweeps
         first_size = size
         while True:
             job = self._job(mode, size, decays=decays and size > 1, traces=self._traces)

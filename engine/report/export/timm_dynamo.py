@@ -49,8 +49,9 @@ def timm(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
         if row.baseline:
             continue
         # a sweep has several batch sizes in each mode; without one, the two modes may have used different ones
-        swept = row.batch_size if row.batch_size_requested == "sweep" else None
-        line = lines.setdefault((_name(row), row.tower, row.batch_size_requested, swept), {"model": _name(row)})
+        requested = row.batch_size_requested
+        swept = row.batch_size if requested == "sweep" or "," in requested else None
+        line = lines.setdefault((_name(row), row.tower, requested, swept), {"model": _name(row)})
         line |= _timm_part(row)
         if row.status != "ok":
             line["error"] = "; ".join(filter(None, (line.get("error"), row.error or row.status)))

@@ -1,4 +1,4 @@
-"""Batch sizes of timings: numbers, or words for sizes that are found, listed or recorded."""
+"""Batch sizes of timings: a number, several, or words for sizes that are found, listed or recorded."""
 
 import re
 from typing import Annotated, Any, Literal, get_args
@@ -16,15 +16,22 @@ CHECKED_BATCH = 8
 make small differences large."""
 BatchWord = Literal["recorded", "sweep", "max", "listed"]
 BATCH_WORDS: tuple[str, ...] = get_args(BatchWord)
+MOST_BATCHES = 16
 
 
 def _batch(value: Any) -> Any:
-    """Return a batch size from text. Errors: ValueError, with one message for all forms of a batch size."""
-    size = int(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()) else value
-    number = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_BATCH
-    if not number and size not in BATCH_WORDS:
-        raise ValueError(f"{value!r} is neither a number from 1 to {MAX_BATCH} nor one of {', '.join(BATCH_WORDS)}")
-    return size
+    """Return a batch size from text, or several as `1,16`, smallest first. Errors: ValueError."""
+    parts = value.split(",") if isinstance(value, str) else [value]
+    sizes = [int(part) if isinstance(part, str) and re.fullmatch(r"\d{1,9}", part.strip()) else part for part in parts]
+    for size in sizes:
+        number = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_BATCH
+        if not number and (len(sizes) > 1 or size not in BATCH_WORDS):
+            choices = "" if len(sizes) > 1 else f" nor one of {', '.join(BATCH_WORDS)}"
+            raise ValueError(f"{size!r} is {'neither' if choices else 'not'} a number from 1 to {MAX_BATCH}{choices}")
+    distinct = sorted(set(sizes))
+    if len(distinct) > MOST_BATCHES:
+        raise ValueError(f"at most {MOST_BATCHES} batch sizes are timed in one run, not {len(distinct)}")
+    return distinct[0] if len(distinct) == 1 else ",".join(map(str, distinct))
 
 
 def default_batch(fields: dict[str, Any]) -> int | BatchWord:
@@ -42,6 +49,6 @@ def _normalise(text: str) -> str:
 
 # A named alias, because its name is what `--help` shows.
 BATCH = TypeAliasType(
-    "BATCH", Annotated[Annotated[int, Field(ge=1, le=MAX_BATCH)] | BatchWord, BeforeValidator(_batch)]
+    "BATCH", Annotated[Annotated[int, Field(ge=1, le=MAX_BATCH)] | BatchWord | str, BeforeValidator(_batch)]
 )
 BatchList = Annotated[str, AfterValidator(_normalise)]

@@ -54,8 +54,9 @@ def test_timm_of_only_training_is_sorted_by_training_throughput() -> None:
     assert list(timm_dynamo.timm(rows)["model"]) == ["b", "a"]
 
 
-def test_timm_of_a_sweep_has_a_line_per_batch_size() -> None:
-    swept = {"batch_size_requested": "sweep"}
+@pytest.mark.parametrize("requested", ["sweep", "1,2"])
+def test_timm_of_a_sweep_has_a_line_per_batch_size(requested: str) -> None:
+    swept = {"batch_size_requested": requested}
     rows = [benchmark_row("m", batch_size=size, samples_per_s=size, **swept) for size in (1, 2, 4)]
     rows += [benchmark_row("m", mode="training", batch_size=2, samples_per_s=0.5, **swept)]
     frame = timm_dynamo.timm(rows)

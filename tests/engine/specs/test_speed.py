@@ -91,6 +91,9 @@ def test_repeated_variants_run_once() -> None:
         ({"device": "gpu"}, "or on a Ray cluster cluster:cpu, cluster:gpu[:TYPE]"),
         ({"batch_size": 0}, "0 is neither a number from 1 to 65536 nor one of recorded, sweep, max"),
         ({"batch_size": 10**9}, "1000000000 is neither a number"),
+        ({"batch_size": "1,sweep"}, "'sweep' is not a number from 1 to 65536"),
+        ({"batch_size": "1,,16"}, "'' is not a number from 1 to 65536"),
+        ({"batch_size": ",".join(map(str, range(1, 18)))}, "at most 16 batch sizes are timed in one run, not 17"),
         ({"batch_size": "many"}, "batch_size\n  Value error, 'many' is neither a number"),
         ({"variants": ""}, "at least 1 item"),
         ({"variants": "quick"}, "not with 'quick'"),
@@ -133,6 +136,13 @@ def test_cudnn_has_no_effect_on_a_cpu_of_the_cluster_either() -> None:
 def test_summary_names_both_modes() -> None:
     request = BenchmarkSpec(models=("timm:resnet18",), mode="both")
     assert request.summary == "timm:resnet18 (inference and training performance, eager, cpu)"
+
+
+def test_several_batch_sizes_are_timed_smallest_first() -> None:
+    request = benchmark(batch_size=" 16,1,16")
+    assert specs.load("benchmark", request.model_dump_json()).model_dump()["batch_size"] == "1,16"
+    assert (request.batch_sizes(ModelName("timm:resnet18")), request.sweeps) == ((1, 16), True)
+    assert (benchmark(batch_size="8,8").batch_size, benchmark(batch_size="8,8").sweeps) == (8, False)
 
 
 def test_specs_load_from_their_json() -> None:
