@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from engine.report.figures import speed
 from engine.report.quantities import QUANTITIES, title
 from engine.report.style import COLOURS, GREY, INK, LEGEND, MARGIN, TOWER_COLOURS, digits, style, text, write_beside
 
@@ -11,11 +12,7 @@ from engine.report.style import COLOURS, GREY, INK, LEGEND, MARGIN, TOWER_COLOUR
 def bars(frame: pd.DataFrame, column: str, *, source: str = "") -> go.Figure:
     """Return bars of one quantity per model, split into towers if the rows have them. frame: from frames.profile."""
     drawn = frame.dropna(subset=[column]).sort_values(column)
-    shared = drawn.groupby("model")["library"].transform("nunique") > 1  # names that two libraries have
-    names = drawn["model"].mask(shared, drawn["library"] + ":" + drawn["model"])
-    names = (names + " @ " + drawn["image_size"]).map(text)
-    if drawn["batch_size"].nunique() > 1:
-        names = names + drawn["batch_size"].map(" batch {}".format)
+    names = speed.labels(drawn)
     prefix, quantity = ("fvcore_" if column.startswith("fvcore_") else ""), column.removeprefix("fvcore_")
     parts = {tower: f"{prefix}{tower}_{quantity}" for tower in TOWER_COLOURS}
     if prefix:  # fvcore has no column for what is outside the towers

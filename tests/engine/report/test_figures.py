@@ -222,7 +222,7 @@ def test_tower_shares_are_percentages_of_the_total() -> None:
 def test_bars_name_the_library_only_of_models_that_two_libraries_have() -> None:
     models = [("timm", "resnet50"), ("torchvision", "resnet50"), ("timm", "resnet18")]
     figure = profile.bars(frames.profile([profile_row(model, library=library) for library, model in models]), "gmacs")
-    names = {name.partition(" @ ")[0] for trace in figure.data for name in trace.y}
+    names = {name for trace in figure.data for name in trace.y}
     assert names == {"timm:resnet50", "torchvision:resnet50", "resnet18"}
 
 
