@@ -59,7 +59,7 @@ def sweep(rounds: int) -> Report:
     from engine.models import library
     from engine.tasks.profile import profile
     from engine.tasks.shards import spread, spread_on_cluster
-    from tests.support.ray import cluster
+    from tests.support.servers.ray import cluster
 
     torch.set_num_threads(1)
     spec = ProfileSpec(models=MODELS)
@@ -99,7 +99,7 @@ def sweep(rounds: int) -> Report:
 def claims(rounds: int) -> Report:
     """Return the claims per second on each database, with the number of duplicates and errors."""
     from tests.support.claims import race
-    from tests.support.postgres import server
+    from tests.support.servers.postgres import server
 
     found: dict[str, list[float]] = {"sqlite": [], "postgresql": []}
     wrong = {name: {"duplicates": 0, "errors": 0} for name in found}

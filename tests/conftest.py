@@ -17,7 +17,7 @@ from engine.store import Store, open_store
 
 if TYPE_CHECKING:
     from tests.support.page import Answering
-    from tests.support.postgres import Server
+    from tests.support.servers.postgres import Server
 
 gc.set_threshold(100_000)  # with torch and streamlit loaded, a garbage collection takes 0.5 s
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -78,7 +78,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 @pytest.fixture(scope="session")
 def postgres() -> "Iterator[Server]":
     """Run a PostgreSQL server for the tests marked `cluster`."""
-    from tests.support.postgres import server  # needs requirements-cluster.txt
+    from tests.support.servers.postgres import server  # needs requirements-cluster.txt
 
     with server() as running:
         yield running

@@ -119,8 +119,11 @@ def inductor(**options: Any) -> AbstractContextManager[None]:
 def build(name: str, wanted: Wanted, variant: Variant, *, training: bool, build: Builder = library.build) -> Built:
     """Return a model for a variant. All variants with the same seed have the same weights.
 
-    Errors: Refused when the variant would change nothing in the model; those of library.build.
+    Errors: Refused when the device cannot run the variant, or when it would change nothing in the model; those
+    of library.build.
     """
+    if refusal := variant.refusal(wanted.device):
+        raise Refused(refusal)
     with _fast_norm() if variant.fast_norm else nullcontext():
         built = build(name, wanted)
     model: Any = built.model

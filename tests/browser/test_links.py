@@ -17,7 +17,7 @@ LINKS = {
     + "9" * 5000: "Samples '-1e400': must be",
     "/?catalog_max_gmacs=1e400&catalog_library=keras": "catalog_library 'keras': not available here",
 }
-"""Addresses with fields that the browser fills itself. tests/pages/test_links.py has all kinds of bad values."""
+"""Addresses with fields that the browser fills itself. tests/pages/shared/test_links.py has all kinds of bad values."""
 
 
 def test_bad_links_show_a_message(server: Server, page: Page) -> None:

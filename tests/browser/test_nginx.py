@@ -13,8 +13,8 @@ from websockets.sync.client import connect
 
 from app import HEADERS
 from tests.support.browser import FLAGS, PATIENCE_S, executable, free_port, serve
-from tests.support.nginx import NAME, Proxy, proxy
-from tests.support.oidc import provide
+from tests.support.servers.nginx import NAME, Proxy, proxy
+from tests.support.servers.oidc import provide
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

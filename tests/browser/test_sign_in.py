@@ -10,7 +10,7 @@ from engine.settings import Settings
 from engine.store import State, open_store
 from engine.store.bundles.bundle import export_bundle
 from tests.support.browser import PATIENCE_S, WINDOW, Server, serve
-from tests.support.oidc import provide
+from tests.support.servers.oidc import provide
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -24,8 +24,8 @@ from tests.faults.conftest import House, until
 STEPS = 120
 
 if TYPE_CHECKING:
-    from tests.support.ray import Cluster
-    from tests.support.s3 import Bucket
+    from tests.support.servers.ray import Cluster
+    from tests.support.servers.s3 import Bucket
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_run_has_an_error_when_its_files_cannot_be_copied(
 
 @pytest.fixture(scope="module")
 def bucket() -> "Iterator[Bucket]":
-    from tests.support.s3 import bucket
+    from tests.support.servers.s3 import bucket
 
     with bucket() as running:
         yield running
@@ -152,7 +152,7 @@ def postgres_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def ray(bucket: "Bucket", postgres_url: str, nodes_dir: Path) -> "Iterator[Cluster]":
     """Yield a cluster of a head and a node that share no folder with each other or with the app."""
-    from tests.support.ray import cluster
+    from tests.support.servers.ray import cluster
 
     shared = bucket.variables | {"VITALS_DATABASE_URL": postgres_url}
     with cluster(shared | {"VITALS_RUNS_DIR": str(nodes_dir / "head")}) as running:

@@ -19,7 +19,7 @@ from tests.faults import test_scheduler_faults
 from tests.faults.conftest import House
 
 if TYPE_CHECKING:
-    from tests.support.postgres import Server
+    from tests.support.servers.postgres import Server
 
 pytestmark = pytest.mark.cluster
 
@@ -30,7 +30,7 @@ OUTAGE_S = 5.0
 
 @pytest.fixture
 def server_to_stop() -> "Iterator[Server]":
-    from tests.support.postgres import server
+    from tests.support.servers.postgres import server
 
     with server() as running:
         yield running

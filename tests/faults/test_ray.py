@@ -29,8 +29,8 @@ from engine.training.torchrun import launch
 from tests.faults.conftest import LONG_S, House, until
 
 if TYPE_CHECKING:
-    from tests.support.postgres import Server
-    from tests.support.ray import Cluster
+    from tests.support.servers.postgres import Server
+    from tests.support.servers.ray import Cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -46,7 +46,7 @@ def database(postgres: "Server") -> str:
 
 @pytest.fixture(scope="module")
 def ray(database: str) -> "Iterator[Cluster]":
-    from tests.support.ray import cluster
+    from tests.support.servers.ray import cluster
 
     with cluster({"VITALS_DATABASE_URL": database}) as running:
         yield running
@@ -188,7 +188,7 @@ def test_log_of_the_ray_job_is_appended_once(house: House, monkeypatch: pytest.M
 
 def test_cluster_without_a_token_is_refused(ray: "Cluster") -> None:
     from engine.jobs.executors.ray import refuse_open_cluster
-    from tests.support.ray import cluster
+    from tests.support.servers.ray import cluster
 
     def is_refused(address: str) -> bool | None:
         try:

@@ -96,6 +96,8 @@ def test_variants_that_need_a_gpu_are_refused_on_a_cpu(text: str) -> None:
         refusal = BenchmarkSpec(models="timm:test_vit", **fields).refusal
         assert re.search(r"needs .*: leave it out, or choose another device than cpu", refusal)
         assert not BenchmarkSpec(models="timm:test_vit", device="cuda:0", **fields).refusal
+    with pytest.raises(Refused, match="needs CUDA graphs"):
+        build(VIT, text)
     with pytest.raises(Refused, match="tf32 needs an NVIDIA GPU"):
         variants.numbers("tf32", "cpu")
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import boto3
 from moto.server import ThreadedMotoServer
 
-from tests.support.ray import free_port
+from tests.support.servers.ray import free_port
 
 
 class Bucket:
