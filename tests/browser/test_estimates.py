@@ -1,7 +1,7 @@
 """Browser test of estimated speeds: calibration, and Pareto front over latency."""
 
 import re
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from engine.estimate import work
 from engine.jobs import submit
 from engine.report.timings import estimates
 from engine.settings import ROOT
-from engine.specs import BenchmarkSpec
+from engine.specs import BenchmarkSpec, Refused
 from engine.store import State, Store, open_store
 from tests.support.browser import Server, serve
 from tests.support.page import calibrated_by_hand
@@ -52,7 +52,10 @@ def test_calibration_leads_to_estimates_and_a_latency_front(
         page.get_by_role("button", name=re.compile(r"^Calibrate \(.* to .*\)")).click()
         expect(page.get_by_role("link", name=re.compile(r"^Calibration: run \d+"))).to_be_visible()
         store.request_cancel(store.runs()[0].id)
-        store.delete(store.runs()[0].id)  # by somebody else, before the page has seen the end
+        while store.runs()[0].id != run.id:  # until its process has ended, if it was started
+            page.wait_for_timeout(100)
+            with suppress(Refused):
+                store.delete(store.runs()[0].id)  # by somebody else, maybe before the page has seen the end
         expect(page.get_by_role("button", name="Calibrate this machine")).to_be_visible()
 
         run_calibration(server, page, store) if measured else calibrated_by_hand(store)
