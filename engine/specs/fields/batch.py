@@ -17,6 +17,7 @@ make small differences large."""
 BatchWord = Literal["recorded", "sweep", "max", "listed"]
 BATCH_WORDS: tuple[str, ...] = get_args(BatchWord)
 MOST_BATCHES = 16
+"""Largest number of batch sizes in one run. A sweep up to 32,768 has as many."""
 
 
 def _batch(value: Any) -> Any:
