@@ -3,7 +3,7 @@
 from contextlib import suppress
 from importlib import import_module
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from engine.cli.here import OneRun
 from engine.settings import Settings
@@ -48,11 +48,9 @@ class Probe(BaseModel):
 class Answer(BaseModel):
     """Answer questions of the pages, sent as JSON lines. The app starts it."""
 
-    idle_s: float = Field(600, gt=0, description="Exit after this many seconds without a question.")
-
     def cli_cmd(self) -> None:
         with suppress(BrokenPipeError):  # the app is gone
-            import_module("engine.tasks.answers").serve(self.idle_s)
+            import_module("engine.tasks.answers").serve()
 
 
 class Stop(BaseModel):

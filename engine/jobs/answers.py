@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 Answer = Future[dict[str, Any]]
 
 IDLE_S = 600.0
-"""The process exits after this many seconds without a question."""
+"""End the process after this many seconds without a question."""
 LONGEST_S = 300.0
 """Kill the process when one answer takes longer than this many seconds: later questions would wait forever."""
 FRESH_S, REFUSED_S = 60.0, 3.0
@@ -33,8 +33,6 @@ MOST_KEPT, MOST_WAITING = 64, 32
 """Keep at most this many answers, and refuse a question while this many wait."""
 END_S = 10.0
 """Wait at most this many seconds for a process to exit after it has closed its output."""
-TRIES = 2
-"""Send a question at most this many times: an idle process may exit at the very moment a question is sent."""
 CLOSED = "the server is shutting down: ask again after its restart"
 
 
@@ -133,7 +131,11 @@ class Answers:
     def _work(self) -> None:
         """Answer one question after the other. Runs in a thread of its own."""
         while not (self._closed and self._waiting.empty()):
-            question, answer = self._waiting.get()
+            try:
+                question, answer = self._waiting.get(timeout=self._idle_s)
+            except queue.Empty:
+                self._end()
+                continue
             try:
                 answer.set_result(self._answer(question))
             except Refused as refused:
@@ -148,26 +150,23 @@ class Answers:
 
         Errors: Refused when no answer came; OSError when the process cannot be started.
         """
-        for _ in range(TRIES):
-            process = self._running_process()
-            if question is None:
-                return {}
-            request = {"ask": question.name, "question": question.model_dump(mode="json")}
-            limit, began = threading.Timer(LONGEST_S, process.kill), time.monotonic()
-            limit.start()
-            line = _exchange(process, json.dumps(request).encode() + b"\n")
-            limit.cancel()
-            if line.endswith(b"\n"):
-                reply: dict[str, Any] = json.loads(line)
-                if "refused" in reply:
-                    raise Refused(reply["refused"])
-                return reply
-            code = self._end(END_S)
-            if time.monotonic() - began >= LONGEST_S:
-                raise Refused(f"no answer came within {LONGEST_S:.0f} s")
-            if code:
-                raise Refused(f"the answer process ended ({how_ended(code)}): see {self._log}")
-        raise Refused(f"the answer process exited {TRIES} times before it replied: see {self._log}")
+        process = self._running_process()
+        if question is None:
+            return {}
+        request = {"ask": question.name, "question": question.model_dump(mode="json")}
+        limit, began = threading.Timer(LONGEST_S, process.kill), time.monotonic()
+        limit.start()
+        line = _exchange(process, json.dumps(request).encode() + b"\n")
+        limit.cancel()
+        if line.endswith(b"\n"):
+            reply: dict[str, Any] = json.loads(line)
+            if "refused" in reply:
+                raise Refused(reply["refused"])
+            return reply
+        code = self._end(END_S)
+        if time.monotonic() - began >= LONGEST_S:
+            raise Refused(f"no answer came within {LONGEST_S:.0f} s")
+        raise Refused(f"the answer process ended ({how_ended(code)}): see {self._log}")
 
     def _running_process(self) -> "subprocess.Popen[bytes]":
         """Return the process, started if needed. Errors: Refused after `close`; OSError when it cannot be started."""
@@ -179,9 +178,8 @@ class Answers:
             if self._closed:
                 raise Refused(CLOSED)
             if self._process is None:
-                arguments = ("answer", "--idle-s", str(self._idle_s))
                 pipe = subprocess.PIPE
-                self._process = start_engine(self._settings, *arguments, log=self._log, stdin=pipe, stdout=pipe)
+                self._process = start_engine(self._settings, "answer", log=self._log, stdin=pipe, stdout=pipe)
             return self._process
 
     def _end(self, patience_s: float = 0) -> int:

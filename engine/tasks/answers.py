@@ -3,16 +3,14 @@
     {"ask": "search", "question": {...}}  ->  the answer as JSON  or  {"refused": "why"}
 
 The process keeps running, so that libraries are imported and a model is loaded only once. It ends when its input is
-closed or after some time without a question. What libraries print goes to standard error.
+closed. What libraries print goes to standard error.
 """
 
 import json
 import logging
 import os
-import select
 import sys
 import time
-from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -33,8 +31,8 @@ ANSWERED_BY = {
 """Modules whose `answer(question)` answers the questions of each name."""
 
 
-def serve(idle_s: float) -> None:
-    """Answer questions until standard input is closed, or until none has come for `idle_s` seconds."""
+def serve() -> None:
+    """Answer questions until standard input is closed."""
     with own_stdout() as answers:
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("engine").setLevel(logging.INFO)  # libraries log warnings only
@@ -42,7 +40,7 @@ def serve(idle_s: float) -> None:
         for module in ANSWERED_BY.values():
             import_module(module)
         log.info("answers process %d: ready in %.1f s", os.getpid(), time.monotonic() - started)
-        for line in _lines(idle_s):
+        for line in sys.stdin.buffer:
             answers.write(json.dumps(_answer(line)) + "\n")
             answers.flush()
 
@@ -64,15 +62,3 @@ def _answer(line: bytes) -> dict[str, Any]:
         first_line = next(iter(str(error).strip().splitlines()), "")
         reason = f"{type(error).__name__}: {first_line}".removesuffix(": ")
     return {"refused": reason}
-
-
-def _lines(idle_s: float) -> Iterator[bytes]:
-    """Yield lines from standard input until it is closed or silent for `idle_s` seconds.
-
-    The caller answers each line before it asks for the next.
-    """
-    while select.select([sys.stdin], [], [], idle_s)[0]:
-        if not (line := sys.stdin.buffer.readline()):
-            return
-        yield line
-    log.info("no question for %.0f s: the process ends", idle_s)
