@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Select, case, exists, func, literal, or_, select
+from sqlalchemy import ColumnElement, Select, case, exists, func, or_, select
 
 from engine.specs import BenchmarkSpec, ModelName, Refused, TrainSpec
 from engine.specs.base import numbered
@@ -152,17 +152,10 @@ def conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
 
 
 def _of_model(pattern: str) -> Select[Any]:
-    """Return a query for runs of models whose names match.
-
-    Distinct names are few, so a recursive query jumps from name to name along the index instead of reading every run.
-    """
-    first = select(func.min(run_models.c.model).label("model")).cte("names", recursive=True)
-    next_name = select(func.min(run_models.c.model)).where(run_models.c.model > first.c.model).scalar_subquery()
-    names = first.union_all(select(next_name).where(first.c.model.is_not(None)))
-    matching = select(names.c.model).where(names.c.model.like(literal(_like(_folded(pattern))), escape="/"))
-    if ":" not in pattern:  # leave out the names with a library, which begin with a colon
-        matching = matching.where(names.c.model.not_like(":%"))
-    return select(run_models.c.run_id).where(run_models.c.model.in_(matching))
+    """Return a query for runs of models whose names match."""
+    query = select(run_models.c.run_id).where(run_models.c.model.like(_like(_folded(pattern)), escape="/"))
+    # leave out the names with a library, which begin with a colon
+    return query if ":" in pattern else query.where(run_models.c.model.not_like(":%"))
 
 
 def _of_one_model(name: str) -> Select[Any]:
