@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from open_clip import ClipLoss
 from torch import Tensor
-from torch.nn import functional
 
 from engine.specs.evaluate import RECALLS
 
@@ -42,14 +42,9 @@ def clip_loss(image_features: Tensor, text_features: Tensor, scale: float, batch
     The loss grows with the batch size, because each pair is compared with more others. The mean is weighted by batch
     size, as in open_clip's validation. scale: factor that multiplies cosines.
     """
-    total = 0.0
-    batches = (torch.split(features, batch_size) for features in (image_features, text_features))
-    for images, texts in zip(*batches, strict=True):
-        logits = scale * images.float() @ texts.float().T
-        targets = torch.arange(len(logits), device=logits.device)
-        both = functional.cross_entropy(logits, targets) + functional.cross_entropy(logits.T, targets)
-        total += both.item() / 2 * len(logits)
-    return total / len(image_features)
+    loss = ClipLoss()
+    batches = (torch.split(features.float(), batch_size) for features in (image_features, text_features))
+    return sum(float(loss(*pair, scale)) * len(pair[0]) for pair in zip(*batches, strict=True)) / len(image_features)
 
 
 def _summary(ranks: NDArray[np.int64], at: Sequence[int]) -> dict[str, float]:
@@ -65,7 +60,8 @@ def _ranks(queries: Tensor, query_images: Tensor, gallery: Tensor, gallery_image
     nothing from equal similarities. Items that cannot be compared (NaN) count as ranked before.
     """
     indices = torch.arange(len(gallery), device=gallery.device)
-    gallery, row_of = _distinct(gallery.float())
+    # equal columns of a matrix product may be rounded differently, and equal captions must be equally similar
+    gallery, row_of = torch.unique(gallery.float(), dim=0, return_inverse=True)
     ranks = []
     for features, image_of in zip(torch.split(queries.float(), CHUNK), torch.split(query_images, CHUNK), strict=True):
         similarities = (features @ gallery.T)[:, row_of]
@@ -74,14 +70,3 @@ def _ranks(queries: Tensor, query_images: Tensor, gallery: Tensor, gallery_image
         behind = (similarities < best) | ((similarities == best) & (indices >= first))
         ranks.append(len(indices) - behind.sum(dim=1))
     return torch.cat(ranks).cpu().numpy()
-
-
-def _distinct(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distinct rows (K, D), and for each given row the index of its distinct row, (M,).
-
-    A matrix product may round equal columns differently. Then equal captions would not be equally similar.
-    """
-    seen: dict[bytes, int] = {}
-    firsts = torch.tensor([seen.setdefault(row.tobytes(), index) for index, row in enumerate(features.cpu().numpy())])
-    distinct, row_of = torch.unique(firsts, return_inverse=True)
-    return features[distinct.to(features.device)], row_of.to(features.device)
