@@ -1,8 +1,8 @@
 """Check a training or an evaluation before it starts: steps, problems of settings and data, files, memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 
@@ -10,7 +10,6 @@ from engine.datasets import DataProblem, class_names, note_on_ids, note_on_repea
 from engine.report.style import compute, digits
 from engine.results.answers import Needed, Prospect
 from engine.results.flags import SPOILING
-from engine.specs import ModelName
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.schedule import Schedule, schedule
 from engine.specs.train import TrainSpec
@@ -19,9 +18,6 @@ from engine.words import count_captions, in_words, plural
 Mark = Literal["ok", "warning", "error", "waiting"]
 NAMED = 3
 """Name at most this many files in a text."""
-COPIES, COPIES_ADAMW = 2, 4
-"""Tensors of the size of each trained weight: the weight and its gradient, with AdamW also two moments. What other
-optimizers keep is not counted."""
 LEAST_BF16_LR = 1e-4
 """Warn below this learning rate. AdamW's steps are then smaller than half the distance between neighbouring bfloat16
 values of a typical weight, and round to zero. In 60 steps, 94 % of the values in digits-clip's matrices stayed
@@ -171,7 +167,7 @@ def _doubts(spec: TrainSpec) -> list[Check]:
             f"Pure bf16 weights with AdamW at a learning rate of {spec.peak_lr:g}: most weights will not change, "
             f"because such small updates round away. Take amp_bf16, or a learning rate of at least {LEAST_BF16_LR:g}."
         ]
-    locked = _locked(spec)
+    locked = [tower for tower in ("image", "text") if getattr(spec, f"lock_{tower}")]
     random = [tower for tower in locked if not getattr(spec, f"pretrained_{tower}")]
     if random and not spec.pretrained and not spec.resume:
         text = f"The {' and '.join(random)} tower is locked but has no trained weights: it stays random."
@@ -181,36 +177,9 @@ def _doubts(spec: TrainSpec) -> list[Check]:
     return [*results, *(Check("warning", doubt) for doubt in doubts)]
 
 
-def _locked(spec: TrainSpec) -> list[str]:
-    return [tower for tower in ("image", "text") if getattr(spec, f"lock_{tower}")]
-
-
-def memory(spec: TrainSpec, catalogue: pd.DataFrame, device_gb: float | None) -> Check | None:
-    """Return the check of the least memory for weights, gradients and optimizer; None for an uncounted model."""
-    rows = catalogue[(catalogue["name"] == ModelName.of("open_clip", spec.model)) & (catalogue["status"] == "ok")]
-    if rows.empty:
-        return None
-    need_mb = _processes_sharing(spec) * _least_mb(spec, rows.iloc[0].to_dict())
-    what = "weights, gradients and optimizer" if spec.opt == "adamw" else "weights and gradients"
-    text = f"Memory: at least {_size(need_mb)} for {what}, without activations."
-    if device_gb is None:
-        return Check("ok", text)
-    mark: Mark = "error" if need_mb / 1e3 > device_gb else "warning" if need_mb / 1e3 > device_gb / 2 else "ok"
-    return Check(mark, f"{text} The device has {digits(device_gb)} GB.")
-
-
 def _processes_sharing(spec: TrainSpec | EvaluateSpec) -> int:
     """Return how many processes share the device's memory. On accelerators, each process has its own."""
     return spec.nproc if isinstance(spec, TrainSpec) and spec.device == "cpu" else 1
-
-
-def _least_mb(spec: TrainSpec, row: Mapping[Any, Any]) -> float:
-    total = float(row["mparams"])
-    counts = [row.get(f"{tower}_mparams") for tower in _locked(spec)]
-    locked = sum(float(count) for count in counts if count is not None and not pd.isna(count))
-    size = 2 if spec.precision in ("bf16", "fp16") else 4
-    copies = COPIES_ADAMW if spec.opt == "adamw" else COPIES
-    return size * (copies * (total - locked) + locked)
 
 
 def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:

@@ -105,8 +105,8 @@ TICK_S = 0.5
 WAITING = Check("waiting", "Checking weights, tokenizer and memory.")
 
 
-def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check], bool]:
-    """Return checks of files, tokenizer and memory, and True if they include memory.
+def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> list[Check]:
+    """Return checks of files, tokenizer and memory.
 
     Until an answer arrives, end the list with a waiting check; the page is redrawn when it arrives. batch_size: pairs
     per forward pass, after defaults from the data are applied.
@@ -119,26 +119,23 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> tuple[list[Check]
         questions = [Outlook.of(part, batch_size) for part in parts]
         named_files.check_paths(backend.settings(), resolved)
     except (Refused, LookupError) as error:
-        return [Check("error", str(error))], False
+        return [Check("error", str(error))]
     answers = backend.answers()
     results: list[Check] = []
-    memory = True
     for question in questions:
         answer = answers.ask(question)
         if not answer.done():
             _redraw_when_answered(answer)
             answer = answers.latest(question) or answer
         if not answer.done():
-            return [*results, WAITING], False
+            return [*results, WAITING]
         try:
             prospect = Prospect.model_validate(answer.result())
         except Refused as refused:
             results.append(report_checks.unknown(question.spec, str(refused)))
-            memory = False
             continue
         results += report_checks.of_prospect(prospect, question.spec, launch.device_memory_gb(spec.device))
-        memory = memory and prospect.peak_mb is not None
-    return list(dict.fromkeys(results)), memory
+    return list(dict.fromkeys(results))
 
 
 @st.fragment(run_every=TICK_S)

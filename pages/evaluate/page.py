@@ -157,8 +157,7 @@ def form() -> None:
                 args=({spec_form.key(PREFIX, "tasks"): ["retrieval"]},),
                 key="evaluate_turn_off",
             )
-        checks, _ = clip_form.checks(spec, spec.batch_size)
-        ready = clip_form.draw_checks(checks)
+        ready = clip_form.draw_checks(clip_form.checks(spec, spec.batch_size))
         sentence = describe(spec) if ready else sentence
     button: dict[str, Any] = {"key": "evaluate_go", "label": "Evaluate", "icon": ":material/fact_check:"}
     launch.launch(spec if ready else None, problems, sentence=sentence, **button)

@@ -127,10 +127,7 @@ def draw_checks(spec: TrainSpec, counts: Data) -> bool:
     checks, plan = report_checks.checks(spec, counts), schedule(spec, counts.train)
     checks += [report_checks.Check("ok", text)] if (text := other_rate(spec)) else []
     if plan.steps_per_epoch:
-        more_checks, has_memory = clip_form.checks(spec, plan.batch_size)
-        checks += more_checks
-        least_memory = report_checks.memory(spec, backend.catalogue(), launch.device_memory_gb(spec.device))
-        checks += [least_memory] if least_memory and not has_memory else []
+        checks += clip_form.checks(spec, plan.batch_size)
     if spec.precision in ("auto", "fp32") and (advice := launch.bf16_advice(spec.device, "Precision amp_bf16")):
         checks.append(report_checks.Check("ok", advice))
     return clip_form.draw_checks(checks)

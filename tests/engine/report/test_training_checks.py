@@ -5,13 +5,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from engine.report.checks import Data, bf16_advice, checks, memory
+from engine.report.checks import Data, bf16_advice, checks
 from engine.specs.train import TrainSpec
 
 DATA = Data(train=1000, held=250, captions=1250, distinct_captions=1250, opened=1250)
-CATALOGUE = pd.DataFrame(
-    [{"name": "open_clip:B", "status": "ok", "mparams": 150.0, "image_mparams": 90.0, "text_mparams": 60.0}]
-)
 
 
 def marks(spec: TrainSpec, data: Data = DATA) -> dict[str, str]:
@@ -128,32 +125,3 @@ def test_bf16_is_advised_if_its_measured_rate_is_much_higher() -> None:
     for insufficient in (rates(float32=196.0, bfloat16=200.0), rates(float32=196.0), measured.head(0)):
         assert bf16_advice(insufficient, "here", "cpu", "") == ""
     assert bf16_advice(measured, "elsewhere", "cpu", "") == bf16_advice(measured, "here", "cuda:0", "") == ""
-
-
-@pytest.mark.parametrize(
-    ("fields", "size"),
-    [
-        ({}, "2.4 GB"),  # 150 M parameters of 16 bytes
-        ({"precision": "bf16"}, "1.2 GB"),  # of 8 bytes
-        ({"lock_image": True}, "1.32 GB"),  # 60 M of 16 bytes and 90 M of 4
-        ({"lock_image": True, "precision": "bf16"}, "660 MB"),  # 60 M of 8 bytes and 90 M of 2
-        ({"opt": "timm/sgd"}, "1.2 GB"),  # of 8 bytes: the state of other optimizers is not counted
-        ({"nproc": 2}, "4.8 GB"),  # twice 2.4 in the memory of the host
-        ({"nproc": 2, "device": "cuda"}, "2.4 GB"),  # on each device
-    ],
-)
-def test_lower_bound_of_memory_equals_hand_computation(fields: dict[str, object], size: str) -> None:
-    check = memory(TrainSpec.model_validate({"model": "B", **fields}), CATALOGUE, None)
-    assert check is not None
-    assert check.text.startswith(f"Memory: at least {size} for")
-
-
-@pytest.mark.parametrize(("available_gb", "mark"), [(2.0, "error"), (3.0, "warning"), (8.0, "ok"), (None, "ok")])
-def test_lower_bound_of_memory_is_compared_with_available_memory(available_gb: float | None, mark: str) -> None:
-    check = memory(TrainSpec(model="B"), CATALOGUE, available_gb)
-    assert check is not None
-    assert check.mark == mark
-
-
-def test_unknown_model_has_no_memory_estimate() -> None:
-    assert memory(TrainSpec(), CATALOGUE, 1.0) is None
