@@ -1,9 +1,8 @@
-"""Check a runner: compute the expected result in float64, without its code, and return the error.
+"""Check a runner: compute the expected result in float64, without compiled or fused code, and return the error.
 
-The truth comes from torch's own layer without cuDNN; for a ResNet, from calling the network directly. Cells that torch
-has no layer for are computed a second time in `by_hand`. Weights and inputs are those of the spec, in its precision, so
-only the arithmetic is checked. In a lower precision, the error of torch's own layer in that precision sets the
-tolerance.
+The truth comes from torch's own layer without cuDNN; for a ResNet, from calling the network directly; for a cell that
+torch has no layer for, from a plain loop over it. Weights and inputs are those of the spec, in its precision, so only
+the arithmetic is checked. In a lower precision, the error of this layer in that precision sets the tolerance.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,13 +16,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from engine.models import variants
-from engine.models.recurrent import native, resnet, weights
-from engine.models.recurrent.by_hand import FORMULAS, by_hand
+from engine.models.recurrent import looped, native, resnet, weights
 from engine.models.recurrent.network import Network, Run, settings
 from engine.models.recurrent.weights import Inputs
 from engine.specs import RecurrentSpec
 from engine.specs.fields.runners import RUNNERS
 
+OWN_CELLS = ("milstm", "lstm_layernorm")
+"""Networks of cells that torch has no layer for."""
 AS_LSTM = {"lstm_dropout": "lstm", "lstm_and_layernorms": "lstm"}
 """Networks that have the same truth as another one: their dropout is off, or their norms do not affect the output."""
 EPSILON = {"tf32": 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -139,7 +139,7 @@ class Control:
 def _unfused(name: str) -> Iterator[None]:
     """Prevent oneDNN from fusing the time steps of torch's LSTM on the CPU. Nothing else is fused there."""
     runner = RUNNERS[name]
-    fusible = runner.family in ("lstm", "vl_lstm") and runner.network not in FORMULAS
+    fusible = runner.family in ("lstm", "vl_lstm") and runner.network not in OWN_CELLS
     # mkldnn.flags is not used, because it also sets TF32 and warns that only Intel's GPUs have it
     before, *_ = torch.backends.mkldnn.set_flags(_enabled=not fusible)  # type: ignore[no-untyped-call]
     try:
@@ -194,7 +194,7 @@ def _joint_error(found: list[Tensor | None], wanted: list[Tensor]) -> float:
 def _expected_result(
     spec: RecurrentSpec, name: str, device: str, dtype: torch.dtype
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor | None] | None]:
-    """Compute a runner's expected outputs and gradients, without its code."""
+    """Compute a runner's expected outputs and gradients."""
     flat = name == "jit_simple"
     if spec.family == "resnet":
         parameters, run = _resnet(spec, name, device, dtype)
@@ -218,10 +218,10 @@ def _recurrent(
     spec: RecurrentSpec, name: str, device: str, dtype: torch.dtype
 ) -> tuple[dict[str, torch.nn.Parameter], Run]:
     network, inputs = RUNNERS[name].network, weights.inputs(spec).to(device, dtype)
-    if network in FORMULAS:
+    if network in OWN_CELLS:
         drawn = weights.drawn(spec, network).items()
         parameters = {key: torch.nn.Parameter(value.to(device, dtype)) for key, value in drawn}
-        return parameters, partial(by_hand, spec, network, parameters, inputs)
+        return parameters, looped.plain(spec, network, parameters, inputs)
     layer = weights.torch_layer(spec).to(weights.dtype(spec)).to(device, dtype)
     call = _one_by_one if RUNNERS[name].one_by_one else native.call_packed
     return dict(layer.named_parameters()), partial(call, layer, inputs)

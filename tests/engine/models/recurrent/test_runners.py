@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from engine.models.recurrent import Control, Errors, Network, build, set_torchscript
+from engine.models.recurrent import Control, Errors, Network, build, set_torchscript, weights
 from engine.models.recurrent.control import evaluate
 from engine.specs import RecurrentSpec
 from engine.specs.fields.runners import RUNNERS
+from tests.support.cells import by_hand
 
 SMALL: dict[str, Any] = {"seq_length": 5, "mini_batch": 3, "input_size": 6, "hidden_size": 4}
 EAGER = [name for name, runner in RUNNERS.items() if not runner.needs_cudnn and runner.execution != "compile"]
@@ -127,6 +128,22 @@ def test_outputs_and_gradients_equal_those_of_the_torch_layer(name: str, shape: 
     torch.testing.assert_close([item.double() for item in outputs], wanted, rtol=1e-5, atol=1e-6)
     for key, gradient in wanted_gradients.items():
         torch.testing.assert_close(gradients[key].double(), gradient, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), cases(["milstm_py", "jit_layernorm"], ["three-layers-batch-first", "projected-both-ways"])
+)
+def test_truth_of_cells_without_a_torch_layer_equals_a_second_computation(name: str, shape: dict[str, Any]) -> None:
+    spec = spec_of(name, **shape)
+    network = build(name, spec)
+    parameters = {key: value.detach().double().requires_grad_() for key, value in network.parameters.items()}
+    wanted = by_hand(spec, RUNNERS[name].network, parameters, weights.inputs(spec).to("cpu", torch.float64))
+    assert network.cotangent is not None
+    wanted[0].backward(network.cotangent.double())
+    outputs, gradients = Control(spec).truth(name)
+    torch.testing.assert_close([*outputs], [*wanted], rtol=1e-9, atol=1e-12)
+    for key, parameter in parameters.items():
+        torch.testing.assert_close(gradients[key], parameter.grad, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "shape"), cases(RECURRENT, ["one-layer", "projected"], slow=["projected"]))

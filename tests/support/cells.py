@@ -1,4 +1,4 @@
-"""Compute two cells again with different code, only to check the timed ones: torch has no layers for them.
+"""Compute two cells again with different code, to check the timed ones: torch has no layers for them.
 
 Nothing is shared with the timed cells: gates have their own axis here, products are sums over named indices, and time
 steps are indexed.
