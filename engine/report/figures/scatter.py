@@ -16,7 +16,7 @@ Floats = np.ndarray[Any, Any]
 SHOWN_FAMILIES = 9
 """Families with a colour and an entry in the legend. All others share one in grey."""
 MOST_NAMES = 8
-"""Name about this many rows of a Pareto front."""
+"""Name at most this many rows of a Pareto front."""
 FAINT = {"color": GREY, "symbol": "circle", "opacity": 0.45}
 """Marker of rows that have no colour of their own."""
 SMALLEST, LARGEST = 5, 22  # marker diameters in pixels
@@ -85,7 +85,9 @@ def scatter(
     named, rise = standouts(drawn, x, y), 0
     if len(line):
         traces.append(_front(line, x, y))
-        named, rise = front_names(line, x, y), 10 if QUANTITIES[y].better == "larger" else -10  # no points lie there
+        places = np.linspace(len(line) - 1, 0, MOST_NAMES).round().astype(int)
+        named = list(line.index[list(dict.fromkeys([0, *places]))])  # first the two ends, which keep their names
+        rise = 10 if QUANTITIES[y].better == "larger" else -10  # no points lie there
     axes = {"xaxis": _axis(across, x, log_x), "yaxis": _axis(up, y, log_y)}
     layout = {
         "height": 400,
@@ -218,17 +220,6 @@ def _front(line: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
         },
         "hoverinfo": "skip",
     }
-
-
-def front_names(line: pd.DataFrame, x: str, y: str) -> list[Any]:
-    """Return labels of rows on a front that can be named without overlap, its two ends first."""
-    across, up = (line[column].rank(pct=True).to_numpy(float) for column in (x, y))
-    order = [0, len(line) - 1, *range(1, len(line) - 1)]
-    chosen: list[int] = []
-    for place in order:
-        if all(abs(across[place] - across[other]) + abs(up[place] - up[other]) >= 2 / MOST_NAMES for other in chosen):
-            chosen.append(place)
-    return [line.index[place] for place in chosen]
 
 
 def labels(
