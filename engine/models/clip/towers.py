@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 from engine.models.clip import hub
 from engine.models.clip.hub import Remote, Unreachable
-from engine.models.clip.open_clip_models import hf_folder
 from engine.models.library import quiet
 from engine.results import Progress
 from engine.specs import Refused
@@ -75,8 +74,8 @@ def find(tower: Tower) -> Path | Remote:
         return hub.find(tower.repo, FILES)
     except Unreachable as error:
         raise Unreachable(
-            f"{tower.what} (about {_size_mb(tower):,.0f} MB) are not in {hub.cache()}, and {error}. On a machine "
-            f"with internet, run `hf download {tower.repo} {FILES[0]}` and copy that cache folder here; or leave "
+            f"{tower.what} are not in {hub.cache()}, and {error}. On a machine with internet, run "
+            f"`hf download {tower.repo} {FILES[0]}` and copy that cache folder here; or leave "
             f"pretrained_{tower.part} out"
         ) from error
 
@@ -138,15 +137,3 @@ def _read(path: Path) -> Tensors:
         return load_file(path)
     tensors: Tensors = torch.load(path, map_location="cpu", weights_only=True)
     return tensors
-
-
-def _size_mb(tower: Tower) -> float:
-    """Return the size of a tower's weights in float32, in MB."""
-    with torch.device("meta"), quiet():
-        if tower.part == "image":
-            model: Any = timm.create_model(tower.source)
-        else:
-            config = transformers.AutoConfig.from_pretrained(str(hf_folder(tower.source)))
-            model = transformers.AutoModel.from_config(config)  # type: ignore[no-untyped-call]
-        count: int = sum(weight.numel() for weight in model.parameters())
-    return 4 * count / 1e6

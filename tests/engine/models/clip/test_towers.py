@@ -83,13 +83,12 @@ def test_text_tower_starts_from_the_weights_that_open_clip_loads(
 
 
 @pytest.mark.usefixtures("empty_cache")
-def test_missing_weights_give_an_error_with_their_size_and_a_command() -> None:
+def test_missing_weights_give_an_error_with_a_command() -> None:
     wanted = spec(CONVNET, pretrained_image=True, batch_size=4)
-    mb = 4 * sum(weight.numel() for weight in timm.create_model("test_convnext").parameters()) / 1e6
-    message = rf"test_convnext.r160_in1k \(about {mb:.0f} MB\) are not in .*`hf download timm/test_convnext.r160_in1k"
-    with pytest.raises(Unreachable, match=message):
+    message = "test_convnext.r160_in1k are not in .*`hf download timm/test_convnext.r160_in1k"
+    with pytest.raises(Unreachable, match=message) as error:
         list(fetch(wanted, ""))
-    assert any("about" in problem for problem in outlook.answer(Outlook.of(wanted, 4)).problems)
+    assert outlook.answer(Outlook.of(wanted, 4)).problems == (str(error.value),)
 
 
 def test_towers_without_pretrained_weights_are_refused(convnext: dict[str, Tensor]) -> None:
