@@ -45,8 +45,6 @@ def read_lines(path: Path) -> pd.DataFrame:
 
 def _shipped(table: Table, folder: Path) -> pd.DataFrame:
     frame = pd.read_csv(folder / table.shipped, dtype={"model": str, "pretrained": str, "image_size": str})
-    names = {accuracy.name.removeprefix(table.prefix): accuracy.name for accuracy in table.accuracies}
-    frame = frame.rename(columns=names)
     return tidy(frame, table, table.source)
 
 

@@ -33,8 +33,6 @@ class Table:
     scale: float
     """Factor from the publisher's unit to per cent."""
     accuracies: tuple[Accuracy, ...] = field(repr=False)
-    prefix: str = ""
-    """Our names of accuracies are this prefix and the column's name in the shipped file."""
 
     @property
     def source(self) -> str:
@@ -64,7 +62,7 @@ ZEROSHOT_HEADINGS = (
     "PatchCamelyon, Rendered SST2, RESISC45, Stanford Cars, STL-10, SUN397, SVHN, Flickr, MSCOCO, WinoGAViL, "
     "iWildCam, Camelyon17, FMoW, Dollar Street, GeoDE"
 ).split(", ")
-"""open_clip's headings of single data sets. Columns of clip_zeroshot.csv have the same names in lower case."""
+"""open_clip's headings of single data sets."""
 
 
 def _zeroshot() -> tuple[Accuracy, ...]:
@@ -104,7 +102,6 @@ ZEROSHOT = Table(
     files_in="docs",
     scale=100,
     accuracies=_zeroshot(),
-    prefix="zeroshot_",
 )
 RETRIEVAL = replace(
     ZEROSHOT,
@@ -122,7 +119,6 @@ RETRIEVAL = replace(
         for query, target in (("text", "image"), ("image", "text"))
         for k in (1, 5, 10)
     ),
-    prefix="retrieval_",
 )
 TABLES = {table.kind: table for table in (TIMM, ZEROSHOT, RETRIEVAL)}
 ACCURACIES = {accuracy.name: accuracy for table in TABLES.values() for accuracy in table.accuracies}
