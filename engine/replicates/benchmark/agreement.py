@@ -132,6 +132,7 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
         built, types, _ = _build_variant(job, eager, build)
         stage = "eager_fail_to_run"
         first = _results(job, eager, built, types)
+        del built  # with its gradients, which would add to the memory of the second run
         second, _, _ = _run_variant(job, eager, build)
     except Exception as error:  # noqa: BLE001 - as above
         failed = _comparison_failure(eager, error, stage)
