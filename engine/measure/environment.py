@@ -220,12 +220,19 @@ def builds() -> dict[str, str]:
 
 
 def _cudnn() -> str | None:
-    """Return the version of cuDNN. torch reports it as a number: 91900 is `9.19.0`."""
+    """Return the version of cuDNN, or of AMD's MIOpen.
+
+    torch reports it as a number: 91900 is `9.19.0`, 8902 is `8.9.2`, and MIOpen's 3003001 is `3.3.1`.
+    """
     try:
         number = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     except RuntimeError:  # torch refuses a cuDNN that is not the one it was built for
         return None
-    return f"{number // 10_000}.{number // 100 % 100}.{number % 100}" if number else None
+    if not number:
+        return None
+    minor = 1000 if torch.version.hip else 100
+    major = 1_000_000 if torch.version.hip else 10_000 if number >= 90_000 else 1000
+    return f"{number // major}.{number % major // minor}.{number % minor}"
 
 
 def _memory_gb() -> float:

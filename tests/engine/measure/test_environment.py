@@ -53,6 +53,17 @@ def test_gpu_environment_has_driver_settings_and_torch_builds(
     assert "cuda" not in environment.versions(), "the versions of a catalogue do not depend on the build"
 
 
+@pytest.mark.parametrize(
+    ("number", "hip", "version"), [(8902, None, "8.9.2"), (90100, None, "9.1.0"), (3003001, "6.4", "3.3.1")]
+)
+def test_older_cudnn_and_miopen_versions_are_read(
+    monkeypatch: pytest.MonkeyPatch, number: int, hip: str | None, version: str
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: number)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    assert environment.builds()["cudnn"] == version
+
+
 def test_cudnn_version_is_missing_if_torch_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> int:
         raise RuntimeError("cuDNN version incompatibility")
