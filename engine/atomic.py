@@ -1,6 +1,7 @@
 """Write files atomically: write under another name, sync, rename."""
 
 import errno
+import fcntl
 import os
 import shutil
 import threading
@@ -53,6 +54,14 @@ def temporary(path: Path) -> Iterator[Path]:
 def leftovers(folder: Path) -> Iterator[Path]:
     """Yield the temporary files that interrupted writes have left in a folder."""
     yield from folder.glob(".*.tmp")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes and threads that ask for the lock of this folder waiting."""
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def sync(file: BinaryIO) -> None:

@@ -178,6 +178,7 @@ def _check_unique(ours: pd.DataFrame, name: str) -> pd.DataFrame:
 def _merge(lines: pd.DataFrame, path: Path) -> None:
     """Write lines to a file. They replace the file's own lines for the same KEY and accuracy."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_file():
-        lines = pd.concat([lines, read_lines(path)]).drop_duplicates([*KEY, "accuracy"])
-    atomic.write(path, lines.to_csv(index=False, columns=COLUMNS, lineterminator="\n"))
+    with atomic.locked(path.parent):
+        if path.is_file():
+            lines = pd.concat([lines, read_lines(path)]).drop_duplicates([*KEY, "accuracy"])
+        atomic.write(path, lines.to_csv(index=False, columns=COLUMNS, lineterminator="\n"))

@@ -1,9 +1,12 @@
 """Import of newer tables from the publishers: which values are read, and which files are refused."""
 
 from pathlib import Path
+from threading import Event, Thread
 
+import pandas as pd
 import pytest
 
+from engine import atomic
 from engine.__main__ import main
 from engine.published import match, update
 from engine.published.publishers import TABLES
@@ -75,6 +78,31 @@ def test_imported_timm_table_replaces_shipped_values(tmp_path: Path) -> None:
     assert percent(tmp_path, "brand_new", "imagenet_top1")[0][0] == 77.0
 
 
+def test_imports_at_the_same_moment_are_both_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second import begins while the first one writes."""
+    second = TIMM.replace("brand_new", "newer")
+    threads, begun, merge, write = list[Thread](), Event(), update._merge, atomic.write
+
+    def noted_merge(lines: pd.DataFrame, path: Path) -> None:
+        if threads:
+            begun.set()
+        merge(lines, path)
+
+    def slow_write(path: Path, content: str) -> None:
+        if not threads:
+            threads.append(Thread(target=take, args=(second.encode(), "results-imagenet.csv", tmp_path)))
+            threads[0].start()
+            assert begun.wait(60)
+            threads[0].join(timeout=0.5)
+        write(path, content)
+
+    monkeypatch.setattr(update, "_merge", noted_merge)
+    monkeypatch.setattr(atomic, "write", slow_write)
+    take(TIMM.encode(), "results-imagenet.csv", tmp_path)
+    threads[0].join()
+    assert [len(percent(tmp_path, model, "imagenet_top1")) for model in ("brand_new", "newer")] == [1, 1]
+
+
 @pytest.mark.slow
 def test_imports_are_merged_with_earlier_ones(tmp_path: Path) -> None:
     take(TIMM.encode(), "results-imagenet.csv", tmp_path)
@@ -84,7 +112,8 @@ def test_imports_are_merged_with_earlier_ones(tmp_path: Path) -> None:
     assert percent(tmp_path, "brand_new", "imagenet_top1")
     assert percent(tmp_path, "newer_still", "imagenet_top1")
     assert percent(tmp_path, "brand_new", "imagenet_a_top1")
-    assert len(list(tmp_path.iterdir())) == 2  # and no incomplete file
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"timm_imagenet.csv", "timm_imagenet_a.csv", ".lock"}, "and no incomplete file"
 
 
 @pytest.mark.parametrize(
