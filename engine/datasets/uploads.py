@@ -6,6 +6,7 @@ The whole upload is checked before anything is written.
 import re
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from io import SEEK_END
 from pathlib import Path, PurePosixPath
@@ -24,6 +25,8 @@ from engine.words import plural, shortened
 
 MOST_PACKED = 1_000_000_000
 """Maximum bytes of an upload."""
+ABANDONED_S = 86_400
+"""Age of a temporary folder that no process uses any more: an upload is unpacked within minutes."""
 LIMITS = Limits(files=100_000, total_bytes=2_000_000_000, file_bytes=50_000_000)
 OWNER = ".owner"
 """File in an upload's folder with the e-mail of its owner, if it has one. Hidden files count as no data."""
@@ -53,6 +56,7 @@ def unpack(upload: BinaryIO, name: str, to: Path, owner: str = "") -> tuple[Path
         raise DataProblem(f"{shown_name!r} does not begin like {ending}" + (f", but like a {kind}" if kind else ""))
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(to.parent)
         with tempfile.TemporaryDirectory(prefix=f".{to.name[:50]}-", dir=to.parent) as temporary:
             partial = Path(temporary)
             if kind not in ("", "parquet"):
@@ -67,6 +71,13 @@ def unpack(upload: BinaryIO, name: str, to: Path, owner: str = "") -> tuple[Path
     except OSError as error:
         raise DataProblem(f"{shown_name!r} cannot be written to {to}: {error.strerror or error}") from error
     return to / path.relative_to(partial), data_kind
+
+
+def _remove_abandoned(uploads: Path) -> None:
+    """Delete the temporary folders of processes that were killed while they unpacked, copied or deleted an upload."""
+    for entry in scan_within(uploads, None):
+        if entry.is_folder and not visible(entry.path.name) and entry.status.st_mtime < time.time() - ABANDONED_S:
+            shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _recognise(folder: Path, name: str) -> tuple[Path, DataKind]:

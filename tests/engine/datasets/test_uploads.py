@@ -1,5 +1,7 @@
 """Listing and deleting earlier uploads."""
 
+import os
+import time
 from io import BytesIO
 from pathlib import Path
 from zipfile import ZipFile
@@ -49,6 +51,14 @@ def test_deleting_an_upload_keeps_the_others(tmp_path: Path) -> None:
     forget(pets)
     forget(pets)  # as after a second click
     assert [path.name for path in tmp_path.iterdir()] == ["plants"]
+
+
+def test_folders_of_killed_uploads_are_deleted_after_a_day(tmp_path: Path) -> None:
+    for name, age_s in ((".killed-1a2b", 90_000), (".unpacked-now", 0)):
+        (tmp_path / name / "cat").mkdir(parents=True)
+        os.utime(tmp_path / name, (time.time() - age_s,) * 2)
+    store_upload(tmp_path / "pets", "cat/1.png", "dog/1.png")
+    assert {path.name for path in tmp_path.iterdir()} == {".unpacked-now", "pets"}
 
 
 def test_failed_deletion_gives_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
