@@ -21,16 +21,17 @@ TIMES = ("created", "started", "ended")
 def runs(store: Store, wanted: Filter) -> pd.DataFrame:
     """Return a line for every run that matches a filter: COLUMNS. Times are UTC."""
     frame = pd.DataFrame([line for lines in store.lines(wanted) for line in lines], columns=COLUMNS)
-    seconds = {name: pd.to_numeric(frame[name], errors="coerce").astype(float) for name in TIMES}
-    frame = frame.assign(
-        **{name: pd.to_datetime(seconds[name], unit="s", utc=True, errors="coerce").dt.floor("s") for name in TIMES},
-        duration_s=seconds["ended"] - seconds["started"] + frame["duration_s"].fillna(0.0),
+    numbers = (*WHOLE, *REAL, *TIMES)
+    known = frame.assign(**{name: pd.to_numeric(frame[name], errors="coerce").astype(float) for name in numbers})
+    frame = known.assign(  # values of a damaged store that are no numbers are missing
+        **{name: pd.to_datetime(known[name], unit="s", utc=True, errors="coerce").dt.floor("s") for name in TIMES},
+        duration_s=known["ended"] - known["started"] + known["duration_s"].fillna(0.0),
         devices=["; ".join(devices_of(text)) for text in frame["devices"]],
         tags=["; ".join(sorted(text.split("\n"))) for text in frame["tags"].fillna("")],
         cause=frame["cause"].fillna(""),
         flags=frame["flags"].fillna(""),
     )
-    return frame.astype(dict.fromkeys(WHOLE, "Int64") | dict.fromkeys(REAL, float))
+    return frame.astype(dict.fromkeys(WHOLE, "Int64"))
 
 
 def rows(store: Store, run_ids: Iterable[int]) -> dict[str, pd.DataFrame]:

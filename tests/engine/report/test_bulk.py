@@ -7,6 +7,7 @@ import zipfile
 
 import pandas as pd
 import pytest
+import sqlalchemy
 
 from engine.report.export import bulk, tables
 from engine.specs import TrainSpec
@@ -40,6 +41,17 @@ def test_list_of_runs_has_a_line_per_run(store: Store) -> None:
         "",
     )
     assert tables.to_csv(bulk.runs(store, Filter(text="no such"))).splitlines() == [",".join(bulk.COLUMNS)]
+
+
+def test_damaged_numbers_are_missing_in_the_list_of_runs(store: Store) -> None:
+    run_id = queue(store, "resnet18")
+    finish(store, run_id, [profile_row("resnet18")])
+    with store.database.write() as connection:
+        connection.execute(sqlalchemy.text("UPDATE runs SET done = 'many', ended_at = 'soon'"))
+        connection.execute(sqlalchemy.text("UPDATE run_results SET loss = 'low', rows = '?'"))
+    (line,) = bulk.runs(store, Filter()).to_dict("records")
+    assert (line["run"], line["total"], line["failed_rows"]) == (run_id, 1, 0)
+    assert all(pd.isna(line[name]) for name in ("done", "ended", "duration_s", "train_loss", "rows"))
 
 
 @pytest.mark.slow
