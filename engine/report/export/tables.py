@@ -69,12 +69,15 @@ def to_json(frame: pd.DataFrame) -> str:
 
 
 def to_parquet(frame: pd.DataFrame) -> bytes:
-    """Return the table as Parquet, each column with one type. Missing values are null."""
+    """Return the table as Parquet, each column with one type. Missing values are null.
+
+    A column without values is one of texts, because numbers have a type of their own also without values.
+    """
     frame = _with_units(frame)
     objects = {str(name): column for name, column in frame.items() if column.dtype == object}
-    several = {name: column for name, column in objects.items() if column.dropna().map(type).nunique() > 1}
-    mixed = {name: column.map(str, na_action="ignore") for name, column in several.items()}
-    return bytes(frame.assign(**mixed).to_parquet(index=False))
+    others = {name: column for name, column in objects.items() if column.dropna().map(type).nunique() != 1}
+    texts = {name: column.map(str, na_action="ignore").astype("str") for name, column in others.items()}
+    return bytes(frame.assign(**texts).to_parquet(index=False))
 
 
 FORMATS: dict[str, Callable[[pd.DataFrame], str | bytes]] = {"csv": to_csv, "json": to_json, "parquet": to_parquet}

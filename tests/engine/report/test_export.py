@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 from pyarrow import parquet
 
+from engine.report import frames
 from engine.report.export import tables
 from engine.report.quantities import QUANTITIES
+from tests.support.page import benchmark_row
 
 
 @pytest.mark.parametrize(
@@ -112,3 +114,11 @@ def test_parquet_has_the_values_of_the_table(tmp_path: Path) -> None:
     assert lines[0]["created"].isoformat() == "2026-11-21T20:45:17+00:00"
     assert [line["tags"] for line in lines] == [["a"], []]
     assert lines[0]["share_percent"] == 50
+
+
+def test_parquet_columns_without_values_have_their_type(tmp_path: Path) -> None:
+    frame = frames.benchmark([benchmark_row("a", error="", accuracy=None, p99_ms=None, context_length=None)])
+    tables.save(frame, tmp_path / "table.parquet")
+    types = {field.name: str(field.type) for field in parquet.read_schema(tmp_path / "table.parquet")}
+    assert (types["accuracy"], types["p99_ms"], types["context_length"]) == (types["model"], "double", "int64")
+    assert "null" not in types.values()
