@@ -1,5 +1,6 @@
 """Images in one folder per class."""
 
+from collections import Counter
 from mimetypes import guess_type
 from pathlib import Path
 
@@ -47,6 +48,10 @@ def open_folder(folder: Path, roots: Roots = None) -> Listed:
         raise DataProblem(
             f"{folder} holds no images in folders: expected a folder for each class, "
             f"and in it files ending in {', '.join(images.SUFFIXES)}"
+        )
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataProblem(
+            f"two folders in {folder} would be the same class, {twice[0]!r}: rename one, or put their images together"
         )
     notes = [f"folders without images are no classes: {shortened(tuple(empty))}"] if empty else []
     if left_out:

@@ -70,6 +70,11 @@ def test_synthetic_images_depend_only_on_seed_and_index() -> None:
     assert summarise(pairs, deadline_s=0).distinct_captions == 100
 
 
+def test_folders_that_would_be_one_class_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataProblem, match="would be the same class, 'tabby cat': rename one, or put their images"):
+        open_pairs(str(write_classes(tmp_path, {"tabby cat": 1, "tabby_cat": 1, "dog": 1})))
+
+
 def test_class_folders_are_sorted_by_name(tmp_path: Path) -> None:
     write_classes(tmp_path, {"tabby_cat": 2, "dog": 3, "empty": 0})
     write_image(tmp_path / "dog" / "deeper" / "x.PNG", (9, 9, 9))
