@@ -44,9 +44,10 @@ def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
     """Return the tokenizer of a model, whose file is in the cache or at Hugging Face. Errors: Refused."""
     text = config["text_cfg"]
     options = text.get("tokenizer_kwargs") or {}
-    if not (name := _hf_name(model, config)):
-        return _simple_tokenizer(context_length, **options)
+    name = _hf_name(model, config)
     try:
+        if not name:
+            return _simple_tokenizer(context_length, **options)
         loaded: Tokenizer = HFTokenizer(
             name,
             context_length=context_length,
@@ -54,8 +55,10 @@ def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
             cache_dir=str(hub.cache()),
             **options,
         )
-    except (OSError, ValueError, ImportError) as error:
-        raise Refused(f"the tokenizer of {name}, which {model} needs, cannot be loaded: {error}") from error
+    except (OSError, ValueError, ImportError, TypeError, AssertionError) as error:  # the last two: wrong options
+        raise Refused(
+            f"the tokenizer of {name or 'open_clip'}, which {model} needs, cannot be loaded: {error}"
+        ) from error
     return loaded
 
 

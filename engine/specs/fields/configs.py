@@ -15,9 +15,11 @@ MAX_VOCABULARY = 10_000_000
 
 
 def _check_tower(where: str, config: Any) -> None:
-    """Check the sizes of a tower against the limits that the form has too. Errors: ValueError."""
+    """Check the parts of a tower, and its sizes against the limits that the form has too. Errors: ValueError."""
     if not isinstance(config, dict):
-        return
+        raise ValueError(f"{where} is {json.dumps(config)}, but must be an object")
+    if not isinstance(options := config.get("tokenizer_kwargs") or {}, dict):
+        raise ValueError(f"{where} has tokenizer_kwargs {json.dumps(options)}, but they must be an object")
     limits = {
         "layers": (_listed(config.get("layers", 0)), MAX_LAYERS),  # a ResNet lists one number per stage
         "image_size": (_listed(config.get("image_size", 0)), MAX_PIXELS_PER_SIDE),
@@ -27,8 +29,10 @@ def _check_tower(where: str, config: Any) -> None:
     }
     for name, (values, most) in limits.items():
         whole = all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values)
-        if not whole or sum(values) > (most * len(values) if name == "image_size" else most):
-            raise ValueError(f"{where} has {name} {config[name]!r}, but whole numbers up to {most:,} can be built")
+        sides = name == "image_size"
+        if not whole or not values or (sides and len(values) > 2) or sum(values) > most * (len(values) if sides else 1):
+            known = f"whole numbers up to {most:,} can be built" + ", one or two" * sides
+            raise ValueError(f"{where} has {name} {config[name]!r}, but {known}")
 
 
 def _listed(value: Any) -> list[Any]:
@@ -41,7 +45,8 @@ def _check_configs(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, An
         if (size := len(json.dumps(config))) > MAX_CONFIG_BYTES:
             raise ValueError(f"{name}: a configuration has at most {MAX_CONFIG_BYTES:,} bytes, this one {size:,}")
         for tower in ("vision_cfg", "text_cfg", "multimodal_cfg"):
-            _check_tower(f"{name}: {tower}", config.get(tower))
+            if tower in config:
+                _check_tower(f"{name}: {tower}", config[tower])
     return configs
 
 
