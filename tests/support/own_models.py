@@ -1,6 +1,7 @@
 """Factories of modules as users write them, for `python:tests.support.own_models:NAME`."""
 
 import threading
+from contextlib import suppress
 
 import torch
 from torch import nn
@@ -30,6 +31,32 @@ def tied(device: str | None = None) -> nn.Module:
     first, second = (nn.Conv2d(3, 3, 3, padding=1, bias=False, device=device) for _ in range(2))
     second.weight = first.weight
     return nn.Sequential(first, second)
+
+
+class Broken(nn.Linear):
+    """A module that raises an error, of Python or of an operator."""
+
+    def __init__(self, *, python: bool) -> None:
+        super().__init__(1, 1)
+        self.python = python
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.python:
+            raise RuntimeError("broken")
+        return super().forward(images)
+
+
+class Catching(nn.Module):
+    """A convolution without the module before it, whose error is caught."""
+
+    def __init__(self, *, python: bool) -> None:
+        super().__init__()
+        self.broken, self.conv = Broken(python=python), nn.Conv2d(3, 4, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        with suppress(RuntimeError):
+            images = self.broken(images)
+        return self.conv(images).mean((2, 3))
 
 
 def scripted() -> nn.Module:

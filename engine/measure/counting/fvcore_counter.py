@@ -3,6 +3,7 @@
 fvcore counts a multiply-add as one FLOP, so its numbers are MACs here. It cannot trace models on meta.
 """
 
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._pytree import tree_leaves
 
 from engine.measure.counting.flops import Count, unfused
@@ -53,7 +55,7 @@ def figures(built: Built, counted: Count | None, batch_size: int) -> dict[str, A
     Errors: RuntimeError when torch.jit cannot trace the model.
     """
     fvcore = load()
-    with torch.no_grad(), unfused(), _flat_output(built.model):
+    with torch.no_grad(), unfused(), _traceable(built.model):
         macs = fvcore.FlopCountAnalysis(built.model, built.inputs)
         activations = fvcore.ActivationCountAnalysis(built.model, built.inputs)
         macs.set_op_handle(f"aten::{ATTENTION}", _attention_macs)
@@ -143,14 +145,26 @@ def load() -> Any:
 
 
 @contextmanager
-def _flat_output(model: torch.nn.Module) -> Iterator[None]:
-    """Make the model return a tuple. torch.jit cannot trace a model that returns a dictionary, such as CoCa."""
+def _traceable(model: torch.nn.Module) -> Iterator[None]:
+    """Make the model return a tuple. torch.jit cannot trace a model that returns a dictionary, such as CoCa.
+
+    While it is traced, a model that catches the error of one of its modules raises RuntimeError. The end of the trace
+    would end the process with SIGSEGV, because fvcore does not close that module's scope.
+    """
+    failed: list[str] = []
+
+    def note_error(module: torch.nn.Module, _args: Any, out: Any) -> None:
+        if out is None and sys.exc_info()[0]:  # the hook is called while the error is handled
+            failed.append(type(module).__name__)
 
     def flatten(_module: torch.nn.Module, _args: Any, out: Any) -> Any:
+        if failed:
+            raise RuntimeError(f"fvcore cannot count a model that catches the error of a module ({failed[0]})")
         return tuple(leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))
 
-    hook = model.register_forward_hook(flatten)
+    hooks = [model.register_forward_hook(flatten), register_module_forward_hook(note_error, always_call=True)]
     try:
         yield
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()

@@ -56,6 +56,15 @@ def test_model_that_returns_a_dictionary_is_traced(registry: None, tmp_path: Pat
     assert {difference.operator for difference in row.differences} == {"normalisation"}
 
 
+@pytest.mark.parametrize("error", ["operator", "python"])
+def test_model_that_catches_the_error_of_a_module_does_not_end_the_process(error: str) -> None:
+    name = "python:tests.support.own_models:Catching"
+    options = {"counter": "both", "device": "cpu", "model_kwargs": json.dumps({"python": error == "python"})}
+    row = profile(name, ProfileSpec(models=(name,), **options)).row
+    assert row.error == "RuntimeError: fvcore cannot count a model that catches the error of a module (Broken)"
+    assert row.gmacs == pytest.approx(4 * 27 * 222**2 / 1e9)
+
+
 @pytest.mark.slow
 def test_tower_counts_equal_those_of_separate_analyses() -> None:
     """The reference profiler runs one analysis per tower."""
