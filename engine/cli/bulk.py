@@ -11,7 +11,7 @@ from typing_extensions import TypeAliasType
 
 from engine import atomic
 from engine.cli.here import EndedBadly, OneRun, RunId, refuse_open, store_here
-from engine.cli.output import OutputFile, TableFile, note, printable
+from engine.cli.output import OutputFile, TableFile, note, printable, table_format
 from engine.results import kinds
 from engine.settings import Settings
 from engine.specs import Refused
@@ -124,13 +124,9 @@ class Rows(Several):
 
     def cli_cmd(self) -> None:
         from engine.report.export import bulk
-        from engine.report.export import tables as export_tables
 
         ending = self.output.suffix.removeprefix(".") if self.output else ""
-        output_format = ending if ending in export_tables.FORMATS else None
-        format = self.format or output_format or "csv"
-        if output_format not in (None, format):
-            raise Refused(f"--output ends in .{ending}, but --format is {format}. Use the same format for both.")
+        format = table_format(self.output, self.format) or "csv"
         if not self.format and ending not in ("", "zip", format):
             raise Refused(f"{self.output} is no .csv, .json, .parquet or .zip file. Rename it, or give --format.")
         with store_here() as store:

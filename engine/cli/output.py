@@ -28,7 +28,7 @@ from engine.results import (
     TimedRow,
     TrainRow,
 )
-from engine.specs import format_image_size
+from engine.specs import Refused, format_image_size
 from engine.specs.fields.building import OPTIONS
 from engine.words import in_words, plural
 
@@ -43,7 +43,7 @@ SHOWN = {
     "benchmark": [
         *("library", "model", *OPTIONS, "image_size", "mode", "variant", "batch_size", "latency_ms", "p90_ms"),
         *("back_to_back_ms", "samples_per_s", "spread", "speedup", "speedup_low", "speedup_high", "verdict"),
-        *("accuracy", "max_deviation", "flags", "status"),
+        *("accuracy", "max_deviation", "gradient_deviation", "flags", "status"),
     ],
     "recurrent": [
         *("model", "seq_length", "hidden_size", "mini_batch", "forward_ms", "backward_ms", "back_to_back_ms"),
@@ -65,12 +65,29 @@ SHOWN = {
 """Columns printed on a terminal, by kind of run; a file has all columns. A pattern stands for all ranks of recall."""
 
 
+TABLES = ("csv", "json", "parquet")
+"""Formats of tables, which are also the endings of their files."""
+
+
+def table_format(output: Path | None, given: str | None) -> str | None:
+    """Return the format of a file: the given one, else that of its ending; None without both.
+
+    Errors: Refused when both are formats of tables and differ.
+    """
+    ending = output.suffix.removeprefix(".") if output else ""
+    if ending not in TABLES:
+        return given
+    if given in TABLES and given != ending:
+        raise Refused(f"--output ends in .{ending}, but --format is {given}. Use the same format for both.")
+    return given or ending
+
+
 def writable_table(path: Path) -> Path:
     """Return the path of a table to write, checked before anything is measured.
 
     Errors: ValueError for another file type or a path that cannot be written.
     """
-    if path.suffix not in (".csv", ".json", ".parquet"):
+    if path.suffix.removeprefix(".") not in TABLES:
         raise ValueError(f"{path} is neither a .csv nor a .json nor a .parquet file")
     return writable(path)
 
@@ -185,6 +202,8 @@ def _values(row: Row) -> str:
             parts = [", ".join(speeds)] if speeds else []
             parts += [f"deviates by {row.max_deviation:.3g} at most"] if row.max_deviation is not None else []
             parts += [row.accuracy] if row.accuracy else []
+            deviation = row.gradient_deviation
+            parts += [f"gradients deviate by {deviation:.3g}"] if deviation is not None else []
         case RecurrentRow():
             parts = [_list_values({"forward": row.forward_ms, "backward": row.backward_ms}, " ms")]
             parts += [_latency(row)] if row.back_to_back_ms is not None else []

@@ -8,7 +8,17 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from engine.cli.here import Flags, Queued, RunHere, conclude, run_here, store_here
-from engine.cli.output import SHOWN, OutputFile, brief, clear_progress, note, print_progress, show_table, show_text
+from engine.cli.output import (
+    SHOWN,
+    OutputFile,
+    brief,
+    clear_progress,
+    note,
+    print_progress,
+    show_table,
+    show_text,
+    table_format,
+)
 from engine.names import read_text
 from engine.results import Event, Progress, RecurrentRow
 from engine.settings import Settings
@@ -157,8 +167,7 @@ class Recurrent(RecurrentFlags):
 
     @property
     def _layout(self) -> str:
-        ending = self.output.suffix if self.output else ""
-        return self.format or {".csv": "csv", ".json": "json", ".parquet": "parquet"}.get(ending, "table")
+        return table_format(self.output, self.format) or "table"
 
     def cli_cmd(self) -> None:
         from engine.report import frames

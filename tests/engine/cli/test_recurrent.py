@@ -40,6 +40,7 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
         (["--sweep", "hidden_size", "--format", "oss"], "oss has one size per runner, and hidden_size is swept"),
         (["--sweep", "mini_batch", "--output", "table.txt"], "table has one size per runner"),
         (["--format", "excel"], "format: must be"),
+        (["--format", "json", "--output", "rows.csv"], "--output ends in .csv, but --format is json"),
         (["--format", "parquet"], "parquet is not for a terminal: give --output FILE too"),
         (["--output", "/nowhere/rows.csv"], "there is no folder"),
     ],

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from engine.__main__ import main
-from engine.cli.output import two_decimals
+from engine.cli.output import print_progress, two_decimals
 from engine.specs import BenchmarkSpec
 from engine.store import State, Store
+from tests.support.page import benchmark_row
 
 
 @pytest.mark.parametrize("command", [["benchmark"], ["submit", "benchmark"]])
@@ -45,6 +46,11 @@ def test_bad_usage_prints_the_reason_and_exits_with_2(
     assert main(["benchmark", *arguments]) == 2
     assert answer in capsys.readouterr().err
     assert store.runs() == []
+
+
+def test_accuracy_check_prints_the_deviation_of_gradients(capsys: pytest.CaptureFixture[str]) -> None:
+    print_progress(benchmark_row("a", accuracy="pass", gradient_deviation=0.00123, latency_ms=None, samples_per_s=None))
+    assert capsys.readouterr().err.endswith(": pass; gradients deviate by 0.00123\n")
 
 
 def test_file_of_batch_sizes_becomes_part_of_the_request(
