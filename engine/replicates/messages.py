@@ -1,5 +1,6 @@
 """Messages between a timing and its fresh processes: one job in, reports out, as JSON lines."""
 
+import tempfile
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -102,6 +103,8 @@ class Report(Closed):
 
 
 def error_text(error: BaseException) -> str:
-    """Return the message of an error, shortened to LONGEST_ERROR characters."""
-    text = error_message(error).strip()
+    """Return the message of an error, shortened to LONGEST_ERROR characters, with the remedy for a folder's blanks."""
+    text, folder = error_message(error).strip(), tempfile.gettempdir()
+    if "C++ compile error" in text and " " in folder:
+        text = f"torch.compile needs a temporary folder without blanks, unlike {folder!r}: set TMPDIR. {text}"
     return text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + " ..."

@@ -1,7 +1,9 @@
 """Benchmark rows of failing variants and models. The real work runs in this process, on a tiny model."""
 
 import itertools
+import tempfile
 import time
+import weakref
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from engine.replicates.benchmark.job import Job
 from engine.replicates.benchmark.rows import Outcome
 from engine.replicates.benchmark.sizes import Sizes, decayed
 from engine.replicates.child import Ended
-from engine.replicates.messages import Report
+from engine.replicates.messages import Report, error_text
 from engine.replicates.processes import Processes
 from engine.results import BenchmarkRow, Progress, Status
 from engine.specs import BenchmarkSpec, Variant
@@ -434,6 +436,22 @@ def test_lost_gradients_are_noted_although_accuracy_passes(tmp_path: Path) -> No
     assert any(note.startswith("gradients differ from the reference by 1 of their norm") for note in other.notes)
 
 
+def test_reference_frees_each_model_before_it_builds_the_next(tmp_path: Path) -> None:
+    alive: list[int] = []
+    models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+    def build(name: str, wanted: Wanted) -> Built:
+        if wanted.device != "meta":
+            alive.append(len(models))
+        built = toy(name, wanted)
+        models.add(built.model)
+        return built
+
+    (found,) = rows_of(spec(purpose="accuracy", mode="training"), 2, build, tmp_path)
+    assert found.accuracy == "pass"
+    assert alive == [0] * 4, "two runs of eager, one in float64, and the variant"
+
+
 @pytest.mark.slow
 def test_reparameterized_model_has_counts_of_its_merged_branches(tmp_path: Path) -> None:
     def build(_name: str, wanted: Wanted) -> Built:
@@ -457,6 +475,16 @@ def test_compiled_model_has_the_same_dropout_as_eager(tmp_path: Path) -> None:
     request = spec(purpose="accuracy", mode="training", variants="eager,compile")
     found = rows_of(request, 2, lambda name, wanted: toy(name, wanted, WithDropout), tmp_path)
     assert [item.accuracy for item in found] == ["pass", "pass"], found[1].error
+
+
+@pytest.mark.parametrize(("folder", "begin"), [("/my files", "torch.compile needs a"), ("/tmp", "RuntimeError: ")])
+def test_failed_compilation_in_a_folder_with_blanks_has_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, folder: str, begin: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    text = error_text(RuntimeError("CppCompileError: C++ compile error"))
+    assert text.startswith(begin)
+    assert ("set TMPDIR" in text) == (" " in folder)
 
 
 def test_note_of_differing_eager_runs_names_nondeterminism(tmp_path: Path) -> None:
