@@ -107,7 +107,19 @@ def _sentence(parser: ArgumentParser, problem: Any) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code."""
+    """Run one command, write all of its output, and return its exit code."""
+    try:
+        try:
+            return _run(arguments)
+        finally:  # also after the help, which ends with SystemExit
+            sys.stdout.flush()
+    except OSError as error:
+        note(f"error: {printable(str(error))}")
+        return 2
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code. Errors: OSError."""
     if list(arguments) == ["--version"]:
         sys.stdout.write(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] + "\n")
         return 0
@@ -115,7 +127,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = source.root_parser
     try:
         CliApp.run(commands, list(arguments) or ["--help"], cli_settings_source=source)
-        sys.stdout.flush()
     except ValidationError as error:
         problems = [problem for problem in error.errors() if problem["type"] != "default_factory_not_called"]
         # both sides of an image have the same problem
@@ -139,9 +150,6 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         note("interrupted")
         return 130  # 128 + SIGINT, as in shells
-    except OSError as error:
-        note(f"error: {printable(str(error))}")
-        return 2
     return 0
 
 

@@ -69,6 +69,13 @@ def test_signs_that_the_terminal_lacks_are_escaped(store: Store) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["--version", "runs list --help", "catalog"])
+def test_output_to_a_full_disk_gives_one_error(command: str) -> None:
+    done = run_in_bash(f"engine {command} > /dev/full")
+    assert (done.returncode, done.stderr) == (2, "error: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.slow
 def test_disk_that_fills_during_a_run_gives_a_short_error(store: Store) -> None:
     """The end needs less space than the rows, so it may be recorded."""
     command = run_in_bash("ulimit -f 300; engine profile --models timm:test_*")  # 300 KiB per file, also the store
