@@ -70,14 +70,15 @@ class FileFlags(Flags):
 
 
 def read_lines(given: Any, *, json: bool = False) -> Any:
-    """Return the lines of a file if the value names one, else the value itself.
+    """Return the lines of a file if the value names one, else the value itself. Each line of a value may name a file.
 
     json: return the whole text of a .json file. Errors: Refused when the file is too large, empty or not text, for a
     .json file without `json`, and when a value that ends like a file is none.
     """
     path = Path(str(given[0] if isinstance(given, list | tuple) else given))
     if "\n" in str(path):
-        return given
+        lines = () if json else map(read_lines, split_lines(str(path)))
+        return given if json else tuple(name for line in lines for name in ([line] if isinstance(line, str) else line))
     if not file_within(path, None):
         if path.suffix in (".txt", ".csv", ".json"):
             raise Refused(f"no file at {path}")

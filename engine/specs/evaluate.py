@@ -54,10 +54,11 @@ Subject = Annotated[Line, AfterValidator(_check_subject)]
 Rank = Annotated[int, Field(ge=1, le=10_000)]
 Strength = Annotated[float, Field(gt=0, le=1e9)]
 by_line = BeforeValidator(split_lines)
+Source = Annotated[Sources, Field(min_length=1)]
 distinct = AfterValidator(lambda values: tuple(sorted(set(values))))
 
 MODELS = TypeAliasType("MODELS", Annotated[tuple[Subject, ...], FailFast(), by_line, Field(max_length=MOST_MORE)])
-SOURCES = TypeAliasType("SOURCES", Annotated[tuple[Line, ...], by_line, Field(max_length=MOST_MORE)])
+SOURCES = TypeAliasType("SOURCES", Annotated[tuple[Source, ...], by_line, Field(max_length=MOST_MORE)])
 RANKS = TypeAliasType("RANKS", Annotated[tuple[Rank, ...], split_words, distinct, Field(min_length=1, max_length=20)])
 C_VALUES = TypeAliasType(
     "C_VALUES", Annotated[tuple[Strength, ...], split_words, distinct, Field(min_length=1, max_length=100)]

@@ -86,7 +86,12 @@ def check_templates(templates: tuple[str, ...], *, sets: Sequence[str] = TEMPLAT
 
 Line = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT), matching(r"[^\0]*", "a text without NUL")]
 Column = Annotated[str, Field(max_length=200)]
-Sources = Annotated[str, Field(max_length=4000), matching(r"[^\0]*", "a text without NUL")]
+Sources = Annotated[
+    str,
+    Field(max_length=4000),
+    matching(r"[^\0]*", "a text without NUL"),
+    matching(r"|[^\0]*[^\s:][^\0]*", "a path or a name, or several separated by ::"),
+]
 """Data sources, joined by `::`."""
 # Named aliases, because their names are what `--help` shows.
 LINES = TypeAliasType("LINES", Annotated[tuple[Line, ...], BeforeValidator(split_lines), Field(max_length=MAX_CLASSES)])

@@ -47,6 +47,8 @@ def test_help_lists_every_field(
     ("arguments", "answer"),
     [
         (["train", "--epochs", "2", "--steps", "5"], "give epochs or steps, not both"),
+        (["submit", "train", "--data", "::"], "--data: must be a path or a name, or several separated by ::"),
+        (["submit", "evaluate", "--more-data", " :: "], "--more-data: must be a path or a name"),
         (["train", "--data", "/nowhere/pairs.csv"], "nothing can be read at '/nowhere/pairs.csv'"),
         (["evaluate", "--model", "99"], "there is no run 99"),
         (["evaluate", "--model", f"{2**63}"], f"there is no run {2**63}"),
@@ -92,6 +94,22 @@ def test_file_without_an_entry_per_line_is_refused(
     assert main(["evaluate", f"--{flag}", str(names)]) == 2
     assert f"{names} {answer}" in capsys.readouterr().err
     assert store.runs() == []
+
+
+def test_several_files_of_class_names_are_all_read(
+    store: Store, no_scheduler: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, lines in {"a.txt": "cat\ndog\n", "b.txt": "bird\n"}.items():
+        (tmp_path / name).write_text(lines)
+    command = ["submit", "evaluate"]
+    for value in (tmp_path / "a.txt", "fish", tmp_path / "b.txt"):
+        command += ["--classes", str(value)]
+    assert main(command) == 0
+    (run,) = store.runs()
+    assert isinstance(run.spec, EvaluateSpec)
+    assert run.spec.classes == ("cat", "dog", "fish", "bird")
+    assert main([*command, "--classes", str(tmp_path / "c.txt")]) == 2
+    assert f"no file at {tmp_path / 'c.txt'}" in capsys.readouterr().err
 
 
 @pytest.fixture
