@@ -80,7 +80,7 @@ def _imagenet(own: tuple[str, ...]) -> tuple[str, ...]:
     places |= {name: place for place, name in reversed(list(enumerate(names)))}
     if unknown := [name for name in own if name not in places]:
         raise DataProblem(
-            f"{len(unknown)} of the data's {len(own)} classes are not in ImageNet: {shortened(tuple(unknown))}. "
+            f"ImageNet lacks {len(unknown)} of the data's {len(own)} classes: {shortened(tuple(unknown))}. "
             "Expected synsets such as n01440764, numbers from 0 to 999 or ImageNet's class names"
         )
     return tuple(names[places[name]] for name in own)

@@ -95,7 +95,7 @@ def count_shared(train: Pairs, held: Pairs) -> int:
 
 def note_on_shared(shared: int, held: int) -> str:
     """Return a warning if held-out images are also trained on; empty if none is."""
-    return f"{shared:,} of {plural(held, 'held-out image')} are also trained on" if shared else ""
+    return f"{shared:,} of {plural(held, 'held-out image')} also used for training" if shared else ""
 
 
 def sample(pairs: Pairs, count: int, seed: int) -> Subset:

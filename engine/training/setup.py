@@ -277,9 +277,7 @@ def note_on_cut_captions(pairs: Pairs, made: Made) -> str:
     if not (cut := int((last[1:] != last[0]).sum())):
         return ""
     counted = plural(len(captions), "caption") + " examined" * (len(examined) < len(pairs))
-    return (
-        f"{cut:,} of {counted} are longer than {length} tokens and are cut: set a larger text length (--context-length)"
-    )
+    return f"{cut:,} of {counted} cut at {length} tokens: set a larger text length (--context-length)"
 
 
 def used_settings(setup: Setup) -> dict[str, Any]:

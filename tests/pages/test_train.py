@@ -872,8 +872,8 @@ def test_held_out_images_that_are_also_training_images_are_counted(data_root: Pa
         write_csv(data_root / f"pairs{len(folder)}.csv", captions)
     app = open_page(PAGE, train_data=str(data_root / "pairs0.csv"), train_val_data=str(data_root / "pairs2.csv"))
     assert not app.exception
-    assert "24 of 24 held-out images are also trained on" in plain_text(app)
-    assert "also trained on" not in plain_text(open_page(PAGE, train_data=str(data_root / "pairs0.csv")))
+    assert "24 of 24 held-out images also used for training" in plain_text(app)
+    assert "also used for training" not in plain_text(open_page(PAGE, train_data=str(data_root / "pairs0.csv")))
 
 
 def test_csv_columns_are_offered_and_common_names_are_recognised(store: Store, data_root: Path) -> None:

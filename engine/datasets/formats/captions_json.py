@@ -1,7 +1,7 @@
 """Read captions in COCO's or Karpathy's format: a .json of images with several captions each."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -14,6 +14,8 @@ from engine.specs.base import describe_error
 from engine.specs.fields.clip import JsonSplit
 from engine.words import plural
 
+LOOKED_FOR = 100
+"""Look for this many images to find their folder, because some may be missing."""
 HELD_OUT, TEST = "val", "test"
 TRAIN = ("train", "restval")
 """Karpathy's parts to train on: restval are the pairs of COCO's validation set that are in neither val nor test."""
@@ -66,15 +68,19 @@ def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> 
     if not chosen:
         place = f"in {part}" if part != "auto" else f"except in {TEST}: choose this part with json_split"
         raise DataProblem(f"{path.name} has no images with captions" + f" {place}" * (part != "auto" or TEST in splits))
-    pattern = _path_pattern(path, chosen[0][0], roots)
-    rows = [Row(image := pattern.format(**names), image, texts) for names, texts, _ in chosen]
+    patterns = {
+        has_folder: _path_pattern(path, alike, roots)
+        for has_folder in (True, False)
+        if (alike := [names for names, *_ in chosen if bool(names["folder"]) is has_folder])
+    }
+    rows = [Row(image := patterns[bool(names["folder"])].format(**names), image, texts) for names, texts, _ in chosen]
     if len({path.parent / row.image for row in rows}) < len(rows):
         raise DataProblem(f"{path.name} has several entries for the same image: give one with all captions")
     if left_out := len(found) - len(chosen):
         notes.append(f"{plural(left_out, 'image')} of other splits or without captions left out")
     held = tuple(split == HELD_OUT for *_, split in chosen) if part == "auto" else ()
     if any(held) and not all(held):
-        notes.append(f"the file has its own split: {sum(held):,} of {plural(len(held), 'pair')} are in {HELD_OUT}")
+        notes.append(f"the file has its own split: {sum(held):,} of {plural(len(held), 'pair')} in {HELD_OUT}")
     else:
         held = ()
     return assemble(path, rows, Columns(), held=held, notes=notes, roots=roots)
@@ -132,12 +138,16 @@ def _karpathy(content: _Karpathy) -> Iterator[tuple[dict[str, str], tuple[str, .
         yield names, distinct(sentence.raw for sentence in image.sentences), image.split
 
 
-def _path_pattern(path: Path, names: dict[str, str], roots: Roots) -> str:
-    """Return the pattern that makes an image's path, relative to the JSON, of `names`. Errors: DataProblem."""
+def _path_pattern(path: Path, images: Sequence[dict[str, str]], roots: Roots) -> str:
+    """Return the pattern that makes an image's path, relative to the JSON, of its names.
+
+    images: names of images of which either all have a folder or none. Errors: DataProblem.
+    """
     patterns = [f"{above}{below}" for below in ("{folder}/{name}", "images/{name}", "{name}") for above in ("", "../")]
-    patterns = [pattern for pattern in patterns if names["folder"] or "{folder}" not in pattern]
-    tried = [pattern.format(**names) for pattern in patterns]
-    for pattern, name in zip(patterns, tried, strict=True):
-        if file_within(path.parent / name, roots):
-            return pattern
+    patterns = [pattern for pattern in patterns if images[0]["folder"] or "{folder}" not in pattern]
+    for names in images[:LOOKED_FOR]:
+        for pattern in patterns:
+            if file_within(path.parent / pattern.format(**names), roots):
+                return pattern
+    tried = [pattern.format(**images[0]) for pattern in patterns]
     raise DataProblem(f"{path.name} names images that are not there: {path.parent} has none of {', '.join(tried)}")

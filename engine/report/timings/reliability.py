@@ -35,7 +35,7 @@ def _warning(device: Device) -> str:
     fitted, spoiled, reasons = device.fitted, _spoiled(device), []
     if spoiled and len(spoiled) >= MOST_SPOILED * len(device.measured):
         names = in_words(flag for flag in SPOILING if any(flag in text for text in spoiled))
-        reasons.append(f"{len(spoiled)} of {len(device.measured)} timings are flagged ({names})")
+        reasons.append(f"{len(spoiled)} of {len(device.measured)} timings flagged ({names})")
     if fitted.median_error > WORST_MEDIAN or fitted.p90_error > WORST_P90:
         reasons.append(
             f"the error on unseen families is {100 * fitted.median_error:.0f} % (median), "

@@ -263,7 +263,7 @@ def test_only_unreliable_estimates_have_a_warning(counted: pd.DataFrame) -> None
     assert warnings(pd.concat([measured_ms, unknown]), flags) == [], "timings of uncounted models are not fitted"
     (message,) = warnings(measured_ms, ["contended"] * 19 + ["unstable, drifting"] + quiet[20:])
     assert message == (
-        "Unreliable estimates for eager, batch 1, float32 on cpu, 2 threads: 20 of 40 timings are flagged (unstable, "
+        "Unreliable estimates for eager, batch 1, float32 on cpu, 2 threads: 20 of 40 timings flagged (unstable, "
         "contended, drifting). Calibrate again on a quiet machine."
     )
     (message,) = warnings(measured_ms.sample(frac=1, random_state=1).set_axis(measured_ms.index), quiet)
@@ -273,7 +273,7 @@ def test_only_unreliable_estimates_have_a_warning(counted: pd.DataFrame) -> None
 @pytest.mark.slow
 def test_estimate_warns_of_unreliable_estimates(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     calibrated_by_hand(store, flags=("contended",))
-    message = "timings are flagged (contended). Calibrate again on a quiet machine."
+    message = "timings flagged (contended). Calibrate again on a quiet machine."
     for device in ([], ["--device", "batch 1"]):
         assert main(["estimate", "--models", "timm:resnet18", *device]) == 0
         assert message in capsys.readouterr().err

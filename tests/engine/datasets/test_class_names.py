@@ -46,7 +46,7 @@ def test_synset_folders_are_named_and_captioned_by_default(tmp_path: Path) -> No
 
 
 def test_classes_outside_imagenet_are_refused() -> None:
-    with pytest.raises(DataProblem, match="2 of the data's 3 classes are not in ImageNet: my cat, 1000"):
+    with pytest.raises(DataProblem, match="ImageNet lacks 2 of the data's 3 classes: my cat, 1000"):
         class_names(("imagenet",), ("tench", "my cat", "1000"))
 
 

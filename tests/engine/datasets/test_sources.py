@@ -160,6 +160,21 @@ def test_coco_images_have_five_captions(tmp_path: Path) -> None:
         open_pairs(str(write_coco(tmp_path / "again")), part="test")
 
 
+@pytest.mark.parametrize("without_address", [0, 2])
+def test_images_are_found_if_only_some_have_an_address_and_the_first_is_missing(
+    tmp_path: Path, without_address: int
+) -> None:
+    path = write_coco(tmp_path)
+    content = json.loads(path.read_text())
+    del content["images"][without_address]["coco_url"]
+    (tmp_path / "images").mkdir()
+    (tmp_path / "val2017" / f"{without_address}.png").rename(tmp_path / "images" / f"{without_address}.png")
+    (tmp_path / "val2017" / f"{2 - without_address}.png").unlink()
+    path.write_text(json.dumps(content))
+    pairs = open_pairs(str(path))
+    assert [pairs.image(place).getpixel((0, 0))[0] for place in (1, without_address)] == [20, 10 + 10 * without_address]
+
+
 def test_captions_of_unlisted_images_are_dropped_and_counted(tmp_path: Path) -> None:
     path = write_coco(tmp_path)
     content = json.loads(path.read_text())
@@ -201,7 +216,7 @@ def test_karpathy_split_decides_which_pairs_are_held_out(tmp_path: Path) -> None
     other = setup.hold(tiny(**fields, json_split="train", val_fraction=0.34), tmp_path / "c")
     assert other.val is not None
     assert {*reds(other.train), *reds(other.val)} == {0, 10, 40}
-    split_note = "the file has its own split: 2 of 5 pairs are in val"
+    split_note = "the file has its own split: 2 of 5 pairs in val"
     unused_note = "not used: 2 pairs that the split of dataset_coco holds out"
     assert split_note in held.notes
     assert unused_note not in held.notes
@@ -236,8 +251,8 @@ def test_images_both_held_out_and_trained_on_are_counted(tmp_path: Path, case: s
     trained = {*reds(held.train)}
     shared = sum(red in trained for red in reds(held.val))
     assert shared > 0 or case == "one"
-    text = f"{shared} of {len(held.val)} held-out images are also trained on"
-    assert [note for note in held.notes if "also trained on" in note] == [text] * (case != "one")
+    text = f"{shared} of {len(held.val)} held-out images also used for training"
+    assert [note for note in held.notes if "also used for training" in note] == [text] * (case != "one")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_pairs_left_out_of_each_epoch_are_counted(fields: dict[str, Any], left_o
             "at least two classes, and z has only 'x'",
             "error",
         ),
-        ({}, {"shared": 240}, "240 of 250 held-out images are also trained on.", "warning"),
+        ({}, {"shared": 240}, "240 of 250 held-out images also used for training.", "warning"),
         ({}, {"held": 0}, "The quality of the model cannot be measured", "warning"),
         (
             {},

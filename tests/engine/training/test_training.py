@@ -479,7 +479,7 @@ def test_zero_shot_can_have_data_other_than_the_held_out_pairs(tmp_path: Path) -
 def test_captions_longer_than_the_context_are_counted(tmp_path: Path) -> None:
     table = captioned(tmp_path)
     fields = {"data": str(table), "samples": None, "batch_size": 4, "val_fraction": 0}
-    longer = "are longer than 8 tokens and are cut: set a larger text length (--context-length)"
+    longer = "cut at 8 tokens: set a larger text length (--context-length)"
     # start, scan, 0, of, the, digit, 0, end: 8 tokens, and 9 for the scans 10 and 11
     assert [note for note in rows(train(tiny(**fields), tmp_path / "run"))[-1].notes if "tokens" in note] == [
         f"2 of 12 captions {longer}"

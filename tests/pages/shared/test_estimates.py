@@ -128,7 +128,7 @@ def plain_text(app: AppTest) -> str:
 def test_pages_warn_of_an_unreliable_calibration(store: Store) -> None:
     """Check a calibration with a small error whose timings are all flagged as contended."""
     calibrated_by_hand(store, flags=("single_process", "contended"))
-    message = "timings are flagged (contended). Calibrate again on a quiet machine."
+    message = "timings flagged (contended). Calibrate again on a quiet machine."
     app = open_page()
     assert not app.warning, "no device is chosen"
     app.button(key="catalog_preset_ImageNet against latency here").click().run()
