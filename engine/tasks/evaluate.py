@@ -235,11 +235,13 @@ class Part:
             found, more = yield from self._probe()
         counts = Counter(self._classes)  # ImageNet has two classes named sunglasses
         names = [name if counts[name] == 1 else f"{name} ({index})" for index, name in enumerate(self._classes)]
-        names = names or [str(index) for index in range(len(found.confusion))]
-        lines = ([name, *row.tolist()] for name, row in zip(names, found.confusion, strict=True))
-        confusion = self._write_csv(f"{task}_confusion", ["true", *names], lines)
-        yield Artifact(name=confusion, kind="confusion")
-        files = {"confusion_file": confusion}
+        names, files = names or [str(index) for index in range(found.classes)], dict[str, str]()
+        if found.confusion is None:
+            self._notes.append(f"no confusion matrix, because it would have {found.classes:,} classes")
+        else:
+            lines = ([name, *row.tolist()] for name, row in zip(names, found.confusion, strict=True))
+            files["confusion_file"] = self._write_csv(f"{task}_confusion", ["true", *names], lines)
+            yield Artifact(name=files["confusion_file"], kind="confusion")
         if task == "zeroshot":
             header = ["source", "index", "true", "predicted", "confidence"]
             predictions = self._write_csv(f"{task}_predictions", header, self._predictions(found, names))

@@ -110,7 +110,7 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
         names = datasets.class_names(spec.classes, data_classes)
         by_class = json_object(spec.class_prompts)
         if by_class and (missing := [name for name in names if name not in by_class]):
-            problems.append(f"{len(missing)} of {len(names)} classes have no prompts: {shortened(missing)}.")
+            problems.append(f"No prompts for {len(missing)} of {len(names)} classes: {shortened(missing)}.")
     except DataProblem as problem:
         problems.append(f"Classes: {problem}.")
     if (tasks := tasks_with_classes(spec)) and not data_classes:

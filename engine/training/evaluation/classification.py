@@ -15,6 +15,8 @@ from engine.specs.evaluate import STRENGTHS
 from engine.words import shortened
 
 TOP = 5
+MOST_CONFUSED = 5000
+"""Keep no confusion matrix of more classes: with 21,841 classes it takes 3.8 GB, and its file cannot be drawn."""
 Array = NDArray[np.float64]
 
 
@@ -27,8 +29,10 @@ class Classification:
     """Share of images whose class is among the five most likely; None with at most five classes."""
     mean_per_class_recall: float
     """Mean over the classes that occur in the labels."""
-    confusion: NDArray[np.int64]
-    """(C, C) number of images: true classes in rows, predicted classes in columns."""
+    classes: int
+    """C, the number of classes."""
+    confusion: NDArray[np.int64] | None
+    """(C, C) number of images: true classes in rows, predicted ones in columns; None with more than MOST_CONFUSED."""
     predictions: NDArray[np.int64]
     """(N,) index of the most likely class."""
     confidence: NDArray[np.float32]
@@ -51,14 +55,18 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
     likeliest = probabilities.topk(min(TOP, count), dim=1).indices
     hits = likeliest == labels[:, None]
     predictions = likeliest[:, 0]
-    confusion = torch.bincount(labels * count + predictions, minlength=count**2).reshape(count, count)
-    occurring = confusion.sum(dim=1) > 0
-    recall = confusion.diagonal()[occurring].double() / confusion.sum(dim=1)[occurring]
+    of_class = torch.bincount(labels, minlength=count)
+    right = torch.bincount(labels[hits[:, 0]], minlength=count)
+    recall = right[of_class > 0].double() / of_class[of_class > 0]
+    confusion = None
+    if count <= MOST_CONFUSED:
+        confusion = torch.bincount(labels * count + predictions, minlength=count**2).reshape(count, count).cpu().numpy()
     return Classification(
         acc1=hits[:, 0].double().mean().item(),
         acc5=hits.any(dim=1).double().mean().item() if count > TOP else None,
         mean_per_class_recall=recall.mean().item(),
-        confusion=confusion.cpu().numpy(),
+        classes=count,
+        confusion=confusion,
         predictions=predictions.cpu().numpy(),
         confidence=probabilities.gather(1, likeliest[:, :1])[:, 0].float().cpu().numpy(),
     )

@@ -282,7 +282,7 @@ def directions(
     templates. Errors: Refused if a class has none.
     """
     if missing := [name for name in classes if class_prompts and name not in class_prompts]:
-        raise Refused(f"{len(missing)} of {len(classes)} classes have no prompts: {shortened(tuple(missing))}")
+        raise Refused(f"no prompts for {len(missing)} of {len(classes)} classes: {shortened(tuple(missing))}")
     prompts = [
         class_prompts[name] if class_prompts else [template.replace("{}", name) for template in templates]
         for name in classes

@@ -22,7 +22,7 @@ from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.tasks import evaluate
-from engine.training.evaluation import feature_cache
+from engine.training.evaluation import classification, feature_cache
 from tests.support.training import TINY, tiny, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("settings", "registry")]
@@ -193,7 +193,7 @@ def test_requested_ranks_and_prompts_are_used(rows: Evaluate, tmp_path: Path) ->
     assert frames.evaluate([retrieval, zeroshot])["image_to_text_r3"][0] == retrieval.recalls["image_to_text_r3"]
     assert zeroshot.status == "ok"
     (row,) = rows(data=str(data), tasks=("zeroshot",), class_prompts={"dark": ["a"]})
-    assert row.error == "1 of 2 classes have no prompts: light"
+    assert row.error == "no prompts for 1 of 2 classes: light"
     single = write_class_folders(tmp_path / "single", "dark") / "dark"
     (tmp_path / "single.csv").write_text("\n".join(["filepath,class", *(f"{path},dark" for path in single.iterdir())]))
     (row,) = rows(data=str(tmp_path / "single.csv"), csv_class_key="class", tasks=("zeroshot",))
@@ -282,8 +282,10 @@ def test_features_that_are_not_finite_give_errors_and_no_accuracies(
         assert (found[task].acc1, found[task].image_to_text_r1) == (None, None)
 
 
-def test_classes_with_the_same_name_stay_separate(rows: Evaluate, tmp_path: Path) -> None:
-    """ImageNet has two classes named sunglasses in open_clip."""
+def test_classes_with_the_same_name_stay_separate(
+    rows: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ImageNet has two classes named sunglasses in open_clip. Too many classes have no confusion matrix."""
     data = write_class_folders(tmp_path / "data", "one", "two", "three")
     with tarfile.open(data / "0.tar", "w") as tar:
         for place, name in enumerate(("one", "two", "three")):
@@ -300,6 +302,11 @@ def test_classes_with_the_same_name_stay_separate(rows: Evaluate, tmp_path: Path
         "owl",
         "lamp (2)",
     ]
+    monkeypatch.setattr(classification, "MOST_CONFUSED", 2)
+    (other,) = rows(tasks=("zeroshot",), samples=None, data=str(data / "0.tar"))
+    assert (other.confusion_file, other.predictions_file) == ("", row.predictions_file)
+    assert "no confusion matrix, because it would have 3 classes" in other.notes
+    assert (other.acc1, other.mean_per_class_recall, other.classes) == (row.acc1, row.mean_per_class_recall, 3)
 
 
 @pytest.mark.parametrize("layout", ["csv", "shards"])
