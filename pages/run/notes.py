@@ -16,13 +16,14 @@ def draw(run_id: int) -> None:
     store = backend.store()
     run = backend.current_run(run_id)
     read_only = not backend.may_change(run)
-    new = [field for field in ("tags", "notes") if f"run_{field}_{run.id}" not in st.session_state]
+    tags_key, notes_key = (_key(field, run.id) for field in ("tags", "notes"))
+    new = [field for field in ("tags", "notes") if _key(field, run.id) not in st.session_state]
     left, right = st.columns(2)
     tags = left.multiselect(
         "Tags",
-        sorted({*store.tags(), *run.tags, *st.session_state.get(f"run_tags_{run.id}", [])}),
+        sorted({*store.tags(), *run.tags, *st.session_state.get(tags_key, [])}),
         default=list(run.tags),
-        key=f"run_tags_{run.id}",
+        key=tags_key,
         accept_new_options=True,
         max_selections=MOST_TAGS,
         select_all=False,
@@ -36,7 +37,7 @@ def draw(run_id: int) -> None:
         run.notes,
         max_chars=LONGEST_NOTES,
         height=90,
-        key=f"run_notes_{run.id}",
+        key=notes_key,
         placeholder="Purpose and findings of this run",
         on_change=_save,
         args=("notes", run.id),
@@ -51,6 +52,16 @@ def draw(run_id: int) -> None:
         st.info("These notes were also changed elsewhere. Both texts were kept.", icon=":material/merge:")
 
 
+def _key(field: str, run_id: int) -> str:
+    """Return the key of a field: another one each time a saved value was joined with changes of other sessions.
+
+    Until the browser receives the joined value, its messages have the value before it. With one key, that would count
+    as a change that removes what other sessions have added.
+    """
+    joined = st.session_state.get(f"run_joined_{field}_{run_id}", 0)
+    return f"run_{field}_{run_id}" + (f"_{joined}" if joined else "")
+
+
 def _base_key(field: str, run_id: int) -> str:
     """Return the key of the value on which this session's changes of a field are based."""
     return f"run_stored_{field}_{run_id}"
@@ -58,7 +69,7 @@ def _base_key(field: str, run_id: int) -> str:
 
 def _save(field: str, run_id: int) -> None:
     """Save a field and show the stored value, which includes changes of other sessions."""
-    store, key = backend.store(), f"run_{field}_{run_id}"
+    store, key = backend.store(), _key(field, run_id)
     value, base = st.session_state[key], st.session_state[_base_key(field, run_id)]
     try:
         if field == "tags":
@@ -71,4 +82,7 @@ def _save(field: str, run_id: int) -> None:
         st.session_state[PROBLEM] = str(refusal)
         return
     stored: list[str] | str = list(run.tags) if field == "tags" else run.notes
-    st.session_state[key] = st.session_state[_base_key(field, run_id)] = stored
+    if stored != (sorted(value) if field == "tags" else value):
+        joined = f"run_joined_{field}_{run_id}"
+        st.session_state[joined] = st.session_state.get(joined, 0) + 1
+    st.session_state[_key(field, run_id)] = st.session_state[_base_key(field, run_id)] = stored

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import update
 from streamlit.proto.WidgetStates_pb2 import WidgetState
 from streamlit.testing.v1 import AppTest
-from streamlit.testing.v1.element_tree import Dataframe
+from streamlit.testing.v1.element_tree import Dataframe, Multiselect, TextArea
 
 from engine.results import Progress, Row
 from engine.settings import Settings
@@ -210,23 +210,34 @@ def test_queued_run_shows_that_it_waits_for_disk_space(store: Store, monkeypatch
 def test_tags_and_notes_of_two_windows_are_merged(store: Store) -> None:
     run_id = store_run(store, State.FINISHED)
     first, second = open_page(RUN, run=str(run_id)), open_page(RUN, run=str(run_id))
-    tags, notes = f"run_tags_{run_id}", f"run_notes_{run_id}"
-    first.multiselect(key=tags).set_value(["alpha"]).run()
-    second.multiselect(key=tags).set_value(["beta"]).run()
-    assert second.multiselect(key=tags).value == ["alpha", "beta"]
-    first.multiselect(key=tags).set_value([]).run()
+
+    def tags(window: AppTest) -> Multiselect:
+        return next(field for field in window.multiselect if field.label == "Tags")
+
+    def notes(window: AppTest) -> TextArea:
+        return next(field for field in window.text_area if field.label == "Notes")
+
+    tags(first).set_value(["alpha"]).run()
+    sent = tags(second).set_value(["beta"])
+    for _ in range(2):  # a timer sends the value again before the browser has received the merged one
+        sent.run()
+        assert tags(second).value == ["alpha", "beta"]
+    assert store.run(run_id).tags == ("alpha", "beta")
+    tags(first).set_value([]).run()
     assert store.run(run_id).tags == ("beta",)
-    first.text_area(key=notes).set_value("by one").run()
-    first.text_area(key=notes).set_value("by one, again").run()
+    notes(first).set_value("by one").run()
+    notes(first).set_value("by one, again").run()
     assert store.run(run_id).notes == "by one, again"
     assert "changed elsewhere" not in texts(first)
-    second.text_area(key=notes).set_value("by the other").run()
+    sent = notes(second).set_value("by the other")
+    sent.run()
     assert not second.exception
     assert "These notes were also changed elsewhere" in texts(second)
-    assert store.run(run_id).notes == second.text_area(key=notes).value == "by one, again\n\nby the other"
-    first.text_area(key=notes).set_value("").run()
+    sent.run()
+    assert store.run(run_id).notes == notes(second).value == "by one, again\n\nby the other"
+    notes(first).set_value("").run()
     assert store.run(run_id).notes == "by one, again\n\nby the other"
-    second.text_area(key=notes).set_value("merged").run()
+    notes(second).set_value("merged").run()
     assert store.run(run_id).notes == "merged"
 
 
