@@ -82,7 +82,12 @@ def write_beside(figure: go.Figure, labels: Sequence[tuple[float, str, str]], xs
 
 
 def whole_ticks(values: "pd.Series[Any]") -> dict[str, Any]:
-    """Return ticks at each whole number for an axis of so few that plotly would put ticks at halves."""
+    """Return ticks at each whole number for an axis of so few that plotly would put ticks at halves.
+
+    A single value is in its middle. Plotly would also draw the numbers before and after it, such as a step -1.
+    """
+    if values.nunique() == 1:
+        return {"dtick": 1, "range": [values.iloc[0] - 0.5, values.iloc[0] + 0.5]}
     return {"dtick": 1} if values.empty or np.ptp(values) <= 10 else {}
 
 

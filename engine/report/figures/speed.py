@@ -275,8 +275,6 @@ def raw(
             )
     figure.update_layout(height=360, margin=MARGIN | {"t": 48}, legend=LEGEND | {"y": 1.1}, uirevision="raw")
     figure.update_xaxes(title_text="Round", **whole_ticks(samples["round"]))
-    if samples["round"].nunique() == 1:  # plotly would draw the rounds before and after it, which do not exist
-        figure.update_xaxes(range=samples["round"].iloc[0] + np.array([-0.5, 0.5]))
     unit = f"ms, △ above {digits(limit)}" if outliers else "ms"
     figure.update_yaxes(title_text=f"Time per call ({unit})", col=1, tickformat=",~g", rangemode="nonnegative")
     figure.update_annotations(font_size=12)

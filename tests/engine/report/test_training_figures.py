@@ -88,6 +88,14 @@ def test_curve_has_its_points_and_labels_of_last_and_best() -> None:
     assert [trace.text[0] for trace in accuracy.data if trace.text is not None] == ["93.4 %"]
 
 
+def test_axis_of_a_single_step_shows_no_other_steps() -> None:
+    """A training that has only validated its initial weights is at step 0. There is no step -1."""
+    frame = figures.frame({"run 1": [Metric(step=0, name="val/clip_val_loss", value=2.5)]})
+    (panel,) = figures.large(frame)
+    for figure in (figures.curves(frame, panel), figures.overview(frame, [panel])):
+        assert (figure.layout.xaxis.range, figure.layout.xaxis.dtick) == ((-0.5, 0.5), 1)
+
+
 def test_runs_differ_by_colour_and_shape_and_curves_by_dash() -> None:
     frame = figures.frame({"run 1": METRICS, "run 2 <b>": METRICS})
     figure = figures.curves(frame, figures.large(frame)[0], best={"run 1": 2, "run 2 <b>": 3})
