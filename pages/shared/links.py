@@ -1,13 +1,20 @@
 """Warn about values in a link that no field of the page accepts, because Streamlit drops them without a message."""
 
+import re
+from difflib import get_close_matches
 from typing import Any
 
 import streamlit as st
 
 from engine.specs import Spec
-from pages.shared.form import labels, spec_form
+from pages.shared.form import labels, link, spec_form
+from pages.shared.kinds import KINDS
 from pages.shared.text import plain, quoted
 
+OFTEN_HIDDEN = re.compile(
+    r".*\?(run|\w+_\d+)|model\?(name|model_\w+)|runs\?runs_\w+|compare\?compare_\w+|device\?device_where"
+)
+"""Page and parameter that the page reads itself, or draws only in some views, such as `charts_7` of run 7."""
 LEFT_OUT = "links_left_out"
 MOST_NAMED = 10
 """Maximum number of lines of the warning, so that the page below stays visible."""
@@ -36,8 +43,9 @@ def report(parameters: dict[str, list[str]], page: str) -> None:
         if line := _describe_refused(name, values):
             warnings[page, name] = st.session_state[name], line
     st.session_state[LEFT_OUT] = warnings
-    if warnings:
-        lines = [line for _, line in warnings.values()]
+    unknown = [_describe_unknown(name, page) for name in parameters if name not in st.session_state]
+    lines = [*(line for _, line in warnings.values()), *filter(None, unknown)]
+    if lines:
         lines = lines[:MOST_NAMED] + ([f"and {len(lines) - MOST_NAMED} more"] if len(lines) > MOST_NAMED else [])
         message = "\n".join(["This page does not accept these values of the link:", *lines])
         st.warning(plain(message), icon=":material/link_off:")
@@ -58,6 +66,18 @@ def _describe_refused(name: str, values: list[str]) -> str:
     if not is_list and _holds(current, values[-1]):
         return f"{name} {quoted(refused[0])}: only the last of several values is used"
     return f"{_problem(name, refused[0])}{f' (and {len(refused) - 1} more)' if len(refused) > 1 else ''}"
+
+
+def _describe_unknown(name: str, page: str) -> str:
+    """Return a line about a parameter for which the page has no field; empty if the field may only be hidden."""
+    spec = next((spec for spec in Spec.__subclasses__() if KINDS[spec.kind].folder == page), None)
+    prefix = f"{spec.kind if spec else page or 'catalog'}_"
+    fields = [prefix + field for field in (*spec.model_fields, spec_form.LISTED)] if spec else []
+    if name in (*fields, link.SOURCE) or OFTEN_HIDDEN.fullmatch(f"{page}?{name}"):
+        return ""
+    known = fields or [str(key) for key in st.session_state if str(key).startswith(prefix)]
+    nearest = get_close_matches(prefix + name.removeprefix(prefix), known, 1, 0.8)
+    return f"{quoted(name)}: no such field here" + "".join(f"; did you mean {field}?" for field in nearest)
 
 
 def _holds(value: Any, text: str) -> bool:

@@ -158,6 +158,9 @@ REJECTED: dict[str, list[tuple[str, str | list[str], str]]] = {
         ),
         ("benchmark_min_seconds", "nan", "Minimum sampled time (s) 'nan': must be a finite number"),
         ("benchmark_models", "resnet18", ""),
+        ("models", "resnet18", "'models': no such field here; did you mean benchmark_models?"),
+        ("benchmark_mdoe", "training", "'benchmark_mdoe': no such field here; did you mean benchmark_mode?"),
+        ("train_lr", "1", "'train_lr': no such field here"),
         ("benchmark_variants", "x" * 9000, "too many characters, at most 200 (given: 'xxx"),
     ],
     "recurrent/page.py": [
@@ -185,6 +188,7 @@ REJECTED: dict[str, list[tuple[str, str | list[str], str]]] = {
         ("catalog_families", ["clip_vit", "a", "b"], "catalog_families 'a': not available here (and 1 more)"),
         ("catalog_log_x", "yes", "catalog_log_x 'yes': not available here"),
         ("catalog_x", "beauty", "catalog_x 'beauty': not available here"),
+        ("catalog_serch", "vit", "'catalog_serch': no such field here; did you mean catalog_search?"),
         ("catalog_search", "a," * 600, "a search has at most 1,000 characters, this one 1,200"),
     ],
     "model/page.py": [
@@ -267,6 +271,22 @@ def test_generated_links_are_accepted_completely(spec: Spec) -> None:
     assert not app.exception
     assert all(app.get_by_key(name) for name in split(spec)[0]), "fields of further settings are drawn, too"
     assert "does not accept" not in plain_text(app)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stored_runs")
+def test_parameters_of_hidden_fields_are_not_reported_as_unknown() -> None:
+    queries = {
+        "vision/page.py": {"run": "2", "charts_2": "Latency", "benchmark_seed": "3", "filled_from": "2"},
+        "model/page.py": {"name": "timm:resnet18", "model_way": "training", "model_speed_size": "224"},
+        "history/page.py": {"runs_page": "1", "runs_selected": "1", "runs_text": "no such run"},
+        "compare/page.py": {"compare_runs": "1", "compare_smooth": "5", "compare_accuracy": "x"},
+        "device/page.py": {"device_where": "cpu"},
+        "run/page.py": {"run": "2", "charts_3": "Samples"},
+        "": {"catalog_rows": "timm:resnet18 224", "embed": "true", "embed_options": "dark_theme"},
+    }
+    for page, query in queries.items():
+        assert "no such field" not in plain_text(open_page(page, **query)), page
 
 
 @pytest.mark.slow
