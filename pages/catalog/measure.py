@@ -15,7 +15,7 @@ from engine.specs import BenchmarkSpec, Refused
 from engine.store import Role, Run
 from engine.words import plural
 from pages.catalog.controls import Axes
-from pages.shared import backend, rerun
+from pages.shared import backend
 from pages.shared.runs import durations, view
 from pages.shared.text import show_error, span
 
@@ -134,8 +134,7 @@ def buttons(plan: Plan) -> None:
 def draw_submitted() -> None:
     """Draw links to the runs that the buttons have submitted. Redraw the page when a run stores a row or ends."""
     if runs := submitted_runs():
-        tick = None if all(run.state.ended for run in runs) else view.TIMING_TICK_S
-        st.fragment(rerun.in_turn(_draw_submitted), run_every=tick, key="catalog_submitted")(_states(runs))
+        view.follow_several([run.id for run in runs], _draw_links, key="catalog_submitted")
 
 
 def submitted_runs() -> list[Run]:
@@ -143,16 +142,7 @@ def submitted_runs() -> list[Run]:
     return [run for run in map(backend.find_run, st.session_state.get(SENT, ())) if run]
 
 
-def _states(runs: Sequence[Run]) -> list[tuple[int, bool, int]]:
-    """Return the number of each run, True if it has ended, and the number of its stored rows."""
-    return [(run.id, run.state.ended, run.results.rows) for run in runs]
-
-
-def _draw_submitted(drawn: list[tuple[int, bool, int]]) -> None:
-    """Draw the links. drawn: what `_states` returned when the page was drawn."""
-    runs = submitted_runs()
-    if _states(runs) != drawn:
-        rerun.page()
+def _draw_links(runs: Sequence[Run]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption("Submitted. Timings appear here as they arrive:", width="content")
         for run in runs:

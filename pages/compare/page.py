@@ -8,8 +8,7 @@ from engine.store import Run, State
 from engine.words import numbered_runs
 from pages.compare import models, settings, timings, training, values
 from pages.shared import backend
-from pages.shared.runs import comparison_link
-from pages.shared.runs.view import badge, sentence
+from pages.shared.runs import comparison_link, view
 from pages.shared.text import plain
 
 # Kinds of timings: their rows are compared by ratios, also within one run.
@@ -39,15 +38,13 @@ def draw_states(runs: Sequence[Run]) -> None:
         with st.container(horizontal=True, vertical_alignment="center"):
             link = {"run": str(run.id)}
             st.page_link("run/page.py", label=f"Run {run.id}", icon=":material/receipt_long:", query_params=link)
-            badge(run)
-            st.text(f"{run.name or run.spec.summary}: {sentence(run, backend.store())}", width="stretch")
+            view.badge(run)
+            st.text(f"{run.name or run.spec.summary}: {view.sentence(run, backend.store())}", width="stretch")
     if active := [run for run in runs if not run.state.ended]:
         queued = all(run.state is State.QUEUED for run in active)
         names = ", ".join(f"run {run.id}" for run in active)
         message = f"{'Not started' if queued else 'Not finished'}: {names}. Only the results so far are compared."
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.info(message, icon=":material/hourglass_top:")
-            st.button("Refresh", icon=":material/refresh:", key="compare_again")
+        st.info(message, icon=":material/hourglass_top:")
 
 
 def draw_runs() -> None:
@@ -58,7 +55,7 @@ def draw_runs() -> None:
         st.page_link("history/page.py", label="All runs", icon=":material/history:")
         return
     st.set_page_config(page_title=f"Compare {numbered_runs([run.id for run in runs])} – Model Vitals")
-    draw_states(runs)
+    view.follow_several([run.id for run in runs], draw_states, key="compare_states")
     if not check_one_kind(runs):
         return
     kind = runs[0].kind

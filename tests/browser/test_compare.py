@@ -1,4 +1,4 @@
-"""Browser test of the Compare page: its address contains all choices."""
+"""Browser test of the Compare page: it follows its runs, and its address contains all choices."""
 
 import re
 import time
@@ -22,16 +22,15 @@ def page_text(page: Page) -> str:
 
 def test_link_shows_the_same_comparison_in_another_tab(profile: BrowserContext, page: Page, server: Server) -> None:
     """A new tab has a new session at the server, as another browser has."""
-    runs = []
     with closing(open_store(server.settings)) as store:
-        for ms in (20.0, 10.0):
-            runs.append(run_id := queue_benchmark(store, "timm:resnet18"))
+        first, second = (queue_benchmark(store, "timm:resnet18") for _ in range(2))
+        page.goto(f"{server.url}/compare?compare_runs={first},{second}")
+        expect(page.get_by_text(f"Not started: run {first}, run {second}")).to_be_visible()
+        for run_id, ms in ((first, 20.0), (second, 10.0)):  # the page follows them
             row = benchmark_row("resnet18", latency_ms=ms)
             folder = RunFiles(server.settings.runs_dir, run_id).dir
             write_samples(folder, row, eager=[[ms, 1.01 * ms, 0.99 * ms] * 10] * 3)
             finish(store, run_id, [row])
-    first, second = runs
-    page.goto(f"{server.url}/compare?compare_runs={first},{second}")
     expect(page.get_by_text("same request: Both are runs of the same request")).to_be_visible()
     expect(page.get_by_text(f"Baseline: run {first}")).to_be_visible()
     page.get_by_role("combobox", name="Baseline").click()

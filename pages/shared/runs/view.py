@@ -1,6 +1,6 @@
 """Follow a run: its state, its actions, and its results as they arrive."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
@@ -41,6 +41,35 @@ def follow(run: Run, *, beside_form: bool = False) -> None:
     active = not run.state.ended
     tick = (TIMING_TICK_S if run.spec.exclusive else TICK_S) if active else None
     st.fragment(rerun.in_turn(_draw), run_every=tick, key=f"run_{run.id}")(run.id, active, beside_form)
+
+
+def follow_several(run_ids: Sequence[int], draw: Callable[[list[Run]], None], *, key: str) -> None:
+    """Draw runs with `draw`, and again alone while one of them goes on. Redraw the page when one stores a row or ends.
+
+    Runs that were deleted are left out.
+    """
+    runs = _existing(run_ids)
+    tick = None if all(run.state.ended for run in runs) else TIMING_TICK_S
+    st.fragment(rerun.in_turn(_draw_several), run_every=tick, key=key)(run_ids, draw, _results(runs))
+
+
+def _draw_several(
+    run_ids: Sequence[int], draw: Callable[[list[Run]], None], drawn: list[tuple[int, bool, int]]
+) -> None:
+    """Draw the runs. drawn: what `_results` returned when the page was drawn."""
+    runs = _existing(run_ids)
+    if _results(runs) != drawn:
+        rerun.page()
+    draw(runs)
+
+
+def _existing(run_ids: Sequence[int]) -> list[Run]:
+    return [run for run in map(backend.find_run, run_ids) if run]
+
+
+def _results(runs: Sequence[Run]) -> list[tuple[int, bool, int]]:
+    """Return the number of each run, True if it has ended, and the number of its stored rows."""
+    return [(run.id, run.state.ended, run.results.rows) for run in runs]
 
 
 def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
