@@ -150,6 +150,7 @@ def test_notes_are_saved_on_leaving_and_changes_elsewhere_are_shown(server: Serv
     expect(page.get_by_text("stopped on request")).to_be_visible()
     toast = page.get_by_role("alertdialog")  # screen readers announce it
     expect(toast).to_contain_text(f"Run {cancelled}: cancelled")
+    assert toast.bounding_box()["y"] > restart.bounding_box()["y"] + 100  # it covers none of the run's buttons
     store.close()
 
 
