@@ -7,7 +7,7 @@ import streamlit as st
 
 from engine.names import FILTERS, select
 from engine.report.timings import needs
-from engine.specs import BenchmarkSpec, ModelName, Refused
+from engine.specs import BenchmarkSpec, ModelName, Refused, format_image_size
 from engine.specs.fields.building import OPTIONS
 from engine.specs.fields.variant import EXECUTIONS
 from engine.words import plural, shortened
@@ -59,9 +59,11 @@ def describe(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     processes = plural(spec.processes, "fresh process", "es") + (f" per {per}" if per else "")
     nodes = f", shared by {spec.nodes} nodes" if spec.nodes > 1 else ""
     modes = " and ".join(spec.modes)
+    sizes = _sizes(spec, models)
+    at = f", {sizes[0]} px" if len(sizes) == 1 else ""
     action = "Times" if spec.purpose == "performance" else "Compares the results of"
     return (
-        f"{action} {plural(len(models), 'model')} ({variants}, {modes}, batch {spec.batch_size}) on {spec.device} "
+        f"{action} {plural(len(models), 'model')} ({variants}, {modes}, batch {spec.batch_size}{at}) on {spec.device} "
         f"in {processes}{nodes}, {time}: {shortened(models, 3)}"
     )
 
@@ -80,12 +82,19 @@ def memory(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     return f"Memory: about {size(need.gb)} of {size(available)} {case}: {verdict} {more}"
 
 
+def _sizes(spec: BenchmarkSpec, models: Sequence[ModelName]) -> list[str]:
+    """Return the distinct image sizes at which models of the catalogue are timed. A text tower has none."""
+    if spec.tower == "text":
+        return []
+    if spec.image_size:
+        return [format_image_size(spec.image_size)]
+    return needs.own_image_sizes(spec, models, backend.catalogue())
+
+
 def sizes_note(spec: BenchmarkSpec, models: Sequence[ModelName]) -> str:
     """Return a sentence that verdicts between models need one image size; empty if they have one or none is needed."""
-    if spec.image_size or spec.purpose != "performance" or len(models) < 2:
-        return ""
-    sizes = needs.own_image_sizes(spec, models, backend.catalogue())
-    if len(sizes) < 2:
+    sizes = _sizes(spec, models)
+    if spec.purpose != "performance" or len(sizes) < 2:
         return ""
     return f"Image sizes differ ({shortened(sizes)} px). For verdicts between models, set one under Computation."
 

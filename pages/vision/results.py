@@ -25,12 +25,12 @@ from pages.vision import compilation
 COLUMNS = (
     *("model", "library", "mode", "variant", "status", "accuracy", "latency_ms"),
     *("back_to_back_ms", "samples_per_s", "speedup", "verdict", "host"),
-    *("flags", "batch_size", "p90_ms", "spread_percent", "error", "speedup_low", "speedup_high", "differs_in"),
-    *("gradient_deviation", "max_deviation", "mean_deviation", "std_deviation"),
+    *("flags", "batch_size", "image_size", "p90_ms", "spread_percent", "error", "speedup_low", "speedup_high"),
+    *("differs_in", "gradient_deviation", "max_deviation", "mean_deviation", "std_deviation"),
     *("forward_ms", "backward_ms", "optimizer_ms"),
     *("p95_ms", "p99_ms", "mean_ms", "std_ms", "first_call_ms", "compile_cold_ms", "compile_warm_ms"),
     *("device_peak_mb", "process_peak_mb", "utilisation_percent", "joules_per_sample", "graph_breaks"),
-    *("unique_graphs", "image_size", *OPTIONS, "samples", "notes"),
+    *("unique_graphs", *OPTIONS, "samples", "notes"),
 )
 
 
@@ -48,7 +48,7 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     sizes = (name for name in ("batch_size", "image_size") if table[name].nunique() > 1)
     first = (*COLUMNS[:4], *sizes)
     columns = list(dict.fromkeys((*first, *COLUMNS)))
-    shown, alt = informative_columns(table, ("library", "mode", "image_size")), "Timings, model by model"
+    shown, alt = informative_columns(table, ("library", "mode")), "Timings, model by model"
     selected = results_table(shown, key=f"rows_{run.id}", alt=alt, columns=columns, selectable=True)
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)

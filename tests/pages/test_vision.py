@@ -128,7 +128,10 @@ def test_models_with_different_image_sizes_get_a_note() -> None:
     assert note in plain_text(app)
     further(app, "Computation").text_input(key="benchmark_image_size").set_value("224").run()
     assert "Image sizes differ" not in plain_text(app)
-    assert "Image sizes differ" not in texts(open_page(PAGE, benchmark_models="timm:odd_one"))
+    assert "(eager, inference, batch 1, 224 px) on cpu" in plain_text(app)
+    app = open_page(PAGE, benchmark_models="timm:odd_one")
+    assert "Image sizes differ" not in texts(app)
+    assert "(eager, inference, batch 1, 320 px) on cpu" in plain_text(app)
 
 
 @pytest.mark.slow
@@ -231,6 +234,7 @@ def test_sizes_that_differ_stand_beside_the_model(store: Store) -> None:
     table = open_run(store, *rows, batch_size="sweep").dataframe[0].value
     assert list(table.columns[:3]) == ["model", "variant", "batch_size"]
     assert list(table["batch_size"]) == [1, 2]
+    assert list(table["image_size"]) == ["224", "224"], "the Catalogue's costs may be those of another size"
     models = [benchmark_row("resnet18", image_size="288"), benchmark_row("vit", image_size="224")]
     app = open_run(store, *models)
     assert list(app.dataframe[0].value.columns[:3]) == ["model", "variant", "image_size"]
