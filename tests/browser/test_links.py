@@ -40,6 +40,8 @@ def test_bad_links_show_a_message(server: Server, page: Page) -> None:
     batch.press("Enter")
     expect(page.get_by_text("Counts 1 model on meta")).to_be_visible()
     expect(page).to_have_url(re.compile("profile_batch_size=2000"))
+    page.set_viewport_size({"width": 800, "height": 900})
+    expect(page.get_by_role("radio", name="float64")).to_be_in_viewport(ratio=0.9)  # and not cut
 
 
 def test_each_change_is_one_history_entry_and_back_restores_views(server: Server, page: Page) -> None:

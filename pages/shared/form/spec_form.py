@@ -90,7 +90,9 @@ def _widget(
         words = get_args(annotation)
         if len(words) > MOST_SEGMENTS or (narrow and sum(map(len, words)) > MOST_LETTERS):
             return st.selectbox(label, words, words.index(info.default), **shared)
-        return st.segmented_control(label, words, default=info.default, required=True, width="stretch", **shared)
+        return st.segmented_control(
+            label, words, default=info.default, required=True, width="stretch", wrap=True, **shared
+        )
     if is_number_list(spec, name):
         default_text = ",".join(str(item) for item in info.default)
         return st.text_input(label, default_text, placeholder=default_hint(spec, name), **shared)
