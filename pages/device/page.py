@@ -105,10 +105,10 @@ def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
 st.title("Device", anchor=False)
 st.caption("This machine's hardware, its measured peak rates, and the share of them that models reach.")
 rates, models = read(backend.store())
-left, right = st.columns([3, 5], gap="medium")
-with left:
+grid = st.grid(3, min_column_width=300, gap="medium")
+with grid.cell():
     draw_machine()
-with right:
+with grid.cell(column_span=2):
     draw_peaks(rates)
 st.header("Measure again" if len(rates) else "Measure", anchor=False)
 form()

@@ -42,6 +42,10 @@ def test_bad_links_show_a_message(server: Server, page: Page) -> None:
     expect(page).to_have_url(re.compile("profile_batch_size=2000"))
     page.set_viewport_size({"width": 800, "height": 900})
     expect(page.get_by_role("radio", name="float64")).to_be_in_viewport(ratio=0.9)  # and not cut
+    page.goto(f"{server.url}/device")
+    page.wait_for_function(DRAWN, timeout=PATIENCE_S * 1000)
+    machine, peaks = (page.get_by_role("heading", name=name) for name in ("This machine", "Measured peaks"))
+    assert peaks.bounding_box()["y"] > machine.bounding_box()["y"] + 100, "side by side, both tables would be cut"
 
 
 def test_each_change_is_one_history_entry_and_back_restores_views(server: Server, page: Page) -> None:
