@@ -67,7 +67,7 @@ def test_tagging_and_deleting_show_a_message_and_update_the_filters(server: Serv
     store.close()
 
 
-def test_toolbar_of_a_touched_table_covers_no_action_on_a_phone(server: Server, browser: Browser) -> None:
+def test_touched_table_and_its_toolbar_cover_nothing_on_a_phone(server: Server, browser: Browser) -> None:
     store = open_store(server.settings)
     runs = [queue(store, name) for name in ("resnet18", "resnet34")]
     for run in runs:
@@ -80,6 +80,11 @@ def test_toolbar_of_a_touched_table_covers_no_action_on_a_phone(server: Server, 
     expect(toolbar).to_have_css("opacity", "1")
     action = page.get_by_test_id("stMain").get_by_role("link", name="Compare", exact=True).bounding_box()
     assert action["y"] + action["height"] <= toolbar.bounding_box()["y"]
+    page.goto(f"{server.url}/?catalog_search=timm:resnet*")
+    page.wait_for_function(DRAWN)
+    table, below = page.get_by_test_id("stDataFrame").first, page.get_by_text("The plot labels the extremes")
+    end = table.bounding_box()["y"] + table.bounding_box()["height"]
+    assert end < below.bounding_box()["y"], "the room for the toolbar moves also what is below the table"
 
 
 def test_log_shows_its_end_until_the_reader_scrolls(server: Server, page: Page) -> None:
