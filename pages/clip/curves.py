@@ -45,8 +45,9 @@ def draw_large(
     recall at 1 if there is no zero-shot accuracy. whose: added to each title in its text alternative.
     """
     figures = _figures(tuple(runs), best, smooth, recall=recall, small=False)
-    for column, (title, figure) in zip(st.columns(max(1, len(figures))), figures.items(), strict=False):
-        with column:
+    grid = st.grid(max(1, len(figures)), min_column_width=300)
+    for title, figure in figures.items():
+        with grid.cell():
             chart(figure, key=f"curve_{title}_{key}", alt=f"{title}{whose} over optimizer steps")
 
 

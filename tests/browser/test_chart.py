@@ -7,8 +7,9 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from engine.specs import BenchmarkSpec, ProfileSpec, RecurrentSpec
-from engine.store import open_store
+from engine.store import Store, open_store
 from tests.support.browser import DRAWN, PHONE, Server, select_rows
+from tests.support.clip import curve_points, queue_train, record, train_row
 from tests.support.page import benchmark_row, finish, profile_row, recurrent_row
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -138,6 +139,16 @@ def test_charts_of_sweeps_are_drawn_in_all_tabs(server: Server, page: Page) -> N
             expect(page.get_by_text("could not be drawn")).to_have_count(0)
             charts += page.locator(".chart .main-svg").count()
         assert charts
+
+
+def test_curves_of_a_training_are_below_each_other_in_a_narrow_window(server: Server, store: Store, page: Page) -> None:
+    record(store, run_id := queue_train(store), [*curve_points(22), train_row(1)])
+    page.goto(f"{server.url}/run?run={run_id}")
+    for width, places in ((1440, 1), (800, 2)):
+        page.set_viewport_size({"width": width, "height": 1400})
+        page.wait_for_function(DRAWN)
+        tops = {chart.bounding_box()["y"] for chart in page.locator(".chart").all()}
+        assert len(tops) == places
 
 
 def test_buttons_of_a_chart_do_not_cover_its_legend_on_a_phone(server: Server, browser: Browser) -> None:
