@@ -124,8 +124,8 @@ def form() -> None:
 
 st.title("Recurrent layers", anchor=False)
 st.caption(
-    "Time LSTM, GRU and RNN layers, forward and backward, with several *runners*: ways to run the same layer. Also "
-    "some ResNets."
+    "Time LSTM, GRU and RNN layers, forward and backward, with several *runners*: ways to run the same layer. "
+    "Some ResNets can be timed too."
 )
 prefill_on_first_visit()
 form()

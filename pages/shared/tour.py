@@ -12,21 +12,22 @@ STEPS: tuple[tuple[str, str, str, Spec], ...] = (
     (
         "Count ViT-B-32",
         ":material/calculate:",
-        "What does a model cost? Count it by module and by operator, with its MACs and everything not counted. Takes a "
-        "few seconds.",
+        "What does a model cost? Count its MACs by module and by operator. The result lists what was not counted. This "
+        "takes a few seconds.",
         ProfileSpec(models=("open_clip:ViT-B-32",)),
     ),
     (
         "Time ResNet-18",
         ":material/timer:",
-        "How fast is it here? Time it on this machine's CPU, with the load of other programs. Takes under a minute.",
+        "How fast is it here? Time it on this machine's CPU. The result names the load of other programs. This takes "
+        "under a minute.",
         BenchmarkSpec(models=("timm:resnet18",), replicates=1),
     ),
     (
         "Train a small CLIP",
         ":material/model_training:",
-        "Is training worth it? Train on the included handwritten digits, with curves, accuracy and a checkpoint. Takes "
-        "about a minute.",
+        "Is training worth it? Train on the included handwritten digits, with curves, accuracy and a checkpoint. This "
+        "takes about a minute.",
         TrainSpec(),
     ),
 )
