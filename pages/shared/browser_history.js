@@ -3,6 +3,7 @@
 // new page. So the first address after an action of the reader is a new entry; others replace the newest one.
 // Also delays a link that is tapped right after typing. Streamlit would send the page change before the typed text. The
 // text would arrive for a page that is gone: it would be lost, and the new page would stay empty.
+// After a sign-in, opens the address that the browser had before: Streamlit sends everybody to the first page.
 
 if (!window.entriesMerged) {
   window.entriesMerged = true;
@@ -66,4 +67,9 @@ if (!window.entriesMerged) {
 export default function ({ data, setStateValue }) {
   window.redrawPage = () => setStateValue("redrawn", Date.now());
   if (data.report) setStateValue("merging", true);
+  const { opened } = sessionStorage;
+  const isFirstPage = location.pathname.endsWith("/") && !location.search;
+  if (data.signedOut) sessionStorage.opened = location.href;
+  else delete sessionStorage.opened;
+  if (opened && opened !== location.href && isFirstPage && !data.signedOut) location.replace(opened);
 }

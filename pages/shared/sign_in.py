@@ -14,6 +14,7 @@ from engine.settings import Settings
 from engine.specs import Refused
 from engine.store import Role, User
 from engine.store.access import LOCAL, user_of
+from pages.shared import browser_history
 from pages.shared.text import plain
 
 NOBODY = User("", Role.NONE)
@@ -82,6 +83,7 @@ def draw(settings: Settings) -> None:
             label = "Sign in" if provider == "default" else f"Sign in with {provider}"
             key = f"sign_in_{provider}"
             st.button(label, icon=":material/login:", type="primary", key=key, on_click=st.login, args=(provider,))
+        browser_history.keep_address()
     st.stop()
 
 

@@ -48,11 +48,10 @@ def test_runners_cannot_change_other_runs_and_no_secret_is_written(browser: Brow
         with serve(folder, preload="", secrets=secrets, **roles) as server:
             store = open_store(Settings(runs_dir=folder / "runs"))
             one, other = (browser.new_context(**WINDOW).new_page() for _ in range(2))
-            for page in (one, other):
+            for page, address in ((one, f"{server.url}/profile?profile_models=timm:*"), (other, server.url)):
                 page.set_default_timeout(PATIENCE_S * 1000)
-                page.goto(server.url)
+                page.goto(address)
             sign_in(one, "Ann@X.org", "ann@x.org (runner)")
-            one.goto(f"{server.url}/profile?profile_models=timm:*")
             one.get_by_role("button", name="Count", exact=True).click()
             expect(one.get_by_role("button", name="Cancel")).to_be_visible()
             assert [(run.id, run.owner) for run in store.runs()] == [(1, "ann@x.org")]
