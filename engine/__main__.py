@@ -139,7 +139,8 @@ def _run(arguments: Sequence[str]) -> int:
         message = with_flags(parser, arguments, message.removeprefix("error parsing CLI: "))
         extra = SECOND_VALUE.match(message)
         if extra and re.search(rf"--\S+ [^-]\S* {re.escape(extra[1])}", " ".join(arguments)):
-            message += " (separate several values of one flag with commas: --models RN50,ViT-B-32)"
+            message += " (separate several values of one flag with commas: --models RN50,ViT-B-32; quote the braces of "
+            message += "shards: --data '{00..07}.tar')"
         note("\n".join(printable(line) for line in f"error: {message}".splitlines()))
         if isinstance(error, SettingsError) and (near := closest(parser, arguments)):
             note(f"closest: {', '.join(near)}")

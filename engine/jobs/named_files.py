@@ -87,6 +87,7 @@ def check_paths(settings: Settings, spec: Spec) -> None:
         if not is_readable(settings, path):
             allowed = f"Readable folders (VITALS_DATA_ROOTS): {', '.join(map(str, settings.roots))}"
             why = " The run that made it may have been deleted." if _in_folder(settings, path)[0] else ""
+            why += " Several shards are written as '{00..07}.tar', or give their folder." if "*" in path else ""
             raise Refused(f"{name}: nothing can be read at {path!r}.{why} {allowed}")
 
 

@@ -148,6 +148,7 @@ def test_help_lists_commands_flags_and_exit_codes(
             ["profile", "--models", "RN50", "RN101"],
             "arguments: RN101 (separate several values of one flag with commas:",
         ),
+        (["train", "--data", "0.tar", "1.tar"], "quote the braces of shards: --data '{00..07}.tar')"),
         (["store"], "error: a command is missing\nusage: "),
         (["submit"], "error: a command is missing\nusage: "),
         (["store", "copy", "--to", "foo"], "the target has no URL that can be read. Give postgresql://USER"),

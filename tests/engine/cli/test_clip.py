@@ -50,6 +50,7 @@ def test_help_lists_every_field(
         (["submit", "train", "--data", "::"], "--data: must be a path or a name, or several separated by ::"),
         (["submit", "evaluate", "--more-data", " :: "], "--more-data: must be a path or a name"),
         (["train", "--data", "/nowhere/pairs.csv"], "nothing can be read at '/nowhere/pairs.csv'"),
+        (["train", "--data", "/nowhere/*.tar"], "Several shards are written as '{00..07}.tar', or give their folder."),
         (["evaluate", "--model", "99"], "there is no run 99"),
         (["evaluate", "--model", f"{2**63}"], f"there is no run {2**63}"),
         (["resume", f"{2**63}"], f"there is no run {2**63}"),
