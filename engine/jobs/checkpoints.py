@@ -15,9 +15,14 @@ from engine.words import plural
 
 
 def best(settings: Settings, run: Run) -> Path:
-    """Return a training's best checkpoint, else its newest. Errors: Refused when it has none yet; Unreachable."""
+    """Return a training's best checkpoint, else its newest. Errors: Refused when it has none here; Unreachable."""
     mirror.fetch(settings, run)  # the manifests
     paths = [path for path in versions(settings, run) if path.suffix == ".pt"]
+    if not paths and run.state.ended:
+        raise Refused(
+            f"run {run.id} is {run.state} and has no checkpoint here. If another machine has its files, copy them "
+            f"there with `python -m engine runs upload {run.id}`"
+        )
     if not paths:
         raise Refused(f"run {run.id} has no checkpoint yet")
     steps = {path: read_manifest(path, settings.roots).get("step", 0) for path in paths}

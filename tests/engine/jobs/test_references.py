@@ -116,6 +116,9 @@ def test_only_a_training_with_a_checkpoint_can_be_evaluated(store: Store, settin
     fresh = store.enqueue(TrainSpec())
     with pytest.raises(Refused, match="no checkpoint yet"):
         evaluate(store, settings, model=str(fresh))
+    store.request_cancel(fresh)
+    with pytest.raises(Refused, match=f"run {fresh} is cancelled and has no checkpoint here. If another machine has"):
+        evaluate(store, settings, model=str(fresh))
     with pytest.raises(LookupError):
         evaluate(store, settings, model="99")
 
