@@ -96,6 +96,7 @@ NO_ANSWER: Fault = (
     "does not answer",
     "Start PostgreSQL, or look at the host, port, database, user and password in VITALS_DATABASE_URL",
 )
+NO_LOGIN: Fault = Busy, "refuses the connection", "Look at the database, user and password, and at pg_hba.conf"
 
 
 class Database:
@@ -192,8 +193,10 @@ class Database:
             never_connected = not state and (error.statement is None or isinstance(error, OperationalError))
             if not (never_connected or error.connection_invalidated or state.startswith(OUT_OF_REACH)):
                 return POSTGRES_FAULTS.get(state)
-            kind, cause, remedy = NO_ANSWER
-            return kind, cause, f"{remedy}. The driver says: {str(error.orig).partition(chr(10))[0]}"
+            message = str(error.orig).partition("\n")[0]
+            answered = "FATAL:" in message or "no password supplied" in message
+            kind, cause, remedy = NO_LOGIN if answered else NO_ANSWER
+            return kind, cause, f"{remedy}. The driver says: {message}"
         code = getattr(error.orig, "sqlite_errorcode", None)
         if code is None:  # raised by Python's sqlite3 module itself, when it cannot decode a text
             return SQLITE_FAULTS[sqlite3.SQLITE_CORRUPT] if isinstance(error.orig, sqlite3.OperationalError) else None

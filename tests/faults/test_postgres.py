@@ -94,6 +94,12 @@ def test_worker_waits_a_limited_time_for_the_server(
     assert (run.state, run.cause) == (State.FAILED, Cause.STORE_UNAVAILABLE)
 
 
+def test_refused_login_is_told_apart_from_a_server_that_does_not_answer(server_to_stop: "Server") -> None:
+    absent = server_to_stop.new_database() + "x"
+    with pytest.raises(Busy, match=r"refuses the connection\. Look at the database, user.*x\" does not exist"):
+        open_store(Settings(database_url=absent))
+
+
 def test_read_transaction_sees_one_state_of_the_store(house: House) -> None:
     """Read twice in one transaction, with a write of another connection in between."""
     house.store.enqueue(house.kinds.TrialSpec())
