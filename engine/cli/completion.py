@@ -1,7 +1,7 @@
 """The command `completion`: print a script that lets a shell complete commands and flags."""
 
 import re
-from argparse import ArgumentParser, _SubParsersAction
+from argparse import SUPPRESS, Action, ArgumentParser, _SubParsersAction
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -52,9 +52,10 @@ class Completion(BaseModel):
 def flag(parser: ArgumentParser, path: tuple[Any, ...]) -> str:
     """Return the text that a user types for a field: `--lr` for ("submit", "train", "lr"), `RUN-ID` for an argument.
 
-    For a subcommand, return its name. parser: that of the command line. path: field names, as in pydantic's errors.
+    For a subcommand, or a field that is not typed, return its name. parser: that of the command line. path: field
+    names, as in pydantic's errors.
     """
-    fields = {action.dest: action for _, command in _parsers(parser) for action in command._actions}
+    fields = {action.dest: action for _, command in _parsers(parser) for action in _typed(command)}
     names = ["request", *map(str, path)]
     for end in range(len(names), 1, -1):
         if field := fields.get(".".join(names[1:end])):
@@ -95,11 +96,19 @@ def with_flags(parser: ArgumentParser, arguments: Sequence[str], message: str) -
 
 def _words(parser: ArgumentParser) -> dict[str, list[str]]:
     """Return the words that may follow each chain of commands."""
-    words = {chain: list(command._option_string_actions) for chain, command in _parsers(parser)}
+    words = {
+        chain: [word for action in _typed(command) for word in action.option_strings]
+        for chain, command in _parsers(parser)
+    }
     for chain in filter(None, words):
         above, _, name = chain.rpartition(" ")
         words[above].append(name)
     return words
+
+
+def _typed(parser: ArgumentParser) -> list[Action]:
+    """Return the flags and arguments that a user types: without those that the help does not show."""
+    return [action for action in parser._actions if action.help != SUPPRESS]
 
 
 def _parsers(parser: ArgumentParser, chain: str = "") -> Iterator[tuple[str, ArgumentParser]]:

@@ -536,6 +536,7 @@ def test_bash_completes_commands_and_flags(capsys: pytest.CaptureFixture[str]) -
     for words, completed in (
         (["runs", "sh"], ["show"]),
         (["runs", "list", "--or"], ["--order"]),
+        (["profile", "--conf"], []),
         (["tr"], ["train"]),
         (["wa"], []),
     ):

@@ -113,6 +113,14 @@ def test_several_files_of_class_names_are_all_read(
     assert f"no file at {tmp_path / 'c.txt'}" in capsys.readouterr().err
 
 
+def test_problem_of_a_configuration_names_no_flag_that_cannot_be_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.json").write_text(json.dumps(TINY | {"vision_cfg": 5}))
+    assert main(["submit", "evaluate", "--model", str(tmp_path / "bad.json")]) == 2
+    assert capsys.readouterr().err == "error: configs: bad: vision_cfg is 5, but must be an object\n"
+
+
 @pytest.fixture
 def tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the flags of a training that takes a second and has its model configuration in a file."""
