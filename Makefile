@@ -50,7 +50,7 @@ test: setup-dev
 	scripts/find_browser.sh
 	$(BIN)/pytest -n 3 --dist worksteal --durations 20 -m "not gpu and not soak and not cluster"
 
-test-cluster: setup-cluster
+test-cluster: $(VENV)/.setup-cluster-dev
 	scripts/find_browser.sh
 	$(BIN)/pytest -n 2 --dist worksteal --durations 20 -m cluster
 
@@ -107,7 +107,11 @@ $(VENV)/.setup-dev: $(VENV)/.setup requirements-dev.txt
 	$(BIN)/uv pip install --python $(BIN)/python -r requirements-dev.txt
 	@touch $@
 
-$(VENV)/.setup-cluster: $(VENV)/.setup-dev requirements-cluster.txt requirements-cluster-dev.txt
+$(VENV)/.setup-cluster: $(VENV)/.setup requirements-cluster.txt
+	$(BIN)/uv pip install --python $(BIN)/python -r requirements-cluster.txt
+	@touch $@
+
+$(VENV)/.setup-cluster-dev: $(VENV)/.setup-dev $(VENV)/.setup-cluster requirements-cluster-dev.txt
 	$(BIN)/uv pip install --python $(BIN)/python -r requirements-cluster.txt -r requirements-cluster-dev.txt
 	@touch $@
 
