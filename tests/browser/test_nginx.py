@@ -49,6 +49,7 @@ def nginx(site_folder: Path) -> Iterator[Proxy]:
 def test_plain_http_redirects_to_https(nginx: Proxy) -> None:
     answer = nginx.ask("/runs?run=4", tls=False)
     assert (answer.status_code, answer.headers["Location"]) == (308, f"https://{NAME}:{nginx.port}/runs?run=4")
+    assert nginx.ask("/.well-known/acme-challenge/no-such-token", tls=False).status_code == 404
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/runs", "/app/static/plotly.min.js", "/not/there.js"])
