@@ -18,6 +18,8 @@ MOST_VALUES = 32
 LONGEST_PATTERN = 200
 EXPRESSION_BYTES = 1 << 20
 """Memory limit of one compiled regular expression: room for 40,000 instructions, far more than model names need."""
+TOO_MANY = re.compile(r"\{(?:\d*,)?0*(?!1000\b)[1-9]\d{3,}[,}]")
+"""Matches a count in braces above RE2's limit of 1,000. RE2 itself reads a count of ten digits as plain text."""
 NOT_IN_RE2 = re.compile(r"\(\?(?:<?[=!]|P=)|\\[1-9]")
 """Matches look-around and back-references."""
 ACCELERATORS = ("cuda", "mps", "xpu", "npu", "hpu", "mtia")
@@ -108,6 +110,8 @@ def find_expression(expression: str) -> Callable[[str], bool]:
     RE2 compiles within EXPRESSION_BYTES and searches in time linear in the text, unlike Python's engine.
     Errors: Refused when RE2 does not accept the expression.
     """
+    if TOO_MANY.search(expression):
+        raise Refused(f"{expression!r} repeats too often: a count in braces is at most 1,000")
     options = re2.Options()
     options.case_sensitive = False
     options.max_mem = EXPRESSION_BYTES
