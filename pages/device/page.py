@@ -45,7 +45,8 @@ def draw_peaks(rates: pd.DataFrame) -> None:
         return
     shown, alt = timings_rates.readable(rates), "Latest measured rate of every operation and data type"
     columns = ["run", "what", "rate", "at", "date", "flags", *["where"] * (rates["where"].nunique() > 1)]
-    view.runs_table(shown, key="device_peaks", alt=alt, columns=columns)
+    headings = {"what": "Operation", "at": "At size", "where": "Device"}
+    view.runs_table(shown, key="device_peaks", alt=alt, columns=columns, config=headings)
     with st.container(horizontal=True, vertical_alignment="center"):
         download_table(lambda: rates, "device-rates", key="device_rates")
         st.caption(

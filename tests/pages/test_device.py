@@ -1,5 +1,6 @@
 """Tests of the device page with AppTest. Runs stay queued, and tests store the results as a worker would."""
 
+import json
 import shlex
 
 import pytest
@@ -95,6 +96,8 @@ def test_roofline_shows_device_rates_and_timed_models(store: Store) -> None:
     assert names == ["resnet", None, None]
     assert "may lie above the slope" in texts(app)
     assert "Hollow" not in texts(app)
+    headings = json.loads(app.dataframe[0].proto.columns)
+    assert [headings[name]["label"] for name in ("what", "at")] == ["Operation", "At size"]
 
 
 @pytest.mark.slow
