@@ -76,7 +76,8 @@ def _describe_unknown(name: str, page: str) -> str:
     if name in (*fields, link.SOURCE) or OFTEN_HIDDEN.fullmatch(f"{page}?{name}"):
         return ""
     known = fields or [str(key) for key in st.session_state if str(key).startswith(prefix)]
-    nearest = get_close_matches(prefix + name.removeprefix(prefix), known, 1, 0.8)
+    spellings = (name, prefix + name)  # also of a field without its prefix
+    nearest = [match for spelling in spellings for match in get_close_matches(spelling, known, 1, 0.8)][:1]
     return f"{quoted(name)}: no such field here" + "".join(f"; did you mean {field}?" for field in nearest)
 
 

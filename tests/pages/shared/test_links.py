@@ -160,6 +160,7 @@ REJECTED: dict[str, list[tuple[str, str | list[str], str]]] = {
         ("benchmark_models", "resnet18", ""),
         ("models", "resnet18", "'models': no such field here; did you mean benchmark_models?"),
         ("benchmark_mdoe", "training", "'benchmark_mdoe': no such field here; did you mean benchmark_mode?"),
+        ("bnechmark_seed", "3", "'bnechmark_seed': no such field here; did you mean benchmark_seed?"),
         ("train_lr", "1", "'train_lr': no such field here"),
         ("benchmark_variants", "x" * 9000, "too many characters, at most 200 (given: 'xxx"),
     ],
