@@ -70,7 +70,8 @@ def _describe_refused(name: str, values: list[str]) -> str:
 
 def _describe_unknown(name: str, page: str) -> str:
     """Return a line about a parameter for which the page has no field; empty if the field may only be hidden."""
-    spec = next((spec for spec in Spec.__subclasses__() if KINDS[spec.kind].folder == page), None)
+    kinds = {kind for kind, of_page in KINDS.items() if of_page.folder == page}
+    spec = next((spec for spec in Spec.__subclasses__() if spec.kind in kinds), None)
     prefix = f"{spec.kind if spec else page or 'catalog'}_"
     fields = [prefix + field for field in (*spec.model_fields, spec_form.LISTED)] if spec else []
     if name in (*fields, link.SOURCE) or OFTEN_HIDDEN.fullmatch(f"{page}?{name}"):

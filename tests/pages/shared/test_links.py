@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -288,6 +289,14 @@ def test_parameters_of_hidden_fields_are_not_reported_as_unknown() -> None:
     }
     for page, query in queries.items():
         assert "no such field" not in plain_text(open_page(page, **query)), page
+
+
+@pytest.mark.slow
+def test_kind_of_run_without_a_page_breaks_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests add such a kind to the process."""
+    specs = [SimpleNamespace(kind="no page"), *Spec.__subclasses__()]
+    monkeypatch.setattr(Spec, "__subclasses__", lambda: specs)
+    assert "'x': no such field here" in plain_text(open_page("compare/page.py", x="1"))
 
 
 @pytest.mark.slow
