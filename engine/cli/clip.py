@@ -77,8 +77,10 @@ def read_lines(given: Any, *, json: bool = False) -> Any:
     """
     path = Path(str(given[0] if isinstance(given, list | tuple) else given))
     if "\n" in str(path):
-        lines = () if json else map(read_lines, split_lines(str(path)))
-        return given if json else tuple(name for line in lines for name in ([line] if isinstance(line, str) else line))
+        if json:
+            return given
+        parts = map(read_lines, split_lines(str(path)))
+        return tuple(name for part in parts for name in ((part,) if isinstance(part, str) else part))
     if not file_within(path, None):
         if path.suffix in (".txt", ".csv", ".json"):
             raise Refused(f"no file at {path}")

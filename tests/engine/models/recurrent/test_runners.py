@@ -12,7 +12,7 @@ from engine.models.recurrent import Control, Errors, Network, build, set_torchsc
 from engine.models.recurrent.control import evaluate
 from engine.specs import RecurrentSpec
 from engine.specs.fields.runners import RUNNERS
-from tests.support.cells import by_hand
+from tests.engine.models.recurrent.by_hand import by_hand
 
 SMALL: dict[str, Any] = {"seq_length": 5, "mini_batch": 3, "input_size": 6, "hidden_size": 4}
 EAGER = [name for name, runner in RUNNERS.items() if not runner.needs_cudnn and runner.execution != "compile"]
