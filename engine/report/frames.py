@@ -30,6 +30,8 @@ from engine.store.model import Run
 from engine.words import in_words, plural
 
 LEFT_OUT = {"operators"}  # operators have their own table
+NULLABLE: dict[Any, str] = {float | None: "float", int | None: "Int64", bool | None: "boolean"}
+"""The type of a column by that of its field, because a column without values would have none of its own."""
 _WHAT = ("library", "model", "status", "error", "family")
 _BENCHMARK = (
     *(*_WHAT, "tower", "purpose", "mode", "variant", "baseline", "device", "device_name", "threads"),
@@ -75,9 +77,9 @@ def _flat(rows: Iterable[Row], kind: type[Row], first: Sequence[str]) -> pd.Data
         contention = record.pop("contention", None) or {}
         records.append({name: _cell(value) for name, value in record.items()} | contention)
     frame = pd.DataFrame(records, columns=[*columns, *contended])
-    real = [name for name, field in kind.model_fields.items() if field.annotation == float | None]
-    whole = [name for name, field in kind.model_fields.items() if field.annotation == int | None]
-    return frame.astype(dict.fromkeys([*real, *contended], float) | dict.fromkeys(whole, "Int64"))
+    annotated = ((name, field.annotation) for name, field in kind.model_fields.items())
+    types = {name: NULLABLE[annotation] for name, annotation in annotated if annotation in NULLABLE}
+    return frame.astype(dict.fromkeys(contended, "float") | types)
 
 
 def _cell(value: Any) -> Any:

@@ -71,7 +71,7 @@ def to_json(frame: pd.DataFrame) -> str:
 def to_parquet(frame: pd.DataFrame) -> bytes:
     """Return the table as Parquet, each column with one type. Missing values are null.
 
-    A column without values is one of texts, because numbers have a type of their own also without values.
+    A column without values is one of texts, because numbers and truth values have their own type without values, too.
     """
     frame = _with_units(frame)
     objects = {str(name): column for name, column in frame.items() if column.dtype == object}

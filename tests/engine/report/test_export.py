@@ -12,7 +12,7 @@ from pyarrow import parquet
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.quantities import QUANTITIES
-from tests.support.page import benchmark_row
+from tests.support.page import benchmark_row, profile_row
 
 
 @pytest.mark.parametrize(
@@ -122,3 +122,5 @@ def test_parquet_columns_without_values_have_their_type(tmp_path: Path) -> None:
     types = {field.name: str(field.type) for field in parquet.read_schema(tmp_path / "table.parquet")}
     assert (types["accuracy"], types["p99_ms"], types["context_length"]) == (types["model"], "double", "int64")
     assert "null" not in types.values()
+    tables.save(frames.profile([profile_row("a", complete=None)]), tmp_path / "table.parquet")
+    assert str(parquet.read_schema(tmp_path / "table.parquet").field("complete").type) == "bool"
