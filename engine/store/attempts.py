@@ -12,12 +12,15 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, case, delete, exists, func, insert, literal, select, update
 
 from engine.results import Environment, Event, Metric, Progress, Row
+from engine.specs import ModelName
 from engine.store.database import Database
-from engine.store.listing import delete_results, insert_model, set_results
+from engine.store.listing import delete_results, insert_models, set_results
 from engine.store.model import ACTIVE, Attempt, Cause, Exit, StaleAttempt, State, StoredArtifact
 from engine.store.records import ATTEMPTS, LONGEST_TEXT, UNSTARTED, change_run, storable
 from engine.store.tables import artifacts, attempts, metrics, rows, runs, slots
 
+PROMOTED = ("kind", "library", "model", "status")
+"""Fields of a result row that the store also keeps as columns, for its queries."""
 MOST_STARTS = 10
 """After this many attempts, a run is not queued again because its process died before it began or its host was lost.
 The number of tries does not limit such attempts."""
@@ -77,8 +80,7 @@ def record(database: Database, attempt: Attempt, events: Sequence[Event]) -> Non
             elif isinstance(event, Environment):
                 values["environment"] = event.model_dump_json()
         _change(connection, attempt, **values)
-        for event in events:
-            insert_event(connection, attempt.run_id, attempt.token, event)
+        insert_events(connection, attempt.run_id, attempt.token, events)
 
 
 def count_rows(database: Database, attempt: Attempt) -> int:
@@ -162,24 +164,27 @@ def _stale(attempt: Attempt) -> StaleAttempt:
     return StaleAttempt(f"attempt {attempt.number} of run {attempt.run_id} is over: nothing more is taken from it")
 
 
-def insert_event(connection: Connection, run_id: int, token: int, event: Event) -> None:
-    """Store one event of an attempt, without checks."""
+def insert_events(connection: Connection, run_id: int, token: int, events: Sequence[Event]) -> None:
+    """Store events of an attempt, without checks. Rows keep their order."""
     of_run = {"run_id": run_id}
-    match event:
-        case Progress() | Environment():
-            pass  # stored as columns of the run itself
-        case Row():
-            payload = event.model_dump_json()
-            promoted = {"library": event.library, "model": event.model, "status": event.status}
-            values = of_run | {"attempt_id": token, "kind": event.kind, **promoted, "payload": payload}
-            connection.execute(insert(rows).values(values))
-            insert_model(connection, run_id, event.library, event.model)
-        case Metric():
-            _replace(connection, metrics, of_run | event.model_dump())
-        case StoredArtifact():
-            _replace(connection, artifacts, of_run | event.model_dump())
-        case _:
-            raise TypeError(f"{type(event).__name__} is not an event that is stored")
+    if new_rows := [event for event in events if isinstance(event, Row)]:
+        of_attempt = of_run | {"attempt_id": token}
+        values = [
+            of_attempt | {name: getattr(row, name) for name in PROMOTED} | {"payload": row.model_dump_json()}
+            for row in new_rows
+        ]
+        connection.execute(insert(rows), values)
+        insert_models(connection, run_id, {ModelName.of(row.library, row.model) for row in new_rows})
+    for event in events:
+        match event:
+            case Progress() | Environment() | Row():
+                pass  # the first two are columns of the run itself
+            case Metric():
+                _replace(connection, metrics, of_run | event.model_dump())
+            case StoredArtifact():
+                _replace(connection, artifacts, of_run | event.model_dump())
+            case _:
+                raise TypeError(f"{type(event).__name__} is not an event that is stored")
 
 
 def _replace(connection: Connection, table: Any, values: dict[str, Any]) -> None:

@@ -53,11 +53,11 @@ def insert_listing(
         connection.execute(insert(run_models), [{"run_id": run_id, "model": model} for model in names])
 
 
-def insert_model(connection: Connection, run_id: int, library: str, model: str) -> None:
-    """Add a model to a run's list if it is missing, such as one that matched a wildcard."""
-    names = folded_names(ModelName.of(library, model))
+def insert_models(connection: Connection, run_id: int, models: Iterable[ModelName]) -> None:
+    """Add the models that a run's list lacks, such as those that matched a wildcard."""
+    names = {name for model in models for name in folded_names(model)}
     listed = select(run_models.c.model).where(run_models.c.run_id == run_id, run_models.c.model.in_(names))
-    if missing := set(names).difference(connection.scalars(listed)):
+    if missing := names.difference(connection.scalars(listed)):
         connection.execute(insert(run_models), [{"run_id": run_id, "model": name} for name in missing])
 
 

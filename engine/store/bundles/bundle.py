@@ -23,7 +23,7 @@ from engine.results import Row, TrainRow
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.store.access import Role
-from engine.store.attempts import insert_event
+from engine.store.attempts import insert_events
 from engine.store.bundles import files as bundle_files
 from engine.store.bundles.format import (
     FORMAT,
@@ -54,8 +54,8 @@ from engine.store.tables import metrics, run_tags, runs
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The date of every member. A fixed one makes two exports of one run identical files."""
-PIECE_BYTES, METRICS_AT_ONCE = 1_000_000, 10_000
-"""Bytes of a member that are unpacked, and metrics that are inserted, at a time."""
+PIECE_BYTES, AT_ONCE = 1_000_000, 5_000
+"""Bytes of a member that are unpacked, and rows or metrics that are inserted, at a time."""
 BAD_NAMES = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL)
 """Errors of the file system that are caused by names of files in a bundle, not by the disk."""
 
@@ -269,9 +269,10 @@ def _store_run(store: Store, settings: Settings, members: dict[str, bytes], key:
             if record.tags:
                 tags = [{"run_id": run_id, "tag": tag} for tag in dict.fromkeys(record.tags)]
                 connection.execute(insert(run_tags), tags)
-            for event in chain(rows, artifacts):
-                insert_event(connection, run_id, 0, event)
-            while batch := list(islice(points, METRICS_AT_ONCE)):
+            events = chain(rows, artifacts)
+            while batch := list(islice(events, AT_ONCE)):
+                insert_events(connection, run_id, 0, batch)
+            while batch := list(islice(points, AT_ONCE)):
                 connection.execute(insert(metrics), [{"run_id": run_id} | point.model_dump() for point in batch])
             set_results(connection, run_id)
             # before the transaction ends, so that no reader sees the run without its files

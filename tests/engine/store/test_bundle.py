@@ -685,7 +685,7 @@ def test_long_training_is_equal_after_export_and_import(settings: Settings, stor
     with zipfile.ZipFile(path) as exported:
         sizes = [exported.getinfo(name).file_size for name in ("rows.jsonl", "metrics.jsonl")]
     assert min(sizes) > bundle.PIECE_BYTES
-    assert len(points) > 2 * bundle.METRICS_AT_ONCE
+    assert len(points) > 2 * bundle.AT_ONCE
     elsewhere = settings.model_copy(update={"runs_dir": tmp_path / "elsewhere"})
     other_store = open_store(elsewhere)
     new_id = bundle.import_bundle(other_store, elsewhere, path)
