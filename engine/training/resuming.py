@@ -182,7 +182,7 @@ def check_pairs(setup: Setup, path: Path, before: Any) -> None:
     ]
     raise Refused(
         f"{path.name} cannot be continued exactly, because {setup.spec.data} has changed: it gave {counts[0]}, and now "
-        f"gives {counts[1]}{', which are others' * (counts[0] == counts[1])}. Restore the data, or begin a new "
+        f"gives {counts[1]}{', but different ones' * (counts[0] == counts[1])}. Restore the data, or begin a new "
         "training with its weights (--pretrained)"
     )
 

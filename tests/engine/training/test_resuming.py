@@ -66,7 +66,7 @@ def test_changed_data_are_refused(tmp_path: Path, change: str) -> None:
         captioned(tmp_path, *((20,) if change == "fewer" else (24, "photo {index} of a {digit}")))
     messages = {
         "fewer": r"it gave 19 pairs to train on and 5 held out, and now gives 16 pairs to train on and 4 held out",
-        "captions": r"now gives 19 pairs to train on and 5 held out, which are others\. Restore the data",
+        "captions": r"now gives 19 pairs to train on and 5 held out, but different ones\. Restore the data",
         "held_out": r"it gave 24 pairs to train on and 8 held out, and now gives 24 pairs to train on and 9 held out",
     }
     with pytest.raises(
