@@ -63,6 +63,8 @@ def timm_optimizer(kind: str, model: torch.nn.Module, **settings: Any) -> torch.
         if info.second_order:
             raise Refused(f"{kind} needs second derivatives, which this program does not compute: take another")
         return create_optimizer_v2(model, name, **settings)
+    except IndexError as error:  # adan reads a third one
+        raise Refused(f"{kind} takes more than two betas: leave beta1 and beta2 out") from error
     except (TypeError, AssertionError, ImportError, RuntimeError, ValueError) as error:
         if isinstance(error, Refused):
             raise

@@ -144,6 +144,7 @@ def test_timm_optimizers_use_the_given_settings() -> None:
         ({"opt": "timm/nonesuch"}, "timm/nonesuch cannot be made here .*; timm has .*adamw"),
         ({"opt": "timm/sgd", "eps": 1e-6, "beta1": 0.9, "beta2": 0.9}, "takes no betas and no eps"),
         ({"opt": "timm/adamw", "momentum": 0.9}, "takes no momentum"),
+        ({"opt": "timm/adan", "beta1": 0.9, "beta2": 0.95}, "takes more than two betas: leave beta1 and beta2 out"),
         ({"opt": "timm/adahessian"}, "second derivatives"),
     ],
 )
