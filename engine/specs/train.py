@@ -116,13 +116,20 @@ class TrainSpec(ClipFields, Spec):
     lr_image: Rate = Field(None, description="Peak learning rate of the image tower. Default: lr.")
     lr_text: Rate = Field(None, description="Peak learning rate of the text tower, with CoCa's decoder. Default: lr.")
     wd: float = Field(0.2, ge=0, le=100, description="Weight decay; not applied to gains and biases.")
-    beta1: Share | None = Field(None, description="First momentum coefficient of AdamW. Default: 0.9.")
+    beta1: Share | None = Field(
+        None, description="First momentum coefficient. Default: the optimizer's own, 0.9 for adamw."
+    )
     beta2: Share | None = Field(
         None,
-        description="Second momentum coefficient of AdamW. Default: 0.98; for convolutional image towers 0.999. timm's "
-        "optimizers have their own.",
+        description="Second momentum coefficient. Default: the optimizer's own, 0.98 for adamw; with a convolutional "
+        "image tower 0.999.",
     )
-    eps: float | None = Field(None, gt=0, le=1, description="Epsilon of AdamW. Default: 1e-6; convolutional 1e-8.")
+    eps: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Epsilon. Default: the optimizer's own, 1e-6 for adamw; with a convolutional image tower 1e-8.",
+    )
     momentum: Share | None = Field(None, description="Momentum of timm's optimizers. Default: 0.9.")
     grad_clip_norm: float | None = Field(None, gt=0, description="Clip gradients to this norm. Default: no clipping.")
 

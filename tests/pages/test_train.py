@@ -30,6 +30,7 @@ from pages.clip.curves import FOLDED
 from pages.shared import rerun
 from pages.shared.form import link as form_link
 from pages.shared.form.command import command
+from pages.shared.form.labels import default_hint
 from tests.support.clip import (
     curve_points,
     queue_evaluate,
@@ -335,6 +336,11 @@ def test_best_metric_is_chosen_from_a_list_and_another_one_is_refused(store: Sto
     app.selectbox(key="train_best_metric").select("clip_val_loss").run()
     assert (list(app.error), app.button(key="train_go").disabled) == ([], False)
     assert "--best-metric clip_val_loss" in verbatim(app)[0]
+
+
+def test_form_states_no_number_for_a_default_that_depends_on_the_optimizer() -> None:
+    hints = {default_hint(TrainSpec, name) for name in ("beta1", "beta2", "eps", "momentum")}
+    assert hints == {"default: the optimizer's own"}
 
 
 def test_best_epoch_is_marked_and_results_can_be_downloaded(store: Store, settings: Settings) -> None:
