@@ -17,7 +17,7 @@ class RecurrentRow(TimedRow):
     )
 
     family: str
-    """The group of results in fastrnns: lstm, vl_lstm, gru, rnn_relu, rnn_tanh, milstm, resnet."""
+    """The runner's family, a `Family` of engine/specs/fields/runners.py."""
     network: str
     """Name of the computation: runners with the same network give the same result."""
     precision: str

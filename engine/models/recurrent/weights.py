@@ -19,7 +19,7 @@ LAYERS: dict[str, Any] = {
     "rnn_relu": partial(torch.nn.RNN, nonlinearity="relu"),
     "rnn_tanh": partial(torch.nn.RNN, nonlinearity="tanh"),
 }
-"""torch's own layers by family. The other families use nn.LSTM."""
+"""torch's own layers by family, which have neither a memory nor a projection. The other families use nn.LSTM."""
 INITIAL = {"norm_hh_weight": 0.25}
 """Initial values of weights that torch's own layers do not have and that are neither one for scales nor zero for
 shifts.

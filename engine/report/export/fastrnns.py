@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from engine.report.export.tables import guard
 from engine.report.timings import samples
@@ -15,8 +16,6 @@ from engine.results import RecurrentRow
 from engine.specs import Refused
 from engine.specs.fields.runners import Family
 
-ORDER: tuple[Family, ...] = ("vl_lstm", "lstm", "gru", "rnn_relu", "rnn_tanh", "milstm", "resnet")
-"""Order of the groups. fastrnns itself has vl_lstm, lstm and resnet as groups; the others exist there only as cells."""
 COLUMNS = ("name", "avg_fwd", "std_fwd", "info_fwd", "avg_bwd", "std_bwd", "info_bwd")
 WIDTH = 16
 
@@ -94,5 +93,5 @@ def _groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
     if not fits(rows):
         raise Refused("fastrnns' formats hold one size per runner, and here sizes were swept: take the CSV or JSON")
     timed = [row for row in rows if row.status == "ok" and row.forward_mean_ms is not None]
-    members_by_family = {family: [row for row in timed if row.family == family] for family in ORDER}
+    members_by_family = {family: [row for row in timed if row.family == family] for family in get_args(Family)}
     return {family: members for family, members in members_by_family.items() if members}

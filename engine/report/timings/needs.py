@@ -14,7 +14,7 @@ from engine.results import BenchmarkRow, ProfileRow, Row, TimedRow, TrainRow
 from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec, Variant, parse_image_size
 from engine.specs.base import device_on_node
 from engine.specs.fields.building import changes
-from engine.specs.fields.runners import RUNNERS, Family
+from engine.specs.fields.runners import KEPT_PER_STEP, RUNNERS
 from engine.specs.recurrent import macs_per_step
 
 
@@ -82,8 +82,6 @@ AMP_WITHOUT_BATCH_NORM = {"cpu": ValueBytes(2.6, 2.3), "accelerator": ValueBytes
 added to, in float32. On a CPU, values of counted models have 2.0 and 2.4 bytes on average in inference, those of most
 vision transformers 2.6 to 2.8. Accelerators have workspaces and gaps besides; their values fit published batch sizes
 best (docs/benchmarks.md)."""
-KEPT_PER_STEP: dict[Family, int] = {"lstm": 6, "vl_lstm": 6, "milstm": 6, "gru": 4, "rnn_relu": 1, "rnn_tanh": 1}
-"""Values per hidden unit and time step that every backward pass needs: gates, cell and state."""
 
 
 @dataclass(frozen=True)

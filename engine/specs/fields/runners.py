@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Family = Literal["lstm", "vl_lstm", "gru", "rnn_relu", "rnn_tanh", "milstm", "resnet"]
-"""Families of runners that are compared with each other, named as the groups of results in fastrnns."""
+Family = Literal["vl_lstm", "lstm", "gru", "rnn_relu", "rnn_tanh", "milstm", "resnet"]
+"""Families of runners that are compared with each other. fastrnns has vl_lstm, lstm and resnet as groups of results, in
+this order; the others exist there only as cells."""
 GATES: dict[Family, int] = {"lstm": 4, "vl_lstm": 4, "gru": 3, "rnn_relu": 1, "rnn_tanh": 1, "milstm": 4}
 """Gates of a cell, by family: each is a product with the input and one with the state. ResNets have no cells."""
+KEPT_PER_STEP: dict[Family, int] = {"lstm": 6, "vl_lstm": 6, "milstm": 6, "gru": 4, "rnn_relu": 1, "rnn_tanh": 1}
+"""Values per hidden unit and time step that every backward pass needs: gates, cell and state."""
 Group = Literal["rnns", "cnns", "vl", "norms", "compiled", "cells"]
 
 

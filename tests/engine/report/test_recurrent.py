@@ -18,6 +18,7 @@ from engine.report.timings import needs, samples
 from engine.report.timings import rates as timings_rates
 from engine.results import Contention, RecurrentRow
 from engine.specs import RecurrentSpec, Refused
+from engine.specs.fields.runners import RUNNERS
 from tests.support.page import recurrent_row, write_recurrent_samples
 from tests.support.ratios import by_hand
 
@@ -339,6 +340,12 @@ def test_lower_bound_of_memory_equals_hand_formula(fields: dict[str, object], va
     small = {"seq_length": 10, "mini_batch": 2, "input_size": 3, "hidden_size": 4}
     spec = RecurrentSpec.model_validate(small | fields)
     assert needs.recurrent_least_gb(spec) == pytest.approx(4 * values / 1e9)
+
+
+def test_runners_of_every_family_have_a_lower_bound_of_memory_and_a_group_in_fastrnns() -> None:
+    assert needs.recurrent_least_gb(RecurrentSpec(runners=tuple(RUNNERS))) > 0
+    groups = json.loads(fastrnns.oss([recurrent_row(name) for name in RUNNERS]))
+    assert {name for name in groups if not name.endswith("-backward")} == {runner.family for runner in RUNNERS.values()}
 
 
 def test_expected_time_covers_sampling_and_grows_with_the_work() -> None:
