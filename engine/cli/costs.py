@@ -64,11 +64,11 @@ class Catalog(BaseModel):
         from engine.report.catalog import catalog, choose
         from engine.report.export import tables
 
-        costs = {"min_mparams", "max_mparams", "min_gmacs", "max_gmacs", "max_macts"}
-        limits: dict[str, Any] = self.model_dump(include=costs) | {"max_inference_peak_mb": self.max_peak_mb}
-        limits |= {f"min_{self.accuracy}": self.min_accuracy} if self.accuracy else {}
-        limits |= {"max_latency_ms": self.max_latency_ms} if self.device else {}
-        limits = {name: limit for name, limit in limits.items() if limit is not None}
+        columns = {"max_peak_mb": "max_inference_peak_mb", "min_accuracy": f"min_{self.accuracy}"}
+        given = self.model_dump(exclude_none=True).items()
+        limits: dict[str, Any] = {
+            columns.get(name, name): limit for name, limit in given if name.startswith(("min_", "max_"))
+        }
         known = shipped.families(Settings().catalog_dir)
         named = resolve([f"family:{pattern}" for pattern in split_patterns(self.family)], known)
         table = self._table()
