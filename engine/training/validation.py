@@ -20,8 +20,8 @@ from engine.training.resuming import TrainingProgress
 from engine.training.setup import Setup, used_settings
 
 log = logging.getLogger("engine.training")
-LOWER_IS_BETTER = ("loss", "rank")
-"""Words in the names of metrics whose smaller values are better."""
+LOWER_IS_BETTER = ("_loss", "_mean_rank", "_median_rank")
+"""Endings of the names of metrics whose smaller values are better."""
 RETRIEVAL = [name for name in Retrieval.model_fields if "_to_" in name] + ["clip_val_loss"]
 GENERATIVE = "val_generative_loss"
 
@@ -97,7 +97,7 @@ def score(metric: str, row: TrainRow) -> tuple[float, float] | None:
     if value is None or not math.isfinite(value):
         return None
     loss = math.inf if row.clip_val_loss is None else row.clip_val_loss
-    return -value if any(word in metric for word in LOWER_IS_BETTER) else value, -loss
+    return -value if metric.endswith(LOWER_IS_BETTER) else value, -loss
 
 
 def best_score(metric: str, rows: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:

@@ -11,6 +11,7 @@ from engine.datasets.formats.digits import Digits
 from engine.results import Metric, Progress
 from engine.results.clip import mean_pairs_per_s
 from engine.specs import Refused
+from engine.specs.train import METRICS
 from engine.training import checkpoints, loop, resuming
 from engine.training.validation import best_score, metric_fields, score, validate
 from tests.support.clip import train_row
@@ -179,6 +180,12 @@ def test_equal_recall_is_decided_by_the_held_out_loss() -> None:
     assert score("image_to_text_r1", train_row(1, image_to_text_r1=None)) is None
     chosen = [train_row(epoch, image_to_text_r1=0.1 * epoch, clip_val_loss=1.0, best=epoch < 3) for epoch in (1, 2, 3)]
     assert best_score("image_to_text_r1", [row.model_dump(mode="json") for row in chosen]) == (0.2, -1.0)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_only_losses_and_ranks_are_better_if_smaller(metric: str) -> None:
+    low, high = (score(metric, train_row(1, **{"clip_val_loss": 1.0, metric: value})) or () for value in (0.2, 0.9))
+    assert (low > high) == metric.endswith(("loss", "mean_rank", "median_rank"))
 
 
 @pytest.mark.slow
