@@ -54,7 +54,7 @@ def matmul(device: str, dtype: str, plan: Plan) -> Rate:
     """
     products: dict[int, Callable[[], object]] = {}
     numbers = variants.numbers(dtype, device)
-    with variants.switches(numbers, training=False, cudnn_benchmark=False, deterministic=False):
+    with variants.switches(numbers, training=False):
         while True:
             notes: list[str] = []
             is_slow = _add_products(products, device, DTYPES[numbers.weights], notes)

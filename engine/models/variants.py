@@ -72,8 +72,8 @@ def switches(
     types: Numbers,
     *,
     training: bool,
-    cudnn_benchmark: bool,
-    deterministic: bool,
+    cudnn_benchmark: bool = False,
+    deterministic: bool = False,
     strict: bool = True,
     freezing: bool = False,
 ) -> Iterator[None]:

@@ -169,7 +169,7 @@ def test_tf32_switch_affects_matrices_and_convolutions(cuda: str) -> None:
         errors = []
         for tf32 in (False, True, False):
             found = Numbers("float32", tf32=tf32)
-            with variants.switches(found, training=False, cudnn_benchmark=False, deterministic=False):
+            with variants.switches(found, training=False):
                 errors.append(float((call(*arguments) - exact).abs().mean()))
         assert errors[1] > 20 * max(errors[0], errors[2])
 

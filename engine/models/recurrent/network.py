@@ -47,7 +47,7 @@ def without_dropout(layer: Any) -> Iterator[None]:
 @contextmanager
 def settings(types: Numbers, *, cudnn: bool = True) -> Iterator[None]:
     """Enter the settings of `variants.switches` for training. cudnn: whether cuDNN is on."""
-    with variants.switches(types, training=True, cudnn_benchmark=False, deterministic=False):
+    with variants.switches(types, training=True):
         # variants.switches restores this flag at its end
         torch.backends.cudnn.enabled = cudnn
         yield

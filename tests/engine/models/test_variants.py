@@ -25,7 +25,7 @@ def build(name: str, text: str = "eager", wanted: Wanted = CPU, training: bool =
 def output(name: str, text: str, found: Numbers | None = None) -> Any:
     numbers = found or Numbers("float32")
     built = build(name, text, replace(CPU, precision=numbers.weights))
-    with variants.switches(numbers, training=False, cudnn_benchmark=False, deterministic=False):
+    with variants.switches(numbers, training=False):
         return variants.runner(Variant.parse(text), built, numbers, "cpu")()
 
 
@@ -208,7 +208,7 @@ def test_switches_are_set_and_restored() -> None:
     before = switch_states()
     with variants.switches(Numbers("float32", tf32=True), training=True, cudnn_benchmark=True, deterministic=True):
         assert switch_states() == (True,) * 6
-        with variants.switches(Numbers("float32"), training=False, cudnn_benchmark=False, deterministic=False):
+        with variants.switches(Numbers("float32"), training=False):
             assert switch_states() == (False,) * 6
         assert switch_states() == (True,) * 6
     assert switch_states() == before
@@ -216,7 +216,7 @@ def test_switches_are_set_and_restored() -> None:
 
 def test_switches_without_determinism_do_not_import_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch._inductor.config", None)  # importing it fails
-    with variants.switches(Numbers("float32"), training=False, cudnn_benchmark=False, deterministic=False):
+    with variants.switches(Numbers("float32"), training=False):
         assert not torch.are_deterministic_algorithms_enabled()
 
 
