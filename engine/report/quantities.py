@@ -1,5 +1,6 @@
 """Define label, unit and meaning of each column, for tables, axes and hover texts."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -227,6 +228,8 @@ COMPARABLE = tuple(
 MEASURED = ("latency_ms", "samples_per_s")
 """Quantities measured on this machine, which are also offered as axes."""
 
+RECALL = re.compile("(image|text)_to_(image|text)_r([0-9]+)")
+"""Name of the recall at a rank."""
 _WAYS = (("image", "text"), ("text", "image"))
 RECALLS = {f"{one}_to_{two}_r{k}": f"{one.capitalize()} → {two} R@{k}" for one, two in _WAYS for k in (1, 5, 10)}
 RANKS = {
@@ -273,10 +276,17 @@ CLIP_LABELS = {
 """Labels of the columns of trainings, evaluations and rates. In a training, `seconds` counts from its start."""
 
 
+def is_share(column: str) -> bool:
+    """Return whether a column of trainings or evaluations is a share: one of SHARES, or recall at any rank."""
+    return column in SHARES or bool(RECALL.fullmatch(column))
+
+
 def title(column: str) -> str:
     """Return the header of a column: its label, with its unit if it has one, or its name as words."""
     if column in QUANTITIES:
         return QUANTITIES[column].title
+    if recall := RECALL.fullmatch(column):
+        return f"{recall[1].capitalize()} → {recall[2]} R@{recall[3]}"
     if column == "image_size":
         return "Image (px)"
     return CLIP_LABELS.get(column) or column.replace("_", " ").capitalize()

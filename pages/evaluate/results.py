@@ -15,7 +15,7 @@ from engine.datasets import note_on_repeats
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.figures import evaluation
-from engine.report.quantities import CLIP_LABELS, RANKS, RECALLS, SHARES
+from engine.report.quantities import CLIP_LABELS, RANKS, RECALLS, SHARES, title
 from engine.report.style import digits
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import read_embeddings
@@ -127,9 +127,7 @@ def _metrics(row: EvaluateRow, drawn: Collection[str]) -> None:
                 if name in SHARES and (value := getattr(row, name)) is not None:
                     st.metric(CLIP_LABELS[name], f"{100 * value:.1f} %", width="content", help=HELP.get(name))
             for name, value in row.recalls.items():
-                direction, _, rank = name.rpartition("_r")
-                title = f"{'Image → text' if direction == 'image_to_text' else 'Text → image'} R@{rank}"
-                st.metric(title, f"{100 * value:.1f} %", width="content")
+                st.metric(title(name), f"{100 * value:.1f} %", width="content")
             for name in NUMBERS:
                 if (value := getattr(row, name)) is not None:
                     st.metric(CLIP_LABELS[name], digits(value), width="content", help=HELP.get(name))

@@ -7,8 +7,9 @@ import pandas as pd
 
 from engine.report import frames
 from engine.report.compare import rows as compare_rows
-from engine.report.quantities import SHARES
+from engine.report.quantities import is_share
 from engine.results import Row
+from engine.results.clip import EvaluateRow
 
 How = Literal["ratio", "difference"]
 SIGN: dict[How, str] = {"ratio": "/", "difference": "−"}
@@ -37,21 +38,27 @@ def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
     rows = [(run, row) for run, rows_of_run in runs.items() for row in rows_of_run if row.status == "ok"]
     labels = compare_rows.differing_labels([row for _, row in rows], without=compare_rows.axes(runs))
     lines = [
-        (what, metric_name(metric), f"run {run}", _percent(metric, getattr(row, metric)))
+        (what, metric_name(metric), f"run {run}", _percent(metric, value))
         for (run, row), what in zip(rows, labels, strict=True)
-        for metric in metrics(type(row))
+        for metric, value in _values(row).items()
     ]
     return pd.DataFrame(lines, columns=LONG).astype({"value": float}).dropna()
 
 
+def _values(row: Row) -> dict[str, float | None]:
+    """Return the values of a row that can be compared, with recalls at other ranks."""
+    recalls = row.recalls if isinstance(row, EvaluateRow) else {}
+    return {metric: getattr(row, metric) for metric in metrics(type(row))} | recalls
+
+
 def metric_name(metric: str) -> str:
     """Return the name of a row's field among the compared values: with PERCENT for a share."""
-    return metric + PERCENT if metric in SHARES else metric
+    return metric + PERCENT if is_share(metric) else metric
 
 
 def _percent(metric: str, value: float | None) -> float | None:
     """Return the value of a row's field; a share is converted to per cent."""
-    return None if value is None else 100 * value if metric in SHARES else value
+    return None if value is None else 100 * value if is_share(metric) else value
 
 
 def of_catalogue(catalogue: pd.DataFrame, names: Sequence[str], wanted: Sequence[str]) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from engine.report.compare import settings, timings
 from engine.report.compare import values as compare_values
 from engine.report.compare.timings import Timed
 from engine.report.figures import compare
+from engine.report.quantities import title
 from engine.report.timings import stored
 from engine.results import BenchmarkRow, DeviceRow, Environment, Row
 from engine.settings import Settings
@@ -425,14 +426,22 @@ def test_runs_of_one_model_each_compare_their_models() -> None:
 
 def test_accuracies_are_compared_by_their_difference() -> None:
     runs: dict[int, list[Row]] = {
-        1: [evaluate_row("retrieval"), evaluate_row("zeroshot", acc1=0.9, mean_average_precision=0.43)],
-        2: [evaluate_row("retrieval"), evaluate_row("zeroshot", acc1=0.75, mean_average_precision=0.45)],
+        1: [
+            evaluate_row("retrieval", recalls={"text_to_image_r20": 0.5}),
+            evaluate_row("zeroshot", acc1=0.9, mean_average_precision=0.43),
+        ],
+        2: [
+            evaluate_row("retrieval", recalls={"text_to_image_r20": 0.75}),
+            evaluate_row("zeroshot", acc1=0.75, mean_average_precision=0.45),
+        ],
     }
     frame = compare_values.beside(compare_values.of_runs(runs), ["run 1", "run 2"], "run 1", "difference")
     lines = frame.set_index(["what", "metric"])
     assert lines.loc[("zeroshot", "acc1_percent"), "run 2 − run 1"] == pytest.approx(-15)
     assert lines.loc[("zeroshot", "mean_average_precision_percent"), "run 2 − run 1"] == pytest.approx(2)
     assert lines.loc[("retrieval", "image_to_text_r1_percent"), "run 2 − run 1"] == 0
+    assert lines.loc[("retrieval", "text_to_image_r20_percent"), "run 2 − run 1"] == 25, "recall at a requested rank"
+    assert title("text_to_image_r20") == "Text → image R@20"
     best = compare_values.of_runs({1: [train_row(2)], 2: [train_row(1)]})
     assert best[best["metric"] == "epoch"]["value"].tolist() == [2, 1]
     assert best[best["metric"] == "zeroshot_top1_percent"]["value"].tolist() == pytest.approx([93.4, 50])
