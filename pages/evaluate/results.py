@@ -48,7 +48,7 @@ COLUMNS = (
     *("model", "checkpoint", "data", "task", "status", "acc1", "acc5", "mean_per_class_recall"),
     *("mean_average_precision", "image_to_text_r1", "text_to_image_r1", "images", "error"),
 )
-"""Columns of the table of several models or data sets."""
+"""Columns of the table of several models or data sets. Recalls at other ranks follow."""
 DEFAULT_SHOWN, MOST_SHOWN = 24, 96
 """Number of images shown by default, and its maximum, because each image is read from the data."""
 KINDS = ("Mistakes", "Right", "All")
@@ -96,8 +96,9 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
 
 def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRow]]:
     """Draw a table of all models and data sets. Return the run with only the chosen model and data, and its rows."""
-    table = frames.evaluate(rows)[list(COLUMNS)]
-    filled = [name for name in COLUMNS if table[name].replace("", None).notna().any()]
+    table, recalls = frames.evaluate(rows), (name for row in rows for name in row.recalls)
+    names = dict.fromkeys((*COLUMNS, *recalls))
+    filled = [name for name in names if table[name].replace("", None).notna().any()]
     results_table(table[filled], key=f"parts_{run.id}", alt="Results of all models")
     parts = list(dict.fromkeys(row.part for row in rows))
     chosen = st.selectbox("Details of", parts, format_func=_part_name, key=f"part_{run.id}")

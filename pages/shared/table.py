@@ -11,7 +11,7 @@ import streamlit as st
 from engine.published.publishers import ACCURACIES
 from engine.report import frames
 from engine.report.export import tables
-from engine.report.quantities import MEASURED, QUANTITIES, SHARES, title
+from engine.report.quantities import MEASURED, QUANTITIES, is_share, title
 from engine.store import Run
 from pages.shared import backend
 
@@ -49,7 +49,7 @@ def column_config(frame: pd.DataFrame, pinned: str) -> dict[str, Any]:
                 alignment="right",
                 width=header_width if column in (*ACCURACIES, *MEASURED) else None,
             )
-        elif column in SHARES:
+        elif is_share(column):
             config[column] = st.column_config.NumberColumn(title(column), format=PERCENT)
         elif column in HELP:
             config[column] = st.column_config.Column(title(column), help=HELP[column])
@@ -94,7 +94,8 @@ def results_table(
     the reader selects.
     config: column configuration that replaces the one of `column_config`.
     """
-    shown = in_percent(frame if columns is None else frame[[column for column in columns if column in frame]], SHARES)
+    shown = frame if columns is None else frame[[column for column in columns if column in frame]]
+    shown = in_percent(shown, filter(is_share, shown.columns))
     options: dict[str, Any] = {}
     if selectable or on_select:
         options = {"on_select": (lambda: on_select(_selected(key))) if on_select else "rerun"}

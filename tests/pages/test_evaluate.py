@@ -272,6 +272,7 @@ def test_several_models_and_data_sets_share_one_table(store: Store, settings: Se
     table = next(frame.value for frame in app.dataframe if "checkpoint" in frame.value)
     assert list(table["data"]) == ["digits", "synthetic", "digits"]
     assert list(table["error"]) == ["", "no labels", ""]
+    assert table["image_to_text_r3"].to_list()[2] == 25, "in per cent"
     assert [metric.value for metric in app.metric if metric.label == "Top-1"] == ["93.4 %"]
     app.selectbox(key=f"part_{run_id}").set_value(("digits-clip", "b.pt", "digits")).run()
     assert not app.exception
