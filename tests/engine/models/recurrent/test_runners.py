@@ -9,10 +9,10 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from engine.models.recurrent import Control, Errors, Network, build, set_torchscript, weights
-from engine.models.recurrent.control import evaluate
+from engine.models.recurrent.control import OWN_CELLS, evaluate
 from engine.specs import RecurrentSpec
 from engine.specs.fields.runners import RUNNERS
-from tests.engine.models.recurrent.by_hand import by_hand
+from tests.engine.models.recurrent.by_hand import FORMULAS, by_hand
 
 SMALL: dict[str, Any] = {"seq_length": 5, "mini_batch": 3, "input_size": 6, "hidden_size": 4}
 EAGER = [name for name, runner in RUNNERS.items() if not runner.needs_cudnn and runner.execution != "compile"]
@@ -128,6 +128,10 @@ def test_outputs_and_gradients_equal_those_of_the_torch_layer(name: str, shape: 
     torch.testing.assert_close([item.double() for item in outputs], wanted, rtol=1e-5, atol=1e-6)
     for key, gradient in wanted_gradients.items():
         torch.testing.assert_close(gradients[key].double(), gradient, rtol=1e-5, atol=1e-5)
+
+
+def test_each_cell_without_a_torch_layer_has_a_second_computation() -> None:
+    assert {*FORMULAS} == {*OWN_CELLS}, "add these to FORMULAS in by_hand.py: the check of a run uses the cell itself"
 
 
 @pytest.mark.parametrize(
