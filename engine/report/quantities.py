@@ -231,8 +231,8 @@ MEASURED = ("latency_ms", "samples_per_s")
 RECALL = re.compile("(image|text)_to_(image|text)_r([0-9]+)")
 """Name of the recall at a rank."""
 _WAYS = (("image", "text"), ("text", "image"))
-RECALLS = {f"{one}_to_{two}_r{k}": f"{one.capitalize()} → {two} R@{k}" for one, two in _WAYS for k in (1, 5, 10)}
-RANKS = {
+RECALL_LABELS = {f"{one}_to_{two}_r{k}": f"{one.capitalize()} → {two} R@{k}" for one, two in _WAYS for k in (1, 5, 10)}
+RANK_LABELS = {
     f"{one}_to_{two}_{mean}_rank": f"{one.capitalize()} → {two} {mean} rank"
     for one, two in _WAYS
     for mean in ("mean", "median")
@@ -240,13 +240,13 @@ RANKS = {
 SHARES = frozenset(
     (
         *("zeroshot_top1", "zeroshot_top5", "acc1", "acc5", "mean_per_class_recall", "average_precision"),
-        *("mean_average_precision", "data_share", "linear_probe_top1", *RECALLS),
+        *("mean_average_precision", "data_share", "linear_probe_top1", *RECALL_LABELS),
     )
 )
 """Columns of trainings and evaluations that are stored from 0 to 1 and shown in per cent."""
 CLIP_LABELS = {
-    **RECALLS,
-    **RANKS,
+    **RECALL_LABELS,
+    **RANK_LABELS,
     "mark": "Best",
     "step": "Step",
     "train_loss": "Training loss",

@@ -15,7 +15,7 @@ from engine.datasets import note_on_repeats
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.figures import evaluation
-from engine.report.quantities import CLIP_LABELS, RANKS, RECALLS, SHARES, title
+from engine.report.quantities import CLIP_LABELS, RANK_LABELS, RECALL_LABELS, SHARES, title
 from engine.report.style import digits
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import read_embeddings
@@ -32,7 +32,7 @@ from pages.shared.table import PERCENT, download, download_rows, in_percent, res
 from pages.shared.text import plain, show_error
 
 TASKS = {"retrieval": "Retrieval", "zeroshot": "Zero-shot classification", "linear-probe": "Linear probe"}
-NUMBERS = (*RANKS, "clip_val_loss")
+NUMBERS = (*RANK_LABELS, "clip_val_loss")
 HELP = {
     "acc1": "Share of images whose class is predicted.",
     "acc5": "Share of images whose class is among the five most likely. Not computed for five classes or fewer.",
@@ -157,7 +157,7 @@ def _metrics(row: EvaluateRow, drawn: Collection[str]) -> None:
 
 def _largest_rank(row: EvaluateRow) -> int:
     """Return the largest k of the row's recalls at k from text to image, 0 without any."""
-    known = [name for name in RECALLS if getattr(row, name) is not None]
+    known = [name for name in RECALL_LABELS if getattr(row, name) is not None]
     ranks = [int(name.rpartition("_r")[2]) for name in (*known, *row.recalls) if name.startswith("text_to_image_r")]
     return max(ranks, default=0)
 
