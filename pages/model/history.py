@@ -108,7 +108,7 @@ def draw_timings(name: ModelName) -> None:
 LATEST = 100
 """Read at most this many trainings and evaluations each, newest first."""
 TRAINING_COLUMNS = (
-    *("run", "date", "what", "state", *model.SHARES, "clip_val_loss", "data", "begins_with", "epochs", "seconds"),
+    *("run", "date", "what", "state", *model.MAIN_SHARES, "clip_val_loss", "data", "begins_with", "epochs", "seconds"),
 )
 
 

@@ -93,9 +93,9 @@ def requests(name: ModelName, accuracies: pd.DataFrame) -> dict[str, Spec]:
     return specs
 
 
-SHARES = ("zeroshot_top1", "linear_probe_top1", "image_to_text_r1", "text_to_image_r1")
-"""Columns with values from 0 to 1."""
-COLUMNS = ["run", "date", "what", "state", "data", "begins_with", "epochs", *SHARES, "clip_val_loss", "seconds"]
+MAIN_SHARES = ("zeroshot_top1", "linear_probe_top1", "image_to_text_r1", "text_to_image_r1")
+"""Columns with values from 0 to 1, of all those that SHARES in `quantities.py` names."""
+COLUMNS = ["run", "date", "what", "state", "data", "begins_with", "epochs", *MAIN_SHARES, "clip_val_loss", "seconds"]
 
 
 def of_runs(runs: Iterable[tuple[Run, Sequence[Row]]], name: ModelName) -> pd.DataFrame:
@@ -106,7 +106,7 @@ def of_runs(runs: Iterable[tuple[Run, Sequence[Row]]], name: ModelName) -> pd.Da
     """
     lines = [line for run, rows in runs if (line := _line(run, rows, name.model))]
     frame = pd.DataFrame(lines, columns=COLUMNS)
-    numbers = [*SHARES, "clip_val_loss", "seconds", "epochs"]
+    numbers = [*MAIN_SHARES, "clip_val_loss", "seconds", "epochs"]
     frame = frame.astype(dict.fromkeys(numbers, float)).assign(date=pd.to_datetime(frame["date"], utc=True))
     return frame.sort_values("run", ascending=False, ignore_index=True)
 
@@ -136,7 +136,7 @@ def _train_values(rows: Sequence[Row]) -> dict[str, object]:
     if not epochs:
         return {}
     best = best_epoch(epochs) or epochs[-1]
-    names = [name for name in (*SHARES, "clip_val_loss") if name in TrainRow.model_fields]
+    names = [name for name in (*MAIN_SHARES, "clip_val_loss") if name in TrainRow.model_fields]
     last_values = {"epochs": epochs[-1].epoch, "seconds": epochs[-1].seconds}
     return {name: getattr(best, name) for name in names} | last_values
 
@@ -147,8 +147,8 @@ def _task_values(rows: Sequence[Row]) -> dict[str, object]:
         if not isinstance(row, EvaluateRow) or row.status != "ok":
             continue
         if row.task == "retrieval":
-            values |= {name: getattr(row, name) for name in (*SHARES[2:], "clip_val_loss")}
+            values |= {name: getattr(row, name) for name in (*MAIN_SHARES[2:], "clip_val_loss")}
         else:
-            values[{"zeroshot": SHARES[0], "linear-probe": SHARES[1]}[row.task]] = row.acc1
+            values[{"zeroshot": MAIN_SHARES[0], "linear-probe": MAIN_SHARES[1]}[row.task]] = row.acc1
     seconds = [row.seconds for row in rows if isinstance(row, EvaluateRow) and row.seconds is not None]
     return values | ({"seconds": sum(seconds)} if seconds else {})
