@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
 import re2
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 from typing_extensions import TypeAliasType
 
 MAX_PIXELS_PER_SIDE = 4096
@@ -68,7 +68,13 @@ class Refused(ValueError):
 
 
 def error_message(error: BaseException) -> str:
-    """Return the message of an error, after the name of its type unless it is Refused."""
+    """Return the message of an error, after the name of its type unless it is Refused or from a validation.
+
+    Of a ValidationError, return the first problem, such as `models is required`.
+    """
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return " ".join([*map(str, first["loc"]), describe_error(first)])
     return str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}".removesuffix(": ")
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, select, upd
 
 from engine import specs
 from engine.results import Environment
-from engine.specs import Refused
+from engine.specs import Refused, error_message
 from engine.store.model import Results, Run
 from engine.store.tables import attempts, changes, run_results, run_tags, runs
 
@@ -88,7 +88,7 @@ def readable_run(row: Row[Any]) -> Run | None:
     try:
         return to_run(row)
     except UNREADABLE as error:
-        log.warning("run %d is left out, this version cannot read it: %s", row.id, error)
+        log.warning("run %d is left out, this version cannot read it: %s", row.id, error_message(error))
         return None
 
 

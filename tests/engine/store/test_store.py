@@ -1,5 +1,6 @@
 """The store: queue, attempts, leases, events and schema, on a real SQLite file and a real PostgreSQL server."""
 
+import re
 import subprocess
 import sys
 import time
@@ -426,14 +427,24 @@ def test_duration_includes_earlier_attempts_if_work_is_kept(store: Store, submit
     assert run.seconds(run.started_at) == pytest.approx(counted, abs=1)
 
 
-@pytest.mark.parametrize("changed", ["kind = 'of another version'", "spec = '{}'", "created_at = 1e20"])
-def test_unreadable_run_is_left_out_of_lists(store: Store, changed: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ("kind = 'of another version'", "of another version"),
+        ("spec = '{}'", "models is required"),
+        ("created_at = 1e20", "created_at .* dates after 9999"),
+    ],
+)
+def test_unreadable_run_is_left_out_of_lists(
+    store: Store, changed: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     unreadable, readable = store.enqueue(spec()), store.enqueue(spec())
     store.request_cancel(unreadable)
     with store.database.write() as connection:
         connection.execute(text(f"UPDATE runs SET {changed} WHERE id = {unreadable}"))
     assert [run.id for run in store.runs()] == [readable]
-    assert f"run {unreadable} is left out" in caplog.text
+    (record,) = caplog.messages
+    assert re.fullmatch(f"run {unreadable} is left out, this version cannot read it: .*{reason}.*", record)
     store.delete(unreadable)
     caplog.clear()
     assert [run.id for run in store.runs()] == [readable]
