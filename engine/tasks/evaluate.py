@@ -204,10 +204,13 @@ class Part:
         self._notes += result.notes
         return result
 
-    def _directions(self) -> torch.Tensor:
-        """Return the direction of each class, from its prompts. Errors: Refused if it is not finite."""
+    def _classifier(self) -> torch.Tensor:
+        """Return the direction of each class, from its prompts, times the logit scale. Errors: Refused if not finite.
+
+        So confidences are those of the model's own loss.
+        """
         by_class = json_object(self.spec.class_prompts)
-        found = directions(self._classes, self._templates, self.reader, by_class)
+        found = self._encoded.scale * directions(self._classes, self._templates, self.reader, by_class)
         check_finite(found.T, "classes")
         return found
 
@@ -230,7 +233,7 @@ class Part:
                 raise Refused(f"zero-shot needs a class per image: {NO_CLASSES}")
             if len(self._classes) == 1:
                 raise Refused(f"zero-shot needs at least two classes, and all images are of {self._classes[0]!r}")
-            found = classification.results(encoded.images, encoded.labels, self._directions())
+            found = classification.results(encoded.images, encoded.labels, self._classifier())
         else:
             found, more = yield from self._probe()
         counts = Counter(self._classes)  # ImageNet has two classes named sunglasses
@@ -292,7 +295,7 @@ class Part:
 
     def _average_precision(self, targets: torch.Tensor) -> Generator[Event, None, dict[str, Any]]:
         """Write and yield the average precision of each class, and return the fields of the row. Errors: Refused."""
-        precisions = classification.average_precisions(self._encoded.images, targets, self._directions())
+        precisions = classification.average_precisions(self._encoded.images, targets, self._classifier())
         counts = targets.sum(dim=0).tolist()
         lines = zip(self._classes, counts, precisions.round(6).tolist(), strict=True)
         file = self._write_csv("zeroshot_average_precision", ["class", "images", "average_precision"], lines)

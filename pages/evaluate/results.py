@@ -202,7 +202,10 @@ def _predictions(run: Run, row: EvaluateRow) -> None:
         limit = st.number_input("Images", 1, MOST_SHOWN, DEFAULT_SHOWN, key=f"many_{run.id}")
     chosen = predictions if kind == "All" else predictions[predictions["right"] == (kind == "Right")]
     chosen = chosen[chosen["true"] == true_class] if true_class else chosen
-    st.caption(f"{len(chosen):,} of {len(predictions):,} predictions, the most confident first.")
+    st.caption(
+        f"{len(chosen):,} of {len(predictions):,} predictions, the most confident first. Confidence is the softmax of "
+        "the cosines times the model's logit scale."
+    )
     shown = chosen.sort_values("confidence", ascending=False, kind="stable").head(limit)
     if not pictures.grid(run, shown, _caption, "{true}, predicted as {predicted}".format_map):
         predictions = shown[list(evaluation.PREDICTIONS)]

@@ -86,16 +86,13 @@ def average_precisions(image_features: Tensor, targets: Tensor, classifier: Tens
     return precisions
 
 
-SCALE = 100.0
-"""Factor that multiplies cosines before the softmax, as in open_clip. It changes confidences, not predictions."""
-
-
 def results(image_features: Tensor, labels: Tensor, classifier: Tensor) -> Classification:
     """Return the zero-shot classification of images.
 
-    image_features: (N, D), normalised. labels: (N,) int64. classifier: (D, C). Errors: those of `judged`.
+    image_features: (N, D), normalised. labels: (N,) int64. classifier: (D, C), the directions of the classes times the
+    model's logit scale, which changes confidences, not predictions. Errors: those of `judged`.
     """
-    logits = SCALE * image_features.float() @ classifier.to(image_features.device).float()
+    logits = image_features.float() @ classifier.to(image_features.device).float()
     # in float32 all unlikely classes would be 0, and the choice of the first five among them would be arbitrary
     return judged(torch.softmax(logits.double(), dim=1), labels)
 

@@ -282,6 +282,17 @@ def test_features_that_are_not_finite_give_errors_and_no_accuracies(
         assert (found[task].acc1, found[task].image_to_text_r1) == (None, None)
 
 
+def test_confidence_is_that_of_the_models_own_logit_scale(rows: Evaluate, tmp_path: Path) -> None:
+    (row,) = rows(tasks=("zeroshot",), templates=("{}",))  # so that each prompt is also a caption
+    predictions = evaluation.read_predictions(tmp_path / "run" / row.predictions_file)
+    found = read_embeddings(tmp_path / "run" / row.embeddings_file)
+    classes = sorted(set(found.labels))
+    cosines = found.images @ found.texts[[found.captions.index(name) for name in classes]].T
+    odds = np.exp(cosines / 0.07)  # 0.07 is CLIP's initial temperature
+    expected = (odds / odds.sum(axis=1, keepdims=True)).max(axis=1)
+    assert predictions["confidence"].to_numpy() == pytest.approx(expected, abs=1e-4)
+
+
 def test_classes_with_the_same_name_stay_separate(
     rows: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

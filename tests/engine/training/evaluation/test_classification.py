@@ -89,8 +89,8 @@ def test_metrics_equal_those_of_scikit_learn() -> None:
     weights = functional.normalize(torch.randn(16, 7, generator=generator), dim=0)
     labels = torch.randint(6, (200,), generator=generator)  # the seventh class never occurs
     images = functional.normalize(weights.T[labels] + 0.8 * torch.randn(200, 16, generator=generator), dim=1)
-    found = classification.results(images, labels, weights)
-    logits = 100 * images @ weights
+    found = classification.results(images, labels, 100 * weights)
+    logits = images @ (100 * weights)
     top1, top5 = (top_k_accuracy_score(labels, logits, k=k, labels=range(7)) for k in (1, 5))
     assert (found.acc1, found.acc5) == (top1, top5)
     assert 0.3 < found.acc1 < found.acc5 < 1
@@ -109,7 +109,7 @@ def test_metrics_equal_those_of_scikit_learn() -> None:
 def test_unlikely_classes_are_ordered_by_their_cosines(second: int) -> None:
     cosines = torch.full((1, 10), -0.45)
     cosines[0, 0], cosines[0, second] = 0.8, -0.30
-    found = classification.results(cosines, torch.tensor([second]), torch.eye(10))
+    found = classification.results(cosines, torch.tensor([second]), 100 * torch.eye(10))
     assert (found.acc1, found.acc5) == (0, 1)
 
 
