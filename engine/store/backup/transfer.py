@@ -83,6 +83,11 @@ def restore_backup(settings: Settings, path: Path) -> Counts:
     """
     if not path.is_file():
         raise Refused(f"there is no backup {path}: name a file that `store backup` wrote")
+    if (log := path.with_name(f"{path.name}-wal")).is_file() and log.stat().st_size:
+        raise Refused(
+            f"{path} is not a backup: it was not closed, and its last changes are in {log.name}. Run "
+            f"`VITALS_DATABASE_URL=sqlite:///{path.absolute()} python -m engine store backup FILE`, then restore FILE"
+        )
     settings.make_runs_dir()
     with ExitStack() as opened:
         copy_file = opened.enter_context(temporary(settings.runs_dir / path.name))

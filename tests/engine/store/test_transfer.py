@@ -192,6 +192,11 @@ def test_backup_during_a_run_can_be_restored(
         assert queue.holders(restored.database, this_host()) == {}
         assert leases.read(restored.database, "local@here") is None
     assert backup.read_bytes() == content
+    with closing(sqlite3.connect(backup)) as unclosed:
+        unclosed.execute("UPDATE runs SET name = 'later'")
+        unclosed.commit()
+        with pytest.raises(Refused, match=rf"its last changes are in backup.sqlite-wal. .*sqlite:///{backup} python"):
+            transfer.restore_backup(empty, backup)
     assert not list((tmp_path / "fresh").glob(".*")), "no temporary file is left"
 
 
