@@ -28,11 +28,11 @@ def push(settings: Settings, folder: Path) -> None:
         copy = f"{root}/{folder.name}.tar"
         if remote.exists(copy):
             return
-        packed = Path(scratch, "packed.tar")
+        packed, part = Path(scratch, "packed.tar"), f"{copy}{Path(scratch).name}"  # another session may copy it too
         with tarfile.open(packed, "w") as tar:
             tar.add(folder, arcname=".")
-        remote.put_file(str(packed), f"{copy}.part")
-        remote.mv(f"{copy}.part", copy)
+        remote.put_file(str(packed), part)
+        remote.mv(part, copy)
 
 
 def fetch(settings: Settings, folder: Path) -> None:

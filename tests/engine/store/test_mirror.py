@@ -123,7 +123,7 @@ def is_complete(settings: Settings, run: Run, name: str) -> bool:
 
 
 def test_upload_is_copied_at_submission_and_fetched_when_needed(
-    worker_machine: Settings, other_machine: Settings, store: Store
+    worker_machine: Settings, other_machine: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload = worker_machine.runs_dir / "uploads" / "pets-1234"
     pair = upload / "cats" / "one.txt"
@@ -131,6 +131,14 @@ def test_upload_is_copied_at_submission_and_fetched_when_needed(
     pair.write_text("a cat")
     (upload / ".owner").write_text("ann@example.org")
     run = store.run(store.enqueue(TrainSpec(data=str(upload / "cats"))))
+    put_file = Bucket.put_file
+
+    def put_and_submit_another(*arguments: Any, **options: Any) -> None:
+        put_file(*arguments, **options)
+        monkeypatch.setattr(Bucket, "put_file", put_file)
+        named_files.share_uploads(worker_machine, run.spec)
+
+    monkeypatch.setattr(Bucket, "put_file", put_and_submit_another)
     named_files.share_uploads(worker_machine, run.spec)
     requests = Bucket.requests
     named_files.share_uploads(worker_machine, run.spec)
