@@ -50,8 +50,7 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
     labels = labels.to(probabilities.device)
     if len(labels) == 0:
         raise Refused("There are no labels.")
-    if invalid := [str(label) for label in sorted(set(labels.tolist())) if not 0 <= label < count]:
-        raise Refused(f"Labels must be 0 to {count - 1}, but these are not: {shortened(invalid)}.")
+    _check_labels(labels, count)
     likeliest = probabilities.topk(min(TOP, count), dim=1).indices
     hits = likeliest == labels[:, None]
     predictions = likeliest[:, 0]
@@ -70,6 +69,11 @@ def judged(probabilities: Tensor, labels: Tensor) -> Classification:
         predictions=predictions.cpu().numpy(),
         confidence=probabilities.gather(1, likeliest[:, :1])[:, 0].float().cpu().numpy(),
     )
+
+
+def _check_labels(labels: Tensor, count: int) -> None:
+    if invalid := [str(label) for label in sorted(set(labels.tolist())) if not 0 <= label < count]:
+        raise Refused(f"Labels must be 0 to {count - 1}, but these are not: {shortened(invalid)}.")
 
 
 def average_precisions(image_features: Tensor, targets: Tensor, classifier: Tensor) -> Array:
@@ -120,6 +124,7 @@ def probe(
     Errors: Refused if a label is not the index of a class, or if the training pairs have only one class.
     """
     count = classes or int(max(train_labels.max(), labels.max())) + 1
+    _check_labels(train_labels, count)
     inputs, wanted = _array(train_features), train_labels.cpu().numpy()
     if len(np.unique(wanted)) < 2:
         raise Refused("a linear probe needs at least two classes in its training data")

@@ -179,6 +179,8 @@ def test_probe_predicts_only_classes_of_its_training_data() -> None:
     assert found.predictions[1] in (0, 2)
     unnamed = classification.probe(features, labels, torch.eye(4)[:, :3], torch.arange(4), seed=0)
     assert unnamed.classes == 4
+    with pytest.raises(Refused, match=r"^Labels must be 0 to 1, but these are not: 2\.$"):
+        classification.probe(features, labels, torch.eye(3)[:2], torch.arange(2), seed=0, classes=2)
     assert classification.renumbered(labels, ("a", "b", "c"), ()) is labels, "the evaluated data have no names"
 
 
