@@ -24,7 +24,6 @@ def delete_copies(settings: Settings, run: Run) -> None:
     if settings.artifacts_url:
         with reaching(settings.artifacts_url, name := place_name(run)) as (remote, folder):
             remote.pipe_file(f"{folder.removesuffix(name)}{MARKS}/{name}", b"")
-            remote.invalidate_cache()
             with suppress(FileNotFoundError):
                 remote.rm(folder, recursive=True)
 
@@ -36,7 +35,6 @@ def deleted_elsewhere(settings: Settings, database: Database) -> list[int]:
     names = {int(path.name): held_by(path) for path in settings.runs_dir.iterdir() if path.name.isdecimal()}
     existing = {run.id for run in database.rows(select(runs.c.id))}
     with reaching(settings.artifacts_url, MARKS) as (remote, marks):
-        remote.invalidate_cache()
         return sorted(
             run_id
             for run_id, name in names.items()

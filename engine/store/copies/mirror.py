@@ -165,7 +165,7 @@ def _snapshot(folder: Path, before: dict[str, Version], links: Path) -> dict[str
                     os.link(path, link)
                     status = link.stat()  # the path may lead to another file by now
                 found[name], nodes[name] = version(status), status.st_ino
-        if last is not None and all(last.get(name, node) == node for name, node in nodes.items()):
+        if nodes == last:
             return found  # no file was replaced between the two scans
         last = nodes
     raise OSError(f"the files of {folder} change too fast to be copied")
@@ -292,18 +292,18 @@ class _Place:
         names = [name for name in new.files if (links / name).is_file()]
         with reaching(*self.base) as (remote, root):
             remote.put([str(links / name) for name in names], [_object(root, name, new.files[name]) for name in names])
-            latest = self.remote()
-            if latest and latest.attempt > new.attempt:
-                log.warning("attempt %d writes to %s now: this attempt's files stay here", latest.attempt, self.url)
-                self.write(Index(attempt=0, files=old.files))  # the folder is only a copy from now on
-                return
-            self.publish(new)
-            self.write(new)
-            try:
-                if obsolete := {_object(root, *file) for file in old.files.items() - new.files.items()}:
-                    remote.rm(list(obsolete))
-            except Exception as error:  # noqa: BLE001  what is no longer needed may stay
-                log.warning("old files in %s cannot be deleted: %s", self.url, error)
+        latest = self.remote()
+        if latest and latest.attempt > new.attempt:
+            log.warning("attempt %d writes to %s now: this attempt's files stay here", latest.attempt, self.url)
+            self.write(Index(attempt=0, files=old.files))  # the folder is only a copy from now on
+            return
+        self.publish(new)
+        self.write(new)
+        try:
+            if obsolete := {_object(root, *file) for file in old.files.items() - new.files.items()}:
+                remote.rm(list(obsolete))
+        except Exception as error:  # noqa: BLE001  what is no longer needed may stay
+            log.warning("old files in %s cannot be deleted: %s", self.url, error)
 
 
 def version(status: os.stat_result) -> Version:
@@ -322,8 +322,6 @@ def reaching(url: str, name: str) -> Iterator[tuple[Any, str]]:
     try:
         remote, root = _connect(url, os.getpid())
         yield remote, f"{root.rstrip('/')}/{name}"
-    except Unreachable:
-        raise
     except Exception as error:
         where = f"{url.rstrip('/')}/{name}"
         raise Unreachable(f"the files in {where} cannot be reached: {type(error).__name__}: {error}") from error

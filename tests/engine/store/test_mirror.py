@@ -135,6 +135,7 @@ def test_upload_is_copied_at_submission_and_fetched_when_needed(
 
     def put_and_submit_another(*arguments: Any, **options: Any) -> None:
         put_file(*arguments, **options)
+        assert not [path for path in Bucket.store if path.endswith("1234.tar")], "nobody fetches an incomplete copy"
         monkeypatch.setattr(Bucket, "put_file", put_file)
         named_files.share_uploads(worker_machine, run.spec)
 
@@ -146,11 +147,22 @@ def test_upload_is_copied_at_submission_and_fetched_when_needed(
     (copy,) = (path for path in Bucket.store if "uploads" in path)
     assert copy.endswith("runs/of/all/uploads/pets-1234.tar")
     shutil.rmtree(upload)  # as on another machine with the same path
+    get_file = Bucket.get_file
+
+    def get_beside_another(*arguments: Any, **options: Any) -> None:
+        get_file(*arguments, **options)
+        monkeypatch.setattr(Bucket, "get_file", get_file)
+        uploads.fetch(worker_machine, upload)
+
+    monkeypatch.setattr(Bucket, "get_file", get_beside_another)
     named_files.check_again(store, worker_machine, run)
     assert (pair.read_text(), (upload / ".owner").read_text()) == ("a cat", "ann@example.org")
     assert [path.name for path in upload.parent.iterdir()] == ["pets-1234"]
     uploads.fetch(worker_machine.model_copy(update={"artifacts_url": "nowhere://"}), upload)  # it is here already
     assert uploads.folder_of(worker_machine, upload.parent / ".." / str(run.id)) is None
+    monkeypatch.chdir(worker_machine.runs_dir.parent)
+    relative = worker_machine.model_copy(update={"runs_dir": Path(worker_machine.runs_dir.name)})
+    assert uploads.folder_of(relative, pair) == upload
     for _ in range(2):  # the second time, there is no copy
         uploads.delete(worker_machine, upload)
     elsewhere = other_machine.runs_dir / "uploads" / "pets-1234"
@@ -298,7 +310,10 @@ def test_next_attempt_continues_elsewhere_and_the_earlier_cannot_write(
     mirror.push(worker_machine, run, 1)
     mirror.fetch(other_machine, run)
     save(files, "epoch_1.pt", b"1")
-    mirror.push(worker_machine, run, 1)
+    requests = Bucket.requests
+    for _ in range(2):  # the second time, nothing has changed
+        mirror.push(worker_machine, run, 1)
+    assert Bucket.requests == requests + 3, "the checkpoint, its manifest and the index; the log is there already"
     save(files, "epoch_2.pt", b"2")  # not copied, because the host was lost before
     end(store, attempt, Exit(note="its node left", host_lost=True))
     files.log.write_bytes(b"first, more\n")
@@ -397,6 +412,8 @@ def test_runs_upload_copies_files_of_an_earlier_run(
     with pytest.raises(Refused, match="its files are copied when it ends"):
         mirror.upload(worker_machine, run)
     end(store, attempt, Exit(0))
+    with pytest.raises(Refused, match="were not made here"):
+        mirror.upload(other_machine, store.run(run.id))
     monkeypatch.setenv("VITALS_ARTIFACTS_URL", worker_machine.artifacts_url)
     assert main(["runs", "upload", str(run.id)]) == 0
     monkeypatch.setenv("VITALS_RUNS_DIR", str(other_machine.runs_dir))
@@ -449,6 +466,7 @@ def test_prune_deletes_only_folders_of_runs_deleted_elsewhere(
     assert first.log.is_file()
     remote, root = fsspec.core.url_to_fs(worker_machine.artifacts_url)
     remote.pipe_file(f"{root}/deleted/{mirror.place_name(kept_run)}", b"")  # a restored backup undid its deletion
+    (worker_machine.runs_dir / "98.before-1").mkdir()
     for number, index in enumerate(("{}", "[]"), start=97):
         (worker_machine.runs_dir / str(number)).mkdir()
         (worker_machine.runs_dir / str(number) / INDEX).write_text(index)
@@ -495,6 +513,11 @@ def test_files_uploaded_later_have_the_exit_of_the_last_attempt(
     copies = mirror.look(other_machine, second)
     assert copies is not None
     assert (copies.attempt, copies.exit) == (2, asdict(Exit()))
+    mirror.push(worker_machine, second, 2, DONE)
+    mirror.upload(worker_machine, store.run(run.id))
+    third = other_machine.model_copy(update={"runs_dir": other_machine.runs_dir / "third"})
+    assert (copies := mirror.look(third, second))
+    assert copies.exit == DONE, "it is known"
     with pytest.raises(mirror.Unreachable, match=r"holds .*, a run of another store: rename this folder"):
         mirror.fetch(other_machine, replace(second, created_at=second.created_at + timedelta(seconds=1)))
 
@@ -507,7 +530,15 @@ def test_index_cannot_name_files_outside_the_run_folder(
     mirror.push(worker_machine, run, 1)
     remote, root = fsspec.core.url_to_fs(worker_machine.artifacts_url)
     (index,) = remote.glob(f"{root}/*/index.json")
-    for name in ("../other/log.txt", "/etc/passwd", "a/../../b", ".hidden", "process.json", "exit-2.json"):
+    for name in (
+        "../other/log.txt",
+        "/etc/passwd",
+        "a/../../b",
+        ".hidden",
+        "process.json",
+        "./process.json",
+        "exit-2.json",
+    ):
         remote.pipe_file(index, remote.cat_file(index).replace(b"log.txt", name.encode()))
         with pytest.raises(mirror.Unreachable, match="is not the name of a file that is copied"):
             mirror.fetch(other_machine, run)
