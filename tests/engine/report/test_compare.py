@@ -375,7 +375,9 @@ def test_rows_match_by_model_and_variant_and_others_are_omitted() -> None:
     [
         (recurrent_row("aten"), "mini_batch", 3),
         (benchmark_row("resnet18"), "context_length", 5),
+        (benchmark_row("resnet18"), "tower", "image"),
         (evaluate_row("zeroshot"), "checkpoint", "b.pt"),
+        (evaluate_row("zeroshot"), "data", "b.csv"),
         (DeviceRow(device="cpu", operation="matmul", dtype="float32"), "dtype", "bfloat16"),
     ],
 )

@@ -117,6 +117,9 @@ def test_store_copy_needs_an_unused_source_and_an_empty_target(
             settings_with_url(filled, f"sqlite:///{tmp_path / 'absent.sqlite'}"),
             f"sqlite:///{tmp_path / 'third.sqlite'}",
         )
+    assert not list(tmp_path.glob("absent*"))
+    with pytest.raises(Unavailable, match=r"needs a driver .* `pip install -r requirements-cluster.txt`"):
+        transfer.move(filled, "postgresql+pg8000://host/database")
 
 
 def test_copy_that_differs_leaves_an_empty_target(filled: Settings, tmp_path: Path) -> None:
@@ -126,6 +129,10 @@ def test_copy_that_differs_leaves_an_empty_target(filled: Settings, tmp_path: Pa
         spoil = "UPDATE rows SET model = 'x' WHERE id = 5"
         connection.execute(f"CREATE TRIGGER spoil AFTER INSERT ON rows WHEN new.id = 5 BEGIN {spoil}; END")
     with pytest.raises(Refused, match=r"in table rows \(120 rows there, 120 in the copy\)"):
+        transfer.move(filled, f"sqlite:///{target}")
+    with closing(sqlite3.connect(filled.runs_dir / "vitals.sqlite")) as connection, connection:
+        connection.execute("DELETE FROM runs WHERE id = 1")
+    with pytest.raises(Refused, match=r"a row of table .* is not accepted: FOREIGN KEY constraint failed"):
         transfer.move(filled, f"sqlite:///{target}")
     with closing(sqlite3.connect(target)) as connection:
         assert connection.execute("SELECT count(*) FROM runs").fetchone() == (0,)
