@@ -221,13 +221,14 @@ class _Place:
         known = self.read()
         if not latest or (known and known.attempt == latest and known.exit is not None):
             return known
-        seen_at, failure = _looks.get(self.url, (-FAILED_S, ""))
+        seen_at, failure = max(_looks.get(url, (-FAILED_S, "")) for url in (self.url, self.base[0]))
         if time.monotonic() - seen_at > (FAILED_S if failure else LOOK_S):
             try:
                 found, failure = self.remote(), ""
             except Unreachable as error:
                 found, failure = None, str(error)
-            _looks[self.url] = time.monotonic(), failure
+            # a page asks for many runs, and must not wait for an unreachable URL each time
+            _looks[self.base[0] if failure else self.url] = time.monotonic(), failure
         else:
             found = None
         if failure:
@@ -312,7 +313,7 @@ def version(status: os.stat_result) -> Version:
 
 
 _looks: dict[str, tuple[float, str]] = {}
-"""When each run's snapshot was last looked up, and why that failed; "" if it did not."""
+"""When each run's snapshot was last looked up, with ""; by VITALS_ARTIFACTS_URL, the last failure and its reason."""
 _locks: defaultdict[str, Lock] = defaultdict(Lock)
 
 

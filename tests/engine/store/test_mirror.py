@@ -388,9 +388,11 @@ def test_unreachable_bucket_gives_errors_without_repeated_requests(
         mirror.fetch(other_machine, run)
     monkeypatch.setattr(mirror, "FAILED_S", 60.0)
     requests = Bucket.requests
-    with pytest.raises(mirror.Unreachable, match="no route"):
-        mirror.fetch(other_machine, run)
-    mirror.fetch(other_machine, store.run(training(store)))
+    other_run = store.run(training(store))
+    for unknown in (run, replace(other_run, attempt=1)):
+        with pytest.raises(mirror.Unreachable, match="no route"):
+            mirror.fetch(other_machine, unknown)
+    mirror.fetch(other_machine, other_run)
     assert Bucket.requests == requests, "pages must not wait for the bucket each time, nor for a run without files"
     end(store, attempt, Exit(0))
     monkeypatch.setattr(mirror, "FAILED_S", 0.0)
