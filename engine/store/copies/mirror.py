@@ -286,7 +286,11 @@ class _Place:
     def publish(self, index: Index) -> None:
         """Write the index that all machines read. Errors: Unreachable."""
         with reaching(*self.base) as (remote, root):
-            remote.pipe_file(f"{root}/index.json", index.model_dump_json().encode())
+            if "file" in remote.protocol:  # a folder: its file system writes in place, so readers would get a part
+                Path(root).mkdir(parents=True, exist_ok=True)
+                atomic.write(Path(root, "index.json"), index.model_dump_json())
+            else:
+                remote.pipe_file(f"{root}/index.json", index.model_dump_json().encode())
 
     def upload(self, new: Index, old: Index, links: Path) -> None:
         """Write the files in the folder `links`, then the index, and delete the objects that it no longer names."""

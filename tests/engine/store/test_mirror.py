@@ -211,7 +211,10 @@ def test_another_machine_reads_the_files_of_a_run(
     save(files, "best.pt", b"two", step=2)
     for name in ("epoch_1.pt", "epoch_1.pt.json"):
         (files.dir / "checkpoints" / name).unlink()
-    mirror.push(worker_machine, run, 1, DONE)
+    remote, root = fsspec.core.url_to_fs(worker_machine.artifacts_url)
+    with remote.open(f"{root}/{mirror.place_name(run)}/index.json") as index:
+        mirror.push(worker_machine, run, 1, DONE)
+        assert not json.load(index)["exit"], "a reader gets the whole old index or the whole new one"
     files.log.write_bytes(b"only here\n")
     mirror.fetch(worker_machine, run)
     assert files.log_tail(9) == "only here\n", "originals are never replaced"
@@ -234,7 +237,6 @@ def test_another_machine_reads_the_files_of_a_run(
     bundle = export_bundle(store, other_machine, run.id)
     assert bundle == export_bundle(store, worker_machine.model_copy(update={"artifacts_url": ""}), run.id)
 
-    remote, root = fsspec.core.url_to_fs(worker_machine.artifacts_url)
     assert len(remote.find(root)) == 5, "only the index, the log, the samples, a checkpoint and its manifest"
     jobs.delete_run(store, worker_machine, run.id)
     assert [path.removeprefix(root) for path in remote.find(root)] == [f"/deleted/{mirror.place_name(run)}"], (
