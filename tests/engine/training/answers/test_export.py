@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from engine.models.clip import weights as clip_weights
+from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Export, Match
@@ -93,9 +94,12 @@ def test_tied_weights_and_weights_of_several_processes_are_exported(checkpoint: 
     assert torch.equal(loaded["one"], loaded["other"])
 
 
-def test_texts_are_ranked_by_cosine_with_the_probabilities_of_the_loss(checkpoint: Path) -> None:
+def test_texts_are_ranked_by_cosine_with_the_probabilities_of_the_loss(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = ("a seven", "a cat", "noise")
-    found = match.answer(Match(spec=spec(checkpoint), image=b64encode(png_image()), texts=texts)).texts
+    question = Match(spec=spec(checkpoint), image=b64encode(png_image()), texts=texts)
+    found = match.answer(question).texts
     built = clip_weights.create(spec(checkpoint), weights=str(checkpoint))
     built.model.eval()
     with torch.no_grad():
@@ -107,6 +111,10 @@ def test_texts_are_ranked_by_cosine_with_the_probabilities_of_the_loss(checkpoin
     assert [item.text for item in found] == [text for _, text, _ in expected]
     assert [item.similarity for item in found] == pytest.approx([cosine for cosine, _, _ in expected], abs=1e-6)
     assert [item.probability for item in found] == pytest.approx([share for *_, share in expected], abs=1e-6)
+    monkeypatch.setattr(match.kept_model(question.spec, Settings().roots).model, "logit_bias", torch.tensor(-2.0))
+    logits = built.model.logit_scale.exp().double() * torch.tensor([cosine for cosine, *_ in expected]) - 2  # type: ignore[operator]
+    of_siglip = [item.probability for item in match.answer(question).texts]
+    assert of_siglip == pytest.approx(logits.sigmoid().tolist(), abs=1e-6)
 
 
 def test_class_names_are_put_into_prompts(checkpoint: Path) -> None:
