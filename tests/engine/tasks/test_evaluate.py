@@ -152,6 +152,7 @@ def test_results_on_images_used_to_choose_the_epoch_have_a_note(rows: Evaluate, 
     assert has_note({})
     assert has_note({"best_metric": "clip_val_loss"})
     assert not has_note({}, "epoch_2.pt")
+    assert not has_note({}, json_split="test"), "of data with several parts, these are other images"
     assert not has_note({}, held_out_data=()), "most of these images were trained on"
     assert has_note({"epochs": None, "steps": 8})
     assert has_note({"epochs": 1, "val_every_steps": 2})
