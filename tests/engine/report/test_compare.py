@@ -475,11 +475,14 @@ def test_values_of_only_one_run_are_bars_without_a_ratio() -> None:
 def test_models_have_the_costs_of_their_first_catalogue_row() -> None:
     catalogue = pd.DataFrame(
         {"name": ["t:a", "t:b", "t:a"], "gmacs": [2.0, 4.0, 9.0], "mparams": [1.0, None, 1.0], "status": "ok"}
+    ).assign(weights_mb=math.nan)
+    values = compare_values.of_catalogue(
+        catalogue, ["t:b", "t:a", "t:gone"], ("gmacs", "mparams", "macts", "weights_mb")
     )
-    values = compare_values.of_catalogue(catalogue, ["t:b", "t:a", "t:gone"], ("gmacs", "mparams", "macts"))
     frame = compare_values.beside(values, ["t:b", "t:a"], "t:b").set_index("metric")
     assert frame.loc["gmacs", ["t:b", "t:a", "t:a / t:b"]].tolist() == [4.0, 2.0, 0.5]
     assert math.isnan(frame.loc["mparams", "t:b"])
+    assert "weights_mb" not in frame.index, "no model has a value"
 
 
 def run(number: int, spec: Spec, **environment: object) -> Run:
@@ -527,6 +530,7 @@ def test_table_of_settings_marks_only_differences() -> None:
         ["run", "host", "here", "there"],
     ]
     assert list(frame["what"]).count("threads") == 1
+    assert settings.facts(run(3, BenchmarkSpec(models=("a",), threads=3), none=True))["setting", "threads"] == "3"
     common = frame[frame["same"]].set_index("what")["run 1"]
     assert common["variants"] == "eager, compile"
     assert (common["version of torch"], common["image size"], common["deterministic"]) == ("2.15.0", "not set", "no")

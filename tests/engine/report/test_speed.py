@@ -257,6 +257,7 @@ def test_published_speeds_keep_the_newest_torch_per_precision(tmp_path: Path) ->
     ):
         lines.append(f"resnet18,inference,224,64,{rate},9,GPU,{precision},contiguous_format,False,{version}")
     lines.append("resnet18,inference,224,64,9,9,GPU,amp,channels_last,False,2.11.0")
+    lines.append("resnet18,inference,224,64,5,9,GPU,amp,contiguous_format,True,2.11.0")
     lines.append("resnet50,inference,224,64,4,9,GPU,fp32,contiguous_format,False,2.9.1")
     path = tmp_path / "speeds.csv"
     path.write_text("\n".join(lines))
@@ -264,10 +265,13 @@ def test_published_speeds_keep_the_newest_torch_per_precision(tmp_path: Path) ->
     resnet18_speeds = speeds[speeds["model"] == "resnet18"]
     assert dict(zip(resnet18_speeds["setup"], resnet18_speeds["samples_per_s"], strict=True)) == {
         "GPU, amp, eager, torch 2.10.0": 3,
+        "GPU, amp, compiled, torch 2.11.0": 5,
         "GPU, fp32, eager, torch 2.9.1": 1,
     }
     setups = published_speeds.setups(speeds, [benchmark_row("resnet18"), benchmark_row("resnet50")])
-    assert setups == ["GPU, fp32, eager, torch 2.9.1", "GPU, amp, eager, torch 2.10.0"], "most speeds first"
+    assert setups == [
+        *("GPU, fp32, eager, torch 2.9.1", "GPU, amp, eager, torch 2.10.0", "GPU, amp, compiled, torch 2.11.0")
+    ], "most speeds first"
 
 
 def test_shipped_speeds_name_their_device_precision_and_torch() -> None:
