@@ -130,6 +130,11 @@ def test_estimates_of_a_fitted_device_are_accurate_in_their_range(table: pd.Data
         assert not devices.estimate(fitted, table, batch_size)["in_range"].any(), "this batch size was not fitted"
     only_new = table.assign(**{"flop:bmm": 1e6})
     assert not devices.estimate(fitted, only_new, 64)["in_range"].any(), "no fitted model has these products"
+    i7, pooling = devices.find(devices.shipped(), "i7")[0], "max_pool2d_with_indices:gb"  # 4.7 % of resnet18's bytes
+    for factor in (1, 20):  # its share of the time is 0.7 %, then 12 %
+        changes = {"most": {**i7.most, pooling: 0.0}, "costs": {**i7.costs, pooling: factor * i7.costs[pooling]}}
+        resnet18 = devices.estimate(i7.model_copy(update=changes), table.loc[[("timm:resnet18", "224")]])
+        assert resnet18["in_range"].item() == (factor == 1)
 
 
 @pytest.mark.slow

@@ -281,7 +281,9 @@ def test_shipped_speeds_name_their_device_precision_and_torch() -> None:
     assert not speeds.duplicated(["model", "mode", "image_size", "device", "precision", "compiled"]).any()
     assert all(setup.count(", ") == 3 and "torch" in setup for setup in speeds["setup"].unique())
     assert "Intel" in published_speeds.setups(speeds, [benchmark_row("resnet18")])[0]
-    assert "NVIDIA" in published_speeds.setups(speeds, [benchmark_row("resnet18", device="cuda:0")])[0]
+    on_gpu = benchmark_row("resnet18", device="cuda:0")
+    assert "NVIDIA" in published_speeds.setups(speeds, [on_gpu])[0]
+    assert "Intel" in published_speeds.setups(speeds, [on_gpu, benchmark_row("resnet18")])[0]
 
 
 def test_models_with_equal_names_show_their_library() -> None:
