@@ -71,7 +71,7 @@ def _parse(content: bytes, name: str) -> pd.DataFrame:
     if not content.strip():
         raise Refused(f"{name} is empty")
     try:
-        frame = pd.read_csv(StringIO(content.decode("utf-8-sig")), dtype=str, keep_default_na=False)
+        frame = pd.read_csv(StringIO(content.decode()), dtype=str, keep_default_na=False)
     except UnicodeDecodeError as error:
         raise Refused(f"{name} is not a text file in UTF-8: its byte {error.start:,} is not part of a text") from error
     except (ValueError, pd.errors.ParserError) as error:

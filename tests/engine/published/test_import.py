@@ -65,7 +65,7 @@ def test_imported_timm_table_replaces_shipped_values(tmp_path: Path) -> None:
         tmp_path, "resnet50", "imagenet_v2_top1", "a1_in1k", "288"
     )  # other test sets keep the shipped values
     assert "imported" not in other
-    again = take(TIMM.encode(), "results-imagenet.csv", tmp_path)
+    again = take(TIMM.encode("utf-8-sig"), "results-imagenet.csv", tmp_path)
     assert ": 0 new values, 0 changed." in again
     changed = take(TIMM.replace("77.000,23.000", "78.000,22.000").encode(), "results-imagenet.csv", tmp_path)
     assert ": 0 new values, 1 changed." in changed
@@ -73,7 +73,7 @@ def test_imported_timm_table_replaces_shipped_values(tmp_path: Path) -> None:
     (file,) = tmp_path.glob("*.csv")
     file.write_text(file.read_text().replace(",accuracy,", ",figure,", 1))  # the column name of older versions
     assert percent(tmp_path, "brand_new", "imagenet_top1")[0][0] == 78.0
-    again = take(TIMM.encode(), "results-imagenet.csv", tmp_path)
+    again = take(TIMM.encode("utf-8-sig"), "results-imagenet.csv", tmp_path)
     assert ": 0 new values, 1 changed." in again
     assert percent(tmp_path, "brand_new", "imagenet_top1")[0][0] == 77.0
 

@@ -66,7 +66,7 @@ def test_each_model_is_evaluated_on_each_data_set(
 ) -> None:
     """A combination that fails gives an error row, and the others are still evaluated."""
     data = write_class_folders(tmp_path / "data", "dark", "light")
-    found = rows(more_models=("digits-clip", "config:tiny,/nowhere.pt"), more_data=(str(data), "/none.csv"))
+    found = rows(more_models=("config:tiny,/nowhere.pt", "digits-clip"), more_data=(str(data), "/none.csv"))
     by_task = {(row.model, row.checkpoint, row.data, row.task): row for row in found}
     assert len(by_task) == len(found) == 3 * 3 * 2
     ok_keys = {key for key, row in by_task.items() if row.status == "ok"}
