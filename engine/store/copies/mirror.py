@@ -165,7 +165,7 @@ def _snapshot(folder: Path, before: dict[str, Version], links: Path) -> dict[str
                     os.link(path, link)
                     status = link.stat()  # the path may lead to another file by now
                 found[name], nodes[name] = version(status), status.st_ino
-        if nodes == last:
+        if last is not None and all(last.get(name, node) == node for name, node in nodes.items()):
             return found  # no file was replaced between the two scans
         last = nodes
     raise OSError(f"the files of {folder} change too fast to be copied")

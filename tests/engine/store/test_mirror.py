@@ -303,6 +303,15 @@ def test_checkpoint_replaced_during_its_copy_is_copied_completely(
     mirror.fetch(other_machine, run, lambda name: True)  # the snapshot that it has looked at is gone
     assert is_complete(other_machine, run, "latest.pt")
 
+    def link_and_write(path: Path, link: Path) -> None:
+        link_file(path, link)
+        links.append(path)
+        (files.dir / f"{len(links)}.csv").touch()
+
+    save(files, "latest.pt", b"5")
+    monkeypatch.setattr(os, "link", link_and_write)
+    mirror.push(worker_machine, run, 1)  # new files need no further scan
+
 
 def test_next_attempt_continues_elsewhere_and_the_earlier_cannot_write(
     worker_machine: Settings, other_machine: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
