@@ -265,7 +265,7 @@ class Storage(BaseModel):
 
     def cli_cmd(self) -> None:
         from engine.store import storage
-        from engine.store.copies import deletions, mirror
+        from engine.store.copies import deletions, remote
 
         settings = Settings()
         with store_here() as store:
@@ -273,7 +273,7 @@ class Storage(BaseModel):
             used, largest = storage.usage(store.database, settings), storage.largest(store.database, folders)
             try:
                 deleted = deletions.deleted_elsewhere(settings, store.database)
-            except mirror.Unreachable as error:
+            except remote.Unreachable as error:
                 note(f"Folders of runs that other machines have deleted are not listed: {error}")
                 deleted = []
         run_folders = storage.total(folders.values())

@@ -119,11 +119,11 @@ def show_rows(run: "Run", rows: Sequence[Row], output: Path | None) -> None:
 def main_columns(run: "Run", frame: "pd.DataFrame", *more: str) -> "pd.DataFrame":
     """Return the columns of a run's rows that a terminal shows, and `more`. Checkpoints that are gone have a mark."""
     from engine.jobs import checkpoints
-    from engine.store.copies import mirror
+    from engine.store.copies import remote
 
     short = brief(frame, [*SHOWN[run.kind], *more])
     if run.kind == "train" and "checkpoint" in short:
-        with suppress(mirror.Unreachable):  # then nobody knows which are left
+        with suppress(remote.Unreachable):  # then nobody knows which are left
             names = {path.name for path in checkpoints.versions(Settings(), run)}
             short = short.assign(checkpoint=mark_lost(list(short["checkpoint"]), names))
     return short

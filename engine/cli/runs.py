@@ -68,14 +68,14 @@ class Log(OneRun):
 
     def cli_cmd(self) -> None:
         from engine.jobs.log import why_no_log
-        from engine.store.copies import mirror
+        from engine.store.copies import mirror, remote
         from engine.store.files import RunFiles
 
         with store_here() as store:
             run = store.run(self.run_id)  # raises for a run that does not exist; a missing log is no error
         try:
             mirror.fetch(Settings(), run, lambda name: name.startswith("log"))
-        except mirror.Unreachable as problem:
+        except remote.Unreachable as problem:
             note(str(problem))
         files = RunFiles(Settings().runs_dir, self.run_id)
         lines = files.log_tail(self.lines).splitlines()

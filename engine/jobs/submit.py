@@ -11,7 +11,7 @@ from engine.settings import Settings
 from engine.specs import BenchmarkSpec, EvaluateSpec, Refused, Spec, TrainSpec
 from engine.specs.base import CLUSTER
 from engine.store import RETRYABLE, Damaged, QueueFull, Run, Store
-from engine.store.copies import deletions, mirror
+from engine.store.copies import deletions, remote
 from engine.store.files import RunFiles
 
 
@@ -172,7 +172,7 @@ def delete_run(store: Store, settings: Settings, run_id: int) -> None:
     try:
         if run:
             deletions.delete_copies(settings, run)
-    except mirror.Unreachable as error:
+    except remote.Unreachable as error:
         raise Refused(
             f"run {run_id} is deleted, but not the copies of its files. Delete them there: {error}"
         ) from error

@@ -21,7 +21,7 @@ from engine.roots import Roots, stat_within
 from engine.settings import Settings
 from engine.store import Run, Store, Unavailable, User, open_store
 from engine.store.bundles import files
-from engine.store.copies import mirror
+from engine.store.copies import mirror, remote
 from engine.store.files import RunFiles
 from pages.shared import sign_in
 from pages.shared.text import plain, show_error
@@ -132,7 +132,7 @@ def fetch_problem(run: Run) -> str:
     """Fetch a run's files from the machine that made them, except for checkpoints. Return the problem, if any."""
     try:
         mirror.fetch(settings(), run)
-    except mirror.Unreachable as problem:
+    except remote.Unreachable as problem:
         return str(problem)
     return ""
 
@@ -141,7 +141,7 @@ def not_in_bundle(run: Run) -> list[str]:
     """Return sentences about files that a bundle of the run leaves out; none while their machine cannot be reached."""
     try:
         return files.left_out(store(), settings(), run)
-    except mirror.Unreachable:
+    except remote.Unreachable:
         return []
 
 
@@ -149,7 +149,7 @@ def checkpoints(run: Run) -> dict[Path, int]:
     """Return the complete checkpoints of a run, as `complete` does; none while their machine cannot be reached."""
     try:
         return complete(settings(), run)
-    except mirror.Unreachable:
+    except remote.Unreachable:
         return {}
 
 

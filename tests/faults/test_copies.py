@@ -17,7 +17,7 @@ from engine.jobs.log import BoundedLog
 from engine.settings import Settings
 from engine.specs import TrainSpec
 from engine.store import Exit, Run, State, attempts, queue
-from engine.store.copies import mirror
+from engine.store.copies import mirror, remote
 from engine.store.files import RunFiles
 from tests.faults.conftest import House, until
 
@@ -119,7 +119,7 @@ def test_runs_survive_a_stop_of_the_s3_server(house_and_reader: tuple[House, Set
     until(lambda: "step 1\n" in fetch_files(reader, house, run_id).log_tail(1000), "the first copy")
     bucket.stop()
     house.steps(run_id, 90)
-    with pytest.raises(mirror.Unreachable, match="Could not connect to the endpoint URL"):
+    with pytest.raises(remote.Unreachable, match="Could not connect to the endpoint URL"):
         until(lambda: fetch_files(reader, house, run_id) and False)
     bucket.start()
     run = house.end(run_id)

@@ -38,7 +38,7 @@ from engine.store import (
     attempts,
     open_store,
 )
-from engine.store.copies import mirror
+from engine.store.copies import mirror, remote
 from engine.store.files import RunFiles
 
 log = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ def retry_while_unreachable(action: Callable[[], T], stop: Stop) -> T:
     while True:
         try:
             return action()
-        except (Busy, mirror.Unreachable) as error:
+        except (Busy, remote.Unreachable) as error:
             if stop or time.monotonic() > deadline:
                 raise
             log.warning("no answer, trying again: %s", error)

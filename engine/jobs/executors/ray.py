@@ -33,7 +33,7 @@ from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.specs.base import CLUSTER
 from engine.store import Attempt, Damaged, Exit, Store, queue
-from engine.store.copies import mirror
+from engine.store.copies import mirror, remote
 from engine.store.files import RunFiles
 from engine.words import plural
 
@@ -213,7 +213,7 @@ class Executor:
             copies = mirror.look(self._settings, self._store.run(attempt.run_id))
             if copies and copies.attempt == attempt.number and copies.exit:
                 return _exit(copies.exit)
-        except (mirror.Unreachable, Damaged) as error:
+        except (remote.Unreachable, Damaged) as error:
             log.warning("the recorded end of run %d cannot be read: %s", attempt.run_id, error)
         if not self._is_over(job):
             return None

@@ -9,7 +9,8 @@ from contextlib import suppress
 from sqlalchemy import select
 
 from engine.settings import Settings
-from engine.store.copies.mirror import place_name, reaching
+from engine.store.copies.mirror import place_name
+from engine.store.copies.remote import reaching
 from engine.store.database import Database
 from engine.store.files import held_by
 from engine.store.model import Run

@@ -16,9 +16,8 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -29,7 +28,8 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 
 from engine import atomic
 from engine.settings import Settings
-from engine.specs import Refused
+from engine.specs import Refused, error_message
+from engine.store.copies.remote import Unreachable, reaching, replace_file
 from engine.store.files import INDEX, RunFiles, held_by, is_own_file
 from engine.store.model import Exit, Run
 
@@ -37,20 +37,9 @@ log = logging.getLogger(__name__)
 
 LOOK_S, FAILED_S = 2.0, 15.0
 """Seconds between two looks at a snapshot, and between two tries after a failure: pages ask all the time."""
-MOST_AT_ONCE = 8
-"""Files that are copied at the same time. Each may take 100 MB of memory."""
 MOST_SCANS = 20
 """Scan a folder at most this many times until two scans agree. A checkpoint is rarely replaced in between."""
-OPTIONS: dict[str, dict[str, Any]] = {
-    "s3": {"config_kwargs": {"retries": {"total_max_attempts": 2}}},  # callers try again by themselves
-    "file": {"auto_mkdir": True},
-}
-"""Options of file systems, by protocol."""
 PUSH_PREFIX = ".push-"
-
-
-class Unreachable(Refused):
-    """The files below the URL cannot be read or written at present."""
 
 
 def _check_name(name: str) -> str:
@@ -222,15 +211,17 @@ class _Place:
         if not latest or (known and known.attempt == latest and known.exit is not None):
             return known
         seen_at, failure = max(_looks.get(url, (-FAILED_S, "")) for url in (self.url, self.base[0]))
+        found = None
         if time.monotonic() - seen_at > (FAILED_S if failure else LOOK_S):
+            looked_up, failure = self.url, ""
             try:
-                found, failure = self.remote(), ""
+                found = self.remote()
             except Unreachable as error:
-                found, failure = None, str(error)
-            # a page asks for many runs, and must not wait for an unreachable URL each time
-            _looks[self.base[0] if failure else self.url] = time.monotonic(), failure
-        else:
-            found = None
+                failure, cause = str(error), error.__cause__ or error
+                if not isinstance(cause, ValidationError):  # a page with many runs must not wait once for each of them
+                    looked_up = self.base[0]
+                    failure = f"the files in {looked_up} cannot be reached: {error_message(cause)}"
+            _looks[looked_up] = time.monotonic(), failure
         if failure:
             raise Unreachable(failure)
         original = known is not None and self.made_here(known.attempt)
@@ -286,11 +277,7 @@ class _Place:
     def publish(self, index: Index) -> None:
         """Write the index that all machines read. Errors: Unreachable."""
         with reaching(*self.base) as (remote, root):
-            if "file" in remote.protocol:  # a folder: its file system writes in place, so readers would get a part
-                Path(root).mkdir(parents=True, exist_ok=True)
-                atomic.write(Path(root, "index.json"), index.model_dump_json())
-            else:
-                remote.pipe_file(f"{root}/index.json", index.model_dump_json().encode())
+            replace_file(remote, f"{root}/index.json", index.model_dump_json())
 
     def upload(self, new: Index, old: Index, links: Path) -> None:
         """Write the files in the folder `links`, then the index, and delete the objects that it no longer names."""
@@ -317,30 +304,9 @@ def version(status: os.stat_result) -> Version:
 
 
 _looks: dict[str, tuple[float, str]] = {}
-"""When each run's snapshot was last looked up, with ""; by VITALS_ARTIFACTS_URL, the last failure and its reason."""
+"""When each run's snapshot was last looked up, and why it cannot be read, else ""; by VITALS_ARTIFACTS_URL, when and
+why the URL could not be reached."""
 _locks: defaultdict[str, Lock] = defaultdict(Lock)
-
-
-@contextmanager
-def reaching(url: str, name: str) -> Iterator[tuple[Any, str]]:
-    """Yield the file system of a URL and the path of a folder there. Raise Unreachable for all of its many errors."""
-    try:
-        remote, root = _connect(url, os.getpid())
-        yield remote, f"{root.rstrip('/')}/{name}"
-    except Exception as error:
-        where = f"{url.rstrip('/')}/{name}"
-        raise Unreachable(f"the files in {where} cannot be reached: {type(error).__name__}: {error}") from error
-
-
-@lru_cache(maxsize=4)
-def _connect(url: str, pid: int) -> tuple[Any, str]:
-    """Return the file system of a URL and the path there, once per process, because connecting takes 0.1 s."""
-    from fsspec.core import url_to_fs
-
-    protocol = url.partition("://")[0] if "://" in url else "file"
-    remote, root = url_to_fs(url, **OPTIONS.get(protocol, {}))
-    remote.batch_size = MOST_AT_ONCE
-    return remote, root
 
 
 def _object(root: str, name: str, version: Version) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from engine.settings import Settings
-from engine.store.copies.mirror import reaching
+from engine.store.copies.remote import reaching
 
 UPLOADS = "uploads"
 """The folder of all uploads, in the runs folder and below the URL."""
