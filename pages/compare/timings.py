@@ -7,6 +7,7 @@ import streamlit as st
 
 from engine.jobs import submit_sweep
 from engine.report.compare import timings
+from engine.report.compare.rows import APART
 from engine.report.compare.timings import METRICS, MOST, Timed
 from engine.report.figures import speed
 from engine.results import FLAGS
@@ -23,7 +24,7 @@ from pages.shared.timing import timed
 ALIKE, ALL = "matching rows", "all with one row"
 COLUMNS = (
     *("model", "run", "variant", "ms", "baseline_ms", "speedup", "speedup_low", "speedup_high", "verdict"),
-    *("differs_in", "image_size", "mode", "batch_size", "flags", "baseline_flags", "note"),
+    *("differs_in", "image_size", "mode", "batch_size", *APART, "flags", "baseline_flags", "note"),
 )
 MOST_NAMED = 3
 """Maximum number of timings that are named beside a flag."""
@@ -133,7 +134,8 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
         "run": st.column_config.NumberColumn("Run", format="%d"),
         "note": st.column_config.Column("Note", width="large"),
     }
-    columns = [name for name in COLUMNS if name in shown and shown[name].replace("", None).notna().any()]
+    named = shown.replace(["", "whole"], None).notna().any()
+    columns = [name for name in dict.fromkeys(COLUMNS) if named[name]]
     results_table(shown, key="compare_ratios", alt="Ratios with intervals and verdicts", columns=columns, config=config)
     baselines = list(dict.fromkeys(ratios["baseline"]))
     caption = SPEEDUP + BETWEEN * any(first.run != other.run for first, other in pairs)

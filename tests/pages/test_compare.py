@@ -203,6 +203,28 @@ def test_recurrent_runs_can_be_compared(store: Store, settings: Settings) -> Non
     assert f"run {ids[1]}: no" in table_with(app, "verdict").set_index("model").loc["py", "note"]
 
 
+def test_rows_of_a_sweep_can_be_told_apart(store: Store) -> None:
+    rows = [recurrent_row("aten", hidden_size=size) for size in (32, 64, 128)]
+    rows += [recurrent_row("resnet18", seq_length=None, hidden_size=None)]
+    run_id = queue_recurrent(store, runners="aten,resnet18", sweep="hidden_size", sweep_values="32,64,128")
+    finish(store, run_id, list(rows))
+    app = open_page(PAGE, compare_runs=str(run_id))
+    assert table_with(app, "verdict")["hidden_size"].iloc[0] == 64
+    (chart,) = charts(app)
+    assert "aten · hidden 64" in str(chart["data"])
+
+
+def test_timings_with_other_channels_can_be_told_apart(store: Store) -> None:
+    ids = [queue_benchmark(store, "resnet18", in_chans=channels) for channels in (None, 1, 4)]
+    for run_id, channels in zip(ids, (None, 1, 4), strict=True):
+        finish(store, run_id, [benchmark_row("resnet18", in_chans=channels)])
+    app = open_page(PAGE, compare_runs=",".join(map(str, ids)))
+    lines = table_with(app, "verdict")
+    assert list(lines["in_chans"]) == [1, 4]
+    assert "tower" not in lines
+    assert "resnet18 · 4 channels" in str(charts(app)[0]["data"])
+
+
 def test_runs_without_samples_have_a_speedup_and_a_note(store: Store) -> None:
     ids = [queue_benchmark(store, "timm:resnet18", threads=threads) for threads in (1, 2)]
     for run_id, ms in zip(ids, (20.0, 10.0), strict=True):

@@ -27,10 +27,8 @@ METRICS = {
     "optimizer_ms": "Optimizer",
 }
 """Times that can be compared, with their labels."""
-SHOWN = ("tower", "mode", "variant", "batch_size", "image_size", "seq_length", "hidden_size", "mini_batch")
-"""Fields of the second row of a pair that are shown in the pair's line."""
 COLUMNS = [
-    *("model", "library", *SHOWN, "run", "ms", "baseline", "baseline_ms"),
+    *("model", "library", *compare_rows.APART, "run", "ms", "baseline", "baseline_ms"),
     *("speedup", "speedup_low", "speedup_high", "verdict", "differs_in", "flags", "baseline_flags", "note"),
 ]
 MOST = 100
@@ -213,12 +211,15 @@ def ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int) -> p
     Without samples, the ratio is that of the medians, without an interval.
     """
     reader = samples.Reader()
-    return pd.DataFrame([_line(baseline, other, metric, reader, seed) for baseline, other in pairs], columns=COLUMNS)
+    lines = [_line(baseline, other, metric, reader, seed) for baseline, other in pairs]
+    # as objects, because whole numbers beside missing ones would become 8.0
+    apart = {name: pd.Series([line[name] for line in lines], dtype=object) for name in compare_rows.APART}
+    return pd.DataFrame(lines, columns=COLUMNS).assign(**apart)
 
 
 def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, seed: int) -> dict[str, Any]:
     row, differs = other.row, _differences(baseline.row, other.row, metric)
-    line = {name: getattr(row, name, None) for name in ("model", "library", *SHOWN)}
+    line = {name: getattr(row, name, None) for name in ("model", "library", *compare_rows.APART)}
     line |= {
         "run": other.run,
         "baseline": baseline.name,

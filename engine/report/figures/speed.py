@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine import statistics
-from engine.report.compare.rows import FORMATS
+from engine.report.compare.rows import APART, FORMATS
 from engine.report.quantities import title
 from engine.report.style import (
     COLOURS,
@@ -28,8 +28,6 @@ from engine.report.style import (
 from engine.report.timings.readable import NO_LIMIT, interval
 from engine.words import in_words
 
-APART = ("tower", "mode", "variant", "phase", "batch_size", "image_size", "seq_length", "hidden_size", "mini_batch")
-"""Columns in which rows of one model may differ."""
 VERDICTS = {
     "faster": ("triangle-right", COLOURS[2]),
     "slower": ("triangle-left", COLOURS[5]),
