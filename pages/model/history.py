@@ -10,6 +10,7 @@ from engine.report.catalog import model
 from engine.report.quantities import CLIP_LABELS
 from engine.report.timings import by_model
 from engine.specs import BenchmarkSpec, ModelName
+from engine.specs.benchmark import CONDITIONS
 from engine.specs.train import TrainSpec
 from engine.store import Run
 from engine.words import plural
@@ -62,7 +63,8 @@ def _accuracy_table(lines: pd.DataFrame) -> None:
 COLUMNS = (
     *("run", "date", "mode", "variant", "batch_size", "latency_ms", "low_ms", "high_ms", "samples_per_s", "flags"),
     *("status", "speedup", "verdict", "dtype", "image_size", "where", "spread_percent", "p90_ms", "device_peak_mb"),
-    *("process_peak_mb", "joules_per_sample", "samples", "processes", "tower", "purpose", "cache", "torch", "error"),
+    *("process_peak_mb", "joules_per_sample", "samples", "processes", "purpose", *by_model.SETTING_FORMATS),
+    *("torch", "error"),
 )
 BENCHMARKS = 200
 """Read at most this many benchmarks, newest first."""
@@ -94,9 +96,9 @@ def draw_timings(name: ModelName) -> None:
             "Whiskers go from the fastest process to the slowest. Hollow points have flags, listed in the table. "
             "The machine, the library versions or a flag can explain a jump between dates."
         )
-    shown = informative_columns(frame, ("tower", "purpose", "cache"))
+    shown = informative_columns(frame, ("tower", "purpose", *CONDITIONS))
     config, alt = {"torch": st.column_config.Column("torch")}, "Every timing of this model, newest first"
-    view.runs_table(shown, key="model_timings", alt=alt, columns=COLUMNS, config=config)
+    view.runs_table(shown, key="model_timings", alt=alt, columns=list(dict.fromkeys(COLUMNS)), config=config)
     runs = frame["run"].nunique()
     st.caption(
         f"{plural(len(frame), 'row')} of {plural(runs, 'run')}"

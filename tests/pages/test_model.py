@@ -7,6 +7,7 @@ from urllib.parse import parse_qs
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.report.timings import by_model
 from engine.results import LOW_MEMORY, Device, Machine, ModuleCount, detail_name
 from engine.settings import Settings
 from engine.specs import ProfileSpec
@@ -235,6 +236,15 @@ def test_all_timings_of_the_model_are_shown(store: Store) -> None:
     app = open_model("broken", "Timed here")
     assert column_values(app, "error") == ["no"]
     assert not charts(app)
+
+
+def test_table_of_timings_has_every_setting_in_which_they_differ(store: Store) -> None:
+    changes: dict[str, object] = {"num_classes": 10, "in_chans": 4, "model_kwargs": '{"depth": 2}', "image_size": "160"}
+    changes |= {"context_length": 16, "cudnn_benchmark": True, "deterministic": True, "cache": "cold"}
+    changes |= {"mode": "training", "optimizer": "adamw", "tower": "image"}
+    finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18"), benchmark_row("resnet18", **changes)])
+    (table,) = open_model("resnet18", "Timed here").dataframe
+    assert set(by_model.SETTING_FORMATS) <= set(table.value)
 
 
 @pytest.mark.slow
