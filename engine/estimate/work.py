@@ -37,16 +37,16 @@ FEATURES = (
 KEY = ["name", "image_size"]
 OPERATORS = "operators.csv.gz"
 SIZES = {"image_size": str, "test_size": str}
-COLUMNS = "library model image_size test_size family gflops macts weights_mb complete status".split()
+COLUMNS = "library model image_size test_size context_length family gflops macts weights_mb complete status".split()
 
 
 def read(catalog_dir: Path) -> pd.DataFrame:
     """Return the work of one image (or image and text) of every completely counted model, with the index KEY.
 
-    Columns: `family`, `timed_size` (image size of an inference timing whose request has none), and for each kind
-    `flop:KIND` in GFLOPs, `byte:KIND` in GB without weights, `weight:KIND` in GB, `call:KIND`. Operators were counted
-    at the models' own sizes. At other sizes, FLOPs grow with the counted FLOPs, bytes with the counted activations;
-    weights and calls stay. Errors: Refused when the operators were not counted.
+    Columns: `family`, `context_length` (tokens per text, if any), `timed_size` (image size of an inference timing whose
+    request has none), and for each kind `flop:KIND` in GFLOPs, `byte:KIND` in GB without weights, `weight:KIND` in GB,
+    `call:KIND`. Operators were counted at the models' own sizes. At other sizes, FLOPs grow with the counted FLOPs,
+    bytes with the counted activations; weights and calls stay. Errors: Refused when the operators were not counted.
     """
     if not (catalog_dir / OPERATORS).is_file():
         raise Refused(f"no counted operators in {catalog_dir}: `python -m engine catalog-build` counts them")
@@ -76,7 +76,7 @@ def read(catalog_dir: Path) -> pd.DataFrame:
     ratios = {column: (models[column] / counted.loc[names, column]).fillna(1) for column in ("gflops", "macts")}
     table = pd.concat(
         [
-            models[["image_size", "family"]],
+            models[["image_size", "family", "context_length"]],
             timed_size,
             flops.loc[names, list(FLOPS)].mul(ratios["gflops"], axis=0).add_prefix("flop:"),
             images.loc[names].mul(ratios["macts"], axis=0).add_prefix("byte:"),

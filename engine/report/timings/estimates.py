@@ -144,7 +144,8 @@ def device_of_setting(
     timed: pd.DataFrame, setting: Setting, work: pd.DataFrame, published: Sequence[FittedDevice]
 ) -> Device | None:
     """Return the device of a timing setting; None if too few models or one family of the catalogue are timed in it."""
-    found = stored.within(timed, setting).assign(batch_size=setting.batch_size).drop_duplicates(KEY)
+    found = _as_counted(stored.within(timed, setting), work).drop(columns="context_length")
+    found = found.assign(batch_size=setting.batch_size).drop_duplicates(KEY)
     # At batch 1, latency is used. For larger batches it is throughput, because an accelerator queues its calls.
     per_call = found["latency_ms"] / 1000 / setting.batch_size
     found["seconds"] = per_call if setting.batch_size == 1 else (1 / found["samples_per_s"]).fillna(per_call)
@@ -155,6 +156,12 @@ def device_of_setting(
     labels = {"device": setting.device_name or setting.device, "precision": setting.dtype, "name": setting.label}
     fitted = calibrate.calibrate_device(found, work, published_alike(published, setting.device), **labels)
     return Device(fitted, found[[*KEY, "batch_size", *SPEEDS, "measured", "flags"]], "measured")
+
+
+def _as_counted(timed: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:
+    """Return the timings without those of texts of another length than was counted. timed: from stored.latest."""
+    tokens, counted = timed["context_length"], work["context_length"].reindex(pd.MultiIndex.from_frame(timed[KEY]))
+    return timed[tokens.isna() | counted.isna().to_numpy() | (tokens == counted.to_numpy())]
 
 
 def published_alike(published: Sequence[FittedDevice], device: str) -> list[FittedDevice]:
@@ -194,7 +201,7 @@ def of_model(
     available: Sequence[Device], timed: pd.DataFrame, work: pd.DataFrame, name: str, image_size: str
 ) -> pd.DataFrame:
     """Return a model's speeds: timings in settings without estimates, then all devices. timed: from stored.latest."""
-    rows = timed[(timed["name"] == name) & (timed["image_size"] == image_size)]
+    rows = _as_counted(timed[(timed["name"] == name) & (timed["image_size"] == image_size)], work)
     labels = {device.fitted.label for device in available}
     parts = [
         stored.within(rows, setting)

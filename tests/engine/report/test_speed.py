@@ -541,8 +541,20 @@ def test_disturbed_timing_is_shown_only_if_there_is_no_other(store: Store) -> No
     assert points.to_dict() == {"a": 21.0, "b": 80.0}
     ((_, compared),) = compare_timings.by_setting(store, runs, ["timm:a", "timm:b"])
     assert [line.row.latency_ms for line in compared] == [21.0, 80.0]
-    speeds = estimates.of_model([], latest, pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []])), "timm:b", "224")
+    no_counts = pd.DataFrame({"context_length": []}, index=pd.MultiIndex.from_arrays([[], []]))
+    speeds = estimates.of_model([], latest, no_counts, "timm:b", "224")
     assert speeds["source"].to_list() == ["measured, throttled"]
+
+
+def test_texts_of_another_length_are_no_speed_of_a_model(store: Store) -> None:
+    for tokens, latency in ((77, 40.0), (16, 20.0)):
+        run_id = queue_benchmark(store, "open_clip:ViT-B-32", context_length=tokens)
+        finish(
+            store, run_id, [benchmark_row("ViT-B-32", context_length=tokens, latency_ms=latency, library="open_clip")]
+        )
+    timed, index = estimates.timings(store), pd.MultiIndex.from_tuples([("open_clip:ViT-B-32", "224")])
+    work = pd.DataFrame({"context_length": [77.0]}, index=index)
+    assert list(estimates.of_model([], timed, work, "open_clip:ViT-B-32", "224")["latency_ms"]) == [40.0]
 
 
 def test_setting_with_most_timings_comes_first() -> None:
