@@ -220,7 +220,8 @@ def recurrent_s(spec: RecurrentSpec, start: Span = START_S) -> Span:
             gflops = 3 * 2 * macs_per_step(case) * case.mini_batch * case.seq_length / 1e9
             steps = case.seq_length * case.num_layers * (1 + case.bidirectional)
         overhead = STEP_S.times(steps)
-        requested = _requested_span(case.device, case.threads, gflops, case.floor_seconds, case.loops, overhead)
+        calls = max(case.loops, case.warmup)  # COST covers the smaller of both
+        requested = _requested_span(case.device, case.threads, gflops, case.floor_seconds, calls, overhead)
         total += _side_by_side(case.processes, len(case.chosen), compiled, requested, start)
     return total
 

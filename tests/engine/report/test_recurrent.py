@@ -355,6 +355,8 @@ def test_expected_time_covers_sampling_and_grows_with_the_work() -> None:
     # three processes, each with a start, 2 s of samples and at least 0.5 s of warm-up, at most twice that in total
     assert 3 * (4 + 2.5) <= one_runner.low <= 3 * (4 + 3)
     assert 3 * (8 + 4) <= one_runner.high <= 3 * (8 + 8)
+    warm = needs.recurrent_s(RecurrentSpec(runners=("aten",), **small | {"warmup": 10_000}), start)
+    assert warm.high > one_runner.high + 3 * 5, "10,000 calls before the timing"
     two_runners = needs.recurrent_s(RecurrentSpec(runners=("aten", "py"), **small), start)
     assert two_runners.low >= one_runner.low + 3 * 2.5
     swept = RecurrentSpec(runners=("aten",), sweep="mini_batch", sweep_values=(1, 2, 4), **small)
