@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from engine.report.figures.scatter import groups, labels, standouts
 from engine.report.style import COLOURS, GREY, MARGIN, SHAPES, Style, bandwidth, compute, digits, log, text
+from engine.report.timings.rates import exceptions
 from engine.results import DeviceRow
 from engine.words import in_words
 
@@ -99,11 +100,14 @@ def _hover(row: Mapping[Any, Any]) -> str:
     part, ms = row["mode"], row["latency_ms"]
     if part == "training":
         part, ms = "training, its forward pass", row["forward_ms"]
+    size = f", {text(row['image_size'])} px" if row["image_size"] else ""
     lines = [
         f"<b>{text(row['name'])}</b>",
-        f"{text(row['variant'])}, {part}, batch {row['batch_size']}, {text(row['image_size'])} px, {row['dtype']}",
+        f"{text(row['variant'])}, {part}, batch {row['batch_size']}{size}, {row['dtype']}",
         *([f"the {row['tower']} tower alone"] if row["tower"] != "whole" else []),
-        *([f"{row['cache']} cache"] if row["cache"] != "hot" else []),
+        *([f"{row['context_length']:g} tokens"] if pd.notna(row["context_length"]) else []),
+        *([f"optimizer {text(row['optimizer'])}"] if row["optimizer"] else []),
+        *exceptions(row),
         f"{compute(row['gflop_per_s'])} at {digits(row['intensity'])} FLOP/B, {digits(ms)} ms",
         *([FUSED] if row["intensity_of"] == "eager" else []),
         *([in_words(row["flags"])] if row["flags"] else []),

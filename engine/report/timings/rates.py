@@ -1,6 +1,6 @@
 """Read the measured rates of devices, and compute the share of them that models reach."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -131,6 +131,13 @@ def where(host: str, device: str, name: str, threads: int | None) -> str:
     else:
         parts = [f"{device} {name}".strip()]
     return ", ".join(filter(None, [*parts, f"on {host}" if host else ""]))
+
+
+def exceptions(conditions: Mapping[str, Any]) -> list[str]:
+    """Return in words the CONDITIONS of a timing that are not the default, such as `cold cache`."""
+    words = {"cache": f"{conditions['cache']} cache", "cudnn_benchmark": "cuDNN benchmark"}
+    usual = (False, "hot")
+    return [words.get(name, name) for name in CONDITIONS if conditions[name] not in usual]
 
 
 def _key(device: str, name: str, threads: int | None, dtype: str) -> tuple[str, str, int | None, str]:

@@ -21,6 +21,7 @@ from engine.report.figures.roofline import roofline, sizes
 from engine.report.timings import rates as timings_rates
 from engine.results import BenchmarkRow, Device, DeviceRow, Environment, Machine, Progress, Row
 from engine.specs import BenchmarkSpec, DeviceSpec, Spec
+from engine.specs.benchmark import CONDITIONS
 from engine.store import Exit, State, Store, attempts, tables
 from engine.store import queue as queueing
 from engine.tasks import device as task
@@ -282,6 +283,14 @@ def test_towers_and_cold_caches_are_separate_roofline_points(store: Store) -> No
     (trace,) = roofline(timings_rates.rates(store), points, styles={}).data
     assert ["the image tower alone" in text for text in trace.text] == [True, False, False]
     assert ["cold cache" in text for text in trace.text] == [False, True, False]
+
+
+@pytest.mark.parametrize("change", [{name: True} for name in CONDITIONS if name != "cache"] + [{"context_length": 16}])
+def test_roofline_points_in_other_conditions_name_them(change: dict[str, object], store: Store) -> None:
+    finish(store, BenchmarkSpec(models=("resnet18",)), timed(), timed(**change))
+    (trace,) = roofline(timings_rates.rates(store), timings_rates.models(store), styles={}).data
+    assert len(set(trace.text)) == 2
+    assert all("batch 4, float32<br>" in text for text in trace.text), "without an image size, as for a text tower"
 
 
 def test_roofline_point_of_a_training_names_the_forward_time(store: Store) -> None:
