@@ -175,7 +175,8 @@ def describe_row(row: Row) -> str:
     """Return what a row is about, such as `timm:resnet18 (eager, inference, batch 8, 288 px)`."""
     match row:
         case ProfileRow():
-            return f"{row.name} at {row.image_size} px" if row.image_size else row.name
+            size = f" at {row.image_size} px" if row.image_size else ""
+            return f"{row.name}{size}" + (f", batch {row.batch_size}" if row.batch_size > 1 else "")
         case BenchmarkRow():
             size = f", {row.image_size} px" if row.image_size else ""
             return f"{row.name} ({row.variant}, {row.mode}, batch {row.batch_size}{size})"

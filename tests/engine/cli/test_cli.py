@@ -21,6 +21,7 @@ from engine.results import Progress
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec
 from engine.store import State, Store, attempts
+from tests.support.page import profile_row
 
 TINY = {
     "embed_dim": 16,
@@ -281,6 +282,14 @@ def test_catalog_sorts_image_sizes_as_numbers(tmp_path: Path) -> None:
     assert main(["catalog", "--source", "timm", "--sort", "image_size", "--output", table]) == 0
     sizes = list(dict.fromkeys(row["image_size"] for row in read_csv(Path(table))))
     assert sizes.index("224") < sizes.index("384") < sizes.index("1024")
+
+
+def test_progress_names_the_batch_size_of_a_count(capsys: pytest.CaptureFixture[str]) -> None:
+    for batch in (1, 8):
+        output.print_progress(profile_row("resnet18", batch_size=batch))
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    assert lines[0].startswith("timm:resnet18 at 224 px: ")
+    assert lines[1].startswith("timm:resnet18 at 224 px, batch 8: ")
 
 
 @pytest.mark.slow
