@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from engine.report.compare.rows import full_label
 from engine.results import BenchmarkRow
 from engine.roots import file_within, open_within
 from engine.store import Run
@@ -27,7 +28,7 @@ SLOWEST = {
 def draw_breaks(rows: Sequence[BenchmarkRow]) -> None:
     """Draw where and why torch.compile split the models, and why it compiled graphs again."""
     lines = [
-        {"model": row.model, "mode": row.mode, "variant": row.variant, "what": what, "reason": reason}
+        {"timing": full_label(row), "what": what, "reason": reason}
         for row in rows
         for what, reasons in (("graph break", row.graph_break_reasons), ("recompilation", row.recompile_reasons))
         for reason in reasons
@@ -39,7 +40,7 @@ def draw_breaks(rows: Sequence[BenchmarkRow]) -> None:
 def draw_slowest(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Draw the slowest kernels or operators of one traced row, and the download of its trace."""
     traced = [row for row in rows if row.slowest or row.trace_file]
-    by_label = {f"{row.model} {row.variant}, {row.mode}, batch {row.batch_size}": row for row in traced}
+    by_label = {full_label(row): row for row in traced}
     row = by_label[st.selectbox("Timing", list(by_label), key=f"traced_{run.id}") or next(iter(by_label))]
     table = pd.DataFrame([operator.model_dump() for operator in row.slowest])
     config: dict[str, Any] = SLOWEST

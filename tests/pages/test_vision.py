@@ -275,6 +275,16 @@ def test_graph_breaks_slow_operators_and_trace_are_available(store: Store, setti
 
 
 @pytest.mark.slow
+def test_traces_of_two_libraries_can_be_told_apart(store: Store) -> None:
+    slow = (SlowOperator(name="aten::mm", calls=2, ms=1.5, share=0.75),)
+    rows = [benchmark_row("resnet18", library=library, slowest=slow) for library in ("timm", "torchvision")]
+    app = open_run(store, *rows)
+    app.session_state["charts_1"] = "Slowest"
+    app.run()
+    assert len(app.selectbox(key="traced_1").options) == 2
+
+
+@pytest.mark.slow
 def test_published_gpu_speeds_mention_tf32_and_autotuning(store: Store) -> None:
     app = open_run(store, benchmark_row("resnet18", device="cuda:0"))
     app.session_state["charts_1"] = "Published"
@@ -360,7 +370,8 @@ def test_selected_row_shows_all_details(store: Store) -> None:
     run_id = queue_benchmark(store, "resnet18", variants="eager,compile")
     load = {"cpu_share": 0.97, "neighbour_share": 0.02, "switches_per_s": 12.0}
     notes = ("batch 8 after out of memory at 64",)
-    row = benchmark_row("resnet18", "compile", flags=("drifting",), notes=notes, contention=load)
+    details: dict[str, object] = {"notes": notes, "contention": load, "recompilations": 3}
+    row = benchmark_row("resnet18", "compile", flags=("drifting",), **details)
     finish(store, run_id, [benchmark_row("resnet18"), row])
     app = open_page(PAGE, run=str(run_id))
     app.session_state[f"rows_{run_id}"] = {"selection": {"rows": [1], "columns": [], "cells": []}}
@@ -370,7 +381,7 @@ def test_selected_row_shows_all_details(store: Store) -> None:
     assert metrics["Latency p50 (ms)"] == "20"
     assert metrics["p99 (ms)"] == "–"
     assert [metric.delta for metric in app.metric if metric.label == "p99 (ms)"] == ["needs 662 samples"]
-    assert metrics["Spread (%)"] == "4.5"
+    assert (metrics["Spread (%)"], metrics["Recompilations"]) == ("4.5", "3")
     page_text = plain_text(app)
     assert "The first and the last third of the samples differ" in page_text
     assert "faster: 1.25 times as fast as eager (1.2 to 1.3, 99 %)" in page_text

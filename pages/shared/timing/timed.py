@@ -18,7 +18,7 @@ from engine.words import in_words, plural, sentence
 from pages.shared import backend
 from pages.shared.text import duration, plain, show_error
 
-GRAPHS = ("calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks")
+GRAPHS = ("calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks", "recompilations")
 
 
 def card(
