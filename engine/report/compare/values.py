@@ -8,7 +8,7 @@ import pandas as pd
 from engine.report import frames
 from engine.report.compare import rows as compare_rows
 from engine.report.quantities import is_share
-from engine.results import Row
+from engine.results import DeviceRow, Row
 from engine.results.clip import EvaluateRow
 
 How = Literal["ratio", "difference"]
@@ -27,7 +27,9 @@ def metrics(kind: type[Row]) -> list[str]:
     """Return the fields of a row class that can be compared, in their order."""
     fields = kind.model_fields.items()
     numbers = [name for name, field in fields if field.annotation == float | None or name in _WHOLE]
-    return [name for name in numbers if name != "seconds"]  # a run's duration is not one of its results
+    # a run's duration is not one of its results, and the time of an operation depends on its size, unlike its rate
+    left_out = {"seconds"} | ({"latency_ms"} if kind is DeviceRow else set())
+    return [name for name in numbers if name not in left_out]
 
 
 def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
