@@ -218,10 +218,10 @@ def _values(row: Row) -> str:
             parts += ["the best so far"] if row.best else []
         case EvaluateRow():
             values = {"top-1": row.acc1, "top-5": row.acc5, "mean recall per class": row.mean_per_class_recall}
-            values |= {"mAP": row.mean_average_precision, "image to text R@1": row.image_to_text_r1}
-            values |= {"text to image R@1": row.text_to_image_r1}
-            others = {name.replace("_r", " R@").replace("_", " "): value for name, value in row.recalls.items()}
-            parts = [_list_values(values | others)]
+            values |= {"mAP": row.mean_average_precision}
+            recalls = {name: value for name, value in {**dict(row), **row.recalls}.items() if re.search(r"_r\d", name)}
+            named = {name.replace("_r", " R@").replace("_", " "): value for name, value in recalls.items()}
+            parts = [_list_values(values | named)]
         case _:
             parts = []
     if isinstance(row, TimedRow) and row.speedup is not None:

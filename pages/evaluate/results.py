@@ -15,7 +15,7 @@ from engine.datasets import note_on_repeats
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.figures import evaluation
-from engine.report.quantities import CLIP_LABELS, RANK_LABELS, RECALL_LABELS, SHARES, title
+from engine.report.quantities import CLIP_LABELS, RANK_LABELS, RECALL_LABELS, SHARES, is_share, title
 from engine.report.style import digits
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import read_embeddings
@@ -46,9 +46,9 @@ HELP = {
 }
 COLUMNS = (
     *("model", "checkpoint", "data", "task", "status", "acc1", "acc5", "mean_per_class_recall"),
-    *("mean_average_precision", "image_to_text_r1", "text_to_image_r1", "images", "error"),
+    "mean_average_precision",
 )
-"""Columns of the table of several models or data sets. Recalls at other ranks follow."""
+"""First columns of the table of several models or data sets. Recalls, images and errors follow."""
 DEFAULT_SHOWN, MOST_SHOWN = 24, 96
 """Number of images shown by default, and its maximum, because each image is read from the data."""
 KINDS = ("Mistakes", "Right", "All")
@@ -96,8 +96,8 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
 
 def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRow]]:
     """Draw a table of all models and data sets. Return the run with only the chosen model and data, and its rows."""
-    table, recalls = frames.evaluate(rows), (name for row in rows for name in row.recalls)
-    names = dict.fromkeys((*COLUMNS, *recalls))
+    table = frames.evaluate(rows)
+    names = dict.fromkeys((*COLUMNS, *filter(is_share, table.columns), "images", "error"))
     filled = [name for name in names if table[name].replace("", None).notna().any()]
     results_table(table[filled], key=f"parts_{run.id}", alt="Results of all models")
     parts = list(dict.fromkeys(row.part for row in rows))

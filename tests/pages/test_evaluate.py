@@ -265,7 +265,9 @@ def test_several_models_and_data_sets_share_one_table(store: Store, settings: Se
         "predictions_file": "",
     }
     failed_fields |= dict.fromkeys(("acc1", "acc5", "mean_per_class_recall"))
-    other_row = evaluate_row("zeroshot", checkpoint="b.pt", acc1=0.5, recalls={"image_to_text_r3": 0.25})
+    other_row = evaluate_row(
+        "zeroshot", checkpoint="b.pt", acc1=0.5, recalls={"image_to_text_r3": 0.25}, text_to_image_r5=0.5
+    )
     record(store, run_id, [evaluate_row("zeroshot"), evaluate_row("zeroshot", **failed_fields), other_row])
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
@@ -273,6 +275,7 @@ def test_several_models_and_data_sets_share_one_table(store: Store, settings: Se
     assert list(table["data"]) == ["digits", "synthetic", "digits"]
     assert list(table["error"]) == ["", "no labels", ""]
     assert table["image_to_text_r3"].to_list()[2] == 25, "in per cent"
+    assert table["text_to_image_r5"].to_list()[2] == 50
     assert [metric.value for metric in app.metric if metric.label == "Top-1"] == ["93.4 %"]
     app.selectbox(key=f"part_{run_id}").set_value(("digits-clip", "b.pt", "digits")).run()
     assert not app.exception

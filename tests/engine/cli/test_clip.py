@@ -166,12 +166,13 @@ def test_training_is_evaluated_by_its_run_number(
 def test_evaluate_prints_custom_ranks_and_a_note_on_untrained_weights(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = "evaluate --data synthetic --samples 16 --no-held-out --tasks retrieval --recall-k 3"
+    command = "evaluate --data synthetic --samples 16 --no-held-out --tasks retrieval --recall-k 3,5"
     assert main(command.split()) == 0
     shown = capsys.readouterr()
     (row,) = (row for row in store.rows(store.runs()[0].id) if isinstance(row, EvaluateRow))
     assert row.recalls["image_to_text_r3"] > 0
     assert f"image to text R@3 {row.recalls['image_to_text_r3']:.4g}" in shown.err
+    assert f"image to text R@5 {row.image_to_text_r5:.4g}" in shown.err
     assert "untrained" in shown.err
     assert {"image_to_text_r3", "text_to_image_r3"} <= set(shown.out.split())
 
