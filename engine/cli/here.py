@@ -117,11 +117,15 @@ def show_rows(run: "Run", rows: Sequence[Row], output: Path | None) -> None:
 
 
 def main_columns(run: "Run", frame: "pd.DataFrame", *more: str) -> "pd.DataFrame":
-    """Return the columns of a run's rows that a terminal shows, and `more`. Checkpoints that are gone have a mark."""
+    """Return the columns of a run's rows that a terminal shows, and `more`.
+
+    A training also shows the metric that decides its best checkpoint. Checkpoints that are gone have a mark.
+    """
     from engine.jobs import checkpoints
     from engine.store.copies import remote
 
-    short = brief(frame, [*SHOWN[run.kind], *more])
+    deciding = frame["best_metric"] if run.kind == "train" else ()
+    short = brief(frame, list(dict.fromkeys([*SHOWN[run.kind], *deciding, *more])))
     if run.kind == "train" and "checkpoint" in short:
         with suppress(remote.Unreachable):  # then nobody knows which are left
             names = {path.name for path in checkpoints.versions(Settings(), run)}

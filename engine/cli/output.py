@@ -53,8 +53,8 @@ SHOWN = {
         *("device", "model", "threads", "size", "gflop_per_s", "gb_per_s", "latency_ms", "samples", "flags", "status"),
     ],
     "train": [
-        *("epoch", "step", "train_loss", "clip_val_loss", "zeroshot_top1", "image_to_text_r1", "text_to_image_r1"),
-        *("samples_per_s", "seconds", "checkpoint", "best", "status"),
+        *("epoch", "step", "train_loss", "clip_val_loss", "val_generative_loss", "zeroshot_top1", "image_to_text_r1"),
+        *("text_to_image_r1", "samples_per_s", "seconds", "checkpoint", "best", "status"),
     ],
     "evaluate": [
         *("model", "checkpoint", "data", "task", "acc1", "acc5", "mean_per_class_recall", "mean_average_precision"),

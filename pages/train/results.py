@@ -16,7 +16,7 @@ from engine.report.style import digits
 from engine.results.checkpoints import mark_lost
 from engine.results.clip import TrainRow, best_epoch, mean_pairs_per_s
 from engine.specs.evaluate import EvaluateSpec
-from engine.specs.train import TrainSpec
+from engine.specs.train import METRICS, TrainSpec
 from engine.store import RETRYABLE, Run
 from pages.clip import curves, try_it
 from pages.shared import backend
@@ -35,12 +35,13 @@ MOST_OTHERS = 50
 BEST = "★ best"
 BEST_BY = ("zeroshot_top1", "image_to_text_r1", "train_loss")
 """The first measured one of these metrics chose the best model of an older run, whose rows do not name the metric."""
-COLUMNS = (
+FIRST = (
     *("epoch", "mark", "step", "train_loss", "clip_val_loss", "val_generative_loss"),
     *("zeroshot_top1", "zeroshot_top5", "image_to_text_r1"),
     *("text_to_image_r1", "image_to_text_r5", "text_to_image_r5", "lr", "logit_scale", "samples_per_s", "data_share"),
-    *("seconds", "peak_memory_mb", "image_to_text_mean_rank", "text_to_image_mean_rank", "samples_seen", "checkpoint"),
+    *("seconds", "peak_memory_mb"),
 )
+COLUMNS = tuple(dict.fromkeys((*FIRST, *METRICS, "samples_seen", "checkpoint")))
 
 
 def draw(run: Run, rows: Sequence[TrainRow]) -> None:
@@ -257,7 +258,8 @@ def _evaluation(run: Run, rows: Sequence[TrainRow]) -> EvaluateSpec:
 def _continuation(run: Run) -> TrainSpec:
     """Return the spec that trains on from the best model of a run, at the learning rate for trained weights."""
     assert isinstance(run.spec, TrainSpec)
-    return run.spec.model_copy(update={"pretrained": f"best of run {run.id}", "lr": None, "resume": ""})
+    changed = {"pretrained": f"best of run {run.id}", "pretrained_image": False, "pretrained_text": False, "resume": ""}
+    return run.spec.model_copy(update=changed | dict.fromkeys(("lr", "lr_image", "lr_text")))
 
 
 def _checkpoint(run: Run, checkpoints: Mapping[Path, int]) -> str:

@@ -348,13 +348,14 @@ def test_best_epoch_is_marked_and_results_can_be_downloaded(store: Store, settin
     folder = RunFiles(settings.runs_dir, run_id).dir
     write_checkpoints(folder, "epoch_3.pt", "best.pt")
     (folder / "results.jsonl").write_text('{"epoch": 1}\n')
-    row = train_row(3, notes=("continued from latest.pt at step 30",))
+    row = train_row(3, notes=("continued from latest.pt at step 30",), text_to_image_r10=0.75)
     record(store, run_id, [*curve_points(66), train_row(1), train_row(2), row])
     app = open_page(PAGE, run=str(run_id))
     assert not app.exception
     table = app.dataframe[-1].value
     assert list(table["epoch"]) == [3, 2, 1], "newest first"
     assert list(table["mark"]) == ["", "★ best", ""]
+    assert table["text_to_image_r10"].to_list()[0] == 75, "in per cent"
     files = ["epoch_3.pt", "epoch_2.pt (removed)", "epoch_1.pt (removed)"]
     assert list(table["checkpoint"]) == [f"checkpoints/{file}" for file in files]
     (best,) = (metric for metric in app.metric if metric.label == "Best held-out loss (epoch 2)")
@@ -927,7 +928,7 @@ def test_changed_data_are_read_again(data_root: Path, store: Store) -> None:
 
 
 def test_new_training_can_start_from_the_weights_of_a_run(store: Store, settings: Settings, data_root: Path) -> None:
-    run_id = queue_train(store, lr=1e-2, epochs=2)
+    run_id = queue_train(store, lr=1e-2, epochs=2, pretrained_image=True, lr_text=1e-2)
     best = RunFiles(settings.runs_dir, run_id).dir / "checkpoints" / "best.pt"
     write_checkpoints(best.parents[1], "best.pt")
     record(store, run_id, [train_row(1), Progress(done=22, total=44)])

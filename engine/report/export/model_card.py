@@ -9,7 +9,7 @@ from engine.results import Row
 from engine.results.clip import TrainRow
 from engine.specs.fields.clip import EMBEDDED, split_sources
 from engine.specs.questions import Export
-from engine.specs.train import TrainSpec
+from engine.specs.train import METRICS, TrainSpec
 from engine.store import Run
 
 HEADER = """---
@@ -19,10 +19,6 @@ tags:
 - clip
 ---
 """
-RESULTS = (
-    *("train_loss", "clip_val_loss", "val_generative_loss", "zeroshot_top1", "zeroshot_top5"),
-    *("image_to_text_r1", "text_to_image_r1", "image_to_text_r5", "text_to_image_r5"),
-)
 LOADING = """
 ```python
 import open_clip
@@ -48,11 +44,12 @@ def markdown(run: Run, row: TrainRow | None) -> str:
     title = run.name or f"{spec.model} trained on {_names(spec.data)}"
     start = f"from the weights {_names(spec.begins_with)}" if spec.begins_with else "from random weights"
     held_out = _names(spec.val_data) if spec.val_data else f"{100 * spec.val_fraction:g} % of it"
+    zeroshot = f" Zero-shot: {_names(spec.zeroshot_data)}." if spec.zeroshot_data else ""
     parts = [
         f"{HEADER}\n# {title}\n",
         f"{spec.model}, trained {start} with Model Vitals (run {run.id}).\n",
         f"## Use\n{LOADING}",
-        f"## Data\n\nTrained on {_names(spec.data)}. Held out: {held_out}.\n",
+        f"## Data\n\nTrained on {_names(spec.data)}. Held out: {held_out}.{zeroshot}\n",
         f"## Results\n\n{_results(row)}\n",
         f"## Settings\n\n{_settings(spec)}\n",
     ]
@@ -69,14 +66,15 @@ def _names(data: str) -> str:
 def _results(row: TrainRow | None) -> str:
     if row is None:
         return "The checkpoint was saved within an epoch, so it was not validated."
-    values = {name: getattr(row, name) for name in RESULTS if getattr(row, name) is not None}
-    lines = [("Metric of held-out pairs", f"Epoch {row.epoch}, step {row.step:,}")]
+    values = {name: getattr(row, name) for name in METRICS if getattr(row, name) is not None}
+    lines = [("Metric", f"Epoch {row.epoch}, step {row.step:,}")]
     lines += [(CLIP_LABELS[name], digits(value)) for name, value in values.items()]
     return _table(lines)
 
 
 def _settings(spec: TrainSpec) -> str:
     """Return a table of the settings that differ from their defaults, and of the learning rate."""
+    spec = spec.model_copy(update={"distill_pretrained": _names(spec.distill_pretrained)})
     values = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(UNLISTED)) | {"lr": spec.peak_lr}
     return _table([("Setting", "Value"), *((name, f"`{value}`") for name, value in values.items())])
 

@@ -310,7 +310,9 @@ def test_sweep_beyond_the_queue_limit_is_cancelled(
 def test_model_is_exported_with_its_card(
     store: Store, tmp_path: Path, tiny_model: list[str], capsys: pytest.CaptureFixture[str], registry: None
 ) -> None:
-    assert main(["train", *tiny_model, "--epochs", "1", "--name", "tried | out"]) == 0
+    deciding = ["--best-metric", "text_to_image_r10"]
+    assert main(["train", *tiny_model, "--epochs", "1", "--name", "tried | out", *deciding]) == 0
+    assert "text_to_image_r10" in capsys.readouterr().out.partition("\n")[0].split()
     run = store.runs()[0]
     assert main(["runs", "export-model", str(run.id), str(tmp_path / "out")]) == 0
     assert "open_clip_model.safetensors" in capsys.readouterr().out
@@ -322,6 +324,7 @@ def test_model_is_exported_with_its_card(
         "# tried | out\n",
         "Trained on digits. Held out: 20 % of it.",
         "| Epoch 1, step 4 |",
+        "| Text → image R@10 |",
         "| samples | `40` |",
     ):
         assert part in card
