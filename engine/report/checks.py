@@ -122,8 +122,11 @@ def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
         return Check("error", f"Learning rate: {plan.problem}.")
     courses = {"cosine": "then falls to 0", "const": "then stays", "const-cooldown": "then stays until the cooldown"}
     steps = plural(plan.warmup_steps, "step")
-    text = f"The learning rate rises to {spec.peak_lr:g} within {steps}, {courses[spec.lr_scheduler]}."
-    if spec.opt == "adamw" and spec.peak_lr > MOST_ADAMW_LR:
+    rates = {tower: spec.peak_lr * scale for tower, scale in spec.lr_scales.items()}
+    own = "; ".join(f"{tower} tower: {rate:g}" for tower, rate in rates.items())
+    peak = f"{spec.peak_lr:g} ({own})" if own else f"{spec.peak_lr:g}"
+    text = f"The learning rate rises to {peak} within {steps}, {courses[spec.lr_scheduler]}."
+    if spec.opt == "adamw" and max([spec.peak_lr, *rates.values()]) > MOST_ADAMW_LR:
         text += f" open_clip's image scripts use at most {MOST_ADAMW_LR:g} with AdamW: the loss may diverge."
         return Check("warning", text)
     return Check("ok", text)
@@ -141,9 +144,14 @@ def _validation(spec: TrainSpec, data: Data) -> list[Check]:
         return [
             Check("error", f"Zero-shot needs at least two classes, and {spec.zeroshot_data} has only {classes[0]!r}.")
         ]
+    zeroshot = bool(spec.zeroshot_frequency and (data.classes or data.zeroshot) and len(classes) > 1)
+    zeroshot = zeroshot and bool(data.held or data.zeroshot)
+    retrieval = bool(spec.val_frequency and data.held)
+    if text := _unmeasured(spec, classes=len(classes) if zeroshot else 0, retrieval=retrieval):
+        return [Check("error", text)]
     if not (data.held or data.zeroshot):
         return []
-    if (data.classes or data.zeroshot) and len(classes) > 1 and spec.zeroshot_frequency:
+    if zeroshot:
         class_count = plural(len(classes), "class", "es")
         where = f"{plural(data.zeroshot, 'image')} of {class_count}" if data.zeroshot else class_count
         doubt = note_on_ids(classes)
@@ -154,6 +162,21 @@ def _validation(spec: TrainSpec, data: Data) -> list[Check]:
     if spec.val_frequency:
         return [Check("ok", "Retrieval among the pairs held out is measured during training.")]
     return [Check("warning", "Neither retrieval nor zero-shot accuracy is measured, only the loss.")]
+
+
+def _unmeasured(spec: TrainSpec, *, classes: int, retrieval: bool) -> str:
+    """Return an error if the training would refuse to start because it does not measure what is asked, else "".
+
+    classes: number of classes that zero-shot chooses from; 0 if it is not measured.
+    """
+    if spec.val_every_steps and not (classes or retrieval):
+        remedy = "hold out pairs, and set Validate every (epochs) or Zero-shot every (epochs) above 0"
+        return f"Validate every (steps) has nothing to measure: {remedy}."
+    measured = {"": True, "train_loss": True, "zeroshot_top1": classes > 1, "zeroshot_top5": classes > 5}
+    measured["val_generative_loss"] = retrieval and spec.loss == "coca"
+    if measured.get(spec.best_metric, retrieval):
+        return ""
+    return f"The best checkpoint cannot be chosen by {spec.best_metric}: this training does not measure it."
 
 
 def _doubts(spec: TrainSpec) -> list[Check]:

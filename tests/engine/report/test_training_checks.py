@@ -92,6 +92,12 @@ def test_pairs_left_out_of_each_epoch_are_counted(fields: dict[str, Any], left_o
         ({"lock_image": True, "lock_text": True, "pretrained": "x"}, {}, "Both towers are locked", "warning"),
         ({"nproc": 2, "accum_freq": 3, "batch_size": 4}, {}, "4 pairs × 3 batches × 2 processes = 24 pairs", "ok"),
         ({"overfit": True, "steps": 50}, {}, "50 steps of 32 pairs: the same batch each time", "ok"),
+        ({"lr_text": 0.05}, {}, "rises to 0.001 (text tower: 0.05) within 47 steps, then falls to 0. open", "warning"),
+        ({"val_every_steps": 2, "val_frequency": 0}, {}, "Validate every (steps) has nothing to measure", "error"),
+        ({"best_metric": "image_to_text_r10", "val_frequency": 0}, {}, "cannot be chosen by image_to_text", "error"),
+        ({"best_metric": "val_generative_loss"}, {}, "cannot be chosen by val_generative_loss", "error"),
+        ({"best_metric": "zeroshot_top5"}, {"classes": ("x", "y")}, "cannot be chosen by zeroshot_top5", "error"),
+        ({"best_metric": "zeroshot_top1"}, {"classes": ("x", "y")}, "Zero-shot accuracy on 2 classes", "ok"),
     ],
 )
 def test_checks_report_errors_warnings_and_facts(
