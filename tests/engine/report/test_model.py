@@ -340,6 +340,17 @@ def test_initial_weights_are_stated(store: Store, fields: dict[str, object], sta
     assert list(runs_of_model(store, "open_clip:ViT-B-32")["what"]) == [what]
 
 
+def test_model_card_names_the_zero_shot_data_and_no_folder_of_this_machine(store: Store) -> None:
+    fields = {"zeroshot_data": "/x/birds", "loss": "distill", "distill_model": "RN50"}
+    run = store.run(queue_train(store, distill_pretrained="/x/7/checkpoints/best.pt", **fields))
+    card = model_card.markdown(run, train_row(2, image_to_text_median_rank=3.0))
+    assert "Held out: 20 % of it. Zero-shot: birds.\n" in card
+    assert "| Metric | Epoch 2, step 44 |" in card, "zero-shot is not of held-out pairs"
+    assert "| Image → text median rank | 3 |" in card
+    assert "| distill_pretrained | `best.pt` |" in card
+    assert "/x/" not in card
+
+
 def runs_of_model(store: Store, name: str) -> pd.DataFrame:
     runs = [(run, store.rows(run.id)) for run in store.runs()]
     return model.of_runs(runs, ModelName(name)).set_index("run")
@@ -381,6 +392,9 @@ def test_evaluation_has_the_values_of_its_tasks(store: Store) -> None:
         *(0.934, 0.97, 0.91, 0.25)
     ]
     assert line["seconds"] == 8.0
+    several = queue_evaluate(store, model="ViT-B-32", csv_class_separator=";")
+    record(store, several, [evaluate_row("zeroshot", acc1=None, mean_average_precision=0.4), evaluate_row("retrieval")])
+    assert runs_of_model(store, "open_clip:ViT-B-32").loc[several, "mean_average_precision"] == 0.4
     assert line["date"] <= datetime.now(UTC)
     assert runs_of_model(store, "open_clip:RN50").empty
 
