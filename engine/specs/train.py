@@ -51,7 +51,7 @@ class TrainSpec(ClipFields, Spec):
     paced_by: ClassVar[tuple[str, ...]] = (
         *("model", "data", "samples", "batch_size", "accum_freq", "nproc", "precision", "device", "image_size", "loss"),
         *("grad_checkpointing", "compile", "use_bn_sync", "val_frequency", "val_every_steps", "zeroshot_data"),
-        *("workers", "threads"),
+        *("workers", "threads", "lock_image", "lock_text", "patch_dropout", "context_length", "zeroshot_frequency"),
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *(*SAME_PAIRS, "val_data", "zeroshot_data", "loss", "batch_size", "accum_freq", "nproc", "overfit"),

@@ -18,7 +18,10 @@ TIMED = ("benchmark", "recurrent", "device", "train")
 """Kinds of runs whose values include times."""
 REASONS = {
     **dict.fromkeys(
-        ("samples", "data", "val_data", "val_fraction", "held_out", "held_out_data", "more_data"),
+        (
+            *("samples", "data", "val_data", "val_fraction", "held_out", "held_out_data", "more_data"),
+            *("csv_img_key", "csv_caption_key"),
+        ),
         "values come from different pairs",
     ),
     **dict.fromkeys(

@@ -34,7 +34,10 @@ LONGEST_PROMPTS = 10_000_000
 MOST_DEFAULT_WORKERS = 8
 """Default limit of loading processes. More rarely help a single training process, and each takes about 500 MB."""
 
-SAME_PAIRS = ("data", "data_kind", "csv_class_key", "json_split", "samples", "val_fraction", "classes", "templates")
+SAME_PAIRS = (
+    *("data", "data_kind", "csv_img_key", "csv_caption_key", "csv_class_key", "json_split", "samples", "val_fraction"),
+    *("classes", "templates"),
+)
 """Fields that must be equal for two runs to use the same pairs and classes."""
 
 FILE_FIELDS = (

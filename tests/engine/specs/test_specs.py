@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from engine import specs
 from engine.names import FILTERS
 from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
+from engine.specs.fields.clip import ClipFields
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,7 @@ def test_specs_are_frozen() -> None:
         (RecurrentSpec(runners="aten"), RecurrentSpec(runners="aten,py"), False),
         (TrainSpec(), TrainSpec(seed=1, lr=0.1), True),
         (TrainSpec(), TrainSpec(precision="fp32"), False),
+        (TrainSpec(), TrainSpec(lock_image=True), False),
         (EvaluateSpec(), EvaluateSpec(seed=1), True),
         (EvaluateSpec(), EvaluateSpec(tasks="retrieval"), False),
     ],
@@ -158,6 +160,12 @@ def test_every_field_of_a_timing_is_varied_or_has_a_meaning() -> None:
     for spec in (BenchmarkSpec, RecurrentSpec):
         undecided = set(spec.model_fields) - set(spec.meaning) - varied
         assert not undecided, f"add these to {spec.__name__}.meaning, or above if runs that differ in them compare"
+
+
+def test_every_field_of_pairs_changes_the_meaning() -> None:
+    varied = {"csv_separator", "model", "configs", "image_size", "context_length"}  # a wrong separator reads no pairs
+    for spec in (TrainSpec, EvaluateSpec):
+        assert set(ClipFields.model_fields) - varied <= set(spec.meaning)
 
 
 @pytest.mark.parametrize("spec", [BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, TrainSpec])
