@@ -113,6 +113,8 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
             problems.append(f"No prompts for {len(missing)} of {len(names)} classes: {shortened(missing)}.")
     except DataProblem as problem:
         problems.append(f"Classes: {problem}.")
+    if "linear-probe" in spec.tasks and spec.csv_class_separator and "csv_class_separator" not in spec.unused:
+        problems.append("A linear probe needs one class per image: leave out the class separator or the linear probe.")
     if (tasks := tasks_with_classes(spec)) and not data_classes:
         subject = " and ".join(tasks).capitalize()
         verb = "needs" if len(tasks) == 1 else "need"

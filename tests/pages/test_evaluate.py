@@ -188,6 +188,18 @@ def test_data_without_readable_images_are_refused(tmp_path: Path, monkeypatch: p
     assert app.button(key="evaluate_go").disabled
 
 
+def test_linear_probe_of_images_with_several_classes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITALS_DATA_ROOTS", str(tmp_path))
+    write_images(tmp_path, "a.png", "b.png")
+    lines = [["filepath", "title", "tags"], ["a.png", "one", "red; big"], ["b.png", "two", "blue"]]
+    fields = {"data": str(write_csv(tmp_path / "tags.csv", lines)), "tasks": "linear-probe", "csv_class_key": "tags"}
+    app = open_page(PAGE, evaluate_csv_class_separator=";", **{f"evaluate_{name}": fields[name] for name in fields})
+    assert "A linear probe needs one class per image" in plain_text(app)
+    assert app.button(key="evaluate_go").disabled
+
+
 def test_button_turns_zero_shot_off_for_data_without_classes(store: Store) -> None:
     app = open_page(PAGE, evaluate_data="synthetic")
     app.button(key="evaluate_turn_off").click().run()
