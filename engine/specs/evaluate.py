@@ -176,8 +176,8 @@ class EvaluateSpec(ClipFields, Spec):
 
     @property
     def unused(self) -> dict[str, str]:
-        fields = {"retrieval": ("recall_k",), "linear-probe": ("probe_data", "shots", "probe_c")}
-        absent = {task: names for task, names in fields.items() if task not in self.tasks}
+        fields = {"retrieval": "recall_k", "zeroshot": "class_prompts", "linear-probe": "probe_data shots probe_c"}
+        absent = {task: names.split() for task, names in fields.items() if task not in self.tasks}
         reasons = {name: f"the tasks do not include {task}" for task, names in absent.items() for name in names}
         return reasons | unused_of_data(*self.sources, self.probe_data)
 

@@ -204,6 +204,10 @@ def test_default_derived_from_a_wrong_value_is_no_second_error(capsys: pytest.Ca
         ("evaluate --tasks zeroshot --recall-k 3", "--recall-k has no effect: the tasks do not include retrieval"),
         ("evaluate --tasks linear-probe --shots 3", ""),
         (
+            'evaluate --tasks retrieval --class-prompts {"one":["1"]}',
+            "--class-prompts has no effect: the tasks do not include zeroshot",
+        ),
+        (
             "train --lock-image-unlocked-groups 2",
             "--lock-image-unlocked-groups has no effect: the image tower is not locked",
         ),
