@@ -55,7 +55,7 @@ class TrainSpec(ClipFields, Spec):
     )
     meaning: ClassVar[tuple[str, ...]] = (
         *(*SAME_PAIRS, "val_data", "zeroshot_data", "loss", "batch_size", "accum_freq", "nproc", "overfit"),
-        "threads",
+        *("threads", "seed"),
     )
     needs: ClassVar[tuple[str, ...]] = (
         *("model", "configs", "pretrained", "pretrained_image", "pretrained_text"),

@@ -112,7 +112,8 @@ def warnings(runs: Sequence[Run]) -> list[str]:
 
 def _matters(spec: Spec, where: str, name: str) -> bool:
     if where == REQUEST:
-        return name in spec.meaning
+        own_pairs = name == "seed" and bool(getattr(spec, "val_data", ""))  # nothing is drawn to be held out
+        return name in spec.meaning and not own_pairs
     if spec.kind in TIMED:
         return name in TIME_FACTS or name.startswith((VERSION, GPU))
     return name.startswith(VERSION) and name.removeprefix(VERSION) not in BUILT_WITH

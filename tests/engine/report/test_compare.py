@@ -580,6 +580,12 @@ def test_host_does_not_matter_for_counts_but_batch_does_for_losses() -> None:
     trainings = [run(1, TrainSpec(batch_size=32, lr=1e-3)), run(2, TrainSpec(batch_size=64, lr=1e-4))]
     (message,) = settings.warnings(trainings)
     assert message == "Batch size: 32 (run 1), 64 (run 2); a contrastive loss depends on the number of pairs in a step."
+    seeds = [run(number, TrainSpec(seed=number)) for number in (1, 2)]
+    assert settings.warnings(seeds) == ["Seed: 1 (run 1), 2 (run 2); the seed decides which pairs are held out."]
+    assert settings.warnings([run(number, TrainSpec(seed=number, val_data="synthetic")) for number in (1, 2)]) == []
+    columns = [run(1, TrainSpec(csv_caption_key="title")), run(2, TrainSpec(csv_caption_key="alt"))]
+    (message,) = settings.warnings(columns)
+    assert message == "Csv caption key: title (run 1), alt (run 2); values come from different pairs."
     tuned = run(2, TrainSpec(batch_size=32, pretrained="/runs/1/checkpoints/best.pt"))
     assert settings.warnings([trainings[0], tuned]) == ["Run 2 starts from a checkpoint of run 1."]
     (message,) = settings.warnings([run(1, EvaluateSpec(model="ViT-B-32")), run(2, EvaluateSpec(held_out=False))])
