@@ -125,7 +125,8 @@ def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
     rates = {tower: spec.peak_lr * scale for tower, scale in spec.lr_scales.items()}
     own = "; ".join(f"{tower} tower: {rate:g}" for tower, rate in rates.items())
     peak = f"{spec.peak_lr:g} ({own})" if own else f"{spec.peak_lr:g}"
-    text = f"The learning rate rises to {peak} within {steps}, {courses[spec.lr_scheduler]}."
+    start = f"rises to {peak} within {steps}" if plan.warmup_steps else f"is {peak} at the first step"
+    text = f"The learning rate {start}, {courses[spec.lr_scheduler]}."
     if spec.opt == "adamw" and max([spec.peak_lr, *rates.values()]) > MOST_ADAMW_LR:
         text += f" open_clip's image scripts use at most {MOST_ADAMW_LR:g} with AdamW: the loss may diverge."
         return Check("warning", text)

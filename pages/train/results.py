@@ -18,6 +18,7 @@ from engine.results.clip import TrainRow, best_epoch, mean_pairs_per_s
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import METRICS, TrainSpec
 from engine.store import RETRYABLE, Run
+from engine.words import plural
 from pages.clip import curves, try_it
 from pages.shared import backend
 from pages.shared.chart.verbatim import verbatim
@@ -117,9 +118,10 @@ def _guessing(row: TrainRow, *, recall: bool) -> str:
     """Return how often guessing is right; empty without an accuracy or for older runs. recall: as for `_values`."""
     if row.zeroshot_images and row.zeroshot_classes:
         share, images = 100 / row.zeroshot_classes, row.zeroshot_images
-        return f"Guessing is right for {share:.3g} % of the {images:,} images; one image is {100 / images:.2g} points."
+        return f"Guessing is right for {share:.3g} % of the {images:,} images; one image is {100 / images:.3g} points."
     if recall and row.val_pairs:
-        return f"Guessing reaches an R@1 of {100 / row.val_pairs:.2g} % among {row.val_pairs:,} held-out pairs."
+        pairs = plural(row.val_pairs, "held-out pair")
+        return f"Guessing reaches an R@1 of {100 / row.val_pairs:.3g} % among {pairs}."
     return ""
 
 

@@ -58,6 +58,7 @@ def test_pairs_left_out_of_each_epoch_are_counted(fields: dict[str, Any], left_o
             "warning",
         ),
         ({"lr": 5, "opt": "timm/sgd"}, {}, "The learning rate rises to 5 within 47 steps, then falls to 0.", "ok"),
+        ({"warmup": "0"}, {}, "The learning rate is 0.001 at the first step, then falls to 0.", "ok"),
         ({"epochs": 1, "warmup": "1"}, {}, "The learning rate rises to 0.001 within 1 step, then", "ok"),
         ({}, {"classes": ("x",)}, "Retrieval among the pairs held out is measured during training.", "ok"),
         (
