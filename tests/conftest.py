@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
+import psutil
 import pytest
 
 from engine.settings import Settings
@@ -37,14 +38,23 @@ def main_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
+GARBAGE_MB = 300
+"""Growth of the process, since its last full garbage collection, after which the next one is due."""
+memory_mb = {"collected": 0.0}
+
+
 @pytest.fixture(autouse=True)
-def collections_are_quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Exclude existing objects from garbage collection, which takes 0.5 s with torch and streamlit loaded."""
+def collections_are_rare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Collect garbage between tests, once it takes much memory: with torch and streamlit loaded, this takes 0.5 s."""
     gc.freeze()
     # a timing asks whether there are frozen objects, and Python counts all of them, which takes 30 ms
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 1)
     yield
     gc.unfreeze()
+    process = psutil.Process()
+    if process.memory_info().rss / 1e6 > memory_mb["collected"] + GARBAGE_MB:
+        gc.collect()
+        memory_mb["collected"] = process.memory_info().rss / 1e6
 
 
 @pytest.fixture(autouse=True)
