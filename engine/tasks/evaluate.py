@@ -205,9 +205,9 @@ class Part:
         return result
 
     def _classifier(self) -> torch.Tensor:
-        """Return the direction of each class, from its prompts, times the logit scale. Errors: Refused if not finite.
+        """Return the direction of each class, from its prompts, times the logit scale, as the model's loss uses it.
 
-        So confidences are those of the model's own loss.
+        Errors: Refused if a direction is not finite.
         """
         by_class = json_object(self.spec.class_prompts)
         found = self._encoded.scale * directions(self._classes, self._templates, self.reader, by_class)

@@ -94,7 +94,7 @@ def requests(name: ModelName, accuracies: pd.DataFrame) -> dict[str, Spec]:
 
 
 MAIN_SHARES = ("zeroshot_top1", "linear_probe_top1", "mean_average_precision", "image_to_text_r1", "text_to_image_r1")
-"""Columns with values from 0 to 1, of all those that SHARES in `quantities.py` names."""
+"""The columns with values from 0 to 1."""
 COLUMNS = ["run", "date", "what", "state", "data", "begins_with", "epochs", *MAIN_SHARES, "clip_val_loss", "seconds"]
 
 
@@ -147,9 +147,9 @@ def _task_values(rows: Sequence[Row]) -> dict[str, object]:
         if not isinstance(row, EvaluateRow) or row.status != "ok":
             continue
         if row.task == "retrieval":
-            values |= {name: getattr(row, name) for name in (*MAIN_SHARES[3:], "clip_val_loss")}
+            values |= {name: getattr(row, name) for name in ("image_to_text_r1", "text_to_image_r1", "clip_val_loss")}
         else:
-            values[{"zeroshot": MAIN_SHARES[0], "linear-probe": MAIN_SHARES[1]}[row.task]] = row.acc1
+            values[{"zeroshot": "zeroshot_top1", "linear-probe": "linear_probe_top1"}[row.task]] = row.acc1
             if row.mean_average_precision is not None:
                 values["mean_average_precision"] = row.mean_average_precision
     seconds = [row.seconds for row in rows if isinstance(row, EvaluateRow) and row.seconds is not None]

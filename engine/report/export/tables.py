@@ -71,7 +71,7 @@ def to_json(frame: pd.DataFrame) -> str:
 def to_parquet(frame: pd.DataFrame) -> bytes:
     """Return the table as Parquet, each column with one type. Missing values are null.
 
-    A column without values is one of texts, because numbers and truth values have their own type without values, too.
+    A column of objects without values is one of texts: columns of numbers and truth values have a type even then.
     """
     frame = _with_units(frame)
     objects = {str(name): column for name, column in frame.items() if column.dtype == object}

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from engine.report.figures.scatter import groups, labels, standouts
 from engine.report.style import COLOURS, GREY, MARGIN, SHAPES, Style, bandwidth, compute, digits, log, text
-from engine.report.timings.rates import exceptions
+from engine.report.timings.rates import unusual_conditions
 from engine.results import DeviceRow
 from engine.words import in_words
 
@@ -107,7 +107,7 @@ def _hover(row: Mapping[Any, Any]) -> str:
         *([f"the {row['tower']} tower alone"] if row["tower"] != "whole" else []),
         *([f"{row['context_length']:g} tokens"] if pd.notna(row["context_length"]) else []),
         *([f"optimizer {text(row['optimizer'])}"] if row["optimizer"] else []),
-        *exceptions(row),
+        *unusual_conditions(row),
         f"{compute(row['gflop_per_s'])} at {digits(row['intensity'])} FLOP/B, {digits(ms)} ms",
         *([FUSED] if row["intensity_of"] == "eager" else []),
         *([in_words(row["flags"])] if row["flags"] else []),

@@ -133,7 +133,7 @@ def where(host: str, device: str, name: str, threads: int | None) -> str:
     return ", ".join(filter(None, [*parts, f"on {host}" if host else ""]))
 
 
-def exceptions(conditions: Mapping[str, Any]) -> list[str]:
+def unusual_conditions(conditions: Mapping[str, Any]) -> list[str]:
     """Return in words the CONDITIONS of a timing that are not the default, such as `cold cache`."""
     words = {"cache": f"{conditions['cache']} cache", "cudnn_benchmark": "cuDNN benchmark"}
     usual = (False, "hot")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from engine.report.timings.rates import computes_in, exceptions, undisturbed_first
+from engine.report.timings.rates import computes_in, undisturbed_first, unusual_conditions
 from engine.results import BenchmarkRow, Row
 from engine.specs import BenchmarkSpec
 from engine.specs.benchmark import CONDITIONS
@@ -43,7 +43,7 @@ class Setting:
         """Return a label such as `eager, batch 1, float32 on AMD EPYC, 2 threads (vm)`."""
         where = self.device if self.device == "cpu" and not self.device_name else self.device_name or self.device
         where += f", {plural(self.threads, 'thread')}" if self.threads else ""
-        how = ", ".join([self.variant, f"batch {self.batch_size}", self.dtype, *exceptions(vars(self))])
+        how = ", ".join([self.variant, f"batch {self.batch_size}", self.dtype, *unusual_conditions(vars(self))])
         return f"{how} on {where}" + (f" ({self.host})" if self.host else "")
 
     def spec(self, models: Iterable[str], image_size: str) -> BenchmarkSpec:
