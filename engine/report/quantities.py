@@ -231,7 +231,13 @@ MEASURED = ("latency_ms", "samples_per_s")
 RECALL = re.compile("(image|text)_to_(image|text)_r([0-9]+)")
 """Name of the recall at a rank."""
 _WAYS = (("image", "text"), ("text", "image"))
-RECALL_LABELS = {f"{one}_to_{two}_r{k}": f"{one.capitalize()} → {two} R@{k}" for one, two in _WAYS for k in (1, 5, 10)}
+
+
+def _recall_label(one: str, two: str, k: object) -> str:
+    return f"{one.capitalize()} → {two} R@{k}"
+
+
+RECALL_LABELS = {f"{one}_to_{two}_r{k}": _recall_label(one, two, k) for one, two in _WAYS for k in (1, 5, 10)}
 RANK_LABELS = {
     f"{one}_to_{two}_{mean}_rank": f"{one.capitalize()} → {two} {mean} rank"
     for one, two in _WAYS
@@ -286,7 +292,7 @@ def title(column: str) -> str:
     if column in QUANTITIES:
         return QUANTITIES[column].title
     if recall := RECALL.fullmatch(column):
-        return f"{recall[1].capitalize()} → {recall[2]} R@{recall[3]}"
+        return _recall_label(*recall.groups())
     if column == "image_size":
         return "Image (px)"
     return CLIP_LABELS.get(column) or column.replace("_", " ").capitalize()
