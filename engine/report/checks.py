@@ -186,9 +186,10 @@ def _doubts(spec: TrainSpec) -> list[Check]:
         results.append(Check("error", "Training in fp16 needs an accelerator: take fp32, bf16 or amp_bf16 on the CPU."))
     elif spec.precision == "fp16":
         doubts += ["Pure fp16 weights often fail to train, because small gradients become 0. Take amp_bf16 or amp."]
-    if spec.precision == "bf16" and spec.opt == "adamw" and spec.peak_lr < LEAST_BF16_LR:
+    lowest = spec.peak_lr * min(spec.lr_scales.get(tower, 1.0) for tower in ("image", "text"))
+    if spec.precision == "bf16" and spec.opt == "adamw" and lowest < LEAST_BF16_LR:
         doubts += [
-            f"Pure bf16 weights with AdamW at a learning rate of {spec.peak_lr:g}: most weights will not change, "
+            f"Pure bf16 weights with AdamW at a learning rate of {lowest:g}: most weights will not change, "
             f"because such small updates round away. Take amp_bf16, or a learning rate of at least {LEAST_BF16_LR:g}."
         ]
     locked = [tower for tower in ("image", "text") if getattr(spec, f"lock_{tower}")]

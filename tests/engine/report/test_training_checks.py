@@ -89,6 +89,7 @@ def test_pairs_left_out_of_each_epoch_are_counted(fields: dict[str, Any], left_o
         ({"precision": "fp16"}, {}, "fp16 needs an accelerator", "error"),
         ({"precision": "fp16", "device": "cuda"}, {}, "Take amp_bf16 or amp", "warning"),
         ({"precision": "bf16", "lr": 1e-5}, {}, "at a learning rate of 1e-05: most weights will not change", "warning"),
+        ({"precision": "bf16", "lr_text": 1e-5}, {}, "a learning rate of 1e-05: most weights will not", "warning"),
         ({"lock_image": True}, {}, "The image tower is locked but has no trained weights", "warning"),
         ({"lock_image": True, "lock_text": True, "pretrained": "x"}, {}, "Both towers are locked", "warning"),
         ({"nproc": 2, "accum_freq": 3, "batch_size": 4}, {}, "4 pairs × 3 batches × 2 processes = 24 pairs", "ok"),
