@@ -1,12 +1,11 @@
 """Images with captions: open, split and inspect data sets. Nothing here imports torch."""
 
-from engine.datasets.base import DataProblem, Pairs, Unreadable
+from engine.datasets.base import DataProblem, Unreadable
 from engine.datasets.class_names import class_names, note_on_ids, prompts
 from engine.datasets.derived import (
-    Subset,
+    choose_held_out,
     count_shared,
     hold_out,
-    labels_of,
     note_on_shared,
     readable,
     split,
@@ -14,6 +13,7 @@ from engine.datasets.derived import (
     with_classes_split,
 )
 from engine.datasets.opening import class_column_of, columns_of, columns_used, open_pairs
+from engine.datasets.pairs import Pairs
 from engine.datasets.summary import (
     DataSummary,
     captions_repeat,

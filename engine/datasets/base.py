@@ -1,4 +1,4 @@
-"""The interface of all sets of pairs: images with captions, in a fixed order."""
+"""What all modules of data share: errors, and names of files."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -6,9 +6,6 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
-
-from PIL import Image
 
 from engine.specs import Refused
 
@@ -69,36 +66,3 @@ def file_identifier() -> Callable[[str], str]:
         return path if "\0" in folder else f"{real_folder(folder)}/{name}"
 
     return identify
-
-
-class Pairs(Protocol):
-    """Images with captions, indexed from 0. They can be pickled, and read in several processes at once."""
-
-    @property
-    def name(self) -> str:
-        """Return a short name, such as `digits`."""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Return the class names that `label` indexes; empty if there are none."""
-
-    @property
-    def templates(self) -> tuple[str, ...]:
-        """Return prompts with `{}` for the class name; empty if the data have none of their own."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Return notes on what was done with the data beyond the request, such as leaving some out."""
-
-    def __len__(self) -> int: ...
-
-    def image(self, index: int) -> Image.Image:
-        """Return the image in RGB. Errors: Unreadable."""
-
-    def captions(self, index: int) -> tuple[str, ...]:
-        """Return one or more captions of a pair."""
-
-    def label(self, index: int) -> int | None: ...
-
-    def source(self, index: int) -> str:
-        """Return the file of a pair, or another name of its source, such as `digits:17`."""

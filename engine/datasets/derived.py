@@ -4,74 +4,46 @@ Parts are drawn with a seed. The same seed gives the same pairs on any machine.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from engine.datasets.base import DataProblem, Pairs, Unreadable, distinct, file_identifier
-from engine.datasets.formats.members import Listed
+from engine.datasets.base import DataProblem, Unreadable, distinct, file_identifier
+from engine.datasets.pairs import Pairs
+from engine.roots import Roots
 from engine.words import plural
 
-
-class Subset:
-    """Some pairs of another set, in the same order."""
-
-    def __init__(self, pairs: Pairs, indices: NDArray[np.int64]) -> None:
-        """indices: (N,) ascending, the index of each pair in `pairs`."""
-        self.pairs, self.indices = pairs, indices
-        self.name, self.classes, self.templates, self.notes = pairs.name, pairs.classes, pairs.templates, pairs.notes
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def image(self, index: int) -> Image.Image:
-        return self.pairs.image(int(self.indices[index]))
-
-    def captions(self, index: int) -> tuple[str, ...]:
-        return self.pairs.captions(int(self.indices[index]))
-
-    def label(self, index: int) -> int | None:
-        return self.pairs.label(int(self.indices[index]))
-
-    def source(self, index: int) -> str:
-        return self.pairs.source(int(self.indices[index]))
+Mask = NDArray[np.bool_]
+"""(N,) bool: True for each of N pairs that is meant."""
 
 
-def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Subset, Subset]:
-    """Return the pairs to train on and the held-out ones, with nearly the same share of each label.
+def choose_held_out(pairs: Pairs, fraction: float, seed: int) -> Mask:
+    """Return which pairs are held out, with nearly the same share of each label. Neither part is empty.
 
     Data with their own split, such as Karpathy's split of COCO, keep it. Fraction and seed are then ignored.
 
-    The split depends only on labels, fraction and seed. With a fraction above 0, neither part is empty. Pairs of rare
-    labels are in the training part. Errors: DataProblem.
+    The choice depends only on labels, fraction and seed. Pairs of rare labels are not chosen. Errors: DataProblem.
     """
-    if fraction and len(pairs) < 2:
+    if len(pairs) < 2:
         raise DataProblem(
             f"{pairs.name} has {plural(len(pairs), 'pair')}, of which none can be held out: give other data for that"
         )
-    if fraction and own_split(pairs) is not None:
-        return own_parts(pairs)  # type: ignore[return-value]
-    count = min(max(1, round(fraction * len(pairs))), len(pairs) - 1) if fraction else 0
-    chosen = _draw(pairs, count, seed)
-    return Subset(pairs, np.flatnonzero(~chosen)), Subset(pairs, np.flatnonzero(chosen))
+    if (own := own_split(pairs)) is not None:
+        return own
+    return _draw(pairs, min(max(1, round(fraction * len(pairs))), len(pairs) - 1), seed)
 
 
-def own_split(pairs: Pairs) -> NDArray[np.bool_] | None:
-    """Return which pairs the data's own split holds out, (N,) bool; None without a split, or if one part is empty."""
-    if isinstance(pairs, Subset):
-        inner = own_split(pairs.pairs)
-        held = None if inner is None else inner[pairs.indices]
-    else:
-        held = np.asarray(getattr(pairs, "held", ()), dtype=bool)
-    return held if held is not None and 0 < held.sum() < len(held) else None
+def split(pairs: Pairs, fraction: float, seed: int) -> tuple[Pairs, Pairs]:
+    """Return the pairs to train on and the held-out ones, as `choose_held_out` chooses them. Errors: DataProblem."""
+    held = choose_held_out(pairs, fraction, seed)
+    return pairs.at(np.flatnonzero(~held)), pairs.at(np.flatnonzero(held))
 
 
-def own_parts(pairs: Pairs) -> tuple[Pairs, Pairs]:
-    """Return the training and held-out pairs of the data's own split; all pairs twice without such a split."""
-    if (held := own_split(pairs)) is None:
-        return pairs, pairs
-    return Subset(pairs, np.flatnonzero(~held)), Subset(pairs, np.flatnonzero(held))
+def own_split(pairs: Pairs) -> Mask | None:
+    """Return which pairs the data's own split holds out; None without a split, or if one part is empty."""
+    held = np.asarray(pairs.held, dtype=bool)
+    return held if 0 < held.sum() < len(held) else None
 
 
 def hold_out(pairs: Pairs, val: Pairs | None, fraction: float, seed: int) -> tuple[Pairs, Pairs | None]:
@@ -81,7 +53,9 @@ def hold_out(pairs: Pairs, val: Pairs | None, fraction: float, seed: int) -> tup
     """
     if val is None and fraction:
         return split(pairs, fraction, seed)
-    return own_parts(pairs)[0], None if val is None else own_parts(val)[1]
+    own, own_of_val = own_split(pairs), None if val is None else own_split(val)
+    train = pairs if own is None else pairs.at(np.flatnonzero(~own))
+    return train, val if val is None or own_of_val is None else val.at(np.flatnonzero(own_of_val))
 
 
 def count_shared(train: Pairs, held: Pairs) -> int:
@@ -98,9 +72,9 @@ def note_on_shared(shared: int, held: int) -> str:
     return f"{shared:,} of {plural(held, 'held-out image')} also used for training" if shared else ""
 
 
-def sample(pairs: Pairs, count: int, seed: int) -> Subset:
+def sample(pairs: Pairs, count: int, seed: int) -> Pairs:
     """Return `count` pairs drawn at random, with each label in proportion."""
-    return Subset(pairs, np.flatnonzero(_draw(pairs, count, seed)))
+    return pairs.at(np.flatnonzero(_draw(pairs, count, seed)))
 
 
 def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ...]]:
@@ -115,7 +89,7 @@ def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ..
     if len(others) == len(pairs):
         raise DataProblem(f"none of the {plural(len(pairs), 'image')} can be read, such as {names}")
     message = f"{len(others)} of {plural(len(pairs), 'image')} left out as unreadable: {names}"
-    return Subset(pairs, np.asarray(sorted(indices), dtype=np.int64)), (message,)
+    return pairs.at(sorted(indices)), (message,)
 
 
 def _source_and_reason(pairs: Pairs, index: int) -> str:
@@ -126,8 +100,8 @@ def _source_and_reason(pairs: Pairs, index: int) -> str:
     return pairs.source(index)
 
 
-def _draw(pairs: Pairs, count: int, seed: int) -> NDArray[np.bool_]:
-    """Return a mask of `count` pairs drawn at random, as evenly over the labels as possible. (N,) bool."""
+def _draw(pairs: Pairs, count: int, seed: int) -> Mask:
+    """Return a mask of `count` pairs drawn at random, as evenly over the labels as possible."""
     total = len(pairs)
     labels = np.fromiter((-1 if (label := pairs.label(i)) is None else label for i in range(total)), np.int64, total)
     # RandomState, because its numbers are guaranteed to be the same in every version of numpy.
@@ -142,100 +116,64 @@ def _draw(pairs: Pairs, count: int, seed: int) -> NDArray[np.bool_]:
     return chosen
 
 
-class Mixed:
-    """The pairs of several sources, one source after the other. Classes with the same name become one class.
+def mixed(parts: Sequence[Pairs], roots: Roots) -> Pairs:
+    """Return the pairs of several sources, one source after the other. Classes with the same name become one class.
 
-    Errors: DataProblem if a source has a split of its own.
+    roots: as in Pairs. Errors: DataProblem if a source has a split of its own.
     """
-
-    def __init__(self, parts: Sequence[Pairs]) -> None:
-        if split := next((part.name for part in parts if own_split(part) is not None), ""):
-            raise DataProblem(f"{split} has its own split, which a mixture cannot keep: choose a part with json_split")
-        self.parts = tuple(parts)
-        self.name = "+".join(part.name for part in parts)
-        self.classes = tuple(dict.fromkeys(name for part in parts for name in part.classes))
-        self.templates = tuple(dict.fromkeys(template for part in parts for template in part.templates))
-        self.notes = tuple(f"{part.name}: {note}" for part in parts for note in part.notes)
-        self._ends = np.cumsum([len(part) for part in parts])
-        numbers = {name: number for number, name in enumerate(self.classes)}
-        self._labels = [[numbers[name] for name in part.classes] for part in parts]
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def _place(self, index: int) -> tuple[int, int]:
-        """Return the source of a pair, and the pair's index in it."""
-        part = int(np.searchsorted(self._ends, index, side="right"))
-        return part, index - (int(self._ends[part - 1]) if part else 0)
-
-    def image(self, index: int) -> Image.Image:
-        part, place = self._place(index)
-        return self.parts[part].image(place)
-
-    def captions(self, index: int) -> tuple[str, ...]:
-        part, place = self._place(index)
-        return self.parts[part].captions(place)
-
-    def label(self, index: int) -> int | None:
-        """Return the index of the pair's class in `classes`; None if its source has no class names."""
-        part, place = self._place(index)
-        label = self.parts[part].label(place)
-        return None if label is None or not self._labels[part] else self._labels[part][label]
-
-    def source(self, index: int) -> str:
-        part, place = self._place(index)
-        return self.parts[part].source(place)
+    if split := next((part.name for part in parts if own_split(part) is not None), ""):
+        raise DataProblem(f"{split} has its own split, which a mixture cannot keep: choose a part with json_split")
+    classes = tuple(dict.fromkeys(name for part in parts for name in part.classes))
+    places = {name: place for place, name in enumerate(classes)}
+    labels = [
+        None if (label := part.label(index)) is None or not part.classes else places[part.classes[label]]
+        for part in parts
+        for index in range(len(part))
+    ]
+    return Pairs(
+        "+".join(part.name for part in parts),
+        [file for part in parts for file in part.files],
+        [texts for part in parts for texts in part.texts],
+        labels,
+        classes=classes,
+        templates=tuple(dict.fromkeys(template for part in parts for template in part.templates)),
+        notes=tuple(f"{part.name}: {note}" for part in parts for note in part.notes),
+        parts=[number for number, part in enumerate(parts) for _ in range(len(part))],
+        roots=roots,
+    )
 
 
 def weights(pairs: Pairs, of_sources: Sequence[float]) -> NDArray[np.float64] | None:
     """Return how often each pair is drawn, relative to the others, (N,) float64; None if all are drawn equally often.
 
-    of_sources: one number per source, for each of its pairs; empty if all are equal.
+    of_sources: one number per source of a mixture, for each of its pairs; empty if all are equal.
     """
-    if len(set(of_sources)) < 2:
-        return None
-    if isinstance(pairs, Subset):
-        inner = weights(pairs.pairs, of_sources)
-        return None if inner is None else inner[pairs.indices]
-    parts = pairs.parts if isinstance(pairs, Mixed) else (pairs,)
-    return np.repeat(np.asarray(of_sources, dtype=np.float64), [len(part) for part in parts])
-
-
-class Multilabel(Subset):
-    """All pairs of a set whose class names, such as `cat;dog`, each name several classes."""
-
-    def __init__(self, pairs: Pairs, separator: str) -> None:
-        super().__init__(pairs, np.arange(len(pairs)))
-        self._separator = separator
-        self._names = [distinct(joined.split(separator)) for joined in pairs.classes]
-        self.classes = tuple(sorted({name for names in self._names for name in names}))
-        places = {name: place for place, name in enumerate(self.classes)}
-        self._numbers = [tuple(places[name] for name in names) for names in self._names]
-
-    def captions(self, index: int) -> tuple[str, ...]:
-        """Return the captions. In those that were made of class names, the names are separated by commas."""
-        label, texts = self.pairs.label(index), self.pairs.captions(index)
-        if label is None or self._separator not in (joined := self.pairs.classes[label]):
-            return texts
-        return tuple(text.replace(joined, ", ".join(self._names[label])) for text in texts)
-
-    def label(self, index: int) -> None:
-        """Return None: an image has no single class."""
-        return
-
-    def labels(self, index: int) -> tuple[int, ...] | None:
-        """Return the classes of an image; None if it has no class name."""
-        label = self.pairs.label(index)
-        return None if label is None else self._numbers[label]
+    return None if len(set(of_sources)) < 2 else np.asarray(of_sources, dtype=np.float64)[np.asarray(pairs.parts)]
 
 
 def with_classes_split(pairs: Pairs, separator: str) -> Pairs:
-    """Return the pairs with their class names split at a separator; unchanged without one."""
-    return Multilabel(pairs, separator) if separator and pairs.classes else pairs
+    """Return the pairs with class names such as `cat;dog`, which each name several classes, split at a separator.
 
+    In captions that were made of class names, the names are then separated by commas. Without a separator or classes,
+    the pairs are unchanged.
+    """
+    if not (separator and pairs.classes):
+        return pairs
+    names = [distinct(joined.split(separator)) for joined in pairs.classes]
+    classes = tuple(sorted({name for names_of_one in names for name in names_of_one}))
+    places = {name: place for place, name in enumerate(classes)}
+    numbers = [tuple(places[name] for name in names_of_one) for names_of_one in names]
+    labels = [pairs.label(index) for index in range(len(pairs))]
 
-def labels_of(pairs: Pairs, index: int) -> tuple[int, ...] | None:
-    """Return the classes of an image; None if the data have one class per image."""
-    if isinstance(pairs, Multilabel | Listed):
-        return pairs.labels(index)
-    return labels_of(pairs.pairs, int(pairs.indices[index])) if isinstance(pairs, Subset) else None
+    def captions(texts: tuple[str, ...], label: int | None) -> tuple[str, ...]:
+        if label is None or separator not in (joined := pairs.classes[label]):
+            return texts
+        return tuple(text.replace(joined, ", ".join(names[label])) for text in texts)
+
+    return replace(
+        pairs,
+        texts=[captions(texts, label) for texts, label in zip(pairs.texts, labels, strict=True)],
+        numbers=(),
+        several=[None if label is None else numbers[label] for label in labels],
+        classes=classes,
+    )

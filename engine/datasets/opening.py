@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from engine.datasets import kinds
-from engine.datasets.base import DataProblem, Pairs
-from engine.datasets.derived import Mixed, sample
+from engine.datasets.base import DataProblem
+from engine.datasets.derived import mixed, sample
 from engine.datasets.formats import captions_json, folders, parquet, shards, tables
-from engine.datasets.formats.digits import COUNT, Digits, Synthetic
-from engine.datasets.formats.members import Listed, entries_in
+from engine.datasets.formats.digits import COUNT, digits, synthetic
+from engine.datasets.formats.members import entries_in
 from engine.datasets.formats.unpacked import is_tar
+from engine.datasets.pairs import Pairs
 from engine.roots import Roots, expand_home, file_within, stat_within
 from engine.specs.fields.clip import EMBEDDED, DataKind, JsonSplit, split_sources
 
-Open = Callable[[Path], Listed]
+Open = Callable[[Path], Pairs]
 
 
 def open_pairs(
@@ -37,17 +38,19 @@ def open_pairs(
     roots: the folders that paths, also those in tables and behind links, may lead to. Errors: DataProblem.
     """
     columns = tables.Columns(image_column, caption_column, class_column)
-    table: dict[DataKind, Open] = {
+    sources = split_sources(data)
+    count = samples if samples and len(sources) == 1 else COUNT
+    openers: dict[DataKind, Open] = {
+        "digits": lambda _: digits(),
+        "synthetic": lambda _: synthetic(count, seed),
         "csv": partial(tables.open_table, columns=columns, separator=separator, roots=roots),
         "parquet": partial(parquet.open_parquet, columns=columns, roots=roots),
         "coco": partial(captions_json.open_captions, part=part, roots=roots),
     }
-    sources = split_sources(data)
-    synthetic_count = samples if samples and len(sources) == 1 else COUNT
-    parts = [_open(source, kind, table, Synthetic(synthetic_count, seed), roots) for source in sources]
+    parts = [_open(source, kind, openers, roots) for source in sources]
     if not parts:
         raise DataProblem("no data are named: give digits, synthetic, or the path of a CSV, a folder or shards")
-    pairs = parts[0] if len(parts) == 1 else Mixed(parts)
+    pairs = parts[0] if len(parts) == 1 else mixed(parts, roots)
     return sample(pairs, samples, seed) if samples and samples < len(pairs) else pairs
 
 
@@ -83,16 +86,14 @@ def class_column_of(data: str, given: str = "", *, separator: str = "", roots: R
     return given or tables.recognised(columns_of(data, separator=separator, roots=roots), tables.CLASS_NAMES)
 
 
-def _open(source: str, kind: DataKind, table: Mapping[DataKind, Open], synthetic: Synthetic, roots: Roots) -> Pairs:
+def _open(source: str, kind: DataKind, openers: Mapping[DataKind, Open], roots: Roots) -> Pairs:
     if kind == "auto" and source in EMBEDDED:
         kind = "digits" if source == "digits" else "synthetic"
     if kind in EMBEDDED and source not in EMBEDDED:
         raise DataProblem(f"{source} is a path, and the format {kind} needs no path: leave one of the two out")
-    if kind == "digits":
-        return Digits()
-    if kind == "synthetic":
-        return synthetic
     path = expand_home(source)
+    if kind in EMBEDDED:
+        return openers[kind](path)
     if "://" in source or source.startswith("pipe:"):
         raise DataProblem(f"{source} is not a file on this machine: download it first, because data are read from disk")
     if not stat_within(path, roots):
@@ -112,4 +113,4 @@ def _open(source: str, kind: DataKind, table: Mapping[DataKind, Open], synthetic
     if file_within(path, roots) == (kind == "folder"):
         wanted = "a folder with one folder per class" if kind == "folder" else f"a file, so not {kind}"
         raise DataProblem(f"{source} is not {wanted}: choose another format (--data-kind)")
-    return folders.open_folder(path, roots) if kind == "folder" else table[kind](path)
+    return folders.open_folder(path, roots) if kind == "folder" else openers[kind](path)

@@ -10,18 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.datasets.base import Pairs, Unreadable
-from engine.datasets.derived import labels_of
+from engine.datasets.base import Unreadable
+from engine.datasets.pairs import Pairs
 from engine.words import count_captions
-
-
-@dataclass(frozen=True)
-class Example:
-    """One pair to show as an example."""
-
-    index: int
-    caption: str
-    label: int | None
 
 
 @dataclass(frozen=True)
@@ -35,8 +26,8 @@ class DataSummary:
     classes: tuple[str, ...]
     per_class: tuple[int, ...]
     """Number of pairs of each class."""
-    examples: tuple[Example, ...]
-    """Pairs spread evenly over the data."""
+    examples: tuple[tuple[int, str], ...]
+    """(index, first caption) of pairs spread evenly over the data."""
     opened: int
     """Number of images that were opened."""
     unreadable: tuple[tuple[str, str], ...]
@@ -102,10 +93,7 @@ def summarise(pairs: Pairs, *, examples: int = 10, deadline_s: float = inf) -> D
     count = len(pairs)
     texts = [pairs.captions(index) for index in range(count)]
     labels = [
-        label
-        for index in range(count)
-        for label in labels_of(pairs, index) or (pairs.label(index),)
-        if label is not None
+        label for index in range(count) for label in pairs.labels(index) or (pairs.label(index),) if label is not None
     ]
     shown = np.unique(np.linspace(0, count - 1, min(examples, count)).round().astype(int)) if count else ()
     sizes, broken = _open_images(pairs, deadline_s)
@@ -116,7 +104,7 @@ def summarise(pairs: Pairs, *, examples: int = 10, deadline_s: float = inf) -> D
         distinct_captions=len({caption for several in texts for caption in several}),
         classes=pairs.classes,
         per_class=tuple(int(n) for n in np.bincount(labels, minlength=len(pairs.classes))) if pairs.classes else (),
-        examples=tuple(Example(int(index), texts[index][0], pairs.label(int(index))) for index in shown),
+        examples=tuple((int(index), texts[index][0]) for index in shown),
         opened=len(sizes) + len(broken),
         unreadable=tuple(broken[index] for index in sorted(broken)),
         smallest=sizes[0] if sizes else None,

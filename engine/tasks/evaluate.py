@@ -269,9 +269,8 @@ class Part:
         elif spec.held_out:
             train, test = (yield from self._features(self._rest, PROBE_DATA, captions=False)), encoded
         else:
-            train, test = (
-                subset(encoded, part) for part in datasets.split(encoded.pairs, spec.val_fraction, spec.seed)
-            )
+            held = datasets.choose_held_out(encoded.pairs, spec.val_fraction, spec.seed)
+            train, test = (subset(encoded, np.flatnonzero(part).tolist()) for part in (~held, held))
         if train.labels is None or test.labels is None:
             raise Refused(f"a linear probe needs a class per image: {NO_CLASSES}")
         labels = classification.renumbered(train.labels, train.pairs.classes, test.pairs.classes)

@@ -178,7 +178,7 @@ def preview(arguments: Mapping[str, Any]) -> Preview:
         result = summarise(opened, deadline_s=LOOK_S)
     except DataProblem as problem:
         return Preview(problem=str(problem))
-    return Preview(result, tuple(thumbnail(opened, pair.index) for pair in result.examples), opened.templates)
+    return Preview(result, tuple(thumbnail(opened, index) for index, _ in result.examples), opened.templates)
 
 
 def thumbnail(pairs: Pairs, index: int) -> bytes | None:
@@ -254,13 +254,15 @@ def draw(preview: Preview) -> None:
 
 def _draw_examples(preview: Preview, facts: DataSummary) -> None:
     """Draw the example images. A group of five stays side by side, so ten images fill one row or two."""
-    examples = [(image, pair) for image, pair in zip(preview.thumbnails, facts.examples, strict=True) if image]
+    examples = [
+        (image, caption) for image, (_, caption) in zip(preview.thumbnails, facts.examples, strict=True) if image
+    ]
     with st.container(horizontal=True, gap=GAP):
         for place in range(0, len(examples), GROUP):
             # at most as wide as the images; five columns of at least 40 px fit on a phone
             with st.grid(GROUP, min_column_width=40, gap=GAP, width=GROUP * (SHOWN_WIDTH + GAP) - GAP):
-                for image, pair in examples[place : place + GROUP]:
-                    st.image(image, caption=plain(pair.caption[:60]), width="stretch", alt=pair.caption)
+                for image, caption in examples[place : place + GROUP]:
+                    st.image(image, caption=plain(caption[:60]), width="stretch", alt=caption)
 
 
 def _counts(facts: DataSummary) -> str:

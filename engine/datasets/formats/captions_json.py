@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from engine.datasets.base import DataProblem, distinct, reading
-from engine.datasets.formats.members import Listed
 from engine.datasets.formats.tables import Columns, Row, assemble
+from engine.datasets.pairs import Pairs
 from engine.roots import Roots, file_within, open_within
 from engine.specs.base import describe_error
 from engine.specs.fields.clip import JsonSplit
@@ -52,7 +52,7 @@ class _Karpathy(BaseModel):
     images: list[_KarpathyImage]
 
 
-def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> Listed:
+def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> Pairs:
     """Return the images and captions of a COCO or Karpathy JSON.
 
     part: the split to return. auto: all splits but test, with val held out. Errors: DataProblem.

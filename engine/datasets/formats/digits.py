@@ -3,14 +3,16 @@
 Source: the UCI ML hand-written digits data set, https://archive.ics.uci.edu/dataset/80 (CC BY 4.0).
 """
 
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from engine.datasets.base import DataProblem, file_of_package
+from engine.datasets.pairs import Pairs
+from engine.roots import Roots
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 TEMPLATES = ("a photo of the digit {}", "the number {}", "a handwritten {}", "{}")
@@ -18,32 +20,26 @@ SCAN, SIDE, WHITE = 8, 32, 16
 """Side of a scan and side of an image in pixels, and a scan's largest brightness."""
 
 
-class Digits:
-    """All scans as images of 32x32, in scikit-learn's order, with one caption per template."""
+class Scan(NamedTuple):
+    """A scan, by its place in scikit-learn's file."""
 
-    name = "digits"
-    classes = WORDS
-    templates = TEMPLATES
-    notes: tuple[str, ...] = ()
+    place: int
 
-    def __init__(self) -> None:
-        self._scans, self._labels = _table()
+    @property
+    def source(self) -> str:
+        return f"digits:{self.place}"
 
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def image(self, index: int) -> Image.Image:
-        grey = Image.fromarray(self._scans[index]).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    def image(self, _roots: Roots) -> Image.Image:
+        grey = Image.fromarray(_table()[0][self.place]).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
         return grey.convert("RGB")
 
-    def captions(self, index: int) -> tuple[str, ...]:
-        return tuple(template.replace("{}", WORDS[self._labels[index]]) for template in TEMPLATES)
 
-    def label(self, index: int) -> int:
-        return int(self._labels[index])
-
-    def source(self, index: int) -> str:
-        return f"digits:{index}"
+def digits() -> Pairs:
+    """Return all scans as images of 32x32, in their order, with one caption per template. Errors: DataProblem."""
+    labels = _table()[1].tolist()
+    captions = [tuple(template.replace("{}", word) for template in TEMPLATES) for word in WORDS]
+    scans = [Scan(place) for place in range(len(labels))]
+    return Pairs("digits", scans, [captions[label] for label in labels], labels, classes=WORDS, templates=TEMPLATES)
 
 
 @cache
@@ -61,29 +57,22 @@ COUNT, PIXELS = 100, 224
 """Default number of images and their side in pixels, as in open_clip's synthetic data."""
 
 
-@dataclass(frozen=True)
-class Synthetic:
-    """Images of noise that depend only on the seed and the index. All captions differ."""
+class Noise(NamedTuple):
+    """An image of noise that depends only on the seed and its place."""
 
-    count: int = COUNT
-    seed: int = 0
-    name: str = "synthetic"
-    classes: tuple[str, ...] = ()
-    templates: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    seed: int
+    place: int
 
-    def __len__(self) -> int:
-        return self.count
+    @property
+    def source(self) -> str:
+        return f"synthetic:{self.place}"
 
-    def image(self, index: int) -> Image.Image:
-        noise = np.random.default_rng((self.seed, index)).integers(0, 256, (PIXELS, PIXELS, 3), dtype=np.uint8)
+    def image(self, _roots: Roots) -> Image.Image:
+        noise = np.random.default_rng(tuple(self)).integers(0, 256, (PIXELS, PIXELS, 3), dtype=np.uint8)
         return Image.fromarray(noise)
 
-    def captions(self, index: int) -> tuple[str, ...]:
-        return (f"picture {index} of noise",)
 
-    def label(self, index: int) -> None:
-        return None
-
-    def source(self, index: int) -> str:
-        return f"synthetic:{index}"
+def synthetic(count: int, seed: int) -> Pairs:
+    """Return images of noise. All captions differ."""
+    texts = [(f"picture {place} of noise",) for place in range(count)]
+    return Pairs("synthetic", [Noise(seed, place) for place in range(count)], texts)

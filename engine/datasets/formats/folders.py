@@ -7,14 +7,15 @@ from pathlib import Path
 from engine.datasets import images
 from engine.datasets.base import DataProblem, shown_name
 from engine.datasets.class_names import names_of_synsets
-from engine.datasets.formats.members import Listed, entries_in, in_folder
+from engine.datasets.formats.members import entries_in, in_folder
+from engine.datasets.pairs import Pairs
 from engine.roots import Roots
 from engine.words import plural, shortened
 
 TEMPLATES = ("a photo of a {}.",)
 
 
-def open_folder(folder: Path, roots: Roots = None) -> Listed:
+def open_folder(folder: Path, roots: Roots = None) -> Pairs:
     """Return the images of a folder of class folders. A class is named like its folder, with a space for each `_`.
 
     They are sorted by class name and then by file name, as in torchvision's ImageFolder. If all folder names are
@@ -65,7 +66,7 @@ def open_folder(folder: Path, roots: Roots = None) -> Listed:
         )
     classes = synset_names or tuple(names)
     captions = [tuple(template.replace("{}", name) for template in TEMPLATES) for name in classes]
-    return Listed(
+    return Pairs(
         folder.name,
         files,
         [captions[label] for label in labels],

@@ -8,8 +8,7 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from tokenize import TokenError
@@ -47,9 +46,14 @@ class Member(NamedTuple):
     """The packed file that was unpacked to `path`; empty if `path` is the original."""
 
     @property
-    def shown(self) -> str:
-        """Return the path to show."""
-        return self.origin or self.path
+    def source(self) -> str:
+        """Return the path of the original, with the name of the file inside it."""
+        file = self.origin or self.path
+        return file if self.path.endswith(self.name) else f"{file}/{self.name}"
+
+    def image(self, roots: Roots) -> Image.Image:
+        """Return the image in RGB. Errors: Unreadable."""
+        return images.decode(lambda: BytesIO(self.read(roots)), shown_name(self.source))
 
     def read(self, roots: Roots = None) -> bytes:
         """Return the content. Errors: OSError, also if the file has become shorter."""
@@ -69,51 +73,6 @@ class Sample(NamedTuple):
     label: int | None
     labels: tuple[int, ...] | None = None
     """The image's classes; None if an image has one class."""
-
-
-@dataclass(frozen=True, eq=False)
-class Listed:
-    """Pairs whose images are files or parts of files."""
-
-    name: str
-    files: Sequence[str | Member]
-    """The path of each image, or its place in another file."""
-    texts: Sequence[tuple[str, ...]]
-    numbers: Sequence[int | None] = ()
-    """The class of each image; empty without classes."""
-    several: Sequence[tuple[int, ...] | None] = ()
-    """The classes of each image; empty if images have one class."""
-    classes: tuple[str, ...] = ()
-    templates: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    held: tuple[bool, ...] = ()
-    """True for each pair that the data's own split holds out; empty without such a split."""
-    roots: Roots = None
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def image(self, index: int) -> Image.Image:
-        file = self.files[index]
-        if isinstance(file, str):
-            return images.read(Path(file), self.roots)
-        return images.decode(lambda: BytesIO(file.read(self.roots)), self.source(index))
-
-    def captions(self, index: int) -> tuple[str, ...]:
-        return self.texts[index]
-
-    def label(self, index: int) -> int | None:
-        return self.numbers[index] if self.numbers else None
-
-    def labels(self, index: int) -> tuple[int, ...] | None:
-        """Return the classes of an image; None if the data have one class per image."""
-        return self.several[index] if self.several else None
-
-    def source(self, index: int) -> str:
-        file = self.files[index]
-        if isinstance(file, str):
-            return shown_name(file)
-        return shown_name(file.shown if file.path.endswith(file.name) else f"{file.shown}/{file.name}")
 
 
 def in_tar(path: Path, roots: Roots = None) -> tuple[list[Member], bool]:

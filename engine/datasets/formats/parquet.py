@@ -9,15 +9,16 @@ from typing import IO, Any
 
 from engine.datasets.base import DataProblem, distinct, reading
 from engine.datasets.formats import members, unpacked
-from engine.datasets.formats.members import Listed, Member
+from engine.datasets.formats.members import Member
 from engine.datasets.formats.tables import Columns, Row, assemble, choose_columns
+from engine.datasets.pairs import Pairs
 from engine.roots import Roots, open_within
 
 BATCH = 64
 """Rows whose images are in memory at the same time."""
 
 
-def open_parquet(path: Path, columns: Columns, roots: Roots = None) -> Listed:
+def open_parquet(path: Path, columns: Columns, roots: Roots = None) -> Pairs:
     """Return the pairs of a Parquet file. Images are paths, contents, or structs of both as Hugging Face's.
 
     columns: as for `choose_columns`. Contents are unpacked once, into a copy. Classes are texts, or numbers whose names

@@ -11,7 +11,8 @@ from pathlib import Path
 from engine.datasets.base import DataProblem
 from engine.datasets.formats import members
 from engine.datasets.formats.folders import TEMPLATES
-from engine.datasets.formats.members import Listed, Member, Sample
+from engine.datasets.formats.members import Member, Sample
+from engine.datasets.pairs import Pairs
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs.fields.clip import check_templates
 from engine.words import plural, shortened
@@ -23,7 +24,7 @@ CLASS_NAMES, CLASS_TEMPLATES = "classnames.txt", "zeroshot_classification_templa
 """Files with one name or template per line, beside the shards or one folder above, as in CLIP benchmark."""
 
 
-def open_shards(pattern: str, roots: Roots = None) -> Listed:
+def open_shards(pattern: str, roots: Roots = None) -> Pairs:
     """Return the samples of the shards that match a pattern such as `data/{000..071}.tar`. Errors: DataProblem."""
     paths = [expand_home(name) for name in expand(pattern)]
     if absent := [str(path) for path in paths if not file_within(path, roots)]:
@@ -31,7 +32,7 @@ def open_shards(pattern: str, roots: Roots = None) -> Listed:
     return open_tars(paths, _name(pattern), roots)
 
 
-def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Listed:
+def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Pairs:
     """Return the samples of tars, one after the other. Errors: DataProblem."""
     found: list[Sample | None] = []
     dotted: list[str] = []
@@ -54,7 +55,7 @@ def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Listed:
     return replace(pairs, notes=(*notes, *pairs.notes))
 
 
-def open_unpacked(folder: Path, roots: Roots = None) -> Listed:
+def open_unpacked(folder: Path, roots: Roots = None) -> Pairs:
     """Return the samples of a folder: images with captions or a class beside them. Errors: DataProblem."""
     files = sorted(members.in_folder(folder, roots), key=lambda member: member.name.rpartition(".")[0])
     found = _samples(files, members.FILE_KEY, folder, roots)
@@ -102,7 +103,7 @@ def _samples(found: list[Member], key: re.Pattern[str], where: Path, roots: Root
         raise DataProblem(f"{where}: {error}") from error
 
 
-def _to_pairs(found: list[Sample | None], name: str, folder: Path, roots: Roots) -> Listed:
+def _to_pairs(found: list[Sample | None], name: str, folder: Path, roots: Roots) -> Pairs:
     """Return the samples with class names and templates. Images without a caption or a class name are left out.
 
     Errors: DataProblem if no sample is left, or if a label has no class name.
@@ -139,7 +140,7 @@ def _to_pairs(found: list[Sample | None], name: str, folder: Path, roots: Roots)
     if unnamed:
         left_out += f", {unnamed:,} of them with a class, because there is no {CLASS_NAMES}"
     notes = (left_out,) if len(usable) < len(found) else ()
-    return Listed(
+    return Pairs(
         name,
         [sample.image for sample in usable],
         texts,

@@ -10,7 +10,8 @@ from typing import NamedTuple, TextIO
 
 from engine.datasets.base import DataProblem, file_identifier, reading
 from engine.datasets.formats.folders import TEMPLATES
-from engine.datasets.formats.members import Listed, Member
+from engine.datasets.formats.members import Member
+from engine.datasets.pairs import Pairs
 from engine.roots import Roots, open_within
 from engine.words import plural, shortened
 
@@ -42,7 +43,7 @@ class Row(NamedTuple):
     label: str = ""
 
 
-def open_table(path: Path, columns: Columns, separator: str, roots: Roots = None) -> Listed:
+def open_table(path: Path, columns: Columns, separator: str, roots: Roots = None) -> Pairs:
     """Return the images and captions of a CSV in UTF-8 with a header. separator: if empty, found by the header.
 
     columns: as for `choose_columns`. Classes are sorted by name, or by number if all names are numbers. A CSV with
@@ -79,7 +80,7 @@ def assemble(
     held: tuple[bool, ...] = (),
     notes: Sequence[str] = (),
     roots: Roots = None,
-) -> Listed:
+) -> Pairs:
     """Return the pairs of a table. Rows with the same image are captions of one pair, so that no image is in both parts
     of a split. The path of an image may be spelled in several ways.
 
@@ -128,7 +129,7 @@ def assemble(
         for place, texts in enumerate(captions.values())
     ]
     files: Sequence[str | Member] = members or [*map(placed, captions)]
-    return Listed(path.stem, files, texts_of, labels, classes=names, notes=tuple(notes), held=held, roots=roots)
+    return Pairs(path.stem, files, texts_of, labels, classes=names, notes=tuple(notes), held=held, roots=roots)
 
 
 def _labels(classes: dict[str, dict[str, None]], name: str) -> tuple[tuple[str, ...], list[int]]:

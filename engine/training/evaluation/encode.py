@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, default_convert
 
 from engine import datasets
-from engine.datasets import Pairs, Subset, Unreadable
+from engine.datasets import Pairs, Unreadable
 from engine.models.clip.weights import Made, Transform
 from engine.process import exit_with_parent, fork_context
 from engine.results import Event
@@ -177,7 +177,7 @@ def assemble(pairs: Pairs, found: Features) -> Encoded:
 
 def _targets(pairs: Pairs) -> Tensor | None:
     """Return the classes of each image (N, C) bool; None if images have only one class."""
-    known = (datasets.labels_of(pairs, index) for index in range(len(pairs)))
+    known = (pairs.labels(index) for index in range(len(pairs)))
     classes = [several for several in known if several is not None]
     if len(classes) < len(pairs):
         return None
@@ -196,12 +196,11 @@ def check_finite(features: Tensor, what: str) -> None:
         )
 
 
-def subset(found: Encoded, part: Subset) -> Encoded:
-    """Return the part of encoded pairs, without its texts."""
-    indices = torch.from_numpy(part.indices)
+def subset(found: Encoded, indices: Sequence[int]) -> Encoded:
+    """Return the encoded pairs at these indices, without their texts."""
     labels = None if found.labels is None else found.labels[indices]
     no_texts = found.texts[:0], found.owner[:0]
-    return Encoded(part, (), found.images[indices], *no_texts, labels, None, found.scale)
+    return Encoded(found.pairs.at(indices), (), found.images[indices], *no_texts, labels, None, found.scale)
 
 
 @torch.no_grad()

@@ -11,7 +11,6 @@ import pytest
 from sklearn.datasets import load_digits
 
 from engine.datasets import DataProblem, Pairs, open_pairs, readable, split, summarise, weights
-from engine.datasets.derived import Mixed
 from engine.settings import ROOT
 from engine.specs import Refused
 from tests.support.data import encoded, write_classes, write_image, write_tar
@@ -223,7 +222,6 @@ def test_several_sources_are_opened_as_one(tmp_path: Path) -> None:
     first, second, csv = (str(tmp_path / name) for name in ("one", "two", "pairs.csv"))
     write_table(tmp_path, "one/cat/000.png,a cat", "one/dog/000.png,a dog")
     mixed = open_pairs(f"{first}::{second} :: {csv}")
-    assert isinstance(mixed, Mixed)
     assert mixed.name == "one+two+pairs"
     assert mixed.classes == ("cat", "dog", "bird")
     assert [mixed.label(index) for index in range(len(mixed))] == [0, 0, 1, 2, 0, None, None]
@@ -235,7 +233,7 @@ def test_several_sources_are_opened_as_one(tmp_path: Path) -> None:
 
 
 def test_source_weights_follow_their_pairs_through_a_split() -> None:
-    mixed = Mixed([open_pairs("digits"), open_pairs("synthetic")])
+    mixed = open_pairs("digits::synthetic")
     assert weights(mixed, ()) is None
     assert weights(mixed, (2, 2)) is None
     train, held_out = split(mixed, 0.25, 0)
@@ -266,8 +264,8 @@ def test_summary_counts_pairs_and_names_unreadable_images(tmp_path: Path) -> Non
     found = summarise(pairs)
     assert (found.count, found.captions, found.distinct_captions) == (40, 40, 2)
     assert (found.classes, found.per_class) == (("cat", "dog"), (30, 10))
-    assert [example.index for example in found.examples] == [0, 4, 9, 13, 17, 22, 26, 30, 35, 39]
-    assert (found.examples[-1].caption, found.examples[-1].label) == ("a photo of a dog.", 1)
+    assert [index for index, _ in found.examples] == [0, 4, 9, 13, 17, 22, 26, 30, 35, 39]
+    assert found.examples[-1] == (39, "a photo of a dog.")
     assert found.opened == 40
     assert [source for source, _ in found.unreadable] == [str(tmp_path / "cat/003.png"), str(tmp_path / "dog/004.png")]
     assert "no image of a known format" in found.unreadable[0][1]

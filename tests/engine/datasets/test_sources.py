@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from engine.datasets import DataProblem, Pairs, columns_of, open_pairs, split
-from engine.datasets.derived import Mixed, sample
+from engine.datasets.derived import sample
 from engine.datasets.uploads import Kept, forget
 from engine.training import setup
 from tests.support.data import encoded, write_image, write_tar
@@ -228,7 +228,7 @@ def test_karpathy_split_decides_which_pairs_are_held_out(tmp_path: Path) -> None
     assert reds(swapped.val) == [20, 50]
     assert "validation uses only the pairs of dataset_coco that its own split holds out: 2" in swapped.notes
     with pytest.raises(DataProblem, match="dataset_coco has its own split"):
-        Mixed([open_pairs(path), open_pairs("digits")])
+        open_pairs(f"{path}::digits")
 
 
 @pytest.mark.parametrize("case", ["other sources", "validation data", "linked folder", "one"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.datasets import captions_repeat
-from engine.datasets.formats.digits import Digits
+from engine.datasets.formats.digits import Scan
 from engine.results import Metric, Progress
 from engine.results.clip import mean_pairs_per_s
 from engine.specs import Refused
@@ -54,11 +54,11 @@ def test_initial_weights_have_a_row(tmp_path: Path) -> None:
 def test_loader_processes_also_load_the_images_of_validations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (expected,) = rows(train(tiny(epochs=1), tmp_path / "one"))
 
-    def image(pairs: object, index: int) -> None:
-        pytest.fail(f"image {index} was loaded in the training process")
+    def image(scan: Scan, _roots: object) -> None:
+        pytest.fail(f"image {scan.place} was loaded in the training process")
 
     prepared = training(tiny(epochs=1, workers=1), tmp_path / "two")
-    monkeypatch.setattr(Digits, "image", image)
+    monkeypatch.setattr(Scan, "image", image)
     (row,) = rows(list(prepared.run()))
     for name in ("train_loss", "clip_val_loss", "image_to_text_r1", "zeroshot_top1"):
         assert getattr(row, name) == getattr(expected, name) is not None
