@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from engine.process import own_stdout
-from engine.specs import Refused, describe_error, questions
+from engine.specs import Refused, error_message, questions
 
 log = logging.getLogger(__name__)
 
@@ -47,18 +47,12 @@ def serve() -> None:
 
 def _answer(line: bytes) -> dict[str, Any]:
     """Return the answer to a line, or the reason why there is none."""
-    request: Any = None
     try:
         request = json.loads(line)
         question = questions.load(request["ask"], request["question"])
         answer: dict[str, Any] = import_module(ANSWERED_BY[question.name]).answer(question).model_dump(mode="json")
         return answer
-    except Refused as error:
-        reason = str(error)
-    except ValidationError as error:
-        reason = f"{request['ask']}: {describe_error(error.errors()[0])}"
     except Exception as error:
-        log.exception("a question could not be answered")
-        first_line = next(iter(str(error).strip().splitlines()), "")
-        reason = f"{type(error).__name__}: {first_line}".removesuffix(": ")
-    return {"refused": reason}
+        if not isinstance(error, Refused | ValidationError):
+            log.exception("a question could not be answered")
+        return {"refused": error_message(error)}

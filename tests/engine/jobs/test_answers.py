@@ -218,7 +218,7 @@ def test_invalid_lines_are_refused_and_only_answers_are_printed() -> None:
     messages = [json.loads(line) for line in process.stdout.splitlines()]
     assert all(answer["refused"] for answer in messages[:5])
     assert "no question is called 'the way'" in messages[3]["refused"]
-    assert messages[4]["refused"] == "search: is required"
+    assert messages[4]["refused"] == "spec is required"
     assert messages[5]["hits"][0]["source"] == "two.png"
     assert "printed by Python" in process.stderr
     assert "printed past it" in process.stderr
