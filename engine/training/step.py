@@ -103,17 +103,16 @@ def _accumulate(
     no_sync: Context,
 ) -> tuple[Outputs, Outputs]:
     """Compute the gradients of all batches together. Return the losses, and the outputs of the last batch."""
-    device = batches[0][0].device
-    states: list[list[Tensor]] = []
+    seeds = torch.randint(2**63 - 1, (len(batches),)).tolist()  # both passes of a batch drop the same values
     cached: list[Outputs] = []
     with steps.buffers_kept(model), torch.no_grad():
-        for batch in batches:
-            states.append(_random_states(device))
+        for turn, batch in enumerate(batches):
+            torch.manual_seed(seeds[turn])
             with autocast():
                 cached.append(_outputs(model, batch, objective))
     for turn, batch in enumerate(batches):
         last = turn == len(batches) - 1
-        _set_random_states(states[turn], device)
+        torch.manual_seed(seeds[turn])
         with nullcontext() if last else no_sync():
             with autocast():
                 outputs = {**cached[turn], **model(*batch)}
@@ -134,20 +133,6 @@ def _join_batches(outputs: Outputs, cached: Sequence[Outputs], turn: int, last: 
         else:
             whole[name] = value if last else value.detach()
     return whole
-
-
-def _random_states(device: torch.device) -> list[Tensor]:
-    """Return the random states of the CPU and of an accelerator. Patch dropout draws from the CPU's on any device."""
-    states = [torch.get_rng_state()]
-    if device.type != "cpu":
-        states.append(torch.get_device_module(device).get_rng_state(*_device_argument(device)).cpu())
-    return states
-
-
-def _set_random_states(states: Sequence[Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states[0])
-    for state in states[1:]:
-        torch.get_device_module(device).set_rng_state(state, *_device_argument(device))
 
 
 def _clip(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> Tensor:
@@ -171,7 +156,3 @@ def seed(*numbers: int) -> None:
     random.seed(int(words[0]))
     np.random.seed(int(words[1]))
     torch.manual_seed(int(words[2]))
-
-
-def _device_argument(device: torch.device) -> tuple[torch.device, ...]:
-    return () if device.type == "mps" else (device,)  # functions of mps take no device: there is only one
