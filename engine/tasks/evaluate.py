@@ -36,7 +36,6 @@ from engine.training.evaluation.encode import (
     check_finite,
     directions,
     features,
-    followed,
     retrieved,
     subset,
 )
@@ -189,12 +188,12 @@ class Part:
             found, date = known
             self._notes.append(f"the features of {what} were computed earlier ({date}) and are reused")
         else:
-            found = yield from followed(
-                features(part, self.reader, captions=captions),
-                lambda done: self.progress.model_copy(
-                    update={"note": f"encoding {what}: {done:,} of {plural(len(part), 'image')}"}
-                ),
-            )
+
+            def progress(done: int) -> Progress:
+                note = f"encoding {what}: {done:,} of {plural(len(part), 'image')}"
+                return self.progress.model_copy(update={"note": note})
+
+            found = yield from features(part, self.reader, progress, captions=captions)
             try:
                 if name:
                     feature_cache.save(folder, name, found, spare_bytes=self._settings.min_free_gb * 1e9)

@@ -15,7 +15,7 @@ from engine.results.clip import Retrieval, TrainRow
 from engine.specs import Refused
 from engine.training import precision
 from engine.training.evaluation import classification
-from engine.training.evaluation.encode import check_finite, directions, encode, followed, generative_loss, retrieved
+from engine.training.evaluation.encode import check_finite, directions, encode, generative_loss, retrieved
 from engine.training.resuming import TrainingProgress
 from engine.training.setup import Setup, used_settings
 
@@ -51,16 +51,15 @@ def validate(
         return progress
 
     if held.val is not None and (retrieval or (zeroshot and held.zeroshot is None)):
-        encoded = yield from followed(encode(held.val, setup.reader), unless_stopped)
+        encoded = yield from encode(held.val, setup.reader, unless_stopped)
         if encoded.notes:  # an image was not checked before or is missing now: leave it out from now on
             held = setup.pairs = replace(held, val=encoded.pairs, notes=(*held.notes, *encoded.notes))
     if retrieval and encoded is not None:
         found |= retrieved(encoded, setup.plan.batch_size)
         if spec.loss == "coca":
-            found[GENERATIVE] = yield from followed(generative_loss(encoded.pairs, setup.reader), unless_stopped)
+            found[GENERATIVE] = yield from generative_loss(encoded.pairs, setup.reader, unless_stopped)
     if zeroshot and held.zeroshot is not None:
-        work = encode(held.zeroshot, setup.reader, captions=False)
-        encoded = yield from followed(work, unless_stopped)
+        encoded = yield from encode(held.zeroshot, setup.reader, unless_stopped, captions=False)
         if encoded.notes:
             held = setup.pairs = replace(held, zeroshot=encoded.pairs, notes=(*held.notes, *encoded.notes))
     if zeroshot and len(held.classes) > 1 and encoded is not None and encoded.labels is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import open_clip
 import torch
@@ -23,9 +23,10 @@ from engine.training.evaluation import retrieval
 from engine.training.objectives import caption_loss
 from engine.words import shortened
 
-Found = TypeVar("Found")
 Loaded = tuple[Tensor, list[int]]
 """Images (B, 3, H, W), and the indices of their pairs."""
+MakeEvent = Callable[[int], Event]
+"""Returns the event to yield when this number of images is done."""
 
 
 @dataclass(frozen=True)
@@ -116,39 +117,30 @@ class _Images(Dataset[Loaded]):
         return (torch.stack([*tensors.values()]) if tensors else torch.empty(0)), [*tensors]
 
 
-def followed(work: Generator[int, None, Found], event: Callable[[int], Event]) -> Generator[Event, None, Found]:
-    """Yield an event for each number that `work` yields, and return its result."""
-    while True:
-        try:
-            done = next(work)
-        except StopIteration as ended:
-            found: Found = ended.value
-            return found
-        yield event(done)
-
-
-def encode(pairs: Pairs, reader: Reader, *, captions: bool = True) -> Generator[int, None, Encoded]:
-    """Return the features of all images and captions. Yield the number of images done, so that the caller can stop.
+def encode(pairs: Pairs, reader: Reader, event: MakeEvent, *, captions: bool = True) -> Generator[Event, None, Encoded]:
+    """Return the features of all images and captions. Yield an event after each batch, so that the caller can stop.
 
     captions: if False, only images are encoded, for classification.
     An image that cannot be read is left out, with its captions. Errors: DataProblem if no image can be read.
     """
-    return assemble(pairs, (yield from features(pairs, reader, captions=captions)))
+    return assemble(pairs, (yield from features(pairs, reader, event, captions=captions)))
 
 
-def features(pairs: Pairs, reader: Reader, *, captions: bool = True) -> Generator[int, None, Features]:
+def features(
+    pairs: Pairs, reader: Reader, event: MakeEvent, *, captions: bool = True
+) -> Generator[Event, None, Features]:
     """Return the features of the distinct captions and of the images that can be read. Yield as `encode` does."""
     distinct = list(dict.fromkeys(_captions(pairs)[0])) if captions else []
     encoded: list[Tensor] = [torch.empty(0)] * (not captions)
     for start in range(0, len(distinct), reader.batch_size):
         encoded.append(encode_texts(distinct[start : start + reader.batch_size], reader))
-        yield 0
+        yield event(0)
     images: list[Tensor] = []
     read: list[int] = []
     for batch, indices in _load_batches(pairs, reader):
         images.append(encode_images(batch, reader))
         read += indices
-        yield len(read)
+        yield event(len(read))
     return Features(
         images=torch.cat(images) if images else torch.empty(0),
         read=torch.tensor(read, dtype=torch.long),
@@ -222,11 +214,11 @@ def encode_texts(texts: Sequence[str], reader: Reader) -> Tensor:
     return torch.cat(features)
 
 
-def generative_loss(pairs: Pairs, reader: Reader) -> Generator[int, None, float]:
+def generative_loss(pairs: Pairs, reader: Reader, event: MakeEvent) -> Generator[Event, None, float]:
     """Return the loss of each image's first caption in a CoCa model: the mean over all tokens.
 
     Padding is left out, as in training; open_clip's validation includes it, and uses only every hundredth batch.
-    Yields the number of images done after each batch, so that the caller can stop.
+    Yields an event after each batch, so that the caller can stop.
     """
     total, tokens, done = 0.0, 0, 0
     for images, indices in _load_batches(pairs, reader):
@@ -235,7 +227,7 @@ def generative_loss(pairs: Pairs, reader: Reader) -> Generator[int, None, float]
             outputs = reader.model(reader.images(images), texts)
         loss, counted = caption_loss(outputs["logits"], outputs["labels"], reader.model.pad_id)
         total, tokens, done = total + loss, tokens + counted, done + len(images)
-        yield done
+        yield event(done)
     return total / max(1, tokens)
 
 

@@ -11,7 +11,7 @@ import torch
 from open_clip_train.train import maybe_compute_generative_loss
 from torch import Tensor
 
-from engine.results import Metric
+from engine.results import Metric, Progress
 from engine.training import checkpoints
 from engine.training.evaluation.encode import Reader, generative_loss
 from tests.support.step import batches, coca
@@ -50,11 +50,12 @@ def loss_in_batches(model: open_clip.CoCa, images: Tensor, tokens: Tensor) -> fl
         preprocess_val=lambda image: image,
         tokenizer=lambda texts: tokens[[int(text) for text in texts]],
     )
-    work = generative_loss(NumberedPairs(images), Reader(built, "fp32", "cpu", 4))  # type: ignore[arg-type]
+    reader = Reader(built, "fp32", "cpu", 4)  # type: ignore[arg-type]
+    work = generative_loss(NumberedPairs(images), reader, lambda done: Progress(done=done))  # type: ignore[arg-type]
     done = []
     while True:
         try:
-            done.append(next(work))
+            done.append(next(work).done)  # type: ignore[attr-defined]
         except StopIteration as ended:
             assert done == [4, 6]
             return float(ended.value)
