@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -191,16 +191,19 @@ def _description(built: Built) -> dict[str, Any]:
 
 
 def _parameters(built: Built) -> dict[str, float]:
-    """Return millions of parameters, in total and per tower. `other` are those in neither tower."""
-    total = _numel(built.model.parameters())
+    """Return millions of parameters, in total and per tower."""
     towers = {name: _numel(built.model.get_submodule(path).parameters()) for name, path in built.towers.items()}
-    return {
-        "mparams": total / 1e6,
-        **{f"{name}_mparams": count / 1e6 for name, count in towers.items()},
-        "other_mparams": (total - sum(towers.values())) / 1e6,
+    return _by_part("mparams", _numel(built.model.parameters()), towers, 1e6) | {
         "trainable_mparams": _numel(p for p in built.model.parameters() if p.requires_grad) / 1e6,
         "mbuffers": _numel(built.model.buffers()) / 1e6,
     }
+
+
+def _by_part(field: str, total: int, towers: Mapping[str, int], unit: float) -> dict[str, float]:
+    """Return the fields with a count, in this unit, of the model, of each tower, and of what is in neither."""
+    other = {f"other_{field}": total - sum(towers.values())}
+    counts = {field: total, **{f"{name}_{field}": count for name, count in towers.items()}, **other}
+    return {name: count / unit for name, count in counts.items()}
 
 
 def _numel(tensors: Iterable[torch.Tensor]) -> int:
@@ -210,20 +213,12 @@ def _numel(tensors: Iterable[torch.Tensor]) -> int:
 def _costs(built: Built, counted: Count, batch_size: int) -> dict[str, Any]:
     """Return counts per sample, and traffic and memory of the batch."""
     towers = {name: counted.modules[path] for name, path in built.towers.items()}
-    parts = {
-        "": (counted.flops, counted.activations),
-        **{f"{name}_": (tally.flops, tally.activations) for name, tally in towers.items()},
-        "other_": (
-            counted.flops - sum(tally.flops for tally in towers.values()),
-            counted.activations - sum(tally.activations for tally in towers.values()),
-        ),
-    }
-    values: dict[str, Any] = {}
-    for part, (part_flops, activations) in parts.items():
-        values[f"{part}gflops"] = part_flops / batch_size / 1e9
-        values[f"{part}gmacs"] = part_flops / batch_size / 2e9
-        values[f"{part}macts"] = activations / batch_size / 1e6
-    return values | {
+    flops_of = {name: tally.flops for name, tally in towers.items()}
+    activations_of = {name: tally.activations for name, tally in towers.items()}
+    return {
+        **_by_part("gflops", counted.flops, flops_of, 1e9 * batch_size),
+        **_by_part("gmacs", counted.flops, flops_of, 2e9 * batch_size),
+        **_by_part("macts", counted.activations, activations_of, 1e6 * batch_size),
         "traffic_mb": counted.traffic_bytes / 1e6,
         "intensity": counted.intensity,
         "inference_peak_mb": memory.inference_peak_bytes(built.model, built.inputs, counted) / 1e6,
