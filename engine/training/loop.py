@@ -193,12 +193,11 @@ class Training:
         mean_losses = distributed.averaged(
             torch.stack([loss.detach().float() for loss in result.losses.values()]), setup.place
         )
-        window = self._meter.window()
+        data_s, step_s = self._meter.mean_seconds()
         if not setup.place.first:
             return
         losses = dict(zip(result.losses, mean_losses.tolist(), strict=True))
         logit_scale = float(result.logit_scale)
-        data_s, step_s = window.data_s / window.steps, window.step_s / window.steps
         epoch_step = progress.batch // setup.spec.accum_freq
         per_step = plan.batch_size * setup.place.world_size * setup.spec.accum_freq
         lr = setup.lr(progress.step - 1)

@@ -2,7 +2,6 @@
 
 import math
 import time
-from dataclasses import dataclass
 
 import torch
 
@@ -19,15 +18,6 @@ class Diverged(ArithmeticError):
     """The loss or the gradient norm is not finite, and further steps cannot repair it."""
 
 
-@dataclass
-class Window:
-    """Number and seconds of the steps since the last line of the log."""
-
-    steps: int = 0
-    data_s: float = 0.0
-    step_s: float = 0.0
-
-
 class Meter:
     """Adds up the losses and times of steps. `read` waits for the device, `add` does not."""
 
@@ -36,7 +26,7 @@ class Meter:
         self._unread: list[torch.Tensor] = []
         self._names: tuple[str, ...] = ()
         self._overflowed = 0
-        self._window = Window()
+        self._steps, self._data_s, self._step_s = 0, 0.0, 0.0
 
     def add(self, progress: TrainingProgress, result: StepResult, *, data_s: float, seconds: float) -> None:
         """Add one step, which `progress` already counts.
@@ -48,8 +38,8 @@ class Meter:
         self._unread.append(
             torch.stack([value.detach().float() for value in (*result.losses.values(), result.grad_norm)])
         )
-        self._window.steps += 1
-        self._window.data_s += data_s
+        self._steps += 1
+        self._data_s += data_s
         progress.data_seconds += data_s
         self._spend(progress, seconds)
 
@@ -71,15 +61,16 @@ class Meter:
             self._check(step, losses["loss"], losses.pop("grad_norm"))
             progress.add_losses(losses)
 
-    def window(self) -> Window:
-        """Return the steps since the last call, and begin a new window."""
-        window, self._window = self._window, Window()
-        return window
+    def mean_seconds(self) -> tuple[float, float]:
+        """Return the mean seconds of the wait for data, and of a whole step, over the steps since the last call."""
+        means = self._data_s / self._steps, self._step_s / self._steps
+        self._steps, self._data_s, self._step_s = 0, 0.0, 0.0
+        return means
 
     def _spend(self, progress: TrainingProgress, seconds: float) -> None:
         progress.step_seconds += seconds
         progress.seconds += seconds
-        self._window.step_s += seconds
+        self._step_s += seconds
 
     def _check(self, step: int, loss: float, grad_norm: float) -> None:
         """Raise Diverged for a step that is not finite. A loss scaler may skip fewer than MOST_OVERFLOWED in a row."""
