@@ -181,10 +181,7 @@ def params(setup: Setup) -> dict[str, Any]:
 
 def metric_fields(found: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics under the names of a row's fields."""
-    fields = {}
-    for name, value in found.items():
-        if name.endswith(("-top1", "-top5")):
-            fields[f"zeroshot_{name[-4:]}"] = value
-        else:
-            fields[name.replace("R@", "r")] = value
-    return fields
+    return {
+        f"zeroshot_{name[-4:]}" if name.endswith(("-top1", "-top5")) else name.replace("R@", "r"): value
+        for name, value in found.items()
+    }

@@ -37,7 +37,7 @@ def open_parquet(path: Path, columns: Columns, roots: Roots = None) -> Pairs:
     cells = {name: [_without_nan(value) for value in values] for name, values in table.items()}
     found: list[Member] = []
     if packed:
-        copy = unpacked.copy_of(path, roots, lambda file, copy: _unpack(file, copy, image))
+        copy = unpacked.copy_of(path, roots, lambda file, copy: unpacked.write_tar(_contents(file, image), copy))
         found = [member._replace(origin=str(path)) for member in members.in_tar(copy)[0]]
     images = [member.name for member in found] if packed else [str(value or "").strip() for value in cells[image]]
     class_names = _class_names(schema.metadata or {}, label)
@@ -73,19 +73,16 @@ def _open(path: Path, roots: Roots) -> Iterator[IO[bytes]]:
         raise DataProblem(f"{path.name} is no Parquet file, or is damaged: {error}") from error
 
 
-def _unpack(file: IO[bytes], copy: IO[bytes], column: str) -> None:
-    """Write each image of a Parquet file into a tar, named by its row."""
+def _contents(file: IO[bytes], column: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the content of each image of a Parquet file, named by its row."""
     from pyarrow import parquet
 
-    def images() -> Iterator[tuple[str, bytes]]:
-        row = 0
-        for batch in parquet.ParquetFile(file).iter_batches(BATCH, columns=[column]):
-            for value in batch.column(0).to_pylist():
-                content = value.get("bytes") if isinstance(value, dict) else value
-                yield f"row {row}", content or b""
-                row += 1
-
-    unpacked.write_tar(images(), copy)
+    row = 0
+    for batch in parquet.ParquetFile(file).iter_batches(BATCH, columns=[column]):
+        for value in batch.column(0).to_pylist():
+            content = value.get("bytes") if isinstance(value, dict) else value
+            yield f"row {row}", content or b""
+            row += 1
 
 
 def _without_nan(value: Any) -> Any:

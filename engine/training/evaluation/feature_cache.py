@@ -79,14 +79,8 @@ def save(folder: Path, name: str, found: Features, *, spare_bytes: float) -> Non
         return
     with atomic.temporary(folder / f"{name}.npz") as temporary:
         with temporary.open("wb") as file:
-            np.savez(
-                file,
-                images=found.images.numpy(),
-                read=found.read.numpy(),
-                texts=found.texts.numpy(),
-                scale=np.float64(found.scale),
-                encoded=np.array(time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
-            )
+            date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+            np.savez(file, **{name: np.asarray(value) for name, value in vars(found).items()}, encoded=np.array(date))
         temporary.replace(folder / f"{name}.npz")
     total = 0
     for entry in sorted(files_within(folder, None), key=lambda entry: -entry.status.st_mtime_ns):
