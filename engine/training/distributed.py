@@ -29,13 +29,7 @@ class Place:
 
 @contextmanager
 def joined(device: str) -> Iterator[Place]:
-    """Join the processes that torchrun has started and yield this one's place. Each process has its own accelerator.
-
-    Without torchrun, the process trains alone.
-    """
-    if "RANK" not in os.environ:
-        yield Place(device=device)
-        return
+    """Join the processes that torchrun has started and yield this one's place. Each process has its own accelerator."""
     kind = torch.device(device).type
     if kind != "cpu":
         device = f"{kind}:{os.environ['LOCAL_RANK']}"

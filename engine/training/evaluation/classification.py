@@ -44,12 +44,10 @@ class Classification:
 def judged(probabilities: Tensor, labels: Tensor) -> Classification:
     """Return the classification with these probabilities (N, C), judged by labels (N,) int64.
 
-    Errors: Refused if there are no labels, or if a label is not the index of a class.
+    labels are not empty. Errors: Refused if a label is not the index of a class.
     """
     count = probabilities.shape[1]
     labels = labels.to(probabilities.device)
-    if len(labels) == 0:
-        raise Refused("There are no labels.")
     _check_labels(labels, count)
     likeliest = probabilities.topk(min(TOP, count), dim=1).indices
     hits = likeliest == labels[:, None]

@@ -141,7 +141,6 @@ def test_recalls_are_computed_in_double_precision() -> None:
         ([0, 4], "Labels must be 0 to 3, but these are not: 4."),
         ([-1, 0], "Labels must be 0 to 3, but these are not: -1."),
         ([9, 8, 7, 6, 5, 4, 4], "Labels must be 0 to 3, but these are not: 4, 5, 6 and 3 more."),
-        ([], "There are no labels."),
     ],
 )
 def test_labels_outside_the_classes_are_refused(labels: list[int], error: str) -> None:
