@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from engine.models.built import first_line, out_of_memory
 from engine.models.clip import hub
-from engine.models.clip.hub import Remote, Unreachable
+from engine.models.clip.hub import Remote
 from engine.results import Progress
 from engine.roots import Roots, expand_home, file_within, open_within
 from engine.specs import Refused
@@ -66,10 +66,7 @@ def find(model: str, weights: str, roots: Roots = None) -> Path | Remote:
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
         raise Refused(f"{weights!r} is neither a file nor published weights of {model}; its tags are: {tags}")
     repo, _, file = place.rpartition("/")
-    try:
-        return hub.find(repo, _alternatives(file or HF_WEIGHTS_NAME))
-    except Unreachable as error:
-        raise _unreachable(model, weights, error) from error
+    return hub.find(repo, _alternatives(file or HF_WEIGHTS_NAME), f"weights {weights!r} of {model} are")
 
 
 def published(model: str, weights: str) -> Config:
@@ -82,10 +79,7 @@ def fetch(model: str, weights: str, roots: Roots = None) -> Generator[Progress]:
     """Download the file from `find` into the cache if necessary, and yield progress. Errors: as find."""
     location = find(model, weights, roots)
     if isinstance(location, Remote):
-        try:
-            yield from hub.fetch(location)
-        except Unreachable as error:
-            raise _unreachable(model, weights, error) from error
+        yield from hub.fetch(location)
 
 
 def stored(model: str, weights: str, roots: Roots = None) -> Stored:
@@ -182,10 +176,6 @@ def _path_of(file: BufferedReader, suffix: str) -> Iterator[Path]:
         link = Path(folder) / f"weights{suffix}"
         link.symlink_to(f"/dev/fd/{file.fileno()}")
         yield link
-
-
-def _unreachable(model: str, tag: str, why: Unreachable) -> Unreachable:
-    return Unreachable(f"weights {tag!r} of {model} are not in {hub.cache()}, and {why}")
 
 
 def _alternatives(file: str) -> list[str]:

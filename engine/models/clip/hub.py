@@ -36,6 +36,9 @@ class Remote:
     file: str
     size: int | None
     """Size in bytes, if Hugging Face reports it."""
+    what: str
+    advice: str
+    """As in `find`."""
 
     @property
     def address(self) -> str:
@@ -53,8 +56,11 @@ def cache() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
-def find(repo: str, files: Sequence[str]) -> Path | Remote:
-    """Return the first of these files that is in the cache, or else at Hugging Face. Errors: Unreachable."""
+def find(repo: str, files: Sequence[str], what: str, advice: str = "") -> Path | Remote:
+    """Return the first of these files that is in the cache, or else at Hugging Face.
+
+    what, advice: beginning and end of an error's message, such as `weights openai of RN50 are`. Errors: Unreachable.
+    """
     for file in files:
         if isinstance(path := try_to_load_from_cache(repo, file), str):
             return Path(path)
@@ -63,12 +69,12 @@ def find(repo: str, files: Sequence[str]) -> Path | Remote:
             answer = _begin(partial(get_hf_file_metadata, hf_hub_url(repo, file), timeout=ANSWER_S))
             if wait([answer], ANSWER_S).not_done:
                 raise TimeoutError(f"no answer within {ANSWER_S:.0f} seconds")
-            return Remote(repo, file, answer.result().size)
+            return Remote(repo, file, answer.result().size, what, advice)
         except EntryNotFoundError:
             continue
         except Exception as error:  # from the hub, HTTP, sockets, a timeout or HF_HUB_OFFLINE
-            raise _unreachable(f"{SITE}/{repo}", error) from error
-    raise Unreachable(f"{SITE}/{repo} has none of {', '.join(files)}")
+            raise _unreachable(what, f"{SITE}/{repo}", error, advice) from error
+    raise Unreachable(f"{what} not in {cache()}, and {SITE}/{repo} has none of {', '.join(files)}{advice}")
 
 
 def fetch(remote: Remote) -> Generator[Progress, None, Path]:
@@ -83,7 +89,7 @@ def fetch(remote: Remote) -> Generator[Progress, None, Path]:
             yield remote.progress(bar.most)
         path = Path(download.result())
     except Exception as error:
-        raise _unreachable(remote.address, error) from error
+        raise _unreachable(remote.what, remote.address, error, remote.advice) from error
     finally:
         bar.stopped = True
         wait([download], ANSWER_S)  # let it delete the partial file
@@ -91,10 +97,10 @@ def fetch(remote: Remote) -> Generator[Progress, None, Path]:
     return path
 
 
-def _unreachable(what: str, error: Exception) -> Unreachable:
-    if isinstance(error, OfflineModeIsEnabled):
-        return Unreachable(f"{what} cannot be reached: HF_HUB_OFFLINE is set")
-    return Unreachable(f"{what} cannot be reached: {first_line(error).rstrip('.')}")
+def _unreachable(what: str, address: str, error: Exception, advice: str) -> Unreachable:
+    offline = isinstance(error, OfflineModeIsEnabled)
+    reason = "HF_HUB_OFFLINE is set" if offline else first_line(error).rstrip(".")
+    return Unreachable(f"{what} not in {cache()}, and {address} cannot be reached: {reason}{advice}")
 
 
 def _begin(ask: Callable[[], Any]) -> Future[Any]:

@@ -31,13 +31,9 @@ def find(model: str, config: Config) -> Path | hub.Remote | None:
     """
     if not (name := _hf_name(model, config)):
         return None
-    try:
-        return hub.find(name, FILES)
-    except hub.Unreachable as error:
-        raise Refused(
-            f"{model} needs the tokenizer of {name}, which is not in {hub.cache()}, and {error}. Copy it there, "
-            "or choose a model with open_clip's own tokenizer, such as ViT-B-32"
-        ) from error
+    what = f"{model} needs the tokenizer of {name}, which is"
+    advice = ". Copy it there, or choose a model with open_clip's own tokenizer, such as ViT-B-32"
+    return hub.find(name, FILES, what, advice)
 
 
 def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:

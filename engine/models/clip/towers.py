@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from engine.models.clip import hub
-from engine.models.clip.hub import Remote, Unreachable
+from engine.models.clip.hub import Remote
 from engine.models.library import quiet
 from engine.results import Progress
 from engine.specs import Refused
@@ -70,14 +70,11 @@ def requested_towers(spec: TrainSpec, name: str, cfg: Config) -> list[Tower]:
 
 def find(tower: Tower) -> Path | Remote:
     """Return the file of a tower's weights in the cache, else at Hugging Face. Errors: Unreachable."""
-    try:
-        return hub.find(tower.repo, FILES)
-    except Unreachable as error:
-        raise Unreachable(
-            f"{tower.what} are not in {hub.cache()}, and {error}. On a machine with internet, run "
-            f"`hf download {tower.repo} {FILES[0]}` and copy that cache folder here; or leave "
-            f"pretrained_{tower.part} out"
-        ) from error
+    advice = (
+        f". On a machine with internet, run `hf download {tower.repo} {FILES[0]}` and copy that cache folder here; or "
+        f"leave pretrained_{tower.part} out"
+    )
+    return hub.find(tower.repo, FILES, f"{tower.what} are", advice)
 
 
 def fetch(towers: Iterable[Tower]) -> Generator[Progress]:

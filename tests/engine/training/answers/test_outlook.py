@@ -257,7 +257,7 @@ def test_cached_weights_are_found_in_the_cache(empty_cache: Path) -> None:
     taught = prospect(TrainSpec(**teacher, device="cuda:0", precision="fp32"), 2)
     assert (taught.problems, taught.needed) == ((), found.needed)
     assert taught.unused_mb is None, "the memory of the host is not that of an accelerator"
-    assert outlook._needed("weights", Remote("org/name", "weights.bin", 605_200_000)).mb == 605.2
+    assert outlook._needed("weights", Remote("org/name", "weights.bin", 605_200_000, "weights are", "")).mb == 605.2
 
 
 @pytest.mark.slow
