@@ -10,7 +10,7 @@ from hashlib import sha256
 from io import SEEK_END, BytesIO
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import from_json
@@ -32,8 +32,8 @@ from engine.store.bundles.format import (
     METRICS,
     ROWS,
     VERSION,
-    BundledArtifact,
     BundledMetric,
+    Listed,
     Manifest,
     Member,
     RunRecord,
@@ -89,13 +89,15 @@ def export_bundle(
     left_out |= dict.fromkeys((artifact.name for artifact in chosen), bundle_files.CHANGED)
     for sentence in bundle_files.sentences({name: why for name, why in left_out.items() if name not in contents}):
         on_left_out(sentence)
+    kinds = {artifact.name: artifact.kind for artifact in artifacts}
+    listed = [{"name": name, "kind": kinds.get(name, "manifest")} for name in sorted(contents)]
     try:
         return _zip(
             {
                 "run.json": [record.model_dump_json(exclude_defaults=True).encode()],
                 ROWS: limited(ROWS, _lines(store.rows(run_id))),
                 METRICS: limited(METRICS, _lines(store.stream_metrics(run_id))),
-                "artifacts.json": [json.dumps(_listed(artifacts, contents)).encode()],
+                "artifacts.json": [json.dumps(listed).encode()],
                 "log.txt": [bundle_files.log(files)],
                 **{f"artifacts/{name}": [contents[name]] for name in sorted(contents)},
             }
@@ -119,13 +121,13 @@ def import_file(store: Store, settings: Settings, file: BinaryIO, name: str) -> 
     """
     store.user.require(Role.RUNNER)
     try:
-        members, key = _read(file, file.seek(0, SEEK_END))
+        members, measured = _read(file, file.seek(0, SEEK_END))
     except Refused:
         raise
     except archives.DAMAGED as error:
         raise Refused(f"{name} is not a run bundle: {error}") from error
     try:
-        run_id = _store_run(store, settings, members, key, file)
+        run_id = _store_run(store, settings, members, measured, file)
         run = store.run(run_id)
         copied = mirror.look(settings, run)
         # an earlier import may have copied them, and a run that was queued again copies its own
@@ -157,17 +159,6 @@ def _lines(events: Iterable[BaseModel]) -> Iterator[bytes]:
         yield f"{event.model_dump_json()}\n".encode()
 
 
-def _listed(artifacts: list[StoredArtifact], contents: dict[str, bytes]) -> list[dict[str, Any]]:
-    """Return the entries of `artifacts.json`, sorted by name: one for each file in the bundle."""
-    kinds = {artifact.name: artifact.kind for artifact in artifacts}
-    return [
-        StoredArtifact(
-            name=name, kind=kinds.get(name, "manifest"), size=len(data), sha256=sha256(data).hexdigest()
-        ).model_dump()
-        for name, data in sorted(contents.items())
-    ]
-
-
 def _zip(members: Mapping[str, Iterable[bytes]]) -> bytes:
     """Return a zip of members that are given in pieces. Errors: Refused for more than an import takes."""
     target, files = BytesIO(), {}
@@ -187,24 +178,22 @@ def _header(name: str) -> zipfile.ZipInfo:
     return header
 
 
-def _read(file: BinaryIO, packed_size: int) -> tuple[dict[str, bytes], str]:
-    """Return all members but the metrics, and a key that only bundles with equal members have.
+def _read(file: BinaryIO, packed_size: int) -> tuple[dict[str, bytes], dict[str, Member]]:
+    """Return all members but the metrics, and size and hash of every member.
 
     Errors: those of `check_members`; Refused when the members differ from the manifest.
     """
-    names = check_members(file, packed_size)
+    check_members(file, packed_size)
     listed = archives.entries(file, "zip", packed_size, LIMITS)
     members = {entry.name: entry.read() for entry in listed if entry.name != METRICS}
     manifest = Manifest.model_validate_json(members.pop("manifest.json"))
     if (manifest.format, manifest.version) != (FORMAT, VERSION):
         raise Refused(f"the bundle is {manifest.format} {manifest.version}, and this version reads {FORMAT} {VERSION}")
-    key, files = sha256(), dict[str, Member]()
-    for name in sorted(names - {"manifest.json"}):
-        key.update(b"\0" if files else b"")
-        files[name] = measure(_unpack(file, name) if name == METRICS else [members[name]], key.update)
-    if manifest.files != files:
+    measured = {name: measure([content]) for name, content in members.items()}
+    measured[METRICS] = measure(_unpack(file, METRICS))
+    if manifest.files != measured:
         raise Refused("the bundle's contents are not those of its manifest: it is damaged")
-    return members, f"bundle:{key.hexdigest()}"
+    return members, measured
 
 
 def _unpack(file: BinaryIO, name: str, *, by_line: bool = False) -> Iterator[bytes]:
@@ -232,10 +221,12 @@ def _row(kind: str, line: bytes) -> Row:
     return row
 
 
-def _store_run(store: Store, settings: Settings, members: dict[str, bytes], key: str, file: BinaryIO) -> int:
+def _store_run(
+    store: Store, settings: Settings, members: dict[str, bytes], measured: dict[str, Member], file: BinaryIO
+) -> int:
     """Store the run and the files of a bundle; return its id, or that of the run from an earlier import.
 
-    members, key: as from `_read`. file: the bundle, from which the metrics are read.
+    members, measured: as from `_read`. file: the bundle, from which the metrics are read.
     """
     record = RunRecord.model_validate_json(members["run.json"])
     spec = specs.load(record.kind, json.dumps(record.spec))
@@ -243,17 +234,14 @@ def _store_run(store: Store, settings: Settings, members: dict[str, bytes], key:
     contents = {name.removeprefix("artifacts/"): data for name, data in members.items() if "/" in name}
     rows = (_row(record.kind, line) for line in limited(ROWS, BytesIO(members[ROWS])))
     points = map(BundledMetric.model_validate_json, limited(METRICS, _unpack(file, METRICS, by_line=True)))
-    artifacts = TypeAdapter(list[BundledArtifact]).validate_json(members["artifacts.json"])
-    if not set(contents) <= {artifact.name for artifact in artifacts}:
-        raise Refused("the bundle holds files that its run does not name")
-    for artifact in artifacts:
-        data = contents.get(artifact.name)
-        if data is not None and (len(data), sha256(data).hexdigest()) != (artifact.size, artifact.sha256):
-            raise Refused(
-                f"the bundle's file {artifact.name} is not the one that its run recorded: sizes or hashes differ"
-            )
-    # bundles of earlier versions also list files that are not in them
-    artifacts = [artifact for artifact in artifacts if artifact.name in contents]
+    kinds = {listed.name: listed.kind for listed in TypeAdapter(list[Listed]).validate_json(members["artifacts.json"])}
+    if kinds.keys() != contents.keys():
+        raise Refused("the bundle's files are not those that its run lists")
+    artifacts = [
+        StoredArtifact(name=name, kind=kind, **dict(measured[f"artifacts/{name}"])) for name, kind in kinds.items()
+    ]
+    hashes = json.dumps({name: measured[name].sha256 for name in sorted(measured)})
+    key = f"bundle:{sha256(hashes.encode()).hexdigest()}"  # equal bundles have equal members
     columns = record.model_dump(exclude={"kind", "name", "spec", "environment", "tags"})
     columns |= {name: storable(columns[name]) for name in ("error", "note", "notes")}
     columns |= {"environment": record.environment.model_dump_json() if record.environment else None}

@@ -1,6 +1,7 @@
 """Choose and read the files of a run that its bundle contains."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -71,17 +72,13 @@ def read(run_dir: Path, artifacts: list[StoredArtifact]) -> dict[str, bytes]:
     roots = (run_dir.resolve(),)
     contents = {}
     for artifact in artifacts:
-        if not file_within(run_dir / artifact.name, roots):
-            continue
-        with open_within(run_dir / artifact.name, roots) as file:
+        with suppress(FileNotFoundError), open_within(run_dir / artifact.name, roots) as file:
             content = file.read(artifact.size + 1)
-        if sha256(content).hexdigest() == artifact.sha256:
-            contents[artifact.name] = content
+            if sha256(content).hexdigest() == artifact.sha256:
+                contents[artifact.name] = content
     for name in [name for name in contents if not mirror.is_light(name)]:
-        manifest = f"{name}.json"
-        if file_within(run_dir / manifest, roots):
-            with open_within(run_dir / manifest, roots) as file:
-                contents[manifest] = file.read()
+        with suppress(FileNotFoundError), open_within(run_dir / f"{name}.json", roots) as file:
+            contents[f"{name}.json"] = file.read()
     return contents
 
 

@@ -4,7 +4,7 @@ manifest.json       format, version, size and SHA-256 of every other member
 run.json            the request, its outcome and the host
 rows.jsonl          one result per line
 metrics.jsonl       one point of a curve per line
-artifacts.json      kind, size and SHA-256 of every file below artifacts/
+artifacts.json      kind of every file below artifacts/
 log.txt             the run's log; of one above 20 MB, its end
 artifacts/...       files of the run up to 50 MB: the best checkpoint, the latest one, then the smallest others; and the
                     manifest of each checkpoint
@@ -22,7 +22,7 @@ from engine import archives
 from engine.results import Environment, Metric
 from engine.specs import Refused
 from engine.store.files import is_own_file
-from engine.store.model import LONGEST_NOTES, MOST_TAGS, Cause, State, StoredArtifact, tag
+from engine.store.model import LONGEST_NOTES, MOST_TAGS, Cause, State, tag
 from engine.store.records import LONGEST_TEXT
 
 FORMAT, VERSION = "model-vitals-run", 1
@@ -133,13 +133,11 @@ class BundledMetric(Metric):
     value: FiniteFloat
 
 
-class BundledArtifact(StoredArtifact):
+class Listed(BaseModel):
     """One entry of `artifacts.json`: a file below the run's folder."""
 
     name: Annotated[str, AfterValidator(_check_file)]
     kind: Annotated[Label, Field(max_length=40)]
-    size: Annotated[int, Field(ge=0, lt=2**63)]
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Member(BaseModel):
@@ -169,7 +167,7 @@ def limited(name: str, lines: Iterable[bytes]) -> Iterator[bytes]:
         yield line
 
 
-def measure(pieces: Iterable[bytes], take: Callable[[bytes], object]) -> Member:
+def measure(pieces: Iterable[bytes], take: Callable[[bytes], object] = lambda piece: None) -> Member:
     """Pass each piece of a member to `take`, and return size and hash of all of them."""
     hashed, size = sha256(), 0
     for piece in pieces:
@@ -179,8 +177,8 @@ def measure(pieces: Iterable[bytes], take: Callable[[bytes], object]) -> Member:
     return Member(size=size, sha256=hashed.hexdigest())
 
 
-def check_members(file: BinaryIO, packed_size: int) -> set[str]:
-    """Check everything that is visible without unpacking a bundle, and return the names of its members.
+def check_members(file: BinaryIO, packed_size: int) -> None:
+    """Check everything that is visible without unpacking a bundle.
 
     Errors: ValueError when one of MEMBERS is missing; Refused when a member is not allowed; archives.DAMAGED.
     """
@@ -198,4 +196,3 @@ def check_members(file: BinaryIO, packed_size: int) -> set[str]:
         raise Refused(f"the bundle holds {held:,} bytes besides its metrics, at most {HELD_BYTES:,} are taken")
     if len(names) < len(listed):
         raise Refused("the bundle holds two files of one name")
-    return names

@@ -210,25 +210,6 @@ def test_bundle_has_checkpoint_manifests_and_lists_only_its_files(
     other_store.close()
 
 
-def test_bundle_of_an_earlier_version_without_manifests_is_imported(
-    settings: Settings, store: Store, tmp_path: Path
-) -> None:
-    """Such a bundle also lists files of the run that it does not have."""
-    run_id, path = finished_training(settings, store), tmp_path / "run.zip"
-    path.write_bytes(bundle.export_bundle(store, settings, run_id))
-
-    def change(members: dict[str, bytes]) -> None:
-        for name in ("best.pt.json", "latest.pt.json", "latest.pt"):
-            del members[f"artifacts/checkpoints/{name}"]
-        listed = [artifact.model_dump() for artifact in store.artifacts(run_id)]
-        members["artifacts.json"] = json.dumps(listed).encode()
-
-    rewrite(path, change)
-    new = store.run(bundle.import_bundle(store, settings, path))
-    assert [artifact.name for artifact in store.artifacts(new.id)] == ["checkpoints/best.pt"]
-    assert not checkpoints.complete(settings, new)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -495,8 +476,6 @@ def test_any_flipped_byte_is_imported_or_refused(settings: Settings, store: Stor
         ("artifacts.json", None, b"5"),
         ("artifacts.json", None, b"null"),
         ("artifacts.json", None, b"[" * 100_000),
-        ("artifacts.json", b'"size": 14', b'"size": 1e30'),
-        ("artifacts.json", b'"size": 14', b'"size": -1'),
         ("run.json", None, b"[" * 100_000),
     ],
 )
@@ -528,10 +507,11 @@ def test_artifacts_named_like_files_of_the_run_are_refused(
         bundle.import_bundle(store, settings, exported)
 
 
-def test_artifacts_that_differ_from_their_record_are_refused(settings: Settings, store: Store, exported: Path) -> None:
-    rewrite(exported, lambda members: members.update({"artifacts/detail/a.json": b"other"}))
-    with pytest.raises(Refused, match=r"detail/a\.json is not the one that its run recorded"):
+def test_artifacts_that_the_run_does_not_list_are_refused(settings: Settings, store: Store, exported: Path) -> None:
+    rewrite(exported, lambda members: members.update({"artifacts/more.json": b"{}"}))
+    with pytest.raises(Refused, match="the bundle's files are not those that its run lists"):
         bundle.import_bundle(store, settings, exported)
+    assert len(store.runs()) == 1
 
 
 @pytest.mark.parametrize(
@@ -540,7 +520,7 @@ def test_artifacts_that_differ_from_their_record_are_refused(settings: Settings,
         ("metrics.jsonl", b'"loss"', b'""'),
         ("metrics.jsonl", b'"loss"', b'"lo\\u0000ss"'),
         ("metrics.jsonl", b'"loss"', b'"' + b"x" * 101 + b'"'),
-        ("artifacts.json", b'"detail",', b'"de\\u0000tail",'),
+        ("artifacts.json", b'"detail"', b'"de\\u0000tail"'),
         ("rows.jsonl", b'"model":"a"', b'"model":"' + b"x" * 1_000_000 + b'"'),
         ("rows.jsonl", b'"model":"a"', b'"model":"a\\u0000"'),
         ("rows.jsonl", b'"library":"timm"', b'"library":"' + b"x" * 1_000_000 + b'"'),
@@ -736,10 +716,6 @@ def test_import_on_a_full_disk_has_a_clear_error_and_leaves_no_files(
     def change(members: dict[str, bytes]) -> None:
         if what == "files":
             members["artifacts/detail/a.json"] = large
-            replace_in_member(members, "artifacts.json", b'"size": 14', b'"size": 3000000')
-            replace_in_member(
-                members, "artifacts.json", *(sha256(data).hexdigest().encode() for data in (DETAIL, large))
-            )
         else:
             members["metrics.jsonl"] = b"".join(metric % step for step in range(20_000))
 
