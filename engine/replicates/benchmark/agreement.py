@@ -18,7 +18,7 @@ from engine.models import steps, variants
 from engine.models.built import Built
 from engine.models.variants import Builder, Numbers
 from engine.replicates.benchmark.job import Job
-from engine.replicates.benchmark.prepared import describe, numbers, switches, wanted
+from engine.replicates.benchmark.prepared import build_variant, describe, switches
 from engine.replicates.graphs import fresh_counters, graphs
 from engine.replicates.messages import Measured, Report
 from engine.replicates.ready import failure, release
@@ -129,7 +129,7 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
     """Return the results of two runs of eager, which must be bit-identical, and of one run in float64."""
     stage: AccuracyStatus = "model_fail_to_load"
     try:
-        built, types, _ = _build_variant(job, eager, build)
+        built, types, _ = build_variant(job, eager, build)
         stage = "eager_fail_to_run"
         first = _results(job, eager, built, types)
         del built  # with its gradients, which would add to the memory of the second run
@@ -140,23 +140,16 @@ def _reference(job: Job, eager: Variant, build: Builder) -> Reference:
     if not accuracy.identical(first, second):
         return Reference("eager_two_runs_differ", eager=first, exact=second)
     try:
-        built, _, _ = _build_variant(job, eager, build)
+        built, _, _ = build_variant(job, eager, build)
         exact = _results(job, eager, _to_float64(built), replace(types, weights="float64", autocast=""))
     except Exception:  # noqa: BLE001 - without float64, the rule compares directions
         exact = None
     return Reference(eager=first, exact=exact)
 
 
-def _build_variant(job: Job, variant: Variant, build: Builder) -> tuple[Built, Numbers, tuple[str, ...]]:
-    """Return a fresh model for a variant, its number types and notes. Errors: Refused, and those of building."""
-    types, notes = numbers(job, variant)
-    built = variants.build(job.model, wanted(job, types), variant, training=job.mode == "training", build=build)
-    return built, types, notes
-
-
 def _run_variant(job: Job, variant: Variant, build: Builder) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
     """Return the results of a fresh model of a variant, the fields of its row that describe it, and notes."""
-    built, types, notes = _build_variant(job, variant, build)
+    built, types, notes = build_variant(job, variant, build)
     counters = fresh_counters(compiles=variant.execution == "compile")
     results = _results(job, variant, built, types)
     return results, describe(job, built, types) | graphs(counters), notes

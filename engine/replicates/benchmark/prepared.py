@@ -62,6 +62,13 @@ def wanted(job: Job, types: Numbers) -> Wanted:
     )
 
 
+def build_variant(job: Job, variant: Variant, build: Builder) -> tuple[Built, Numbers, tuple[str, ...]]:
+    """Return a fresh model for a variant, its number types and notes. Errors: Refused, and those of building."""
+    types, notes = numbers(job, variant)
+    built = variants.build(job.model, wanted(job, types), variant, training=job.mode == "training", build=build)
+    return built, types, notes
+
+
 def switches(job: Job, types: Numbers, variant: Variant) -> Callable[[], AbstractContextManager[None]]:
     """Return a function that makes the context of global settings in which a variant runs."""
     spec = job.spec
@@ -85,8 +92,7 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
     compiles = variant.execution == "compile"
     loading_s = compiling.own_caches(variant.label, job.spec.device, variant.backend) if compiles else 0.0
     held, settling = Held.now(job.spec.device, resident_mb), variants.settling_calls(variant, job.spec.device)
-    types, notes = numbers(job, variant)
-    built = variants.build(job.model, wanted(job, types), variant, training=training, build=build)
+    built, types, notes = build_variant(job, variant, build)
     settings = switches(job, types, variant)
     counters = fresh_counters(compiles=compiles)
     with settings():

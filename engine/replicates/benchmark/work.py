@@ -6,7 +6,7 @@ from engine.measure.stopwatch import first_call_ms, stopwatch_for
 from engine.models import library, steps, variants
 from engine.models.variants import Builder
 from engine.replicates.benchmark.job import Job
-from engine.replicates.benchmark.prepared import numbers, switches, wanted
+from engine.replicates.benchmark.prepared import build_variant, switches
 from engine.replicates.messages import Report, error_text
 from engine.replicates.ready import once, release
 
@@ -60,8 +60,7 @@ def _try(job: Job, build: Builder) -> None:
     """Make two calls at the job's batch size. What the first call allocates still takes memory in the second."""
     baseline = job.spec.plan[0]
     training = job.mode == "training"
-    types, _ = numbers(job, baseline)
-    built = variants.build(job.model, wanted(job, types), baseline, training=training, build=build)
+    built, types, _ = build_variant(job, baseline, build)
     with switches(job, types, baseline)():
         run = variants.runner(baseline, built, types, job.spec.device)
         phases = steps.phases(job.model, built.model, run, training=training, kind=job.spec.optimizer)
