@@ -86,10 +86,8 @@ def open_hosts(store: Store) -> list[OpenHost]:
 
 def lost_host(store: Store, settings: Settings, run_id: int) -> OpenHost | None:
     """Return the host of a run's attempt if it may be declared gone: not this host, and silent for several leases."""
-    for host in open_hosts(store):
-        if run_id in host.run_ids and not host.is_this and _is_silent(host, settings):
-            return host
-    return None
+    hosts = (host for host in open_hosts(store) if run_id in host.run_ids)
+    return next((host for host in hosts if not host.is_this and _is_silent(host, settings)), None)
 
 
 def declare_gone(store: Store, settings: Settings, host: str) -> OpenHost:

@@ -44,10 +44,8 @@ def fingerprint() -> str:
         digest.update(str(path.relative_to(ROOT)).encode())
         digest.update(path.read_bytes())
     for package in ("torch", "torchvision", "timm", "open_clip_torch"):
-        try:
+        with suppress(PackageNotFoundError):
             digest.update(f"{package} {version(package)}".encode())
-        except PackageNotFoundError:
-            continue
     return digest.hexdigest()
 
 
@@ -126,7 +124,11 @@ def stop_scheduler(settings: Settings) -> bool:
     This also ends a scheduler that the lease does not name: one that cannot reach the store since the password has
     changed neither learns that another has taken over nor exits.
     """
-    schedulers = _schedulers(settings)
+    schedulers = set()
+    for pid in psutil.pids():
+        if _serves(settings, pid):
+            with suppress(ProcessLookupError):  # it has ended since
+                schedulers.add(Identity.of(pid))
     with suppress(Unavailable), closing(open_store(settings)) as store:
         lease = leases.read(store.database, lease_name())
         if lease and (holder := _holder(settings, lease)):
@@ -193,16 +195,6 @@ def look_at_health(settings: Settings) -> Health:
         free_gb=disk.free_gb(settings),
         devices=tuple(device.name for device in machine.devices) if machine else (),
     )
-
-
-def _schedulers(settings: Settings) -> set[Identity]:
-    """Return the schedulers of this runs folder, also while the store cannot name the lease's holder."""
-    schedulers = set()
-    for pid in psutil.pids():
-        if _serves(settings, pid):
-            with suppress(ProcessLookupError):  # it has ended since
-                schedulers.add(Identity.of(pid))
-    return schedulers
 
 
 def processes_with(path: Path) -> dict[int, str]:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from engine.specs.base import CLUSTER, RealDevice, Spec, matching
 from engine.specs.fields import images
@@ -17,7 +17,6 @@ from engine.specs.fields.clip import (
     short_name,
     split_sources,
     unused_of_data,
-    warmup_steps,
 )
 from engine.specs.fields.timed import Threads
 from engine.words import plural
@@ -209,12 +208,6 @@ class TrainSpec(ClipFields, Spec):
     wandb_name: str = Field("", max_length=128, description="Name of the run at W&B. Default: chosen by W&B.")
     wandb_notes: str = Field("", max_length=4000, description="Notes on the run at W&B.")
     resume: str = Field("", max_length=1000, description="Checkpoint or run folder to continue from, exactly.")
-
-    @field_validator("warmup")
-    @classmethod
-    def _is_warmup(cls, warmup: str) -> str:
-        warmup_steps(warmup, 1)
-        return warmup
 
     def model_post_init(self, _context: Any) -> None:
         images.check(self)

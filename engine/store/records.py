@@ -72,15 +72,9 @@ def to_run(row: Row[Any]) -> Run:
     values["spec"] = specs.load(row.kind, row.spec)
     values["environment"] = Environment.model_validate_json(row.environment) if row.environment else None
     values["tags"] = tuple(sorted(row.tags.split("\n"))) if row.tags else ()
-    return Run(**values, results=_results(row))
-
-
-def _results(row: Row[Any]) -> Results:
-    if row.results_run_id is None:
-        return Results()
-    flags = tuple(row.results_flags.split("; ")) if row.results_flags else ()
-    numbers = ("rows", "failed", "loss", "held_out_loss", "accuracy", "latency_ms")
-    return Results(**{name: getattr(row, f"results_{name}") for name in numbers}, flags=flags)
+    results = {field.name: getattr(row, f"results_{field.name}") for field in fields(Results)}
+    results["flags"] = tuple(row.results_flags.split("; ")) if row.results_flags else ()
+    return Run(**values, results=Results() if row.results_run_id is None else Results(**results))
 
 
 def readable_run(row: Row[Any]) -> Run | None:

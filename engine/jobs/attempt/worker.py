@@ -21,7 +21,7 @@ from engine.jobs.hosts import NODE
 from engine.names import refuse_code
 from engine.process import HostLost
 from engine.results import Artifact, Environment, Event, Progress, Row
-from engine.roots import expand_home, file_within, open_within
+from engine.roots import expand_home, open_within
 from engine.settings import Settings
 from engine.specs import Refused, Spec
 from engine.specs.base import CLUSTER, device_on_node
@@ -251,9 +251,8 @@ def _used_settings(settings: Settings, spec: Spec) -> dict[str, Any]:
             values |= columns_used(spec, settings.roots)
     for name, path in named_files.named_paths(spec):
         label = f"SHA-256 of {name.replace('_', ' ')}"
-        if file_within(expand_home(path), settings.roots):
-            with open_within(expand_home(path), settings.roots) as file:
-                digest = file_digest(file, "sha256").hexdigest()
+        with suppress(FileNotFoundError), open_within(expand_home(path), settings.roots) as file:
+            digest = file_digest(file, "sha256").hexdigest()
             values[label] = f"{values[label]}, {digest}" if label in values else digest
     return values
 

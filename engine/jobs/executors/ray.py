@@ -148,7 +148,17 @@ class Executor:
         self._next_look = time.monotonic() + LOOK_S
         living = [node for node in self._nodes.values() if node.alive]
         if (devices := devices_of(living)) != self._known:
-            self._store.save_machine(cluster_machine(living, devices))
+            # forms and submissions read the cluster as a machine of the store
+            cluster = Machine(
+                host=CLUSTER,
+                platform=f"Ray {ray_version}",
+                cpu="",
+                threads=sum(node.cpus for node in living),
+                memory_gb=sum(node.memory_gb for node in living),
+                devices=devices,
+                date=datetime.now(UTC).isoformat(),
+            )
+            self._store.save_machine(cluster)
             self._known = devices
 
     def start(self, attempt: Attempt) -> None:
@@ -323,17 +333,4 @@ def devices_of(nodes: Iterable[Node]) -> tuple[Device, ...]:
     return tuple(
         Device(name=name, model=f"on {plural(len(counts), 'node')}", count=sum(counts), nodes=len(counts))
         for name, counts in sorted(slot_counts.items())
-    )
-
-
-def cluster_machine(nodes: list[Node], devices: tuple[Device, ...]) -> Machine:
-    """Return the cluster as a machine of the store, which forms and submissions read."""
-    return Machine(
-        host=CLUSTER,
-        platform=f"Ray {ray_version}",
-        cpu="",
-        threads=sum(node.cpus for node in nodes),
-        memory_gb=sum(node.memory_gb for node in nodes),
-        devices=devices,
-        date=datetime.now(UTC).isoformat(),
     )

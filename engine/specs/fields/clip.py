@@ -194,10 +194,6 @@ class ClipFields(BaseModel):
     )
 
 
-WARMUP = TypeAliasType("WARMUP", Annotated[str, BeforeValidator(lambda value: str(value).strip())])
-"""A number of steps such as `200`, or a share of them such as `10%`."""
-
-
 def warmup_steps(warmup: str, steps: int) -> int:
     """Return the warm-up steps of a training with `steps` optimizer steps. Errors: ValueError for neither N nor S%."""
     if match := re.fullmatch(r"(\d{1,9})", warmup):
@@ -206,6 +202,15 @@ def warmup_steps(warmup: str, steps: int) -> int:
         share = math.ceil(Fraction(match[1]) * steps / 100)
         return min(share, max(0, steps - 1))  # leaves at least one step at the full rate
     raise ValueError(f"warm-up {warmup!r} is neither a number of steps nor a share of them, such as 200 or 10%")
+
+
+def _check_warmup(value: Any) -> str:
+    warmup_steps(warmup := str(value).strip(), 1)
+    return warmup
+
+
+WARMUP = TypeAliasType("WARMUP", Annotated[str, BeforeValidator(_check_warmup)])
+"""A number of steps such as `200`, or a share of them such as `10%`."""
 
 
 def registered(*models: str) -> tuple[ModelName, ...]:

@@ -7,7 +7,7 @@ the slots that runs hold, and the search data.
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -134,10 +134,8 @@ def _columns(old: sqlite3.Connection, table: str) -> list[str]:
 def _count_damaged(old: sqlite3.Connection, table: str) -> int | None:
     """Return the number of rows of a table, from an intact index or from the table; None if neither can be read."""
     for hint in ("", "NOT INDEXED"):
-        try:
+        with suppress(sqlite3.DatabaseError):
             return int(old.execute(f"SELECT count(*) FROM {table} {hint}").fetchone()[0])  # noqa: S608
-        except sqlite3.DatabaseError:
-            continue
     return None
 
 

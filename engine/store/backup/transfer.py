@@ -96,18 +96,13 @@ def restore_backup(settings: Settings, path: Path) -> Counts:
             source = _open_existing(opened, sqlite_url(copy_file))
         except Unavailable as error:
             raise Refused(f"{path} cannot be restored: {error.cause}. Name a file that `store backup` wrote") from error
-        _let_go(source)
+        for attempt in open_attempts(source):  # their processes belong to the original, which may still go on
+            close(source, attempt, Exit(note=RESTORED), Cause.KILLED, RESTORED)
+        with source.write() as connection:
+            connection.execute(delete(leases))
         target = opened.enter_context(closing(Database(settings.store_url)))
         with source.read() as reading:
             return _copy(source, reading, target)
-
-
-def _let_go(database: Database) -> None:
-    """Close the open attempts and delete the leases: their processes belong to the original, which may still go on."""
-    for attempt in open_attempts(database):
-        close(database, attempt, Exit(note=RESTORED), Cause.KILLED, RESTORED)
-    with database.write() as connection:
-        connection.execute(delete(leases))
 
 
 def _open_target(url: str) -> Database:
