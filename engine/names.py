@@ -30,7 +30,6 @@ IMAGES_ALONE = ("timm", "torchvision", PYTHON)
 """Libraries whose models have no text tower."""
 FILTERS = ("filter", "exclude", "exclude_exact", "partition")
 """Fields of a spec that leave out some of the models that it names."""
-MOST_EXPANSIONS = 1000
 MOST_PATTERNS = 3000
 """Most patterns after braces are expanded: a spec has at most 2,000, and `suite` stands for about a hundred."""
 LARGEST_FILE = 1_000_000
@@ -48,22 +47,15 @@ def expand(patterns: Iterable[str]) -> list[str]:
 
     Errors: Refused when a pattern is too long, or when the result has more than MOST_PATTERNS.
     """
-    expanded = list(islice(chain.from_iterable(map(_expand_one, patterns)), MOST_PATTERNS + 1))
+    expanded = list(islice(chain.from_iterable(map(_expand, patterns)), MOST_PATTERNS + 1))
     if len(expanded) > MOST_PATTERNS:
-        raise Refused(f"these are more than {MOST_PATTERNS:,} patterns: use a wildcard instead of a long list")
-    return expanded
-
-
-def _expand_one(pattern: str) -> list[str]:
-    if len(pattern) > LONGEST_PATTERN:
-        raise Refused(f"a pattern has at most {LONGEST_PATTERN} characters, {pattern[:20]!r}... has {len(pattern):,}")
-    expanded = list(islice(_expand(pattern), MOST_EXPANSIONS + 1))  # braces inside braces multiply too
-    if len(expanded) > MOST_EXPANSIONS:
-        raise Refused(f"the braces of {pattern!r} mean more than {MOST_EXPANSIONS:,} patterns: write fewer choices")
+        raise Refused(f"these are more than {MOST_PATTERNS:,} patterns: use a wildcard, or fewer choices in braces")
     return expanded
 
 
 def _expand(pattern: str) -> Iterator[str]:
+    if len(pattern) > LONGEST_PATTERN:
+        raise Refused(f"a pattern has at most {LONGEST_PATTERN} characters, {pattern[:20]!r}... has {len(pattern):,}")
     if not (match := re.search(r"\{([^{}]*)\}", pattern)):
         yield pattern
         return
@@ -246,14 +238,11 @@ def parse_names(text: str, source: str) -> list[str]:
     lines = text.splitlines()
     try:
         header = [cell.strip() for cell in next(csv.reader(lines[:1], skipinitialspace=True), [])]
-    except csv.Error:
-        header = []
+        table = list(csv.DictReader(lines[1:], header, skipinitialspace=True)) if "model" in header else []
+    except csv.Error as error:
+        raise Refused(f"{source} is no table that can be read: {error}") from error
     if "model" in header:
-        table = csv.DictReader(lines[1:], header, skipinitialspace=True)
-        try:
-            rows = [((row.get("library") or "").strip(), (row["model"] or "").strip()) for row in table]
-        except csv.Error as error:
-            raise Refused(f"{source} is no table that can be read: {error}") from error
+        rows = [((row.get("library") or "").strip(), (row["model"] or "").strip()) for row in table]
         names = [ModelName.of(library, model) if library else model for library, model in rows if model]
     else:
         names = [name for line in lines for name in split_patterns(line.partition("#")[0])]

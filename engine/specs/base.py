@@ -90,23 +90,16 @@ def matching(pattern: str, meaning: str) -> AfterValidator:
 
 
 def split_patterns(text: str) -> list[str]:
-    """Split text at commas and line breaks, but not inside braces: `a,{b,{c,d}}-32` gives `a` and `{b,{c,d}}-32`.
-
-    An opening brace without a closing one is an ordinary character.
-    """
-    depth = 0
-    ends = [-1]
-    in_braces: list[int] = []
+    """Split text at commas and line breaks, but not inside braces: `a,{b,{c,d}}-32` gives `a` and `{b,{c,d}}-32`."""
+    depth, ends = 0, [-1]
     for character in re.finditer(r"[{},\n]", text):
         if character[0] == "{":
             depth += 1
         elif character[0] == "}":
             depth = max(0, depth - 1)
-            if depth == 0:
-                in_braces.clear()
-        else:
-            (in_braces if depth else ends).append(character.start())
-    parts = [text[before + 1 : end].strip() for before, end in pairwise([*ends, *in_braces, len(text)])]
+        elif depth == 0:
+            ends.append(character.start())
+    parts = [text[before + 1 : end].strip() for before, end in pairwise([*ends, len(text)])]
     return [part for part in parts if part]
 
 

@@ -84,7 +84,6 @@ def test_unknown_name_is_refused_with_suggestions(pattern: str, message: str) ->
 
 def test_commas_split_patterns_outside_braces() -> None:
     assert split_patterns(" a, {b,c}-32,\n[de]* ,,") == ["a", "{b,c}-32", "[de]*"]
-    assert split_patterns("{a,b") == ["{a", "b"]
     assert split_patterns("a},{b,{c,d},e}-32,f") == ["a}", "{b,{c,d},e}-32", "f"]
     assert len(split_patterns("a," * 500_000)) == 500_000  # takes linear time
     assert expand(["{a,b}-{1,2}", "c"]) == ["a-1", "a-2", "b-1", "b-2", "c"]
@@ -93,8 +92,8 @@ def test_commas_split_patterns_outside_braces() -> None:
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
-        (["{*,*}" * 20], "mean more than 1,000 patterns: write fewer choices"),
-        (["{a,b," * 11 + "c" + "}" * 11], "mean more than 1,000 patterns"),  # 177,147 nested choices
+        (["{*,*}" * 20], "more than 3,000 patterns: use a wildcard, or fewer choices in braces"),
+        (["{a,b," * 11 + "c" + "}" * 11], "more than 3,000 patterns"),  # 177,147 nested choices
         (["{a,b}" * 9] * 6, "more than 3,000 patterns: use a wildcard"),
         (["x" * 201], "a pattern has at most 200 characters, .* has 201"),
     ],

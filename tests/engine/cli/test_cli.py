@@ -137,7 +137,7 @@ def test_help_lists_commands_flags_and_exit_codes(
         (["runs", "export", "1", "--output", "/no/such/folder/run.zip"], "there is no folder /no/such/folder"),
         (["catalog", "--output", "tests.csv/x.csv"], "there is no folder"),
         (["catalog", "--family", "resnet,resnt"], "no model matches 'family:resnt'; closest families: resnet"),
-        (["catalog", "--match", "{*,*}" * 20], "mean more than 1,000 patterns"),
+        (["catalog", "--match", "{*,*}" * 20], "these are more than 3,000 patterns"),
         (["runs", "import", "absent.zip"], "no bundle at absent.zip"),
         (["train", "--model", "a b"], "--model: must be the name of a model: letters, digits and"),
         (["dance"], "there is no command 'dance'; --help lists them"),
