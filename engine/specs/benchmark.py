@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, FailFast, Field, field_validator, model_validator
+from pydantic import AfterValidator, FailFast, Field, field_validator
 from pydantic_settings import CliSuppress
 from typing_extensions import TypeAliasType
 
@@ -209,8 +209,7 @@ class BenchmarkSpec(Floors, Spec):
             raise ValueError(f"{partition[:20]!r} is no part of a whole: write I/N, such as 1/4 for the first of four")
         return partition
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "BenchmarkSpec":
+    def model_post_init(self, _context: Any) -> None:
         if len(self.plan) > MOST_VARIANTS:
             raise ValueError(f"{len(self.plan)} variants are asked for, at most {MOST_VARIANTS} run side by side")
         if (self.batch_size == "listed") != bool(self.batch_size_list):
@@ -232,7 +231,6 @@ class BenchmarkSpec(Floors, Spec):
                 f"recorded batch sizes are those of models as timm defines them, not with {changes(self)}: choose a "
                 "number, sweep or max"
             )
-        return self
 
     @property
     def unused(self) -> dict[str, str]:

@@ -4,7 +4,7 @@ from difflib import get_close_matches
 from math import ceil
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, FailFast, Field, model_validator
+from pydantic import AfterValidator, FailFast, Field
 from typing_extensions import TypeAliasType
 
 from engine.specs.base import SIZE, RealDevice, Spec, device_on_node, format_image_size, unique
@@ -119,8 +119,7 @@ class RecurrentSpec(Floors, Spec):
     threads: Threads = None
     seed: int = Field(1337, ge=0, le=2**31, description="Random seed of weights, inputs and lengths.")
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "RecurrentSpec":
+    def model_post_init(self, _context: Any) -> None:
         if self.baseline:
             _check_runner(self.baseline)
             if self.baseline not in self.chosen:
@@ -141,7 +140,6 @@ class RecurrentSpec(Floors, Spec):
                 raise ValueError(f"a sweep of {self.sweep} takes values from 1 to {BOUNDS[self.sweep]:,}, not {value}")
             if self.sweep == "hidden_size" and self.proj_size >= value:
                 raise ValueError(f"projection size {self.proj_size} is not smaller than the swept hidden size {value}")
-        return self
 
     @property
     def chosen(self) -> tuple[str, ...]:

@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import Annotated, Any, BinaryIO, Self
+from typing import Annotated, Any, BinaryIO
 
-from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, model_validator
+from pydantic import AfterValidator, BaseModel, Field, FiniteFloat
 
 from engine import archives
 from engine.results import Environment, Metric
@@ -106,8 +106,7 @@ class RunRecord(BaseModel, extra="forbid"):
     tags: Annotated[tuple[Annotated[str, AfterValidator(tag)], ...], Field(max_length=MOST_TAGS)] = ()
     """Notes and tags are omitted when empty, as in bundles of older versions."""
 
-    @model_validator(mode="after")
-    def _check_agreement(self) -> Self:
+    def model_post_init(self, _context: Any) -> None:
         if not self.state.ended:
             raise ValueError(f"the run is {self.state}; only a run that has ended can be imported")
         if (self.cause is not None) != (self.state is State.FAILED):
@@ -122,7 +121,6 @@ class RunRecord(BaseModel, extra="forbid"):
         started_at = self.created_at if self.started_at is None else self.started_at
         if not self.created_at <= started_at <= self.ended_at:
             raise ValueError("created_at, started_at and ended_at are not in this order")
-        return self
 
 
 class BundledMetric(Metric):
