@@ -179,7 +179,7 @@ class Answers:
                 raise Refused(CLOSED)
             if self._process is None:
                 pipe = subprocess.PIPE
-                self._process = start_engine(self._settings, "answer", log=self._log, stdin=pipe, stdout=pipe)
+                self._process = start_engine(self._settings, "answer", log=self._log.name, stdin=pipe, stdout=pipe)
             return self._process
 
     def _end(self, patience_s: float = 0) -> int:

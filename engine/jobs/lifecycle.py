@@ -28,6 +28,8 @@ STOP_S = 20.0
 """Wait at most this many seconds after SIGTERM, then send SIGKILL."""
 HEALTH_BUSY_S = 1.0
 """Wait at most this many seconds for a locked store in a health check. Monitors expect an answer in a few seconds."""
+LOG = "scheduler.log"
+"""Log of the scheduler and of the processes that it starts."""
 LOG_BYTES = 1_000_000
 """Rotate a log that is larger than this."""
 
@@ -101,9 +103,8 @@ def start_scheduler(settings: Settings, store: Store, code: str, seen: Lease | N
 
     If that fails, or a live scheduler with other code holds the lease, the new scheduler takes it itself.
     """
-    log = settings.runs_dir / "scheduler.log"
-    rotate(log)
-    process = start_engine(settings, "scheduler", log=log)
+    rotate(settings.runs_dir / LOG)
+    process = start_engine(settings, "scheduler")
     if not _held(settings, seen):
         with suppress(Unavailable, ProcessLookupError):
             holder = str(Identity.of(process.pid))
@@ -208,13 +209,13 @@ def processes_with(path: Path) -> dict[int, str]:
 
 
 def start_engine(
-    settings: Settings, *arguments: str, log: Path, stdin: int | None = None, stdout: int | None = None
+    settings: Settings, *arguments: str, log: str = LOG, stdin: int | None = None, stdout: int | None = None
 ) -> subprocess.Popen[bytes]:
     """Start `python -m engine ...` with these settings, in a new session so that no terminal's Ctrl-C reaches it.
 
-    stdin: by default empty; stdout: by default the log. stderr goes to the log.
+    log: a file of the runs folder. stdin: by default empty; stdout: by default the log. stderr goes to the log.
     """
-    with log.open("ab") as out:
+    with (settings.runs_dir / log).open("ab") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "engine", *arguments],
             stdin=subprocess.DEVNULL if stdin is None else stdin,

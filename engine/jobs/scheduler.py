@@ -273,8 +273,7 @@ class Scheduler:
         """Start a process that probes the devices, once a day and after a boot. Separate, because it needs torch."""
         age = self._store.machine_age(host_name(self._host), self._code)
         if age is None or age > min(PROBE_S, time.time() - psutil.boot_time()):
-            log_file = self._settings.runs_dir / "scheduler.log"
-            detach(start_engine(self._settings, "probe", log=log_file))
+            detach(start_engine(self._settings, "probe"))
 
 
 def probe(settings: Settings) -> None:

@@ -55,8 +55,7 @@ def kill(*pids: int) -> None:
 
 
 def test_only_one_of_several_started_schedulers_stays(house: House) -> None:
-    log = house.settings.runs_dir / "scheduler.log"
-    contenders = [start_engine(house.settings, "scheduler", log=log) for _ in range(2)]
+    contenders = [start_engine(house.settings, "scheduler") for _ in range(2)]
     first = house.settled()
     (loser,) = [process for process in contenders if process.pid != first.pid]
     assert loser.wait() == 0

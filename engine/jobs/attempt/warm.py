@@ -76,8 +76,7 @@ class WarmProcess:
             self._process = None
         if sys.platform != "linux" or not self._settings.preload or self._deaths >= 4:
             return False
-        log_file = self._settings.runs_dir / "scheduler.log"
-        self._process = start_engine(self._settings, "warm", log=log_file, stdin=subprocess.PIPE)
+        self._process = start_engine(self._settings, "warm", stdin=subprocess.PIPE)
         return True
 
     def ask(self, run_id: int) -> bool:

@@ -93,8 +93,7 @@ class Executor:
         self._warm.close()
 
     def _start_cold(self, attempt: Attempt) -> None:
-        log = self._settings.runs_dir / "scheduler.log"
-        self._cold[attempt.token] = start_engine(self._settings, "work", str(attempt.run_id), log=log)
+        self._cold[attempt.token] = start_engine(self._settings, "work", str(attempt.run_id))
 
     def _files(self, attempt: Attempt) -> RunFiles:
         return RunFiles(self._settings.runs_dir, attempt.run_id)

@@ -385,7 +385,7 @@ def test_host_is_probed_once_a_day_and_after_a_boot(
 ) -> None:
     probes: list[tuple[object, ...]] = []
     monkeypatch.setattr(scheduler_module, "detach", lambda process: None)
-    monkeypatch.setattr(scheduler_module, "start_engine", lambda _settings, *given, log: probes.append(given))
+    monkeypatch.setattr(scheduler_module, "start_engine", lambda _settings, *given: probes.append(given))
     now, day = time.time(), 86_400
     monkeypatch.setattr(psutil, "boot_time", lambda: now - 10 * day)
     watcher = Scheduler(store, RecordingExecutor(), settings, "code")  # type: ignore[arg-type]
