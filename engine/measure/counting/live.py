@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_iter
 
 
 class LiveBytes:
@@ -21,19 +22,15 @@ class LiveBytes:
         self.peak = 0
 
     def see(self, out: Any) -> None:
-        """Register what an operator returned: a tensor, or a tuple or list of them."""
-        if isinstance(out, torch.Tensor):
-            self._see_tensor(out)
-        elif isinstance(out, tuple | list):
-            for item in out:
-                self.see(item)
+        """Register the tensors that an operator returned, also those in tuples and lists."""
+        for tensor in tree_iter(out):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self._alive and storage._cdata not in self._held:
+                    self._add(storage)
 
-    def _see_tensor(self, tensor: torch.Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._alive or key in self._held:
-            return
-        size = storage.nbytes()
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
 
         def forget(_: object) -> None:
             del self._alive[key]

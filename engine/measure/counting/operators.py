@@ -41,7 +41,7 @@ UNMARKED_VIEWS = _names("_unsafe_view lift_fresh as_strided set_")
 GATHERS = _names("embedding index index_select gather _unsafe_index take masked_select")
 """Operators that read only what they return, not their whole source."""
 BAGS = _names("_embedding_bag _embedding_bag_forward_only")
-"""Operators that read rows of a table and return only their sums, means or maxima."""
+"""Operators that read the rows of a table whose numbers they are given, and return only sums, means or maxima."""
 INDEX_WRITES = _names("""
     index_put _index_put_impl index_fill index_copy index_add index_reduce scatter scatter_add scatter_reduce""")
 """Operators that, in place, change only the elements at their indices."""
@@ -164,6 +164,12 @@ FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(RECURRENT, _recurrent),
 }
 """Formulas that are missing in torch.utils.flop_counter, at least in torch 2.11, by operator."""
+ACTIVATIONS: dict[str, Formula] = {
+    **dict.fromkeys(PRODUCTS | CONVOLUTIONS, _elements),
+    **dict.fromkeys(ATTENTION, _attention_activations),
+    **dict.fromkeys(RECURRENT, _recurrent_activations),
+}
+"""Formulas for activations in fvcore's sense: output elements of matrix products and convolutions."""
 
 
 @dataclass(frozen=True)
@@ -176,16 +182,10 @@ class Operator:
     work: Work
     moves_nothing: bool
     """It is a view: it reads and writes no memory."""
-    gathers: bool
-    """It reads only the elements that it returns."""
-    gathers_rows: bool
-    """It reads only those rows of its first argument whose numbers are in the second one."""
     writes_at_index: bool
     """It changes, in place, only those elements of its first argument that its indices select."""
     overwrites: bool
     """It does not read the values of its first argument: it overwrites them, or makes a tensor of the same shape."""
-    reserves: bool
-    """It writes no memory: it only reserves what it returns."""
     allocates: bool
     """It may return new memory, not only a view of an argument or an argument changed in place."""
     decomposes: bool
@@ -203,14 +203,11 @@ def describe(op: OpOverload) -> Operator:
     return Operator(
         kind="scaled_dot_product_attention" if base in ATTENTION else base,
         flops=flops,
-        activations=_activations(base) if flops else None,
+        activations=ACTIVATIONS.get(base) if flops else None,
         work=work,
         moves_nothing=view,
-        gathers=base in GATHERS,
-        gathers_rows=base in BAGS,
         writes_at_index=base in INDEX_WRITES and op._schema.arguments[0].is_write,
         overwrites=base in CREATES | {"copy"} and (op._schema.is_mutable or base.startswith("new_") or "_like" in base),
-        reserves=base in EMPTY,
         allocates=not view and any(returned.alias_info is None for returned in op._schema.returns),
         decomposes=work == "unknown" and not base.endswith("_backward") and op._can_decompose(),
     )
@@ -251,15 +248,6 @@ def _of_real_numbers(formula: Formula) -> Formula:
         return formula(args, kwargs, out) * (4 if args[0].is_complex() else 1)
 
     return flops
-
-
-def _activations(base: str) -> Formula | None:
-    """Return the formula for activations in fvcore's sense: output elements of matrix products and convolutions."""
-    if base in ATTENTION:
-        return _attention_activations
-    if base in RECURRENT:
-        return _recurrent_activations
-    return _elements if base in PRODUCTS or base in CONVOLUTIONS else None
 
 
 def kind_of(operator: Operator, args: tuple[Any, ...]) -> str:

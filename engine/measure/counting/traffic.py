@@ -5,8 +5,9 @@ from math import prod
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_iter
 
-from engine.measure.counting.operators import Operator
+from engine.measure.counting.operators import BAGS, EMPTY, GATHERS, Operator
 
 INDEX_PUTS = ("index_put", "_index_put_impl")
 ADDING = ("index_add", "index_reduce", "scatter_add", "scatter_reduce")
@@ -20,10 +21,10 @@ def moved_bytes(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any
     """
     if operator.writes_at_index:
         return _index_write(operator, args, kwargs)
-    written = 0 if operator.reserves else _bytes(out)
-    if operator.gathers:
+    written = 0 if operator.kind in EMPTY else _bytes(out)
+    if operator.kind in GATHERS:
         return written, written
-    if operator.gathers_rows:
+    if operator.kind in BAGS:
         table, numbers = args[:2]
         return int(numbers.numel()) * _bytes(table) // max(1, len(table)) + _bytes(args[1:]), written
     sources = args[1:] if operator.overwrites else args
@@ -44,11 +45,8 @@ def stored_elements(tensor: torch.Tensor) -> int:
 
 def _bytes(value: Any) -> int:
     """Return the bytes of all tensors in an argument, including those in lists and tuples."""
-    if isinstance(value, torch.Tensor):
-        return stored_elements(value) * value.element_size()
-    if isinstance(value, tuple | list):
-        return sum(_bytes(item) for item in value)
-    return 0
+    tensors = (item for item in tree_iter(value) if isinstance(item, torch.Tensor))
+    return sum(stored_elements(tensor) * tensor.element_size() for tensor in tensors)
 
 
 def _index_write(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
