@@ -1,23 +1,20 @@
 """Check a training or an evaluation before it starts: steps, problems of settings and data, files, memory."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
 
-from engine.datasets import DataProblem, class_names, note_on_ids, note_on_repeats, note_on_shared
+from engine.datasets import DataProblem, DataSummary, class_names, note_on_ids, note_on_repeats, note_on_shared
 from engine.report.style import compute, digits
 from engine.results.answers import Needed, Prospect
 from engine.results.flags import SPOILING
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.schedule import Schedule, schedule
 from engine.specs.train import TrainSpec
-from engine.words import count_captions, in_words, plural
+from engine.words import count_captions, in_words, plural, shortened
 
 Mark = Literal["ok", "warning", "error", "waiting"]
-NAMED = 3
-"""Name at most this many files in a text."""
 LEAST_BF16_LR = 1e-4
 """Warn below this learning rate. AdamW's steps are then smaller than half the distance between neighbouring bfloat16
 values of a typical weight, and round to zero. In 60 steps, 94 % of the values in digits-clip's matrices stayed
@@ -45,26 +42,20 @@ class Data:
     """Pairs to train on."""
     held: int
     """Pairs held out."""
-    captions: int
-    distinct_captions: int
+    facts: DataSummary
+    """Facts about the pairs. The classes are those of the data for zero-shot."""
     shared: int = 0
     """Held-out images that are also trained on."""
-    classes: tuple[str, ...] = ()
-    """Class names of the data for zero-shot."""
     zeroshot: int = 0
     """Number of images in zeroshot_data; 0 without it."""
-    opened: int = 0
-    """Number of images opened."""
-    unreadable: Sequence[tuple[str, str]] = ()
-    """(source, reason)"""
 
 
 def checks(spec: TrainSpec, data: Data) -> list[Check]:
     """Return checks of the request and its data, most important first."""
-    if data.opened and len(data.unreadable) == data.opened:
-        return _images(data)  # there is nothing to count or to plan
+    if data.facts.none_readable:
+        return _images(data.facts)  # there is nothing to count or to plan
     plan = schedule(spec, data.train)
-    results = [*_pairs(data), *_captions(spec, data, plan), *_images(data)]
+    results = [*_pairs(data), *_captions(spec, data, plan), *_images(data.facts)]
     if plan.steps_per_epoch < 1:
         return [*results, Check("error", f"Batch: {plan.problem}.")]
     return [*results, _steps(spec, plan, data.train), _warmup(spec, plan), *_validation(spec, data), *_doubts(spec)]
@@ -80,27 +71,27 @@ def _pairs(data: Data) -> list[Check]:
 
 
 def _captions(spec: TrainSpec, data: Data, plan: Schedule) -> list[Check]:
-    if data.distinct_captions == 1 and data.captions > 1:
+    captions, distinct = data.facts.captions, data.facts.distinct_captions
+    if distinct == 1 and captions > 1:
         remedy = "Give captions in a CSV beside the images, or put the images of each class into a folder of its own."
         return [Check("error", f"All captions are equal, so the loss cannot tell pairs apart. {remedy}")]
-    counts = count_captions(data.captions, data.distinct_captions)
-    zeroshot = (data.classes or data.zeroshot) and spec.zeroshot_frequency
-    if not zeroshot and note_on_repeats(data.captions, data.distinct_captions):
+    counts = count_captions(captions, distinct)
+    zeroshot = (data.facts.classes or data.zeroshot) and spec.zeroshot_frequency
+    if not zeroshot and note_on_repeats(captions, distinct):
         doubt = "retrieval cannot be good, because equal captions cannot be told apart. Judge by held-out loss."
         return [Check("warning", f"{counts}: {doubt}")]
-    if data.distinct_captions < plan.batch_size * plan.steps_per_epoch:
+    if distinct < plan.batch_size * plan.steps_per_epoch:
         return [Check("ok", f"{counts}: pairs that share a caption keep the loss above 0 and lower retrieval.")]
     return [Check("ok", f"{counts}.")]
 
 
-def _images(data: Data) -> list[Check]:
-    broken = len(data.unreadable)
+def _images(facts: DataSummary) -> list[Check]:
+    broken = len(facts.unreadable)
     if not broken:
-        return [Check("ok", f"Opened {plural(data.opened, 'image')}; all can be read.")]
-    names = ", ".join(f"{source} ({reason})" for source, reason in data.unreadable[:NAMED])
-    more = f" and {broken - NAMED} more" if broken > NAMED else ""
-    text = f"{broken:,} of {plural(data.opened, 'image')} opened cannot be read: {names}{more}."
-    return [Check("error", text) if broken == data.opened else Check("warning", f"{text} They are left out.")]
+        return [Check("ok", f"Opened {plural(facts.opened, 'image')}; all can be read.")]
+    names = shortened([f"{source} ({reason})" for source, reason in facts.unreadable])
+    text = f"{broken:,} of {plural(facts.opened, 'image')} opened cannot be read: {names}."
+    return [Check("error", text) if facts.none_readable else Check("warning", f"{text} They are left out.")]
 
 
 def _steps(spec: TrainSpec, plan: Schedule, available: int) -> Check:
@@ -135,7 +126,7 @@ def _warmup(spec: TrainSpec, plan: Schedule) -> Check:
 
 def _validation(spec: TrainSpec, data: Data) -> list[Check]:
     try:
-        classes = class_names(spec.classes, data.classes)
+        classes = class_names(spec.classes, data.facts.classes)
     except DataProblem as problem:
         return [Check("error", f"Classes: {problem}.")]
     if spec.zeroshot_data and not classes:
@@ -145,7 +136,7 @@ def _validation(spec: TrainSpec, data: Data) -> list[Check]:
         return [
             Check("error", f"Zero-shot needs at least two classes, and {spec.zeroshot_data} has only {classes[0]!r}.")
         ]
-    zeroshot = bool(spec.zeroshot_frequency and (data.classes or data.zeroshot) and len(classes) > 1)
+    zeroshot = bool(spec.zeroshot_frequency and (data.facts.classes or data.zeroshot) and len(classes) > 1)
     zeroshot = zeroshot and bool(data.held or data.zeroshot)
     retrieval = bool(spec.val_frequency and data.held)
     if text := _unmeasured(spec, classes=len(classes) if zeroshot else 0, retrieval=retrieval):
@@ -202,11 +193,6 @@ def _doubts(spec: TrainSpec) -> list[Check]:
     return [*results, *(Check("warning", doubt) for doubt in doubts)]
 
 
-def _processes_sharing(spec: TrainSpec | EvaluateSpec) -> int:
-    """Return how many processes share the device's memory. On accelerators, each process has its own."""
-    return spec.nproc if isinstance(spec, TrainSpec) and spec.device == "cpu" else 1
-
-
 def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:
     """Return a text that proposes bfloat16 if this device's measured rates show a gain, else an empty text.
 
@@ -237,11 +223,6 @@ def of_prospect(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: f
     return [*problems, *files, *memory]
 
 
-def unknown(spec: TrainSpec | EvaluateSpec, why: str) -> Check:
-    """Return the check for needs that could not be determined. Only a warning, because the run may still work."""
-    return Check("warning", f"The files and memory for {spec.model} could not be determined: {why}.")
-
-
 def _file(needed: Needed, prospect: Prospect, *, enough: bool) -> Check:
     what = needed.what[:1].upper() + needed.what[1:].rstrip(".")
     if not needed.address:
@@ -258,7 +239,8 @@ def _memory(prospect: Prospect, spec: TrainSpec | EvaluateSpec, device_gb: float
     assert prospect.peak_mb is not None
     assert prospect.state_mb is not None
     training = isinstance(spec, TrainSpec)
-    sharing = _processes_sharing(spec)
+    # accelerators are not shared: each process has its own
+    sharing = spec.nproc if isinstance(spec, TrainSpec) and spec.device == "cpu" else 1
     peak_mb, state_mb = sharing * prospect.peak_mb, sharing * prospect.state_mb
     what = "weights, gradients and optimizer" if training else "weights"
     processes = f" in {sharing} processes" if sharing > 1 else ""

@@ -67,7 +67,7 @@ def field(spec: type[Spec]) -> str:
     left, right = st.columns([3, 2], vertical_alignment="top")
     choices = [*EMBEDDED, *(str(upload.data) for upload in uploads.earlier()), *_data_of_runs()]
     hint = "Choose, or type the path of a CSV, a folder of class folders, or shards"
-    data = spec_form.field(spec, "data", choices, free=True, hint=hint, place=left)
+    data = spec_form.field(spec, "data", choices, hint=hint, place=left)
     with right:
         uploads.draw(spec.kind)
     return data or ""
@@ -208,16 +208,7 @@ def count_pairs(arguments: Mapping[str, Any], preview: DataSummary, *, val_data:
         unreadable = tuple(source for source, _ in preview.unreadable)
         val_source = {"data": val_data, "modified_ns": stamp(val_data), "samples": None}
         train, held_out, shared = _split(arguments, unreadable, val_source if val_data else {}, val_fraction)
-    return Data(
-        train=train,
-        held=held_out,
-        shared=shared,
-        captions=preview.captions,
-        distinct_captions=preview.distinct_captions,
-        classes=preview.classes,
-        opened=preview.opened,
-        unreadable=preview.unreadable,
-    )
+    return Data(train, held_out, preview, shared)
 
 
 @st.cache_data(max_entries=16, show_spinner=False)

@@ -131,8 +131,9 @@ def checks(spec: TrainSpec | EvaluateSpec, batch_size: int) -> list[Check]:
             return [*results, WAITING]
         try:
             prospect = Prospect.model_validate(answer.result())
-        except Refused as refused:
-            results.append(report_checks.unknown(question.spec, str(refused)))
+        except Refused as refused:  # only a warning, because the run may still work
+            text = f"The files and memory for {question.spec.model} could not be determined: {refused}."
+            results.append(Check("warning", text))
             continue
         results += report_checks.of_prospect(prospect, question.spec, launch.device_memory_gb(spec.device))
     return list(dict.fromkeys(results))

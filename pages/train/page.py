@@ -89,9 +89,9 @@ def settings(configs: dict[str, Any], pairs: int) -> dict[str, Any]:
     st.header("Model", anchor=False)
     left, right = st.columns(2)
     models = clip_form.models(f"config:{name}" for name in configs)
-    values = {"model": spec_form.field(TrainSpec, "model", models, free=True, place=left)}
+    values = {"model": spec_form.field(TrainSpec, "model", models, place=left)}
     weights = clip_form.weights(values["model"] or "")
-    values["pretrained"] = spec_form.field(TrainSpec, "pretrained", weights, free=True, hint=SCRATCH, place=right)
+    values["pretrained"] = spec_form.field(TrainSpec, "pretrained", weights, hint=SCRATCH, place=right)
     clip_form.draw_refusal(TrainSpec, values["model"], configs)
     default = schedule(TrainSpec(), max(pairs, 1))
     rate = FINE_TUNE_LR if values["pretrained"] else SCRATCH_LR
@@ -193,7 +193,8 @@ def count_pairs(values: dict[str, Any], preview: data.Preview) -> tuple[Data | N
         labelled = data.pairs(data.zeroshot_source(valid))
     except DataProblem as problem:
         return None, f"Zero-shot data: {problem}, or leave Zero-shot data empty"
-    return replace(counts, classes=labelled.classes, zeroshot=len(labelled)), ""
+    facts = replace(counts.facts, classes=labelled.classes)
+    return replace(counts, facts=facts, zeroshot=len(labelled)), ""
 
 
 @st.fragment
@@ -205,7 +206,7 @@ def form() -> None:
     model_place = st.container()
     values |= groups.draw(TrainSpec, FURTHER, best_metric=METRICS)
     images_place = st.container()
-    values["configs"] = files.draw_configurations(PREFIX)
+    _, values["configs"] = files.draw_files(PREFIX, "Your own model", files.CONFIGS)
     with model_place:  # drawn after the uploads, whose configurations are in its list of models
         values |= settings(values["configs"], counts.train if counts else 0)
     presets.draw(presets_place, PREFIX, PRESETS, values)

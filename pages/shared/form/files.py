@@ -1,5 +1,6 @@
 """Draw the upload of files with names of models and with open_clip configurations."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import streamlit as st
@@ -23,18 +24,10 @@ CONFIGS: dict[str, Any] = {
 }
 
 
-def draw_files(prefix: str) -> tuple[list[str], dict[str, Any]]:
+def draw_files(
+    prefix: str, title: str = "Models from files", uploader: Mapping[str, Any] = NAMES_OR_CONFIGS
+) -> tuple[list[str], dict[str, Any]]:
     """Draw the file upload. Return the names and configurations of the files and of the copied run."""
-    names, configs = _read_files(prefix, "Models from files", NAMES_OR_CONFIGS)
-    return [*names, *(f"config:{name}" for name in configs)], configs
-
-
-def draw_configurations(prefix: str) -> dict[str, Any]:
-    """Draw the upload of open_clip configurations. Return the uploaded ones and those of the copied run."""
-    return _read_files(prefix, "Your own model", CONFIGS)[1]
-
-
-def _read_files(prefix: str, title: str, uploader: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     names: list[str] = []
     uploaded: dict[str, Any] = {}
     key = f"{prefix}_files"
@@ -54,4 +47,5 @@ def _read_files(prefix: str, title: str, uploader: dict[str, Any]) -> tuple[list
                 show_error(refusal)
 
     fold(title, read, key=f"{prefix}_fold_files", filled=bool(st.session_state.get(key)))
-    return names, st.session_state.get(spec_form.key(prefix, "configs"), {}) | uploaded
+    configs = st.session_state.get(spec_form.key(prefix, "configs"), {}) | uploaded
+    return [*names, *(f"config:{name}" for name in configs)], configs

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.report.checks import Check, of_prospect, unknown
+from engine.report.checks import Check, of_prospect
 from engine.results.answers import Needed, Prospect
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
@@ -75,7 +75,3 @@ def test_evaluation_needs_memory_for_weights_and_a_batch() -> None:
         "warning",
         "Memory: about 700 MB: 605 MB for weights, the rest for a batch. The device has 0.65 GB. Take a smaller batch.",
     )
-
-
-def test_missing_answer_is_only_a_warning() -> None:
-    assert unknown(TrainSpec(), "it died").mark == "warning"
