@@ -44,12 +44,11 @@ def draw_model() -> dict[str, Any]:
     runs = {str(run.id): run for run, _ in clip_form.trainings()}
     left, right = st.columns(2)
     models = clip_form.models(runs)
-    values = {"model": spec_form.field(EvaluateSpec, "model", models, free=True, place=left)}
+    values = {"model": spec_form.field(EvaluateSpec, "model", models, place=left)}
     run = runs.get(values["model"] or "")
     weights = clip_form.weights(getattr(run.spec, "model", "") if run else values["model"] or "")
     hint = "default: the best of the run" if run else "none: random weights; choose or type a tag"
-    options: dict[str, Any] = {"free": True, "hint": hint, "place": right}
-    values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", weights, **options)
+    values["checkpoint"] = spec_form.field(EvaluateSpec, "checkpoint", weights, hint=hint, place=right)
     if run:
         st.caption(plain(f"Run {run.id}: {run.name or run.spec.summary}"))
     elif runs:

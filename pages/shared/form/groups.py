@@ -4,7 +4,6 @@ Each widget costs the browser about 10 ms, and the form of a training has 60 fie
 """
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Any
 
 import streamlit as st
@@ -14,15 +13,11 @@ from pages.shared import rerun
 from pages.shared.form.spec_form import field, key
 
 HELP = "Choose the groups of settings to show. A group with a changed setting is always shown."
+UNDRAWN = object()
+"""Marks a field in the session state that has not been drawn yet.
 
-
-class Undrawn(Enum):
-    """Marks a field in the session state that has not been drawn yet.
-
-    Streamlit writes a value set by a preset into the address only if the state already knew the field.
-    """
-
-    MARK = "undrawn"
+Streamlit writes a value set by a preset into the address only if the state already knew the field.
+"""
 
 
 def draw(
@@ -52,7 +47,7 @@ def draw(
                 values |= _draw_group(spec, group if len(shown) > 1 else "", names, choices, hints or {})
         else:
             for name in names:
-                st.session_state.setdefault(key(spec.kind, name), Undrawn.MARK)
+                st.session_state.setdefault(key(spec.kind, name), UNDRAWN)
                 rerun.release(key(spec.kind, name))
     return values
 
@@ -71,7 +66,7 @@ def _draw_group(
         for column, name in zip(st.columns(3), row, strict=False):
             if name in toggles and len(toggles) < len(row):
                 column.space("small")  # as high as the labels of the other fields
-            if st.session_state.get(key(spec.kind, name)) is Undrawn.MARK:
+            if st.session_state.get(key(spec.kind, name)) is UNDRAWN:
                 del st.session_state[key(spec.kind, name)]
             hint = hints.get(name)
             values[name] = field(spec, name, choices.get(name), hint=hint, narrow=True, place=column)
@@ -90,4 +85,4 @@ def _is_set(widget: str, default: Any) -> bool:
     value = st.session_state.get(widget)
     value = tuple(value) if isinstance(value, list) else value
     text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-    return value not in (Undrawn.MARK, None, "", (), default, text)
+    return value not in (UNDRAWN, None, "", (), default, text)

@@ -156,11 +156,6 @@ DEFAULTS = {
 """Effective value of an empty field, by name. The placeholder shows it as `default: ...`."""
 
 
-def name_in_sentence(spec: type[Spec], name: str) -> str:
-    """Return the name of a field for use inside a sentence."""
-    return LABELS.get(f"{spec.kind}.{name}", LABELS.get(name, name.replace("_", " ")))
-
-
 def heading(spec: type[Spec], name: str) -> str:
     """Return the label of a field, also for the beginning of a sentence."""
     return LABELS.get(f"{spec.kind}.{name}", LABELS.get(name, name.replace("_", " ").capitalize()))

@@ -17,12 +17,10 @@ from typing_extensions import TypeAliasType
 
 from engine.specs import Spec, describe_error, format_image_size
 from pages.shared import rerun
-from pages.shared.form.labels import default_hint, heading, name_in_sentence
+from pages.shared.form.labels import default_hint, heading
 from pages.shared.text import quoted
 
 Request = TypeVar("Request", bound=Spec)
-LONGEST_MESSAGE = 500
-"""Maximum number of characters of an error message. A message may repeat a value from a link of any length."""
 LISTED = "listed"
 """Address parameter: the length of a list of models that is too long for the address."""
 LISTS = ("classes", "templates", "more_models", "more_data", "held_out_data")
@@ -47,7 +45,6 @@ def field(
     choices: Sequence[str] | None = None,
     *,
     pills: bool = False,
-    free: bool = False,
     hint: str | None = None,
     narrow: bool = False,
     place: DeltaGenerator | None = None,
@@ -55,12 +52,12 @@ def field(
     """Draw the widget of one field and return its value.
 
     choices: values offered for a text, a list, or a number that may also be a word. The first is the default if the
-    field has a default. pills: show all words of a list as pills. free: allow typing other values than the choices.
+    field has a default. Other values can be typed, except for a device. pills: show all words of a list as pills.
     hint: placeholder of the empty field; without it, the default from DEFAULTS. narrow: the field has a third of the
     width. place: the column to draw in.
     """
     with place or nullcontext():
-        value = _widget(spec, name, choices, pills, free, hint, narrow)
+        value = _widget(spec, name, choices, pills, hint, narrow)
     rerun.hold(key(spec.kind, name))
     return value
 
@@ -74,7 +71,7 @@ def row(
 
 
 def _widget(
-    spec: type[Spec], name: str, choices: Sequence[str] | None, pills: bool, free: bool, hint: str | None, narrow: bool
+    spec: type[Spec], name: str, choices: Sequence[str] | None, pills: bool, hint: str | None, narrow: bool
 ) -> Any:
     info = spec.model_fields[name]
     annotation, optional = _without_none(info.annotation)
@@ -99,21 +96,19 @@ def _widget(
     if get_origin(annotation) is tuple and get_args(annotation)[1:] == (...,):
         return _words(label, info.default, get_args(annotation)[0], choices, shared, pills)
     if get_origin(annotation) in UNIONS:
-        default = None if info.default_factory else str(info.default)
-        hint = f"default: {_computed_default(spec, info)}" if info.default_factory else hint or default_hint(spec, name)
-        return _number_or_word(label, default, annotation, choices or (), hint, shared)
+        literals = [part for part in map(_plain, get_args(annotation)) if get_origin(part) is Literal]
+        offered = [*(choices or ()), *(word for part in literals for word in get_args(part))]
+        if info.default_factory:  # the default depends on other fields, so the field is empty at first
+            return _open_choice(label, offered, None, f"default: {_computed_default(spec, info)}", shared)
+        return _open_choice(label, [str(info.default), *offered], 0, hint or default_hint(spec, name), shared)
     if annotation is bool:
         return st.toggle(label, value=info.default, **shared)
     if annotation in (int, float):
         step = 1.0 if annotation is int else STEPS.get(name)
         return _number(label, info, annotation, step, hint, shared)
-    if choices is not None and (free or info.default == ""):
-        # Keep a typed or linked value even if it is not offered (any more). The engine checks it.
-        current = st.session_state.get(shared["key"], st.query_params.get(shared["key"]))
-        options = list(dict.fromkeys([*choices, *([current] if current else [])]))
+    if choices is not None and name != "device":
         index = None if info.default == "" else 0
-        placeholder = hint or default_hint(spec, name)
-        return st.selectbox(label, options, index, accept_new_options=True, placeholder=placeholder, **shared)
+        return _open_choice(label, choices, index, hint or default_hint(spec, name), shared)
     if choices is not None:
         if st.session_state.get(shared["key"], choices[0]) not in choices:
             st.session_state[shared["key"]] = choices[0]  # otherwise the browser keeps showing the old value
@@ -153,20 +148,14 @@ def _number(
     return int(value) if kind is int and value is not None and value % 1 == 0 else value
 
 
-def _number_or_word(
-    label: str, default: str | None, annotation: Any, choices: Sequence[str], hint: str | None, shared: dict[str, Any]
+def _open_choice(
+    label: str, offered: Sequence[str], index: int | None, hint: str | None, shared: dict[str, Any]
 ) -> str | None:
-    """Draw a field for a number or one of the words that the field's type allows.
-
-    default: None if it depends on other fields; the field is then empty at first, with the hint in it.
-    """
-    words = [
-        word for part in map(_plain, get_args(annotation)) if get_origin(part) is Literal for word in get_args(part)
-    ]
-    current = st.session_state.get(shared["key"])
-    options = list(dict.fromkeys([*([default] if default else []), *choices, *words, *([current] if current else [])]))
-    index = None if default is None else 0
-    return st.selectbox(label, options, index, placeholder=hint, accept_new_options=True, **shared)
+    """Draw a choice that takes other values too. index: of the default; None if the field is empty at first."""
+    # Keep a typed or linked value even if it is not offered (any more). The engine checks it.
+    current = st.session_state.get(shared["key"], st.query_params.get(shared["key"]))
+    options = list(dict.fromkeys([*offered, *([current] if current else [])]))
+    return st.selectbox(label, options, index, accept_new_options=True, placeholder=hint, **shared)
 
 
 def is_number_list(spec: type[Spec], name: str) -> bool:
@@ -203,7 +192,7 @@ def valid(spec: type[Spec], values: Mapping[str, Any]) -> dict[str, Any]:
 def problem(spec: type[Spec], name: str, value: Any) -> str:
     """Return the error message for the value of one field; empty if the value is valid."""
     _, errors = _validate(spec, {name: value})
-    return next((_message(error) for error in errors if error["loc"][:1] == (name,)), "")
+    return next((describe_error(error) for error in errors if error["loc"][:1] == (name,)), "")
 
 
 def _validate(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request | None, list[Any]]:
@@ -214,19 +203,11 @@ def _validate(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request |
 
 
 def _sentence(spec: type[Spec], error: Any) -> str:
-    fields = ", ".join(name_in_sentence(spec, part) for part in error["loc"] if isinstance(part, str))
-    message = _message(error)
+    label = heading(spec, error["loc"][0]) if error["loc"] else ""
+    message = describe_error(error)
     if isinstance(value := error["input"], str | int | float) and error["type"] != "value_error":
         message += f" (given: {quoted(value) if isinstance(value, str) else f'{value:,.12g}'})"
-    return f"{fields[:1].upper()}{fields[1:]}: {message}" if fields else message
-
-
-def _message(error: Any) -> str:
-    message = describe_error(error)
-    if len(message) <= LONGEST_MESSAGE:
-        return message
-    # Keep the end, which states the allowed values.
-    return f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
+    return f"{label}: {message}" if label else message
 
 
 def _plain(annotation: Any) -> Any:
