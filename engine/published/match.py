@@ -29,7 +29,9 @@ def read(imported: Path | None = None, shipped: Path = SHIPPED) -> pd.DataFrame:
     """
     files = sorted(imported.glob("*.csv")) if imported else []
     parts = [read_lines(path) for path in files]
-    parts += [_shipped(table, shipped) for table in TABLES.values()]
+    types = {"model": str, "pretrained": str, "image_size": str}
+    tables = ((table, pd.read_csv(shipped / table.shipped, dtype=types)) for table in TABLES.values())
+    parts += [tidy(frame, table, table.source) for table, frame in tables]
     return pd.concat(parts).drop_duplicates([*KEY, "accuracy"], ignore_index=True)
 
 
@@ -41,11 +43,6 @@ def read_lines(path: Path) -> pd.DataFrame:
     except (OSError, ValueError, KeyError) as error:
         advice = "delete it, and import the publisher's table again"
         raise Refused(f"{path} is no table of imported accuracies that can be read: {advice}") from error
-
-
-def _shipped(table: Table, folder: Path) -> pd.DataFrame:
-    frame = pd.read_csv(folder / table.shipped, dtype={"model": str, "pretrained": str, "image_size": str})
-    return tidy(frame, table, table.source)
 
 
 def tidy(frame: pd.DataFrame, table: Table, source: str) -> pd.DataFrame:

@@ -15,9 +15,8 @@ from engine.report.timings import estimates, stored
 from engine.report.timings.stored import Setting
 from engine.specs import Refused
 from engine.store import Role
-from engine.words import plural
 from pages.catalog.controls import Axes, Filters
-from pages.shared import backend
+from pages.shared import backend, rerun
 from pages.shared.rerun import fold
 from pages.shared.table import results_table
 from pages.shared.text import plain, show_error
@@ -120,7 +119,7 @@ def settings(timed: pd.DataFrame) -> list[Setting]:
     return list(dict.fromkeys([*local, *defaults, *existing]))
 
 
-FILE, DONE = "catalog_table_file", "catalog_imported"
+FILE = "catalog_table_file"
 LARGEST_MB = update.LARGEST_FILE // 1_000_000
 
 
@@ -128,8 +127,7 @@ LARGEST_MB = update.LARGEST_FILE // 1_000_000
 def draw_import() -> None:
     """Draw the collapsed section on published accuracies."""
     label, icon = "Published accuracies: sources and import", ":material/menu_book:"
-    filled = any(st.session_state.get(name) for name in (FILE, DONE))  # a file is chosen or was just imported
-    fold(label, _draw_published, icon=icon, key="catalog_published", filled=filled)
+    fold(label, _draw_published, icon=icon, key="catalog_published", filled=bool(st.session_state.get(FILE)))
 
 
 def _draw_published() -> None:
@@ -143,11 +141,11 @@ def _draw_published() -> None:
     if len(matched.unmatched):
         results_table(matched.unmatched, key="catalog_unmatched", alt="Published rows without a model", height=220)
     if backend.user().role >= Role.ADMIN:  # an import changes what everybody sees
-        _import(len(matched.unmatched))
+        _import()
 
 
-def _import(unmatched: int) -> None:
-    """Draw the form of an import. unmatched: number of published rows without a model, which are listed above."""
+def _import() -> None:
+    """Draw the form of an import."""
     st.markdown("**Import a newer version of a publisher's table**")
     st.caption(
         f"Download timm's [results-*.csv]({publishers.TIMM.page}), or open_clip's openclip_results.csv or "
@@ -164,10 +162,5 @@ def _import(unmatched: int) -> None:
         except Refused as refusal:
             show_error(refusal)
             return
-        st.session_state[DONE] = sentence
+        rerun.show_later(f"{sentence}.", ":material/check:")
         st.rerun(scope="app")
-    if DONE in st.session_state:
-        sentences = [f"{st.session_state.pop(DONE)}."]
-        if unmatched:
-            sentences.append(f"{plural(unmatched, 'published row')} without a counted model: see the table above.")
-        st.success(plain(" ".join(sentences)), icon=":material/check:")
