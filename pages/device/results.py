@@ -10,8 +10,7 @@ from engine.report.timings import rates
 from engine.results import FLAGS, DeviceRow
 from engine.store import Run
 from pages.shared.chart.chart import chart
-from pages.shared.runs import view
-from pages.shared.table import download_rows, results_table
+from pages.shared.table import download_rows, failures, results_table
 from pages.shared.text import plain
 
 COLUMNS = ("what", "rate", "at", "latency_ms", "samples", "flags", "status", "error", "notes")
@@ -19,16 +18,11 @@ COLUMNS = ("what", "rate", "at", "latency_ms", "samples", "flags", "status", "er
 
 def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
     """Draw the results of the rows so far."""
-    if not rows:
-        view.draw_no_results(run, "No measurements yet. Rates appear here as they arrive.")
-        return
     frame = rates.readable(frames.device(rows)).replace("", None).dropna(axis=1, how="all")
     results_table(frame, key=f"rates_{run.id}", alt="Measured rates", pinned="what", columns=COLUMNS)
-    failed = [row for row in rows if row.status != "ok"]
     with st.container(horizontal=True, vertical_alignment="center"):
         download_rows(run, frames.device)
-        if failed:
-            st.caption(f":material/error: {len(failed)} of {len(rows)} could not be measured. See the column error.")
+        failures(rows, "could not be measured")
     if any(len(row.rates) > 1 for row in rows):
         alt = "Rate of matrix products by size, per data type"
         chart(roofline.sizes(rows), key=f"sizes_{run.id}", alt=alt)

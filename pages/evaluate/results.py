@@ -15,7 +15,7 @@ from engine.datasets import note_on_repeats
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.figures import evaluation
-from engine.report.quantities import CLIP_LABELS, RANK_LABELS, RECALL_LABELS, SHARES, is_share, title
+from engine.report.quantities import RANK_LABELS, RECALL_LABELS, is_share, title
 from engine.report.style import digits
 from engine.results.clip import EvaluateRow
 from engine.results.embeddings import read_embeddings
@@ -27,7 +27,6 @@ from pages.clip import pictures, try_it
 from pages.evaluate import search
 from pages.shared import backend
 from pages.shared.chart.chart import chart, tabs
-from pages.shared.runs import view
 from pages.shared.table import PERCENT, download, download_rows, in_percent, results_table
 from pages.shared.text import plain, show_error
 
@@ -56,9 +55,6 @@ KINDS = ("Mistakes", "Right", "All")
 
 def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
     """Draw the results of the rows so far."""
-    if not rows:
-        view.draw_no_results(run, "No results yet. The results of a task appear when it is done.")
-        return
     assert isinstance(run.spec, EvaluateSpec)
     if len(run.spec.parts) > 1:
         run, rows = _choose(run, rows)
@@ -124,14 +120,11 @@ def _metrics(row: EvaluateRow, drawn: Collection[str]) -> None:
         if row.status != "ok":
             show_error(row.error, title=row.status.replace("_", " ").capitalize())
         with st.container(horizontal=True):
-            for name in EvaluateRow.model_fields:
-                if name in SHARES and (value := getattr(row, name)) is not None:
-                    st.metric(CLIP_LABELS[name], f"{100 * value:.1f} %", width="content", help=HELP.get(name))
-            for name, value in row.recalls.items():
-                st.metric(title(name), f"{100 * value:.1f} %", width="content")
-            for name in NUMBERS:
-                if (value := getattr(row, name)) is not None:
-                    st.metric(CLIP_LABELS[name], digits(value), width="content", help=HELP.get(name))
+            values = dict(row) | row.recalls
+            for name in (*filter(is_share, values), *NUMBERS):
+                if (value := values[name]) is not None:
+                    text = f"{100 * value:.1f} %" if is_share(name) else digits(value)
+                    st.metric(title(name), text, width="content", help=HELP.get(name))
         parts = [
             plural(row.images, "image") if row.images else "",
             count_captions(row.captions, row.distinct_captions) if row.captions else "",

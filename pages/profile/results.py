@@ -16,9 +16,9 @@ from engine.specs import ProfileSpec
 from engine.specs.fields.building import OPTIONS, changes
 from engine.store import Run
 from pages.shared import backend, module_map
-from pages.shared.chart.chart import chart, tabs
+from pages.shared.chart.chart import chart, choice, tabs
 from pages.shared.runs import view
-from pages.shared.table import csv_rows, download, download_rows, download_table, results_table
+from pages.shared.table import csv_rows, download, download_rows, download_table, failures, results_table
 from pages.shared.text import plain
 
 COLUMNS = (
@@ -36,9 +36,6 @@ SWEEP_METRICS = ("gmacs", "macts", "inference_peak_mb", "training_peak_mb", "tra
 
 def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
     """Draw the results of the rows so far."""
-    if not rows:
-        view.draw_no_results(run, "No models counted yet. Rows appear here as they arrive.")
-        return
     frame = frames.profile(rows)
     failed = int((frame["status"] != "ok").sum())
     names = _names(frame)
@@ -50,8 +47,7 @@ def draw(run: Run, rows: Sequence[ProfileRow]) -> None:
     )
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run)
-        if failed:
-            st.caption(f":material/error: {failed} of {len(frame)} could not be counted. See the column error.")
+        failures(rows, "could not be counted")
     if len(frame) - failed > 1:
         _comparison(run, frame.assign(name=names))
     by_key = {(row.name, row.image_size, row.batch_size): row for row in rows}
@@ -105,15 +101,7 @@ def _sweep(run: Run, frame: pd.DataFrame, swept: Sequence[str], source: str) -> 
 
 def _bars(run: Run, frame: pd.DataFrame, source: str) -> None:
     columns = [column for column in BARS if frame[column].notna().any()]
-    column = st.segmented_control(
-        "Metric",
-        columns,
-        format_func=title,
-        default=columns[0],
-        required=True,
-        key=f"bars_{run.id}",
-        bind="query-params",
-    )
+    column = choice("Metric", columns, format_func=title, key=f"bars_{run.id}", bind="query-params")
     alt = f"{title(column)} of each model, split into towers"
     chart(profile.bars(frame, column, source=source), key=f"bars_chart_{run.id}", alt=alt)
 
@@ -173,11 +161,10 @@ def _modules(run: Run, row: ProfileRow, tag: str) -> None:
     if frame is None:
         if row.counter == "fvcore":
             st.caption("fvcore does not count by module. A count with both counters keeps a table of modules.")
-            _count_with_both(run, row, f"detail_{tag}")
+            _count_again(run, row, "Count with both counters", "compare_arrows", f"detail_{tag}", counter="both")
             return
         st.caption("This run has no table of modules that can be read. A new count of this model alone keeps one.")
-        if st.button("Count this model again", key=f"detail_{tag}", icon=":material/account_tree:"):
-            _count_again(run, row)
+        _count_again(run, row, "Count this model again", "account_tree", f"detail_{tag}")
         return
     module_map.draw(frame, tag, f"{row.model}-{row.image_size}-batch{row.batch_size}-modules")
 
@@ -209,7 +196,7 @@ def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
                 "This run has no count by the torch counter, so there is nothing to compare. Run with the counter "
                 "*both* to get the comparison."
             )
-            _count_with_both(run, row, f"check_{tag}")
+            _count_again(run, row, "Count with both counters", "compare_arrows", f"check_{tag}", counter="both")
         elif frame.empty:
             st.caption("fvcore and the torch counter agree on every operator.")
         else:
@@ -219,18 +206,14 @@ def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
             st.caption(plain(f"fvcore skipped: {skipped}"))
         return
     st.caption("fvcore traces the real model on the CPU, with its weights in memory. A table explains each difference.")
-    if st.button("Cross-check with fvcore", key=f"check_{tag}", icon=":material/compare_arrows:"):
-        _count_again(run, row, counter="both", device="cpu")
+    changed = {"counter": "both", "device": "cpu"}
+    _count_again(run, row, "Cross-check with fvcore", "compare_arrows", f"check_{tag}", **changed)
 
 
-def _count_with_both(run: Run, row: ProfileRow, key: str) -> None:
-    """Draw the button that counts a model of a run of fvcore again, with both counters."""
-    if st.button("Count with both counters", key=key, icon=":material/compare_arrows:"):
-        _count_again(run, row, counter="both")
-
-
-def _count_again(run: Run, row: ProfileRow, **changed_fields: Any) -> None:
-    """Submit a count of this one model with some fields changed, and open the run."""
+def _count_again(run: Run, row: ProfileRow, label: str, icon: str, key: str, **changed_fields: Any) -> None:
+    """Draw the button that counts this one model again with some fields changed, and opens the run."""
+    if not st.button(label, key=key, icon=f":material/{icon}:"):
+        return
     place = {"models": row.name, "image_size": row.image_size, "batch_size": row.batch_size}
     if not run.spec.model_dump()["image_size"]:
         del place["image_size"]

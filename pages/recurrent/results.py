@@ -19,13 +19,13 @@ from engine.specs.recurrent import KNOBS
 from engine.store import Run
 from engine.words import plural
 from pages.shared import backend
-from pages.shared.chart.chart import chart, tabs
+from pages.shared.chart.chart import chart, choice, tabs
 from pages.shared.runs import view
-from pages.shared.table import download, download_rows, from_rows, informative_columns, results_table
+from pages.shared.table import download, download_rows, failures, from_rows, informative_columns, results_table
 from pages.shared.text import plain
 from pages.shared.timing import timed
 
-PASSES = {"forward_ms": "forward", "backward_ms": "backward", samples.TOTAL: "both"}
+PASSES = {samples.TOTAL: "both", "forward_ms": "forward", "backward_ms": "backward"}
 """Name of each pass that can be compared, by its column in the samples."""
 SHOWN_IF_DIFFERENT = (
     *("family", "seq_length", "mini_batch", "input_size", "hidden_size", "num_layers", "image_size", "precision"),
@@ -43,10 +43,6 @@ COLUMNS = (
 
 def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw the results of the rows so far."""
-    if not rows:
-        expected = "No timings yet. Rows appear when all runners that are timed side by side are done."
-        view.draw_no_results(run, expected)
-        return
     frame = frames.recurrent(rows)
     utilisation = timed.utilisation(run, rows)
     names = [_name(run, row) for row in rows]
@@ -57,7 +53,7 @@ def draw(run: Run, rows: Sequence[RecurrentRow]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         _downloads(run, rows)
         view.more_processes(run, loops=max(_spec(run).loops, LEAST_SAMPLES))
-        timed.failures(rows)
+        failures(rows)
     _charts(run, rows)
     by_name = dict(zip(names, zip(rows, utilisation, strict=True), strict=True))
     for name in selected:
@@ -145,7 +141,7 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
         default = next((row.baseline for row in members if row.baseline in by_runner), members[0].model)
         key = f"baseline_{run.id}_{members[0].samples_file}"
         baseline = st.selectbox("Baseline", list(by_runner), list(by_runner).index(default), key=key)
-        phase = _pass("phase", run)
+        phase = choice("Pass", list(PASSES), key=f"phase_{run.id}", format_func=PASSES.__getitem__)
     if timed.read(run, members[0]) is None:
         return
     entries = [Timed(run.id, backend.folder(run), row, _spec(run).publishable) for row in members]
@@ -176,7 +172,7 @@ def _curves(run: Run, swept: dict[str, list[RecurrentRow]]) -> None:
 def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     with st.container(horizontal=True):
         members = groups[_choose(run, "samples", list(groups))]
-        phase = _pass("samples", run)
+        phase = choice("Pass", list(PASSES), key=f"samples_{run.id}", format_func=PASSES.__getitem__)
     frame = timed.read(run, members[0])
     if frame is None:
         return
@@ -185,14 +181,6 @@ def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     alt = f"Every sample over its round, {PASSES[phase]}, one panel per process"
     chart(speed.raw(frame, runners, **options), key=f"raw_{run.id}", alt=alt)
     st.caption(timed.SAMPLES.format(subject="runner"))
-
-
-def _pass(place: str, run: Run) -> str:
-    """Draw the choice of forward, backward or both, and return it as a column of the samples."""
-    options = list(PASSES)
-    return st.segmented_control(
-        "Pass", options, default=samples.TOTAL, required=True, key=f"{place}_{run.id}", format_func=PASSES.__getitem__
-    )
 
 
 def _choose(run: Run, place: str, names: list[str]) -> str:

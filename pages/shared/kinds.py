@@ -11,15 +11,17 @@ class Kind(NamedTuple):
     folder: str
     title: str
     unit: tuple[str, ...]
+    expected: str
+    """When the first results appear, as a sentence."""
 
 
 KINDS = {
-    "profile": Kind("profile", "Profile", ("count",)),
-    "benchmark": Kind("vision", "Vision speed", ("process", "es")),
-    "recurrent": Kind("recurrent", "Recurrent layers", ("process", "es")),
-    "device": Kind("device", "Device", ("rate",)),
-    "train": Kind("train", "Train", ("step",)),
-    "evaluate": Kind("evaluate", "Evaluate", ("part",)),
+    "profile": Kind("profile", "Profile", ("count",), "Rows appear here as they arrive."),
+    "benchmark": Kind("vision", "Vision speed", ("process", "es"), "Rows of a model appear when it is done."),
+    "recurrent": Kind("recurrent", "Recurrent layers", ("process", "es"), "Rows appear when all runners are done."),
+    "device": Kind("device", "Device", ("rate",), "Rates appear here as they arrive."),
+    "train": Kind("train", "Train", ("step",), "Curves appear after the first steps, a row after each epoch."),
+    "evaluate": Kind("evaluate", "Evaluate", ("part",), "The results of a task appear when it is done."),
 }
 """The page of each kind of run: its page.py has the form, its results.py draws the results."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
@@ -12,7 +11,9 @@ from engine.published.publishers import ACCURACIES
 from engine.report import frames
 from engine.report.export import tables
 from engine.report.quantities import MEASURED, QUANTITIES, is_share, title
+from engine.results import Row
 from engine.store import Run
+from engine.words import plural
 from pages.shared import backend
 
 HELP = {
@@ -142,16 +143,6 @@ def _select(key: str, labels: list[Any], selected: Sequence[Any]) -> None:
     st.session_state[f"{key}_labels"] = labels
 
 
-MIME = {
-    ".csv": "text/csv",
-    ".gz": "application/gzip",
-    ".json": "application/json",
-    ".jsonl": "application/jsonl",
-    ".parquet": "application/vnd.apache.parquet",
-    ".pt": "application/octet-stream",
-    ".txt": "text/plain",
-    ".zip": "application/zip",
-}
 FORMATS = {"csv": "CSV", "json": "JSON", "parquet": "Parquet"}
 
 
@@ -168,7 +159,7 @@ def download(
     icon: None in a menu of downloads, whose buttons have the same width.
     """
     more = {"width": "stretch"} | more if icon is None else more
-    mime = MIME[Path(file_name).suffix]
+    mime = "application/octet-stream"  # a browser keeps the ending of the name
     st.download_button(label, content, file_name, mime=mime, on_click="ignore", icon=icon, **more)
 
 
@@ -194,6 +185,12 @@ def download_rows(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame], *, l
     """Draw the menu that downloads the rows of a run with its environment, and return it. frame: makes their table."""
     content = from_rows(run, lambda rows: frames.with_environment(frame(rows), run))
     return download_table(content, f"{run.kind}-{run.id}", key=f"rows_{run.id}", label=label)
+
+
+def failures(rows: Sequence[Row], what: str = "failed") -> None:
+    """Draw the number of failed rows, if there are any. what: the verb for their failure."""
+    if failed := sum(row.status != "ok" for row in rows):
+        st.caption(f":material/error: {failed} of {plural(len(rows), 'row')} {what}. See the columns status and error.")
 
 
 def download_formats(

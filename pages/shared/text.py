@@ -32,12 +32,6 @@ def quoted(text: str) -> str:
     return repr(text) if len(text) <= LONGEST_QUOTED else f"{text[:LONGEST_QUOTED]!r}... ({len(text):,} characters)"
 
 
-def ordinal(number: int) -> str:
-    """Return `1st`, `2nd`, `3rd`, `11th`."""
-    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{suffix}"
-
-
 def duration(seconds: float) -> str:
     """Return a duration in readable units: `0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds < 10:

@@ -52,7 +52,7 @@ def draw(run: Run, rows: Sequence[TrainRow]) -> None:
     if run.state in RETRYABLE and checkpoints:
         st.caption(plain(f"Resume continues from a checkpoint: {', '.join(path.name for path in checkpoints)}"))
     if points.empty and not rows:
-        view.draw_no_results(run, "No results yet. Curves appear after the first steps, a row after each epoch.")
+        view.draw_no_results(run)
         return
     best = best_epoch(rows)
     notes = dict.fromkeys(note for row in rows for note in row.notes)
@@ -228,16 +228,15 @@ def _frame(run: Run, count: int, _rows: Sequence[TrainRow]) -> pd.DataFrame:
 def _checkpoints(run: Run, rows: Sequence[TrainRow], checkpoints: Mapping[Path, int]) -> None:
     """Draw the choice of a checkpoint with its path and downloads, and links to evaluate or train on the best model."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        chosen = _checkpoint(run, checkpoints)
+        path = _checkpoint(run, checkpoints)
         help = "Open the form to evaluate this training on its held-out pairs or on other data."
         form_link(_evaluation(run, rows), "Evaluate", icon=":material/fact_check:", key=f"evaluate_{run.id}", help=help)
         help = "Open the form to train the best model of this run further, on the same or other data."
         options: dict[str, Any] = {"icon": ":material/model_training:", "key": f"further_{run.id}", "help": help}
         form_link(_continuation(run), "Train on from this", source=str(run.id), **options)
-    path = next(path for path in checkpoints if path.name == chosen)
     verbatim(str(path), key=f"checkpoint_path_{run.id}")
     if run.state.ended and backend.may_change(run):
-        export.draw(run, rows, chosen)
+        export.draw(run, rows, path.name)
 
 
 def _evaluation(run: Run, rows: Sequence[TrainRow]) -> EvaluateSpec:
@@ -264,8 +263,8 @@ def _continuation(run: Run) -> TrainSpec:
     return run.spec.model_copy(update=changed | dict.fromkeys(("lr", "lr_image", "lr_text")))
 
 
-def _checkpoint(run: Run, checkpoints: Mapping[Path, int]) -> str:
-    """Draw the choice of a checkpoint, which `open_clip.create_model(name, pretrained=path)` loads. Return its name.
+def _checkpoint(run: Run, checkpoints: Mapping[Path, int]) -> Path:
+    """Draw the choice of a checkpoint, which `open_clip.create_model(name, pretrained=path)` loads, and return it.
 
     Its owner and admins also get its download.
     """
@@ -276,10 +275,10 @@ def _checkpoint(run: Run, checkpoints: Mapping[Path, int]) -> str:
     chosen = st.selectbox("Checkpoint", names, first, key=key, width=160)
     path, size = list(checkpoints.items())[names.index(chosen)]
     if not backend.may_change(run):
-        return chosen
+        return path
     if size > LARGEST_DOWNLOAD:
         st.caption(f"{size / 1e9:.1f} GB, too large to download here. Copy the file.")
-        return chosen
+        return path
     help = "Load it with open_clip.create_model(name, pretrained=path)."
     label = f"{chosen} ({size / 1e6:,.1f} MB)"
 
@@ -288,4 +287,4 @@ def _checkpoint(run: Run, checkpoints: Mapping[Path, int]) -> str:
         return path.read_bytes()
 
     download(label, content, f"train-{run.id}-{chosen}", key=f"checkpoint_file_{run.id}", help=help)
-    return chosen
+    return path

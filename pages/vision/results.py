@@ -8,6 +8,7 @@ import streamlit as st
 
 from engine.published import speeds as published_speeds
 from engine.report import frames
+from engine.report.compare.rows import full_label
 from engine.report.export import timm_dynamo
 from engine.report.figures import speed
 from engine.report.timings import estimates, readable, reliability, stored
@@ -17,7 +18,7 @@ from engine.store import Run
 from pages.shared import backend
 from pages.shared.chart.chart import chart, tabs
 from pages.shared.runs import comparison_link, view
-from pages.shared.table import csv_rows, download, download_rows, informative_columns, results_table
+from pages.shared.table import csv_rows, download, download_rows, failures, informative_columns, results_table
 from pages.shared.text import plain
 from pages.shared.timing import speeds, timed
 from pages.vision import compilation
@@ -36,14 +37,11 @@ COLUMNS = (
 
 def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Draw the results of the rows so far."""
-    if not rows:
-        view.draw_no_results(run, "No timings yet. Rows of a model appear when all its variants are done.")
-        return
     if run.name == estimates.CALIBRATION and run.state.ended:
         _calibrated(run, rows)
     utilisation = timed.utilisation(run, rows)
     table = readable.table(frames.benchmark(rows), rows, utilisation)
-    table.index = [_label(row) for row in rows]
+    table.index = [full_label(row) for row in rows]
     # a narrow window would hide them behind the flags: a latency means little without the sizes that rows differ in
     sizes = (name for name in ("batch_size", "image_size") if table[name].nunique() > 1)
     first = (*COLUMNS[:4], *sizes)
@@ -58,9 +56,9 @@ def draw(run: Run, rows: Sequence[BenchmarkRow]) -> None:
                 address = {comparison_link.RUNS: str(run.id)}
                 icon, help = ":material/compare_arrows:", "Compare any two rows: ratios with intervals and verdicts."
                 st.page_link("compare/page.py", label="Compare rows", icon=icon, help=help, query_params=address)
-        timed.failures(rows)
+        failures(rows)
     _charts(run, rows)
-    by_label = {_label(row): (row, share) for row, share in zip(rows, utilisation, strict=True)}
+    by_label = {full_label(row): (row, share) for row, share in zip(rows, utilisation, strict=True)}
     for label in selected:
         card(*by_label[label])
     if not selected:
@@ -74,11 +72,6 @@ def _calibrated(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     speeds.draw_warnings(found)
     for device in found:
         st.caption(plain(f"Estimated speeds on {reliability.error_sentence(device)}."))
-
-
-def _label(row: BenchmarkRow) -> str:
-    """Return a label that is unique in the run."""
-    return f"{row.name} {row.tower} {row.mode} {row.variant} {row.batch_size}"
 
 
 def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:

@@ -81,7 +81,7 @@ def test_results_show_rates_and_failures(store: Store) -> None:
     assert list(peaks["what"]) == ["matmul float32", "copy"]
     assert list(peaks["rate"]) == ["123 GFLOP/s", "20 GB/s"]
     assert list(results["status"]) == ["ok", "error", "ok"]
-    assert "1 of 3 could not be measured" in texts(app)
+    assert "1 of 3 rows could not be measured" in texts(app)
     assert "single process" in texts(app)
 
 

@@ -202,7 +202,7 @@ def test_results_show_every_row_and_mark_failures(store: Store) -> None:
     assert list(table["model"]) == ["resnet18", "broken"]
     assert list(table["status"]) == ["ok", "error"]
     assert list(table).index("error") == 1, "an error is visible without scrolling"
-    assert "1 of 2 could not be counted" in texts(app)
+    assert "1 of 2 rows could not be counted" in texts(app)
     assert "finished" in texts(app)
 
 
@@ -363,7 +363,7 @@ def test_running_run_shows_its_rows_so_far(store: Store) -> None:
     attempts.begin(store.database, attempt)
     app = open_page(PAGE, run=str(run_id))
     assert "starting" in texts(app)
-    assert "No models counted yet" in texts(app)
+    assert "No results yet" in texts(app)
     attempts.record(store.database, attempt, events([profile_row("resnet18")], 2))
     app.run()
     assert list(app.dataframe[0].value["model"]) == ["resnet18"]

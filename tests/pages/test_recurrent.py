@@ -137,7 +137,7 @@ def test_too_large_settings_show_a_memory_warning(store: Store) -> None:
 def test_queued_run_shows_no_timings_yet(store: Store) -> None:
     app = open_page(PAGE, run=str(queue_recurrent(store, runners="aten")))
     assert not app.exception
-    assert "No timings yet" in texts(app)
+    assert "No results yet" in texts(app)
 
 
 @pytest.mark.slow

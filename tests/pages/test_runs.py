@@ -179,7 +179,7 @@ def test_active_and_queued_runs_are_on_top_with_their_positions(store: Store) ->
     lines = [element.value for element in app.text]
     assert lines[0].startswith(f"{running}  resnet18, resnet50 (torch, meta): 1 of 2 counts done")
     assert lines[1].startswith(f"{first}  resnet18 (torch, meta): next in the queue, starts in ")
-    assert lines[2].startswith(f"{second}  resnet50 (torch, meta): 2nd in the queue, starts ")
+    assert lines[2].startswith(f"{second}  resnet50 (torch, meta): position 2 in the queue, starts ")
     assert listed_runs(app) == [second, first, running, ended]
     labels = [button.label for button in app.button] + [link.proto.label for link in app.get("page_link")]
     waiting = (f"Cancel run {first}", f"Cancel run {second}", f"Open run {first}", f"Open run {second}")

@@ -32,15 +32,8 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def spent(parts: Parts) -> str:
-    """Return the parts of a time, such as `starts 12 s, compilation 0 s, warm-up 11 s, samples 42 s, rest 6.1 s`."""
-    seconds_by_part = {
-        "starts": parts.starts_s,
-        "compilation": parts.compilation_s,
-        "warm-up": parts.warmup_s,
-        "samples": parts.sampled_s,
-        "rest": parts.rest_s,
-    }
-    return ", ".join(f"{name} {digits(seconds)} s" for name, seconds in seconds_by_part.items())
+    """Return the parts of a time, such as `starts 12 s, compilation 0 s, warmup 11 s, sampled 42 s, rest 6.1 s`."""
+    return ", ".join(f"{name.removesuffix('_s')} {digits(seconds)} s" for name, seconds in parts)
 
 
 def table(frame: pd.DataFrame, rows: Sequence[TimedRow], utilisation: Sequence[float | None]) -> pd.DataFrame:

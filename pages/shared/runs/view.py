@@ -21,7 +21,7 @@ from pages.shared.kinds import KINDS
 from pages.shared.runs import actions as run_actions
 from pages.shared.runs import durations
 from pages.shared.table import results_table
-from pages.shared.text import duration, ordinal, plain, show_error
+from pages.shared.text import duration, plain, show_error
 
 TICK_S = 1
 """Seconds between updates of a run that has not ended."""
@@ -88,15 +88,19 @@ def _draw(run_id: int, ticking: bool, beside_form: bool) -> None:
     progress(run)
     if problem := backend.fetch_problem(run):
         st.warning(plain(f"Log, samples or checkpoints may be missing here: {problem}"), icon=":material/cloud_off:")
-    import_module(f"pages.{KINDS[run.kind].folder}.results").draw(run, store.rows(run.id))
+    rows = store.rows(run.id)
+    if rows or run.kind == "train":  # a training has curves before its first row
+        import_module(f"pages.{KINDS[run.kind].folder}.results").draw(run, rows)
+    else:
+        draw_no_results(run)
 
 
-def draw_no_results(run: Run, expected: str) -> None:
-    """Draw a caption instead of results. expected: says when the results of a run that goes on appear."""
+def draw_no_results(run: Run) -> None:
+    """Draw a caption instead of results."""
     if run.state.ended:
         st.caption("This run ended without results.")
     else:
-        st.caption("No results." if run.cancel_requested else expected)
+        st.caption("No results." if run.cancel_requested else f"No results yet. {KINDS[run.kind].expected}")
 
 
 def actions(run: Run, beside_form: bool) -> None:
@@ -108,7 +112,7 @@ def actions(run: Run, beside_form: bool) -> None:
             key=f"cancel_{run.id}",
             icon=":material/stop:",
             disabled=run.cancel_requested,
-            on_click=_cancel,
+            on_click=backend.store().request_cancel,
             args=(run.id,),
             help="Stop this run. Its finished rows are kept.",
         )
@@ -122,10 +126,6 @@ def actions(run: Run, beside_form: bool) -> None:
         _declare_gone(run)
     if not beside_form:
         form_link(run.spec, "Edit a copy", icon=":material/content_copy:", key=f"clone_{run.id}", help=COPY_HELP)
-
-
-def _cancel(run_id: int) -> None:
-    backend.store().request_cancel(run_id)
 
 
 def _declare_gone(run: Run) -> None:
@@ -256,7 +256,7 @@ def sentence(run: Run, store: Store) -> str:
             place = store.position(run.id)
             if not place:
                 return "waiting"
-            return f"{'next' if place == 1 else ordinal(place)} in the queue, {durations.start_of(run)}"
+            return f"{'next' if place == 1 else f'position {place}'} in the queue, {durations.start_of(run)}"
         case State.STARTING:
             return "loading PyTorch, about 10 s the first time"
         case State.RUNNING:

@@ -144,12 +144,6 @@ def utilisation(run: Run, rows: Sequence[BenchmarkRow | RecurrentRow]) -> list[f
     return rates.utilisation(rows, rates.rates(backend.store()), run.host)
 
 
-def failures(rows: Sequence[TimedRow]) -> None:
-    """Draw the number of failed rows, if there are any."""
-    if failed := sum(row.status != "ok" for row in rows):
-        st.caption(f":material/error: {failed} of {plural(len(rows), 'row')} failed. See the columns status and error.")
-
-
 def verdicts(frame: pd.DataFrame) -> None:
     """Explain the verdicts of a table and, if there are many, how many may be false."""
     present = [verdict for verdict in VERDICTS if (frame["verdict"] == verdict).any()]
