@@ -10,7 +10,7 @@ from engine.report.figures import training
 from engine.specs.train import TrainSpec
 from engine.store import Run
 from pages.shared import backend
-from pages.shared.chart.chart import chart
+from pages.shared.chart.chart import chart, choice
 from pages.shared.rerun import fold
 from pages.shared.text import plain
 
@@ -32,8 +32,7 @@ def of_runs(runs: Sequence[Run]) -> pd.DataFrame:
 
 def draw_smoothing(key: str) -> int:
     """Draw the choice of smoothing. Return the span of the moving average in points."""
-    label, spans = "Smoothing (points)", list(SMOOTH)
-    return SMOOTH[st.segmented_control(label, spans, default="off", required=True, key=key, bind="query-params")]
+    return SMOOTH[choice("Smoothing (points)", list(SMOOTH), key=key, bind="query-params")]
 
 
 def draw_large(

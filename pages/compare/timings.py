@@ -13,9 +13,9 @@ from engine.report.figures import speed
 from engine.results import FLAGS
 from engine.statistics import LEAST_RUNS
 from engine.store import Role, Run, Store
-from engine.words import in_words, numbered_runs, plural
+from engine.words import in_words, numbered_runs, plural, shortened
 from pages.shared import backend, rerun
-from pages.shared.chart.chart import chart
+from pages.shared.chart.chart import chart, choice
 from pages.shared.runs import comparison_link, launch
 from pages.shared.table import download_table, results_table
 from pages.shared.text import duration, plain
@@ -26,8 +26,6 @@ COLUMNS = (
     *("model", "run", "variant", "ms", "baseline_ms", "speedup", "speedup_low", "speedup_high", "verdict"),
     *("differs_in", "image_size", "mode", "batch_size", *APART, "flags", "baseline_flags", "note"),
 )
-MOST_NAMED = 3
-"""Maximum number of timings that are named beside a flag."""
 SPEEDUP = (
     "In each process, the ratio is the baseline's median / the row's median. The speed-up is the geometric mean of "
     "these ratios. It can differ from the ratio of the two times, because each time is a median over processes."
@@ -52,7 +50,9 @@ def draw(runs: Sequence[Run]) -> None:
         return
     st.header("Speed", anchor=False)
     with st.container(horizontal=True):
-        how = _draw_row_choice(len(runs))
+        help = "Compare rows with the same model and settings between runs, or all rows of all runs with one row."
+        options = {"key": "compare_how", "bind": "query-params", "help": help}
+        how = ALL if len(runs) == 1 else choice("Rows", [ALIKE, ALL], **options)
         metric = st.selectbox(
             "Metric", metrics, format_func=METRICS.__getitem__, key="compare_figure", bind="query-params"
         )
@@ -81,16 +81,6 @@ def _timed_rows(store: Store, run: Run) -> list[Timed]:
     return timings.timed_rows(store, run, backend.folder(run))
 
 
-def _draw_row_choice(runs: int) -> str:
-    """Draw the choice of the rows to compare, and return it. For a single run it is always ALL."""
-    if runs == 1:
-        return ALL
-    help = "Compare rows with the same model and settings between runs, or all rows of all runs with one row."
-    return st.segmented_control(
-        "Rows", [ALIKE, ALL], default=ALIKE, required=True, key="compare_how", bind="query-params", help=help
-    )
-
-
 def _draw_unmatched(timed: Mapping[int, Sequence[Timed]], pairs: Sequence[tuple[Timed, Timed]]) -> None:
     """Draw the number of rows of each run without a row of the same model and settings in another run."""
     matched = {id(entry) for pair in pairs for entry in pair}
@@ -108,8 +98,7 @@ def _draw_flags(shown: Sequence[Timed]) -> None:
     for flag, meaning in FLAGS.items():
         flagged = list(dict.fromkeys(entry.name for entry in shown if flag in entry.row.flags))
         if flagged:
-            more = [f"{len(flagged) - MOST_NAMED} more"] if len(flagged) > MOST_NAMED else []
-            subject = "All timings" if len(flagged) == len(names) else ", ".join([*flagged[:MOST_NAMED], *more])
+            subject = "All timings" if len(flagged) == len(names) else shortened(flagged)
             st.markdown(f":orange-badge[:material/flag: {in_words([flag])}] {plain(f'{subject}. {meaning}')}")
 
 

@@ -10,7 +10,7 @@ from engine.specs import ModelName
 from engine.words import sentence
 from pages.model import history
 from pages.shared import backend, table
-from pages.shared.chart.chart import chart
+from pages.shared.chart.chart import chart, choice
 from pages.shared.runs import view
 from pages.shared.table import results_table
 from pages.shared.text import plain, size
@@ -32,9 +32,7 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
         st.caption("This model could not be counted, so its memory cannot be estimated.")
         return
     with st.container(horizontal=True):
-        mode = st.segmented_control(
-            "Mode", list(memory.WAYS), default="inference", required=True, key="model_way", bind="query-params"
-        )
+        mode = choice("Mode", list(memory.WAYS), key="model_way", bind="query-params")
         image_size = st.selectbox(
             "Image size (px)", list(counted["image_size"]), key="model_memory_size", bind="query-params", width=160
         )

@@ -1,13 +1,11 @@
 """Draw the parts of a model: its towers, and its modules as a treemap and as a table in the order of the tree."""
 
-from typing import Any
-
 import pandas as pd
 import streamlit as st
 
 from engine.report.figures import profile
 from engine.report.quantities import title
-from pages.shared.chart.chart import chart
+from pages.shared.chart.chart import chart, choice
 from pages.shared.table import download_table, results_table
 
 AREAS = ("gmacs", "mparams", "macts")
@@ -24,13 +22,7 @@ def draw_towers(frame: pd.DataFrame, tag: str) -> None:
 
 def draw(frame: pd.DataFrame, tag: str, stem: str) -> None:
     """Draw the treemap and the table of frames.modules. tag: part of the widget keys. stem: of the downloaded file."""
-    options: dict[str, Any] = {
-        "default": AREAS[0],
-        "required": True,
-        "key": f"area_{tag}",
-        "label_visibility": "collapsed",
-    }
-    column = st.segmented_control("Area", AREAS, format_func=title, **options)
+    column = choice("Area", AREAS, format_func=title, key=f"area_{tag}", label_visibility="collapsed")
     chart(profile.treemap(frame, column), key=f"treemap_{tag}", alt=f"Treemap of modules by {title(column)}")
     deepest = int(frame["depth"].max())
     with st.container(horizontal=True, vertical_alignment="bottom"):

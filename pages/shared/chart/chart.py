@@ -1,4 +1,4 @@
-"""Draw plotly figures and tabs, in the same way on all pages."""
+"""Draw plotly figures, tabs and choices, in the same way on all pages."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -81,6 +81,11 @@ def _report(key: str, on_select: Callable[[list[str]], None] | None) -> None:
     """Call `on_select` with the labels of the selected points."""
     if on_select:
         on_select(list(st.session_state[key].selected or []))
+
+
+def choice(label: str, options: Sequence[Any], **more: Any) -> Any:
+    """Draw the choice of one of a few options, by default the first. more: arguments of st.segmented_control."""
+    return st.segmented_control(label, options, **{"default": options[0], "required": True, **more})
 
 
 def tabs(contents: Mapping[str, Callable[[], None]], *, key: str, **more: Any) -> None:

@@ -8,6 +8,7 @@ from engine.specs import Refused
 from engine.store import Role, Run, State
 from engine.words import plural
 from pages.shared import backend, rerun
+from pages.shared.chart.chart import choice
 from pages.shared.runs import durations, launch, view
 from pages.shared.text import plain, show_error, span
 from pages.shared.timing import speeds
@@ -55,14 +56,7 @@ def _form(key: str) -> None:
     work = speeds.work()
     assert work is not None, "the menu is drawn only with counted operators"
     speeds.draw_warnings(speeds.devices(speeds.timed()))
-    batch = st.segmented_control(
-        "Speed to estimate",
-        list(BATCHES),
-        format_func=BATCHES.__getitem__,
-        default=1,
-        required=True,
-        key=f"{key}_batch",
-    )
+    batch = choice("Speed to estimate", list(BATCHES), format_func=BATCHES.__getitem__, key=f"{key}_batch")
     device = st.selectbox("Device", launch.devices(), key=f"{key}_device")
     nodes = 1
     if (most_nodes := launch.nodes_with(device)) > 1:
