@@ -1,7 +1,6 @@
 """Decide whether two variants compute the same results, by the rule of PyTorch's dynamo benchmark."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -97,7 +96,13 @@ def deviation(reference: Any, result: Any) -> dict[str, float]:
 
     Errors: ValueError when there are no floating point tensors, when shapes differ, or when a value is not finite.
     """
-    parts = list(_deviations(reference, result))
+    parts = []
+    for one, other in zip(tree_leaves(reference), tree_leaves(result), strict=True):
+        if isinstance(one, torch.Tensor) and one.is_floating_point():
+            if one.shape != other.shape:
+                raise ValueError(f"a result has the shape {tuple(other.shape)} where {tuple(one.shape)} is right")
+            exact, found = one.cpu().double(), other.cpu().double()  # on the CPU, as in `relative`
+            parts.append(((found - exact).abs() / (1 + exact.abs())).flatten())
     if not parts:
         raise ValueError("the results hold no floating point tensors to compare")
     values = torch.cat(parts)
@@ -105,13 +110,3 @@ def deviation(reference: Any, result: Any) -> dict[str, float]:
         raise ValueError("the results hold values that are no finite numbers")
     spread = float(values.std()) if values.numel() > 1 else 0.0
     return {"max_deviation": float(values.max()), "mean_deviation": float(values.mean()), "std_deviation": spread}
-
-
-def _deviations(reference: Any, result: Any) -> Iterator[torch.Tensor]:
-    wanted, results = tree_leaves(reference), tree_leaves(result)
-    for one, other in zip(wanted, results, strict=True):
-        if isinstance(one, torch.Tensor) and one.is_floating_point():
-            if one.shape != other.shape:
-                raise ValueError(f"a result has the shape {tuple(other.shape)} where {tuple(one.shape)} is right")
-            exact, found = one.cpu().double(), other.cpu().double()  # on the CPU, as in `relative`
-            yield ((found - exact).abs() / (1 + exact.abs())).flatten()

@@ -93,10 +93,8 @@ def _progress(models: int, untimed: int, submitted: int) -> str:
     """Return how many of the models are timed, and how many others are in submitted runs, as text."""
     if not models:
         return "no counted models to time"
-    if models == 1:
-        timed = "not timed yet" if untimed else "timed"
-        return f"{timed}; submitted" if submitted else timed
-    timed = f"{models - untimed} of {models} models timed" if untimed < models else f"{models} models not timed yet"
+    subject = plural(models, "model")
+    timed = f"{models - untimed} of {subject} timed" if untimed < models else f"{subject} not timed yet"
     return f"{timed}; {submitted} submitted" if submitted else timed
 
 

@@ -12,11 +12,7 @@ import streamlit as st
 
 _draw = st.components.v2.component("history", js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"))
 MERGING = "history_merging"
-
-
-def merging() -> bool:
-    """Return whether the browser has reported that it merges entries."""
-    return MERGING in st.session_state
+"""Key that the session has once the browser has reported that it merges entries."""
 
 
 def merge_entries(*, report: bool = False) -> None:

@@ -67,10 +67,8 @@ def _provenance(counted: str, setting: str, pretrained: str, published: str, mea
 
 def to_measure(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     """Return the rows on the Pareto front, with MACs in place of measured values: the rows to measure first."""
-    if x in MEASURED or y in MEASURED:
-        x, y = (("gmacs" if column in MEASURED else column) for column in (x, y))
-    counted = frame[frame["status"] == "ok"]
-    rows = ranked(counted, x, y)
+    x, y = ("gmacs" if column in MEASURED else column for column in (x, y))
+    rows = ranked(frame[frame["status"] == "ok"], x, y)
     return rows[rows["front"]]
 
 

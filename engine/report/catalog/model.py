@@ -14,6 +14,7 @@ from engine.specs import BenchmarkSpec, ModelName, ProfileSpec, Refused, Spec
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.train import TrainSpec
 from engine.store import Run
+from engine.words import shortened
 
 LONGEST_NAME = 200
 HEADLINES = ("imagenet_top1", "zeroshot_imagenet_1k")
@@ -31,8 +32,7 @@ def find(text: str, families: Mapping[ModelName, str]) -> ModelName:
         raise Refused(f"a model's name has at most {LONGEST_NAME} characters, this one {len(text):,}")
     matches = resolve([text], families)
     if len(matches) > 1:
-        first = ", ".join(matches[:3]) + (", ..." if len(matches) > 3 else "")
-        raise ModelNotFound(f"{text!r} means {len(matches)} models ({first}), and this page shows one")
+        raise ModelNotFound(f"{text!r} means {len(matches)} models ({shortened(matches)}), and this page shows one")
     return matches[0]
 
 

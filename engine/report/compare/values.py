@@ -40,9 +40,10 @@ def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
     rows = [(run, row) for run, rows_of_run in runs.items() for row in rows_of_run if row.status == "ok"]
     labels = compare_rows.differing_labels([row for _, row in rows], without=compare_rows.axes(runs))
     lines = [
-        (what, metric_name(metric), f"run {run}", _percent(metric, value))
+        (what, metric_name(metric), f"run {run}", 100 * value if is_share(metric) else value)
         for (run, row), what in zip(rows, labels, strict=True)
         for metric, value in _values(row).items()
+        if value is not None
     ]
     return pd.DataFrame(lines, columns=LONG).astype({"value": float}).dropna()
 
@@ -58,21 +59,11 @@ def metric_name(metric: str) -> str:
     return metric + PERCENT if is_share(metric) else metric
 
 
-def _percent(metric: str, value: float | None) -> float | None:
-    """Return the value of a row's field; a share is converted to per cent."""
-    return None if value is None else 100 * value if is_share(metric) else value
-
-
 def of_catalogue(catalogue: pd.DataFrame, names: Sequence[str], wanted: Sequence[str]) -> pd.DataFrame:
     """Return the wanted columns of models (qualified names) in the catalogue as LONG, at their own image size."""
-    costs = frames.own_sizes(catalogue[catalogue["name"].isin(list(names))])
-    lines = [
-        ("", metric, name, costs.at[name, metric])
-        for name in names
-        for metric in wanted
-        if metric in costs and name in costs.index
-    ]
-    return pd.DataFrame(lines, columns=LONG).astype({"value": float}).dropna(subset="value")
+    costs = frames.own_sizes(catalogue).reindex(list(names))[[metric for metric in wanted if metric in catalogue]]
+    lines = costs.rename_axis("subject").reset_index().melt("subject", var_name="metric")
+    return lines.assign(what="")[LONG].astype({"value": float}).dropna(subset="value")
 
 
 def beside(values: pd.DataFrame, subjects: Sequence[str], baseline: str, how: How = "ratio") -> pd.DataFrame:

@@ -55,12 +55,8 @@ def labels(frame: pd.DataFrame) -> "pd.Series[str]":
         shared = frame.groupby("model")["library"].transform("nunique") > 1
         parts = parts.mask(shared, frame["library"].map(text) + ":" + parts)
     for column in APART:
-        form = FORMATS.get(column, "{}")
         if column in frame and frame[column].nunique() > 1:
-            more = frame[column].map(
-                lambda value, form=form: "" if pd.isna(value) else " · " + text(form.format(value))
-            )
-            parts = parts + more
+            parts = parts + frame[column].map((" · " + FORMATS.get(column, "{}")).format, "ignore").fillna("").map(text)
     return parts
 
 
@@ -76,12 +72,19 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
         look = {"colour": COLOURS[place % len(COLOURS)], "source": source}
         bars = median_bars(rows, "latency_ms", rows["latency_ms"], rows["p90_ms"], "spread", **look)
         figure.add_bar(**bars, name=text(variant), showlegend=False)  # each bar's label has its variant
-    figure.add_scatter(**_process_ticks(drawn))
-    records: list[dict[Any, Any]] = drawn.to_dict("records")
-    widest = write_beside(
-        figure,
-        [(_end(row), row["label"], with_flags(f"{digits(row['latency_ms'])} ms", row["flags"])) for row in records],
+    processes = drawn.assign(ms=drawn["process_medians_ms"].map(process_medians)).explode("ms").astype({"ms": float})
+    figure.add_scatter(
+        x=processes["ms"],
+        y=processes["label"],
+        mode="markers",
+        name="median of one process",
+        marker={"symbol": "line-ns-open", "size": 11, "color": GREY, "line": {"width": 1.6}},
+        hovertemplate="%{y}<br>one process: %{x:,.3~r} ms<extra></extra>",
     )
+    ends = pd.concat([drawn["latency_ms"], drawn["p90_ms"], processes["ms"]]).groupby(level=0).max()
+    medians = zip(drawn["latency_ms"], drawn["flags"], strict=True)
+    texts = [with_flags(f"{digits(ms)} ms", flags) for ms, flags in medians]
+    widest = write_beside(figure, list(zip(ends, drawn["label"], texts, strict=True)))
     fastest = drawn.groupby(["library", "model", "tower"], dropna=False)["latency_ms"].transform("min")
     horizontal(figure, list(drawn["label"].iloc[fastest.argsort(kind="stable")]), title("latency_ms"))
     figure.update_layout(showlegend=True, barmode="overlay")
@@ -126,25 +129,6 @@ def median_bars(
             f"<b>%{{y}}</b>{what}<br>median %{{x:,.3~r}} ms of %{{customdata[0]}} samples in %{{customdata[1]}} "
             f"processes<br>%{{customdata[2]}}<br>{text(source)}<extra></extra>"
         ),
-    }
-
-
-def _end(row: Mapping[Any, Any]) -> float:
-    ends = [row["latency_ms"], row["p90_ms"], *process_medians(row["process_medians_ms"])]
-    return float(np.nanmax(ends))
-
-
-def _process_ticks(frame: pd.DataFrame) -> dict[str, Any]:
-    points = [
-        (ms, row["label"]) for row in frame.to_dict("records") for ms in process_medians(row["process_medians_ms"])
-    ]
-    return {
-        "x": [ms for ms, _ in points],
-        "y": [label for _, label in points],
-        "mode": "markers",
-        "name": "median of one process",
-        "marker": {"symbol": "line-ns-open", "size": 11, "color": GREY, "line": {"width": 1.6}},
-        "hovertemplate": "%{y}<br>one process: %{x:,.3~r} ms<extra></extra>",
     }
 
 

@@ -53,7 +53,7 @@ def fill_from_run(page: str) -> bool:
     submitted = st.session_state.get(f"{run.kind}_sent", {}).get("runs", ())
     if run.id in (*submitted, st.session_state.get(LAST_SOURCE)):
         return False
-    if not browser_history.merging():
+    if browser_history.MERGING not in st.session_state:
         return True
     st.session_state[LAST_SOURCE] = run.id
     query, session = split(run.spec)

@@ -57,7 +57,7 @@ def test_find_returns_the_model_of_a_name(pattern: str, name: str) -> None:
         ("resnet19", "no model matches 'resnet19'; closest: timm:resnet18"),
         ("resnet50", "write timm:resnet50 or torchvision:resnet50"),
         ("timm:*", "'timm:*' means 2 models (timm:resnet18, timm:resnet50), and this page shows one"),
-        ("all", "means 6 models (timm:resnet18, timm:resnet50, torchvision:resnet50, ...)"),
+        ("all", "means 6 models (timm:resnet18, timm:resnet50, torchvision:resnet50 and 3 more)"),
     ],
 )
 def test_name_of_no_or_several_models_is_refused_with_suggestions(pattern: str, message: str) -> None:
