@@ -76,14 +76,9 @@ def _find_table(frame: pd.DataFrame, name: str) -> Table:
     for table in TABLES.values():
         if _key_columns(table) <= set(frame) and {table.accuracies[0].heading} <= set(frame):
             return table
-    raise Refused(
-        f"{name} has none of the layouts that are known: "
-        + "; ".join(
-            f"{table.kind} has {', '.join([*sorted(_key_columns(table)), table.accuracies[0].heading])}"
-            for table in TABLES.values()
-        )
-        + f". It has {', '.join(frame.columns[:8])}"
-    )
+    layouts = {table.kind: [*sorted(_key_columns(table)), table.accuracies[0].heading] for table in TABLES.values()}
+    known = "; ".join(f"{kind} has {', '.join(columns)}" for kind, columns in layouts.items())
+    raise Refused(f"{name} has none of the layouts that are known: {known}. It has {', '.join(frame.columns[:8])}")
 
 
 def _key_columns(table: Table) -> set[str]:

@@ -240,7 +240,10 @@ def draw(preview: Preview) -> None:
     for note in facts.notes:
         st.caption(plain(note))
     if facts.unreadable:
-        _draw_unreadable(facts)
+        label = f"{len(facts.unreadable):,} of {plural(facts.opened, 'image')} opened cannot be read"
+        table = pd.DataFrame(facts.unreadable, columns=["image", "reason"])
+        draw_table = partial(st.dataframe, table, hide_index=True, alt="Images that cannot be read")
+        fold(label, draw_table, icon=":material/broken_image:", key="clip_data_unreadable")
 
 
 def _draw_examples(preview: Preview, facts: DataSummary) -> None:
@@ -279,10 +282,3 @@ def _draw_classes(facts: DataSummary) -> None:
         table = pd.DataFrame(counts, columns=["class", "pairs"])
         options: dict[str, Any] = {"hide_index": True, "height": 240, "alt": "Pairs per class"}
         fold(label, partial(st.dataframe, table, **options), key="clip_data_classes")
-
-
-def _draw_unreadable(facts: DataSummary) -> None:
-    label = f"{len(facts.unreadable):,} of {plural(facts.opened, 'image')} opened cannot be read"
-    table = pd.DataFrame(facts.unreadable, columns=["image", "reason"])
-    draw = partial(st.dataframe, table, hide_index=True, alt="Images that cannot be read")
-    fold(label, draw, icon=":material/broken_image:", key="clip_data_unreadable")

@@ -45,15 +45,14 @@ def draw(names: Sequence[str]) -> None:
     _published(names)
     if len(names) > 1:
         _timings(names, baseline)
-    fold("Which device?", partial(_devices, names), icon=":material/developer_board:", key="compare_devices")
-    if speeds.work() is not None:
+    if (work := speeds.work()) is not None:
+        devices = partial(_devices, names, work)
+        fold("Which device?", devices, icon=":material/developer_board:", key="compare_devices")
         fold("Effective rates of a device", _rates, icon=":material/bolt:", key="compare_rates")
 
 
-def _devices(names: Sequence[str]) -> None:
+def _devices(names: Sequence[str], work: pd.DataFrame) -> None:
     """Draw the models on all known devices side by side. Power and price are typed by the user."""
-    if (work := speeds.work()) is None:
-        return
     devices = speeds.devices(speeds.timed())
     sizes = frames.own_sizes(backend.catalogue())["image_size"]
     keys = [(name, str(sizes[name])) for name in names if name in sizes.index]

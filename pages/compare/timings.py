@@ -66,13 +66,11 @@ def draw(runs: Sequence[Run]) -> None:
             pairs = [(baseline, entry) for entry in all_rows if entry is not baseline]
     if how == ALIKE:
         _draw_unmatched(by_run, pairs)
-    if not pairs:
-        if how == ALL:
-            st.info(
-                "There is only one timing. Choose a second run to compare with it.", icon=":material/compare_arrows:"
-            )
-        return
-    draw_ratios(pairs, metric, seed=next(getattr(run.spec, "seed", 0) for run in runs if run.id == number))
+    elif not pairs:
+        message = "There is only one timing. Choose a second run to compare with it."
+        st.info(message, icon=":material/compare_arrows:")
+    if pairs:
+        draw_ratios(pairs, metric, seed=next(getattr(run.spec, "seed", 0) for run in runs if run.id == number))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False, hash_funcs=backend.BY_VERSION)

@@ -69,7 +69,7 @@ def form() -> None:
     values = spec_form.row(DeviceSpec, widths, device=launch.devices())
     spec, problems = spec_form.build(DeviceSpec, values)
     sentence = describe(spec) if isinstance(spec, DeviceSpec) else ""
-    launch.launch(spec, problems, key="device_go", label="Measure", icon=":material/speed:", sentence=sentence)
+    launch.launch("device", spec, problems, "Measure", ":material/speed:", sentence=sentence)
 
 
 def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:

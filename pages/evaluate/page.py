@@ -1,5 +1,6 @@
 """The page Evaluate: model or run, data, classes and prompts, then the run below."""
 
+from contextlib import suppress
 from typing import Any
 
 import streamlit as st
@@ -73,7 +74,9 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
         st.caption("Prompts")
         spec, _ = spec_form.build(EvaluateSpec, values)
         if spec:
-            names = _class_names(spec, data_classes)
+            names = spec.classes
+            with suppress(DataProblem):  # names that do not fit the data are reported by `find_problems`
+                names = datasets.class_names(spec.classes, data_classes)
             if by_class := json_object(spec.class_prompts):
                 texts = [prompt for name in names for prompt in by_class.get(name, ())]
                 shown, total = texts[:MOST_PROMPTS], len(texts)
@@ -87,14 +90,6 @@ def draw_classes(preview: data.Preview) -> dict[str, Any]:
             if total > len(shown):
                 st.caption(f"{total:,} prompts in total, averaged for each class")
     return values
-
-
-def _class_names(spec: EvaluateSpec, data_classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the class names, even if they do not fit the data, which `find_problems` reports."""
-    try:
-        return datasets.class_names(spec.classes, data_classes)
-    except DataProblem:
-        return spec.classes
 
 
 def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
@@ -160,8 +155,7 @@ def form() -> None:
             )
         ready = clip_form.draw_checks(clip_form.checks(spec, spec.batch_size))
         sentence = describe(spec) if ready else sentence
-    button: dict[str, Any] = {"key": "evaluate_go", "label": "Evaluate", "icon": ":material/fact_check:"}
-    launch.launch(spec if ready else None, problems, sentence=sentence, **button)
+    launch.launch(PREFIX, spec if ready else None, problems, "Evaluate", ":material/fact_check:", sentence=sentence)
 
 
 st.title("Evaluate CLIP", anchor=False)

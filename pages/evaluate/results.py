@@ -66,14 +66,10 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
         _metrics(row, common)
     names = [name for row in rows for name in (row.confusion_file, row.predictions_file, row.average_precision_file)]
     folder, roots = backend.folder(run), backend.own_files(run)
-    with st.container(horizontal=True):
-        menu = download_rows(run, frames.evaluate)
+    with st.container(horizontal=True), download_rows(run, frames.evaluate):
         for name in names:
-            if not name or not file_within(folder / name, roots):
-                continue
-            label = name.removesuffix(".csv").replace("_", " ").capitalize()
-            file = f"evaluate-{run.id}-{name}"
-            with menu:
+            if name and file_within(folder / name, roots):
+                label, file = name.removesuffix(".csv").replace("_", " ").capitalize(), f"evaluate-{run.id}-{name}"
                 download(label, partial(_read_guarded, folder / name, roots), file, icon=None, key=f"{name}_{run.id}")
     contents: dict[str, Any] = {}
     for row in rows:

@@ -54,7 +54,7 @@ def form() -> None:
             sentence = describe(spec)
         except Refused as refusal:
             problems.append(str(refusal))
-    launch.launch(spec, problems, key="profile_go", label="Count", icon=":material/calculate:", sentence=sentence)
+    launch.launch(PREFIX, spec, problems, "Count", ":material/calculate:", sentence=sentence)
 
 
 st.title("Profile", anchor=False)

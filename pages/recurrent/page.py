@@ -118,8 +118,7 @@ def form() -> None:
         note, warn = memory(spec)
         for message in warnings(spec):
             st.warning(plain(message), icon=":material/warning:")
-    options: dict[str, Any] = {"key": "recurrent_go", "label": "Time", "icon": ":material/timer:"}
-    launch.launch(spec, problems, sentence=sentence, note=note, warn=warn, **options)
+    launch.launch(PREFIX, spec, problems, "Time", ":material/timer:", sentence=sentence, note=note, warn=warn)
 
 
 st.title("Recurrent layers", anchor=False)

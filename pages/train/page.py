@@ -232,8 +232,8 @@ def form() -> None:
         elif ready and specs:
             sentence += f", once for each of {'; '.join(specs)}. Compare then shows these runs"
     label = f"Train {plural(len(specs), 'run')}" if specs else "Train"
-    button: dict[str, Any] = {"key": "train_go", "label": label, "icon": ":material/model_training:"}
-    launch.launch(spec if ready else None, problems, sentence=sentence, sweep=specs, **button)
+    spec, icon = spec if ready else None, ":material/model_training:"
+    launch.launch(PREFIX, spec, problems, label, icon, sentence=sentence, sweep=specs)
 
 
 st.title("Train CLIP", anchor=False)

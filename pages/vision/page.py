@@ -1,7 +1,6 @@
 """The page Vision speed: presets, models and settings, then the run below."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import streamlit as st
 
@@ -124,8 +123,8 @@ def form() -> None:
             problems.append(str(refusal))
         if not any(variant.precision in HALF for variant in spec.plan):
             note = "\n".join(filter(None, [note, launch.bf16_advice(spec.device, "Precision bfloat16")]))
-    button: dict[str, Any] = {"key": "benchmark_go", "label": "Time", "icon": ":material/timer:"}
-    launch.launch(spec, problems, sentence=sentence, note=note, warn="will not fit" in note, **button)
+    warn = "will not fit" in note
+    launch.launch(PREFIX, spec, problems, "Time", ":material/timer:", sentence=sentence, note=note, warn=warn)
 
 
 st.title("Vision speed", anchor=False)

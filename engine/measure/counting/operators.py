@@ -238,16 +238,10 @@ def _formula(op: OpOverload, base: str) -> Formula | None:
     formula = FORMULAS.get(base)
     if formula is None and (registered := flop_registry.get(op._overloadpacket)) is not None:
         formula = lambda args, kwargs, out: int(registered(*args, **kwargs, out_val=out))  # noqa: E731
-    return _of_real_numbers(formula) if formula and base in PRODUCTS else formula
-
-
-def _of_real_numbers(formula: Formula) -> Formula:
-    """Return the formula of a product in real FLOPs: a multiply-add of complex numbers counts as four."""
-
-    def flops(args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
-        return formula(args, kwargs, out) * (4 if args[0].is_complex() else 1)
-
-    return flops
+    if formula is None or base not in PRODUCTS:
+        return formula
+    # a multiply-add of complex numbers counts as four of real ones
+    return lambda args, kwargs, out: formula(args, kwargs, out) * (4 if args[0].is_complex() else 1)
 
 
 def kind_of(operator: Operator, args: tuple[Any, ...]) -> str:

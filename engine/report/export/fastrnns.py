@@ -7,6 +7,7 @@ All three have one value per runner and direction. Failed runners are left out, 
 import json
 import math
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import get_args
 
@@ -80,11 +81,8 @@ def pep(rows: Sequence[RecurrentRow], run_dir: Path) -> str:
                         f"the samples of {row.model} are not here: {row.samples_file!r} was not kept with its run"
                     )
                 fields = {"type": "NET", "metric": f"{metric}-{row.model}", "unit": "ms"}
-                lines += [
-                    f"Caffe2Observer {json.dumps(fields | {'value': str(ms)})}\n"
-                    for process in processes
-                    for ms in process
-                ]
+                samples_ms = chain.from_iterable(processes)
+                lines += [f"Caffe2Observer {json.dumps(fields | {'value': str(ms)})}\n" for ms in samples_ms]
     return "".join(lines)
 
 

@@ -48,7 +48,7 @@ def _is_number(text: str) -> bool:
 
 def to_csv(frame: pd.DataFrame) -> str:
     """Return the whole table without its index: units in headers, times as ISO 8601, texts and headers guarded."""
-    frame = _with_units(frame)
+    frame = frame.rename(columns=exported_name)
     texts = {str(name): column for name, column in frame.items() if not pd.api.types.is_numeric_dtype(column)}
     columns = {name: [guard(_format_cell(cell)) for cell in column] for name, column in texts.items()}
     guarded = frame.assign(**columns).rename(columns=guard)
@@ -64,7 +64,8 @@ def guarded(lines: Iterable[Sequence[str]]) -> str:
 
 def to_json(frame: pd.DataFrame) -> str:
     """Return a list of objects, one per row: numbers with all digits, times as ISO 8601, missing values as null."""
-    records = _with_units(frame).to_dict("records")  # pandas would write ten decimals, and so write small values as 0
+    # pandas itself would write ten decimals, and so write small values as 0
+    records = frame.rename(columns=exported_name).to_dict("records")
     return orjson.dumps(records, default=_json_value, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode()
 
 
@@ -73,7 +74,7 @@ def to_parquet(frame: pd.DataFrame) -> bytes:
 
     A column of objects without values is one of texts: columns of numbers and truth values have a type even then.
     """
-    frame = _with_units(frame)
+    frame = frame.rename(columns=exported_name)
     objects = {str(name): column for name, column in frame.items() if column.dtype == object}
     others = {name: column for name, column in objects.items() if column.dropna().map(type).nunique() != 1}
     texts = {name: column.map(str, na_action="ignore").astype("str") for name, column in others.items()}
@@ -93,11 +94,6 @@ def exported_name(column: Any) -> Any:
     """Return a column's name in files, which states a unit that the name does not: `share_percent` for `share`."""
     unit = IN_WORDS.get(QUANTITIES[column].unit, "") if column in QUANTITIES else ""
     return f"{column}_{unit}" if unit and unit not in column else column
-
-
-def _with_units(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with units in its column names: `share` becomes `share_percent`."""
-    return frame.rename(columns=exported_name)
 
 
 def _format_cell(cell: Any) -> Any:

@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Sequence
 from io import TextIOWrapper
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -135,11 +136,8 @@ def mistakes(counts: pd.DataFrame, most: int = 10) -> pd.DataFrame:
 def prompts(classes: Sequence[str], templates: Sequence[str], most: int) -> tuple[list[str], int]:
     """Return some of the prompts for the classes, from different templates, and the number of all prompts."""
     count = len(classes) * len(templates)
-    some = [
-        templates[place % len(templates)].replace("{}", classes[place % len(classes)])
-        for place in range(min(most, count))
-    ]
-    return list(dict.fromkeys(some)), count
+    some = islice(zip(cycle(templates), cycle(classes)), min(most, count))
+    return list(dict.fromkeys(template.replace("{}", name) for template, name in some)), count
 
 
 def pca(points: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

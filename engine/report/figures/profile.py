@@ -45,8 +45,9 @@ def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.F
     drawn["model"] = drawn["model"].mask(shared, drawn["library"] + ":" + drawn["model"])
     sides = drawn["image_size"].str.split("x", expand=True).astype(float)
     drawn = drawn.assign(x=sides.prod(axis=1) ** (1 / sides.count(axis=1)) if x == "image_size" else drawn[x])
-    drawn["size"] = drawn[x].astype(str)
-    ticks = drawn.groupby("x")["size"].agg(lambda names: ", ".join(names.unique()))
+    names = drawn[x].astype(str)
+    ticks = names.groupby(drawn["x"]).agg(_list_once)
+    drawn["sizes"] = names.groupby([drawn["model"], drawn["x"], drawn[column]]).transform(_list_once)
     several = drawn.groupby(["model", "x"])[column].nunique().max() > 1
     if not several:  # MACs and activations of an image do not depend on the batch
         drawn = drawn.drop_duplicates(["model", "x"])
@@ -59,7 +60,7 @@ def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.F
         figure.add_scatter(
             x=rows["x"],
             y=rows[column],
-            customdata=rows[["size"]],
+            customdata=rows[["sizes"]],
             mode="lines+markers",
             name=name,
             line={"color": colour, "width": 1.6},
@@ -75,6 +76,10 @@ def sweep(frame: pd.DataFrame, x: str, column: str, *, source: str = "") -> go.F
         figure.update_xaxes(type="log")
     figure.update_yaxes(title_text=title(column), rangemode="tozero", tickformat=",~g")
     return figure
+
+
+def _list_once(names: "pd.Series[str]") -> str:
+    return ", ".join(names.unique())
 
 
 def towers(frame: pd.DataFrame) -> go.Figure:
@@ -112,10 +117,8 @@ def treemap(modules: pd.DataFrame, column: str) -> go.Figure:
     unit = QUANTITIES[column].unit
     figure = go.Figure(
         go.Treemap(
-            ids=["model" + (f".{path}" if path else "") for path in modules["path"]],
-            parents=[
-                "" if pd.isna(parent) else "model" + (f".{parent}" if parent else "") for parent in modules["parent"]
-            ],
+            ids=[f"model.{path}" for path in modules["path"]],
+            parents=["" if pd.isna(parent) else f"model.{parent}" for parent in modules["parent"]],
             labels=[text(name) for name in modules["name"]],
             values=areas,
             customdata=np.stack(

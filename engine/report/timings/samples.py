@@ -1,6 +1,7 @@
 """Read the samples of a timing from their file."""
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -51,18 +52,15 @@ class Reader:
     """Reads files of samples, each only once."""
 
     def __init__(self) -> None:
-        self._files: dict[Path, pd.DataFrame | None] = {}
+        self._read = cache(read)
 
     def phase(self, run_dir: Path, row: TimedRow, name: str = TOTAL) -> list[list[float]] | None:
         """Return a row's ms per call by process, empty without that phase; None without a file. Errors: as read."""
-        path = run_dir / row.samples_file
-        if path not in self._files:
-            try:
-                self._files[path] = read(path, (run_dir.resolve(),), place(row))
-            except FileNotFoundError:
-                self._files[path] = None
-        frame = self._files[path]
-        if frame is None or name not in frame:
-            return None if frame is None else []
+        try:
+            frame = self._read(run_dir / row.samples_file, (run_dir.resolve(),), tuple(place(row)))
+        except FileNotFoundError:
+            return None
+        if name not in frame:
+            return []
         samples = of(frame, place(row)).dropna(subset=[name])
         return [[float(value) for value in part[name]] for _, part in samples.groupby("process")]

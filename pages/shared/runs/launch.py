@@ -126,12 +126,12 @@ def _draw_removable(text: str, label: str, remove: Callable[..., Any], key: str)
 
 
 def launch(
+    kind: str,
     spec: Spec | None,
     problems: Sequence[str],
-    *,
-    key: str,
     label: str,
     icon: str,
+    *,
     sentence: str,
     note: str = "",
     warn: bool = False,
@@ -150,13 +150,13 @@ def launch(
     ready = runner and spec is not None and not problems
     sentence = sentence if runner else "Viewers cannot start runs."
     with button:
-        pressed = st.button(label, type="primary", icon=icon, disabled=not ready, key=key)
+        pressed = st.button(label, type="primary", icon=icon, disabled=not ready, key=f"{kind}_go")
         if not problems:
             st.text(f"{sentence}\n{note}" if note and not warn else sentence, width="stretch")
     if warn and not problems:
         st.warning(plain(note), icon=":material/memory:")
     if spec is not None and not problems:
-        verbatim(command(spec, sweep or ()), key=f"{key}_command")
+        verbatim(command(spec, sweep or ()), key=f"{kind}_go_command")
         if pressed and sweep:
             start_sweep(sweep)
         elif pressed:

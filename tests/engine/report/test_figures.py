@@ -233,13 +233,13 @@ def test_treemap_area_is_the_value_minus_that_of_children() -> None:
     modules = frames.modules([module("", 10), module("a", 6), module("a.x", 5), module("b", 2), module("b.shared", 3)])
     trace = profile.treemap(modules, "gmacs").data[0]
     assert dict(zip(trace.ids, trace.values, strict=True)) == {
-        "model": 2,
+        "model.": 2,
         "model.a": 1,
         "model.a.x": 5,
         "model.b": 0,
         "model.b.shared": 2,  # also called elsewhere, so its value is larger than its parent's
     }
-    assert list(trace.parents) == ["", "model", "model.a", "model", "model.b"]
+    assert list(trace.parents) == ["", "model.", "model.a", "model.", "model.b"]
     assert list(trace.customdata[:, 1]) == ["10", "6", "5", "2", "3"]
 
 
