@@ -32,12 +32,8 @@ class Rate:
 
     size: int
     """Side of the matrices for a matmul; bytes of the source for a copy."""
-    per_s: float
-    """FLOPs per second, or bytes read plus written per second."""
-    latency_ms: float
-    """Median ms of one operation."""
     by_size: dict[int, float]
-    """The median rate at every size, per s."""
+    """The median rate at every size: FLOPs per second, or bytes read plus written per second."""
     timed: Timed
     session: Session
     notes: tuple[str, ...] = ()
@@ -92,8 +88,6 @@ def _best(
     best = max(by_size, key=by_size.__getitem__)
     return Rate(
         size=best,
-        per_s=by_size[best],
-        latency_ms=work(best) / by_size[best] * 1e3,
         by_size=by_size,
         timed=session.timed[str(best)],
         session=session,

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -63,8 +64,8 @@ def _values(rate: Rate, operation: str, spec: DeviceSpec) -> dict[str, Any]:
     measured = [Measured(label=str(rate.size), timed=rate.timed, **observations(rate.session))]
     return {
         "size": rate.size,
-        "gflop_per_s" if operation == "matmul" else "gb_per_s": rate.per_s / 1e9,
-        "latency_ms": rate.latency_ms,
+        "gflop_per_s" if operation == "matmul" else "gb_per_s": rate.by_size[rate.size] / 1e9,
+        "latency_ms": median(rate.timed.samples_ms),
         "samples": len(rate.timed.samples_ms),
         "rates": {str(size): per_s / 1e9 for size, per_s in rate.by_size.items()},
         "contention": rate.session.contention,

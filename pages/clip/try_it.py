@@ -37,7 +37,8 @@ def content(run: Run) -> None:
     left, right = st.columns([1, 2])
     with left:
         types = [name.lower() for name in images.FORMATS]
-        file = st.file_uploader("Picture", type=["jpg", *types], key=f"try_file_{run.id}")
+        most_mb = LARGEST_IMAGE // 1_000_000
+        file = st.file_uploader("Picture", ["jpg", *types], key=f"try_file_{run.id}", max_upload_size=most_mb)
     with right:
         help = f"At most {MOST_TEXTS:,}. Class names are put into prompts; captions are used as typed."
         text = st.text_area("Texts, one per line", "\n".join(classes), key=f"try_texts_{run.id}", help=help)
@@ -54,9 +55,6 @@ def content(run: Run) -> None:
 def _match(run: Run, image: bytes, texts: list[str], templates: tuple[str, ...]) -> None:
     try:
         images.check(image, "the picture")
-        if len(image) > LARGEST_IMAGE:
-            allowed = f"at most {LARGEST_IMAGE / 1e6:.0f} MB are taken"
-            raise Refused(f"the picture has {len(image) / 1e6:.1f} MB, {allowed}: choose a smaller one")
         question = match_question(backend.store(), backend.settings(), run, image, texts, templates)
     except ValidationError as error:
         show_error(f"Texts: {describe_error(error.errors()[0])}")

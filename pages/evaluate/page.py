@@ -110,9 +110,8 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
     if "linear-probe" in spec.tasks and spec.csv_class_separator and "csv_class_separator" not in spec.unused:
         problems.append("A linear probe needs one class per image: leave out the class separator or the linear probe.")
     if (tasks := tasks_with_classes(spec)) and not data_classes:
-        subject = " and ".join(tasks).capitalize()
-        verb = "needs" if len(tasks) == 1 else "need"
-        problems.append(f"{subject} {verb} a class per image: choose a class column, or upload class folders.")
+        remedy = "choose a class column, or upload class folders"
+        problems.append(f"A class per image is needed for {' and '.join(tasks)}: {remedy}.")
     return problems
 
 

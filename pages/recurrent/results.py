@@ -86,7 +86,7 @@ def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
         "table": ("Table as fastrnns", "txt", fastrnns.table),
         "oss": ("JSON as fastrnns (oss)", "json", fastrnns.oss),
     }
-    if all(timed.has_samples(run, row) for row in timed_rows):
+    if all(backend.modified_ns(backend.folder(run), row.samples_file) for row in timed_rows):
         exports["pep"] = "JSON as fastrnns (pep)", "txt", lambda rows: fastrnns.pep(rows, backend.folder(run))
     with menu:
         for format, (label, ending, export) in exports.items():

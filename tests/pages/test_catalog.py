@@ -216,7 +216,7 @@ def test_accuracy_axis_shows_pretrained_tags_front_and_source() -> None:
     traces = {trace["name"]: trace for trace in first_chart(app)["data"]}
     assert len(traces[f"Pareto front ({len(front_names(app))})"]["x"]) == len(front_names(app))
     counts = f"**{len(tagged)}** of {len(table)} rows shown (one per model, image size and pretrained tag)"
-    assert f"{counts}; {len(table) - len(tagged)} more in the table have no value for this plot" in texts(app)
+    assert f"{counts}; {len(table) - len(tagged)} more in the table without a value for this plot" in texts(app)
     hovers = [str(point[-1]) for trace in first_chart(app)["data"] for point in trace.get("customdata", [])]
     assert all("published by huggingface/pytorch-image-models" in hover for hover in hovers)
 

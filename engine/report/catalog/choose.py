@@ -98,8 +98,7 @@ def sentence(
     tagged = frame.duplicated(["name", "image_size"]).any()
     a_row = "one per model, image size and pretrained tag" if tagged else "one per model and image size"
     parts = [f"**{len(kept) - lacking:,}** of {len(frame):,} rows shown ({a_row})"]
-    verb = "has" if lacking == 1 else "have"
-    parts += [f"{lacking:,} more in the table {verb} no value for this plot"] if lacking else []
+    parts += [f"{lacking:,} more in the table without a value for this plot"] if lacking else []
     parts += [f"**{front:,}** on the Pareto front"] if front else []
     parts += [f"{plural(left_off, 'unreliable row')} left off the front"] if left_off else []
     parts += [f"**{selected:,}** selected"] if selected else []

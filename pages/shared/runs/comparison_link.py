@@ -6,6 +6,7 @@ from typing import Any
 import streamlit as st
 
 from engine.store import Run
+from engine.words import numbered_runs
 from pages.shared import backend
 from pages.shared.text import plain, quoted
 
@@ -83,11 +84,8 @@ def runs() -> list[Run]:
         help=f"Choose up to {MOST} runs of one kind. The list has the {RECENT} newest; type older numbers.",
     )
     if missing := [number for number in chosen if number not in existing]:
-        numbers = ", ".join(number[:40] for number in missing)
-        message = f"There is no run {numbers}; it may have been deleted."
-        if len(missing) > 1:
-            message = f"There are no runs {numbers}; they may have been deleted."
-        st.warning(plain(message), icon=":material/warning:")
+        names = numbered_runs([number[:40] for number in missing])
+        st.warning(plain(f"Not found, maybe deleted: {names}."), icon=":material/warning:")
     return [existing[number] for number in chosen if number in existing]
 
 

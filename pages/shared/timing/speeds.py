@@ -59,14 +59,10 @@ def _devices(timed: pd.DataFrame, catalog_dir: Path, device_dir: Path) -> list[D
     return estimates.available(timed, _work(catalog_dir), device_dir)
 
 
-@st.cache_data(max_entries=2, show_spinner=False, hash_funcs=backend.BY_VERSION)
-def _unreadable(device_dir: Path) -> list[str]:
-    return estimates.imported(device_dir)[1]
-
-
 def draw_warnings(devices: Sequence[Device]) -> None:
     """Draw a warning for each device whose estimates are unreliable, and for each imported one that cannot be read."""
-    for text in [*_unreadable(backend.settings().device_dir), *reliability.warnings(devices)]:
+    _, unreadable = estimates.imported(backend.settings().device_dir)
+    for text in [*unreadable, *reliability.warnings(devices)]:
         st.warning(plain(text), icon=":material/warning:")
 
 

@@ -163,11 +163,6 @@ def ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, seed: int) -> pd.D
     return timings.ratios(pairs, metric, seed=seed)
 
 
-def has_samples(run: Run, row: TimedRow) -> bool:
-    """Return whether a row's file of samples was kept."""
-    return backend.modified_ns(backend.folder(run), row.samples_file) > 0
-
-
 def read(run: Run, row: TimedRow) -> pd.DataFrame | None:
     """Return all samples in a row's file. If it is missing or damaged, show a message and return None."""
     return backend.read_file(run, row.samples_file, samples.read, tuple(samples.place(row)))

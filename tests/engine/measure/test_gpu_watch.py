@@ -397,7 +397,7 @@ def test_timing_on_an_unwatched_gpu_watches_the_host_and_has_a_note(kind: str, m
         contention = found.contention
     else:
         session = measure([Subject("x", {"call": lambda: sum(range(9))})], Stopwatch(lambda: None), plan)
-        best = Rate(1, 1.0, 1.0, {1: 1.0}, session.timed["x"], session, notes=("kept",))
+        best = Rate(1, {1: 1.0}, session.timed["x"], session, notes=("kept",))
         values = device_task._values(best, "copy", DeviceSpec(device="cuda"))
         assert values["notes"][0] == "kept"
         assert values["notes"][-1] == note

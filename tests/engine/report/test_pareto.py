@@ -116,10 +116,10 @@ def test_sentence_counts_rows_shown_lacking_on_the_front_and_left_off() -> None:
     frame = pd.DataFrame({"name": list("abcd"), "image_size": "224", "gmacs": [1.0, 2.0, None, None], "mparams": 1.0})
     count = partial(choose.sentence, frame, x="gmacs", y="mparams")
     assert count(frame, front=0, selected=0) == (
-        "**2** of 4 rows shown (one per model and image size); 2 more in the table have no value for this plot"
+        "**2** of 4 rows shown (one per model and image size); 2 more in the table without a value for this plot"
     )
     assert count(frame.iloc[:3], front=1, selected=2, left_off=1) == (
-        "**2** of 4 rows shown (one per model and image size); 1 more in the table has no value for this plot; "
+        "**2** of 4 rows shown (one per model and image size); 1 more in the table without a value for this plot; "
         "**1** on the Pareto front; 1 unreliable row left off the front; **2** selected"
     )
 

@@ -203,7 +203,7 @@ REJECTED: dict[str, list[tuple[str, str | list[str], str]]] = {
     ],
     "compare/page.py": [
         ("compare_what", "cats", "The link asks to compare 'cats': compare_what must be runs or models."),
-        ("compare_runs", "2,x,²," + "9" * 50, "There are no runs x, ², 9999"),
+        ("compare_runs", "2,x,²," + "9" * 50, "Not found, maybe deleted: runs x, ², 9999"),
     ],
     "run/page.py": [("run", "²", "There is no run '²'")],
 }
