@@ -21,7 +21,7 @@ from engine.cli.here import (
     store_here,
     submit,
 )
-from engine.cli.output import TableFile, brief, print_progress, show_table
+from engine.cli.output import TableFile, brief, note, print_progress, show_table
 from engine.names import expand_files
 from engine.results import Event, Progress
 from engine.roots import file_within, open_within
@@ -143,7 +143,10 @@ class SubmitTrain(FileFlags, TrainSpec):
 
         spec = self.spec()
         assert isinstance(spec, TrainSpec)
-        if not (specs := sweep.specs(spec, sweep.parse(self.sweep))):
+        values = sweep.parse(self.sweep)
+        for name in values.keys() & self.model_fields_set:
+            note(f"--{name} has no effect: the sweep has values of its own")
+        if not (specs := sweep.specs(spec, values)):
             submit(spec, self.name)
             return
         from engine import jobs

@@ -204,9 +204,10 @@ class RecurrentSpec(Floors, Spec):
 
     @property
     def unused(self) -> dict[str, str]:
+        swept = {str(self.sweep): "the sweep has values of its own"} if self.sweep_values else {}
         if device_on_node(self.device).startswith("cuda"):
-            return {}
-        return dict.fromkeys(KNOBS, f"{self.device} has no CUDA kernels")
+            return swept
+        return swept | dict.fromkeys(KNOBS, f"{self.device} has no CUDA kernels")
 
     @property
     def floor_samples(self) -> int:
@@ -226,7 +227,7 @@ class RecurrentSpec(Floors, Spec):
     def summary(self) -> str:
         sizes = {name: str(getattr(self, name)) for name in BOUNDS}
         if self.swept:
-            sizes[self.sweep] = f"{self.swept[0]} to {self.swept[-1]}"
+            sizes[self.sweep] = " to ".join(dict.fromkeys((str(self.swept[0]), str(self.swept[-1]))))
         batch = f"batch {sizes['mini_batch']}"
         if all(RUNNERS[name].family == "resnet" for name in self.chosen):
             return f"{shortened(self.chosen)} ({batch}, {format_image_size(self.image_size)} px, {self.device})"

@@ -224,6 +224,12 @@ def test_default_derived_from_a_wrong_value_is_no_second_error(capsys: pytest.Ca
             "--cuda-pointwise-block-size has no effect: cpu has no CUDA kernels",
         ),
         (
+            "recurrent --runners aten --mini-batch 8 --sweep mini_batch --sweep-values 2,4",
+            "--mini-batch has no effect: the sweep has values of its own",
+        ),
+        ("recurrent --runners aten --mini-batch 8 --sweep mini_batch", ""),
+        ("train --lr 0.1 --sweep lr=0.01,0.001", "--lr has no effect: the sweep has values of its own"),
+        (
             "benchmark --models timm:test_vit --purpose accuracy --replicates 4",
             "--replicates has no effect: results are compared, not timed",
         ),

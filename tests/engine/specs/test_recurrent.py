@@ -88,6 +88,10 @@ def test_baseline_applies_only_to_its_own_family() -> None:
             {"runners": "aten,py", "num_layers": 2, "sweep": "mini_batch", "sweep_values": "2,4,8"},
             "aten, py (100 time steps, batch 2 to 8, 512 in, 512 hidden, 2 layers, cpu)",
         ),
+        (
+            {"runners": "aten", "sweep": "mini_batch", "sweep_values": "4"},
+            "aten (100 time steps, batch 4, 512 in, 512 hidden, 1 layer, cpu)",
+        ),
         ({"groups": "cnns", "mini_batch": 2}, "resnet18, resnet18_jit, resnet50 and 1 more (batch 2, 224 px, cpu)"),
     ],
 )
