@@ -58,7 +58,7 @@ class Show(OneRun):
 
             frame = getattr(frames, run.kind)(rows)
             print()
-            show_table(frame, main_columns(run, frame, *(["error"] if run.results.failed else [])), None)
+            show_table(frame, main_columns(run, frame, "error"), None)
 
 
 class Log(OneRun):

@@ -206,6 +206,11 @@ def test_runs_show_prints_text_or_json(
     shown = engine(capsys, "runs", "show", queued_ids[1])
     assert "position in the queue: 2\nstarts when there is disk space: " in shown
     assert "VITALS_MIN_FREE_GB asks for 1e+09 GB. Delete runs, or lower it." in shown
+    attempt = queueing.claim(store.database, "here", queued_ids[0])
+    assert attempt
+    attempts.begin(store.database, attempt)
+    attempts.record(store.database, attempt, [profile_row("resnet18", status="error", error="no such size")])
+    assert "no such size" in engine(capsys, "runs", "show", queued_ids[0]), "also before the run has ended"
     facts = json.loads(engine(capsys, "runs", "show", ended[1], "--json"))
     assert (facts["id"], facts["outcome"], facts["spec"]["models"]) == (ended[1], "finished", ["resnet50"])
     assert [row["model"] for row in facts["rows"]] == [f"row_of_{ended[1]}"]
