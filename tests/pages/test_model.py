@@ -287,9 +287,12 @@ def test_trainings_and_evaluations_show_their_best_values(store: Store) -> None:
     run_id = queue_train(store, model="ViT-B-32", pretrained="openai")
     record(store, run_id, [train_row(epoch, model="ViT-B-32") for epoch in (1, 2, 3)])
     record(store, queue_evaluate(store, model="ViT-B-32"), [evaluate_row("zeroshot", model="ViT-B-32")])
+    failed = [evaluate_row("zeroshot", model="ViT-B-32", status="error", acc1=None)]
+    record(store, queue_evaluate(store, model="ViT-B-32"), failed)
     app = open_model("ViT-B-32", "Trained here")
-    assert column_values(app, "what") == ["evaluation", "fine-tune"]
-    assert column_values(app, "zeroshot_top1") == [93.4, 93.4]
+    assert column_values(app, "what") == ["evaluation", "evaluation", "fine-tune"]
+    assert column_values(app, "state") == ["all failed", "finished", "finished"]
+    assert column_values(app, "zeroshot_top1")[1:] == [93.4, 93.4]
     assert "No trainings or evaluations" in texts(open_model("ViT-L-14", "Trained here"))
     app = open_model("resnet18", "Trained here")
     assert "Trained here" not in [tab.label for tab in app.tabs], "only CLIP models can be trained"

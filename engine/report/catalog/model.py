@@ -113,7 +113,7 @@ def of_runs(runs: Iterable[tuple[Run, Sequence[Row]]], name: ModelName) -> pd.Da
 
 def _line(run: Run, rows: Sequence[Row], model: str) -> dict[str, object]:
     spec = run.spec
-    shared = {"run": run.id, "date": run.created_at, "state": run.state.value}
+    shared = {"run": run.id, "date": run.created_at, "state": run.outcome}
     if isinstance(spec, TrainSpec) and model in (spec.model, spec.distill_model):
         what = "fine-tune" if spec.begins_with else "from scratch"
         weights, values = spec.begins_with, _train_values(rows)
