@@ -33,4 +33,4 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
         )
         return
     speeds.table(frame, devices, key="model_speed", alt="Speed on each device")
-    table.download_table(lambda: frame, f"{name.model}-speeds", key="model_speed_file")
+    table.download_table(lambda: frame, f"{name.model}-{image_size}-speeds", key="model_speed_file")

@@ -187,12 +187,16 @@ def find(available: Sequence[Device], name: str) -> list[Device]:
 
 
 def side_by_side(available: Sequence[Device], work: pd.DataFrame, batch_size: int | None = None) -> pd.DataFrame:
-    """Return a row per model and device: model, image_size, device, precision, COLUMNS."""
+    """Return a row per model and device: model, image_size, device, precision, COLUMNS, error_percent.
+
+    `error_percent` of an estimate is the device's median error on families that were not fitted.
+    """
     parts = []
     for device in available:
         part = device.speeds(work, batch_size).rename_axis(["model", "image_size"]).reset_index()
         part.insert(2, "device", device.fitted.label)
         part.insert(3, "precision", device.fitted.precision)
+        part["error_percent"] = np.where(part["source"] == "estimated", 100 * device.fitted.median_error, np.nan)
         parts.append(part)
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
@@ -213,23 +217,20 @@ def of_model(
     ]
     key = (name, image_size)
     parts += [side_by_side(available, work.loc[[key]])] if key in work.index else []
-    columns = ["device", *COLUMNS]
+    columns = ["device", *COLUMNS, "error_percent"]
     found = [part.reindex(columns=columns) for part in parts]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
 
 
-def for_readers(frame: pd.DataFrame, available: Sequence[Device]) -> pd.DataFrame:
-    """Return speeds with the columns that a reader sees: source, interval, error_percent.
+def for_readers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return speeds as a reader sees them: `source` names estimates outside the fitted range.
 
-    frame: device and COLUMNS. `source` names estimates outside the fitted range. For estimates, `interval` is that of
-    the latency, and `error_percent` the device's median error on families that were not fitted.
+    frame: COLUMNS. For estimates, the new column `interval` is that of the latency.
     """
     estimated = frame["source"] == "estimated"
-    errors = frame["device"].map({device.fitted.label: 100 * device.fitted.median_error for device in available})
     outside = estimated & ~frame["in_range"].astype(bool)
     return frame.assign(
         interval=_intervals(frame).where(estimated, None),
-        error_percent=errors.where(estimated),
         source=frame["source"].mask(outside, "estimated, outside the fitted range"),
     )
 

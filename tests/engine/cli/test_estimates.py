@@ -47,6 +47,8 @@ def test_estimate_writes_interval_source_and_range(
     clip = rows.loc[("open_clip:ViT-B-32", 224)]
     assert clip["source"] == "estimated"
     assert clip["latency_ms_low"] < clip["latency_ms"] < clip["latency_ms_high"]
+    assert 5 < clip["error_percent"] < 15
+    assert pd.isna(rows.loc[("timm:resnet50", 224), "error_percent"]), "only estimates have an error"
     assert clip["samples_per_s"] == pytest.approx(1000 * clip["batch_size"] / clip["latency_ms"])
     assert main([*estimate, "--batch-size", "1", "--output", str(file)]) == 0
     rows = pd.read_csv(file)
