@@ -80,7 +80,7 @@ class Results:
     held_out_loss: float | None = None
     """Loss of a training on the held-out pairs at its last validation."""
     accuracy: float | None = None
-    """Top-1 accuracy: zero-shot where it was measured."""
+    """Top-1 accuracy: zero-shot where it was measured. None for an evaluation of several models or data sets."""
     latency_ms: float | None = None
     """Median latency of the only timed row. None for a run of several models or variants."""
     flags: tuple[str, ...] = ()

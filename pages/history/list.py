@@ -171,8 +171,9 @@ def _config() -> dict[str, Any]:
             "Top-1",
             format=PERCENT,
             width=70,
-            help="Top-1 accuracy: zero-shot where it was measured, else that of a probe. If a training measured none, "
-            "compare held-out losses.",
+            help="Top-1 accuracy: zero-shot where it was measured, else that of a probe. An evaluation of several "
+            "models or data sets has no common one: open it to see each. If a training measured none, compare "
+            "held-out losses.",
         ),
         "latency_ms": column.NumberColumn(
             "Latency (ms)",

@@ -13,9 +13,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from engine.results import Row, kinds
+from engine.results import DeviceRow, Row, kinds
 from engine.settings import Settings
-from engine.specs import BenchmarkSpec, ProfileSpec, Refused, TrainSpec
+from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, Refused, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
 from engine.store import Filter, Run, State, Store, migrations, open_store, storage
 from engine.store.database import Database
@@ -378,6 +378,15 @@ def test_results_and_outcome_of_a_run_follow_its_rows(store: Store) -> None:
     assert (results.loss, results.held_out_loss, results.accuracy) == (None, None, 0.75), (
         "an evaluation has no held-out loss, because its pairs may be any"
     )
+    both_tasks, two_models = (store.enqueue(EvaluateSpec()) for _ in range(2))
+    finish(store, both_tasks, [evaluate_row("linear-probe", acc1=0.9), evaluate_row("zeroshot", acc1=0.75)])
+    finish(store, two_models, [evaluate_row("zeroshot", model=model, acc1=0.75) for model in ("a", "b")])
+    assert [store.run(run_id).results.accuracy for run_id in (both_tasks, two_models)] == [0.75, None]
+    measured = store.enqueue(DeviceSpec())
+    finish(store, measured, [DeviceRow(device="cpu", operation="copy", dtype="float32", latency_ms=80.0)])
+    assert store.run(measured).results.latency_ms is None, "an operation of unknown size has no latency to compare"
+    for run_id in (both_tasks, two_models, measured):
+        store.delete(run_id)
     assert [run.id for run in store.find(Filter(order="latency"), limit=2)] == [single, evaluation]
     assert [run.id for run in store.find(Filter(order="held_out_loss"), limit=2)] == [training, evaluation]
 
