@@ -44,6 +44,7 @@ LINES: Select[Any] = select(
     run_results.c.flags,
     runs.c.devices,
     TAGS.label("tags"),
+    runs.c.owner,
     runs.c.notes,
 ).join_from(runs, run_results, isouter=True)
 """Query for runs as lines of a table, in the order in which exported files have its columns. Times are seconds since

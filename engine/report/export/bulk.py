@@ -8,6 +8,9 @@ import pandas as pd
 
 from engine.report import frames
 from engine.report.export import tables as export_tables
+from engine.report.export import timm_dynamo
+from engine.report.timings import rates
+from engine.specs import BenchmarkSpec, RecurrentSpec
 from engine.store import Filter, Store
 from engine.store.find import LINES
 from engine.store.records import devices_of
@@ -37,9 +40,13 @@ def runs(store: Store, wanted: Filter) -> pd.DataFrame:
 def rows(store: Store, run_ids: Iterable[int]) -> dict[str, pd.DataFrame]:
     """Return the rows of runs as one table per kind, with the run's number as the first column. Errors: LookupError."""
     parts: dict[str, list[pd.DataFrame]] = {}
+    measured = rates.rates(store)
     for run_id in run_ids:
-        run = store.run(run_id)
-        frame = frames.of_run(run, store.rows(run_id))
+        run, found = store.run(run_id), store.rows(run_id)
+        frame = frames.of_run(run, found)
+        if isinstance(run.spec, BenchmarkSpec | RecurrentSpec):
+            timed = [row for row in found if isinstance(row, rates.Counted)]
+            frame = timm_dynamo.full(frame, rates.utilisation(timed, measured, run.host))
         frame.insert(0, "run", run_id)
         parts.setdefault(run.kind, []).append(frame)
     filled = {kind: [table for table in tables if len(table)] or tables[:1] for kind, tables in parts.items()}

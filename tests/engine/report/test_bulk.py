@@ -10,8 +10,9 @@ import pytest
 import sqlalchemy
 
 from engine.report.export import bulk, tables
-from engine.specs import TrainSpec
-from engine.store import Exit, Filter, Store, attempts
+from engine.results import DeviceRow
+from engine.specs import DeviceSpec, ProfileSpec, TrainSpec
+from engine.store import Exit, Filter, Role, Store, User, attempts
 from engine.store import queue as queueing
 from tests.support.clip import train_row
 from tests.support.page import ENVIRONMENT, benchmark_row, finish, profile_row, queue, queue_benchmark
@@ -19,7 +20,8 @@ from tests.support.page import ENVIRONMENT, benchmark_row, finish, profile_row, 
 
 @pytest.mark.slow
 def test_list_of_runs_has_a_line_per_run(store: Store) -> None:
-    first, second = queue(store, "resnet18"), queue(store, "resnet50", device="cpu")
+    first = store.acting_as(User("ann@x.org", Role.RUNNER)).enqueue(ProfileSpec(models=("resnet18",)))
+    second = queue(store, "resnet50", device="cpu")
     finish(store, first, [profile_row("resnet18")])
     store.change_tags([first], add=["b", "a"])
     store.set_notes(first, '=cmd|" /C calc"!A0\nsecond line, "quoted"')
@@ -27,6 +29,7 @@ def test_list_of_runs_has_a_line_per_run(store: Store) -> None:
     finished, queued = csv.DictReader(io.StringIO(text))
     assert (finished["run"], finished["what"], finished["state"]) == (str(first), "resnet18 (torch, meta)", "finished")
     assert (finished["tags"], finished["devices"], finished["done"], finished["total"]) == ("a; b", "meta", "1", "1")
+    assert (finished["owner"], queued["owner"]) == ("ann@x.org", "")
     assert finished["notes"] == '\'=cmd|" /C calc"!A0\nsecond line, "quoted"', (
         "the quote keeps spreadsheets from reading a formula"
     )
@@ -118,6 +121,16 @@ def test_rows_of_several_kinds_are_one_table_per_kind(store: Store, format: str)
         f"profile.{format}": ["a", "c"],
         f"benchmark.{format}": ["b"],
     }
+
+
+def test_rows_of_timings_have_their_share_of_the_measured_rate(store: Store) -> None:
+    measured, timed = store.enqueue(DeviceSpec(dtypes=("float32",))), queue_benchmark(store, "a")
+    operation = {"operation": "matmul", "dtype": "float32", "gflop_per_s": 14_560.0}
+    finish(store, measured, [DeviceRow(device="cpu", device_name="a cpu", threads=2, **operation)])
+    finish(store, timed, [benchmark_row("a"), benchmark_row("b", status="error", latency_ms=None)])
+    shares = bulk.rows(store, [timed])["benchmark"]["utilisation"]
+    assert shares[0] == pytest.approx(0.1), "8 images of 3.64 GFLOPs in 20 ms are 1,456 GFLOP/s"
+    assert pd.isna(shares[1])
 
 
 def test_runs_without_rows_give_an_empty_table(store: Store) -> None:
