@@ -276,6 +276,7 @@ CLIP_LABELS = {
     "acc5": "Top-5",
     "mean_per_class_recall": "Mean recall per class",
     "mean_average_precision": "mAP",
+    "probe_c": "C of the probe",
     "gflop_per_s": "Rate (GFLOP/s)",
     "gb_per_s": "Rate (GB/s)",
 }

@@ -9,6 +9,7 @@ import streamlit as st
 from engine.report.compare import values as compare_values
 from engine.report.compare.values import PERCENT, How
 from engine.report.figures import compare
+from engine.report.quantities import CLIP_LABELS
 from engine.report.quantities import title as known_title
 from engine.results import Row
 from engine.store import Run
@@ -30,7 +31,8 @@ RATES = "Ratios are relative to the baseline: 2 is twice as much. Each rate is a
 def title(metric: str) -> str:
     """Return the title of a metric as other pages show it."""
     name = metric.removesuffix(PERCENT)
-    return f"{known_title(name)} (%)" if name != metric else known_title(name)
+    label = CLIP_LABELS.get(name) or known_title(name)
+    return f"{label} (%)" if name != metric else label
 
 
 def draw(runs: Sequence[Run], rows: Mapping[int, Sequence[Row]]) -> None:

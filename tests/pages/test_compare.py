@@ -278,6 +278,7 @@ def test_curves_of_trainings_are_overlaid(store: Store) -> None:
     lines = table_with(app, f"run {ids[1]} − run {ids[0]}").set_index("metric")
     assert lines.loc["Zero-shot top-1 (%)", f"run {ids[1]} − run {ids[0]}"] == pytest.approx(1)
     assert lines.loc["Epoch", f"run {ids[0]}"] == 2
+    assert "Pairs/s" in lines.index, "as on the page Train"
     app = open_page(PAGE, compare_runs=f"{ids[0]},{queue_train(store)}")
     assert not app.exception
     assert "Only the results so far are compared" in page_text(app)

@@ -43,7 +43,7 @@ def test_no_rows_give_an_empty_table_with_all_columns() -> None:
 
 def test_every_value_of_a_table_has_a_label() -> None:
     """Without one, a column has neither unit nor help text. Shares of spread are shown as spread_percent."""
-    unlabelled = {"spread", "forward_spread", "backward_spread", "probe_c"}
+    unlabelled = {"spread", "forward_spread", "backward_spread"}
     sizes = {"context_length", "embed_dim", "image_width", "text_width"}
     values = set(catalog.read(Settings().catalog_dir).select_dtypes("number")) - sizes
     for row_type in results.kinds().values():
