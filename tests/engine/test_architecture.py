@@ -133,6 +133,14 @@ def test_files_named_in_contributing_md_exist() -> None:
     assert table.count("| ") > 20
 
 
+def test_readme_lists_every_page() -> None:
+    frame = (ROOT / "pages" / "frame.py").read_text()
+    entries = re.findall(r'entry\("\w+", (?:KINDS\["(\w+)"\]\.title|"(\w+)")', frame)
+    titles = [KINDS[kind].title if kind else title for kind, title in entries]
+    table = (ROOT / "README.md").read_text().partition("## Pages")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| \*\*(.+?)\*\*", table, re.MULTILINE)) == sorted(titles)
+
+
 def test_percentages_are_written_with_a_space() -> None:
     """Python's, plotly's and Streamlit's formats for shares write 5%, the texts of this program 5 %."""
     without_space = re.compile(r':\.?\d*%}|%{\w:[^}]*%}|format="percent"|tickformat": "[^"]*%"')
