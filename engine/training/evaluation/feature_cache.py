@@ -80,7 +80,8 @@ def save(folder: Path, name: str, found: Features, *, spare_bytes: float) -> Non
     with atomic.temporary(folder / f"{name}.npz") as temporary:
         with temporary.open("wb") as file:
             date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-            np.savez(file, **{name: np.asarray(value) for name, value in vars(found).items()}, encoded=np.array(date))
+            arrays: dict[str, Any] = {part: np.asarray(value) for part, value in vars(found).items()}
+            np.savez(file, **arrays, encoded=np.array(date))
         temporary.replace(folder / f"{name}.npz")
     total = 0
     for entry in sorted(files_within(folder, None), key=lambda entry: -entry.status.st_mtime_ns):
