@@ -1,6 +1,8 @@
 """Define built models and the request for building one."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -153,3 +155,23 @@ def size_refused(name: str, wanted: tuple[int, int], native: tuple[int, int], wh
         f"{name} fails at images of {format_image_size(wanted)} pixels ({first_line(why)}); "
         f"its own size is {format_image_size(native)}"
     )
+
+
+@contextmanager
+def explained(
+    name: str, size: tuple[int, int] | None = None, native: tuple[int, int] | None = None, *, own: bool = False
+) -> Iterator[None]:
+    """Turn errors of building or running a model into ones that name the request. Errors: Refused.
+
+    size, native: the requested and the model's own image size. own: whether the configuration is the user's.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, AssertionError, RuntimeError) as error:
+        if isinstance(error, Refused) or out_of_memory(error):
+            raise
+        if size and native and size != native:
+            raise size_refused(name, size, native, error) from error
+        if own:
+            raise Refused(f"configuration {name!r} cannot be built: {error}") from error
+        raise

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from engine.models.built import Built, Wanted, out_of_memory, refuse_cut_images, size_refused
+from engine.models.built import Built, Wanted, explained, refuse_cut_images
 from engine.specs import ModelName
 from engine.specs.fields.model_name import OWN, PYTHON
 
@@ -56,12 +56,8 @@ def build(name: str, wanted: Wanted) -> Built:
 
 def run(name: str, built: Built) -> None:
     """Run one forward pass. Errors: Refused when it fails at an image size other than the model's own."""
-    try:
+    with explained(name, built.image_size, built.native_size):
         built.model(*built.inputs)
-    except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
-        if built.image_size == built.native_size or out_of_memory(error):
-            raise
-        raise size_refused(name, built.image_size, built.native_size, error) from error
 
 
 def _is_unexpected(record: logging.LogRecord) -> bool:

@@ -9,10 +9,10 @@ import open_clip
 import torch
 from torch import nn
 
-from engine.models.built import refuse_cut_images
+from engine.models.built import explained, refuse_cut_images
 from engine.models.clip import files, towers
 from engine.models.clip.files import Stored
-from engine.models.clip.open_clip_models import create, explained, own_config, pair, set_context_length
+from engine.models.clip.open_clip_models import create, own_config, pair, set_context_length
 from engine.models.library import quiet
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec

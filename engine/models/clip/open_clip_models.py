@@ -2,8 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import open_clip
 import timm
 import torch
 
-from engine.models.built import Built, Wanted, images, out_of_memory, size_refused, tokens
+from engine.models.built import Built, Wanted, explained, images, tokens
 from engine.models.timm_models import family as timm_family
 from engine.specs import Refused
 
@@ -67,26 +66,6 @@ def hf_config(name: str) -> Config:
     """Return the shipped configuration of a Hugging Face text model."""
     cfg: Config = json.loads((hf_folder(name) / "config.json").read_text())
     return cfg
-
-
-@contextmanager
-def explained(
-    name: str, size: tuple[int, int] | None = None, native: tuple[int, int] | None = None, *, own: bool = False
-) -> Iterator[None]:
-    """Turn errors of building a model into ones that name the request. Errors: Refused.
-
-    size, native: the requested and the model's own image size. own: whether the configuration is the user's.
-    """
-    try:
-        yield
-    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, AssertionError, RuntimeError) as error:
-        if isinstance(error, Refused) or out_of_memory(error):
-            raise
-        if size and native and size != native:
-            raise size_refused(name, size, native, error) from error
-        if own:
-            raise Refused(f"configuration {name!r} cannot be built: {error}") from error
-        raise
 
 
 def build(name: str, wanted: Wanted) -> Built:

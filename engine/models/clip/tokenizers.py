@@ -21,6 +21,8 @@ SIMPLE_VOCABULARY = 49408
 Config = dict[str, Any]
 Tokenizer = Callable[[list[str]], torch.Tensor]
 """Converts texts to int64 tokens (texts, context length)."""
+simple_tokenizer = lru_cache(maxsize=8)(SimpleTokenizer)
+"""Makes open_clip's own tokenizer. Cached: reading its 49,000 words takes longer than building a small model."""
 
 
 def find(model: str, config: Config) -> Path | hub.Remote | None:
@@ -43,7 +45,7 @@ def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
     name = _hf_name(model, config)
     try:
         if not name:
-            return _simple_tokenizer(context_length, **options)
+            return simple_tokenizer(context_length=context_length, **options)
         loaded: Tokenizer = HFTokenizer(
             name,
             context_length=context_length,
@@ -56,16 +58,6 @@ def tokenizer(model: str, config: Config, context_length: int) -> Tokenizer:
             f"the tokenizer of {name or 'open_clip'}, which {model} needs, cannot be loaded: {error}"
         ) from error
     return loaded
-
-
-@lru_cache(maxsize=8)
-def _simple_tokenizer(context_length: int, **options: Any) -> Tokenizer:
-    """Return open_clip's own tokenizer.
-
-    It is cached, because reading its 49,000 words takes longer than building a small model.
-    """
-    tokenizer: Tokenizer = SimpleTokenizer(context_length=context_length, **options)
-    return tokenizer
 
 
 def _hf_name(model: str, config: Config) -> str:
