@@ -8,7 +8,7 @@ import timm
 import torch
 from timm.models import model_entrypoint
 
-from engine.models.built import Built, Wanted, images, out_of_memory, size_refused
+from engine.models.built import Built, Wanted, explained, images, out_of_memory
 from engine.specs import Refused
 
 FIELDS = {"num_classes": "num_classes", "in_chans": "in_chans", "img_size": "image_size"}
@@ -107,15 +107,12 @@ def _resized(name: str, size: tuple[int, int], native: tuple[int, int], options:
 
     The size is passed to its constructor only if that has a parameter for it.
     """
-    try:
-        return timm.create_model(name, img_size=size, **options)
-    except TypeError as error:
-        if "img_size" not in str(error):
-            if options:
+    with explained(name, size, native):
+        try:
+            return timm.create_model(name, img_size=size, **options)
+        except TypeError as error:
+            if "img_size" not in str(error) and options:
                 raise _option_refused(name, options, error) from error
-            raise size_refused(name, size, native, error) from error
-    except (ValueError, AssertionError, RuntimeError) as error:
-        if out_of_memory(error):
-            raise
-        raise size_refused(name, size, native, error) from error
+            if "img_size" not in str(error):
+                raise
     return _create(name, options)
