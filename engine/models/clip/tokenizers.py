@@ -21,7 +21,7 @@ SIMPLE_VOCABULARY = 49408
 Config = dict[str, Any]
 Tokenizer = Callable[[list[str]], torch.Tensor]
 """Converts texts to int64 tokens (texts, context length)."""
-simple_tokenizer = lru_cache(maxsize=8)(SimpleTokenizer)
+simple_tokenizer: Callable[..., Tokenizer] = lru_cache(maxsize=8)(SimpleTokenizer)
 """Makes open_clip's own tokenizer. Cached: reading its 49,000 words takes longer than building a small model."""
 
 
