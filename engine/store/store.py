@@ -247,11 +247,7 @@ class Store:
         with self._parsing(run_id, "a row"):
             return [results.load(row.kind, json.loads(row.payload)) for row in table_rows]
 
-    def metrics(self, run_id: int) -> list[Metric]:
-        """Return the metrics of a run, by name, then step."""
-        return list(self.stream_metrics(run_id))
-
-    def stream_metrics(self, run_id: int) -> Iterator[Metric]:
+    def metrics(self, run_id: int) -> Iterator[Metric]:
         """Yield the metrics of a run, by name, then step. A long training has more than fit into memory."""
         columns = (metrics.c.step, metrics.c.name, metrics.c.value)
         query = select(*columns).where(metrics.c.run_id == run_id).order_by(metrics.c.name, metrics.c.step)

@@ -98,6 +98,5 @@ class WarmProcess:
             return
         with suppress(BrokenPipeError):
             self._process.stdin.close()
-        if self._process.poll() is None:
-            self._process.terminate()  # it may be importing and not read its input
+        self._process.terminate()  # it may be importing and not read its input
         self._process.wait()

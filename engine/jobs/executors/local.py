@@ -77,8 +77,7 @@ class Executor:
 
     def tend(self) -> None:
         """Keep a warm process running. If it died, start its requests cold. Drop requests open for too long."""
-        for token in [token for token, process in self._cold.items() if process.poll() is not None]:
-            del self._cold[token]
+        self._cold = {token: process for token, process in self._cold.items() if process.poll() is None}
         oldest = time.monotonic() - PATIENCE_LEASES * self._settings.lease_s
         self._requested = {token: request for token, request in self._requested.items() if request[1] > oldest}
         if not self._warm.alive:

@@ -1,6 +1,6 @@
 """Draw trainings: curves of the stored metrics of one run, or of several runs in the same plot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -54,7 +54,7 @@ class Panel:
     log: bool = False
 
 
-def frame(metrics: Mapping[str, Sequence[Metric]]) -> pd.DataFrame:
+def frame(metrics: Mapping[str, Iterable[Metric]]) -> pd.DataFrame:
     """Return all points, one per line: run, name, step, value. metrics: by the run's label."""
     records = [(run, point.name, point.step, point.value) for run, points in metrics.items() for point in points]
     return pd.DataFrame(records, columns=["run", "name", "step", "value"]).astype({"step": int, "value": float})

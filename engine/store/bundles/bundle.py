@@ -96,7 +96,7 @@ def export_bundle(
             {
                 "run.json": [record.model_dump_json(exclude_defaults=True).encode()],
                 ROWS: limited(ROWS, _lines(store.rows(run_id))),
-                METRICS: limited(METRICS, _lines(store.stream_metrics(run_id))),
+                METRICS: limited(METRICS, _lines(store.metrics(run_id))),
                 "artifacts.json": [json.dumps(listed).encode()],
                 "log.txt": [bundle_files.log(files)],
                 **{f"artifacts/{name}": [contents[name]] for name in sorted(contents)},

@@ -99,7 +99,7 @@ def test_import_gives_an_equal_run_with_a_new_id(
     for field in ("kind", "name", "spec", "state", "environment", "created_at", "started_at", "ended_at", "done"):
         assert getattr(new, field) == getattr(old, field), field
     assert other_store.rows(new_id) == store.rows(run_id)
-    assert other_store.metrics(new_id) == store.metrics(run_id)
+    assert list(other_store.metrics(new_id)) == list(store.metrics(run_id))
     assert other_store.artifacts(new_id) == store.artifacts(run_id)
     files = RunFiles(elsewhere.runs_dir, new_id)
     assert (files.dir / "detail" / "a.json").read_bytes() == DETAIL
@@ -670,7 +670,7 @@ def test_long_training_is_equal_after_export_and_import(settings: Settings, stor
     other_store = open_store(elsewhere)
     new_id = bundle.import_bundle(other_store, elsewhere, path)
     assert other_store.rows(new_id) == store.rows(run_id)
-    assert other_store.metrics(new_id) == store.metrics(run_id)
+    assert list(other_store.metrics(new_id)) == list(store.metrics(run_id))
     assert bundle.export_bundle(other_store, elsewhere, new_id) == path.read_bytes(), (
         "a second export gives the same file"
     )

@@ -327,7 +327,7 @@ def test_stale_attempt_cannot_write(store: Store) -> None:
     close(store, old)
     assert store.revision() == before
     assert store.rows(run_id) == [row("b")]
-    assert store.metrics(run_id) == []
+    assert list(store.metrics(run_id)) == []
     assert store.run(run_id).state == State.RUNNING
 
 
@@ -592,7 +592,7 @@ def test_locked_store_is_busy_and_missing_tables_are_damage(settings: Settings, 
     with impatient.write() as connection:
         connection.execute(text("ALTER TABLE metrics RENAME TO gone"))
     with pytest.raises(Damaged, match="does not have the tables of this program"):
-        store.metrics(1)
+        list(store.metrics(1))
     impatient.close()
 
 
