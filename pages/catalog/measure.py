@@ -12,7 +12,7 @@ from engine.report.quantities import MEASURED
 from engine.report.timings import needs, stored
 from engine.report.timings.stored import Setting
 from engine.specs import BenchmarkSpec, Refused
-from engine.store import Role, Run
+from engine.store import Run
 from engine.words import plural
 from pages.catalog.controls import Axes
 from pages.shared import backend
@@ -101,7 +101,7 @@ def _progress(models: int, untimed: int, submitted: int) -> str:
 def buttons(plan: Plan) -> None:
     """Draw the buttons that submit the runs, and the repetitions of flagged timings."""
     models = sum(len(spec.models) for spec in plan.specs)
-    viewer = backend.user().role < Role.RUNNER
+    viewer = not backend.may_start()
     estimate = f" ({plan.estimate})" if plan.estimate else ""
     pressed = st.button(
         f"Time {plural(models, 'model')} on this machine{estimate}" if models else "Time on this machine",

@@ -60,7 +60,7 @@ def take_in(prefix: str) -> None:
 def draw(prefix: str) -> None:
     """Draw the upload field, the problem with the last upload, and the earlier uploads."""
     key = f"{prefix}_upload"
-    if backend.user().role < Role.RUNNER:
+    if not backend.may_start():
         return
     st.file_uploader(
         "Or upload data (.csv, .parquet, .json, .zip, .tar)",

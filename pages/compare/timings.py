@@ -12,7 +12,7 @@ from engine.report.compare.timings import METRICS, MOST, Timed
 from engine.report.figures import speed
 from engine.results import FLAGS
 from engine.statistics import LEAST_RUNS
-from engine.store import Role, Run, Store
+from engine.store import Run, Store
 from engine.words import in_words, numbered_runs, plural, shortened
 from pages.shared import backend, rerun
 from pages.shared.chart.chart import chart, choice
@@ -152,7 +152,7 @@ def _draw_turns(pairs: Sequence[tuple[Timed, Timed]], metric: str) -> None:
     numbers = numbered_runs([run.id for run in runs])
     label = f"Repeat {numbers} in turns, {plural(missing, 'time')} each (about {took})"
     help = "Start new runs of the same requests, one after the other, so that a change of the machine affects them all."
-    disabled = backend.user().role < Role.RUNNER
+    disabled = not backend.may_start()
     if st.button(label, key="compare_turns", icon=":material/repeat:", help=help, disabled=disabled):
         settings = backend.settings()
         if ids := launch.submit_once(

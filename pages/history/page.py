@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine import jobs
 from engine.specs import Refused
-from engine.store import ACTIVE, ENDED, UNFINISHED, Filter, Role, Run, State, Store
+from engine.store import ACTIVE, ENDED, UNFINISHED, Filter, Run, State, Store
 from engine.store.bundles.bundle import import_file
 from pages.history import filters
 from pages.history import list as history_list
@@ -115,7 +115,7 @@ last_ended = _last_ended(store)
 st.fragment(rerun.in_turn(draw_open_runs), run_every=TICK_S if busy else None, key="runs_now")(busy, last_ended)
 listing()
 storage()
-if backend.user().role >= Role.RUNNER:
+if backend.may_start():
     importer()
 if last_ended and tour.open_steps():
     fold("First steps", tour.draw, icon=":material/explore:", key="runs_tour")

@@ -135,7 +135,9 @@ def draw_modules(name: ModelName, image_size: str) -> None:
         st.caption(plain(f"Counted in run {run.id} on {run.created_at:%Y-%m-%d} at {setting}."), width="content")
         link = {"run": str(run.id)}
         st.page_link("run/page.py", label=f"Run {run.id}", icon=":material/receipt_long:", query_params=link)
-        if st.button("Count again", key="model_recount", icon=":material/replay:", type="tertiary"):
+        if backend.may_start() and st.button(
+            "Count again", key="model_recount", icon=":material/replay:", type="tertiary"
+        ):
             launch.start(count_request(name))
     module_map.draw(frame, "model", f"{row.model}-modules")
 
@@ -163,7 +165,8 @@ def _stored_modules(
 
 def _draw_count_button(name: ModelName) -> None:
     st.caption("The catalogue has no costs of single modules. Count them here: it takes seconds and needs no weights.")
-    if st.button("Count modules", key="model_count", icon=":material/account_tree:", type="primary"):
+    icon = ":material/account_tree:"
+    if backend.may_start() and st.button("Count modules", key="model_count", icon=icon, type="primary"):
         launch.start(count_request(name))
     verbatim(command(count_request(name)), key="model_count_command")
 

@@ -212,7 +212,7 @@ def _cross_check(run: Run, row: ProfileRow, tag: str) -> None:
 
 def _count_again(run: Run, row: ProfileRow, label: str, icon: str, key: str, **changed_fields: Any) -> None:
     """Draw the button that counts this one model again with some fields changed, and opens the run."""
-    if not st.button(label, key=key, icon=f":material/{icon}:"):
+    if not (backend.may_start() and st.button(label, key=key, icon=f":material/{icon}:")):
         return
     place = {"models": row.name, "image_size": row.image_size, "batch_size": row.batch_size}
     if not run.spec.model_dump()["image_size"]:

@@ -19,7 +19,7 @@ from engine.report.compare.timings import Timed
 from engine.report.style import Style, family_styles
 from engine.roots import Roots, stat_within
 from engine.settings import Settings
-from engine.store import Run, Store, Unavailable, User, open_store
+from engine.store import Role, Run, Store, Unavailable, User, open_store
 from engine.store.bundles import files
 from engine.store.copies import mirror, remote
 from engine.store.files import RunFiles
@@ -64,6 +64,11 @@ def user() -> User:
 def may_change(run: Run) -> bool:
     """Return whether the user of this page may change a run and take its checkpoints."""
     return user().may_change(run.owner)
+
+
+def may_start() -> bool:
+    """Return whether the user of this page may start runs."""
+    return user().role >= Role.RUNNER
 
 
 def store() -> Store:

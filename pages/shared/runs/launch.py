@@ -15,7 +15,7 @@ from engine.report import checks
 from engine.report.timings import rates
 from engine.specs import ModelName, Refused, Spec
 from engine.specs.base import device_on_node
-from engine.store import Role, Store
+from engine.store import Store
 from engine.words import plural, shortened
 from pages.shared import backend, rerun
 from pages.shared.chart.verbatim import verbatim
@@ -146,7 +146,7 @@ def launch(
     button = st.container(horizontal=True, vertical_alignment="center")
     for problem in problems:
         show_error(problem)
-    runner = backend.user().role >= Role.RUNNER
+    runner = backend.may_start()
     ready = runner and spec is not None and not problems
     sentence = sentence if runner else "Viewers cannot start runs."
     with button:

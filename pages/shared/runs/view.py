@@ -13,7 +13,7 @@ from engine.jobs import hosts
 from engine.report.compare import settings
 from engine.specs import BenchmarkSpec, RecurrentSpec, Refused, Spec
 from engine.specs.fields.timed import QUOTABLE
-from engine.store import RETRYABLE, Cause, Role, Run, State, Store
+from engine.store import RETRYABLE, Cause, Run, State, Store
 from engine.words import plural
 from pages.shared import backend, rerun
 from pages.shared.form.link import form_link
@@ -105,7 +105,7 @@ def draw_no_results(run: Run) -> None:
 
 def actions(run: Run, beside_form: bool) -> None:
     """Draw the actions that the user may take on a run: cancel, restart, run again, edit a copy."""
-    may_change, runner = backend.may_change(run), backend.user().role >= Role.RUNNER
+    may_change = backend.may_change(run)
     if may_change and not run.state.ended:
         st.button(
             "Stopping" if run.cancel_requested else "Cancel",
@@ -118,7 +118,7 @@ def actions(run: Run, beside_form: bool) -> None:
         )
     if may_change and run.state in RETRYABLE:
         _draw_retries(run)
-    if runner and (run.state in RETRYABLE or run.all_failed):
+    if backend.may_start() and (run.state in RETRYABLE or run.all_failed):
         help = "Start a new run with the same settings."
         if st.button("Run again", key=f"again_{run.id}", icon=":material/restart_alt:", help=help):
             submit_and_open(run.spec)
@@ -159,7 +159,9 @@ def _draw_retries(run: Run) -> None:
 
 def more_processes(run: Run, **more: Any) -> None:
     """Draw the button that repeats a timing in enough processes if it had too few. more: other fields to change."""
-    if run.state.ended and isinstance(run.spec, BenchmarkSpec | RecurrentSpec) and run.spec.processes < QUOTABLE:
+    if not (run.state.ended and backend.may_start()):
+        return
+    if isinstance(run.spec, BenchmarkSpec | RecurrentSpec) and run.spec.processes < QUOTABLE:
         spec = run.spec.model_copy(update={"replicates": None, "min_seconds": None, **more})
         help = "Start a new run with the same settings in enough fresh processes to give a spread and verdicts."
         label = f"Run in {spec.processes} processes"

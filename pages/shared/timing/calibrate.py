@@ -5,7 +5,7 @@ import streamlit as st
 from engine.jobs import submit
 from engine.report.timings import estimates
 from engine.specs import Refused
-from engine.store import Role, Run, State
+from engine.store import Run, State
 from engine.words import plural
 from pages.shared import backend, rerun
 from pages.shared.chart.chart import choice
@@ -33,7 +33,7 @@ def _unfinished_calibration() -> Run | None:
 
 def _draw(key: str, run_id: int | None) -> None:
     if run_id is None:
-        viewer = backend.user().role < Role.RUNNER
+        viewer = not backend.may_start()
         icon = ":material/speed:"
         menu = st.popover("Calibrate this machine", icon=icon, key=key, on_change="rerun", disabled=viewer)
         if menu.open and not viewer:

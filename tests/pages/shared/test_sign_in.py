@@ -17,7 +17,7 @@ from engine.store.files import RunFiles
 from pages.shared import backend, sign_in
 from pages.shared.runs import actions
 from tests.support.clip import queue_train, record, train_row, write_checkpoints
-from tests.support.page import PATIENCE_S, finish, open_page, profile_row, texts
+from tests.support.page import PATIENCE_S, benchmark_row, finish, open_page, profile_row, queue_benchmark, texts
 
 ANN = User("ann@x.org", Role.RUNNER)
 RUN_PAGE = "run/page.py"
@@ -85,6 +85,21 @@ def test_only_owner_and_admin_get_run_actions(store: Store, email: str) -> None:
     assert app.button(key="profile_go").disabled == (email == "eve@x.org")
     app = open_page_as(email, "history/page.py")
     assert app.dataframe[0].value["owner"].tolist() == ["ann@x.org", "ann@x.org"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("signed_in")
+@pytest.mark.parametrize("email", ["bob@x.org", "eve@x.org"])
+def test_results_offer_new_runs_to_those_who_may_start_them(store: Store, email: str) -> None:
+    counted, timed = finish_run(store), queue_benchmark(store, "resnet18", replicates=1)
+    finish(store, timed, [benchmark_row("resnet18")])
+    pages: list[tuple[str, dict[str, str], str]] = [
+        (RUN_PAGE, {"run": str(counted)}, "Count this model again"),
+        (RUN_PAGE, {"run": str(timed)}, "Run in 3 processes"),
+        ("model/page.py", {"name": "timm:resnet18", "model_part": "Modules"}, "Count modules"),
+    ]
+    for page, query, label in pages:
+        assert (label in buttons(open_page_as(email, page, **query))) == (email == "bob@x.org"), label
 
 
 @pytest.mark.slow
