@@ -139,7 +139,7 @@ def draw_modules(name: ModelName, image_size: str) -> None:
             "Count again", key="model_recount", icon=":material/replay:", type="tertiary"
         ):
             launch.start(count_request(name))
-    module_map.draw(frame, "model", f"{row.model}-modules")
+    module_map.draw(frame, "model", f"{row.model}-{row.image_size}-batch{row.batch_size}-modules")
 
 
 def count_request(name: ModelName) -> ProfileSpec:

@@ -14,6 +14,7 @@ from engine.specs import ProfileSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
 from pages.model import history
+from pages.shared import table
 from pages.shared.text import plain
 from tests.support.clip import evaluate_row, queue_evaluate, queue_train, record, train_row
 from tests.support.page import (
@@ -150,6 +151,19 @@ def test_button_counts_modules_and_shows_the_progress(store: Store) -> None:
     app.button(key="cancel_1").click().run()  # together with its page, as after a change of the form
     assert not app.exception
     assert store.run(1).state is State.CANCELLED
+
+
+@pytest.mark.slow
+def test_names_of_downloads_state_the_image_size(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = []
+    monkeypatch.setattr(table, "download", lambda _label, _content, file_name, **_more: names.append(file_name))
+    store_count(store, settings, image_size="64")
+    for part in ("Modules", "Memory"):
+        open_model("resnet18", part)
+    csv_names = [name for name in names if name.endswith(".csv")]
+    assert csv_names == ["resnet18-64-batch1-modules.csv", "resnet18-224-inference-memory.csv"]
 
 
 @pytest.mark.slow

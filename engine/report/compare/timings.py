@@ -28,7 +28,7 @@ METRICS = {
 }
 """Times that can be compared, with their labels."""
 COLUMNS = [
-    *("model", "library", *compare_rows.APART, "run", "ms", "baseline", "baseline_ms"),
+    *("model", "library", *compare_rows.APART, "run", "metric", "ms", "baseline", "baseline_ms"),
     *("speedup", "speedup_low", "speedup_high", "verdict", "differs_in", "flags", "baseline_flags", "note"),
 ]
 MOST = 100
@@ -222,6 +222,7 @@ def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, se
     line = {name: getattr(row, name, None) for name in ("model", "library", *compare_rows.APART)}
     line |= {
         "run": other.run,
+        "metric": METRICS[metric],
         "baseline": baseline.name,
         "differs_in": ", ".join(differs),
         "flags": "; ".join(row.flags),

@@ -286,6 +286,7 @@ def test_times_per_image_compare_different_batch_sizes(tmp_path: Path) -> None:
     assert per_image["verdict"] == "needs 3 runs"
     assert per_image["speedup"] == pytest.approx(per_call["speedup"] * 32 / 8)
     assert per_image["ms"] == pytest.approx(20 / 32, rel=0.01)
+    assert (per_call["metric"], per_image["metric"]) == ("Time per call", "Time per image or sequence")
 
 
 def test_unequal_numbers_of_processes_are_cut_to_the_smaller(tmp_path: Path) -> None:
