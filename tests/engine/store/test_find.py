@@ -134,6 +134,12 @@ def test_filters_in_sql_equal_the_same_filters_in_python(filled: Store) -> None:
     assert len(lengths) > 25, "the filters must have results of different lengths"
 
 
+def test_run_that_requests_a_bare_name_is_found_by_the_qualified_one_before_it_has_rows(store: Store) -> None:
+    run_id = store.enqueue(TrainSpec(model="ViT-B-32"))
+    assert [run.id for run in store.find(Filter(only_model="open_clip:ViT-B-32"), limit=9)] == [run_id]
+    assert store.count(Filter(only_model="open_clip:ViT-B-16")) == 0
+
+
 def test_run_is_found_by_models_of_its_rows_as_soon_as_stored(store: Store) -> None:
     run_id = store.enqueue(ProfileSpec(models=("family:resnet",)))
     assert store.count(Filter(model="resnet50")) == 0
