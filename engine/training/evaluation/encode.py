@@ -169,13 +169,11 @@ def assemble(pairs: Pairs, found: Features) -> Encoded:
 
 def _targets(pairs: Pairs) -> Tensor | None:
     """Return the classes of each image (N, C) bool; None if images have only one class."""
-    known = (pairs.labels(index) for index in range(len(pairs)))
-    classes = [several for several in known if several is not None]
-    if len(classes) < len(pairs):
+    if not pairs.several or None in pairs.several:
         return None
     targets = torch.zeros(len(pairs), len(pairs.classes), dtype=torch.bool)
-    for index, several in enumerate(classes):
-        targets[index, list(several)] = True
+    for index, several in enumerate(pairs.several):
+        targets[index, list(several or ())] = True
     return targets
 
 
