@@ -224,7 +224,7 @@ def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, se
         "run": other.run,
         "metric": METRICS[metric],
         "baseline": baseline.name,
-        "differs_in": ", ".join(differs),
+        "differs_in": "",
         "flags": "; ".join(row.flags),
         "baseline_flags": "; ".join(baseline.row.flags),
     }
@@ -236,6 +236,7 @@ def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, se
             for timed in untimed
         ]
         return line | {"note": "; ".join(notes)}
+    line["differs_in"] = ", ".join(differs)
     if _forward_only(row) != _forward_only(baseline.row) and metric in (samples.TOTAL, PER_SAMPLE):
         return line | {"note": "one of the two has no backward pass: compare their forward passes"}
     separate = (baseline.run, _date(baseline.row)) != (other.run, _date(other.row))

@@ -322,10 +322,11 @@ def test_note_explains_damaged_samples_and_failed_rows(tmp_path: Path) -> None:
     (other.folder / other.row.samples_file).mkdir()
     line = only_row(timings.ratios([(intact, other)], "ms", seed=1))
     assert "no interval: " in str(line["note"])
-    absent = dict.fromkeys(("latency_ms", "mean_ms", "samples_per_s"))
+    absent = dict.fromkeys(("latency_ms", "mean_ms", "samples_per_s")) | {"dtype": "", "image_size": ""}
     failed = Timed(3, tmp_path, benchmark_row("resnet18", status="error", error="RuntimeError: no", **absent))
     line = only_row(timings.ratios([(intact, failed)], "ms", seed=1))
     assert line["note"] == "run 3: RuntimeError: no"
+    assert line["differs_in"] == "", "a row without a time differs in nothing that anybody chose"
     assert pd.isna(line["speedup"])
 
 
