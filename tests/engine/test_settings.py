@@ -1,10 +1,13 @@
 """Settings: documentation, defaults, folders and refused values."""
 
 import pwd
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from engine.jobs.lifecycle import Health
 from engine.settings import ROOT, Settings
 from engine.specs import Refused
 from engine.store import open_store
@@ -19,6 +22,14 @@ def test_deploy_md_lists_every_setting_with_its_default() -> None:
         lines.append(f"| `VITALS_{name.upper()}` | {default_cell} | {field.description} |")
     table = (ROOT / "docs" / "deploy.md").read_text().partition("| variable | default | meaning |\n|---|---|---|\n")[2]
     assert table.splitlines() == lines
+
+
+def test_deploy_md_lists_every_field_of_the_health_check() -> None:
+    table = (
+        (ROOT / "docs" / "deploy.md").read_text().partition("| field | meaning |\n|---|---|\n")[2].partition("\n\n")[0]
+    )
+    names = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+    assert names == [field.name for field in fields(Health)]
 
 
 def test_empty_folder_means_the_default_and_empty_preload_stays(monkeypatch: pytest.MonkeyPatch) -> None:

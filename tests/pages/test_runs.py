@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 from sqlalchemy import update
@@ -24,6 +25,7 @@ from engine.store.bundles import files as bundle_files
 from engine.store.bundles.bundle import export_bundle
 from engine.store.copies import mirror
 from engine.store.files import RunFiles
+from engine.store.find import Order
 from pages.history import filters
 from pages.shared.runs import view
 from pages.shared.table import from_rows
@@ -600,6 +602,10 @@ def test_tags_and_notes_are_saved_after_each_change(store: Store) -> None:
     assert reopened.text_area(key=f"run_notes_{run_id}").value == "*the* one"
     app.multiselect(key=f"run_tags_{run_id}").set_value([]).run()
     assert store.run(run_id).tags == ()
+
+
+def test_list_offers_every_order() -> None:
+    assert set(filters.ORDERS.values()) == set(get_args(Order))
 
 
 @pytest.mark.slow
