@@ -68,11 +68,16 @@ def _spec(run: Run) -> RecurrentSpec:
     return run.spec
 
 
+def _swept(run: Run) -> str:
+    """Return the field that a run sweeps; empty without a sweep."""
+    spec = _spec(run)
+    return spec.sweep if spec.swept else ""
+
+
 def _name(run: Run, row: RecurrentRow) -> str:
     """Return a name that is unique in the run: `jit`, or in a sweep `jit, hidden size 64`."""
-    spec = _spec(run)
-    size = spec.sweep
-    value = getattr(row, size, None) if spec.swept else None
+    size = _swept(run)
+    value = getattr(row, size) if size else None
     return row.model if value is None else f"{row.model}, {size.replace('_', ' ')} {value:,}"
 
 
@@ -98,7 +103,7 @@ def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw a tab per chart that has data."""
     timed_rows = [row for row in rows if row.forward_ms is not None]
     with_samples = [row for row in timed_rows if row.samples_file]
-    groups = timings.groups(with_samples)
+    groups = timings.groups(with_samples, _swept(run))
     families: dict[str, list[RecurrentRow]] = {}
     for row in timed_rows:
         families.setdefault(row.family, []).append(row)
@@ -117,8 +122,8 @@ def _charts(run: Run, rows: Sequence[RecurrentRow]) -> None:
 
 def _bars(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw a chart per family. For a sweep, draw one family at one size."""
-    groups = timings.groups(rows)
-    if timings.swept(rows):
+    groups = timings.groups(rows, _swept(run))
+    if _swept(run):
         groups = {(name := _choose(run, "bars", list(groups))): groups[name]}
     for place, (name, members) in enumerate(groups.items()):
         if len(groups) > 1:
@@ -184,8 +189,12 @@ def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
 
 
 def _choose(run: Run, place: str, names: list[str]) -> str:
-    """Draw the choice of a group of runners timed side by side, and return it. A single group is returned directly."""
-    return st.selectbox("Group", names, key=f"{place}_of_{run.id}") if len(names) > 1 else names[0]
+    """Draw the choice of a group of runners timed side by side, and return it. A single group of a sweep is named."""
+    if len(names) > 1:
+        return st.selectbox("Group", names, key=f"{place}_of_{run.id}")
+    if _swept(run):
+        st.caption(f"**{plain(names[0])}**")
+    return names[0]
 
 
 VALUES = (

@@ -253,6 +253,8 @@ def test_sweep_has_a_sizes_tab_and_no_single_size_downloads(store: Store) -> Non
 def test_families_that_were_timed_at_one_size_each_have_no_sizes_tab(store: Store) -> None:
     missing: dict[str, object] = {"status": "error", "error": "no"} | dict.fromkeys(("forward_ms", "latency_ms"))
     rows = [recurrent_row("aten", hidden_size=32), recurrent_row("aten", hidden_size=64, **missing)]
+    app = open_run(store, *rows, runners="aten", sweep="hidden_size", sweep_values="32,64")
+    assert "**lstm\\, hidden size 32**" in texts(app), "the chart of the only group says which size it shows"
     rows += [recurrent_row("gru_aten", hidden_size=32, **missing), recurrent_row("gru_aten", hidden_size=64)]
     app = open_run(store, *rows, runners="aten,gru_aten", sweep="hidden_size", sweep_values="32,64")
     assert [tab.label for tab in app.tabs] == ["Forward and backward", "Samples"]

@@ -153,9 +153,11 @@ def swept(rows: Sequence[RecurrentRow]) -> str:
     return next((size for size in SIZES if len({getattr(row, size) for row in rows} - {None}) > 1), "")
 
 
-def groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
-    """Return groups of rows that were timed side by side, by their label: `lstm`, `lstm, hidden size 64`."""
-    size = swept(rows)
+def groups(rows: Sequence[RecurrentRow], size: str) -> dict[str, list[RecurrentRow]]:
+    """Return groups of rows that were timed side by side, by their label: `lstm`, `lstm, hidden size 64`.
+
+    size: the field that their run sweeps; empty without a sweep.
+    """
     rows_by_label: dict[str, list[RecurrentRow]] = {}
     for row in rows:
         value = getattr(row, size) if size else None

@@ -250,12 +250,13 @@ def test_rows_are_grouped_by_family_and_swept_size() -> None:
     rows = [recurrent_row(name, hidden_size=size) for size in (32, 64) for name in ("aten", "py")]
     rows.append(recurrent_row("resnet18"))
     assert timings.swept(rows) == "hidden_size"
-    groups = timings.groups(rows)
+    groups = timings.groups(rows, "hidden_size")
     assert {name: len(members) for name, members in groups.items()} == {
         **{"lstm, hidden size 32": 2, "lstm, hidden size 64": 2},
         "resnet": 1,
     }
     assert timings.swept(rows[-2:]) == ""
+    assert list(timings.groups(rows[-2:], "hidden_size")) == ["lstm, hidden size 64", "resnet"]
 
 
 def test_bars_are_grouped_by_pass_and_show_flags() -> None:
