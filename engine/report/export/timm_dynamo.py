@@ -55,6 +55,7 @@ def timm(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
         line |= _timm_part(row)
         if row.status != "ok":
             line["error"] = "; ".join(filter(None, (line.get("error"), row.error or row.status)))
+            line[f"{'train' if row.mode == 'training' else 'infer'}_batch_size"] = swept
         if row.mparams is not None:
             line["param_count"] = row.mparams
     frame = pd.DataFrame(list(lines.values()), columns=TIMM)
