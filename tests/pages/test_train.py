@@ -512,6 +512,12 @@ def test_stopped_training_can_be_resumed(state: State, store: Store, settings: S
     assert len(store.runs()) == 1, "the same run"
 
 
+def test_training_that_took_no_step_can_be_restarted(store: Store) -> None:
+    run_id = queue_train(store)
+    store.request_cancel(run_id)
+    assert open_page(PAGE, run=str(run_id)).button(key=f"retry_{run_id}").label == "Restart"
+
+
 def test_training_without_a_checkpoint_cannot_be_resumed(store: Store) -> None:
     run_id = queue_train(store)
     record(store, run_id, [*curve_points(30), train_row(1)], state=State.FAILED)

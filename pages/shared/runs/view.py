@@ -151,7 +151,8 @@ def _draw_retries(run: Run) -> None:
         if st.button(f"Run again with batch {half}", key=f"half_{run.id}", icon=":material/restart_alt:"):
             submit_and_open(type(run.spec).model_validate(run.spec.model_dump() | {run.spec.batch_field: half}))
     has_results = run.results.rows > run.results.failed
-    action = RESUME if run.kind == "train" else REST if run.kind == "benchmark" and has_results else RESTART
+    began = run.kind == "train" and (run.done or backend.checkpoints(run))
+    action = RESUME if began else REST if run.kind == "benchmark" and has_results else RESTART
     label, icon, help = action
     if st.button(label, key=f"retry_{run.id}", icon=icon, help=help):
         run_actions.retry([run.id])
