@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Select, case, func, or_, select
+from sqlalchemy import ColumnElement, Select, case, exists, func, or_, select
 
-from engine.specs import BenchmarkSpec, Refused, TrainSpec
+from engine.specs import BenchmarkSpec, ModelName, Refused, TrainSpec
 from engine.specs.base import numbered
 from engine.store.listing import LONGEST_MODEL
 from engine.store.model import ENDED, State
@@ -75,7 +75,7 @@ class Filter:
     """Part of the name of a model that the run requested or has a row for; the full name if it contains `*` or `?`.
     With a library in front (`timm:resnet18`), only models of that library."""
     only_model: str = ""
-    """Full name of a model that the run has a row for or requested in the same way: with or without its library."""
+    """Full name of a model that the run requested or has a row for, with or without its library."""
     device: str = ""
     tags: tuple[str, ...] = ()
     """The run must have all of these tags."""
@@ -142,8 +142,7 @@ def conditions(wanted: Filter) -> Iterator[ColumnElement[bool]]:
     if wanted.model:
         yield runs.c.id.in_(_of_model(wanted.model))
     if wanted.only_model:
-        one_model = run_models.c.model == _folded(wanted.only_model)
-        yield runs.c.id.in_(select(run_models.c.run_id).where(one_model))
+        yield runs.c.id.in_(_of_one_model(wanted.only_model))
     for word in dict.fromkeys(wanted.text.casefold().split()):
         matching = select(run_texts.c.run_id).where(run_texts.c.text.contains(word, autoescape=True))
         failed = (runs.c.state == State.FAILED) & func.lower(runs.c.error).contains(word, autoescape=True)
@@ -158,6 +157,19 @@ def _of_model(pattern: str) -> Select[Any]:
     query = select(run_models.c.run_id).where(run_models.c.model.like(_like(_folded(pattern)), escape="/"))
     # leave out the names with a library, which begin with a colon
     return query if ":" in pattern else query.where(run_models.c.model.not_like(":%"))
+
+
+def _of_one_model(name: str) -> Select[Any]:
+    """Return a query for runs of one model, also those that requested it without its library and have no row yet."""
+    query = select(run_models.c.run_id)
+    if ":" not in name:
+        return query.where(run_models.c.model == _folded(name))
+    bare = _folded(ModelName(name).model)
+    same_run = run_models.alias()
+    with_library = exists().where(
+        same_run.c.run_id == run_models.c.run_id, same_run.c.model.endswith(f":{bare}", autoescape=True)
+    )
+    return query.where(or_(run_models.c.model == _folded(name), (run_models.c.model == bare) & ~with_library))
 
 
 def _folded(name: str) -> str:

@@ -268,7 +268,7 @@ def test_note_says_that_only_the_latest_benchmark_runs_are_searched(
     monkeypatch.setattr(history, "BENCHMARKS", 5)
     finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18", latency_ms=25.0)])
     for _ in range(history.BENCHMARKS - 1):
-        store.request_cancel(queue_benchmark(store, "timm:resnet18"))
+        store.request_cancel(queue_benchmark(store, "resnet18"))
     assert column_values(open_model("resnet18", "Timed here"), "latency_ms") == [25.0]
     finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18", latency_ms=20.0)])
     app = open_model("resnet18", "Timed here")
