@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from engine.roots import expand_home
+from engine.specs import Refused, describe_error
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -63,8 +64,6 @@ class Settings(BaseSettings):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            from engine.specs import Refused, describe_error  # not above, because specs import ROOT
-
             sentences = [
                 f"VITALS_{str(problem['loc'][0]).upper()}: {describe_error(problem)} (given: {problem['input']!r})"
                 for problem in error.errors()

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from engine.settings import ROOT
 from engine.specs.fields.model_name import ModelName
 
-FILE = ROOT / "data" / "suite" / "timm.csv"
+# without ROOT of engine.settings, which imports the specs, which import this module
+FILE = Path(__file__).resolve().parent.parent / "data" / "suite" / "timm.csv"
 
 HALVED = frozenset(
     "beit_base_patch16_224 convit_base convmixer_768_32 convnext_base cspdarknet53 deit_base_distilled_patch16_224 "
