@@ -116,11 +116,6 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() or sign == "\t" else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
-def one_column_tabs(text: str) -> str:
-    """Return text with a space for each tab, so that its width is its number of characters."""
-    return text.replace("\t", " ")
-
-
 OutputFile = Annotated[Path, AfterValidator(writable)]
 TableFile = Annotated[Path, AfterValidator(writable_table)]
 
@@ -153,7 +148,7 @@ def show_progress(text: str) -> None:
     """Show progress. A terminal gets one line that is overwritten; a file gets a line every SPARSE_S seconds."""
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be cleared
-        print(f"\r\033[2K{one_column_tabs(text)[:width]}", end="", file=sys.stderr, flush=True)
+        print(f"\r\033[2K{text.expandtabs(1)[:width]}", end="", file=sys.stderr, flush=True)
         _Progress.shown = True
     elif time.monotonic() >= _Progress.due:
         note(text)
@@ -259,7 +254,7 @@ def show_table(full: "pd.DataFrame", short: "pd.DataFrame", output: Path | None)
         return
     if output is None:
         text = short.astype(object).where(short.notna(), "")  # a missing value is blank, whatever its type
-        text = text.map(lambda cell: one_column_tabs(printable(cell)) if isinstance(cell, str) else cell)
+        text = text.map(lambda cell: printable(cell).expandtabs(1) if isinstance(cell, str) else cell)
         print(text.to_string(index=False, float_format=two_decimals))
         return
     from engine.report.export import tables
