@@ -70,7 +70,8 @@ def settings(frame: pd.DataFrame) -> "pd.Series[str]":
     labels = []
     for line in frame[columns].to_dict("records"):
         values = {str(name): value for name, value in line.items() if not (pd.isna(value) or value == "")}
-        labels.append(", ".join(SETTING_FORMATS[name].format(value) for name, value in values.items()))
+        switches = {name: "on" if value else "off" for name, value in values.items() if isinstance(value, bool)}
+        labels.append(", ".join(SETTING_FORMATS[name].format(value) for name, value in (values | switches).items()))
     return pd.Series(labels, index=frame.index, dtype=str)
 
 

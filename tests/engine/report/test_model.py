@@ -265,6 +265,8 @@ def test_timings_are_newest_first_with_labels_of_differences(store: Store) -> No
     assert list(joined["run"]) == [2, 2, 1]
     assert list(by_model.settings(joined)) == ["batch 8", "batch 64", "batch 8"]
     assert list(by_model.settings(older)) == ["inference, eager, batch 8, float32"]
+    switched = timings_of(store, benchmark_row("resnet18", deterministic=True), benchmark_row("resnet18"))
+    assert list(by_model.settings(switched)) == ["deterministic on", "deterministic off"]
     assert by_model.together([]).empty
 
 
