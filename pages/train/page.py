@@ -1,6 +1,7 @@
 """The page Train: data, model, settings and checks, then the run below."""
 
 from base64 import b64decode
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from engine.jobs import named_files, references
 from engine.report import checks as report_checks
 from engine.report.checks import Data
 from engine.results.answers import Augmented
-from engine.specs import Refused, Spec, sweep
+from engine.specs import Refused, sweep
 from engine.specs.base import split_numbers
 from engine.specs.fields import images
 from engine.specs.fields.clip import DIGITS_MODEL, short_name
@@ -122,9 +123,10 @@ def _sweep_values(place: Any, name: str, key: str) -> list[str]:
     return values
 
 
-def draw_checks(spec: TrainSpec, counts: Data) -> bool:
-    """Draw the list of checks and return True if no check is an error."""
-    checks, plan = report_checks.checks(spec, counts), schedule(spec, counts.train)
+def draw_checks(specs: Sequence[TrainSpec], counts: Data) -> bool:
+    """Draw the list of checks and return True if no check is an error. specs: of all runs that the button starts."""
+    spec, plan = specs[0], schedule(specs[0], counts.train)
+    checks = list(dict.fromkeys(check for member in specs for check in report_checks.checks(member, counts)))
     checks += [report_checks.Check("ok", text)] if (text := other_rate(spec)) else []
     if plan.steps_per_epoch:
         checks += clip_form.checks(spec, plan.batch_size)
@@ -217,15 +219,15 @@ def form() -> None:
     if spec and preview.summary and images.augmentation(spec) != images.augmentation(TrainSpec()):
         with images_place:
             draw_augmented(spec)
-    specs: dict[str, Spec] = {}
+    specs: dict[str, TrainSpec] = {}
     if spec:
         try:
-            specs = {**sweep.specs(spec, swept)}
+            specs = sweep.specs(spec, swept)
         except Refused as refused:
             problems.append(str(refused))
     sentence, ready = "Fix the errors above to continue.", False
     if spec and counts:
-        ready = draw_checks(spec, counts)
+        ready = draw_checks(list(specs.values()) or [spec], counts)
         sentence = describe(spec, counts) if ready else sentence
         if ready and len(specs) == 1:
             sentence += f", with {next(iter(specs))}. Compare then shows this run"

@@ -782,6 +782,10 @@ def test_sweep_queues_one_tagged_run_per_value(store: Store) -> None:
     assert verbatim(app)[0] == "python -m engine submit train --sweep lr=0.001,0.0001"
     linked = open_page(PAGE, train_sweep_lr="1e-3, 1e-4")
     assert linked.button(key="train_go").label == "Train 2 runs", "the address contains the sweep"
+    replaced = open_page(PAGE, train_lr="0.5", train_sweep_lr="1e-3, 50")
+    assert verbatim(replaced)[0] == "python -m engine submit train --sweep lr=0.001,50"
+    assert "rises to 0.5 " not in plain_text(replaced), "no run has the rate that the sweep replaces"
+    assert all(f"rises to {rate} " in plain_text(replaced) for rate in ("0.001", "50"))
     app.text_input(key="train_sweep_lr").set_value("1e-3, none").run()
     assert "sweep, lr: must be a number" in plain_text(app)
     assert "'none': must be a number" in plain_text(app), "the error is also beside the field"

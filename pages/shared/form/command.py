@@ -10,15 +10,15 @@ from pages.shared.form.spec_form import LISTS
 def command(spec: Spec, sweep: Collection[str] = ()) -> str:
     """Return the command of a spec, `python -m engine profile --models ...`.
 
-    It has a flag for each field that differs from its default. An uploaded configuration is written as its file name.
-    A field in LISTS is written with one item per line. sweep: labels of the runs of a sweep, as
-    `engine.specs.sweep.specs` makes them.
+    It has a flag for each field that differs from its default and that no sweep sets. An uploaded configuration is
+    written as its file name. A field in LISTS is written with one item per line. sweep: labels of the runs of a sweep,
+    as `engine.specs.sweep.specs` makes them.
     """
-    fields = spec.model_dump()
+    fields, swept = spec.model_dump(), _values(sweep)
     words = ["python", "-m", "engine", *(["submit"] if sweep else []), spec.kind]
     for name in type(spec).model_fields:
         value = getattr(spec, name)
-        if name == "configs" or value == spec.default(name):
+        if name == "configs" or name in swept or value == spec.default(name):
             continue
         flag = "--pretrained" if name == "checkpoint" else f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
@@ -28,18 +28,18 @@ def command(spec: Spec, sweep: Collection[str] = ()) -> str:
         text = ("\n" if name in LISTS else ",").join(map(_model if name in ("model", "models") else str, items))
         # with "=", because a value that starts with "-" would be read as a flag
         words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
-    if sweep:
-        words += ["--sweep", _sweep_flag(sweep)]
+    if swept:
+        words += ["--sweep", " ".join(f"{name}={','.join(values)}" for name, values in swept.items())]
     return shlex.join(words)
 
 
-def _sweep_flag(labels: Collection[str]) -> str:
-    """Return the sweep whose runs have these labels: `lr=0.1,0.01 seed=0,1` for `lr=0.1 seed=0`, ..."""
+def _values(labels: Collection[str]) -> dict[str, dict[str, None]]:
+    """Return the values of each field in the labels of a sweep's runs, such as `lr=0.1 seed=0`, in their order."""
     values: dict[str, dict[str, None]] = {}
     for word in " ".join(labels).split():
         name, _, value = word.partition("=")
         values.setdefault(name, {})[value] = None
-    return " ".join(f"{name}={','.join(values_of_name)}" for name, values_of_name in values.items())
+    return values
 
 
 def _model(name: str) -> str:
