@@ -2,6 +2,7 @@
 
 import zipfile
 from collections.abc import Iterable, Mapping
+from functools import cache, partial
 from io import BytesIO
 
 import pandas as pd
@@ -40,13 +41,13 @@ def runs(store: Store, wanted: Filter) -> pd.DataFrame:
 def rows(store: Store, run_ids: Iterable[int]) -> dict[str, pd.DataFrame]:
     """Return the rows of runs as one table per kind, with the run's number as the first column. Errors: LookupError."""
     parts: dict[str, list[pd.DataFrame]] = {}
-    measured = rates.rates(store)
+    measured = cache(partial(rates.rates, store))  # read only if there are timings
     for run_id in run_ids:
         run, found = store.run(run_id), store.rows(run_id)
         frame = frames.of_run(run, found)
         if isinstance(run.spec, BenchmarkSpec | RecurrentSpec):
             timed = [row for row in found if isinstance(row, rates.Counted)]
-            frame = timm_dynamo.full(frame, rates.utilisation(timed, measured, run.host))
+            frame = timm_dynamo.full(frame, rates.utilisation(timed, measured(), run.host))
         frame.insert(0, "run", run_id)
         parts.setdefault(run.kind, []).append(frame)
     filled = {kind: [table for table in tables if len(table)] or tables[:1] for kind, tables in parts.items()}
