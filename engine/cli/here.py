@@ -138,7 +138,7 @@ def conclude(run: "Run", rows: Sequence[Row]) -> None:
 
     Errors: EndedBadly when anything failed.
     """
-    from engine.store import RETRYABLE, State
+    from engine.store import State
     from engine.store.files import RunFiles
 
     notes = Counter(text for row in rows for text in getattr(row, "notes", ()))
@@ -153,10 +153,24 @@ def conclude(run: "Run", rows: Sequence[Row]) -> None:
         ending = "" if rows else ", without a row"
         if failed:
             ending = f": {len(failed)} of {plural(len(rows), 'row')} failed"
-        again = f"`python -m engine resume {run.id}` queues it again." if run.state in RETRYABLE else ""
-        parts = [f"run {run.id} {run.state}{ending}", printable(run.error), again]
+        parts = [f"run {run.id} {run.state}{ending}", printable(run.error), _how_to_resume(run)]
         raise EndedBadly(" ".join(sentence(part) for part in parts if part))
     note(f"run {run.id} finished; its files are in {RunFiles(Settings().runs_dir, run.id).dir}")
+
+
+def _how_to_resume(run: "Run") -> str:
+    """Return the command that queues an ended run again; empty if it would be refused."""
+    from engine.jobs import checkpoints
+    from engine.store import RETRYABLE
+
+    if run.state not in RETRYABLE:
+        return ""
+    with store_here() as store:
+        try:
+            checkpoints.check_resumable(store, Settings(), run)
+        except Refused:
+            return ""
+    return f"`python -m engine resume {run.id}` queues it again."
 
 
 def submit(spec: Spec, name: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.__main__ import main
+from engine.cli.here import EndedBadly, conclude
 from engine.jobs.lifecycle import fingerprint
 from engine.results import Device, EvaluateRow, Machine, TrainRow
 from engine.settings import Settings
@@ -19,7 +20,7 @@ from engine.specs.evaluate import EvaluateSpec
 from engine.store import State, Store
 from engine.store.files import RunFiles
 from engine.tasks import evaluate
-from tests.support.clip import queue_evaluate, queue_train
+from tests.support.clip import queue_evaluate, queue_train, record, train_row, write_checkpoints
 from tests.support.training import TINY
 
 
@@ -333,3 +334,15 @@ def test_model_is_exported_with_its_card(
     assert "is not an empty folder" in capsys.readouterr().err
     assert main(["runs", "export-model", str(run.id), str(tmp_path / "x"), "--checkpoint", "no.pt"]) == 2
     assert "has no checkpoint 'no.pt'; it has best.pt, epoch_1.pt" in capsys.readouterr().err
+
+
+def test_training_without_a_checkpoint_is_not_said_to_be_resumable(store: Store, settings: Settings) -> None:
+    messages = []
+    for names in ([], ["latest.pt"]):
+        run_id = queue_train(store)
+        write_checkpoints(RunFiles(settings.runs_dir, run_id).dir, *names)
+        record(store, run_id, [train_row(1)], state=State.FAILED)
+        with pytest.raises(EndedBadly) as ended:
+            conclude(store.run(run_id), store.rows(run_id))
+        messages.append(str(ended.value))
+    assert ["resume" in message for message in messages] == [False, True]
