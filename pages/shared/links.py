@@ -16,6 +16,8 @@ OFTEN_HIDDEN = re.compile(
 )
 """Page and parameter that the page reads itself, or draws only in some views, such as `charts_7` of run 7."""
 LEFT_OUT = "links_left_out"
+MOST_NAMED = 10
+"""Maximum number of lines of the warning, so that the page below stays visible."""
 
 
 def parameters() -> dict[str, list[str]]:
@@ -44,6 +46,8 @@ def report(parameters: dict[str, list[str]], page: str) -> None:
     unknown = [_describe_unknown(name, page) for name in parameters if name not in st.session_state]
     lines = [*(line for _, line in warnings.values()), *filter(None, unknown)]
     if lines:
+        if len(lines) > MOST_NAMED:
+            lines[MOST_NAMED:] = [f"and {len(lines) - MOST_NAMED:,} more"]
         message = "\n".join(["This page does not accept these values of the link:", *lines])
         st.warning(plain(message), icon=":material/link_off:")
 

@@ -21,6 +21,8 @@ from pages.shared.form.labels import default_hint, heading
 from pages.shared.text import quoted
 
 Request = TypeVar("Request", bound=Spec)
+LONGEST_MESSAGE = 1000
+"""Maximum number of characters of an error message. A message may repeat a value from a link of any length."""
 LISTED = "listed"
 """Address parameter: the length of a list of models that is too long for the address."""
 LISTS = ("classes", "templates", "more_models", "more_data", "held_out_data")
@@ -192,22 +194,29 @@ def valid(spec: type[Spec], values: Mapping[str, Any]) -> dict[str, Any]:
 def problem(spec: type[Spec], name: str, value: Any) -> str:
     """Return the error message for the value of one field; empty if the value is valid."""
     _, errors = _validate(spec, {name: value})
-    return next((describe_error(error) for error in errors if error["loc"][:1] == (name,)), "")
+    return next((_message(error) for error in errors if error["loc"][:1] == (name,)), "")
 
 
 def _validate(spec: type[Request], values: Mapping[str, Any]) -> tuple[Request | None, list[Any]]:
     try:
         return spec.model_validate({name: value for name, value in values.items() if value not in (None, "", [])}), []
     except ValidationError as error:
-        return None, error.errors()
+        # a default that depends on an invalid value is no second problem
+        return None, [problem for problem in error.errors() if problem["type"] != "default_factory_not_called"]
 
 
 def _sentence(spec: type[Spec], error: Any) -> str:
     label = heading(spec, error["loc"][0]) if error["loc"] else ""
-    message = describe_error(error)
+    message = _message(error)
     if isinstance(value := error["input"], str | int | float) and error["type"] != "value_error":
         message += f" (given: {quoted(value) if isinstance(value, str) else f'{value:,.12g}'})"
     return f"{label}: {message}" if label else message
+
+
+def _message(error: Any) -> str:
+    """Return the message of an error. Of a long message, keep the end, which states the allowed values."""
+    message, half = describe_error(error), LONGEST_MESSAGE // 2
+    return message if len(message) <= LONGEST_MESSAGE else f"{message[:half]} ... {message[-half:]}"
 
 
 def _plain(annotation: Any) -> Any:

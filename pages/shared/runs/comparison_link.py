@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from engine.store import Run
-from engine.words import numbered_runs
+from engine.words import numbered_runs, shortened
 from pages.shared import backend
 from pages.shared.text import plain, quoted
 
@@ -62,7 +62,7 @@ def _field(label: str, parameter: str, options: Iterable[str], chosen: list[str]
         **more,
     )
     if len(chosen) > MOST:
-        st.warning(plain(f"At most {MOST} {label.lower()} can be compared. Left out: {', '.join(chosen[MOST:])}."))
+        st.warning(plain(f"At most {MOST} {label.lower()} can be compared. Left out: {shortened(chosen[MOST:])}."))
     return chosen[:MOST]
 
 

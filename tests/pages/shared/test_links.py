@@ -164,6 +164,7 @@ REJECTED: dict[str, list[tuple[str, str | list[str], str]]] = {
         ("bnechmark_seed", "3", "'bnechmark_seed': no such field here; did you mean benchmark_seed?"),
         ("train_lr", "1", "'train_lr': no such field here"),
         ("benchmark_variants", "x" * 9000, "too many characters, at most 200 (given: 'xxx"),
+        ("benchmark_device", "x" * 9000, "xxx ... xxx"),
     ],
     "recurrent/page.py": [
         ("recurrent_loops", "-1e400", "Minimum samples '-1e400': must be a whole number"),
@@ -217,6 +218,7 @@ def test_rejected_parameters_are_named(page: str) -> None:
     app = open_page("" if page == "catalog/page.py" else page, **query)  # "" opens it as the default page
     assert not app.exception
     assert [message for _, _, message in REJECTED[page] if message not in plain_text(app)] == [], plain_text(app)
+    assert "default factory" not in plain_text(app), "a default that depends on an invalid value is no second problem"
 
 
 @pytest.mark.slow
@@ -296,7 +298,9 @@ def test_kind_of_run_without_a_page_breaks_no_link(monkeypatch: pytest.MonkeyPat
     """Other tests add such a kind to the process."""
     specs = [SimpleNamespace(kind="no page"), *Spec.__subclasses__()]
     monkeypatch.setattr(Spec, "__subclasses__", lambda: specs)
-    assert "'x': no such field here" in plain_text(open_page("compare/page.py", x="1"))
+    message = plain_text(open_page("compare/page.py", **{f"x{n}": "1" for n in range(12)}))
+    assert "'x9': no such field here" in message
+    assert "\nand 2 more" in message, message
 
 
 @pytest.mark.slow
