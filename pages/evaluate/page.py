@@ -111,7 +111,7 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
         problems.append("A linear probe needs one class per image: leave out the class separator or the linear probe.")
     if (tasks := tasks_with_classes(spec)) and not data_classes:
         remedy = "choose a class column, or upload class folders"
-        problems.append(f"A class per image is needed for {' and '.join(tasks)}: {remedy}.")
+        problems.append(f"The data need a class per image for {' and '.join(tasks)}: {remedy}.")
     return problems
 
 

@@ -18,7 +18,7 @@ class Kind(NamedTuple):
 KINDS = {
     "profile": Kind("profile", "Profile", ("count",), "Rows appear here as they arrive."),
     "benchmark": Kind("vision", "Vision speed", ("process", "es"), "Rows of a model appear when it is done."),
-    "recurrent": Kind("recurrent", "Recurrent layers", ("process", "es"), "Rows appear when all runners are done."),
+    "recurrent": Kind("recurrent", "Recurrent layers", ("process", "es"), "Rows of a family appear when it is done."),
     "device": Kind("device", "Device", ("rate",), "Rates appear here as they arrive."),
     "train": Kind("train", "Train", ("step",), "Curves appear after the first steps, a row after each epoch."),
     "evaluate": Kind("evaluate", "Evaluate", ("part",), "The results of a task appear when it is done."),

@@ -156,7 +156,7 @@ def test_training_can_be_evaluated_by_its_run_number(store: Store, settings: Set
     ("query", "message"),
     [
         ({"evaluate_classes": "a\nb"}, "the data have 10 classes, but 2 names were given"),
-        ({"evaluate_data": "synthetic"}, "A class per image is needed for zero-shot"),
+        ({"evaluate_data": "synthetic"}, "The data need a class per image for zero-shot: choose"),
         ({"evaluate_model": f"{2**63}"}, f"there is no run {2**63}"),
         ({"evaluate_data": "nowhere.csv"}, "there is no nowhere.csv"),
         ({"evaluate_held_out_data": "a\0b"}, "Held-out data sets: must be a text without NUL"),

@@ -407,7 +407,7 @@ def test_selected_gpu_row_shows_back_to_back_time_and_time_parts(store: Store) -
     page_text = plain_text(app)
     assert "faster in latency: 1.25 times as fast as eager" in page_text
     assert "First call after eager in the same process" in page_text
-    part_text = "starts 12 s, compilation 31.5 s, warmup 3 s, sampled 12 s, rest 1.5 s"
+    part_text = "starts 12 s, compilation 31.5 s, warm-up 3 s, samples 12 s, rest 1.5 s"
     assert f"This row and those timed beside it took 1 min: {part_text}." in page_text
 
 

@@ -32,8 +32,9 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def spent(parts: Parts) -> str:
-    """Return the parts of a time, such as `starts 12 s, compilation 0 s, warmup 11 s, sampled 42 s, rest 6.1 s`."""
-    return ", ".join(f"{name.removesuffix('_s')} {digits(seconds)} s" for name, seconds in parts)
+    """Return the parts of a time, such as `starts 12 s, compilation 0 s, warm-up 11 s, samples 42 s, rest 6.1 s`."""
+    names = "starts", "compilation", "warm-up", "samples", "rest"
+    return ", ".join(f"{name} {digits(seconds)} s" for name, (_, seconds) in zip(names, parts, strict=True))
 
 
 def table(frame: pd.DataFrame, rows: Sequence[TimedRow], utilisation: Sequence[float | None]) -> pd.DataFrame:
