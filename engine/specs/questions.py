@@ -18,8 +18,8 @@ EMBEDDINGS = "embeddings.npz"
 LONGEST_TEXT = 10_000
 MOST_HITS = 1000
 MOST_TEXTS = 1000
-LARGEST_IMAGE = 10_000_000
-"""Accept at most this many bytes for the image of a `Match`, which is sent as one line of text."""
+LARGEST_IMAGE_MB = 10
+"""Largest file of the image of a `Match`, in MB of 2**20 bytes, as uploads count them."""
 
 
 class Question(Closed):
@@ -65,7 +65,7 @@ class Match(Question):
 
     spec: EvaluateSpec
     """The spec of an evaluation of the model."""
-    image: Base64Bytes = Field(max_length=LARGEST_IMAGE)
+    image: Base64Bytes = Field(max_length=LARGEST_IMAGE_MB * 2**20 * 4 // 3 + 4)  # 4 characters for 3 bytes
     """The file of the image, in any format that data may have."""
     texts: tuple[Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)], ...] = Field(
         min_length=1, max_length=MOST_TEXTS

@@ -12,7 +12,7 @@ from engine.jobs.references import match_question
 from engine.results.answers import Matches
 from engine.specs import Refused, describe_error
 from engine.specs.fields.clip import split_lines
-from engine.specs.questions import LARGEST_IMAGE, MOST_TEXTS
+from engine.specs.questions import LARGEST_IMAGE_MB, MOST_TEXTS
 from engine.store import Run
 from pages.clip import data
 from pages.shared import backend
@@ -37,8 +37,7 @@ def content(run: Run) -> None:
     left, right = st.columns([1, 2])
     with left:
         types = [name.lower() for name in images.FORMATS]
-        most_mb = LARGEST_IMAGE // 1_000_000
-        file = st.file_uploader("Picture", ["jpg", *types], key=f"try_file_{run.id}", max_upload_size=most_mb)
+        file = st.file_uploader("Picture", ["jpg", *types], key=f"try_file_{run.id}", max_upload_size=LARGEST_IMAGE_MB)
     with right:
         help = f"At most {MOST_TEXTS:,}. Class names are put into prompts; captions are used as typed."
         text = st.text_area("Texts, one per line", "\n".join(classes), key=f"try_texts_{run.id}", help=help)

@@ -9,6 +9,7 @@ import open_clip
 import pytest
 import torch
 from PIL import Image
+from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import nn
 
@@ -16,7 +17,7 @@ from engine.models.clip import weights as clip_weights
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
-from engine.specs.questions import Export, Match
+from engine.specs.questions import LARGEST_IMAGE_MB, Export, Match
 from engine.training import checkpoints
 from engine.training.answers import export
 from engine.training.evaluation import match
@@ -123,6 +124,13 @@ def test_class_names_are_put_into_prompts(checkpoint: Path) -> None:
     typed = match.answer(Match(texts=("a photo of a seven.", "a photo of a cat."), **common)).texts
     assert [item.similarity for item in named] == pytest.approx([item.similarity for item in typed], abs=1e-5)
     assert {item.text for item in named} == {"seven", "cat"}
+
+
+def test_image_of_the_largest_upload_is_accepted() -> None:
+    image = bytes(LARGEST_IMAGE_MB * 2**20)
+    assert Match(spec=EvaluateSpec(), image=b64encode(image), texts=("one",)).image == image
+    with pytest.raises(ValidationError, match="at most"):
+        Match(spec=EvaluateSpec(), image=b64encode(image + bytes(6)), texts=("one",))
 
 
 def test_invalid_image_is_refused(checkpoint: Path) -> None:
