@@ -164,7 +164,7 @@ def _stored_modules(
 
 
 def _draw_count_button(name: ModelName) -> None:
-    st.caption("The catalogue has no costs of single modules. Count them here: it takes seconds and needs no weights.")
+    st.caption("The catalogue has no costs of single modules. A count takes seconds and needs no weights.")
     icon = ":material/account_tree:"
     if backend.may_start() and st.button("Count modules", key="model_count", icon=icon, type="primary"):
         launch.start(count_request(name))
