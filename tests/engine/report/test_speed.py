@@ -75,8 +75,8 @@ def test_latency_bars_show_flags_and_start_with_the_fastest_model() -> None:
 
 
 def test_latency_bars_escape_html_in_names() -> None:
-    figure = speed.latency(frames.benchmark([benchmark_row("<b>x</b>")]))
-    assert list(figure.data[0].y) == ["&lt;b&gt;x&lt;/b&gt;"]
+    figure = speed.latency(frames.benchmark([benchmark_row("<b>x</b>", image_size=size) for size in ("<i>", "8")]))
+    assert list(figure.data[0].y) == [f"&lt;b&gt;x&lt;/b&gt; · {size} px" for size in ("&lt;i&gt;", "8")]
 
 
 def test_speedups_show_their_verdict_and_a_line_at_1() -> None:

@@ -59,11 +59,12 @@ def test_timm_of_a_sweep_has_a_line_per_batch_size(requested: str) -> None:
     swept = {"batch_size_requested": requested}
     rows = [benchmark_row("m", batch_size=size, samples_per_s=size, **swept) for size in (1, 2, 4)]
     rows += [benchmark_row("m", mode="training", batch_size=2, samples_per_s=0.5, **swept)]
-    rows += [failed("m", batch_size=8, **swept)]
+    rows += [failed("m", batch_size=8, **swept), failed("m", mode="training", batch_size=16, **swept)]
     frame = timm_dynamo.timm(rows)
-    assert list(frame["infer_batch_size"]) == [4, 2, 1, 8]
-    assert list(frame["train_samples_per_sec"].fillna(0)) == [0, 0.5, 0, 0]
-    assert list(frame["error"].fillna("")) == ["", "", "", "no"]
+    assert list(frame["infer_batch_size"].fillna(0)) == [4, 2, 1, 8, 0]
+    assert list(frame["train_batch_size"].fillna(0)) == [0, 2, 0, 0, 16]
+    assert list(frame["train_samples_per_sec"].fillna(0)) == [0, 0.5, 0, 0, 0]
+    assert list(frame["error"].fillna("")) == ["", "", "", "no", "no"]
 
 
 def test_dynamo_file_of_performance_has_its_columns_and_values() -> None:
