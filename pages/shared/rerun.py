@@ -90,7 +90,7 @@ def show_waiting() -> None:
 
 def show(message: str, icon: str) -> None:
     """Show a toast now. A rerun of the page would lose it."""
-    st.toast(plain(message), icon=icon)
+    st.toast(plain(message), icon=icon, duration="long")  # reading the result of an import takes more than 4 s
 
 
 Result = TypeVar("Result")

@@ -467,6 +467,7 @@ def test_uploaded_table_of_accuracies_is_imported(store: Store) -> None:
     app = import_table(open_page(catalog_y=TOP1), "results-imagenet.csv", TABLE.format(top1="99.000"))
     assert not app.exception
     message = app.toast[0].value.replace("\\", "")
+    assert app.toast[0].proto.duration == 10, "seconds"
     assert "1 row of huggingface/pytorch-image-models: 2 new values, 0 changed. Imported values replace" in message
     table = app.dataframe[0].value
     row = table[table["pretrained"] == "mine_in1k"].iloc[0]
