@@ -96,7 +96,7 @@ def test_first_visit_previews_the_prompts_and_queues_a_run(store: Store) -> None
     assert "40 prompts in total" in page_text
     assert "Evaluates digits-clip on digits: retrieval, zeroshot on cpu" in page_text
     app.text_area(key="evaluate_templates").set_value("{}, by hand\n").run()
-    assert "zero, by hand" in plain_text(app)
+    assert "zero, by hand\none, by hand\ntwo, by hand" in plain_text(app)
     app.button(key="evaluate_go").click().run()
     assert not app.exception
     assert store.runs()[0].spec == EvaluateSpec(templates=("{}, by hand",))
