@@ -29,7 +29,7 @@ def device_rows() -> list[DeviceRow]:
     shared = {**DEVICE_FIELDS, "samples": 40, "flags": ("single_process",)}
     matmul = {"operation": "matmul", "dtype": "float32", "size": 512, "gflop_per_s": 123.4, "latency_ms": 2.2}
     copy = {"operation": "copy", "dtype": "float32", "size": 268435456, "gb_per_s": 20.0, "latency_ms": 26.8}
-    failed = {"operation": "matmul", "dtype": "float16", "status": "error", "error": "RuntimeError: **no**"}
+    failed = {"operation": "matmul", "dtype": "float16", "status": "timeout", "error": "RuntimeError: **no**"}
     return [
         DeviceRow(model="matmul float32", rates={"256": 90.0, "512": 123.4}, **matmul, **shared),
         DeviceRow(model="matmul float16", **failed, **DEVICE_FIELDS),
@@ -80,7 +80,7 @@ def test_results_show_rates_and_failures(store: Store) -> None:
     peaks, results = (table.value for table in app.dataframe)
     assert list(peaks["what"]) == ["matmul float32", "copy"]
     assert list(peaks["rate"]) == ["123 GFLOP/s", "20 GB/s"]
-    assert list(results["status"]) == ["ok", "error", "ok"]
+    assert list(results["status"]) == ["ok", "timeout", "ok"]
     assert "1 of 3 rows could not be measured" in texts(app)
     assert "single process" in texts(app)
 

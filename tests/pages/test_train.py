@@ -512,6 +512,12 @@ def test_stopped_training_can_be_resumed(state: State, store: Store, settings: S
     assert len(store.runs()) == 1, "the same run"
 
 
+def test_running_training_has_curves_before_its_first_row(store: Store) -> None:
+    run_id = queue_train(store)
+    record(store, run_id, curve_points(30), state=None)
+    assert charts(open_page(PAGE, run=str(run_id)))
+
+
 def test_training_that_took_no_step_can_be_restarted(store: Store) -> None:
     run_id = queue_train(store)
     store.request_cancel(run_id)
@@ -520,9 +526,11 @@ def test_training_that_took_no_step_can_be_restarted(store: Store) -> None:
 
 def test_training_without_a_checkpoint_cannot_be_resumed(store: Store) -> None:
     run_id = queue_train(store)
-    record(store, run_id, [*curve_points(30), train_row(1)], state=State.FAILED)
+    record(store, run_id, [Progress(done=22, total=44), *curve_points(30), train_row(1)], state=State.FAILED)
     app = open_page(PAGE, run=str(run_id))
-    app.button(key=f"retry_{run_id}").click().run()
+    resume = app.button(key=f"retry_{run_id}")
+    assert resume.label == "Resume", "a restart would begin at step 0"
+    resume.click().run()
     assert not app.exception
     assert "stopped after 22 steps" in plain_text(app)
     assert store.run(run_id).state is State.FAILED

@@ -17,7 +17,7 @@ from engine.results import DeviceRow, Row, kinds
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, Refused, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
-from engine.store import Filter, Run, State, Store, migrations, open_store, storage
+from engine.store import Filter, Run, State, Store, listing, migrations, open_store, storage
 from engine.store.database import Database
 from engine.store.files import RunFiles
 from engine.store.find import Order
@@ -388,6 +388,8 @@ def test_results_and_outcome_of_a_run_follow_its_rows(store: Store) -> None:
     finish(store, both_tasks, [evaluate_row("linear-probe", acc1=0.9), evaluate_row("zeroshot", acc1=0.75)])
     finish(store, two_models, [evaluate_row("zeroshot", model=model, acc1=0.75) for model in ("a", "b")])
     assert [store.run(run_id).results.accuracy for run_id in (both_tasks, two_models)] == [0.75, None]
+    checkpoints = [("ok", evaluate_row("zeroshot", checkpoint=tag).model_dump_json()) for tag in ("a", "b")]
+    assert listing.results_of(checkpoints)["accuracy"] is None
     measured = store.enqueue(DeviceSpec())
     finish(store, measured, [DeviceRow(device="cpu", operation="copy", dtype="float32", latency_ms=80.0)])
     assert store.run(measured).results.latency_ms is None, "an operation of unknown size has no latency to compare"
