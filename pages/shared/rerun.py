@@ -15,6 +15,8 @@ from pages.shared.text import plain
 # server, messages carry the old values until the browser has received the new ones. Drawing the form with old values
 # would undo the change.
 HELD = "drawn_fields"
+QUICK_TO_READ = 60
+"""Toasts with more characters stay for 10 s instead of 4."""
 
 
 def hold(field: str) -> None:
@@ -90,7 +92,7 @@ def show_waiting() -> None:
 
 def show(message: str, icon: str) -> None:
     """Show a toast now. A rerun of the page would lose it."""
-    st.toast(plain(message), icon=icon, duration="long")  # reading the result of an import takes more than 4 s
+    st.toast(plain(message), icon=icon, duration="long" if len(message) > QUICK_TO_READ else "short")
 
 
 Result = TypeVar("Result")
