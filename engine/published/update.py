@@ -19,6 +19,7 @@ LARGEST_FILE = 5_000_000
 """Largest file accepted, in bytes. The publishers' own tables are a tenth of that."""
 MOST_ROWS = 20_000
 NAME = re.compile(r"[\w.:/+-]{1,200}")
+LARGEST_SIDE = 8192
 LARGEST_DEVIATION = 0.011
 """Accuracy plus error of one row may differ from 100 by at most this, in per cent, because both are rounded."""
 
@@ -96,7 +97,7 @@ def _read_timm(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     _check_columns(frame, ["model", "top1", "top1_err", "top5", "top5_err", "img_size"], name)
     _check_names(frame, "model", name)
     sizes = _numbers(frame, "img_size", name)
-    _refuse_where(frame, (sizes % 1 != 0) | (sizes < 1), "img_size", name, "pixels")
+    _refuse_where(frame, (sizes % 1 != 0) | (sizes < 1) | (sizes > LARGEST_SIDE), "img_size", name, "pixels")
     accuracies = {column: _percentages(frame, column, name, 100) for column in ("top1", "top1_err", "top5", "top5_err")}
     for k in ("top1", "top5"):
         inconsistent = (accuracies[k] + accuracies[f"{k}_err"] - 100).abs() > LARGEST_DEVIATION

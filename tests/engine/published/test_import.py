@@ -144,6 +144,7 @@ REFUSED = [
     (TIMM.replace("81.214", "91.214"), "results-imagenet.csv", "which is not 100 less its top1_err"),
     (TIMM.replace("81.214", "nan"), "results-imagenet.csv", "which is not a number"),
     (TIMM.replace(",288,", ",0,"), "results-imagenet.csv", "img_size is '0', which is not pixels"),
+    (TIMM.replace(",288,", ",1e300,"), "results-imagenet.csv", "which is not pixels"),
     (TIMM.replace(",288,", ",28.5,"), "results-imagenet.csv", "which is not pixels"),
     (TIMM + TIMM.splitlines()[1] + "\n", "results-imagenet.csv", "resnet50 a1_in1k 288 twice"),
     (TIMM.replace("resnet50", "<b>x</b>"), "results-imagenet.csv", "which is not a name"),
