@@ -91,8 +91,8 @@ def read_timm(path: Path) -> pd.DataFrame:
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:  # ValueError includes pandas' and Unicode's
         raise Refused(f"{path} is no CSV file that can be read: {error}") from error
-    frame = frame.rename(columns=lambda name: name.removeprefix("infer_"))
-    columns = ["img_size", "batch_size", "samples_per_sec"]
+    prefix = "infer_" if "infer_samples_per_sec" in frame else ""
+    columns = [f"{prefix}{name}" for name in ("img_size", "batch_size", "samples_per_sec")]
     if not {"model", *columns} <= set(frame):
         raise Refused(
             f"{path} lacks columns of timm's benchmark.py: model, infer_img_size, infer_batch_size and "

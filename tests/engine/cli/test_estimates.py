@@ -14,7 +14,7 @@ from engine.report.timings import estimates, reliability, stored
 from engine.report.timings.stored import Setting
 from engine.results import Row
 from engine.settings import Settings
-from engine.specs import Spec
+from engine.specs import Refused, Spec
 from engine.store import Run, State, Store
 from tests.support.page import benchmark_row, calibrated_by_hand, finish
 
@@ -347,3 +347,9 @@ def test_read_timm_skips_rows_without_a_speed(tmp_path: Path) -> None:
     assert calibrate.read_timm(file).to_dict("records") == [
         {"name": "timm:resnet18", "image_size": "224", "batch_size": 2, "seconds": 0.01}
     ]
+    names = "model,infer_img_size,infer_batch_size,infer_samples_per_sec"
+    file.write_text(f"{names},img_size,batch_size,samples_per_sec\nresnet18,224,2,100,64,8,5\n")
+    assert calibrate.read_timm(file)["seconds"].tolist() == [0.01]
+    file.write_text(f"{names.replace('infer_img_size', 'img_size')}\nresnet18,224,2,100\n")
+    with pytest.raises(Refused, match=r"It has model, img_size, infer_batch_size, infer_samples_per_sec$"):
+        calibrate.read_timm(file)
