@@ -235,10 +235,11 @@ def _store_run(
     rows = (_row(record.kind, line) for line in limited(ROWS, BytesIO(members[ROWS])))
     points = map(BundledMetric.model_validate_json, limited(METRICS, _unpack(file, METRICS, by_line=True)))
     kinds = {listed.name: listed.kind for listed in TypeAdapter(list[Listed]).validate_json(members["artifacts.json"])}
-    if kinds.keys() != contents.keys():
-        raise Refused("the bundle's files are not those that its run lists")
+    if not contents.keys() <= kinds.keys():
+        raise Refused("the bundle holds files that its run does not list")
+    # bundles of earlier versions also list files that are not in them
     artifacts = [
-        StoredArtifact(name=name, kind=kind, **dict(measured[f"artifacts/{name}"])) for name, kind in kinds.items()
+        StoredArtifact(name=name, kind=kinds[name], **dict(measured[f"artifacts/{name}"])) for name in contents
     ]
     hashes = json.dumps({name: measured[name].sha256 for name in sorted(measured)})
     key = f"bundle:{sha256(hashes.encode()).hexdigest()}"  # equal bundles have equal members

@@ -210,6 +210,25 @@ def test_bundle_has_checkpoint_manifests_and_lists_only_its_files(
     other_store.close()
 
 
+def test_bundle_of_an_earlier_version_without_manifests_is_imported(
+    settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    """Such a bundle also lists files of the run that it does not have."""
+    run_id, path = finished_training(settings, store), tmp_path / "run.zip"
+    path.write_bytes(bundle.export_bundle(store, settings, run_id))
+
+    def change(members: dict[str, bytes]) -> None:
+        for name in ("best.pt.json", "latest.pt.json", "latest.pt"):
+            del members[f"artifacts/checkpoints/{name}"]
+        listed = [artifact.model_dump() for artifact in store.artifacts(run_id)]
+        members["artifacts.json"] = json.dumps(listed).encode()
+
+    rewrite(path, change)
+    new = store.run(bundle.import_bundle(store, settings, path))
+    assert [artifact.name for artifact in store.artifacts(new.id)] == ["checkpoints/best.pt"]
+    assert not checkpoints.complete(settings, new)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -509,7 +528,7 @@ def test_artifacts_named_like_files_of_the_run_are_refused(
 
 def test_artifacts_that_the_run_does_not_list_are_refused(settings: Settings, store: Store, exported: Path) -> None:
     rewrite(exported, lambda members: members.update({"artifacts/more.json": b"{}"}))
-    with pytest.raises(Refused, match="the bundle's files are not those that its run lists"):
+    with pytest.raises(Refused, match="the bundle holds files that its run does not list"):
         bundle.import_bundle(store, settings, exported)
     assert len(store.runs()) == 1
 
