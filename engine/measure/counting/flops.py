@@ -13,7 +13,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 from engine.measure.counting.fused import fused_on_meta
 from engine.measure.counting.live import LiveBytes, state
@@ -171,7 +170,10 @@ def _has_no_data(tensor: torch.Tensor) -> bool:
 
 def _shape(value: Any) -> tuple[int, ...]:
     """Return the shape of a tensor, or of the first one in a list, tuple or dictionary; empty if there is none."""
-    return next((tuple(leaf.shape) for leaf in tree_iter(value) if isinstance(leaf, torch.Tensor) and leaf.dim()), ())
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return next((shape for item in items if (shape := _shape(item))), ())
 
 
 @contextmanager

@@ -468,6 +468,19 @@ def test_module_counts_include_submodules_and_all_calls() -> None:
     assert found.modules[""].flops == 2 * flops_of_one_call + 2 * B * E * FEED
 
 
+class Outputs(dict[str, torch.Tensor]):
+    """Outputs by name, as some research code returns them."""
+
+
+class Named(nn.Module):
+    def forward(self, x: torch.Tensor) -> Outputs:
+        return Outputs(total=x.sum(), features=x)
+
+
+def test_output_of_a_module_is_its_first_tensor_with_a_shape() -> None:
+    assert count_module(Named(), torch.ones(B, E)).modules[""].output == (B, E)
+
+
 def test_traffic_is_what_operators_read_and_write() -> None:
     found = count_module(nn.Linear(E, FEED, bias=False), torch.ones(B, E))
     (product,) = (operator for operator in found.operators if operator.flops)
