@@ -255,6 +255,8 @@ def test_rows_are_grouped_by_family_and_swept_size() -> None:
         **{"lstm, hidden size 32": 2, "lstm, hidden size 64": 2},
         "resnet": 1,
     }
+    labels = list(speed.labels(frames.recurrent(rows)))
+    assert (labels[0], labels[-1]) == ("aten · hidden 32", "resnet18"), "a ResNet has no hidden size"
     assert timings.swept(rows[-2:]) == ""
     assert list(timings.groups(rows[-2:], "hidden_size")) == ["lstm, hidden size 64", "resnet"]
 

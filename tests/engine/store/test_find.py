@@ -384,16 +384,15 @@ def test_results_and_outcome_of_a_run_follow_its_rows(store: Store) -> None:
     assert (results.loss, results.held_out_loss, results.accuracy) == (None, None, 0.75), (
         "an evaluation has no held-out loss, because its pairs may be any"
     )
-    both_tasks, two_models = (store.enqueue(EvaluateSpec()) for _ in range(2))
+    both_tasks, *mixed = (store.enqueue(EvaluateSpec()) for _ in range(4))
     finish(store, both_tasks, [evaluate_row("linear-probe", acc1=0.9), evaluate_row("zeroshot", acc1=0.75)])
-    finish(store, two_models, [evaluate_row("zeroshot", model=model, acc1=0.75) for model in ("a", "b")])
-    assert [store.run(run_id).results.accuracy for run_id in (both_tasks, two_models)] == [0.75, None]
-    checkpoints = [("ok", evaluate_row("zeroshot", checkpoint=tag).model_dump_json()) for tag in ("a", "b")]
-    assert listing.results_of(checkpoints)["accuracy"] is None
+    for run_id, field in zip(mixed, ("model", "checkpoint", "data"), strict=True):
+        finish(store, run_id, [evaluate_row("zeroshot", acc1=0.75, **{field: value}) for value in ("a", "b")])
+    assert [store.run(run_id).results.accuracy for run_id in (both_tasks, *mixed)] == [0.75, None, None, None]
     measured = store.enqueue(DeviceSpec())
     finish(store, measured, [DeviceRow(device="cpu", operation="copy", dtype="float32", latency_ms=80.0)])
     assert store.run(measured).results.latency_ms is None, "an operation of unknown size has no latency to compare"
-    for run_id in (both_tasks, two_models, measured):
+    for run_id in (both_tasks, *mixed, measured):
         store.delete(run_id)
     assert [run.id for run in store.find(Filter(order="latency"), limit=2)] == [single, evaluation]
     assert [run.id for run in store.find(Filter(order="held_out_loss"), limit=2)] == [training, evaluation]
