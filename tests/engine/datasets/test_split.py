@@ -1,6 +1,7 @@
 """A split depends only on the seed and holds out an equal share of every class."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -61,6 +62,12 @@ def test_fraction_0_holds_nothing_out() -> None:
 def test_fewer_than_two_pairs_cannot_be_split(pairs: str) -> None:
     with pytest.raises(DataProblem, match=f"has {pairs}, of which none can be held out"):
         split(labelled([None] * int(pairs[0])), 0.5, 0)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_data_whose_own_split_has_an_empty_part_are_split_by_fraction(held: bool) -> None:
+    train, held_out = split(replace(labelled([None] * 4), held=[held] * 4), 0.5, 0)
+    assert (len(train), len(held_out)) == (2, 2)
 
 
 def test_samples_are_drawn_from_every_class() -> None:
