@@ -17,7 +17,7 @@ from engine.results import DeviceRow, Row, kinds
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, Refused, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
-from engine.store import Filter, Run, State, Store, listing, migrations, open_store, storage
+from engine.store import Filter, Run, State, Store, migrations, open_store, storage
 from engine.store.database import Database
 from engine.store.files import RunFiles
 from engine.store.find import Order
