@@ -224,6 +224,7 @@ def test_several_sources_are_opened_as_one(tmp_path: Path) -> None:
     mixed = open_pairs(f"{first}::{second} :: {csv}")
     assert mixed.name == "one+two+pairs"
     assert mixed.classes == ("cat", "dog", "bird")
+    assert mixed.templates == ("a photo of a {}.",)
     assert [mixed.label(index) for index in range(len(mixed))] == [0, 0, 1, 2, 0, None, None]
     assert [mixed.captions(index)[0] for index in (3, 6)] == ["a photo of a bird.", "a dog"]
     assert mixed.source(3) == str(tmp_path / "two" / "bird" / "000.png")
