@@ -48,7 +48,7 @@ test test-cluster faults check: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup-dev
 	scripts/find_browser.sh
-	$(BIN)/pytest -n 3 --dist worksteal --durations 20 -m "not gpu and not soak and not cluster"
+	$(BIN)/pytest -n 2 --dist worksteal --durations 20 -m "not gpu and not soak and not cluster"
 
 test-cluster: $(VENV)/.setup-cluster-dev
 	scripts/find_browser.sh

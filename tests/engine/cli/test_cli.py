@@ -506,7 +506,7 @@ def test_errors_name_the_flag_as_typed(settings: Settings, capsys: pytest.Captur
     for arguments, start in (
         (["train", "--lr", "1000"], "error: --lr: "),
         (["submit", "benchmark", "--models", "resnet18", "--min-seconds", "-1"], "error: --min-seconds: "),
-        (["published-import", "no.csv"], "error: no file at no.csv\n"),
+        (["published-import", "no.csv"], "error: no file at no.csv: download the table from its publisher's page"),
         (["train", "--classes", "no.txt"], "error: train: no file at no.txt\n"),
         (["train", "--best-metric", "loss"], "error: --best-metric 'loss' is no metric of a training. Use one of z"),
         (
