@@ -1,4 +1,4 @@
-"""What all modules of data share: errors, and names of files."""
+"""Errors of data and names of files, for all modules of data."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator

@@ -37,8 +37,9 @@ class Remote:
     size: int | None
     """Size in bytes, if Hugging Face reports it."""
     what: str
+    """Beginning of an error's message, such as `weights 'openai' of RN50 are`."""
     advice: str
-    """As in `find`."""
+    """End of an error's message."""
 
     @property
     def address(self) -> str:
@@ -59,7 +60,7 @@ def cache() -> Path:
 def find(repo: str, files: Sequence[str], what: str, advice: str = "") -> Path | Remote:
     """Return the first of these files that is in the cache, or else at Hugging Face.
 
-    what, advice: beginning and end of an error's message, such as `weights openai of RN50 are`. Errors: Unreachable.
+    what, advice: as in Remote. Errors: Unreachable.
     """
     for file in files:
         if isinstance(path := try_to_load_from_cache(repo, file), str):
