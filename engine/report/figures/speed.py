@@ -81,7 +81,7 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
         marker={"symbol": "line-ns-open", "size": 11, "color": GREY, "line": {"width": 1.6}},
         hovertemplate="%{y}<br>one process: %{x:,.3~r} ms<extra></extra>",
     )
-    ends = pd.concat([drawn["latency_ms"], drawn["p90_ms"], processes["ms"]]).groupby(level=0).max()
+    ends = pd.concat([drawn["latency_ms"], drawn["p90_ms"], processes["ms"]]).groupby(level=0, sort=False).max()
     medians = zip(drawn["latency_ms"], drawn["flags"], strict=True)
     texts = [with_flags(f"{digits(ms)} ms", flags) for ms, flags in medians]
     widest = write_beside(figure, list(zip(ends, drawn["label"], texts, strict=True)))

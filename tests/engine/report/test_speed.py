@@ -66,6 +66,8 @@ def test_latency_bars_show_flags_and_start_with_the_fastest_model() -> None:
     assert list(bars[1].error_x.array) == [0.0]
     assert annotation_texts(figure) == ["20 ms  <i>unstable, single process</i>", "15 ms"]
     assert [annotation.x for annotation in figure.layout.annotations] == [25.0, 17.0]
+    reversed_figure = speed.latency(frames.benchmark(rows)[::-1])
+    assert [annotation.x for annotation in reversed_figure.layout.annotations] == [17.0, 25.0]
     assert list(figure.layout.yaxis.categoryarray) == ["a · eager", "a · compile"]
     assert figure.layout.xaxis.title.text == "Latency p50 (ms)"
     assert "run 7" in bars[0].hovertemplate
