@@ -196,10 +196,11 @@ def test_changes_elsewhere_are_kept_after_the_server_has_lost_the_session(
     expect(notes).to_be_focused()
     notes.blur()
     expect(page.get_by_text("Both texts were kept")).to_be_visible()
+    page.wait_for_function(DRAWN)  # until then, the fields of the run before are on the page too
     expect(notes).to_have_value("theirs\n\nmine, changed")
     page.get_by_role("combobox", name="Tags").fill("mine")
     page.keyboard.press("Enter")
-    expect(page.get_by_test_id("stMultiSelect")).to_contain_text("theirs")
+    expect(page.get_by_test_id("stMultiSelect")).to_have_text(["Tagsminetheirs"])
     assert (store.run(run_id).notes, store.run(run_id).tags) == ("theirs\n\nmine, changed", ("mine", "theirs"))
 
 
