@@ -12,7 +12,9 @@ from engine.store import State, open_store
 
 
 @pytest.mark.slow
-def test_examples_run_and_give_what_the_page_states(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_run_and_give_what_the_page_states(
+    settings: Settings, no_scheduler: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = (ROOT / "docs/python.md").read_text()
     values: dict[str, Any] = {}
     with closing(open_store(settings)) as store:
