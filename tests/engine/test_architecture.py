@@ -108,7 +108,7 @@ def test_folders_stay_small() -> None:
 
 
 def test_tests_named_in_reliability_md_exist() -> None:
-    test_names = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
+    test_names = re.findall(r"`([\w/]+\.py)::(?:\w+::)?(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
     assert len(test_names) > 30
     missing = [
         f"{path}::{name}" for path, name in test_names if f"def {name}(" not in (ROOT / "tests" / path).read_text()
@@ -131,6 +131,18 @@ def test_files_named_in_contributing_md_exist() -> None:
             folder = path.parent
     assert missing == []
     assert table.count("| ") > 20
+
+
+def test_files_and_make_targets_named_in_the_documents_exist() -> None:
+    text = "".join(path.read_text() for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+    folders = "benchmarks|data|deploy|docs|engine|frontend|pages|scripts|tests"
+    files = set(re.findall(rf"`((?:{folders})/[\w./-]+)", text))
+    # made when the app runs; a folder of the past; files of PyTorch
+    absent = {"data/runs", "pages/components", "benchmarks/dynamo/timm_models.py", "benchmarks/dynamo/common.py"}
+    found = {name for name in files for folder in (ROOT, ROOT / "tests") if (folder / name).exists()}
+    assert files - found <= absent
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([\w-]+)", text)) <= targets
 
 
 def test_readme_lists_every_page() -> None:
