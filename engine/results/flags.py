@@ -1,4 +1,4 @@
-"""Flags and verdicts of timings, with the meaning that users read. Their thresholds are in `engine/statistics.py`."""
+"""Flags and verdicts of timings, with the meaning that users read. Their thresholds are where they are measured."""
 
 from typing import Literal
 
