@@ -3,7 +3,7 @@
 #   make run      set up, and start the app on http://127.0.0.1:8501
 #   make test     set up with the development requirements and a browser, then run all tests but those of the next three
 #   make test-cluster   the tests that need PostgreSQL, nginx (both from the system's packages), S3 or Ray
-#   make faults   the long forms of the fault tests: locks of minutes, hundreds of random addresses
+#   make faults   the long forms of tests: locks of minutes, hundreds of killed processes and random addresses
 #   make gpu      on a machine with an NVIDIA GPU: the tests that need one, and benchmarks/results/gpu.json
 #   make check    format, lint, types, import contracts, fast tests
 #   make format   format the code, and fix what the linter can fix
