@@ -13,13 +13,12 @@ from engine.published.publishers import ACCURACIES
 from engine.report.catalog import catalog, choose
 from engine.report.timings import estimates, stored
 from engine.report.timings.stored import Setting
-from engine.specs import Refused
 from engine.store import Role
 from pages.catalog.controls import Axes, Filters
 from pages.shared import backend, rerun
 from pages.shared.rerun import fold
 from pages.shared.table import results_table
-from pages.shared.text import plain, show_error
+from pages.shared.text import plain, refusals_shown
 from pages.shared.timing import speeds
 
 
@@ -155,12 +154,8 @@ def _import() -> None:
     )
     file = st.file_uploader("Table (.csv)", type="csv", key=FILE, max_upload_size=LARGEST_MB)
     if st.button("Import", key="catalog_import", icon=":material/upload:", disabled=file is None) and file:
-        try:
+        with refusals_shown():
             with st.spinner("Checking"):
-                folder = update.folder(backend.settings())
-                sentence = update.take(file.getvalue(), file.name, folder)
-        except Refused as refusal:
-            show_error(refusal)
-            return
-        rerun.show_later(f"{sentence}.", ":material/check:")
-        st.rerun(scope="app")
+                sentence = update.take(file.getvalue(), file.name, update.folder(backend.settings()))
+            rerun.show_later(f"{sentence}.", ":material/check:")
+            st.rerun(scope="app")

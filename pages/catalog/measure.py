@@ -11,13 +11,13 @@ from engine.report.catalog import choose
 from engine.report.quantities import MEASURED
 from engine.report.timings import needs, stored
 from engine.report.timings.stored import Setting
-from engine.specs import BenchmarkSpec, Refused
+from engine.specs import BenchmarkSpec
 from engine.store import Run
 from engine.words import plural
 from pages.catalog.controls import Axes
 from pages.shared import backend
 from pages.shared.runs import durations, view
-from pages.shared.text import show_error, span
+from pages.shared.text import refusals_shown, span
 
 SENT = "catalog_sent"
 MOST = 20
@@ -119,14 +119,11 @@ def buttons(plan: Plan) -> None:
             specs = plan.repetitions
     if specs:
         submitted: list[int] = []
-        try:
+        with refusals_shown():
             for spec in specs:
                 submitted.append(submit(backend.store(), backend.settings(), spec))
                 st.session_state[SENT] = submitted  # a refusal of the next one must not lose the link
-        except Refused as refusal:
-            show_error(refusal)
-            return
-        st.rerun()
+            st.rerun()
 
 
 def draw_submitted() -> None:
@@ -137,7 +134,7 @@ def draw_submitted() -> None:
 
 def submitted_runs() -> list[Run]:
     """Return the runs that this page has submitted in this session."""
-    return [run for run in map(backend.find_run, st.session_state.get(SENT, ())) if run]
+    return backend.find_runs(st.session_state.get(SENT, ()))
 
 
 def _draw_links(runs: Sequence[Run]) -> None:

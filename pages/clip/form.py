@@ -25,7 +25,7 @@ from pages.shared import backend, rerun
 from pages.shared.form import groups as form_groups
 from pages.shared.form import spec_form
 from pages.shared.runs import launch
-from pages.shared.text import plain, show_error
+from pages.shared.text import plain, refusals_shown
 
 ICONS = {
     "ok": ":green[:material/check_circle:]",
@@ -59,10 +59,8 @@ def draw_refusal(spec_type: type[Spec], model: str | None, configs: Mapping[str,
     """Draw an error below the field of a model if it is no CLIP model. configs: the user's own, by name."""
     spec, _ = spec_form.build(spec_type, {"model": model, "configs": configs})
     if spec:
-        try:
+        with refusals_shown():
             check_models(backend.settings(), spec)
-        except Refused as refusal:
-            show_error(refusal)
 
 
 def weights(model: str) -> list[str]:

@@ -5,7 +5,6 @@ from typing import Any
 import streamlit as st
 
 from engine import jobs
-from engine.specs import Refused
 from engine.store import ACTIVE, ENDED, UNFINISHED, Filter, Run, State, Store
 from engine.store.bundles.bundle import import_file
 from pages.history import filters
@@ -14,7 +13,7 @@ from pages.shared import backend, rerun, tour
 from pages.shared.rerun import fold
 from pages.shared.runs import actions
 from pages.shared.runs.view import badge, open_run, progress, sentence
-from pages.shared.text import show_error
+from pages.shared.text import refusals_shown
 
 TICK_S = 1
 # Maximum numbers of running and of queued runs shown above the list.
@@ -87,14 +86,11 @@ def importer() -> None:
     fold(label, _import, icon=":material/unarchive:", key="runs_import_fold", filled=has_file)
 
 
+@refusals_shown()
 def _import() -> None:
     file = st.file_uploader("Run bundle (.zip)", type="zip", key="runs_bundle")
     if file and st.button("Import", icon=":material/unarchive:", key="runs_import"):
-        try:
-            run_id = import_file(backend.store(), backend.settings(), file, file.name)
-        except Refused as refusal:
-            show_error(refusal)
-            return
+        run_id = import_file(backend.store(), backend.settings(), file, file.name)
         if problem := jobs.why_not_again(backend.store(), backend.settings(), run_id):
             rerun.show_later(f"This run cannot be repeated on this machine: {problem}", ":material/info:")
         open_run(run_id)

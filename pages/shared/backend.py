@@ -1,7 +1,7 @@
 """Open the settings, the store and the catalogue, once per server, for all pages."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,6 +112,11 @@ def find_run(number: str | int) -> Run | None:
         return store().run(int(text))
     except LookupError:
         return None
+
+
+def find_runs(numbers: Iterable[str | int]) -> list[Run]:
+    """Return the runs with these numbers, without those that do not exist."""
+    return [run for run in map(find_run, numbers) if run]
 
 
 def linked_run() -> Run | None:

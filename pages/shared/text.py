@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import streamlit as st
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 
 from engine.report.style import digits
 from engine.report.timings.needs import Span
-from engine.specs import describe_error
+from engine.specs import Refused, describe_error
 
 LONGEST_QUOTED = 60
 """Maximum number of characters of a text from a link that a message repeats."""
@@ -25,6 +26,15 @@ def show_error(problem: object, **more: Any) -> None:
     """Draw a problem, such as a refusal, as an error message. more: arguments of st.error."""
     text = describe_error(problem.errors()[0]) if isinstance(problem, ValidationError) else str(problem)
     st.error(plain(text), icon=":material/error:", **more)
+
+
+@contextmanager
+def refusals_shown() -> Iterator[None]:
+    """Draw a refusal in the block, or decorated function, as an error message, and leave out the rest of it."""
+    try:
+        yield
+    except Refused as refusal:
+        show_error(refusal)
 
 
 def quoted(text: str) -> str:

@@ -10,25 +10,21 @@ import streamlit as st
 from engine.jobs import checkpoints
 from engine.report.export import model_card
 from engine.results.clip import TrainRow
-from engine.specs import Refused
 from engine.store import Run
 from pages.shared import backend
 from pages.shared.chart.verbatim import verbatim
 from pages.shared.question import draw_answer
 from pages.shared.table import download
-from pages.shared.text import show_error
+from pages.shared.text import refusals_shown
 
 LARGEST_ZIP = 500_000_000
 """Maximum size in bytes of a folder that is offered as a zip, because the server holds the zip in memory."""
 
 
+@refusals_shown()
 def draw(run: Run, rows: Sequence[TrainRow], name: str) -> None:
     """Draw the button that exports a checkpoint, or the exported folder. name: of the checkpoint's file."""
-    try:
-        path, step = checkpoints.named(backend.settings(), run, name)
-    except Refused as refused:
-        show_error(refused)
-        return
+    path, step = checkpoints.named(backend.settings(), run, name)
     folder = backend.folder(run) / "export" / f"{path.stem}_step_{step}"
     key = f"export_{run.id}_{folder.name}"
     if folder.is_dir():
@@ -37,11 +33,7 @@ def draw(run: Run, rows: Sequence[TrainRow], name: str) -> None:
     help = "Write the weights as safetensors with an open_clip configuration and a model card."
     pressed = st.button("Export for open_clip", icon=":material/deployed_code:", key=key, help=help)
     if pressed:
-        try:
-            checkpoints.fetch(backend.settings(), run, name)
-        except Refused as refused:
-            show_error(refused)
-            return
+        checkpoints.fetch(backend.settings(), run, name)
     if pressed or f"{key}_asked_answer" in st.session_state:
         question = model_card.export(run, rows, path, step, folder)
         draw_answer(question, f"{key}_asked", lambda _: _draw_folder(folder, key), waiting="Exporting.")

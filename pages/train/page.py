@@ -29,7 +29,7 @@ from pages.shared.form import link as form_link
 from pages.shared.question import draw_answer
 from pages.shared.rerun import fold
 from pages.shared.runs import durations, launch
-from pages.shared.text import plain, quoted, show_error
+from pages.shared.text import plain, quoted, refusals_shown
 
 PREFIX = "train"
 # Fields that a preset resets to their defaults.
@@ -151,14 +151,11 @@ def other_rate(spec: TrainSpec) -> str:
     )
 
 
+@refusals_shown()
 def draw_augmented(spec: TrainSpec) -> None:
     """Draw some images of the data as the training would augment them."""
     question = Augment.of(spec)
-    try:
-        named_files.check_paths(backend.settings(), question.spec)
-    except Refused as refused:
-        show_error(refused)
-        return
+    named_files.check_paths(backend.settings(), question.spec)
 
     def draw(answer: dict[str, Any]) -> None:
         images = Augmented.model_validate(answer).images

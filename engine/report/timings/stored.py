@@ -12,7 +12,7 @@ from engine.results import BenchmarkRow, Row
 from engine.specs import BenchmarkSpec
 from engine.specs.benchmark import CONDITIONS
 from engine.specs.fields.building import changes
-from engine.store import Run, State, Store
+from engine.store import UNFINISHED, Run, Store
 from engine.words import in_words, plural
 
 NODES = "nodes of a cluster"
@@ -126,7 +126,7 @@ def within(frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
 def waiting(store: Store, setting: Setting) -> set[tuple[str, str]]:
     """Return name and image size of the models that queued or active runs will time in a setting."""
     models = set()
-    for run in store.runs(kind="benchmark", states=[state for state in State if not state.ended]):
+    for run in store.runs(kind="benchmark", states=UNFINISHED):
         spec = run.spec
         if isinstance(spec, BenchmarkSpec) and spec.image_size:
             size = spec.model_dump()["image_size"]

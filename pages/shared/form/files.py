@@ -9,7 +9,7 @@ from engine.names import parse_config, parse_names
 from engine.specs import Refused
 from pages.shared.form import spec_form
 from pages.shared.rerun import fold
-from pages.shared.text import show_error
+from pages.shared.text import refusals_shown
 
 NAMES_OR_CONFIGS: dict[str, Any] = {
     "label": "Names (.txt, .csv) or open_clip configurations (.json)",
@@ -35,7 +35,7 @@ def draw_files(
     def read() -> None:
         for file in st.file_uploader(**uploader, accept_multiple_files=True, key=key):
             text = file.getvalue().decode("utf-8-sig", errors="replace")
-            try:
+            with refusals_shown():
                 if file.name.lower().endswith(".json"):
                     name = file.name.rsplit(".", 1)[0]
                     config = parse_config(text, file.name)
@@ -43,8 +43,6 @@ def draw_files(
                         raise Refused(f"two uploaded configurations are named {name!r}: rename one of the files")
                 else:
                     names.extend(parse_names(text, file.name))
-            except Refused as refusal:
-                show_error(refusal)
 
     fold(title, read, key=f"{prefix}_fold_files", filled=bool(st.session_state.get(key)))
     configs = st.session_state.get(spec_form.key(prefix, "configs"), {}) | uploaded

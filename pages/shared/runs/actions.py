@@ -126,7 +126,7 @@ def _dialog(run_ids: Sequence[int]) -> None:
     """Show what will be deleted. The user confirms by typing a number."""
     if DONE in st.session_state:
         st.rerun()
-    runs = [run for run_id in run_ids if (run := backend.find_run(run_id))]
+    runs = backend.find_runs(run_ids)
     if not runs:
         st.text("These runs are deleted already.")
         return

@@ -171,8 +171,7 @@ def submit_once(kind: str, specs: Sequence[Spec], submit: Callable[[str], list[i
     """
     digest = sha256("".join(spec.model_dump_json() for spec in specs).encode()).hexdigest()
     last: dict[str, Any] = st.session_state.get(f"{kind}_sent", {})
-    runs = [run for number in last.get("runs", ()) if (run := backend.find_run(number))]
-    if last.get("digest") != digest or all(run.state.ended for run in runs):
+    if last.get("digest") != digest or all(run.state.ended for run in backend.find_runs(last.get("runs", ()))):
         last = {"digest": digest, "key": uuid4().hex}
     try:
         last["runs"] = submit(last["key"])

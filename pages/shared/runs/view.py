@@ -21,7 +21,7 @@ from pages.shared.kinds import KINDS
 from pages.shared.runs import actions as run_actions
 from pages.shared.runs import durations
 from pages.shared.table import results_table
-from pages.shared.text import duration, plain, show_error
+from pages.shared.text import duration, plain, refusals_shown, show_error
 
 TICK_S = 1
 """Seconds between updates of a run that has not ended."""
@@ -48,7 +48,7 @@ def follow_several(run_ids: Sequence[int], draw: Callable[[list[Run]], None], *,
 
     Runs that were deleted are left out.
     """
-    runs = _existing(run_ids)
+    runs = backend.find_runs(run_ids)
     tick = None if all(run.state.ended for run in runs) else TIMING_TICK_S
     st.fragment(rerun.in_turn(_draw_several), run_every=tick, key=key)(run_ids, draw, _results(runs))
 
@@ -57,14 +57,10 @@ def _draw_several(
     run_ids: Sequence[int], draw: Callable[[list[Run]], None], drawn: list[tuple[int, bool, int]]
 ) -> None:
     """Draw the runs. drawn: what `_results` returned when the page was drawn."""
-    runs = _existing(run_ids)
+    runs = backend.find_runs(run_ids)
     if _results(runs) != drawn:
         rerun.page()
     draw(runs)
-
-
-def _existing(run_ids: Sequence[int]) -> list[Run]:
-    return [run for run in map(backend.find_run, run_ids) if run]
 
 
 def _results(runs: Sequence[Run]) -> list[tuple[int, bool, int]]:
@@ -170,14 +166,10 @@ def more_processes(run: Run, **more: Any) -> None:
             submit_and_open(spec)
 
 
+@refusals_shown()
 def submit_and_open(spec: Spec) -> None:
     """Submit a new run and open its page. If it is refused, show why."""
-    try:
-        run_id = jobs.submit(backend.store(), backend.settings(), spec)
-    except Refused as refusal:
-        show_error(refusal)
-        return
-    open_run(run_id)
+    open_run(jobs.submit(backend.store(), backend.settings(), spec))
 
 
 OPENED = "run_opened"

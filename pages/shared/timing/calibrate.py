@@ -4,13 +4,12 @@ import streamlit as st
 
 from engine.jobs import submit
 from engine.report.timings import estimates
-from engine.specs import Refused
-from engine.store import Run, State
+from engine.store import UNFINISHED, Run
 from engine.words import plural
 from pages.shared import backend, rerun
 from pages.shared.chart.chart import choice
 from pages.shared.runs import durations, launch, view
-from pages.shared.text import plain, show_error, span
+from pages.shared.text import plain, refusals_shown, span
 from pages.shared.timing import speeds
 
 BATCHES = {1: "Latency (batch 1)", 64: "Throughput (batch 64)"}
@@ -26,8 +25,7 @@ def draw(key: str) -> None:
 
 
 def _unfinished_calibration() -> Run | None:
-    states = [state for state in State if not state.ended]
-    runs = backend.store().runs(kind="benchmark", states=states)
+    runs = backend.store().runs(kind="benchmark", states=UNFINISHED)
     return next((run for run in runs if run.name == estimates.CALIBRATION), None)
 
 
@@ -51,6 +49,7 @@ def _draw(key: str, run_id: int | None) -> None:
     view.progress(run)
 
 
+@refusals_shown()
 def _form(key: str) -> None:
     """Draw the choice of what to time, the button, and warnings about earlier calibrations."""
     work = speeds.work()
@@ -61,11 +60,7 @@ def _form(key: str) -> None:
     nodes = 1
     if (most_nodes := launch.nodes_with(device)) > 1:
         nodes = st.number_input("Nodes that share the models", 1, most_nodes, key=f"{key}_nodes")
-    try:
-        spec = estimates.calibration(work, device, batch_size=batch, nodes=nodes)
-    except Refused as refusal:
-        show_error(refusal)
-        return
+    spec = estimates.calibration(work, device, batch_size=batch, nodes=nodes)
     st.caption(
         f"One run times {plural(len(spec.models), 'quick model')} of different families, eager and in float32. Run "
         "nothing else meanwhile. Every later timing in this setting also improves the estimates."
@@ -75,10 +70,6 @@ def _form(key: str) -> None:
         latest = backend.store().runs(kind="benchmark", limit=1)
         # Two presses at once have the same key, so they make one run.
         submit_key = f"{estimates.CALIBRATION} after {latest[0].id if latest else 0}"
-        try:
-            if _unfinished_calibration() is None:
-                submit(backend.store(), backend.settings(), spec, name=estimates.CALIBRATION, key=submit_key)
-        except Refused as refusal:
-            show_error(refusal)
-            return
+        if _unfinished_calibration() is None:
+            submit(backend.store(), backend.settings(), spec, name=estimates.CALIBRATION, key=submit_key)
         st.rerun()
