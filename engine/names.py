@@ -200,10 +200,7 @@ def _suggestion(prefix: str, rest: str, families: Mapping[ModelName, str]) -> st
 
 
 def unknown_clip_model(spec: TrainSpec | EvaluateSpec, families: Mapping[ModelName, str]) -> str:
-    """Return the error message about the first model of a spec that cannot be trained or evaluated.
-
-    families: as in `resolve`.
-    """
+    """Return why the first unknown model of a spec cannot be trained or evaluated. families: as in `resolve`."""
     known = {*families, *(ModelName.of(OWN, name) for name in spec.configs)}
     unknown = next(name for name in spec.models if known.isdisjoint((name, name.replace("/", "-"))))
     models = [name.model for name in families if name.library == OPEN_CLIP]
@@ -216,10 +213,7 @@ def unknown_clip_model(spec: TrainSpec | EvaluateSpec, families: Mapping[ModelNa
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return the first LARGEST_FILE characters of a file, and one more. what: names the file in errors.
-
-    Errors: Refused when it is missing.
-    """
+    """Return the first LARGEST_FILE + 1 characters of a file. what: names it in errors. Errors: Refused if missing."""
     try:
         with TextIOWrapper(open_within(path, None), encoding="utf-8-sig", errors="replace") as file:
             return file.read(LARGEST_FILE + 1)

@@ -134,10 +134,7 @@ def main_columns(run: "Run", frame: "pd.DataFrame", *more: str) -> "pd.DataFrame
 
 
 def conclude(run: "Run", rows: Sequence[Row]) -> None:
-    """Print the notes of the rows, the failed rows with their errors, and the folder of a finished run.
-
-    Errors: EndedBadly when anything failed.
-    """
+    """Print notes and errors of rows, and the folder of a finished run. Errors: EndedBadly when anything failed."""
     from engine.store import State
     from engine.store.files import RunFiles
 
@@ -195,10 +192,7 @@ class Flags(BaseModel):
         return fields
 
     def spec(self) -> Spec:
-        """Return the spec without the command's other flags, and say which given flags have no effect.
-
-        Errors: those of `given`.
-        """
+        """Return the spec of these flags, and say which given ones have no effect. Errors: those of `given`."""
         spec = self._spec_type().model_validate(self.given())
         for name, reason in spec.unused.items():
             if name in self.model_fields_set:

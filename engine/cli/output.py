@@ -108,10 +108,7 @@ def writable(path: Path) -> Path:
 
 
 def printable(text: str) -> str:
-    """Return text as one line without control characters, so that a text of unknown origin is safe on a terminal.
-
-    Line breaks become spaces, and tabs stay.
-    """
+    """Return text as one line without control characters, safe on a terminal. Line breaks become spaces; tabs stay."""
     text = re.sub(r"[\r\n]+", " ", text.strip("\r\n"))
     return "".join(sign if sign.isprintable() or sign == "\t" else "\N{REPLACEMENT CHARACTER}" for sign in text)
 

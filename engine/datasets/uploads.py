@@ -1,7 +1,4 @@
-"""Unpack uploads: a CSV, a Parquet or a JSON of captions, or a zip or tar of images.
-
-The whole upload is checked before anything is written.
-"""
+"""Unpack uploads: a CSV, Parquet or JSON of captions, or a zip or tar of images, all checked before any is written."""
 
 import re
 import shutil

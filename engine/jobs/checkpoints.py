@@ -32,10 +32,7 @@ def best(settings: Settings, run: Run) -> Path:
 
 
 def complete(settings: Settings, run: Run) -> dict[Path, int]:
-    """Return the paths and sizes of a training's complete checkpoints, newest first. `fetch` brings them here.
-
-    Errors: Unreachable.
-    """
+    """Return a training's complete checkpoints, newest first, with sizes; `fetch` gets them. Errors: Unreachable."""
     found = versions(settings, run)
     paths = [path for path in found if path.suffix == ".pt" and manifest_path(path) in found]
     newest_first = sorted(paths, key=lambda path: found[path].modified_ns, reverse=True)

@@ -36,10 +36,7 @@ def loss(name: ModelName, output: Any) -> torch.Tensor:
 
 
 def optimizer(kind: str, model: torch.nn.Module, rate: float = LEARNING_RATE) -> torch.optim.Optimizer:
-    """Return an optimizer of all parameters of a model. kind: `sgd` or `adamw` of torch, or `timm/NAME`.
-
-    Errors: those of `timm_optimizer`.
-    """
+    """Return an optimizer. kind: torch's `sgd` or `adamw`, or `timm/NAME`. Errors: those of `timm_optimizer`."""
     if kind == "sgd":
         return torch.optim.SGD(model.parameters(), lr=rate)
     if kind == "adamw":

@@ -48,10 +48,7 @@ def family(name: str) -> str:
 
 
 def build(name: str, wanted: Wanted) -> Built:
-    """Return a timm model.
-
-    Errors: Refused if it does not support the requested image size or does not take an option.
-    """
+    """Return a timm model. Errors: Refused if it does not take the requested image size or an option."""
     pretrained_cfg: Any = timm.get_pretrained_cfg(name)
     channels, train_size = pretrained_cfg.input_size[0], pretrained_cfg.input_size[1:]
     test_size = (pretrained_cfg.test_input_size or pretrained_cfg.input_size)[1:]
@@ -103,10 +100,7 @@ def _option_refused(name: str, options: dict[str, Any], why: Exception) -> Refus
 
 
 def _resized(name: str, size: tuple[int, int], native: tuple[int, int], options: dict[str, Any]) -> Any:
-    """Return a model for another image size.
-
-    The size is passed to its constructor only if that has a parameter for it.
-    """
+    """Return a model for another image size, which goes to its constructor only if that has a parameter for it."""
     with explained(name, size, native):
         try:
             return timm.create_model(name, img_size=size, **options)

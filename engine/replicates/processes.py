@@ -18,10 +18,7 @@ Reports = Callable[[Job, Mapping[str, str], float], Generator[Report | Ended | N
 
 
 class Processes:
-    """Runs jobs in fresh processes, in one folder and until one deadline.
-
-    Yields progress while it waits, so that the caller can stop it.
-    """
+    """Runs jobs in fresh processes, in one folder, until one deadline. Yields progress, so that the caller can stop."""
 
     def __init__(
         self,
@@ -102,10 +99,7 @@ class Processes:
                 return failures
 
     def reports(self, job: Job) -> Generator[Report | Ended | None]:
-        """Yield the reports of one process, and add up its times.
-
-        The first process of a job compiles into empty caches; the others use the caches it has filled.
-        """
+        """Yield a process's reports, and add up its times. The first of a job fills the caches that the others use."""
         if job.process == 0:
             self._caches = Path(tempfile.mkdtemp(dir=self._folder))
         caches = {name: str(self._caches / part) for name, part in CACHES.items()}

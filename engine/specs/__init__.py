@@ -25,10 +25,7 @@ from engine.specs.train import TrainSpec
 
 
 def load(kind: str, payload: str) -> Spec:
-    """Return the spec of `kind` from its JSON.
-
-    Errors: LookupError when there is no such kind; ValidationError when the JSON is not a spec of it.
-    """
+    """Return the spec of `kind` from its JSON. Errors: LookupError for no such kind; ValidationError for other JSON."""
     for spec in Spec.__subclasses__():
         if spec.kind == kind:
             return spec.model_validate_json(payload)

@@ -20,10 +20,7 @@ from engine.specs import RecurrentSpec
 
 
 def run(spec: RecurrentSpec, run_dir: Path) -> Iterator[Event]:
-    """Yield the environment, then per family and size the file of samples, and a row per runner.
-
-    Errors: Refused.
-    """
+    """Yield the environment, then per family and size the file of samples, and a row per runner. Errors: Refused."""
     machine = environment.current(spec.device, spec.seed)
     yield machine
     progress = Progress(done=0, total=sum(comparison.processes for comparison in spec.comparisons))

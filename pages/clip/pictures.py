@@ -18,10 +18,7 @@ Line = dict[Any, Any]
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the data")
 def _indices(arguments: dict[str, Any]) -> dict[str, int]:
-    """Return the index of each pair by its source.
-
-    An evaluation stores sources and not indices, because it may use only some of the pairs.
-    """
+    """Return the index of each pair by its source, which evaluations store because they may use only some pairs."""
     pairs = data.pairs(arguments)
     return {pairs.source(index): index for index in range(len(pairs))}
 

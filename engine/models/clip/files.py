@@ -83,10 +83,7 @@ def fetch(model: str, weights: str, roots: Roots = None) -> Generator[Progress]:
 
 
 def stored(model: str, weights: str, roots: Roots = None) -> Stored:
-    """Return the description of the weights from `find`, downloaded without progress if necessary.
-
-    Errors: as find and peek.
-    """
+    """Return the description of the weights from `find`, downloaded quietly if necessary. Errors: as find and peek."""
     for _ in fetch(model, weights, roots):
         pass
     path = find(model, weights, roots)
@@ -150,10 +147,7 @@ def load(model: torch.nn.Module, name: str, stored: Stored) -> None:
 
 
 def agreed_preprocessing(model: str) -> Config:
-    """Return the preprocessing that all published weights of a model share.
-
-    Empty if they differ or there are no such weights.
-    """
+    """Return the preprocessing that all published weights of a model share; empty if they differ or there are none."""
     configs = [open_clip.get_pretrained_cfg(model, tag) for tag in open_clip.list_pretrained_tags_by_model(model)]
     keys = ("mean", "std", "interpolation", "resize_mode")
     preprocessing = [{key: config.get(key) for key in keys} for config in configs]

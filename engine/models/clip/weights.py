@@ -155,10 +155,7 @@ def sketch(
 
 
 def arrange(model: Any, spec: TrainSpec) -> list[str]:
-    """Prepare a model for its training: lock towers, checkpoint activations, set the memory format. Return notes.
-
-    Errors: Refused.
-    """
+    """Lock towers, checkpoint activations and set the memory format for a training. Return notes. Errors: Refused."""
     notes = []
     trained = _count_trained(model)
     if spec.lock_image:
@@ -190,10 +187,7 @@ def _count_trained(model: nn.Module) -> int:
 
 
 def lock_image(model: Any, unlocked_groups: int, *, freeze_bn_stats: bool) -> None:
-    """Lock the image tower except its last `unlocked_groups` groups of layers.
-
-    Errors: Refused when the tower can only be locked as a whole.
-    """
+    """Lock the image tower except its last groups of layers. Errors: Refused if it can only be locked as a whole."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # open_clip imports timm's functions from old paths
@@ -206,10 +200,7 @@ def lock_image(model: Any, unlocked_groups: int, *, freeze_bn_stats: bool) -> No
 
 
 def lock_text(model: Any, unlocked_layers: int, *, freeze_norms: bool) -> None:
-    """Lock the text tower except its last `unlocked_layers` layers.
-
-    Without `freeze_norms`, norms stay unlocked everywhere.
-    """
+    """Lock the text tower except its last `unlocked_layers` layers; without `freeze_norms`, norms stay unlocked."""
     if (tower := getattr(model, "text", None)) is not None:
         tower.lock(unlocked_layers, freeze_layer_norm=True)
     else:

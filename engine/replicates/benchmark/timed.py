@@ -99,10 +99,7 @@ def _counts(job: Job, made: Made, counts: Counts, build: Builder) -> Added:
 
 
 def _count(job: Job, made: Made, build: Builder) -> dict[str, float | None]:
-    """Return counts per sample of one eager forward pass, at the batch and image size that are timed.
-
-    Branches are merged if the variant merges them.
-    """
+    """Return counts per sample of an eager forward pass at the timed sizes, with branches merged as in the variant."""
     from engine.measure.counting import flops
 
     eager = Variant(reparameterized=made.variant.reparameterized)

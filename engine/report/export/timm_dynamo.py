@@ -35,10 +35,7 @@ NO_RESULT = {"out_of_memory": "OOM", "timeout": "timeout"}
 
 
 def full(frame: pd.DataFrame, utilisation: Sequence[float | None]) -> pd.DataFrame:
-    """Return all columns of a timing's frame and the utilisation.
-
-    utilisation: shares, one per row, from timings.rates.utilisation.
-    """
+    """Return all columns of a timing's frame and the utilisation, a share per row from timings.rates.utilisation."""
     return frame.assign(utilisation=[math.nan if share is None else share for share in utilisation])
 
 
