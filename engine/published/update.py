@@ -49,8 +49,7 @@ def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> str
     ours = _read_timm(frame, name) if table is TIMM else _read_clip(frame, table, name)
     source = f"{table.repository}, {name}, imported {datetime.now(UTC).date().isoformat()}"
     lines = tidy(ours, table, source)
-    before = read(to)
-    compared = lines.merge(before, on=[*KEY, "accuracy"], how="left", suffixes=("", "_before"))
+    compared = lines.merge(read(to), on=[*KEY, "accuracy"], how="left", suffixes=("", "_before"))
     new, same = compared["percent_before"].isna(), compared["percent_before"] == compared["percent"]
     test = f"_{TIMM_TESTS[Path(name).name][0]}" if table is TIMM else ""
     _merge(lines, to / f"{table.kind}{test}.csv")

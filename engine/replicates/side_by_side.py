@@ -106,8 +106,7 @@ def _measured(subject: Ready, session: Session, device: str) -> Measured:
         return failure(subject.label, error)
     queued_error = session.failed.get(_queued(subject.label))
     notes = (f"not timed back to back: {error_text(queued_error)}",) if queued_error else ()
-    samples = len(timed.samples_ms)
-    cut = (f"sampling was cut off after {plural(samples, 'sample')}",) if timed.cut_off else ()
+    cut = (f"sampling was cut off after {plural(len(timed.samples_ms), 'sample')}",) if timed.cut_off else ()
     reported = {name: ms for name, ms in timed.phases.items() if name not in subject.unreported}
     return subject.measured.model_copy(
         update={

@@ -195,8 +195,7 @@ class RecurrentSpec(Floors, Spec):
 
     @property
     def pace(self) -> tuple[object, ...]:
-        fields = self.model_dump(exclude=self.PACED_ALIKE)
-        return (*fields.values(), self.processes, self.floor_seconds)
+        return (*self.model_dump(exclude=self.PACED_ALIKE).values(), self.processes, self.floor_seconds)
 
     @property
     def resolved(self) -> dict[str, Any]:

@@ -68,8 +68,7 @@ def searchable(name: str, summary: str, notes: str) -> str:
 
 def requested_models(spec: Spec) -> list[str]:
     """Return the names of the models or recurrent-layer runners that a spec requests, folded and without duplicates."""
-    several = getattr(spec, "models", None) or getattr(spec, "chosen", None)
-    names = several or [getattr(spec, "model", "")]
+    names = getattr(spec, "models", None) or getattr(spec, "chosen", None) or [getattr(spec, "model", "")]
     return list(dict.fromkeys(folded for name in names if name for folded in folded_names(name)))
 
 

@@ -66,8 +66,7 @@ def validate(
         found |= _zeroshot(setup, encoded.images, encoded.labels)
     if not found:
         return {}
-    metrics_text = "\t".join(f"{name}: {value:.4f}" for name, value in found.items())
-    log.info("Eval Epoch: %d %s", epoch, metrics_text)
+    log.info("Eval Epoch: %d %s", epoch, "\t".join(f"{name}: {value:.4f}" for name, value in found.items()))
     return found
 
 

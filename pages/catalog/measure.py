@@ -71,8 +71,7 @@ def plan(
     sentence += f", {flags:,} flagged." if flags else "."
     estimate = ""
     if specs:
-        duration_s = sum((durations.timing_s(spec, spec.models) for spec in specs), needs.Span(0, 0))
-        estimate = span(duration_s)
+        estimate = span(sum((durations.timing_s(spec, spec.models) for spec in specs), needs.Span(0, 0)))
         sentence += f" {len(specs)} runs, one per image size." if len(specs) > 1 else ""
     return Plan(specs, f"{sentence} Setting: {setting.label}.", estimate, repetitions)
 

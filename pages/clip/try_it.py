@@ -70,8 +70,7 @@ def _match(run: Run, image: bytes, texts: list[str], templates: tuple[str, ...])
 
 
 def _draw(run: Run, answer: dict[str, Any]) -> None:
-    matches = Matches.model_validate(answer)
-    table = pd.DataFrame([match.model_dump() for match in matches.texts])
+    table = pd.DataFrame([match.model_dump() for match in Matches.model_validate(answer).texts])
     config = {
         "text": st.column_config.TextColumn("Text"),
         "similarity": st.column_config.NumberColumn("Cosine", format="%.3f"),

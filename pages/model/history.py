@@ -119,8 +119,7 @@ def draw_trainings(name: ModelName) -> None:
     frame, is_cut_off = _trainings(name)
     if frame.empty:
         st.caption("No trainings or evaluations of this model yet.")
-        spec = TrainSpec(model=name.model)
-        form_link(spec, "Train it", icon=":material/model_training:", key="model_train")
+        form_link(TrainSpec(model=name.model), "Train it", icon=":material/model_training:", key="model_train")
         return
     config = {
         "what": st.column_config.Column("Request"),

@@ -26,8 +26,7 @@ def devices(counter: str) -> list[str]:
 def describe(spec: ProfileSpec) -> str:
     """Return a sentence on what the button will do and how long it will take. Errors: ModelNotFound."""
     models = select(spec, launch.families())
-    counts = len(models) * len(spec.points)
-    time = durations.promise(spec, counts)
+    time = durations.promise(spec, len(models) * len(spec.points))
     swept = {"image size": spec.image_size, "batch size": spec.batch_size}
     at = " and ".join(plural(len(values), name) for name, values in swept.items() if len(values) > 1)
     return (

@@ -58,8 +58,7 @@ def open_tars(paths: Sequence[Path], name: str, roots: Roots = None) -> Pairs:
 def open_unpacked(folder: Path, roots: Roots = None) -> Pairs:
     """Return the samples of a folder: images with captions or a class beside them. Errors: DataProblem."""
     files = sorted(members.in_folder(folder, roots), key=lambda member: member.name.rpartition(".")[0])
-    found = _samples(files, members.FILE_KEY, folder, roots)
-    return _to_pairs(found, folder.name, folder, roots)
+    return _to_pairs(_samples(files, members.FILE_KEY, folder, roots), folder.name, folder, roots)
 
 
 def expand(pattern: str) -> list[str]:

@@ -47,8 +47,7 @@ def read_confusion(path: Path, roots: Roots = None) -> pd.DataFrame:
 
 def read_predictions(path: Path, roots: Roots = None) -> pd.DataFrame:
     """Read the columns PREDICTIONS, and add whether a prediction is `right`. Errors: as read_confusion."""
-    words = dict.fromkeys(("source", "true", "predicted"), str)
-    frame = _table(path, roots, PREDICTIONS, dtype=words)
+    frame = _table(path, roots, PREDICTIONS, dtype=dict.fromkeys(("source", "true", "predicted"), str))
     frame = frame.astype({"index": int, "confidence": float})
     return frame.assign(right=frame["true"] == frame["predicted"])
 

@@ -81,8 +81,7 @@ def curves(frame: pd.DataFrame, size: str, *, source: str = "") -> go.Figure:
     )
     values = [int(value) for value in drawn[size].unique()]
     figure.update_xaxes(type="log", title_text=SIZES[size], tickvals=values, tickformat=",")
-    times = pd.concat([drawn["forward_ms"], drawn["backward_ms"]]).dropna()
-    figure.update_yaxes(log("", times))
+    figure.update_yaxes(log("", pd.concat([drawn["forward_ms"], drawn["backward_ms"]]).dropna()))
     figure.update_yaxes(title_text="Median time per call (ms)", col=1)
     figure.update_annotations(font_size=12)
     return figure

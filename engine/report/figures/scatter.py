@@ -119,8 +119,7 @@ def groups(
     groups = []
     if len(counts) > len(leading):
         rest = positions[~np.isin(families, leading)]
-        label = f"{len(counts) - len(leading)} other families"
-        groups.append((label, rest, FAINT))
+        groups.append((f"{len(counts) - len(leading)} other families", rest, FAINT))
     taken: set[Style] = set()
     for family in leading:
         hue, shape = styles.get(family, (GREY, "circle-open"))

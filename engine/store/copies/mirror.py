@@ -199,8 +199,7 @@ class _Place:
 
     def write(self, index: Index) -> None:
         self.files.dir.mkdir(parents=True, exist_ok=True)
-        record = index.model_dump(mode="json") | {"run": self.base[1]}
-        atomic.write(self.files.dir / INDEX, json.dumps(record))
+        atomic.write(self.files.dir / INDEX, json.dumps(index.model_dump(mode="json") | {"run": self.base[1]}))
 
     def look(self, latest: int) -> Index | None:
         """Return the latest snapshot, unless the files here are the originals.

@@ -148,8 +148,7 @@ def _draw_retries(run: Run) -> None:
             submit_and_open(type(run.spec).model_validate(run.spec.model_dump() | {run.spec.batch_field: half}))
     has_results = run.results.rows > run.results.failed
     began = run.kind == "train" and (run.done or backend.checkpoints(run))
-    action = RESUME if began else REST if run.kind == "benchmark" and has_results else RESTART
-    label, icon, help = action
+    label, icon, help = RESUME if began else REST if run.kind == "benchmark" and has_results else RESTART
     if st.button(label, key=f"retry_{run.id}", icon=icon, help=help):
         run_actions.retry([run.id])
 
