@@ -9,18 +9,7 @@ from typing import Any
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
-from engine.cli.here import (
-    Flags,
-    OneRun,
-    Queued,
-    RunHere,
-    RunName,
-    conclude,
-    run_here,
-    show_rows,
-    store_here,
-    submit,
-)
+from engine.cli.here import Flags, OneRun, Queued, RunHere, RunName, conclude, run_here, show_rows, store_here, submit
 from engine.cli.output import TableFile, brief, note, print_progress, show_table
 from engine.names import expand_files
 from engine.results import Event, Progress

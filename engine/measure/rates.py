@@ -86,13 +86,7 @@ def _best(
         raise error
     by_size = {size: work(size) / median(session.timed[str(size)].samples_ms) * 1e3 for size in calls}
     best = max(by_size, key=by_size.__getitem__)
-    return Rate(
-        size=best,
-        by_size=by_size,
-        timed=session.timed[str(best)],
-        session=session,
-        notes=tuple(notes),
-    )
+    return Rate(size=best, by_size=by_size, timed=session.timed[str(best)], session=session, notes=tuple(notes))
 
 
 def _add_products(products: dict[int, Callable[[], object]], device: str, dtype: torch.dtype, notes: list[str]) -> bool:

@@ -178,8 +178,7 @@ SIZE = TypeAliasType(
     "SIZE", Annotated[tuple[Side, Side], BeforeValidator(parse_image_size), PlainSerializer(format_image_size)]
 )
 SIZES = TypeAliasType(
-    "SIZES",
-    Annotated[tuple[SIZE, ...], BeforeValidator(_image_sizes), unique, Field(max_length=MOST_VALUES)],
+    "SIZES", Annotated[tuple[SIZE, ...], BeforeValidator(_image_sizes), unique, Field(max_length=MOST_VALUES)]
 )
 BATCHES = TypeAliasType(
     "BATCHES",

@@ -6,16 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import CliSuppress
 
-from engine.specs.base import (
-    BATCHES,
-    MAX_CONTEXT,
-    PATTERNS,
-    SIZES,
-    Precision,
-    Spec,
-    device_on_node,
-    known_device,
-)
+from engine.specs.base import BATCHES, MAX_CONTEXT, PATTERNS, SIZES, Precision, Spec, device_on_node, known_device
 from engine.specs.fields.building import OPTIONS, InChans, ModelKwargs, NumClasses
 from engine.specs.fields.configs import Configs
 from engine.words import shortened
