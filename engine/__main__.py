@@ -37,7 +37,6 @@ MISTYPED = re.compile(r"argument \{[^}]*\}: invalid choice: ('.*?') \(choose fro
 """argparse's message about a command that does not exist."""
 MISSING = re.compile(r"^Error: CLI subcommand is required \{[^}]*\}")
 """First line of pydantic's message about a missing command; the others are the help, which lists the commands."""
-
 SECOND_VALUE = re.compile(r"unrecognized arguments: ([^-].*)")
 """argparse's message about values after the first one of a flag."""
 

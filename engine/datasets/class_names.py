@@ -44,10 +44,10 @@ def prompts(given: tuple[str, ...], own: tuple[str, ...], classes: tuple[str, ..
     if not given and classes == (IMAGENET,):
         given = TEMPLATE_SETS[:1]
     lists = dict(zip(TEMPLATE_SETS, ("OPENAI_IMAGENET_TEMPLATES", "SIMPLE_IMAGENET_TEMPLATES"), strict=True))
-    lists_of_templates = [
-        tuple(fill("{}") for fill in _metadata()[lists[line]]) if line in TEMPLATE_SETS else (line,) for line in given
-    ]
-    return tuple(template for templates in lists_of_templates for template in templates) or own
+    templates: list[str] = []
+    for line in given:
+        templates += [fill("{}") for fill in _metadata()[lists[line]]] if line in lists else [line]
+    return tuple(templates) or own
 
 
 def note_on_ids(classes: Sequence[str]) -> str:

@@ -145,9 +145,8 @@ class RecurrentSpec(Floors, Spec):
     def chosen(self) -> tuple[str, ...]:
         """Return all chosen runners, without duplicates and without `left_out`."""
         left_out = self.left_out
-        return tuple(
-            dict.fromkeys([*(name for name in self._runners_of_groups if name not in left_out), *self.runners])
-        )
+        kept = (name for name in self._runners_of_groups if name not in left_out)
+        return tuple(dict.fromkeys([*kept, *self.runners]))
 
     @property
     def left_out(self) -> tuple[str, ...]:

@@ -174,7 +174,7 @@ def _steps(name: ModelName, spec: ProfileSpec, device: str, build: Builder) -> I
     if spec.training:
         yield _training(name, wanted, build, _notes(counted))
     if spec.counter != "torch":
-        yield fvcore_counter.figures(built, counted, batch_size)
+        yield fvcore_counter.columns(built, counted, batch_size)
 
 
 def _description(built: Built) -> dict[str, Any]:

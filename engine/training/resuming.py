@@ -240,10 +240,10 @@ def note_on_early_stop(progress: TrainingProgress, steps: int, metric: str) -> s
 
 def _changed(request: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     """Return the names of fields with another value than before. Fields missing from either count as unchanged."""
-    return [name for name, value in before.items() if name in request and not _unchanged(name, request[name], value)]
+    return [name for name, value in before.items() if name in request and not _is_same(name, request[name], value)]
 
 
-def _unchanged(name: str, one: Any, other: Any) -> bool:
+def _is_same(name: str, one: Any, other: Any) -> bool:
     if name == "image_size":  # older checkpoints have one number
         return str(one) == str(other)
     return same_sources(one, other) if name in PATHS else bool(one == other)

@@ -34,9 +34,6 @@ COST_COLUMNS = (
 OPEN_HELP = "Open the page of this model: modules, memory, published accuracies, timings and commands."
 FLAGS_HELP = "  \n".join(f"**{in_words([flag])}**: {meaning}" for flag, meaning in FLAGS.items())
 
-# Meaning of hollow points without a device whose speed is estimated, and with one.
-HOLLOW = ("flagged timings", "estimates, and those outside the fitted range are left off the front")
-
 with st.container(horizontal=True, vertical_alignment="center"):
     st.title("What does a vision model cost?", anchor=False, width="content")
     count = st.container()
@@ -151,13 +148,14 @@ remarked = {
 }
 remarks = ", ".join(f"{plural(number, 'row')} {what}" for what, number in remarked.items() if number)
 drawn_families = selected.dropna(subset=[axes.x, axes.y])["family"].nunique()
+hollow = "estimates, and those outside the fitted range are left off the front" if filters.device else "flagged timings"
 many_families = not axes.colour and drawn_families > SHOWN_FAMILIES
 st.caption(
     (f"{remarks}; the column Remark says why. " if remarks else "")
     + f"The plot labels the {'Pareto front' if front else 'extremes of each axis'} where there is room"
     + (f"; its legend lists the {SHOWN_FAMILIES} largest families" if many_families else "")
     + (f". Speeds are those of {plain(filters.device)}" if axes.timings and filters.device else "")
-    + (f". Hollow points are {HOLLOW[bool(filters.device)]}; the table says which" if axes.timings else "")
+    + (f". Hollow points are {hollow}; the table says which" if axes.timings else "")
     + ". Models are listed at their own image size and at the sizes of published accuracies."
 )
 st.caption(

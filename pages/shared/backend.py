@@ -41,7 +41,7 @@ def _settings(environment: tuple[tuple[str, str], ...]) -> Settings:
     return Settings()  # cached, because a page asks for them a dozen times and each call reads all sources
 
 
-def _modified_ns(folder: Path) -> tuple[int, ...]:
+def _tables_modified_ns(folder: Path) -> tuple[int, ...]:
     """Return the modification times of the tables and JSON files below a folder, in ns."""
     return tuple(path.stat().st_mtime_ns for path in sorted([*folder.rglob("*.csv"), *folder.rglob("*.json")]))
 
@@ -50,7 +50,7 @@ BY_VERSION: dict[str | type[Any], Callable[[Any], Any]] = {
     Run: lambda run: f"{run.id} {run.revision} {run.created_at}",  # the date tells stores apart
     Store: lambda store: (settings().store_url, store.revision()),
     Timed: lambda timed: (repr(timed), modified_ns(timed.folder, timed.row.samples_file)),
-    type(Path()): lambda folder: (str(folder), _modified_ns(folder)),
+    type(Path()): lambda folder: (str(folder), _tables_modified_ns(folder)),
 }
 """`hash_funcs` of cached functions. They are called again when an argument has changed: a run, any run of a store, the
 samples of a timed row, or the files of a folder."""

@@ -113,17 +113,17 @@ def form() -> None:
     names, values["configs"] = files.draw_files(PREFIX)
     values["models"] = [*models, *names]
     spec, problems = spec_form.build(BenchmarkSpec, values) if values["models"] else (None, [])
-    sentence, note = "Choose models: search for names, type a wildcard, or choose the whole suite.", ""
+    sentence, notes = "Choose models: search for names, type a wildcard, or choose the whole suite.", [""]
     if spec:
         try:
             chosen = select(spec, launch.families())
             sentence = describe(spec, chosen)
-            note = "\n".join(filter(None, [memory(spec, chosen), sizes_note(spec, chosen)]))
+            notes = [memory(spec, chosen), sizes_note(spec, chosen)]
         except Refused as refusal:
             problems.append(str(refusal))
         if not any(variant.precision in HALF for variant in spec.plan):
-            note = "\n".join(filter(None, [note, launch.bf16_advice(spec.device, "Precision bfloat16")]))
-    warn = "will not fit" in note
+            notes.append(launch.bf16_advice(spec.device, "Precision bfloat16"))
+    note, warn = "\n".join(filter(None, notes)), "will not fit" in notes[0]
     launch.launch(PREFIX, spec, problems, "Time", ":material/timer:", sentence=sentence, note=note, warn=warn)
 
 

@@ -23,11 +23,9 @@ from engine.results import Difference
 from engine.words import plural
 
 ATTENTION = "scaled_dot_product_attention"
-CONVOLUTION = "convolution"
-MATRIX_PRODUCTS = "matrix products"
 GROUPS: dict[str, frozenset[str]] = {
-    CONVOLUTION: frozenset({"conv", "convolution", "depthwise_convolution", "grouped_convolution"}),
-    MATRIX_PRODUCTS: PRODUCTS | {"linear", "matmul", "einsum"},
+    "convolution": frozenset({"conv", "convolution", "depthwise_convolution", "grouped_convolution"}),
+    "matrix products": PRODUCTS | {"linear", "matmul", "einsum"},
     ATTENTION: frozenset({ATTENTION}),
     "normalisation": frozenset({"batch_norm", "layer_norm", "group_norm", "instance_norm"}),
     "pooling and resampling": frozenset(
@@ -48,7 +46,7 @@ PRODUCT_MAKERS = {
 """Operators with matrix products for which fvcore has no formula. Those of the second line occur only in traces."""
 
 
-def figures(built: Built, counted: Count | None, batch_size: int) -> dict[str, Any]:
+def columns(built: Built, counted: Count | None, batch_size: int) -> dict[str, Any]:
     """Return the fvcore columns of a row, per sample.
 
     With `counted`, the dispatch counter's result, the columns also hold the differences between both counters.
@@ -64,13 +62,13 @@ def figures(built: Built, counted: Count | None, batch_size: int) -> dict[str, A
             analysis.tracer_warnings("none").unsupported_ops_warnings(False).uncalled_modules_warnings(False)
             analysis.total()
     parts = {"": "", **{f"{tower}_": path for tower, path in built.towers.items()}}
-    columns: dict[str, Any] = {"fvcore_unsupported": dict(macs.unsupported_ops().most_common())}
+    values: dict[str, Any] = {"fvcore_unsupported": dict(macs.unsupported_ops().most_common())}
     for part, path in parts.items():
-        columns[f"fvcore_{part}gmacs"] = macs.total(path) / batch_size / 1e9
-        columns[f"fvcore_{part}macts"] = activations.total(path) / batch_size / 1e6
+        values[f"fvcore_{part}gmacs"] = macs.total(path) / batch_size / 1e9
+        values[f"fvcore_{part}macts"] = activations.total(path) / batch_size / 1e6
     if counted is not None:
-        columns["differences"] = differences(counted, macs.by_operator(), macs.unsupported_ops(), batch_size)
-    return columns
+        values["differences"] = differences(counted, macs.by_operator(), macs.unsupported_ops(), batch_size)
+    return values
 
 
 def differences(

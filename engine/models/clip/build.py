@@ -41,7 +41,7 @@ def named_config(spec: TrainSpec | EvaluateSpec) -> tuple[str, Config]:
     return name, open_clip.get_model_config(name)
 
 
-def sized(
+def build_model(
     spec: TrainSpec | EvaluateSpec,
     name: str,
     cfg: Config,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from engine.models import batch_norm
 from engine.models.clip import files, tokenizers, towers
-from engine.models.clip.build import named_config, notes_on_random, sized
+from engine.models.clip.build import build_model, named_config, notes_on_random
 from engine.models.clip.open_clip_models import pair
 from engine.models.clip.tokenizers import Tokenizer, tokenizer
 from engine.results import Progress
@@ -85,7 +85,7 @@ def create(spec: TrainSpec | EvaluateSpec, *, weights: str, roots: Roots = None)
     stored = files.stored(name, weights, roots) if weights else None
     published = files.published(name, weights)
     notes = [] if stored else notes_on_random(spec, cfg)
-    model = sized(spec, name, cfg, published, stored, notes)
+    model = build_model(spec, name, cfg, published, stored, notes)
     preprocess = preprocessing(model, spec)
     return Made(
         model=model,
@@ -146,7 +146,7 @@ def sketch(
     name, cfg = named_config(spec)
     published = files.published(name, weights)
     stored = files.stored(name, weights, roots) if weights and not published else None
-    model = sized(spec, name, cfg, published, stored, [], device="meta")
+    model = build_model(spec, name, cfg, published, stored, [], device="meta")
     with torch.device("meta"):
         images = torch.zeros(
             batch_size, 3, *pair(model.visual.image_size), dtype=open_clip.get_input_dtype(spec.precision)

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 # A named alias, because its name is what `--help` shows.
 NUMBERS = TypeAliasType("NUMBERS", Annotated[tuple[float, ...], split_words])
 Probability = Annotated[float, Field(ge=0, le=1)]
-OPEN_CLIPS_SCALE = (0.9, 1.0)
-"""open_clip's default of aug_scale."""
 
 # Fields of a training, each with its bounds. Names and defaults are those of open_clip's `--image-*` and `--aug-cfg`.
 Mean = Annotated[NUMBERS, Field(description="Mean of red, green and blue. Default: from the weights.")]
@@ -107,7 +105,7 @@ def augmentation(spec: "TrainSpec") -> dict[str, Any]:
     """Return open_clip's AugmentationCfg as a dict, without auto_augment, which only timm has."""
     jitter = spec.aug_color_jitter
     values = {
-        "scale": spec.aug_scale or OPEN_CLIPS_SCALE,
+        "scale": spec.aug_scale or (0.9, 1.0),  # open_clip's default
         "ratio": spec.aug_ratio,
         "color_jitter": jitter[0] if len(jitter) == 1 else jitter,
         "color_jitter_prob": spec.aug_color_jitter_prob,

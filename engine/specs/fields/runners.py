@@ -68,8 +68,8 @@ def _cell(name: Family, layer: str | None) -> tuple[Runner, ...]:
         "py": "Its cell in a loop over time steps, plain Python",
         "compile_cell": "Its cell compiled by torch.compile, in a Python loop over time steps",
     }
-    offered = ways if layer else [way for way in ways if way not in ("cudnn", "aten")]
-    return tuple(Runner(f"{name}_{way}", "cells", ways[way], name, name, name) for way in offered)
+    offered = {way: does for way, does in ways.items() if layer or way not in ("cudnn", "aten")}
+    return tuple(Runner(f"{name}_{way}", "cells", does, name, name, name) for way, does in offered.items())
 
 
 _ALL = (

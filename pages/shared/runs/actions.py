@@ -57,13 +57,6 @@ def draw_storage() -> None:
         )
 
 
-def clear_cache() -> None:
-    """Clear the cached sizes. Call this after runs were deleted."""
-    _usage.clear()
-    _largest.clear()
-    _scan.clear()
-
-
 def _folders(runs: int) -> Mapping[int, storage.Size]:
     """Draw the size of all files, with logs and checkpoints, and return the size of each run's folder.
 
@@ -175,7 +168,8 @@ def _delete(run_ids: Sequence[int]) -> None:
     """Delete the runs. If one is refused, show why and delete the others."""
     _dismiss()
     refused = _refusals(delete_run, run_ids)
-    clear_cache()
+    for sizes in (_usage, _largest, _scan):
+        sizes.clear()
     if count := len(run_ids) - len(refused):
         st.session_state[DONE] = True
         rerun.show_later(f"{plural(count, 'run')} deleted", ":material/delete:")

@@ -96,7 +96,7 @@ def test_operators_unknown_to_fvcore_explain_the_difference() -> None:
     built = Built(nn.LSTM(5, 6).eval(), (torch.ones(7, 3, 5),), {"image": ""}, "lstm", (7, 3), (7, 3))
     with torch.no_grad():
         torch_count = count(built.model, built.inputs)
-    found = fvcore_counter.figures(built, torch_count, batch_size=1)
+    found = fvcore_counter.columns(built, torch_count, batch_size=1)
     assert found["fvcore_unsupported"]["aten::lstm"] == 1
     (difference,) = found["differences"]
     assert difference.fvcore_gmacs == 0
@@ -120,7 +120,7 @@ def test_operator_that_only_torch_counts_explains_the_difference(
     built = Built(module.eval(), inputs, {"image": ""}, "none", shapes[0], shapes[0])
     with torch.no_grad():
         torch_count = count(module, inputs)
-    (difference,) = fvcore_counter.figures(built, torch_count, batch_size=1)["differences"]
+    (difference,) = fvcore_counter.columns(built, torch_count, batch_size=1)["differences"]
     assert difference.explanation == f"fvcore has no formula for {operator} (1 call)"
 
 
