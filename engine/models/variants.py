@@ -138,9 +138,7 @@ def build(name: str, wanted: Wanted, variant: Variant, *, training: bool, build:
     model.train(training)
     if not variant.channels_last:
         return replace(built, model=model)
-    inputs = tuple(
-        tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor for tensor in built.inputs
-    )
+    inputs = tuple(value.to(memory_format=torch.channels_last) if value.dim() == 4 else value for value in built.inputs)
     return replace(built, model=model.to(memory_format=torch.channels_last), inputs=inputs)
 
 

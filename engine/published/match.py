@@ -156,7 +156,5 @@ class _Finder:
 
 def sizes(published: pd.DataFrame) -> dict[str, list[str]]:
     """Return the image sizes that accuracies are published for, by qualified model name."""
-    published_sizes = published.loc[published["image_size"] != "", ["library", "model", "image_size"]].drop_duplicates()
-    return {
-        f"{library}:{model}": list(part) for (library, model), part in published_sizes.groupby(KEY[:2])["image_size"]
-    }
+    distinct = published.loc[published["image_size"] != "", ["library", "model", "image_size"]].drop_duplicates()
+    return {f"{library}:{model}": list(part) for (library, model), part in distinct.groupby(KEY[:2])["image_size"]}

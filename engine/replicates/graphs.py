@@ -66,9 +66,7 @@ def _recompilations(compilations: Iterable[Any]) -> list[Any]:
 
 def _count_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
     """Return the distinct reasons in order, each once with its count, and a note on those left out."""
-    counted = Counter(
-        reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} ..." for reason in reasons
-    )
+    counted = Counter(text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} ..." for text in reasons)
     texts = [f"{reason} ({count} times)" if count > 1 else reason for reason, count in counted.items()]
     left = len(texts) - MOST_REASONS
     return (*texts[:MOST_REASONS], *([f"and {left} more"] if left > 0 else []))

@@ -129,11 +129,9 @@ def _worst(contentions: Sequence[Contention]) -> Contention | None:
     if not contentions:
         return None
     return Contention(
-        cpu_share=min(
-            (contention.cpu_share for contention in contentions if contention.cpu_share is not None), default=None
-        ),
-        neighbour_share=_maximum(contention.neighbour_share for contention in contentions),
-        switches_per_s=_maximum(contention.switches_per_s for contention in contentions),
+        cpu_share=min((one.cpu_share for one in contentions if one.cpu_share is not None), default=None),
+        neighbour_share=_maximum(one.neighbour_share for one in contentions),
+        switches_per_s=_maximum(one.switches_per_s for one in contentions),
     )
 
 
@@ -188,9 +186,7 @@ def write_samples(
         with path.open("a" if begun else "w", newline="", encoding="utf-8") as out:
             writer = csv.writer(out, lineterminator="\n")
             if not begun:
-                writer.writerow(
-                    ["process", *constants, label, "round", "calls", *(f"{column}_ms" for column in columns)]
-                )
+                writer.writerow(["process", *constants, label, "round", "calls", *(f"{c}_ms" for c in columns)])
             for number, process in enumerate(processes, start=1):
                 for subject, one in process.items():
                     for index, turn in enumerate(one.rounds):

@@ -39,9 +39,7 @@ def style(rank: int) -> Style:
 
 def digits(value: float | None) -> str:
     """Return a number with three significant digits and thousands separators: 1234.5 is 1,230, 0.012345 is 0.0123."""
-    if value is None or pd.isna(value):
-        return "–"
-    return f"{float(f'{value:.3g}'):,.10g}"
+    return "–" if value is None or pd.isna(value) else f"{float(f'{value:.3g}'):,.10g}"
 
 
 def text(value: Any) -> str:

@@ -147,9 +147,7 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.6f}".rstrip("0").rstrip(".")
-    if isinstance(value, dict | tuple):
-        return json.dumps(value)
-    return str(value)
+    return json.dumps(value) if isinstance(value, dict | tuple) else str(value)
 
 
 def _read_others(out_dir: Path, models: set[ModelName]) -> tuple[list[CatalogueRow], list[dict[str, Any]]]:

@@ -149,9 +149,8 @@ def draw_filters(everything: pd.DataFrame, settings: Sequence[Setting], devices:
             help="Sort the table by these columns, in this order: ↑ smallest first, ↓ largest first. A click on a "
             "column's header also sorts, but the address does not store it.",
         )
-        library = st.pills(
-            "Library", sorted(everything["library"].unique()), key="catalog_library", bind="query-params"
-        )
+        libraries = sorted(set(everything["library"]))
+        library = st.pills("Library", libraries, key="catalog_library", bind="query-params")
         families = st.multiselect("Family", catalog.families(everything), key="catalog_families", bind="query-params")
         sizes = st.multiselect(
             "Image size (px)", catalog.image_sizes(everything), key="catalog_sizes", bind="query-params"

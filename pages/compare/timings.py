@@ -5,7 +5,6 @@ from itertools import chain
 
 import streamlit as st
 
-from engine.jobs import submit_sweep
 from engine.report.compare import timings
 from engine.report.compare.rows import APART
 from engine.report.compare.timings import METRICS, MOST, Timed
@@ -153,9 +152,6 @@ def _draw_turns(pairs: Sequence[tuple[Timed, Timed]], metric: str) -> None:
     label = f"Repeat {numbers} in turns, {plural(missing, 'time')} each (about {took})"
     help = "Start new runs of the same requests, one after the other, so that a change of the machine affects them all."
     disabled = not backend.may_start()
-    if st.button(label, key="compare_turns", icon=":material/repeat:", help=help, disabled=disabled):
-        settings = backend.settings()
-        if ids := launch.submit_once(
-            "turns", list(specs.values()), lambda key: submit_sweep(store, settings, specs, key=key)
-        ):
-            rerun.show(f"{numbered_runs(ids).capitalize()} queued", ":material/schedule:")
+    pressed = st.button(label, key="compare_turns", icon=":material/repeat:", help=help, disabled=disabled)
+    if pressed and (ids := launch.submit_sweep_once("turns", specs)):
+        rerun.show(f"{numbered_runs(ids).capitalize()} queued", ":material/schedule:")

@@ -70,12 +70,10 @@ def draw(name: ModelName, sizes: pd.DataFrame) -> None:
         "512) for 92 to 98 % of eager and 62 to 85 % of compiled models, depending on the GPU. Training was checked "
         "for eager models on one GPU only."
     )
-    formats: dict[str, Any] = {
+    config: dict[str, Any] = {
         precision: st.column_config.NumberColumn(f"{precision} (GB)", format="%,.3g") for precision in memory.PRECISIONS
     }
-    results_table(
-        estimated, key="model_memory_table", alt="Estimated memory in GB", pinned="batch_size", config=formats
-    )
+    results_table(estimated, key="model_memory_table", alt="Estimated memory in GB", pinned="batch_size", config=config)
     if len(peaks):
         columns = ("run", "date", "batch_size", "variant", "precision", "peak_gb", "what", "where")
         view.runs_table(peaks, key="model_peaks", alt="Peak memory measured by timings", columns=columns)
@@ -96,7 +94,5 @@ def _available_gb() -> dict[str, float]:
     machine = backend.store().machine()
     if machine is None:
         return {}
-    accelerators = {
-        f"{device.name} {device.model}": device.memory_gb for device in machine.devices if device.name != "cpu"
-    }
+    accelerators = {f"{entry.name} {entry.model}": entry.memory_gb for entry in machine.devices if entry.name != "cpu"}
     return {HOST: machine.memory_gb} | {name: gb for name, gb in accelerators.items() if gb}

@@ -165,9 +165,7 @@ def download(
 
 def download_table(frame: Callable[[], pd.DataFrame], stem: str, *, key: str, label: str = "", **more: Any) -> Any:
     """Draw the menu that downloads a table in each of FORMATS, and return it. label: name of the table among others."""
-    return download_formats(
-        lambda format: tables.FORMATS[format](frame()), f"{stem}.{{}}", key=key, label=label, **more
-    )
+    return download_formats(lambda name: tables.FORMATS[name](frame()), f"{stem}.{{}}", key=key, label=label, **more)
 
 
 def from_rows(run: Run, make: Callable[[Sequence[Any]], Any]) -> Callable[[], Any]:

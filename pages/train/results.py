@@ -138,13 +138,10 @@ def _metric(label: str, name: str, row: TrainRow, reference: TrainRow | None, re
     origin = "the initial weights" if reference and reference.step == 0 else "the previous row"
     change_text = "." if earlier_value is None else f", and its change since {origin}."
     help = f"{CLIP_LABELS[name]} at step {row.step:,}{change_text}{remark}"
-    colour: Any = "normal" if share else "inverse"
+    options: dict[str, Any] = {"delta_color": "normal" if share else "inverse"}
     if delta is not None and not float(delta.split()[0]):
-        delta = "no change"
-    delta_options: Any = (
-        {"delta_color": "off", "delta_arrow": "off"} if delta == "no change" else {"delta_color": colour}
-    )
-    st.metric(label, text, delta, width="content", help=help, **delta_options)
+        delta, options = "no change", {"delta_color": "off", "delta_arrow": "off"}
+    st.metric(label, text, delta, width="content", help=help, **options)
 
 
 def _loss_batches(row: TrainRow) -> str:
@@ -250,10 +247,8 @@ def _evaluation(run: Run, rows: Sequence[TrainRow]) -> EvaluateSpec:
         shared["tasks"] = ("retrieval",)
     if spec.precision != "auto":  # an older or imported run may not be resolved
         shared["precision"] = spec.precision
-    pairs = (
-        {"data": spec.val_data, "held_out": False} if spec.val_data else {"data": spec.data, "samples": spec.samples}
-    )
-    return EvaluateSpec.model_validate({"model": str(run.id), **shared, **pairs})
+    data = {"data": spec.val_data, "held_out": False} if spec.val_data else {"data": spec.data, "samples": spec.samples}
+    return EvaluateSpec.model_validate({"model": str(run.id), **shared, **data})
 
 
 def _continuation(run: Run) -> TrainSpec:

@@ -105,10 +105,8 @@ def form() -> None:
     models = launch.models_field(BenchmarkSpec, groups=("suite",))
     widths = {"variants": 4, "batch_size": 3, "mode": 5, "device": 2}
     values = spec_form.row(BenchmarkSpec, widths, variants=VARIANTS, batch_size=BATCHES, device=launch.devices())
-    shown_groups = {
-        group: fields for group, fields in FURTHER.items() if group != "Cluster" or launch.cluster_devices()
-    }
-    values |= groups.draw(BenchmarkSpec, shown_groups)
+    shown = {group: fields for group, fields in FURTHER.items() if group != "Cluster" or launch.cluster_devices()}
+    values |= groups.draw(BenchmarkSpec, shown)
     presets.draw(place, PREFIX, PRESETS, values)
     names, values["configs"] = files.draw_files(PREFIX)
     values["models"] = [*models, *names]

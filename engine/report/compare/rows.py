@@ -18,9 +18,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "evaluate": ("library", "model", "checkpoint", "data", "task"),
 }
 """Fields that identify a row within its run, by kind."""
-APART = tuple(
-    name for name in dict.fromkeys((*KEYS["benchmark"], *KEYS["recurrent"])) if name not in ("library", "model")
-)
+APART = tuple(key for key in dict.fromkeys((*KEYS["benchmark"], *KEYS["recurrent"])) if key not in ("library", "model"))
 """Fields in which timings of one model or runner may differ within a run."""
 FORMATS = {
     "batch_size": "batch {}",

@@ -121,10 +121,8 @@ def _peak_labels(peaks: pd.DataFrame, right: float) -> list[dict[str, Any]]:
     labels, above = [], np.inf
     for peak in peaks.to_dict("records"):
         rate = float(peak["gflop_per_s"])
-        yshift = 9 if rate < above / 1.25 else -9
-        labels.append(
-            _label(right, rate, f"{peak['dtype']} {compute(rate)}", xanchor="right", xshift=-4, yshift=yshift)
-        )
+        shift = 9 if rate < above / 1.25 else -9
+        labels.append(_label(right, rate, f"{peak['dtype']} {compute(rate)}", xanchor="right", xshift=-4, yshift=shift))
         above = rate
     return labels
 

@@ -229,9 +229,7 @@ def raw(
     outliers = bool((samples[phase] > limit).any())
     processes = sorted(samples["process"].unique())
     titles = [f"Process {process}" for process in processes]
-    figure = make_subplots(
-        1, max(len(processes), 1), shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.015
-    )
+    figure = make_subplots(1, len(processes) or 1, shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.015)
     for panel, process in enumerate(processes, start=1):
         for name, (colour, symbol) in family_styles(names).items():
             rows = samples[(samples["process"] == process) & (samples[column] == name)]

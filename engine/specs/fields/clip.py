@@ -40,9 +40,7 @@ SAME_PAIRS = (
 )
 """Fields that must be equal for two runs to use the same pairs and classes."""
 
-FILE_FIELDS = (
-    *("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key", "csv_class_separator", "json_split"),
-)
+FILE_FIELDS = ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key", "csv_class_separator", "json_split")
 """Fields that say how to read a file of pairs."""
 
 DataKind = Literal["auto", "digits", "synthetic", "csv", "folder", "webdataset", "parquet", "coco"]
@@ -239,9 +237,7 @@ def short_name(path: str) -> str:
 
     For a checkpoint of a run it is `run 7: best.pt`, for an upload the name without its digest.
     """
-    if path.isdecimal():
-        return f"run {path}"
-    return "::".join(map(_short, split_sources(path)))
+    return f"run {path}" if path.isdecimal() else "::".join(map(_short, split_sources(path)))
 
 
 def _short(path: str) -> str:

@@ -92,9 +92,8 @@ def tabs(contents: Mapping[str, Callable[[], None]], *, key: str, **more: Any) -
     """Draw one tab per entry and only the content of the open tab. more: arguments of st.tabs."""
     if not contents:
         return
-    for tab, content in zip(
-        st.tabs(list(contents), key=key, on_change="rerun", **more), contents.values(), strict=True
-    ):
+    drawn = st.tabs(list(contents), key=key, on_change="rerun", **more)
+    for tab, content in zip(drawn, contents.values(), strict=True):
         if tab.open:
             with tab:
                 content()

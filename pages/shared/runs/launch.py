@@ -182,6 +182,12 @@ def submit_once(kind: str, specs: Sequence[Spec], submit: Callable[[str], list[i
     return list(last["runs"])
 
 
+def submit_sweep_once(kind: str, specs: Mapping[str, Spec]) -> list[int]:
+    """Submit a run per spec, by label, as `submit_once` does."""
+    store, settings = backend.store(), backend.settings()
+    return submit_once(kind, list(specs.values()), lambda key: submit_sweep(store, settings, specs, key=key))
+
+
 def start(spec: Spec) -> None:
     """Submit the spec and show its run. If it is refused, show why and keep the form."""
     store, settings = backend.store(), backend.settings()
@@ -192,8 +198,7 @@ def start(spec: Spec) -> None:
 
 def start_sweep(specs: Mapping[str, Spec]) -> None:
     """Submit a run per spec and compare them. If one is refused, show why and keep the form."""
-    store, settings = backend.store(), backend.settings()
-    if ids := submit_once("sweep", list(specs.values()), lambda key: submit_sweep(store, settings, specs, key=key)):
+    if ids := submit_sweep_once("sweep", specs):
         st.switch_page("compare/page.py", query_params={comparison_link.RUNS: ",".join(map(str, ids))})
 
 

@@ -42,9 +42,8 @@ def _draw(key: str, run_id: int | None) -> None:
     if run.state.ended:
         rerun.show_later(f"Calibration, run {run_id}: {run.outcome}", ":material/speed:")
         rerun.page()  # redraw once with the calibrated device and without the timer
-    st.page_link(
-        "run/page.py", label=f"Calibration: run {run_id}", icon=":material/speed:", query_params={"run": str(run_id)}
-    )
+    link = {"run": str(run_id)}
+    st.page_link("run/page.py", label=f"Calibration: run {run_id}", icon=":material/speed:", query_params=link)
     st.caption(plain(view.sentence(run, backend.store())))
     view.progress(run)
 
