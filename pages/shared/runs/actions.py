@@ -238,18 +238,11 @@ def retry(run_ids: Sequence[int]) -> None:
 
 def _tag(runs: Sequence[Run]) -> None:
     """Draw the fields that add tags to the runs and remove tags from them."""
-    options: dict[str, Any] = dict(
-        key="runs_tag_add",
-        accept_new_options=True,
-        max_selections=MOST_TAGS,
-        placeholder="Type or choose",
-        width=220,
-        select_all=False,
-    )
-    add = st.multiselect("Add", list(backend.store().tags()), **options)
-    existing = sorted({tag for run in runs for tag in run.tags})
-    options = dict(key="runs_tag_remove", disabled=not existing, placeholder="None", width=220)
-    remove = st.multiselect("Remove", existing, **options)
+    known, existing = list(backend.store().tags()), sorted({tag for run in runs for tag in run.tags})
+    new_tags: dict[str, Any] = {"accept_new_options": True, "max_selections": MOST_TAGS, "select_all": False}
+    add = st.multiselect("Add", known, key="runs_tag_add", placeholder="Type or choose", width=220, **new_tags)
+    removal: dict[str, Any] = {"key": "runs_tag_remove", "placeholder": "None", "disabled": not existing}
+    remove = st.multiselect("Remove", existing, width=220, **removal)
     ids = [run.id for run in runs]
     st.button("Apply", key="runs_tag", on_click=_change_tags, args=(ids, add, remove), disabled=not (add or remove))
 
