@@ -34,8 +34,8 @@ class Settings(BaseSettings):
     ray_address: str = Field(
         "", description="Ray cluster that takes runs too: its dashboard, http://HOST:8265; empty: none."
     )
-    queue_limit: int = Field(500, ge=1, description="Most runs that may wait.")
-    user_queue_limit: int = Field(50, ge=1, description="Most runs of one signed-in user that may wait.")
+    queue_limit: int = Field(500, ge=1, description="Maximum number of waiting runs.")
+    user_queue_limit: int = Field(50, ge=1, description="Maximum number of waiting runs of one signed-in user.")
     lease_s: float = Field(15, gt=0, description="Seconds of silence after which a scheduler or worker counts as lost.")
     idle_exit_s: float = Field(
         900, gt=0, description="Seconds without work and browsers after which a scheduler exits."

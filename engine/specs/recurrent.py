@@ -126,11 +126,9 @@ class RecurrentSpec(Floors, Spec):
                 raise ValueError(
                     f"the baseline {self.baseline} is not one of the runners to time: {', '.join(self.chosen)}"
                 )
-        if self.proj_size >= self.hidden_size:
-            raise ValueError(
-                f"projection size {self.proj_size} is not smaller than hidden size {self.hidden_size}: "
-                "reduce it, or choose 0 for none"
-            )
+        size, advice = self.proj_size, "reduce it, or choose 0 for none"
+        if size >= self.hidden_size:
+            raise ValueError(f"projection size {size} is not smaller than hidden size {self.hidden_size}: {advice}")
         if self.sweep == "off" and self.sweep_values:
             raise ValueError(
                 "there are sweep values, but no size to vary: choose the sweep seq_length, hidden_size or mini_batch"
@@ -138,8 +136,8 @@ class RecurrentSpec(Floors, Spec):
         for value in self.swept:
             if not 1 <= value <= BOUNDS[self.sweep]:
                 raise ValueError(f"a sweep of {self.sweep} takes values from 1 to {BOUNDS[self.sweep]:,}, not {value}")
-            if self.sweep == "hidden_size" and self.proj_size >= value:
-                raise ValueError(f"projection size {self.proj_size} is not smaller than the swept hidden size {value}")
+            if self.sweep == "hidden_size" and size >= value:
+                raise ValueError(f"projection size {size} is not smaller than the swept hidden size {value}: {advice}")
 
     @property
     def chosen(self) -> tuple[str, ...]:

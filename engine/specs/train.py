@@ -66,7 +66,7 @@ class TrainSpec(ClipFields, Spec):
     )
 
     data_weights: images.NUMBERS = Field(
-        (), description="Weight of each of several sources (::), relative to its size. Default: 1 each."
+        (), description="Weight of each source, relative to its size, if several are joined by ::. Default: 1 each."
     )
     resampled: bool = Field(False, description="Draw pairs with replacement. An epoch has as many pairs as the data.")
     val_data: Sources = Field("", description="Data of the held-out pairs. Default: a share of the data.")
@@ -200,7 +200,8 @@ class TrainSpec(ClipFields, Spec):
     best_metric: str = Field(
         "",
         max_length=100,
-        description="Metric that selects the best checkpoint, such as clip_val_loss. Default: by the data.",
+        description="Metric that selects the best checkpoint, such as clip_val_loss. Default: zero-shot accuracy if it "
+        "is measured, else recall at 1 or a loss.",
     )
     tensorboard: bool = Field(True, description="Write TensorBoard files.")
     wandb: bool = Field(False, description="Log to Weights & Biases; WANDB_MODE=offline works.")

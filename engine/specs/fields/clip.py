@@ -166,7 +166,7 @@ class ClipFields(BaseModel):
         None,
         ge=1,
         le=100_000_000,
-        description="Most pairs to use. Default: all. For synthetic data, the number of pairs to make, by default 100.",
+        description="Maximum number of pairs. Default: all. For synthetic data, the number to make, by default 100.",
     )
     classes: LINES = Field(
         (),

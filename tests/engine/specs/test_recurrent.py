@@ -111,7 +111,7 @@ def test_summary_names_runners_and_sizes(fields: dict[str, Any], summary: str) -
         ({"sweep": "seq_length", "sweep_values": "0,3"}, "a sweep of seq_length takes values from 1 to 10,000, not 0"),
         (
             {"sweep": "hidden_size", "proj_size": 100, "sweep_values": "64"},
-            "projection size 100 is not smaller than the swept hidden size 64",
+            "projection size 100 is not smaller than the swept hidden size 64: reduce it, or choose 0",
         ),
         ({"sweep": "mini_batch", "sweep_values": "a"}, "valid integer"),
         ({"device": "meta"}, "nothing runs on meta"),
