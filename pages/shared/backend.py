@@ -50,7 +50,7 @@ BY_VERSION: dict[str | type[Any], Callable[[Any], Any]] = {
     Run: lambda run: f"{run.id} {run.revision} {run.created_at}",  # the date tells stores apart
     Store: lambda store: (settings().store_url, store.revision()),
     Timed: lambda timed: (repr(timed), modified_ns(timed.folder, timed.row.samples_file)),
-    type(Path()): lambda folder: (str(folder), _tables_modified_ns(folder)),
+    type(Path()): lambda folder: (str(folder), _tables_modified_ns(folder)),  # PosixPath: keys are exact types
 }
 """`hash_funcs` of cached functions. They are called again when an argument has changed: a run, any run of a store, the
 samples of a timed row, or the files of a folder."""

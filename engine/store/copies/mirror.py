@@ -209,7 +209,7 @@ class _Place:
         known = self.read()
         if not latest or (known and known.attempt == latest and known.exit is not None):
             return known
-        seen_at, failure = max(_looks.get(url, (-FAILED_S, "")) for url in (self.url, self.base[0]))
+        seen_at, failure = max(_looks.get(url, (-FAILED_S, "")) for url in (self.url, self.base[0]))  # latest
         found = None
         if time.monotonic() - seen_at > (FAILED_S if failure else LOOK_S):
             looked_up, failure = self.url, ""
