@@ -186,7 +186,7 @@ def write_samples(
         with path.open("a" if begun else "w", newline="", encoding="utf-8") as out:
             writer = csv.writer(out, lineterminator="\n")
             if not begun:
-                writer.writerow(["process", *constants, label, "round", "calls", *(f"{c}_ms" for c in columns)])
+                writer.writerow(["process", *constants, label, "round", "calls", *(f"{name}_ms" for name in columns)])
             for number, process in enumerate(processes, start=1):
                 for subject, one in process.items():
                     for index, turn in enumerate(one.rounds):

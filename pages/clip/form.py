@@ -46,7 +46,7 @@ def models(user_models: Iterable[str] = ()) -> list[str]:
 
 
 def trainings(model: str = "") -> list[tuple[Run, Mapping[Path, int]]]:
-    """Return trainings with their complete checkpoints, newest first, if any. model: what they train; empty for all."""
+    """Return the trainings of a model, or of any, that have complete checkpoints, and these, newest first."""
     runs = backend.store().find(Filter(kinds=(TrainSpec.kind,), only_model=model), limit=MOST_RUNS)
     runs = [run for run in runs if not model or getattr(run.spec, "model", "") == model]
     return [(run, paths) for run in runs if (paths := backend.checkpoints(run))]

@@ -30,7 +30,7 @@ def show_error(problem: object, **more: Any) -> None:
 
 @contextmanager
 def refusals_shown() -> Iterator[None]:
-    """Draw a refusal in the block, or decorated function, as an error message, and leave out the rest of it."""
+    """Show a refusal that the block or decorated function raises as an error message. The rest of it is skipped."""
     try:
         yield
     except Refused as refusal:

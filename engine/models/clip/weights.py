@@ -187,7 +187,10 @@ def _count_trained(model: nn.Module) -> int:
 
 
 def lock_image(model: Any, unlocked_groups: int, *, freeze_bn_stats: bool) -> None:
-    """Lock the image tower except its last groups of layers. Errors: Refused if it can only be locked as a whole."""
+    """Lock the image tower except its last `unlocked_groups` groups of layers.
+
+    Errors: Refused when the tower can only be locked as a whole.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # open_clip imports timm's functions from old paths
