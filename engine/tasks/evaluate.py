@@ -39,7 +39,7 @@ from engine.training.evaluation.encode import (
     retrieved,
     subset,
 )
-from engine.training.evaluation.selection import check_held_out, note_on_selection
+from engine.training.evaluation.selection import check_held_out, note_on_selection, note_on_training
 from engine.training.setup import named, opener, readable
 from engine.training.validation import metric_fields
 from engine.words import plural
@@ -170,8 +170,7 @@ class Part:
         )
         self._classes, self._templates = named(spec, evaluated)
         self._notes += made.notes
-        if note := note_on_selection(spec, roots):
-            self._notes.append(note)
+        self._notes += [note for note in (note_on_training(spec, roots), note_on_selection(spec, roots)) if note]
         if opened.label(0) is not None and (warning := datasets.note_on_ids(self._classes)):
             self._notes.append(warning)
         self._encoded = yield from self._features(evaluated, "the evaluated data")

@@ -134,6 +134,27 @@ def test_held_out_pairs_of_changed_data_are_refused(rows: Evaluate, tmp_path: Pa
         assert {row.images for row in rows(checkpoint=checkpoint, **fields, held_out=False)} == {11}
 
 
+def test_results_on_images_of_the_training_have_a_note(rows: Evaluate, tmp_path: Path) -> None:
+    """Also if an earlier training of the weights used them, or only a part of the evaluated mixture."""
+    data, other = (write_class_folders(tmp_path / name, "dark", "light") for name in ("data", "other"))
+    checkpoints = [str(tmp_path / name / "checkpoints" / "best.pt") for name in ("first", "second")]
+    train(tiny(data=str(data), samples=None, batch_size=4), tmp_path / "first")
+    train(tiny(pretrained=checkpoints[0]), tmp_path / "second")
+
+    def has_note(data: str, **fields: Any) -> bool:
+        found = rows(data=data, samples=None, batch_size=4, **fields)
+        assert [row.status for row in found] == ["ok", "ok"]
+        (noted,) = {any("the model was trained on these images" in note for note in row.notes) for row in found}
+        return noted
+
+    for checkpoint in checkpoints:
+        assert has_note(str(data), checkpoint=checkpoint, held_out=False)
+        assert has_note(f"{other}::{data}", checkpoint=checkpoint, held_out=False)
+        assert not has_note(str(other), checkpoint=checkpoint, held_out=False)
+        assert not has_note(str(data), checkpoint=checkpoint, held_out_data=(str(data),))
+    assert not has_note(str(data), held_out=False), "untrained weights"
+
+
 def test_results_on_images_used_to_choose_the_epoch_have_a_note(rows: Evaluate, tmp_path: Path) -> None:
     """The held-out images choose the best of several epochs, or other images if the training has them."""
     folders: dict[str, Path] = {}
