@@ -27,16 +27,15 @@ MOVES = _names("""
     copy _to_copy cat stack repeat constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d roll flip
     pixel_shuffle pixel_unshuffle im2col col2im tril triu masked_fill masked_scatter scatter index_put _index_put_impl
     _unsafe_index_put index_copy lift_fresh_copy slice_scatter select_scatter diagonal_scatter repeat_interleave
-    native_channel_shuffle channel_shuffle resize nonzero unfold_copy expand_copy permute_copy unsafe_split
-    unsafe_split_with_sizes reflection_pad3d replication_pad1d replication_pad3d index_fill rot90 diag_embed
-    max_unpool2d max_unpool3d""")
+    native_channel_shuffle channel_shuffle resize nonzero unfold_copy expand_copy permute_copy
+    reflection_pad3d replication_pad1d replication_pad3d index_fill rot90 diag_embed max_unpool2d max_unpool3d""")
 """Operators that copy, rearrange or select elements without computing."""
 UNTAGGED = _names("""
     hardswish floor_divide prelu _prelu_kernel _assert_async _assert_scalar log_sigmoid_forward rrelu_with_noise polar
     fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
     _fake_quantize_per_tensor_affine_cachemask_tensor_qparams celu elu selu hardsigmoid hardtanh leaky_relu""")
 """Elementwise operators and checks that have no tag, the last six in torch 2.11 only."""
-UNMARKED_VIEWS = _names("_unsafe_view lift_fresh as_strided set_")
+UNMARKED_VIEWS = _names("_unsafe_view unsafe_split unsafe_split_with_sizes lift_fresh as_strided set_")
 """Views whose schema does not mark them as views, or marks them as changing their argument."""
 GATHERS = _names("embedding index index_select gather _unsafe_index take masked_select")
 """Operators that read only what they return, not their whole source."""

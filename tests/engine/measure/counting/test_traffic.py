@@ -36,6 +36,17 @@ def test_expanded_gate_is_read_once(device: str, repeat: str) -> None:
 
 
 @ON_BOTH
+@pytest.mark.parametrize("split", [torch.unsafe_split, torch.unsafe_chunk, torch.unsafe_split_with_sizes])
+def test_gates_of_a_cell_are_split_without_a_copy(device: str, split: Callable[..., tuple[torch.Tensor, ...]]) -> None:
+    """torch splits the gates of its own GRU cell so. The schema does not mark it as a view, but it is one."""
+    x = torch.ones(4, 6, device=device)
+    sizes = [2, 2, 2] if split is torch.unsafe_split_with_sizes else 2
+    parts = split(x, sizes, dim=1)
+    assert {part.untyped_storage()._cdata for part in parts} == {x.untyped_storage()._cdata}
+    assert traffic(lambda x: split(x, sizes, dim=1)[0], x) == {}
+
+
+@ON_BOTH
 @pytest.mark.parametrize("copy", [torch.Tensor.contiguous, torch.clone, lambda x: x.reshape(-1)])
 def test_copy_of_an_expanded_tensor_reads_few_and_writes_all(
     device: str, copy: Callable[[torch.Tensor], torch.Tensor]
