@@ -23,7 +23,7 @@ class Retrieval(Row):
     text_to_image_r5: float | None = None
     text_to_image_r10: float | None = None
     clip_val_loss: float | None = None
-    """Loss over batches of val_batch_size pairs."""
+    """Loss over batches of val_batch_size pairs: each image once, with its first caption."""
     val_batch_size: int | None = None
 
 
