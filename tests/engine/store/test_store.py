@@ -36,6 +36,7 @@ from engine.store import (
     queue,
 )
 from engine.store.database import Database
+from engine.store.records import LONGEST_TEXT
 from engine.store.tables import HEAD
 
 HOST = "a host"
@@ -353,8 +354,12 @@ def test_cancel_ends_queued_and_running_runs(store: Store) -> None:
     assert attempts.heartbeat(store.database, attempt) is True
     attempts.mark_stopping(store.database, attempt)
     assert store.run(attempt.run_id).state == State.STOPPING
+    first_asked = attempts.current(store.database, attempt.run_id)
+    attempts.mark_stopping(store.database, attempt)
+    assert attempts.current(store.database, attempt.run_id) == first_asked, "the time to stop is not extended"
     close(store, attempt)
     assert store.run(attempt.run_id).state == State.CANCELLED
+    assert store.run(attempt.run_id).results.rows == 1
     assert store.rows(attempt.run_id) == [row("kept")]
     store.request_cancel(attempt.run_id)
     assert store.run(attempt.run_id).state == State.CANCELLED
@@ -396,6 +401,7 @@ def test_retried_run_keeps_its_rows_until_it_starts_again(store: Store) -> None:
     attempt = start_run(store, row("a"), Progress(done=1, total=2, note="b"))
     close(store, attempt)
     assert store.run(attempt.run_id).seconds() is not None
+    assert store.run(attempt.run_id).results.rows == 1
     store.retry(attempt.run_id)
     run = store.run(attempt.run_id)
     assert (run.state, run.started_at, run.ended_at, run.seconds()) == (State.QUEUED, None, None, None)
@@ -405,6 +411,7 @@ def test_retried_run_keeps_its_rows_until_it_starts_again(store: Store) -> None:
     assert second is not None
     attempts.begin(store.database, second)
     assert store.rows(attempt.run_id) == []
+    assert store.run(attempt.run_id).results.rows == 0
 
 
 @pytest.mark.parametrize(
@@ -471,6 +478,8 @@ def test_run_that_failed_by_itself_is_not_tried_again(store: Store) -> None:
     attempts.begin(store.database, attempt)
     close(store, attempt, Cause.OUT_OF_MEMORY)
     assert store.run(attempt.run_id).state == State.FAILED
+    attempts.warn(store.database, attempt, "a" * LONGEST_TEXT)
+    assert len(store.run(attempt.run_id).error) == LONGEST_TEXT
 
 
 def test_metrics_and_artifacts_are_replaced_and_rows_are_added(store: Store) -> None:
@@ -524,7 +533,7 @@ def test_delete_removes_everything_of_a_run(store: Store) -> None:
     assert store.enqueue(spec()) > attempt.run_id, "the id of a deleted run is not used again"
 
 
-def test_lease_has_one_holder(store: Store) -> None:
+def test_lease_has_one_holder(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     database = store.database
     assert leases.take(database, "l", "one", "f", 60, None)
     assert not leases.take(database, "l", "two", "f", 60, None)
@@ -534,10 +543,15 @@ def test_lease_has_one_holder(store: Store) -> None:
     assert leases.take(database, "l", "two", "f2", 60, lease)
     assert not leases.take(database, "l", "three", "f3", 60, lease), "the lease has changed since it was read"
     assert not leases.renew(database, "l", "one", 60)
+    assert not leases.release(database, "l", "one")
     assert leases.renew(database, "l", "two", -1)
+    assert leases.take(database, "m", "one", "f", -1, None)
     expired = leases.read(database, "l")
-    assert expired is not None
+    assert expired is not None, "leases of other hosts are kept for some days"
     assert expired.expired
+    monkeypatch.setattr(leases, "KEPT_S", 0.0)
+    assert leases.take(database, "l", "three", "f", 60, expired)
+    assert leases.read(database, "m") is None
 
 
 def test_lease_is_not_released_while_a_run_is_queued_or_active(store: Store) -> None:
@@ -551,6 +565,8 @@ def test_lease_is_not_released_while_a_run_is_queued_or_active(store: Store) -> 
     attempt = queue.claim(store.database, HOST)
     assert attempt is not None
     assert not release()
+    assert leases.release(store.database, "l", "one", host="another", only_idle=True)
+    assert leases.take(store.database, "l", "one", "f", 60, None)
     close(store, attempt, Cause.ERROR)
     assert release()
     assert leases.read(store.database, "l") is None
