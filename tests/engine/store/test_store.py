@@ -1,5 +1,6 @@
 """The store: queue, attempts, leases, events and schema, on a real SQLite file and a real PostgreSQL server."""
 
+import json
 import re
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from engine.store import (
     Unavailable,
     attempts,
     leases,
+    listing,
     open_store,
     queue,
 )
@@ -205,14 +207,41 @@ def test_lost_hosts_cost_no_try_up_to_a_limit(store: Store) -> None:
     assert (run.state, run.cause, run.error) == (State.FAILED, Cause.KILLED, "its node left the cluster")
 
 
+def test_foreground_run_starts_at_once_if_its_slots_are_free(store: Store) -> None:
+    timing = BenchmarkSpec(models=("timm:resnet18",), device="cuda:1")
+    count = queue.claim_new(store.database, HOST, spec("cuda:0"), name="")
+    assert count is not None
+    assert queue.claim_new(store.database, HOST, spec("cuda:0"), name="") is None
+    assert queue.claim_new(store.database, HOST, timing, name="") is None, "a timing needs the whole host"
+    close(store, count)
+    assert queue.claim_new(store.database, HOST, timing, name="") is not None
+    assert queue.claim_new(store.database, HOST, spec("cuda:0"), name="") is None
+
+
+def test_summary_of_rows_is_only_of_ended_runs_and_names_each_flag_once(store: Store) -> None:
+    active = start_run(store, row("a"))
+    with store.database.write() as connection:
+        listing.set_results(connection, active.run_id)
+        listing.rebuild(connection)
+    assert store.run(active.run_id).results.rows == 0
+    lines = [("ok", json.dumps({"flags": flags})) for flags in (["a"], ["b", "a"])]
+    assert listing.results_of(lines)["flags"] == "a; b"
+    assert max(map(len, listing.folded_names("timm:" + "a" * 400))) == listing.LONGEST_MODEL, "the column takes no more"
+
+
 def test_lost_host_gives_its_try_back(store: Store) -> None:
     run_id = store.enqueue(BenchmarkSpec(models=("timm:resnet18",), device="cpu"))  # a timing has two tries
+    with store.database.write() as connection:
+        connection.execute(text("UPDATE runs SET created_at = created_at - 1000"))
+    assert queue.waiting(store.database) == (1, pytest.approx(1000, abs=100))
     for exit, state in ((Exit(host_lost=True), State.QUEUED), (Exit(), State.QUEUED), (Exit(), State.FAILED)):
         attempt = queue.claim(store.database, HOST)
         assert attempt is not None
         attempts.begin(store.database, attempt)
         attempts.close(store.database, attempt, exit, Cause.KILLED, "its process was killed")
         assert store.run(run_id).state is state
+        if state is State.QUEUED:
+            assert queue.waiting(store.database) == (1, pytest.approx(0, abs=100)), "since its last attempt"
 
 
 def test_requests_with_the_same_key_are_one_run(store: Store) -> None:
