@@ -5,6 +5,7 @@ import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from engine.datasets import Pairs
 from engine.models.clip import weights as clip_weights
 from engine.report import frames
 from engine.report.figures import evaluation
@@ -23,6 +25,7 @@ from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
 from engine.tasks import evaluate
 from engine.training.evaluation import classification, feature_cache
+from engine.training.evaluation.encode import Features
 from tests.support.training import TINY, tiny, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("settings", "registry")]
@@ -206,7 +209,7 @@ def test_probe_is_trained_on_separate_data(rows: Evaluate, tmp_path: Path) -> No
     assert "classes that the evaluated data lack: grey" in row.error
 
 
-def test_requested_ranks_and_prompts_are_used(rows: Evaluate, tmp_path: Path) -> None:
+def test_requested_ranks_and_prompts_are_used(rows: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_class_folders(tmp_path / "data", "dark", "light")
     retrieval, zeroshot = rows(data=str(data), recall_k=(1, 3), class_prompts={"dark": ["a b"], "light": ["c", "d e"]})
     assert retrieval.val_batch_size == retrieval.images, "there are fewer images than the default batch size"
@@ -214,7 +217,10 @@ def test_requested_ranks_and_prompts_are_used(rows: Evaluate, tmp_path: Path) ->
     assert (retrieval.image_to_text_r5, retrieval.image_to_text_r1 is None) == (None, False)
     assert frames.evaluate([retrieval, zeroshot])["image_to_text_r3"][0] == retrieval.recalls["image_to_text_r3"]
     assert zeroshot.status == "ok"
-    (row,) = rows(data=str(data), tasks=("zeroshot",), class_prompts={"dark": ["a"]})
+    counts = list[int]()
+    monkeypatch.setattr(torch, "set_num_threads", counts.append)
+    (row,) = rows(data=str(data), tasks=("zeroshot",), class_prompts={"dark": ["a"]}, threads=3)
+    assert counts == [3]
     assert row.error == "no prompts for 1 of 2 classes: light"
     single = write_class_folders(tmp_path / "single", "dark") / "dark"
     (tmp_path / "single.csv").write_text("\n".join(["filepath,class", *(f"{path},dark" for path in single.iterdir())]))
@@ -269,6 +275,35 @@ def test_features_are_reused_until_anything_they_depend_on_changes(
     monkeypatch.setattr(feature_cache, "MOST_BYTES", 1)
     assert not reused(seed=4)
     assert len(list(folder.glob("*.npz"))) == files, "features that are too large to be kept replace no others"
+
+
+def test_cached_features_belong_to_the_content_of_their_images(tmp_path: Path) -> None:
+    """An image that is no file of its own, such as one in a Parquet, is identified by its pixels."""
+    model, image = torch.nn.Linear(1, 1), Image.new("RGB", (2, 2), "red")
+    other, file = image.copy(), tmp_path / "a.png"
+    other.putpixel((1, 1), (0, 0, 0))
+
+    def key(picture: Any) -> str:
+        return feature_cache.key(model, Pairs(name="own", files=[picture], texts=[("a",)]), {}, None)
+
+    def picture(content: Image.Image) -> Any:
+        return SimpleNamespace(source="own:0", image=lambda roots: content)
+
+    assert key(picture(image)) == key(picture(image.copy())) != key(picture(other))
+    keys = set()
+    for content in (b"a", b"ab"):
+        file.write_bytes(content)
+        os.utime(file, ns=(1, 1))
+        keys.add(key(str(file)))
+    assert len(keys) == 2, "the file has another size"
+
+
+def test_features_are_not_cached_on_a_disk_without_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Features(torch.zeros(2, 3), torch.arange(2), torch.zeros(1, 3), 1.0)  # 52 bytes
+    for free, files in ((151, 0), (152, 1)):
+        monkeypatch.setattr(feature_cache.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        feature_cache.save(tmp_path, "a", found, spare_bytes=100)
+        assert len(list(tmp_path.iterdir())) == files
 
 
 def test_cached_features_equal_those_of_open_clip(rows: Evaluate, tmp_path: Path, settings: Settings) -> None:

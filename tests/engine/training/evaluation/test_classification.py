@@ -18,7 +18,7 @@ from torch.nn import functional
 from engine.specs import Refused
 from engine.training.evaluation import classification
 from engine.training.evaluation.classification import judged
-from engine.training.evaluation.encode import Reader, directions, encode_images
+from engine.training.evaluation.encode import Reader, check_finite, directions, encode_images
 
 CLASSES = ("cat", "dog", "a {strange} one", "sea", "hill", "sun", "moon")
 
@@ -181,11 +181,21 @@ def test_probe_predicts_only_classes_of_its_training_data() -> None:
     with pytest.raises(Refused, match=r"^Labels must be 0 to 1, but these are not: 2\.$"):
         classification.probe(features, labels, torch.eye(3)[:2], torch.arange(2), seed=0, classes=2)
     assert classification.renumbered(labels, ("a", "b", "c"), ()) is labels, "the evaluated data have no names"
+    renumbered = classification.renumbered(torch.tensor([0, 1]), ("lamp", "owl"), ("owl", "lamp", "lamp"))
+    assert renumbered.tolist() == [1, 0], "the first of two classes with one name"
 
 
 def test_probe_of_a_single_class_is_refused() -> None:
     with pytest.raises(Refused, match="at least two classes"):
         classification.probe(torch.eye(3), torch.zeros(3, dtype=torch.int64), torch.eye(3), torch.arange(3), seed=0)
+
+
+def test_features_with_one_infinite_number_are_refused() -> None:
+    features = torch.ones(3, 2)
+    check_finite(features, "images")
+    features[1, 0] = torch.inf
+    with pytest.raises(Refused, match="the features of 1 of 3 images are not finite"):
+        check_finite(features, "images")
 
 
 def test_each_class_has_its_own_prompts(model: nn.Module) -> None:

@@ -125,6 +125,14 @@ def test_embeddings_of_another_width_are_refused(evaluated: tuple[EvaluateSpec, 
     np.savez(folder / "embeddings.npz", **(whole | narrow))
     with pytest.raises(Refused, match="it gives 16 numbers for a text, and the embeddings have 8"):
         search(spec, folder)
+    orthogonal = whole["texts"][:, ::-1] * np.tile([1, -1], 8)  # of each text, as long as it
+    for cosine in (0.985, 0.975):
+        texts = cosine * whole["texts"] + (1 - cosine**2) ** 0.5 * orthogonal
+        np.savez(folder / "embeddings.npz", **(whole | {"texts": texts}))
+        if cosine > 0.98:
+            assert search(spec, folder).images == 40, "half precision changes features less"
+    with pytest.raises(Refused, match=r"it encodes the captions differently now \(cosine 0\.9[78]\)"):
+        search(spec, folder)
     np.savez(folder / "embeddings.npz", **(whole | {"texts": np.full_like(whole["texts"], np.nan)}))
     with pytest.raises(Refused, match="it encodes the captions differently"):
         search(spec, folder)
