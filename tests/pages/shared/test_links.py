@@ -18,6 +18,7 @@ from engine.store import Store
 from pages.shared.form.labels import default_hint
 from pages.shared.form.link import split
 from pages.shared.kinds import form_page
+from pages.shared.links import LEFT_OUT
 from tests.support.page import FOLDERS, benchmark_row, finish, open_page, profile_row, queue, queue_benchmark, texts
 
 pytestmark = [
@@ -247,8 +248,10 @@ def test_message_on_a_rejected_value_stays_until_its_field_changes() -> None:
         app.run()
     app.number_input(key="profile_num_classes").set_value(8).run()
     assert "1e400" not in plain_text(app)
+    app.session_state[LEFT_OUT] = {("vision", "profile_num_classes"): (None, "a message of another page")}
     app.number_input(key="profile_num_classes").set_value(None).run()
     assert "1e400" not in plain_text(app)
+    assert "another page" not in plain_text(app)
 
 
 @pytest.mark.slow
@@ -275,6 +278,21 @@ def test_generated_links_are_accepted_completely(spec: Spec) -> None:
     assert not app.exception
     assert all(app.get_by_key(name) for name in split(spec)[0]), "fields of further settings are drawn, too"
     assert "does not accept" not in plain_text(app)
+
+
+def test_link_has_what_an_address_can_hold_and_the_session_has_the_rest() -> None:
+    names = tuple(f"m{number}" for number in range(41))
+    configs = {"mine": {"embed_dim": 16}}
+    spec = ProfileSpec(models=("m", "config:mine"), configs=configs, training=True, batch_size=(8, 16))
+    query = {"profile_models": ["m"], "profile_training": "true", "profile_batch_size": "8,16"}
+    assert split(spec) == (query, {"profile_configs": configs})
+    assert split(ProfileSpec(models=names[1:])) == ({"profile_models": list(names[1:])}, {})
+    assert split(ProfileSpec(models=names)) == ({"profile_listed": "41"}, {"profile_listed": names})
+    assert split(EvaluateSpec(classes=("a", "b"), tasks=("zeroshot",))) == (
+        {"evaluate_classes": "a\nb", "evaluate_tasks": ["zeroshot"]},
+        {},
+    )
+    assert len(split(TrainSpec())[0]) == 1, "without any field, the page would fill in its preset for the first visit"
 
 
 @pytest.mark.slow
