@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,8 @@ def test_each_model_is_evaluated_on_each_data_set(
     assert list(frames.evaluate(found)["images"].dropna().unique()) == [60, 8]
     with pytest.raises(Refused, match="no /none"):
         rows(data="/none.csv")
+    with pytest.raises(Refused, match="fp16 needs an accelerator"):
+        rows(precision="fp16")
 
     def fail(*_: object) -> None:
         raise RuntimeError("no zero-shot today")
@@ -135,6 +138,9 @@ def test_held_out_pairs_of_changed_data_are_refused(rows: Evaluate, tmp_path: Pa
         with pytest.raises(Refused, match=rf"{data} has changed since {first} was trained on it, .*--no-held-out"):
             rows(checkpoint=checkpoint, **fields)
         assert {row.images for row in rows(checkpoint=checkpoint, **fields, held_out=False)} == {11}
+    shutil.copyfile(checkpoints[1], first)
+    with pytest.raises(Refused, match=r"best\.pt is damaged: .* are not those that were written"):
+        rows(checkpoint=first, **fields, held_out=False)
 
 
 def test_results_on_images_of_the_training_have_a_note(rows: Evaluate, tmp_path: Path) -> None:
