@@ -96,6 +96,8 @@ def test_repeated_question_is_sent_to_the_process_once(answers: Answers, folder:
     hits = Hits.model_validate(question.result())
     assert (hits.hits[0].label, len(hits.hits), hits.images) == ("b", 2, 3)
     assert hits.hits[0].similarity == pytest.approx(1, abs=1e-5)
+    # a time limit that outlives its answer would kill the process during a later question
+    wait_until(lambda: not any(isinstance(thread, threading.Timer) for thread in threading.enumerate()))
 
 
 def test_latest_answer_stays_while_a_question_is_asked_again(
@@ -115,12 +117,16 @@ def test_latest_answer_stays_while_a_question_is_asked_again(
     assert answers.latest(question) is second
 
 
-def test_refused_question_does_not_affect_the_next_one(answers: Answers, folder: Path, tmp_path: Path) -> None:
+def test_refused_question_does_not_affect_the_next_one(
+    answers: Answers, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unanswerable = search(folder / "nowhere", "one")
     answer = answers.ask(unanswerable)
     with pytest.raises(Refused, match=r"embeddings.npz was not kept"):
         answer.result(LONG_S)
     assert answers.latest(unanswerable) is None, "a refusal is not kept as the latest answer"
+    monkeypatch.setattr("engine.jobs.answers.REFUSED_S", 0.0)
+    assert answers.ask(unanswerable) is not answer, "a refusal is reused for a shorter time than an answer"
     pid = answers.pid
     (tmp_path / "embeddings.npz").write_bytes(b"nothing")
     with pytest.raises(Refused, match=r"embeddings.npz cannot be read"):
@@ -165,15 +171,23 @@ def test_question_after_one_without_an_answer_gets_a_new_process(
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_idle_process_exits_and_starts_again(settings: Settings) -> None:
+def test_idle_process_exits_and_starts_again(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.jobs.answers.MOST_KEPT", 2)
     answers = Answers(settings, idle_s=0.5)
     try:
         answers.start()
         wait_until(lambda: answers.pid is not None)
         pid = answers.pid
         wait_until(lambda: answers.pid is None)
-        assert first_source(answers.ask(search(NOWHERE, "one"))) == "one.png"
+        one, two, three = (search(NOWHERE, text) for text in ("one", "two", "three"))
+        first = answers.ask(one)
+        assert first_source(first) == "one.png"
         assert answers.pid != pid
+        answers.ask(two).result(LONG_S)
+        assert answers.ask(one) is first
+        answers.ask(three).result(LONG_S)
+        assert answers.latest(two) is None, "of two kept answers, the one asked for least recently is dropped"
+        assert answers.latest(one) is first
     finally:
         answers.close()
 
