@@ -628,3 +628,16 @@ def test_request_for_unavailable_or_mixed_nodes_is_refused(
     )
     with pytest.raises(Refused, match=message) if message else nullcontext():
         check(store, settings, spec)
+
+
+@pytest.mark.parametrize("device", ["cluster:gpu", "cluster:gpu:A100"])
+def test_runs_can_take_all_accelerators_of_a_cluster_of_one_type(store: Store, settings: Settings, device: str) -> None:
+    names = ("cluster:gpu", "cluster:gpu:A100")
+    devices = tuple(Device(name=name, model="on 2 nodes", count=4, nodes=2) for name in names)
+    cluster = Machine(host=CLUSTER, platform="", cpu="", threads=1, memory_gb=1, devices=devices, date="")
+    store.save_machine(cluster, fingerprint())
+    settings = settings.model_copy(update={"ray_address": "http://127.0.0.1:1"})
+    check(store, settings, BenchmarkSpec(models=("timm:test_vit", "timm:test_resnet"), device=device, nodes=2))
+    check(store, settings, TrainSpec(device=device, nproc=4))
+    with pytest.raises(Refused, match=f"^5 processes need a {device} each, and the cluster has 4 on 2 nodes"):
+        check(store, settings, TrainSpec(device=device, nproc=5))
