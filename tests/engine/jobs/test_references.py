@@ -157,9 +157,16 @@ def test_continued_training_has_the_settings_of_the_first_one(store: Store, sett
     spec = checkpoints.continued(folder)
     assert (spec.epochs, spec.seed, spec.resume) == (7, 2, str(folder.resolve()))
     assert checkpoints.continued(folder / "checkpoints" / "best.pt").epochs == 7
+    manifest = folder / "checkpoints" / "best.pt.json"
+    about = json.loads(manifest.read_text())
+    for name, epochs in (("a", 8), ("z", 9)):
+        newer = about | {"step": about.get("step", 0) + 10 - epochs, "spec": about["spec"] | {"epochs": epochs}}
+        manifest.with_name(f"{name}.pt.json").write_text(json.dumps(newer))
+    assert checkpoints.continued(folder).epochs == 8, "the newest checkpoint"
+    for name in ("a", "z"):
+        manifest.with_name(f"{name}.pt.json").unlink()
     with pytest.raises(Refused, match="neither a checkpoint with its manifest"):
         checkpoints.continued(tmp_path / "nothing")
-    manifest = folder / "checkpoints" / "best.pt.json"
     manifest.write_text('{"spec": null}')
     with pytest.raises(Refused, match="does not contain a valid training request"):
         checkpoints.continued(manifest.with_suffix(""))
