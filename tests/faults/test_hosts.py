@@ -103,7 +103,9 @@ def test_invalid_hosts_cannot_be_declared_gone(store: Store, settings: Settings)
         declare_gone(store, settings, this_host())
     with pytest.raises(Refused, match="2 hosts are called 'twin': give one of twin#1, twin#2"):
         declare_gone(store, settings, "twin")
+    assert (lost_host(store, settings, 1), lost_host(store, settings, 2) is None) == (None, False)
     assert declare_gone(store, settings, "twin#2").run_ids == (3,)
+    assert {host.id for host in open_hosts(store)} == {this_host(), "twin#1"}, "attempts of other hosts go on"
 
 
 @pytest.mark.slow
