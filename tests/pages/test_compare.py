@@ -279,9 +279,11 @@ def test_curves_of_trainings_are_overlaid(store: Store) -> None:
     assert lines.loc["Zero-shot top-1 (%)", f"run {ids[1]} − run {ids[0]}"] == pytest.approx(1)
     assert lines.loc["Epoch", f"run {ids[0]}"] == 2
     assert "Pairs/s" in lines.index, "as on the page Train"
-    app = open_page(PAGE, compare_runs=f"{ids[0]},{queue_train(store)}")
+    active, waiting = queue_train(store), queue_train(store)
+    record(store, active, curve_points(4), state=None)
+    app = open_page(PAGE, compare_runs=f"{ids[0]},{active},{waiting}")
     assert not app.exception
-    assert "Only the results so far are compared" in page_text(app)
+    assert f"Not finished: run {active}, run {waiting}. Only the results so far are compared" in page_text(app)
     empty = [queue_train(store) for _ in range(2)]
     address = ",".join(map(str, empty))
     assert "No curves yet. They appear after the first steps." in page_text(open_page(PAGE, compare_runs=address))
