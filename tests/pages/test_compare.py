@@ -76,8 +76,13 @@ def test_empty_page_explains_the_first_step() -> None:
 
 def test_two_benchmarks_have_a_speedup_with_an_interval(store: Store, settings: Settings) -> None:
     first, second = benchmark(store, settings, 20.0), benchmark(store, settings, 10.0, threads=1)
+    store_machine(store)
+    machine = store.machine()
+    assert machine
+    store.save_machine(machine.model_copy(update={"host": "another"}))
     app = open_page(PAGE, compare_runs=f"{first},{second}")
     assert not app.exception
+    assert "compare_turns" not in [button.key for button in app.button], "runs of another host are not repeated here"
     line = table_with(app, "speedup").iloc[0]
     assert line["speedup"] == pytest.approx(2, rel=0.01)
     assert line["speedup_low"] < 2 < line["speedup_high"]
