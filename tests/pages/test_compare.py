@@ -244,9 +244,11 @@ def test_runs_without_samples_have_a_speedup_and_a_note(store: Store) -> None:
 def test_counts_are_shown_side_by_side(store: Store) -> None:
     ids = [queue(store, "timm:resnet18", image_size=size) for size in (224, 320)]
     for run_id, size, gmacs in zip(ids, ("224", "320"), (2.0, 4.0), strict=True):
-        finish(store, run_id, [profile_row("resnet18", gmacs=gmacs, image_size=size)])
+        failed = profile_row("resnet34", status="out_of_memory", error="too large", image_size="")
+        finish(store, run_id, [profile_row("resnet18", gmacs=gmacs, image_size=size), failed])
     app = open_page(PAGE, compare_runs=f"{ids[0]},{ids[1]}")
     assert not app.exception
+    assert "2 failed rows left out" in page_text(app)
     assert not app.warning, "different image sizes cause no warning"
     lines = table_with(app, f"run {ids[1]} / run {ids[0]}").set_index("metric")
     assert lines.loc["MACs (G)", f"run {ids[1]} / run {ids[0]}"] == 2.0
