@@ -40,8 +40,11 @@ def key_fields(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def axes(runs: Mapping[int, Sequence[Row]]) -> tuple[str, ...]:
-    """Return the fields in which whole runs differ: each run has one value, set on purpose. runs: rows by run."""
-    groups = [rows for rows in runs.values() if rows]
+    """Return the fields in which whole runs differ: each run's ok rows have one value, set on purpose.
+
+    runs: rows by run. Failed rows may lack values, such as the image size.
+    """
+    groups = [ok for rows in runs.values() if (ok := [row for row in rows if row.status == "ok"])]
     differing = []
     for name in key_fields(groups[0]) if groups else ():
         values = [{getattr(row, name) for row in rows} for rows in groups]

@@ -37,9 +37,8 @@ def of_runs(runs: Mapping[int, Sequence[Row]]) -> pd.DataFrame:
 
     runs: rows of one kind by run. Fields in which whole runs differ, such as the model, are compared and not in `what`.
     """
-    counted = {run: [row for row in rows_of_run if row.status == "ok"] for run, rows_of_run in runs.items()}
-    rows = [(run, row) for run, rows_of_run in counted.items() for row in rows_of_run]
-    labels = compare_rows.differing_labels([row for _, row in rows], without=compare_rows.axes(counted))
+    rows = [(run, row) for run, rows_of_run in runs.items() for row in rows_of_run if row.status == "ok"]
+    labels = compare_rows.differing_labels([row for _, row in rows], without=compare_rows.axes(runs))
     lines = [
         (what, metric_name(metric), f"run {run}", 100 * value if is_share(metric) else value)
         for (run, row), what in zip(rows, labels, strict=True)
