@@ -28,6 +28,13 @@ SYSCTL = "/usr/sbin/sysctl"
 LSCPU = "lscpu"
 """The command that prints facts about a processor on Linux."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+TUNING = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_"),
+    *("CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "NVIDIA_TF32_OVERRIDE"),
+)
+"""Beginnings of the names of environment variables that change how torch computes, or how fast."""
+PLACES = ("_HOME", "_PATH", "_DIR", "_VISIBLE_DEVICES")
+"""Ends of such names that only say where something is."""
 
 
 def current(device: str, seed: int | None = None) -> Environment:
@@ -40,9 +47,16 @@ def current(device: str, seed: int | None = None) -> Environment:
         device_name=selected.model,
         driver=selected.driver,
         gpu=nvml.facts(selected.name),
+        variables=variables(),
         tf32=torch.backends.cuda.matmul.allow_tf32,
         seed=seed,
     )
+
+
+def variables() -> str:
+    """Return the environment variables that change how torch computes, as `NAME=value`, sorted."""
+    names = (name for name in sorted(os.environ) if name.startswith(TUNING) and not name.endswith(PLACES))
+    return " ".join(f"{name}={os.environ[name]}" for name in names if os.environ[name])
 
 
 def probe() -> Machine:

@@ -52,7 +52,7 @@ _TRAIN = (
     *"device precision epoch step samples_seen train_loss clip_val_loss zeroshot_top1 zeroshot_top5".split(),
 )
 """The first columns of each kind of table: what was done, then the main values. All other fields follow."""
-ENVIRONMENT = ("host", "platform", "driver", "seed", "date")
+ENVIRONMENT = ("host", "platform", "driver", "variables", "seed", "date")
 """Fields of a run's environment that its rows do not have. Versions and the GPU's settings are added to them."""
 
 _PARAMETERS = ["mparams", "image_mparams", "text_mparams"]

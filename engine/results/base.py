@@ -73,6 +73,8 @@ class Environment(Event):
     """Versions of packages, torch with its build (`2.11.0+cu130`), and of torch's cuda, cudnn and triton."""
     gpu: dict[str, str] = Field(default_factory=dict)
     """Settings of an NVIDIA GPU that affect times, as far as NVML reports them, such as {"power limit": "700 W"}."""
+    variables: str = ""
+    """Environment variables that change how torch computes, such as `OMP_WAIT_POLICY=passive`, separated by blanks."""
     tf32: bool = False
     """True if the process that makes the rows computes float32 products in TF32. Timings have a field per row."""
     seed: int | None = None

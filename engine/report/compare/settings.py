@@ -12,7 +12,7 @@ from engine.store import Run
 from engine.words import numbered_runs
 
 REQUEST, ENVIRONMENT = "setting", "run"
-TIME_FACTS = ("host", "platform", "cpu", "memory_gb", "device", "device_name", "driver", "tf32", "python")
+TIME_FACTS = ("host", "platform", "cpu", "memory_gb", "device", "device_name", "driver", "tf32", "variables", "python")
 """Facts about an environment that affect times."""
 TIMED = ("benchmark", "recurrent", "device", "train")
 """Kinds of runs whose values include times."""

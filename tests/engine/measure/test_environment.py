@@ -29,6 +29,15 @@ def test_current_environment_has_device_and_versions() -> None:
     assert environment.current("meta").device_name == "shapes only"
 
 
+def test_environment_has_the_variables_that_change_how_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ.keys() - {"PATH"}:
+        monkeypatch.delenv(name)
+    given = {"OMP_WAIT_POLICY": "passive", "MKL_NUM_THREADS": "2", "OMP_NUM_THREADS": "", "HF_TOKEN": "secret"}
+    for name, value in (given | {"TORCH_HOME": "/models", "CUDA_VISIBLE_DEVICES": "3"}).items():
+        monkeypatch.setenv(name, value)
+    assert environment.current("cpu").variables == "MKL_NUM_THREADS=2 OMP_WAIT_POLICY=passive"
+
+
 def test_gpu_environment_has_driver_settings_and_torch_builds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -565,10 +565,12 @@ def test_warnings_name_relevant_settings_but_not_compared_ones() -> None:
 def test_torch_build_and_gpu_settings_matter_for_times_not_for_counts() -> None:
     def with_build(number: int, spec: Spec) -> Run:
         versions = {"torch": f"2.15.0+cu13{number}", "cudnn": f"9.{number}.0"}
-        return run(number, spec, versions=versions, gpu={"power limit": f"{number}00 W", "ECC": "on"})
+        gpu, variables = {"power limit": f"{number}00 W", "ECC": "on"}, "OMP_WAIT_POLICY=passive" if number == 2 else ""
+        return run(number, spec, versions=versions, gpu=gpu, variables=variables)
 
     warnings = settings.warnings([with_build(number, BenchmarkSpec(models=("a",))) for number in (1, 2)])
     assert warnings == [
+        "Variables: not set (run 1), OMP_WAIT_POLICY=passive (run 2).",
         "Version of torch: 2.15.0+cu131 (run 1), 2.15.0+cu132 (run 2).",
         "Version of cudnn: 9.1.0 (run 1), 9.2.0 (run 2).",
         "GPU power limit: 100 W (run 1), 200 W (run 2).",
