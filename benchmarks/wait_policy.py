@@ -3,9 +3,8 @@
 python benchmarks/wait_policy.py [--rounds 3] [--output benchmarks/results/wait_policy.json]
 
 PyTorch's Linux builds use GNU OpenMP, whose threads spin before they sleep. While another program uses a core, each
-spinning thread takes the time that the thread it waits for needs. Every value is the pairs/s of one
-epoch on digits, in a command of its own. The ways take turns, on an idle machine and beside a process that keeps one
-core busy.
+spinning thread takes the time that the thread it waits for needs. Every value is the pairs/s of one epoch on digits, in
+a command of its own. The ways take turns, on an idle machine and beside a process that keeps one core busy.
 """
 
 import argparse
@@ -27,6 +26,7 @@ WAYS = {
     "sleep at once": {"OMP_WAIT_POLICY": "passive"},
     "spin 10,000 times": {"GOMP_SPINCOUNT": "10000"},
 }
+LOADS = {"idle": 0, "one busy process": 1}
 BUSY = [sys.executable, "-c", "while True: pass"]
 
 
@@ -55,11 +55,11 @@ def main() -> None:
     chosen = parser.parse_args()
     found: dict[str, dict[str, list[float]]] = {}
     for number in range(chosen.rounds):
-        for busy in (0, 1):
+        for load, busy in LOADS.items():
             for way in WAYS:
-                values = found.setdefault(f"{busy} busy processes", {}).setdefault(way, [])
+                values = found.setdefault(load, {}).setdefault(way, [])
                 values.append(pairs_per_s(way, busy))
-                print(f"round {number + 1}, {busy} busy, {way}: {values[-1]:.1f} pairs/s", flush=True)
+                print(f"round {number + 1}, {load}, {way}: {values[-1]:.1f} pairs/s", flush=True)
     if chosen.output:
         report = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
