@@ -246,7 +246,7 @@ RANK_LABELS = {
 SHARES = frozenset(
     (
         *("zeroshot_top1", "zeroshot_top5", "acc1", "acc5", "mean_per_class_recall", "average_precision"),
-        *("mean_average_precision", "data_share", "linear_probe_top1", *RECALL_LABELS),
+        *("mean_average_precision", "data_share", "neighbour_share", "linear_probe_top1", *RECALL_LABELS),
     )
 )
 """Columns of trainings and evaluations that are stored from 0 to 1 and shown in per cent."""
@@ -268,6 +268,7 @@ CLIP_LABELS = {
     "logit_scale": "Logit scale",
     "samples_per_s": "Pairs/s",
     "data_share": "Waiting for data",
+    "neighbour_share": "CPUs used by others",
     "seconds": "Since the start (s)",
     "peak_memory_mb": "Peak memory (MB)",
     "samples_seen": "Pairs seen",

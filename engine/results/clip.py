@@ -61,6 +61,10 @@ class TrainRow(Retrieval):
     """Training pairs per second in the epoch that ends or is under way, without validation."""
     data_share: float | None = None
     """Share of the step time of the same epoch spent waiting for data."""
+    neighbour_share: float | None = None
+    """Share of the CPUs that other programs used since the row before or, in an attempt's first row, since its start.
+
+    On the machine of the first process. None if not reported, and over less than a second."""
     seconds: float | None = None
     """Seconds since the training began, including earlier attempts."""
     peak_memory_mb: float | None = None

@@ -275,7 +275,9 @@ class Training:
         now.seconds += time.perf_counter() - begun
         now.validated = now.step
         loss = self.progress.mean_loss(steps) if steps else None
-        row = TrainRow(**row_fields(setup, self.progress, now, found), device_name=self._device_name, train_loss=loss)
+        share, disturbed = self._meter.neighbours()
+        fields = row_fields(setup, self.progress, now, found) | {"train_loss": loss, "neighbour_share": share}
+        row = TrainRow(**fields, device_name=self._device_name)
         # neither the initial weights nor the loss of a part of an epoch can be the best
         counts = bool(steps) and (epoch_ended or row.best_metric != "train_loss")
         value, before = score(row.best_metric, row) if counts else None, best_score(row.best_metric, self.progress.rows)
@@ -287,7 +289,7 @@ class Training:
         keep = epoch_ended and (last or early or (every and now.epoch % every == 0))
         name = f"epoch_{now.epoch}.pt" if keep else LATEST
         checkpoint = f"{self._folder.name}/{name}" if steps else ""
-        notes = (*setup.pairs.notes, *self._notes)
+        notes = (*setup.pairs.notes, *self._notes, *disturbed)
         row = row.model_copy(update={"best": best, "checkpoint": checkpoint, "notes": notes})
         now.rows = [*self.progress.rows, row.model_dump(mode="json")]
         self.progress = now

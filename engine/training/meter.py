@@ -1,10 +1,12 @@
 """Losses and times of a training's steps. Losses are read from the device only when they are needed."""
 
 import math
+import os
 import time
 
 import torch
 
+from engine.measure import contention
 from engine.training import distributed
 from engine.training.resuming import TrainingProgress
 from engine.training.setup import Setup
@@ -12,6 +14,10 @@ from engine.training.step import StepResult
 
 MOST_OVERFLOWED = 40
 """End a training at this many overflows in a row: the loss scale of 2^16 is then 2^-24, the smallest float16."""
+DISTURBED = (
+    f"other programs used more than {100 * contention.MOST_NEIGHBOUR_SHARE:.0f} % of the CPUs in at least one epoch, "
+    "so its pairs/s may be too low"
+)
 
 
 class Diverged(ArithmeticError):
@@ -27,6 +33,7 @@ class Meter:
         self._names: tuple[str, ...] = ()
         self._overflowed = 0
         self._steps, self._data_s, self._step_s = 0, 0.0, 0.0
+        self._usage = self._count_usage()
 
     def add(self, progress: TrainingProgress, result: StepResult, *, data_s: float, seconds: float) -> None:
         """Add one step, which `progress` already counts.
@@ -66,6 +73,20 @@ class Meter:
         means = self._data_s / self._steps, self._step_s / self._steps
         self._steps, self._data_s, self._step_s = 0, 0.0, 0.0
         return means
+
+    def neighbours(self) -> tuple[float | None, list[str]]:
+        """Return the share of the CPUs that other programs used since the last call, and a note if it is large.
+
+        The share is None if it is not known.
+        """
+        before, self._usage = self._usage, self._count_usage()
+        share = contention.contention(before, self._usage, threads=None).neighbour_share
+        large = share is not None and share > contention.MOST_NEIGHBOUR_SHARE
+        return share, [DISTURBED] if large else []
+
+    def _count_usage(self) -> contention.Usage:
+        # the other processes of this training on this machine are no other programs
+        return contention.snapshot(os.getppid() if self._setup.place.world_size > 1 else os.getpid())
 
     def _spend(self, progress: TrainingProgress, seconds: float) -> None:
         progress.step_seconds += seconds

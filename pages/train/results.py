@@ -40,7 +40,7 @@ FIRST = (
     *("epoch", "mark", "step", "train_loss", "clip_val_loss", "val_generative_loss"),
     *("zeroshot_top1", "zeroshot_top5", "image_to_text_r1"),
     *("text_to_image_r1", "image_to_text_r5", "text_to_image_r5", "lr", "logit_scale", "samples_per_s", "data_share"),
-    *("seconds", "peak_memory_mb"),
+    *("neighbour_share", "seconds", "peak_memory_mb"),
 )
 COLUMNS = tuple(dict.fromkeys((*FIRST, *METRICS, "samples_seen", "checkpoint")))
 

@@ -127,6 +127,21 @@ def test_own_time_excludes_child_processes() -> None:
     assert after_child.own_s - before.own_s < 0.5 * (after_child.wall_s - before.wall_s)
 
 
+WORK = "import subprocess, sys, time\nwhile time.process_time() < 0.2: pass\n"
+GRANDCHILD = WORK + "print(flush=True)\nsys.stdin.read()"
+
+
+def test_own_time_can_include_descendants_that_run_or_have_ended() -> None:
+    before = snapshot(os.getpid())
+    child = WORK + f"subprocess.run([sys.executable, '-c', {GRANDCHILD!r}])"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", child], **pipes) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert snapshot(os.getpid()).own_s - before.own_s > 0.38, "both run; each has used 0.2 s"
+    assert snapshot(os.getpid()).own_s - before.own_s > 0.38, "both have ended"
+
+
 BUSY_NEIGHBOUR = """
 import json, os, subprocess, sys, time
 from engine.measure.contention import contention, snapshot, why_contended

@@ -1,12 +1,14 @@
 """The training loop: the pairs it draws, what it writes, and that continued trainings equal unstopped ones."""
 
 import json
+import os
 import random
 import shutil
 import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ import pytest
 import torch
 
 from engine import datasets
+from engine.measure import contention
+from engine.measure.contention import Usage
 from engine.results import Metric, Progress
 from engine.specs import Refused
 from engine.specs.train import METRICS
@@ -577,6 +581,23 @@ def test_accumulated_batches_train_as_the_whole_batch(tmp_path: Path) -> None:
     values = {(event.name, event.step): event.value for event in parts if isinstance(event, Metric)}
     for step in (1, 8):
         assert values["train/samples_per_s", step] == pytest.approx(8 / values["train/step_s", step])
+
+
+def test_rows_have_the_share_of_the_cpus_that_others_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counters are read once before the first step and once per row: others use 0.2 and 4 of 20 CPU-seconds."""
+    times = iter([(0, 5, 9), (10, 20, 24.2), (20, 30, 38.2), (20, 30, 38.2)])
+    roots: list[int] = []
+
+    def snapshot(root: int) -> Usage:
+        roots.append(root)
+        return Usage(*next(times), cpus=2, switches=0)
+
+    monkeypatch.setattr(contention, "snapshot", snapshot)
+    calm, disturbed = rows(train(tiny(), tmp_path))
+    assert (calm.neighbour_share, disturbed.neighbour_share) == (pytest.approx(0.01), pytest.approx(0.2))
+    assert (meter.DISTURBED in calm.notes, meter.DISTURBED in disturbed.notes) == (False, True)
+    meter.Meter(SimpleNamespace(place=Place(world_size=2)))  # type: ignore[arg-type]
+    assert roots == [os.getpid()] * 3 + [os.getppid()], "torchrun is the parent of all processes of a training"
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def test_continued_training_with_validations_equals_an_unstopped_one(tmp_path: P
     continued = train(spec, tmp_path / "stopped")
     pairs = zip(rows(continued), rows(whole), strict=True)
     differing = {name for one, other in pairs for name, value in one if value != getattr(other, name)}
-    assert differing <= {"seconds", "samples_per_s", "data_share", "peak_memory_mb", "notes"}
+    assert differing <= {"seconds", "samples_per_s", "data_share", "neighbour_share", "peak_memory_mb", "notes"}
     assert (tmp_path / "stopped" / "results.jsonl").read_text() == (tmp_path / "whole" / "results.jsonl").read_text()
     assert state(tmp_path / "stopped", "epoch_2.pt") == state(tmp_path / "whole", "epoch_2.pt")
 
