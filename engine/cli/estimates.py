@@ -141,7 +141,7 @@ class Calibrate(BaseModel):
 
     def cli_cmd(self) -> None:
         from engine.estimate import calibrate, devices, work
-        from engine.report.timings import estimates, stored
+        from engine.report.timings import estimates, needs, stored
         from engine.store import State
 
         settings = Settings()
@@ -167,6 +167,8 @@ class Calibrate(BaseModel):
             threads=self.threads,
             budget_s=self.budget,
         )
+        if load := needs.overload():
+            note(f"{load}: the calibration takes longer than on an idle machine, and its estimates are less accurate")
         with store_here() as store:
             run, rows = run_here(store, spec, name=estimates.CALIBRATION)
             timed = estimates.timings(store)

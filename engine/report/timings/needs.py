@@ -16,6 +16,7 @@ from engine.specs.base import device_on_node
 from engine.specs.fields.building import changes
 from engine.specs.fields.runners import KEPT_PER_STEP, RUNNERS
 from engine.specs.recurrent import macs_per_step
+from engine.words import plural
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Span:
         return similar_s([ratio * self.middle for ratio in ratios]) if ratios else self
 
 
+MOST_LOAD = 2
+"""At a larger load per CPU, timings take longer than predicted."""
 START_S = Span(3, 15)
 """Seconds to start and end a process, if no earlier run has measured it."""
 VARIATION = Span(0.7, 1.5)
@@ -287,6 +290,12 @@ def rescaled_s(took: float, work_s: float, amount: int, wanted: int | None) -> f
     if wanted is None or not amount:
         return took
     return max(took - work_s, 0.0) + work_s * wanted / amount
+
+
+def overload() -> str:
+    """Return a text if many more threads want to run than there are CPUs; else an empty one."""
+    load, cpus = os.getloadavg()[0], os.cpu_count() or 1
+    return f"the load is {load:.0f} on {plural(cpus, 'CPU')}" if load > MOST_LOAD * cpus else ""
 
 
 def recurrent_least_gb(spec: RecurrentSpec) -> float:

@@ -1,6 +1,5 @@
 """Estimate how long runs take, from earlier runs on this machine."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ from engine.jobs import disk
 from engine.report.timings import needs
 from engine.specs import BenchmarkSpec, ModelName, RecurrentSpec, Spec
 from engine.store import UNFINISHED, Filter, Run, State
-from engine.words import plural
 from pages.shared import backend
 from pages.shared.text import span
 
@@ -73,8 +71,7 @@ def timing_s(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) ->
 def timing(spec: BenchmarkSpec | RecurrentSpec, models: Sequence[str] = ()) -> str:
     """Return how long a timing takes, with a note if other programs keep all CPUs busy. models: as for timing_s."""
     text = _as_in_similar_runs(spec, len(models) or None) or span(timing_s(spec, models))
-    load, cpus = os.getloadavg()[0], os.cpu_count() or 1
-    return f"{text} (longer now: the load is {load:.0f} on {plural(cpus, 'CPU')})" if load > 2 * cpus else text
+    return f"{text} (longer now: {load})" if (load := needs.overload()) else text
 
 
 def start_of(run: Run) -> str:

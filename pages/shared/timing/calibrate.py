@@ -3,7 +3,7 @@
 import streamlit as st
 
 from engine.jobs import submit
-from engine.report.timings import estimates
+from engine.report.timings import estimates, needs
 from engine.store import UNFINISHED, Run
 from engine.words import plural
 from pages.shared import backend, rerun
@@ -64,6 +64,8 @@ def _form(key: str) -> None:
         f"One run times {plural(len(spec.models), 'quick model')} of different families, eager and in float32. Run "
         "nothing else meanwhile. Every later timing in this setting also improves the estimates."
     )
+    if load := needs.overload():
+        st.caption(f"**Calibrate later: {load}.** A calibration now takes longer, and its estimates are less accurate.")
     label = f"Calibrate ({span(durations.timing_s(spec, spec.models))})"
     if st.button(label, key=f"{key}_go", icon=":material/timer:"):
         latest = backend.store().runs(kind="benchmark", limit=1)

@@ -1,5 +1,6 @@
 """The commands `estimate` and `calibrate`, and the options of `catalog` for accuracy and speed."""
 
+import os
 import re
 from pathlib import Path
 
@@ -161,8 +162,12 @@ def test_calibrate_that_was_cancelled_does_not_say_that_too_few_models_could_be_
         return store.run(run_id), store.rows(run_id)
 
     monkeypatch.setattr("engine.cli.estimates.run_here", one_row)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (4.6, 0.0, 0.0))
     assert main(["calibrate"]) == code
-    assert capsys.readouterr().err.splitlines()[-1] == message
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("the load is 5 on 2 CPUs: the calibration takes longer")
+    assert last == message
 
 
 @pytest.mark.slow

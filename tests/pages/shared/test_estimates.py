@@ -1,5 +1,6 @@
 """Tests of estimated speeds on the pages, with the shipped catalogue."""
 
+import os
 import re
 
 import pandas as pd
@@ -207,10 +208,14 @@ def test_timings_of_one_family_do_not_add_a_device(store: Store) -> None:
     assert app.selectbox(key="catalog_device").options[0].startswith("i7-12700H"), "one family is not enough"
 
 
-def test_model_page_queues_a_calibration_of_this_machine(store: Store) -> None:
+def test_model_page_queues_a_calibration_of_this_machine(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (9.8, 3.0, 1.0))
     app = open_page("model/page.py", name="timm:resnet50", model_part="Speed")
     app.session_state["model_calibrate"] = True  # open the menu
-    app.run()
+    assert "**Calibrate later: the load is 10 on 2 CPUs.**" in texts(app.run())
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.2, 3.0, 9.8))
+    assert "Calibrate later" not in texts(app.run())
     app.button(key="model_calibrate_go").click().run()
     assert not app.exception
     (run,) = store.runs()
