@@ -139,8 +139,8 @@ def ratio(
 def ratio_of_runs(baseline: Sequence[float], other: Sequence[float]) -> Ratio | None:
     """Return how many times as fast `other` is, from whole runs of both; None with fewer than LEAST_RUNS of either.
 
-    baseline, other: one time per run, in any unit. Runs are not paired: the variance between runs of one request is
-    used. The 99 % interval is Student's t for two means of logarithms with a common variance.
+    baseline, other: one time per independent run, in any unit. Runs are not paired: the variance between runs of one
+    request is used. The 99 % interval is Student's t for two means of logarithms with a common variance.
     """
     from scipy.special import stdtrit
 

@@ -147,7 +147,20 @@ def test_requests_that_took_turns_are_compared_by_the_means_of_their_runs(tmp_pa
     interval = np.exp(stats.ttest_ind(*log_times).confidence_interval(0.99))
     assert line["speedup"] == pytest.approx(np.exp(log_times[0].mean() - log_times[1].mean()))
     assert [line["speedup_low"], line["speedup_high"]] == pytest.approx(list(interval))
-    assert (line["verdict"], line["note"]) == ("faster", "of 3 and 3 runs")
+    assert (line["verdict"], line["note"]) == ("faster", "of 3 and 3 turns")
+
+
+def test_runs_in_a_row_count_as_one_turn(tmp_path: Path) -> None:
+    """They share the state of the machine: as independent runs, these would make a verdict of equal requests."""
+    slow, fast = [10.0 * 1.001**n for n in range(8)], [9.4 * 1.001**n for n in range(8)]
+    order = "a" * 8 + "b" * 8 + "abab"
+    line = only_row(
+        timings.ratios([in_order(tmp_path, order, a=(*slow, 9.4, 10.0), b=(*fast, 10.0, 9.4))], "ms", seed=1)
+    )  # type: ignore[list-item]
+    of_turns = [[np.log(first).mean(), *np.log(rest)] for first, rest in ((slow, (9.4, 10.0)), (fast, (10.0, 9.4)))]
+    interval = np.exp(stats.ttest_ind(*of_turns).confidence_interval(0.99))
+    assert [line["speedup_low"], line["speedup_high"]] == pytest.approx(list(interval))
+    assert (line["verdict"], line["note"]) == ("undecided", "of 3 and 3 turns")
 
 
 @pytest.mark.parametrize("order", ["aaabbb", "bbbaaa", "aabbab", "aaaaabab"])
@@ -629,7 +642,7 @@ def test_models_timed_in_separate_runs_are_compared_like_runs(store: Store, tmp_
     assert rows == [timings.timed_rows(store, store.run(ids[model]), tmp_path)[0] for model in ids]
     assert [row.publishable for row in rows] == [True, True]
     line = only_row(timings.ratios([(rows[0], rows[1])], "ms", seed=1))
-    assert (line["verdict"], line["note"]) == ("slower", "of 3 and 3 runs")
+    assert (line["verdict"], line["note"]) == ("slower", "of 3 and 3 turns")
 
 
 @pytest.mark.parametrize("changed", [{"num_classes": 10}, {"in_chans": 4}, {"model_kwargs": '{"depth": 2}'}])
