@@ -419,6 +419,22 @@ def test_accuracy_status_of_variants_and_skipped_models(tmp_path: Path) -> None:
     assert report.accuracy == "pass_due_to_skip"
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+def test_accuracy_check_that_cannot_fail_is_noted(scale: float, tmp_path: Path) -> None:
+    """Outputs of many models with random weights are smaller than the tolerance, or constant but for a small part."""
+
+    class Blank(Toy):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            logits = 1 + scale * super().forward(images)
+            return logits if images.is_contiguous() else torch.ones_like(logits)
+
+    request = spec(purpose="accuracy", variants="eager,eager+channels_last")
+    eager, blank = rows_of(request, 2, lambda name, wanted: toy(name, wanted, Blank), tmp_path)
+    assert (eager.accuracy, blank.accuracy) == ("pass", "pass" if scale < 1 else "fail_accuracy")
+    expected = [scale < 1] * 2
+    assert [any(note.startswith("this pass says little") for note in row.notes) for row in (eager, blank)] == expected
+
+
 def test_lost_gradients_are_noted_although_accuracy_passes(tmp_path: Path) -> None:
     class LosesGradients(Toy):
         """A model with small gradients, and without gradients in channels_last."""
