@@ -238,6 +238,11 @@ def two_decimals(value: float) -> str:
     return f"{value:,.2f}" if value == 0 or abs(value) >= 1 else f"{value:#.3g}"
 
 
+def _ratio(value: "float | str") -> str:
+    """Return a ratio with three decimals: limits of 1.005 and 1.014 would both be 1.01. An empty cell stays empty."""
+    return value if isinstance(value, str) else f"{value:,.3f}" if value >= 1 else two_decimals(value)
+
+
 def brief(frame: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":
     """Return the columns with these names or patterns, without those that are empty."""
     names = [name for pattern in columns for name in fnmatch.filter(frame.columns, pattern)]
@@ -252,7 +257,8 @@ def show_table(full: "pd.DataFrame", short: "pd.DataFrame", output: Path | None)
     if output is None:
         text = short.astype(object).where(short.notna(), "")  # a missing value is blank, whatever its type
         text = text.map(lambda cell: printable(cell).expandtabs(1) if isinstance(cell, str) else cell)
-        print(text.to_string(index=False, float_format=two_decimals))
+        ratios = {str(name): _ratio for name in text if str(name).startswith("speedup")}
+        print(text.to_string(index=False, float_format=two_decimals, formatters=ratios))
         return
     from engine.report.export import tables
 

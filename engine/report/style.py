@@ -37,9 +37,9 @@ def style(rank: int) -> Style:
     return COLOURS[place], SHAPES[(place + cycle) % len(SHAPES)]
 
 
-def digits(value: float | None) -> str:
+def digits(value: float | None, significant: int = 3) -> str:
     """Return a number with three significant digits and thousands separators: 1234.5 is 1,230, 0.012345 is 0.0123."""
-    return "–" if value is None or pd.isna(value) else f"{float(f'{value:.3g}'):,.10g}"
+    return "–" if value is None or pd.isna(value) else f"{float(f'{value:.{significant}g}'):,.10g}"
 
 
 def text(value: Any) -> str:

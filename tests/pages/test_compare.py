@@ -1,5 +1,7 @@
 """Tests of the Compare page: runs of each kind and models, opened by their address."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -87,6 +89,9 @@ def test_two_benchmarks_have_a_speedup_with_an_interval(store: Store, settings: 
     assert line["speedup"] == pytest.approx(2, rel=0.01)
     assert line["speedup_low"] < 2 < line["speedup_high"]
     assert (line["verdict"], line["run"]) == ("needs 3 runs", second)
+    columns = json.loads(next(frame for frame in app.dataframe if "speedup" in frame.value).proto.columns)
+    formats = [columns[name]["type_config"]["format"] for name in ("speedup", "speedup_low", "speedup_high")]
+    assert formats == ["%,.4g"] * 3, "limits of 1.005 and 1.014 differ"
     assert charts(app)
     assert "needs 3 runs: Different runs differ by more than their processes do" in page_text(app).replace("*", "")
     assert f"Threads: 2 (run {first}), 1 (run {second})." in page_text(app)

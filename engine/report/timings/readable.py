@@ -25,10 +25,10 @@ def percentile(row: TimedRow, q: int) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """Return the interval of a speed-up: `1.2 to 1.3, 99 %`, `0 to no upper limit, 99 %` or `no interval`."""
+    """Return the interval of a speed-up: `1.015 to 1.024, 99 %`, `0 to no upper limit, 99 %` or `no interval`."""
     if low is None or pd.isna(low):
         return "no interval"
-    return f"{digits(low)} to {NO_LIMIT if high is None or not math.isfinite(high) else digits(high)}, 99 %"
+    return f"{digits(low, 4)} to {NO_LIMIT if high is None or not math.isfinite(high) else digits(high, 4)}, 99 %"
 
 
 def spent(parts: Parts) -> str:

@@ -257,6 +257,13 @@ def test_tabs_in_cells_are_printed_as_spaces(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.splitlines() == ["model error", "  a b  none", "    c   d e"]
 
 
+def test_limits_of_a_narrow_interval_differ_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    table = pd.DataFrame({"speedup": [1.0, None], "speedup_low": [1.0051, 0.99512], "speedup_high": [1.0144, None]})
+    output.show_table(table, table, None)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:] == [["1.000", "1.005", "1.014"], ["0.995"]], "and not 1.01 and 1.01"
+
+
 def test_catalog_filters_sorts_and_exports(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     line = "catalog --source open_clip --match ViT-B-* --max-gmacs 60 --sort gmacs --descending".split()
     assert main(line) == 0

@@ -114,6 +114,10 @@ def test_huge_interval_is_cut_on_the_chart() -> None:
     assert figure.layout.xaxis.range[1] < 10
 
 
+def test_limits_of_a_narrow_interval_differ() -> None:
+    assert readable.interval(1.0051, 1.0144) == "1.005 to 1.014, 99 %", "and not 1.01 to 1.01"
+
+
 def test_interval_without_upper_limit_has_the_longest_whisker() -> None:
     rows = [
         benchmark_row("a", "compile", speedup=4.0, speedup_low=0.0, speedup_high=None, verdict="undecided"),
