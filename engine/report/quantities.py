@@ -105,8 +105,8 @@ QUANTITIES: dict[str, Quantity] = {
         f"p{q}_ms": Quantity(
             f"p{q}",
             "ms",
-            f"{q} % of the samples are faster. Needs {needed} samples: then at least 2 lie above the true value with a "
-            "probability of 99 %.",
+            f"{q} % of the samples are faster. Needs {needed} samples: if they are independent, at least 2 lie above "
+            "the true value with a probability of 99 %.",
         )
         for q, needed in NEEDED.items()
     },
