@@ -36,7 +36,7 @@ def test_training_continues_from_its_checkpoint(tmp_path: Path, selected: str) -
         [loss for _, loss in losses(uninterrupted)], rel=0.05
     )
     assert len(rows(continued)) == 2
-    assert rows(continued)[-1].peak_memory_mb > 0  # type: ignore[operator]
+    assert rows(continued)[-1].peak_memory_mb > 0
     state = checkpoints.load(tmp_path / "stopped" / "checkpoints" / "epoch_2.pt")
     assert ("scaler" in state) == (selected == "amp")
     assert all(tensor.device.type == "cpu" for tensor in state["state_dict"].values())

@@ -19,6 +19,7 @@ from engine.measure.timing import measure
 from engine.models import library, variants
 from engine.models.built import Wanted, out_of_memory
 from engine.models.variants import Numbers
+from engine.replicates import messages
 from engine.replicates.benchmark import rows as benchmark_rows
 from engine.replicates.benchmark import work
 from engine.replicates.benchmark.job import Job
@@ -28,7 +29,7 @@ from engine.replicates.messages import Measured, Report
 from engine.replicates.processes import Processes
 from engine.results import BenchmarkRow, Progress
 from engine.settings import ROOT
-from engine.specs import BenchmarkSpec, ProfileSpec, Variant
+from engine.specs import BenchmarkSpec, ModelName, ProfileSpec, Variant
 from engine.tasks.benchmark import run
 from engine.tasks.profile import profile
 
@@ -220,8 +221,9 @@ def test_batch_that_does_not_fit_is_reduced(cuda: str, tmp_path: Path) -> None:
     request = BenchmarkSpec(**SHORT_TIMING | {"image_size": 224, "batch_size": 256})
 
     def work_in_this_process(
-        job: Job, environment: Mapping[str, str], deadline: float
+        job: messages.Job, environment: Mapping[str, str], deadline: float
     ) -> Generator[Report | Ended | None]:
+        assert isinstance(job, Job)
         yield from work.work(job)
 
     torch.cuda.empty_cache()
@@ -229,7 +231,7 @@ def test_batch_that_does_not_fit_is_reduced(cuda: str, tmp_path: Path) -> None:
     torch.cuda.set_per_process_memory_fraction(limit_bytes / torch.cuda.get_device_properties(cuda).total_memory, cuda)
     try:
         processes = Processes(tmp_path, time.monotonic() + 300, work_in_this_process)
-        waiting = Sizes(request, request.models[0], processes).outcome("inference", 256, Progress(child=0))
+        waiting = Sizes(request, ModelName(request.models[0]), processes).outcome("inference", 256, Progress(done=0))
         while True:
             try:
                 next(waiting)
