@@ -193,22 +193,22 @@ def _doubts(spec: TrainSpec) -> list[Check]:
     return [*results, *(Check("warning", doubt) for doubt in doubts)]
 
 
-def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str) -> str:
+def bf16_advice(rates: pd.DataFrame, host: str, device: str, taken: str, base: str = "float32") -> str:
     """Return a text that proposes bfloat16 if this device's measured rates show a gain, else an empty text.
 
     The text names flags of SPOILING. rates: from report.timings.rates.rates. host: this machine's name. taken: the
-    setting to choose, such as `amp_bf16`.
+    setting to choose, such as `amp_bf16`. base: the data type of matrix products without it, float32 or tf32.
     """
     products = rates[(rates["operation"] == "matmul") & (rates["host"] == host) & (rates["device"] == device)]
     for _, measured in products.groupby("where", sort=False):
-        measured = measured[measured["dtype"].isin(["bfloat16", "float32"])].drop_duplicates("dtype")
+        measured = measured[measured["dtype"].isin(["bfloat16", base])].drop_duplicates("dtype")
         rate = measured.set_index("dtype")["gflop_per_s"]
-        if len(rate) == 2 and rate["bfloat16"] >= BF16_PAYS * rate["float32"]:
-            gain, flags = rate["bfloat16"] / rate["float32"], " ".join(measured["flags"].astype(str))
+        if len(rate) == 2 and rate["bfloat16"] >= BF16_PAYS * rate[base]:
+            gain, flags = rate["bfloat16"] / rate[base], " ".join(measured["flags"].astype(str))
             spoiling = in_words(flag for flag in SPOILING if flag in flags)
             return (
                 f"{taken} may be up to {digits(gain)} times as fast: matrix products on {device} ran at "
-                f"{compute(rate['bfloat16'])} in bfloat16 and {compute(rate['float32'])} in float32."
+                f"{compute(rate['bfloat16'])} in bfloat16 and {compute(rate[base])} in {base}."
                 + (f" These rates are flagged ({spoiling}), so they may be wrong." if spoiling else "")
             )
     return ""

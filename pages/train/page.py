@@ -130,9 +130,16 @@ def draw_checks(specs: Sequence[TrainSpec], counts: Data) -> bool:
     checks += [report_checks.Check("ok", text)] if (text := other_rate(spec)) else []
     if plan.steps_per_epoch:
         checks += clip_form.checks(spec, plan.batch_size)
-    if spec.precision in ("auto", "fp32") and (advice := launch.bf16_advice(spec.device, "Precision amp_bf16")):
-        checks.append(report_checks.Check("ok", advice))
+    checks += [report_checks.Check("ok", text)] if (text := bf16_advice(spec)) else []
     return clip_form.draw_checks(checks)
+
+
+def bf16_advice(spec: TrainSpec) -> str:
+    """Return a sentence that recommends amp_bf16 if the training is in fp32 and bfloat16 is clearly faster."""
+    if spec.precision != "fp32" and (spec.precision != "auto" or launch.computes_bf16(spec.device)):
+        return ""
+    base = "tf32" if spec.device.startswith("cuda") else "float32"  # trainings in fp32 use TF32 on CUDA
+    return launch.bf16_advice(spec.device, "Precision amp_bf16", base)
 
 
 def other_rate(spec: TrainSpec) -> str:

@@ -119,8 +119,10 @@ def form() -> None:
             notes = [memory(spec, chosen), sizes_note(spec, chosen)]
         except Refused as refusal:
             problems.append(str(refusal))
-        if not any(variant.precision in HALF for variant in spec.plan):
-            notes.append(launch.bf16_advice(spec.device, "Precision bfloat16"))
+        precisions = {variant.precision for variant in spec.plan}
+        if not precisions & set(HALF):
+            base = "float32" if "float32" in precisions else "tf32"
+            notes.append(launch.bf16_advice(spec.device, "Precision bfloat16", base))
     note, warn = "\n".join(filter(None, notes)), "will not fit" in notes[0]
     launch.launch(PREFIX, spec, problems, "Time", ":material/timer:", sentence=sentence, note=note, warn=warn)
 

@@ -203,6 +203,32 @@ def test_vision_and_train_propose_bf16_if_measured_as_faster(store: Store, page:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "query", "gain"),
+    [
+        (PAGE, {"benchmark_models": "resnet18", "benchmark_precision": ["float32", "tf32"]}, "14 times as fast"),
+        (PAGE, {"benchmark_models": "resnet18", "benchmark_precision": "tf32"}, "1.75 times as fast"),
+        ("train/page.py", {"train_precision": "fp32"}, "1.75 times as fast"),
+        ("train/page.py", {"train_precision": "auto"}, ""),
+    ],
+)
+def test_gain_of_bf16_on_a_gpu_is_that_over_what_the_request_computes_in(
+    store: Store, page: str, query: dict[str, str | list[str]], gain: str
+) -> None:
+    """On CUDA, a training in fp32 uses TF32, and one in auto uses bfloat16 already."""
+    machine = {"platform": "Linux", "cpu": "x", "threads": 2, "memory_gb": 8.0, "date": "2026-11-20"}
+    devices = (Device(name="cpu", model="x"), Device(name="cuda:0", model="y", memory_gb=80.0, bf16=True))
+    store.save_machine(Machine.model_validate(machine | {"host": ENVIRONMENT.host, "devices": devices}))
+    rates = {"float32": 50e3, "tf32": 400e3, "bfloat16": 700e3}
+    fields = {"device": "cuda:0", "device_name": "y", "operation": "matmul"}
+    rows = [DeviceRow(model=f"matmul {name}", dtype=name, gflop_per_s=rate, **fields) for name, rate in rates.items()]
+    finish(store, store.enqueue(DeviceSpec(device="cuda:0")), rows)
+    prefix = "benchmark" if page == PAGE else "train"
+    app = open_page(page, **query | {f"{prefix}_device": "cuda:0"})
+    assert (gain in plain_text(app)) if gain else ("times as fast" not in plain_text(app))
+
+
+@pytest.mark.slow
 def test_rows_show_values_flags_and_failures(store: Store) -> None:
     app = open_run(
         store,

@@ -62,16 +62,25 @@ def device_memory_gb(device: str) -> float | None:
     return {entry.name: entry.memory_gb for entry in machine.devices}.get(device)
 
 
-def bf16_advice(device: str, setting: str) -> str:
-    """Return a sentence that recommends bfloat16 if it is clearly faster by this machine's measured rates."""
+def computes_bf16(device: str) -> bool:
+    """Return whether the probe has found that this accelerator computes bfloat16 natively."""
+    machine = backend.store().machine()
+    return machine is not None and any(entry.name == device and entry.bf16 for entry in machine.devices)
+
+
+def bf16_advice(device: str, setting: str, base: str) -> str:
+    """Return a sentence that recommends bfloat16 if it is clearly faster by this machine's measured rates.
+
+    base: the data type of matrix products without it, float32 or tf32.
+    """
     store = backend.store()
     machine = store.machine()
-    return _bf16_advice(store, machine.host, device, setting) if machine else ""
+    return _bf16_advice(store, machine.host, device, setting, base) if machine else ""
 
 
 @st.cache_data(max_entries=20, show_spinner=False, hash_funcs=backend.BY_VERSION)
-def _bf16_advice(store: Store, host: str, device: str, setting: str) -> str:
-    return checks.bf16_advice(rates.rates(store), host, device, setting)
+def _bf16_advice(store: Store, host: str, device: str, setting: str, base: str) -> str:
+    return checks.bf16_advice(rates.rates(store), host, device, setting, base)
 
 
 def models_field(spec: type[Spec], groups: Sequence[str] = ()) -> list[str]:
