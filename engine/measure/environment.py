@@ -14,6 +14,7 @@ import psutil
 import torch
 
 from engine.measure import nvml
+from engine.models.variants import has_tf32
 from engine.results import Device, Environment, Machine
 from engine.shipped import installed
 from engine.specs import Refused
@@ -29,12 +30,12 @@ LSCPU = "lscpu"
 """The command that prints facts about a processor on Linux."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 TUNING = (
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_"),
-    *("CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "NVIDIA_TF32_OVERRIDE"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_", "TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "PYTORCH_"),
+    *("TRITON_", "CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "NVIDIA_TF32_OVERRIDE"),
 )
 """Beginnings of the names of environment variables that change how torch computes, or how fast."""
-PLACES = ("_HOME", "_PATH", "_DIR", "_VISIBLE_DEVICES")
-"""Ends of such names that only say where something is."""
+DESCRIBING = ("_HOME", "_PATH", "_DIR", "_VISIBLE_DEVICES", "_VERSION", "_ARCH_LIST", "_COMPONENT_LIST", "_NUMBER")
+"""Ends of such names that only say where something is or, in NVIDIA's and PyTorch's containers, what was installed."""
 
 
 def current(device: str, seed: int | None = None) -> Environment:
@@ -48,14 +49,14 @@ def current(device: str, seed: int | None = None) -> Environment:
         driver=selected.driver,
         gpu=nvml.facts(selected.name),
         variables=variables(),
-        tf32=torch.backends.cuda.matmul.allow_tf32,
+        tf32=torch.backends.cuda.matmul.allow_tf32 and has_tf32(selected.name),
         seed=seed,
     )
 
 
 def variables() -> str:
     """Return the environment variables that change how torch computes, as `NAME=value`, sorted."""
-    names = (name for name in sorted(os.environ) if name.startswith(TUNING) and not name.endswith(PLACES))
+    names = (name for name in sorted(os.environ) if name.startswith(TUNING) and not name.endswith(DESCRIBING))
     return " ".join(f"{name}={os.environ[name]}" for name in names if os.environ[name])
 
 

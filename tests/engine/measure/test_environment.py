@@ -33,9 +33,12 @@ def test_environment_has_the_variables_that_change_how_torch_computes(monkeypatc
     for name in os.environ.keys() - {"PATH"}:
         monkeypatch.delenv(name)
     given = {"OMP_WAIT_POLICY": "passive", "MKL_NUM_THREADS": "2", "OMP_NUM_THREADS": "", "HF_TOKEN": "secret"}
-    for name, value in (given | {"TORCH_HOME": "/models", "CUDA_VISIBLE_DEVICES": "3"}).items():
+    given |= {"TORCH_HOME": "/models", "CUDA_VISIBLE_DEVICES": "3", "TORCHDYNAMO_DISABLE": "1"}
+    # set by NVIDIA's containers
+    given |= {"CUDA_VERSION": "13.0.1", "NCCL_VERSION": "2.27.7-1", "TORCH_CUDA_ARCH_LIST": "8.0 9.0 10.0+PTX"}
+    for name, value in given.items():
         monkeypatch.setenv(name, value)
-    assert environment.current("cpu").variables == "MKL_NUM_THREADS=2 OMP_WAIT_POLICY=passive"
+    assert environment.current("cpu").variables == "MKL_NUM_THREADS=2 OMP_WAIT_POLICY=passive TORCHDYNAMO_DISABLE=1"
 
 
 def test_gpu_environment_has_driver_settings_and_torch_builds(
@@ -60,6 +63,23 @@ def test_gpu_environment_has_driver_settings_and_torch_builds(
     assert (current.gpu["maximum SM clock"], current.gpu["ECC"], current.gpu["MIG mode"]) == ("1980 MHz", "on", "off")
     assert "application SM clock" not in current.gpu
     assert "cuda" not in environment.versions(), "the versions of a catalogue do not depend on the build"
+
+
+@pytest.mark.parametrize(
+    ("capability", "device", "tf32"), [((7, 5), "cuda", False), ((9, 0), "cuda", True), ((9, 0), "cpu", False)]
+)
+def test_environment_has_tf32_only_on_a_gpu_that_computes_in_it(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], device: str, tf32: bool
+) -> None:
+    """A training allows TF32 on every GPU, and the variable TORCH_ALLOW_TF32_CUBLAS_OVERRIDE everywhere."""
+    properties = SimpleNamespace(name="GPU", total_memory=8e9, uuid="12ab", major=capability[0], minor=capability[1])
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=True))
+    assert environment.current(device).tf32 == tf32
 
 
 @pytest.mark.parametrize(
