@@ -11,6 +11,8 @@ MOST_METRICS = 2000
 MOST_REASONS = 20
 """Most reasons in a row. A note at the end says how many more there are."""
 LONGEST_REASON = 300
+NOT_COMPILED = "torch compiled nothing of this variant, so it ran as eager; the log says why"
+"""inductor, for one, skips models in bfloat16 on GPUs before Ampere, and only warns."""
 
 
 def fresh_counters(*, compiles: bool) -> Any:
@@ -47,6 +49,11 @@ def graphs(counters: Any) -> dict[str, Any]:
             for one in repeated
         ),
     }
+
+
+def notes_on(counters: Any) -> tuple[str, ...]:
+    """Return a note if torch.compile has made no graph of a subject since `fresh_counters`."""
+    return (NOT_COMPILED,) if counters is not None and not counters["stats"]["unique_graphs"] else ()
 
 
 def _recompilations(compilations: Iterable[Any]) -> list[Any]:

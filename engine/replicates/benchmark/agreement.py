@@ -19,7 +19,7 @@ from engine.models.built import Built
 from engine.models.variants import Builder, Numbers
 from engine.replicates.benchmark.job import Job
 from engine.replicates.benchmark.prepared import build_variant, describe, switches
-from engine.replicates.graphs import fresh_counters, graphs
+from engine.replicates.graphs import fresh_counters, graphs, notes_on
 from engine.replicates.messages import Measured, Report
 from engine.replicates.ready import failure, release
 from engine.results.benchmark import AccuracyStatus
@@ -175,7 +175,7 @@ def _run_variant(job: Job, variant: Variant, build: Builder) -> tuple[Any, dict[
     built, types, notes = build_variant(job, variant, build)
     counters = fresh_counters(compiles=variant.execution == "compile")
     results = _results(job, variant, built, types)
-    return results, describe(job, built, types) | graphs(counters), notes
+    return results, describe(job, built, types) | graphs(counters), notes + notes_on(counters)
 
 
 def _to_float64(built: Built) -> Built:

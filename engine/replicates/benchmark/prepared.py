@@ -15,7 +15,7 @@ from engine.models.built import Built, Wanted
 from engine.models.variants import Builder, Numbers
 from engine.replicates import compiling
 from engine.replicates.benchmark.job import Job
-from engine.replicates.graphs import fresh_counters, graphs
+from engine.replicates.graphs import fresh_counters, graphs, notes_on
 from engine.replicates.ready import Held, Ready, first_call
 from engine.specs import Variant, format_image_size
 
@@ -109,7 +109,7 @@ def prepare(job: Job, variant: Variant, stopwatch: Stopwatch, build: Builder, re
     if settling and counters["inductor"]["cudagraph_skips"]:
         notes = (*notes, "torch runs compiled graphs of this variant without CUDA graphs; the log says why")
     row = describe(job, built, types) | graphs(counters)
-    measured = measured.model_copy(update={"loading_s": loading_s, "row": row, "notes": notes})
+    measured = measured.model_copy(update={"loading_s": loading_s, "row": row, "notes": notes + notes_on(counters)})
     return Made(variant, built, types, Ready(variant.label, phases, settings, measured))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config
+from torch._dynamo.exc import SkipFrame
 from torch._dynamo.utils import get_compilation_metrics
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import EventList, FunctionEvent
@@ -102,6 +103,28 @@ def test_variant_whose_cuda_graphs_were_skipped_has_a_note(
     (found,) = (report.measured for report in work.work(job, toy) if report.measured)
     note = "torch runs compiled graphs of this variant without CUDA graphs; the log says why"
     assert (note in found.notes) == (device == "cuda"), found
+
+
+@pytest.mark.parametrize("purpose", ["performance", "accuracy"])
+def test_variant_that_torch_did_not_compile_has_a_note(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, purpose: str
+) -> None:
+    """inductor skips models in bfloat16 on a GPU that emulates it: it only warns, and the model runs eagerly."""
+    torch._dynamo.reset()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+    def skip(_graph: object) -> None:
+        raise SkipFrame("BF16 is not supported")
+
+    monkeypatch.setattr("torch._inductor.compile_fx._check_triton_bf16_support", skip)
+    request = BenchmarkSpec(
+        **{"models": "timm:toy", "variants": "eager,compile,compile:aot_eager", "replicates": 2, "threads": 1},
+        **{"min_seconds": 0.01, "min_samples": 3, "purpose": purpose},
+    )
+    job = Job(spec=request, model="timm:toy", mode="inference", batch_size=2, parent=1)
+    found = [report.measured for report in work.work(job, toy) if report.measured]
+    assert [measured.status for measured in found] == ["ok"] * 3, found
+    assert [graphs.NOT_COMPILED in measured.notes for measured in found] == [False, True, False]
 
 
 def test_no_compilation_happens_while_a_trace_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
