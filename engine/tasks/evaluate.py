@@ -58,6 +58,8 @@ def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:
     With several models or data sets, an error of one becomes the status of its rows.
     Errors: Refused; errors of building a model that is evaluated on one data set alone.
     """
+    # torch's default on CUDA: float32 convolutions in TF32, which keeps only 11 bits of each factor
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     machine = environment.current(spec.device, spec.seed)
     yield machine
     if spec.threads:

@@ -56,6 +56,18 @@ def test_progress_never_decreases(tmp_path: Path) -> None:
     assert done[-1] == 1 + len(tasks)
 
 
+def test_float32_is_not_tf32(tmp_path: Path) -> None:
+    """torch's default on CUDA is TF32 in convolutions. NVIDIA's containers allow it in matrix products too."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    try:
+        matmul.allow_tf32 = cudnn.allow_tf32 = True
+        list(evaluate.run(EvaluateSpec(model="config:tiny", configs={"tiny": TINY}, samples=60), tmp_path))
+        assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, False)
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
 def write_class_folders(folder: Path, *names: str) -> Path:
     """Write four images per class, with one brightness for each class, and return the folder."""
     for place, name in enumerate(names):
