@@ -25,7 +25,7 @@ from engine.results.answers import Needed, Prospect
 from engine.roots import Roots
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.specs.base import device_on_node
+from engine.specs.base import CLUSTER, device_on_node
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.questions import Outlook
 from engine.specs.train import TrainSpec
@@ -42,7 +42,10 @@ MIXED = ("amp", "amp_bf16")
 def answer(question: Outlook) -> Prospect:
     """Return the files that are present or must be downloaded, problems, and the memory if it can be predicted."""
     spec, files, problems = question.spec, list[Needed](), list[str]()
-    if isinstance(spec, TrainSpec):
+    if isinstance(spec, TrainSpec) and spec.precision == "auto" and spec.device.startswith(CLUSTER):
+        # whether a node's GPU computes bfloat16 is not known here: float32 needs the most memory
+        spec = spec.model_copy(update={"precision": "fp32"})
+    elif isinstance(spec, TrainSpec):
         spec = precision.resolved(spec)
     roots = Settings().roots
     for part, weights in _models(spec):

@@ -41,6 +41,12 @@ def training_memory(batch_size: int = 64, **fields: Any) -> tuple[float, float]:
     return found.peak_mb, found.state_mb
 
 
+@pytest.mark.parametrize("device", ["cluster:cpu", "cluster:gpu", "cluster:gpu:H100"])
+def test_memory_on_a_cluster_is_that_of_float32(device: str) -> None:
+    """The default precision depends on the node's GPU, which is unknown before the run."""
+    assert training_memory(device=device) == training_memory(device=device, precision="fp32")
+
+
 def test_digits_clip_needs_16_bytes_per_parameter() -> None:
     mask = 16 * 16 * 4  # the only buffer: which tokens a token sees
     peak, held = training_memory()
