@@ -1,4 +1,4 @@
-"""Training of CLIP on a real GPU: precisions, continuation from a checkpoint, and equality with the CPU."""
+"""Training and evaluation of CLIP on a real GPU: precisions, continuation from a checkpoint, equality with the CPU."""
 
 from pathlib import Path
 
@@ -7,8 +7,11 @@ import pytest
 from engine.measure.environment import computes_bf16
 from engine.models import variants
 from engine.models.variants import Numbers, has_tf32
+from engine.results.embeddings import read_embeddings
+from engine.specs.evaluate import EvaluateSpec
+from engine.tasks import evaluate
 from engine.training import checkpoints, precision
-from tests.support.training import captioned, losses, rows, tiny, train
+from tests.support.training import TINY, captioned, losses, rows, tiny, train
 
 pytestmark = pytest.mark.gpu
 
@@ -64,3 +67,18 @@ def test_losses_are_equal_with_loader_processes(tmp_path: Path) -> None:
     fields = {"device": "cuda:0", "data": str(captioned(tmp_path, 40)), "samples": None}
     curves = [losses(train(tiny(workers=count, **fields), tmp_path / f"{count} workers")) for count in (0, 2)]
     assert [loss for _, loss in curves[1]] == pytest.approx([loss for _, loss in curves[0]], rel=0.05)
+
+
+@pytest.mark.usefixtures("settings", "registry")
+def test_features_on_the_gpu_equal_those_on_the_cpu(tmp_path: Path) -> None:
+    """TF32, torch's default in convolutions, would change them by up to 4e-5 (emulated on a CPU)."""
+    found = []
+    for device in ("cpu", "cuda:0"):
+        folder = tmp_path / device
+        folder.mkdir()
+        spec = EvaluateSpec(model="config:tiny", configs={"tiny": TINY}, samples=60, device=device)
+        list(evaluate.run(spec, folder))
+        found.append(read_embeddings(folder / "embeddings.npz"))
+    for name in ("images", "texts"):
+        on_cpu, on_gpu = (getattr(embeddings, name) for embeddings in found)
+        assert on_gpu == pytest.approx(on_cpu, abs=1e-5), name
