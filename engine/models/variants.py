@@ -4,6 +4,7 @@ A variant that a device or model does not support is refused by name. There is n
 """
 
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -40,7 +41,10 @@ def numbers(precision: str, device: str) -> Numbers:
     """Return the types of a precision on a device; amp alone means the device's own type. Errors: Refused."""
     if precision == "tf32":
         if not has_tf32(device):
-            raise Refused(f"tf32 needs an NVIDIA GPU of compute capability 8.0 or more, which {device} is not")
+            raise Refused(
+                "tf32 needs an NVIDIA GPU of compute capability 8.0 or more, and no NVIDIA_TF32_OVERRIDE=0: "
+                f"{device} has no TF32"
+            )
         return Numbers("float32", tf32=True)
     if precision.startswith("amp"):
         default = "float16" if device.startswith("cuda") else "bfloat16"
@@ -49,7 +53,12 @@ def numbers(precision: str, device: str) -> Numbers:
 
 
 def has_tf32(device: str) -> bool:
-    """Return whether a device has TF32, a mode of NVIDIA's tensor cores from Ampere on."""
+    """Return whether a device has TF32, a mode of NVIDIA's tensor cores from Ampere on.
+
+    NVIDIA's libraries do not use it if NVIDIA_TF32_OVERRIDE is 0, whatever torch's switches are.
+    """
+    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        return False
     return device.startswith("cuda") and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 0)
 
 

@@ -114,6 +114,10 @@ def test_tf32_needs_an_nvidia_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 4))
     monkeypatch.setattr(torch.version, "hip", None)
     assert variants.numbers("tf32", "cuda:0") == Numbers("float32", tf32=True)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    with pytest.raises(Refused, match="no NVIDIA_TF32_OVERRIDE=0: cuda:0 has no TF32"):
+        variants.numbers("tf32", "cuda:0")
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
     monkeypatch.setattr(torch.version, "hip", "6.4")  # AMD's GPUs have the same device name and capability
     with pytest.raises(Refused, match="tf32 needs an NVIDIA GPU"):
         variants.numbers("tf32", "cuda:0")
