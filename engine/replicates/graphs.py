@@ -11,7 +11,7 @@ MOST_METRICS = 2000
 MOST_REASONS = 20
 """Most reasons in a row. A note at the end says how many more there are."""
 LONGEST_REASON = 300
-NOT_COMPILED = "torch compiled nothing of this variant, so it ran as eager; the log says why"
+NOT_COMPILED = "torch compiled nothing of this variant, so it ran as eager; the log may say why"
 """inductor, for one, skips models in bfloat16 on GPUs before Ampere, and only warns."""
 
 
