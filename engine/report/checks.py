@@ -9,6 +9,7 @@ from engine.datasets import DataProblem, DataSummary, class_names, note_on_ids, 
 from engine.report.style import compute, digits
 from engine.results.answers import Needed, Prospect
 from engine.results.flags import SPOILING
+from engine.specs.base import device_on_node
 from engine.specs.evaluate import EvaluateSpec
 from engine.specs.schedule import Schedule, schedule
 from engine.specs.train import TrainSpec
@@ -173,7 +174,7 @@ def _unmeasured(spec: TrainSpec, *, classes: int, retrieval: bool) -> str:
 
 def _doubts(spec: TrainSpec) -> list[Check]:
     results, doubts = [], []
-    if spec.precision == "fp16" and spec.device == "cpu":
+    if spec.precision == "fp16" and device_on_node(spec.device) == "cpu":
         results.append(Check("error", "Training in fp16 needs an accelerator: take fp32, bf16 or amp_bf16 on the CPU."))
     elif spec.precision == "fp16":
         doubts += ["Pure fp16 weights often fail to train, because small gradients become 0. Take amp_bf16 or amp."]

@@ -90,6 +90,7 @@ def test_pairs_left_out_of_each_epoch_are_counted(fields: dict[str, Any], left_o
         ({"classes": ("a", "b")}, {"classes": ("x", "y", "z")}, "3 classes, but 2 names were given", "error"),
         ({"val_frequency": 0}, {}, "Neither retrieval nor zero-shot accuracy is measured", "warning"),
         ({"precision": "fp16"}, {}, "fp16 needs an accelerator", "error"),
+        ({"precision": "fp16", "device": "cluster:cpu"}, {}, "fp16 needs an accelerator", "error"),
         ({"precision": "fp16", "device": "cuda"}, {}, "Take amp_bf16 or amp", "warning"),
         ({"precision": "bf16", "lr": 1e-5}, {}, "at a learning rate of 1e-05: most weights will not change", "warning"),
         ({"precision": "bf16", "lr_text": 1e-5}, {}, "a learning rate of 1e-05: most weights will not", "warning"),
