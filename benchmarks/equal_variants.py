@@ -8,7 +8,7 @@ round is one run of `benchmark` with all MODELS. `side_by_side` has the interval
 processes' log ratios, as a root mean square over rows. Coverage is also given for the rows without the flags that
 forbid quoting a timing. `of_runs` compares three runs with three others of the same variant, as Compare does with runs
 of different requests: runs one after the other (aaabbb), and runs in turns (ababab). `of_processes` compares the
-processes of one run with those of the next, as Compare does with different models of a run.
+processes of one run with those of the next, as if they were one timing.
 """
 
 import argparse

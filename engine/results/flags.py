@@ -36,13 +36,13 @@ VERDICTS: dict[Verdict, str] = {
     "slower": "The whole interval lies below the margin of 2 %.",
     "no difference": "The whole interval lies within the margin of 2 %.",
     "undecided": "The interval is too wide to tell. Time flagged rows again on a quiet machine. A publishable timing "
-    "(5 processes) narrows the interval, and can also show that there is no difference. Between different runs, more "
-    "turns of both narrow it.",
+    "(5 processes) narrows the interval, and can also show that there is no difference. If they were timed "
+    "one after the other, more turns of both narrow it.",
     "not comparable": "They compute something else, or differ in a setting such as image size, precision or host: "
     "there is a ratio but no verdict.",
     "needs 3 processes": "Fewer than 3 processes say too little about how much processes differ: time it in 3 or more.",
-    "needs 3 runs": "Different runs differ by more than their processes do, and the machine changes with time. Run "
-    "both requests in turns, 3 times each.",
+    "needs 3 runs": "They were timed one after the other, and the machine changes with time. Run both requests in "
+    "turns, 3 times each; a request with both, 3 times.",
     "same request": "Both are runs of the same request: the ratio shows how far two runs differ. There is no verdict.",
 }
 """The meaning of each verdict, as shown to users. "Interval" means that of the ratio."""

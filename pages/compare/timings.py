@@ -30,12 +30,9 @@ SPEEDUP = (
     "these ratios. It can differ from the ratio of the two times, because each time is a median over processes."
 )
 BETWEEN = (
-    " Rows of different runs get a verdict only if their requests took at least 3 turns each on one host; then the "
-    "medians of whole runs are compared. Otherwise the interval does not include the differences between runs."
-)
-SUCCESSIVE = (
-    " Different models and sizes of a run were timed one after the other, so their ratios include changes of the "
-    "machine in between."
+    " Rows of different runs, and different models and sizes of one run, were timed one after the other. They get a "
+    "verdict only if their requests took at least 3 turns each on one host; then the medians of whole runs are "
+    "compared. Otherwise the interval does not include changes of the machine in between."
 )
 
 
@@ -124,8 +121,7 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
     columns = [name for name in dict.fromkeys(COLUMNS) if named[name]]
     results_table(shown, key="compare_ratios", alt="Ratios with intervals and verdicts", columns=columns, config=config)
     baselines = list(dict.fromkeys(ratios["baseline"]))
-    caption = SPEEDUP + BETWEEN * any(first.run != other.run for first, other in pairs)
-    caption += SUCCESSIVE * any(a.folder == b.folder and a.row.samples_file != b.row.samples_file for a, b in pairs)
+    caption = SPEEDUP + BETWEEN * any(not timings.side_by_side(*pair) for pair in pairs)
     st.caption(plain(f"Baseline: {baselines[0]}. " if len(baselines) == 1 else "") + caption)
     timed.verdicts(ratios)
     if lacking := [pair for pair, verdict in zip(pairs, ratios["verdict"], strict=False) if verdict == "needs 3 runs"]:

@@ -208,10 +208,11 @@ def matching_pairs(runs: Mapping[int, Sequence[Timed]], baseline: int) -> list[t
 def ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int) -> pd.DataFrame:
     """Return how many times as fast each second row is as the first of its pair: COLUMNS, a line per pair.
 
-    Within a run the interval (99 %) is that of statistics.ratio. Different runs differ by more than their processes do:
-    they get a verdict, and the interval of statistics.ratio_of_runs, only if both requests were run often enough. Two
-    runs of one request never do, because each counts among the repeats of the other. Without a verdict, processes are
-    paired in order, extra processes are left out, and the interval does not include the differences between runs.
+    Of rows that were timed side by side, the interval (99 %) is that of statistics.ratio. The others, also different
+    models of one run, differ by more than their processes do, because the machine changes in between. They get a
+    verdict, and the interval of statistics.ratio_of_runs, only if both requests were run often enough. Two runs of one
+    request never do, because each counts among the repeats of the other. Without a verdict, processes are paired in
+    order, extra processes are left out, and the interval does not include changes of the machine.
     Without samples, the ratio is that of the medians, without an interval.
     """
     reader = samples.Reader()
@@ -243,7 +244,7 @@ def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, se
     line["differs_in"] = ", ".join(differs)
     if _forward_only(row) != _forward_only(baseline.row) and metric in (samples.TOTAL, PER_SAMPLE):
         return line | {"note": "one of the two has no backward pass: compare their forward passes"}
-    separate = (baseline.run, _date(baseline.row)) != (other.run, _date(other.row))
+    separate = not side_by_side(baseline, other)
     same_request = other.run in baseline.repeats and baseline.repeats[other.run][1] == row
     ratio, note = _ratio_of_runs(baseline, other, metric) if separate and not same_request else (None, "")
     of_processes = ratio is None
@@ -256,6 +257,15 @@ def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, se
     if separate and of_processes:
         line["verdict"] = "same request" if same_request else "needs 3 runs"
     return line | {"note": note} | ({"verdict": "not comparable"} if differs else {})
+
+
+def side_by_side(first: Timed, second: Timed) -> bool:
+    """Return whether two rows were timed in the same processes, so that changes of the machine affect both alike."""
+    sessions = [
+        (timed.run, _date(timed.row), timed.row.samples_file, getattr(timed.row, "mode", ""))
+        for timed in (first, second)
+    ]
+    return sessions[0] == sessions[1]
 
 
 def _date(row: TimedRow) -> str:

@@ -109,12 +109,26 @@ def test_rows_of_one_run_have_a_verdict(tmp_path: Path, times: float, verdict: s
 
 
 def test_rows_of_two_attempts_are_compared_like_two_runs(tmp_path: Path) -> None:
-    slow, fast = (
-        write_row(tmp_path, 1, benchmark_row(name), normal_samples(ms, 5)) for name, ms in (("a", 20.0), ("b", 10.0))
-    )
+    rows = benchmark_row("a"), benchmark_row("a", "compile")
+    write_samples(tmp_path / "1", rows[0], eager=normal_samples(20.0, 5), compile=normal_samples(10.0, 5))
+    slow, fast = (Timed(1, tmp_path / "1", row) for row in rows)
     assert only_row(timings.ratios([(slow, fast)], "ms", seed=1))["verdict"] == "faster"
     earlier = replace(slow, row=slow.row.model_copy(update={"date": "2026-01-01T00:00:00+00:00"}))
     assert only_row(timings.ratios([(earlier, fast)], "ms", seed=1))["verdict"] == "needs 3 runs"
+
+
+def test_models_of_one_run_get_a_verdict_after_three_runs(store: Store, tmp_path: Path) -> None:
+    """They are timed one after the other, so a change of the machine in between could be the verdict of one run."""
+    rows = [benchmark_row("a", latency_ms=20.0), benchmark_row("b", latency_ms=10.0)]
+    found = []
+    for _ in range(3):
+        run_id = queue_benchmark(store, "timm:a", "timm:b")
+        finish(store, run_id, list(rows))
+        slow, fast = timings.timed_rows(store, store.run(run_id), tmp_path)
+        line = only_row(timings.ratios([(slow, fast)], "ms", seed=1))
+        assert line["speedup"] == pytest.approx(2)
+        found.append((line["verdict"], timings.turns(slow, fast, "ms")))
+    assert found == [("needs 3 runs", 1), ("needs 3 runs", 2), ("faster", 3)]
 
 
 def in_order(folder: Path, order: str, **latencies_ms: Sequence[float]) -> tuple[Timed, ...]:
