@@ -62,7 +62,8 @@ class TrainSpec(ClipFields, Spec):
         *("lock_image", "lock_image_unlocked_groups", "lock_image_freeze_bn_stats"),
         *("lock_text", "lock_text_unlocked_layers", "lock_text_freeze_layer_norm"),
         *("loss", "distill_model", "distill_pretrained", "grad_checkpointing", "channels_last"),
-        *("accum_freq", "nproc", "device", "precision", "use_bn_sync", "opt", "momentum"),
+        *("accum_freq", "nproc", "device", "precision", "use_bn_sync"),
+        *("opt", "eps", "beta1", "beta2", "momentum"),
     )
 
     data_weights: images.NUMBERS = Field(

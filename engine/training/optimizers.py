@@ -34,7 +34,7 @@ def create(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
     optimizer = (
         _adamw(model, spec)
         if spec.opt == "adamw"
-        else timm_optimizer(spec.opt, model, lr=spec.peak_lr, weight_decay=spec.wd, **_settings(spec))
+        else timm_optimizer(spec.opt, model, lr=spec.peak_lr, weight_decay=spec.wd, **timm_settings(spec))
     )
     if spec.lr_scales:
         _split_by_tower(optimizer, model)
@@ -95,7 +95,7 @@ def _adamw(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
     )
 
 
-def _settings(spec: TrainSpec) -> Mapping[str, Any]:
+def timm_settings(spec: TrainSpec) -> Mapping[str, Any]:
     """Return the given settings under timm's names. timm has its own defaults for the others."""
     betas = None if spec.beta1 is None or spec.beta2 is None else (spec.beta1, spec.beta2)
     settings = {"betas": betas, "eps": spec.eps, "momentum": spec.momentum}

@@ -155,13 +155,12 @@ def _training(spec: TrainSpec, roots: Roots) -> tuple[int, int]:
 def _moments(spec: TrainSpec) -> float:
     """Return the bytes of the optimizer's state per byte of trained weights: 2 for AdamW, with its two moments.
 
-    For timm's optimizers it is that of a small matrix after a step. Errors: Refused if timm has no such optimizer.
+    For timm's optimizers it is that of a small matrix after a step. Errors: Refused if timm cannot make it.
     """
     if spec.opt == "adamw":
         return 2.0
     layer = torch.nn.Linear(64, 64, bias=False)
-    momentum = {} if spec.momentum is None else {"momentum": spec.momentum}
-    optimizer = timm_optimizer(spec.opt, layer, lr=1e-3, weight_decay=0.0, **momentum)
+    optimizer = timm_optimizer(spec.opt, layer, lr=1e-3, weight_decay=0.0, **optimizers.timm_settings(spec))
     layer(torch.ones(1, 64)).sum().backward()
     optimizer.step()
     kept = [leaf for leaf in tree_leaves(optimizer.state_dict()["state"]) if isinstance(leaf, Tensor) and leaf.ndim]
