@@ -154,10 +154,10 @@ def weights(pairs: Pairs, of_sources: Sequence[float]) -> NDArray[np.float64] | 
 def with_classes_split(pairs: Pairs, separator: str) -> Pairs:
     """Return the pairs with class names such as `cat;dog`, which each name several classes, split at a separator.
 
-    In captions that were made of class names, the names are then separated by commas. Without a separator or classes,
-    the pairs are unchanged.
+    In captions that were made of class names, the names are then separated by commas. Data whose class names have no
+    separator are unchanged: each of their images has one class.
     """
-    if not (separator and pairs.classes):
+    if not (separator and any(separator in name for name in pairs.classes)):
         return pairs
     names = [distinct(joined.split(separator)) for joined in pairs.classes]
     classes = tuple(sorted({name for names_of_one in names for name in names_of_one}))

@@ -99,8 +99,8 @@ class EvaluateSpec(ClipFields, Spec):
     csv_class_separator: str = Field(
         "",
         max_length=4,
-        description="Separator between classes in a cell of the class column, such as ; or |. Zero-shot then reports "
-        "the mean average precision.",
+        description="Separator between classes in a cell of the class column, such as ; or |. Data with such cells get "
+        "the mean average precision of zero-shot.",
     )
     held_out: bool = Field(
         True, description="If one of the models was trained on the data, use only the pairs that its training held out."

@@ -107,8 +107,8 @@ def find_problems(spec: EvaluateSpec, preview: data.Preview) -> list[str]:
             problems.append(f"No prompts for {len(missing)} of {len(names)} classes: {shortened(missing)}.")
     except DataProblem as problem:
         problems.append(f"Classes: {problem}.")
-    if "linear-probe" in spec.tasks and spec.csv_class_separator and "csv_class_separator" not in spec.unused:
-        problems.append("A linear probe needs one class per image: leave out the class separator or the linear probe.")
+    if "linear-probe" in spec.tasks and not spec.more_data and data.pairs(data.source(dict(spec))).several:
+        problems.append("A linear probe needs one class per image, and these images have several: leave it out.")
     if (tasks := tasks_with_classes(spec)) and not data_classes:
         remedy = "choose a class column, or upload class folders"
         problems.append(f"The data need a class per image for {' and '.join(tasks)}: {remedy}.")

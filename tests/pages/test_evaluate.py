@@ -195,9 +195,13 @@ def test_linear_probe_of_images_with_several_classes_is_refused(
     write_images(tmp_path, "a.png", "b.png")
     lines = [["filepath", "title", "tags"], ["a.png", "one", "red; big"], ["b.png", "two", "blue"]]
     fields = {"data": str(write_csv(tmp_path / "tags.csv", lines)), "tasks": "linear-probe", "csv_class_key": "tags"}
-    app = open_page(PAGE, evaluate_csv_class_separator=";", **{f"evaluate_{name}": fields[name] for name in fields})
+    fields = {f"evaluate_{name}": fields[name] for name in fields} | {"evaluate_csv_class_separator": ";"}
+    app = open_page(PAGE, **fields)
     assert "A linear probe needs one class per image" in plain_text(app)
     assert app.button(key="evaluate_go").disabled
+    app = open_page(PAGE, **fields, evaluate_more_data="digits")
+    assert "A linear probe needs" not in plain_text(app), "it is possible for digits, which have one class per image"
+    assert not app.button(key="evaluate_go").disabled
 
 
 def test_button_turns_zero_shot_off_for_data_without_classes(store: Store) -> None:

@@ -422,3 +422,14 @@ def test_images_of_several_classes_have_a_mean_average_precision(rows: Evaluate,
     assert ("the mean leaves out 1 of 3 classes, for lack of images" in zeroshot.notes) == (layout == "shards")
     captions = read_embeddings(tmp_path / "run" / "embeddings.npz").captions
     assert "a photo of a cat, dog." in captions
+
+
+def test_class_separator_leaves_data_with_one_class_per_image_as_they_are(rows: Evaluate, tmp_path: Path) -> None:
+    data = write_class_folders(tmp_path / "data", "cat", "dog")
+    (data / "pairs.csv").write_text("filepath,class\ncat/0.png,cat;dog\ndog/0.png,dog")
+    spec: dict[str, Any] = {"data": str(data / "pairs.csv"), "csv_class_key": "class", "csv_class_separator": ";"}
+    found = rows(tasks=("linear-probe", "zeroshot"), more_data=("digits",), **spec)
+    assert [(row.status, row.acc1 is None, row.mean_average_precision is None) for row in found] == [
+        *(("error", True, True), ("ok", True, False)),  # some of the table's images have several classes
+        *(("ok", False, True), ("ok", False, True)),
+    ]
