@@ -15,6 +15,7 @@ from engine.datasets.formats.unpacked import is_tar
 from engine.datasets.pairs import Pairs
 from engine.roots import Roots, expand_home, file_within, stat_within
 from engine.specs.fields.clip import EMBEDDED, DataKind, JsonSplit, split_sources
+from engine.specs.train import TrainSpec
 
 Open = Callable[[Path], Pairs]
 
@@ -65,6 +66,23 @@ def columns_of(data: str, kind: DataKind = "auto", *, separator: str = "", roots
     if kind == "parquet":
         return parquet.header(path, roots)
     return tables.header(path, separator, roots) if kind == "csv" else []
+
+
+def check_columns(spec: TrainSpec, roots: Roots = None) -> None:
+    """Check that the tables of a training have the columns that it names. Errors: DataProblem.
+
+    Only the headers of files are read. Folders, whose tables take longer to find, and other data are not checked.
+    """
+    columns = tables.Columns(spec.csv_img_key, spec.csv_caption_key, spec.pairs_class_key)
+    for source in split_sources(spec.data) + split_sources(spec.val_data):
+        path = expand_home(source)
+        if source in EMBEDDED or not file_within(path, roots):
+            continue
+        kind = kinds.of_name(path.name) if spec.data_kind == "auto" else spec.data_kind
+        if kind == "csv":
+            tables.check_columns(path, columns, spec.csv_separator, roots)
+        elif kind == "parquet":
+            tables.choose_columns(parquet.header(path, roots), columns, path.name)
 
 
 def columns_used(spec: Any, roots: Roots = None) -> dict[str, str]:

@@ -87,10 +87,15 @@ def check(store: Store, settings: Settings, spec: Spec, *, allow_code: bool = Fa
     """Check a request at once and without torch.
 
     allow_code: accept modules of the user's own, in the foreground.
-    Errors: ModelNotFound; Refused for absent devices, unreadable files and modules of the user's own.
+    Errors: ModelNotFound; Refused for absent devices, unreadable files, missing columns and modules of the
+    user's own.
     """
     _check_machine(store, settings, spec, allow_code=allow_code)
     named_files.check_paths(settings, spec)
+    if isinstance(spec, TrainSpec):
+        from engine.datasets import check_columns  # numpy and Pillow take a second that other requests do not need
+
+        check_columns(spec, settings.roots)
 
 
 def _check_machine(store: Store, settings: Settings, spec: Spec, *, allow_code: bool = False) -> None:

@@ -62,6 +62,12 @@ def header(path: Path, separator: str = "", roots: Roots = None) -> list[str]:
         return _cells(first, _delimiter(separator, first))
 
 
+def check_columns(path: Path, columns: Columns, separator: str, roots: Roots = None) -> None:
+    """Check the header and the first row of a CSV. Errors: DataProblem, as of `open_table`."""
+    with _open_text(path, roots) as file:
+        next(_rows(file, path.name, separator, columns), None)
+
+
 @contextmanager
 def _open_text(path: Path, roots: Roots) -> Iterator[TextIO]:
     try:

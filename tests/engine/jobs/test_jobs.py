@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import psutil
 import pytest
 
@@ -508,6 +509,21 @@ def test_unknown_models_and_absent_devices_are_refused_at_submission(settings: S
     store.save_machine(machine.model_copy(update={"devices": (cpu, gpu)}))
     check(store, settings, cuda)
     assert store.runs() == [], "refused requests are not stored"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_training_on_columns_that_a_table_lacks_is_refused(settings: Settings, store: Store, suffix: str) -> None:
+    settings.runs_dir.mkdir(parents=True, exist_ok=True)
+    path = settings.runs_dir / f"pairs.{suffix}"
+    frame = pd.DataFrame({"picture": ["a.png"], "a long, winding, text": ["a cat"]})
+    frame.to_csv(path, sep="\t", index=False) if suffix == "csv" else frame.to_parquet(path)
+    right = {"data": str(path), "csv_img_key": "picture", "csv_caption_key": "a long, winding, text"}
+    check(store, settings, TrainSpec.model_validate(right))
+    check(store, settings, TrainSpec.model_validate(right | {"data": f"digits::{path}"}))
+    only_held_out = {"data": "digits", "val_data": str(path)}
+    for wrong in ({"csv_img_key": "image"}, {"csv_caption_key": "txt"}, only_held_out | {"csv_img_key": ""}):
+        with pytest.raises(Refused, match=r"(needs one|has no) column .*Its columns.* are 'picture.*text'"):
+            jobs.submit(store, settings, TrainSpec.model_validate(right | wrong))
 
 
 @pytest.mark.parametrize(
