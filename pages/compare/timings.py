@@ -1,7 +1,7 @@
 """Compare the timings of several runs, or the rows of one run: ratios with intervals and verdicts."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, combinations
 
 import streamlit as st
 
@@ -141,6 +141,8 @@ def _draw_turns(pairs: Sequence[tuple[Timed, Timed]], metric: str) -> None:
     runs = [store.run(row.run) for row in rows]
     if (machine := store.machine()) is None or any(run.host != machine.host for run in runs):
         return  # runs of another host get no repeats here
+    if any(run.spec == other.spec for run, other in combinations(runs, 2)):
+        return  # versions or environment variables differ, and new runs would have the same ones
     missing = LEAST_RUNS - min(timings.turns(*pair, metric) for pair in pairs)
     specs = {f"run {run.id} again, {turn + 1}": run.spec for turn in range(missing) for run in runs}
     took = duration(missing * sum(run.seconds() or 0.0 for run in runs))

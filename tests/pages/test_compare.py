@@ -125,6 +125,18 @@ def test_runs_get_a_verdict_after_three_turns(order: str, store: Store, settings
     assert "compare_turns" not in [button.key for button in app.button]
 
 
+def test_one_request_with_other_variables_is_not_repeated_in_turns(store: Store, settings: Settings) -> None:
+    """New runs would all have the variables of the present scheduler."""
+    store_machine(store)
+    first = benchmark(store, settings, 20.0)
+    second = queue_benchmark(store, "timm:resnet18", variants=("eager",), batch_size=8)
+    row = benchmark_row("resnet18", latency_ms=10.0, baseline="")
+    finish(store, second, [row], ENVIRONMENT.model_copy(update={"variables": "OMP_WAIT_POLICY=passive"}))
+    app = open_page(PAGE, compare_runs=f"{first},{second}")
+    assert table_with(app, "speedup").iloc[0]["verdict"] == "needs 3 runs"
+    assert "compare_turns" not in [button.key for button in app.button]
+
+
 @pytest.mark.parametrize(("model", "shown"), [("resnet34", True), ("resnet18", False)])
 def test_runs_without_a_common_row_show_a_message(model: str, shown: bool, store: Store) -> None:
     for models in (("resnet18", "resnet50"), (model, "resnet101")):

@@ -53,8 +53,8 @@ class Timed:
     publishable: bool = False
     """True if its run was requested as publishable."""
     repeats: Mapping[int, tuple[datetime, TimedRow]] = field(default_factory=dict)
-    """This row and the same one of other runs with the same request, host, device, settings and versions, by run
-    number: when its timing started, and the row. Empty if no other runs were searched."""
+    """This row and the same one of other runs with the same request, host, device, settings, versions and environment
+    variables, by run number: when its timing started, and the row. Empty if no other runs were searched."""
 
     @property
     def name(self) -> str:
@@ -127,22 +127,25 @@ def _with_repeats(store: Store, runs: Mapping[int, Run], rows: Sequence[Timed]) 
 
 
 def _repeats(store: Store, run: Run) -> list[Run]:
-    """Return other finished runs of the same request on the same host with the same versions, without copies.
+    """Return other finished runs of the same request in the same `_conditions`, without copies.
 
     A bundle that is imported where its run still exists makes a copy: one measurement under two numbers.
     """
-    if run.environment is None:
+    if (conditions := _conditions(run)) is None:
         return []
-    conditions = run.environment.host, run.environment.versions
     alike = {
         (other.started_at, other.ended_at): other
         for other in store.find(Filter(kinds=(run.kind,), states=(State.FINISHED,)), limit=MOST_REPEATS)
-        if other.spec == run.spec
-        and other.environment is not None
-        and (other.environment.host, other.environment.versions) == conditions
+        if other.spec == run.spec and _conditions(other) == conditions
     }
     alike.pop((run.started_at, run.ended_at), None)  # this run, or a copy of it
     return list(alike.values())
+
+
+def _conditions(run: Run) -> tuple[object, ...] | None:
+    """Return the host, the versions and the environment variables of a run; None if they are not known."""
+    found = run.environment
+    return (found.host, found.versions, found.variables) if found else None
 
 
 def _started(run: Run, row: TimedRow) -> datetime:

@@ -236,6 +236,15 @@ def test_run_under_other_conditions_is_no_repeat(store: Store, tmp_path: Path) -
         finish(store, ids[-1], [benchmark_row("resnet18", latency_ms=10.0, **values)])
     repeats = [timings.timed_rows(store, store.run(run_id), tmp_path)[0].repeats for run_id in ids]
     assert [list(numbers) for numbers in repeats] == [ids[:2], ids[1::-1], ids[2:3], ids[3:]]
+    finish(
+        store,
+        tuned := queue_benchmark(store, "timm:resnet18"),
+        [benchmark_row("resnet18", latency_ms=10.0, threads=8)],
+        ENVIRONMENT.model_copy(update={"variables": "OMP_WAIT_POLICY=passive"}),
+    )
+    default, passive = (timings.timed_rows(store, store.run(run_id), tmp_path)[0] for run_id in (ids[0], tuned))
+    assert list(passive.repeats) == [tuned]
+    assert only_row(timings.ratios([(default, passive)], "ms", seed=1))["verdict"] == "needs 3 runs"
     (unknown,) = timings.timed_rows(store, replace(store.run(ids[0]), environment=None), tmp_path)
     assert list(unknown.repeats) == ids[:1]
 
