@@ -96,6 +96,7 @@ NO_ANSWER: Fault = (
     "does not answer",
     "Start PostgreSQL, or look at the host, port, database, user and password in VITALS_DATABASE_URL",
 )
+NOT_READY: Fault = Busy, "is starting or stopping", "Wait a moment. If this stays so, look at PostgreSQL's log"
 NO_LOGIN: Fault = Busy, "refuses the connection", "Look at the database, user and password, and at pg_hba.conf"
 
 
@@ -195,7 +196,8 @@ class Database:
                 return POSTGRES_FAULTS.get(state)
             message = str(error.orig).partition("\n")[0]
             answered = "FATAL:" in message or "no password supplied" in message
-            kind, cause, remedy = NO_LOGIN if answered else NO_ANSWER
+            refusal = NOT_READY if "the database system is" in message else NO_LOGIN
+            kind, cause, remedy = refusal if answered else NO_ANSWER
             return kind, cause, f"{remedy}. The driver says: {message}"
         code = getattr(error.orig, "sqlite_errorcode", None)
         if code is None:  # raised by Python's sqlite3 module itself, when it cannot decode a text

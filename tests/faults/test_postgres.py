@@ -1,5 +1,7 @@
 """Schedulers and workers while their PostgreSQL server stops and starts again."""
 
+import socket
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -98,6 +100,26 @@ def test_refused_login_is_told_apart_from_a_server_that_does_not_answer(server_t
     absent = server_to_stop.new_database() + "x"
     with pytest.raises(Busy, match=r"refuses the connection\. Look at the database, user.*x\" does not exist"):
         open_store(Settings(database_url=absent))
+
+
+@pytest.mark.parametrize("doing", ["starting up", "shutting down", "in recovery mode"])
+def test_server_that_is_not_ready_is_waited_for(doing: str) -> None:
+    """A socket answers as the server does while it replays its log, which takes a moment that no test can stretch."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse() -> None:
+            connection, _ = server.accept()
+            with connection:
+                while len(request := connection.recv(1000)) == 8:  # asks for encryption
+                    connection.sendall(b"N")
+                assert b"vitals" in request
+                fields = f"SFATAL\0VFATAL\0C57P03\0Mthe database system is {doing}\0\0".encode()
+                connection.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
+
+        threading.Thread(target=refuse, daemon=True).start()
+        url = f"postgresql://vitals@127.0.0.1:{server.getsockname()[1]}/vitals"
+        with pytest.raises(Busy, match=rf"is starting or stopping\. Wait a moment.* the database system is {doing}"):
+            open_store(Settings(database_url=url))
 
 
 def test_read_transaction_sees_one_state_of_the_store(house: House) -> None:
