@@ -66,7 +66,7 @@ def latency(frame: pd.DataFrame, *, source: str = "") -> go.Figure:
 
     The rows of a model stay together, and the model with the fastest row comes first. frame: from frames.benchmark.
     """
-    drawn = frame.dropna(subset=["latency_ms"]).assign(label=labels)
+    drawn = frame.assign(label=labels).dropna(subset=["latency_ms"])  # failed rows too make labels differ
     figure = go.Figure()
     for place, (variant, rows) in enumerate(drawn.groupby("variant", sort=False)):
         look = {"colour": COLOURS[place % len(COLOURS)], "source": source}

@@ -76,6 +76,12 @@ def test_latency_bars_show_flags_and_start_with_the_fastest_model() -> None:
     assert sorted(ticks.x) == [14.0, 15.0, 17.0, 19.5, 20.0, 20.4]
 
 
+def test_latency_bars_name_the_batch_size_of_a_sweep_if_only_one_could_be_timed() -> None:
+    failed = benchmark_row("resnet18", batch_size=64, latency_ms=None, status="out_of_memory", error="no memory")
+    figure = speed.latency(frames.benchmark([benchmark_row("resnet18", batch_size=1), failed]))
+    assert list(figure.layout.yaxis.categoryarray) == ["resnet18 · batch 1"]
+
+
 def test_latency_bars_escape_html_in_names() -> None:
     figure = speed.latency(frames.benchmark([benchmark_row("<b>x</b>", image_size=size) for size in ("<i>", "8")]))
     assert list(figure.data[0].y) == [f"&lt;b&gt;x&lt;/b&gt; · {size} px" for size in ("&lt;i&gt;", "8")]
