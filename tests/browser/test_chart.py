@@ -182,6 +182,22 @@ def test_texts_beside_bars_and_intervals_are_inside_the_chart(server: Server, pa
             assert max(chart.locator(".annotation-text").evaluate_all(ends)) <= box["x"] + box["width"], (tab, width)
 
 
+def test_texts_beside_bars_that_do_not_fit_are_shortened(server: Server, page: Page) -> None:
+    store = open_store(server.settings)
+    run = store.enqueue(BenchmarkSpec(models="timm:vit_base_patch16_224", variants="eager"))
+    finish(store, run, [benchmark_row("vit_base_patch16_224", flags=("single_process", "contended", "below_floor"))])
+    store.close()
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.goto(f"{server.url}/run?run={run}")
+    page.wait_for_function(DRAWN)
+    chart = page.locator(".chart")
+    expect(chart.locator(".annotation-text")).to_have_text(re.compile("^20 ms .*single process.*…$"))
+    ends = [part.bounding_box() for part in (chart.locator(".annotation-text"), chart)]
+    assert ends[0]["x"] + ends[0]["width"] <= ends[1]["x"] + ends[1]["width"]
+    page.set_viewport_size({"width": 1024, "height": 800})
+    expect(chart).to_contain_text("single process, contended, below floor")
+
+
 def test_chart_follows_the_theme_and_enters_and_leaves_full_screen(server: Server, page: Page) -> None:
     styles = "chart => [chart, chart.querySelector('.xtitle')].map(element => getComputedStyle(element))"
     colours = f"chart => {{ const [page, title] = ({styles})(chart); return [page.color, title.fill]; }}"

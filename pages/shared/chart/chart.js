@@ -3,6 +3,7 @@
 const bundle = import(new URL("app/static/plotly.min.js", document.baseURI).href);
 const HEIGHT = 450; // pixels, for a figure without a height
 const WIDE = 600; // pixels, from which a chart is wide
+const PLOT = 64; // pixels, the width that plotly keeps for a plot beside long names
 const TEXTS = 0.75; // largest share of a plot's width for the texts beside its bars
 const SCREEN = { width: 24, height: 24, path: "M3 3h7v2H5v5H3zm11 0h7v7h-2V5h-5zM3 14h2v5h5v2H3zm16 0h2v7h-7v-2h5z" };
 
@@ -113,15 +114,27 @@ function size(element) {
 
 const ink = document.createElement("canvas").getContext("2d");
 
-// Set the end of the x axis of horizontal bars so that the texts beside them fit into the width of the chart.
+// Set the end of the x axis of horizontal bars so that the texts beside them fit into the width of the chart. Shorten
+// texts that are too long for it.
 function makeRoom({ annotations, shapes = [], margin, width, xaxis, yaxis }, { family, size }) {
   if (!annotations || !xaxis?.range || !yaxis.categoryarray) return;
   ink.font = `${size}px ${family}`;
   const wide = (text) => ink.measureText(text.replace(/<.*?>/g, "")).width;
-  const plot = width - margin.l - margin.r - Math.max(...yaxis.categoryarray.map(wide));
+  const plot = Math.max(PLOT, width - margin.l - margin.r - Math.max(...yaxis.categoryarray.map(wide)));
   const [begin] = xaxis.range;
+  for (const annotation of annotations) {
+    const room = TEXTS * plot + margin.r / 2 - (annotation.xshift ?? 0); // the other half for what the ticks take
+    if (wide(annotation.text) > room) annotation.text = shortened(annotation.text, (text) => wide(text) <= room);
+  }
   const ends = annotations.map(({ x, xshift = 0, text }) => begin + (x - begin) / (1 - Math.min(TEXTS, (xshift + wide(text)) / plot)));
   xaxis.range = [begin, Math.max(...ends, ...shapes.map(({ x1 }) => x1))];
+}
+
+// Return the longest beginning of a text, with an ellipsis, for which `fits` is true. The text may have <i> at its end.
+function shortened(text, fits) {
+  const last = /[^>](<\/i>)?$/;
+  while (!fits(`${text}…`) && last.test(text)) text = text.replace(last, "$1");
+  return `${text}…`;
 }
 
 const fullScreen = {
