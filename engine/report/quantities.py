@@ -37,13 +37,16 @@ def _towers(stem: str, label: str, unit: str, help: str) -> dict[str, Quantity]:
 APART = "Medians of the parts of a call need not add up to its latency."
 
 
+OF_BLOCKS = "A sample of very quick calls is the mean of a block of calls, so single slow calls do not show."
+
+
 def _pass(name: str) -> dict[str, Quantity]:
     label, of_pass = name.capitalize(), f"of the {name} pass"
     return {
         f"{name}_ms": Quantity(label, "ms", f"Median {of_pass}. {APART}"),
         f"{name}_mean_ms": Quantity(f"{label} mean", "ms", f"Mean time {of_pass}, with outliers."),
         f"{name}_std_ms": Quantity(f"{label} deviation", "ms", f"Standard deviation {of_pass}'s samples."),
-        f"{name}_p90_ms": Quantity(f"{label} p90", "ms", f"90 % {of_pass}'s samples are faster."),
+        f"{name}_p90_ms": Quantity(f"{label} p90", "ms", f"90 % {of_pass}'s samples are faster. {OF_BLOCKS}"),
         f"{name}_spread_percent": Quantity(
             f"{label} spread", "%", f"(largest - smallest) / median of the processes' medians, {name} pass."
         ),
@@ -106,7 +109,7 @@ QUANTITIES: dict[str, Quantity] = {
             f"p{q}",
             "ms",
             f"{q} % of the samples are faster. Needs {needed} samples: if they are independent, at least 2 lie above "
-            "the true value with a probability of 99 %.",
+            f"the true value with a probability of 99 %. {OF_BLOCKS}",
         )
         for q, needed in NEEDED.items()
     },

@@ -14,6 +14,7 @@ from engine.report import frames
 from engine.report.catalog import catalog
 from engine.report.compare import timings as compare_timings
 from engine.report.figures import speed
+from engine.report.quantities import QUANTITIES
 from engine.report.style import COLOURS
 from engine.report.timings import by_model, estimates, needs, rates, readable, samples, stored
 from engine.results import Flag, Parts
@@ -39,6 +40,11 @@ def test_percentiles_name_the_number_of_samples_they_need() -> None:
     assert readable.percentile(row, 95) == "needs 130 samples"
     assert readable.percentile(row, 99) == "needs 662 samples"
     assert readable.percentile(benchmark_row("m", samples=0), 99) == "–"
+
+
+def test_help_of_percentiles_says_what_a_sample_of_quick_calls_is() -> None:
+    for name in ("p90_ms", "p95_ms", "p99_ms", "forward_p90_ms", "backward_p90_ms"):
+        assert "the mean of a block of calls" in QUANTITIES[name].help
 
 
 def test_every_flag_and_verdict_has_a_description() -> None:
