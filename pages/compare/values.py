@@ -83,5 +83,5 @@ def side_by_side(
     config = metric_column | numbers
     results_table(shown, key="compare_values", alt="Values side by side", pinned="metric", config=config)
     st.caption(caption)
-    download_table(lambda: frame, "compare", key="compare")
+    download_table(lambda: frame.assign(label=frame["metric"].map(title)), "compare", key="compare")  # with units
     return baseline

@@ -12,6 +12,7 @@ from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec
 from engine.store import Filter, State, Store
 from engine.store.files import RunFiles
+from pages.compare import values
 from tests.support.clip import curve_points, evaluate_row, queue_evaluate, queue_train, record, train_row
 from tests.support.page import (
     ENVIRONMENT,
@@ -135,6 +136,16 @@ def test_one_request_with_other_variables_is_not_repeated_in_turns(store: Store,
     app = open_page(PAGE, compare_runs=f"{first},{second}")
     assert table_with(app, "speedup").iloc[0]["verdict"] == "needs 3 runs"
     assert "compare_turns" not in [button.key for button in app.button]
+
+
+def test_downloaded_values_have_their_units(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables: list[pd.DataFrame] = []
+    monkeypatch.setattr(values, "download_table", lambda frame, *_, **__: tables.append(frame()))
+    for run_id in (queue(store, "resnet18"), queue(store, "resnet18")):
+        finish(store, run_id, [profile_row("resnet18", gmacs=2.0, intensity=30.0)])
+    assert not open_page(PAGE, compare_runs="1,2").exception
+    labels = tables[-1].set_index("metric")["label"]
+    assert labels[["gmacs", "intensity"]].to_dict() == {"gmacs": "MACs (G)", "intensity": "Intensity (FLOP/B)"}
 
 
 @pytest.mark.parametrize(("model", "shown"), [("resnet34", True), ("resnet18", False)])
