@@ -17,7 +17,16 @@ from engine.store.files import RunFiles
 from pages.shared import backend, sign_in
 from pages.shared.runs import actions
 from tests.support.clip import queue_train, record, train_row, write_checkpoints
-from tests.support.page import PATIENCE_S, benchmark_row, finish, open_page, profile_row, queue_benchmark, texts
+from tests.support.page import (
+    PATIENCE_S,
+    benchmark_row,
+    finish,
+    open_page,
+    profile_row,
+    queue_benchmark,
+    store_machine,
+    texts,
+)
 
 ANN = User("ann@x.org", Role.RUNNER)
 RUN_PAGE = "run/page.py"
@@ -30,7 +39,7 @@ def signed_in(monkeypatch: pytest.MonkeyPatch, own_world: None) -> None:
         monkeypatch.setenv(f"VITALS_{name}", value)
 
 
-def open_page_as(email: str, path: str, **query: str) -> AppTest:
+def open_page_as(email: str, path: str, **query: str | list[str]) -> AppTest:
     """Open a page as a user who has signed in."""
     app = AppTest.from_file(str(ROOT / "pages" / "frame.py"), default_timeout=PATIENCE_S)
     app.user = {"is_logged_in": True, "email": email, "email_verified": True}
@@ -93,13 +102,36 @@ def test_only_owner_and_admin_get_run_actions(store: Store, email: str) -> None:
 def test_results_offer_new_runs_to_those_who_may_start_them(store: Store, email: str) -> None:
     counted, timed = finish_run(store), queue_benchmark(store, "resnet18", replicates=1)
     finish(store, timed, [benchmark_row("resnet18")])
-    pages: list[tuple[str, dict[str, str], str]] = [
+    pages: list[tuple[str, dict[str, str | list[str]], str]] = [
         (RUN_PAGE, {"run": str(counted)}, "Count this model again"),
         (RUN_PAGE, {"run": str(timed)}, "Run in 3 processes"),
         ("model/page.py", {"name": "timm:resnet18", "model_part": "Modules"}, "Count modules"),
     ]
     for page, query, label in pages:
         assert (label in buttons(open_page_as(email, page, **query))) == (email == "bob@x.org"), label
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("signed_in")
+@pytest.mark.parametrize("email", ["bob@x.org", "eve@x.org"])
+def test_viewers_can_neither_time_nor_calibrate_nor_repeat(
+    store: Store, monkeypatch: pytest.MonkeyPatch, email: str
+) -> None:
+    viewer = email == "eve@x.org"
+    store_machine(store)
+    runs = [queue_benchmark(store, "resnet18", threads=threads) for threads in (1, 2)]
+    for run_id in runs:
+        row = benchmark_row("resnet18", batch_size=1, batch_size_requested="1", flags=("contended",), baseline="")
+        finish(store, run_id, [row])
+    app = open_page_as(email, "catalog/page.py", catalog_rows=["timm:resnet50 224", "timm:resnet18 224"])
+    for key in ("catalog_measure", "catalog_again"):
+        assert app.button(key=key).disabled == viewer, key
+    app = open_page_as(email, "compare/page.py", compare_runs=",".join(map(str, runs)))
+    assert app.button(key="compare_turns").disabled == viewer
+    monkeypatch.setenv("VITALS_CATALOG_DIR", str(ROOT / "data" / "catalog"))  # speeds are estimated from its operators
+    app = open_page_as(email, "model/page.py", name="timm:resnet18", model_part="Speed")
+    menus = {menu.proto.popover.label: menu.proto.popover.disabled for menu in app.get("popover")}
+    assert menus["Calibrate this machine"] == viewer
 
 
 @pytest.mark.slow
