@@ -11,10 +11,17 @@ from pages.shared.form import labels, link, spec_form
 from pages.shared.kinds import KINDS
 from pages.shared.text import plain, quoted
 
-OFTEN_HIDDEN = re.compile(
-    r".*\?(run|\w+_\d+)|model\?(name|model_\w+)|runs\?runs_\w+|compare\?compare_\w+|device\?device_where"
-)
-"""Page and parameter that the page reads itself, or draws only in some views, such as `charts_7` of run 7."""
+OF_RUNS = re.compile(r"run|\w+_\d+")
+"""Parameters of every page that shows runs, such as `charts_7` of run 7."""
+PARAMETERS = {
+    "model": "name model_part model_way model_memory_size model_memory_gb model_speed_size".split(),
+    "runs": [
+        f"runs_{name}" for name in "text model device tags states kinds days order size page columns selected".split()
+    ],
+    "compare": [f"compare_{name}" for name in "runs models what how figure baseline smooth accuracy setting".split()],
+    "device": ["device_where"],
+}
+"""Parameters that a page reads itself, or whose fields it draws only in some views, by the path of the page."""
 LEFT_OUT = "links_left_out"
 MOST_NAMED = 10
 """Maximum number of lines of the warning, so that the page below stays visible."""
@@ -75,7 +82,8 @@ def _describe_unknown(name: str, page: str) -> str:
     spec = next((spec for spec in Spec.__subclasses__() if spec.kind in kinds), None)
     prefix = f"{spec.kind if spec else page or 'catalog'}_"
     fields = [prefix + field for field in (*spec.model_fields, spec_form.LISTED)] if spec else []
-    if name in (*fields, link.SOURCE) or OFTEN_HIDDEN.fullmatch(f"{page}?{name}"):
+    fields += PARAMETERS.get(page, [])
+    if name in (*fields, link.SOURCE) or OF_RUNS.fullmatch(name):
         return ""
     known = fields or [str(key) for key in st.session_state if str(key).startswith(prefix)]
     spellings = (name, prefix + name)  # also of a field without its prefix

@@ -1,5 +1,6 @@
 """Tests of addresses of pages: none raises an exception or takes much memory, and bad values get a message."""
 
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from engine.report.quantities import title
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.store import Store
+from pages.shared import links
 from pages.shared.form.labels import default_hint
 from pages.shared.form.link import split
 from pages.shared.kinds import form_page
@@ -309,6 +311,30 @@ def test_parameters_of_hidden_fields_are_not_reported_as_unknown() -> None:
     }
     for page, query in queries.items():
         assert "no such field" not in plain_text(open_page(page, **query)), page
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stored_runs")
+@pytest.mark.parametrize(
+    ("page", "name", "meant"),
+    [
+        ("model/page.py", "model_prt", "model_part"),
+        ("history/page.py", "runs_state", "runs_states"),
+        ("compare/page.py", "compare_run", "compare_runs"),
+        ("device/page.py", "device_wher", "device_where"),
+    ],
+)
+def test_misspelled_parameters_are_named_with_the_field_that_was_meant(page: str, name: str, meant: str) -> None:
+    assert f"'{name}': no such field here; did you mean {meant}?" in plain_text(open_page(page, **{name: "x"}))
+
+
+def test_parameters_of_pages_are_those_of_their_fields() -> None:
+    """A field of these pages that is missing from the list would be called unknown while it is hidden."""
+    for page, folders in {"model": ["model"], "compare": ["compare", "shared/runs"]}.items():
+        sources = "".join(path.read_text() for folder in folders for path in (ROOT / "pages" / folder).glob("*.py"))
+        bound = re.findall(rf'"({page}_\w+)",\s+(?:"bind": |bind=)"query-params"', sources)
+        assert len(bound) >= 5
+        assert set(bound) <= set(links.PARAMETERS[page])
 
 
 @pytest.mark.slow
