@@ -4,7 +4,6 @@ A scheduler sees only the processes of its own host. It knows another host's att
 """
 
 import socket
-import time
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
@@ -56,7 +55,7 @@ class OpenHost:
     """The value of `this_host` on that host."""
     run_ids: tuple[int, ...]
     silent_s: float
-    """Seconds since the latest heartbeat of any attempt. May be negative, because it compares two hosts' clocks."""
+    """Seconds since the latest heartbeat of any attempt, by the database's clock. Negative if that was set back."""
 
     @property
     def name(self) -> str:
@@ -71,7 +70,7 @@ class OpenHost:
 
 def open_hosts(store: Store) -> list[OpenHost]:
     """Return the hosts that have open attempts, sorted by name."""
-    now, by_host = time.time(), defaultdict(list)
+    now, by_host = store.database.now(), defaultdict(list)
     for attempt in attempts.open_attempts(store.database):
         by_host[attempt.host].append(attempt)
     return [
@@ -129,5 +128,5 @@ def close_lost(store: Store, attempt: Attempt, note: str) -> None:
 
 
 def _is_silent(host: OpenHost, settings: Settings) -> bool:
-    # abs: a heartbeat from the future comes from a wrong clock, and counts by its distance from now
+    # abs: a heartbeat from the future is older than a change of the clock, and counts by its distance from now
     return abs(host.silent_s) > GIVE_UP_LEASES * settings.lease_s

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, case, delete, exists, func, in
 
 from engine.results import Environment, Event, Metric, Progress, Row
 from engine.specs import ModelName
-from engine.store.database import Database
+from engine.store.database import Clock, Database
 from engine.store.listing import delete_results, insert_models, set_results
 from engine.store.model import ACTIVE, Attempt, Cause, Exit, StaleAttempt, State, StoredArtifact
 from engine.store.records import ATTEMPTS, LONGEST_TEXT, UNSTARTED, change_run, storable
@@ -46,7 +46,10 @@ def begin(database: Database, attempt: Attempt) -> None:
     now = time.time()
     unbegun = (attempts.c.id == attempt.token, attempts.c.begun_at.is_(None), attempts.c.closed_at.is_(None))
     with database.write() as connection:
-        if connection.execute(update(attempts).where(*unbegun).values(begun_at=now, heartbeat_at=now)).rowcount != 1:
+        if (
+            connection.execute(update(attempts).where(*unbegun).values(begun_at=now, heartbeat_at=Clock())).rowcount
+            != 1
+        ):
             raise StaleAttempt(f"attempt {attempt.number} of run {attempt.run_id} has begun or ended elsewhere")
         _change(connection, attempt, **UNSTARTED | {"started_at": now, "tries_left": runs.c.tries_left - 1})
         connection.execute(delete(rows).where(rows.c.run_id == attempt.run_id, rows.c.attempt_id < attempt.token))
@@ -57,7 +60,7 @@ def heartbeat(database: Database, attempt: Attempt) -> bool:
     """Record that the worker is alive; return whether to stop. A vanished run runs again. Errors: StaleAttempt."""
     with database.write() as connection:
         alive = update(attempts).where(attempts.c.id == attempt.token, attempts.c.closed_at.is_(None))
-        connection.execute(alive.values(heartbeat_at=time.time()))
+        connection.execute(alive.values(heartbeat_at=Clock()))
         change_run(connection, *_latest(attempt), runs.c.state == State.VANISHED, state=State.RUNNING)
         active = (*_latest(attempt), runs.c.state.in_(ACTIVE))
         run = connection.execute(select(runs.c.cancel_requested).where(*active)).first()

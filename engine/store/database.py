@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sqlalchemy import URL, Connection, Row, Select, create_engine, event, func, make_url, select, text
+from sqlalchemy import URL, Connection, Float, Row, Select, create_engine, event, func, make_url, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, NoSuchModuleError, OperationalError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 from engine.store.tables import HEAD, metadata
 
@@ -100,6 +102,23 @@ NOT_READY: Fault = Busy, "is starting or stopping", "Wait a moment. If this stay
 NO_LOGIN: Fault = Busy, "refuses the connection", "Look at the database, user and password, and at pg_hba.conf"
 
 
+class Clock(FunctionElement[float]):
+    """The database's time in seconds since the epoch: one clock for all hosts that share it."""
+
+    type = Float()
+    inherit_cache = True
+
+
+@compiles(Clock, "sqlite")
+def _read_sqlite_clock(*_: object, **__: object) -> str:
+    return "((julianday('now') - 2440587.5) * 86400)"  # from noon of 24 November 4714 BC to 1970
+
+
+@compiles(Clock, "postgresql")
+def _read_postgres_clock(*_: object, **__: object) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS double precision)"
+
+
 class Database:
     """Opens connections when needed. Threads may share it; processes after a fork may not.
 
@@ -146,6 +165,10 @@ class Database:
         """Return all rows of a query. Errors: Unavailable."""
         with self.read() as connection:
             return connection.execute(query).all()
+
+    def now(self) -> float:
+        """Return the time of the database's clock. Errors: Unavailable."""
+        return float(self.rows(select(Clock()))[0][0])
 
     @contextmanager
     def write(self) -> Iterator[Connection]:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, insert, select
 
 from engine.specs import Spec
 from engine.specs.base import CLUSTER
-from engine.store.database import Database
+from engine.store.database import Clock, Database
 from engine.store.listing import insert_listing
 from engine.store.model import Attempt, Cause, State
 from engine.store.records import ATTEMPTS, change_run, devices_of, run_values
@@ -136,7 +136,7 @@ def _occupy(connection: Connection, run_id: int, held: list[Place]) -> Attempt:
     host = held[0][0]
     run = connection.execute(select(runs.c.attempt, runs.c.exclusive).where(runs.c.id == run_id)).one()
     now = time.time()
-    values = {"run_id": run_id, "number": run.attempt + 1, "host": host, "created_at": now, "heartbeat_at": now}
+    values = {"run_id": run_id, "number": run.attempt + 1, "host": host, "created_at": now, "heartbeat_at": Clock()}
     token = connection.execute(insert(attempts).values(values).returning(attempts.c.id)).scalar_one()
     waiting = (runs.c.id == run_id, runs.c.state == State.QUEUED)
     was_queued = change_run(connection, *waiting, state=State.STARTING, attempt_id=token, attempt=run.attempt + 1)

@@ -15,7 +15,7 @@ from engine import jobs
 from engine.jobs.hosts import GIVE_UP_LEASES, declare_gone, host_name, lost_host, open_hosts, this_host
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec, Refused
-from engine.store import Attempt, Cause, Exit, StaleAttempt, State, Store, attempts, queue, tables
+from engine.store import Attempt, Cause, Exit, StaleAttempt, State, Store, attempts, open_store, queue, tables
 from tests.faults.conftest import House, until
 from tests.support.page import open_page, texts
 
@@ -85,6 +85,25 @@ def test_attempts_of_a_host_declared_gone_end_and_cannot_write(store: Store, set
     with pytest.raises(StaleAttempt):
         attempts.heartbeat(store.database, second)
     jobs.delete_run(store, settings, ids[1])
+
+
+@pytest.mark.parametrize("wrong_s", [-3600, 3600])
+def test_host_whose_clock_is_wrong_is_known_to_be_alive(
+    settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch, wrong_s: float
+) -> None:
+    """Heartbeats and their age are times of the database, which all hosts share."""
+    store = open_store(settings.model_copy(update={"database_url": database_url}))
+    run_id, right = store.enqueue(SPEC), time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: right() + wrong_s)
+        attempt = begin_on(store, ELSEWHERE)
+        attempts.heartbeat(store.database, attempt)
+    (host,) = open_hosts(store)
+    assert abs(host.silent_s) < 60
+    assert lost_host(store, settings, run_id) is None
+    with pytest.raises(Refused, match="elsewhere reported"):
+        declare_gone(store, settings, ELSEWHERE)
+    store.close()
 
 
 def test_host_whose_clock_is_ahead_can_be_declared_gone(store: Store, settings: Settings) -> None:
