@@ -211,7 +211,8 @@ def _parent(path: str, known: set[str]) -> str | None:
 
 
 RUN_COLUMNS = (
-    *("id", "state", "kind", "what", "latency_ms", "flags", "zeroshot_top1", "clip_val_loss", "train_loss"),
+    *("id", "state", "kind", "what", "latency_ms", "flags", "zeroshot_top1"),
+    *("mean_average_precision", "clip_val_loss", "train_loss"),
     *("tags", "created", "duration_s", "owner", "device", "error", "cause", "progress"),
 )
 
@@ -235,12 +236,14 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
             "train_loss": run.results.loss,
             "clip_val_loss": run.results.held_out_loss,
             "zeroshot_top1": run.results.accuracy,
+            "mean_average_precision": run.results.mean_average_precision,
             "latency_ms": run.results.latency_ms,
             "flags": in_words(run.results.flags),
         }
         for run in runs
     ]
-    numbers = ["progress", "duration_s", "train_loss", "clip_val_loss", "zeroshot_top1", "latency_ms"]
+    numbers = ["progress", "duration_s", "train_loss", "clip_val_loss", "zeroshot_top1", "mean_average_precision"]
+    numbers += ["latency_ms"]
     return pd.DataFrame(records, columns=RUN_COLUMNS).astype(dict.fromkeys(numbers, float))
 
 

@@ -40,6 +40,7 @@ LINES: Select[Any] = select(
     run_results.c.loss.label("train_loss"),
     run_results.c.held_out_loss.label("clip_val_loss"),
     run_results.c.accuracy.label("top1"),
+    run_results.c.mean_average_precision,
     run_results.c.latency_ms,
     run_results.c.flags,
     runs.c.devices,

@@ -100,8 +100,9 @@ def results_of(lines: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Return the columns of `run_results` for the (status, payload) of a run's rows, in their order.
 
     loss: mean training loss of the last epoch. held_out_loss: of a training's last validation. accuracy: last top-1 of
-    a training, else that of an evaluation, zero-shot first; None for several models or data sets. latency_ms: of the
-    only timed row; None for several, because these have no common latency. flags: all flags of the rows.
+    a training, else that of an evaluation, zero-shot first; None for several models or data sets, as is
+    mean_average_precision, of images with several classes. latency_ms: of the only timed row; None for several, because
+    these have no common latency. flags: all flags of the rows.
     """
     payloads: list[dict[str, Any]] = []
     for status, payload in lines:
@@ -115,6 +116,7 @@ def results_of(lines: Sequence[tuple[str, str]]) -> dict[str, Any]:
     trained = values("zeroshot_top1")
     evaluated = values("acc1", sorted(payloads, key=lambda row: row.get("task") != "zeroshot"))
     parts = {str([row.get(name) for name in ("model", "checkpoint", "data")]) for row in payloads if "task" in row}
+    precisions = values("mean_average_precision") if len(parts) == 1 else []
     # the time of an operation of a device depends on its size, which the list does not show
     latencies = values("latency_ms", [row for row in payloads if "operation" not in row])
     validations = [row for row in payloads if "train_loss" in row]  # an evaluation has its loss in the same field
@@ -125,6 +127,7 @@ def results_of(lines: Sequence[tuple[str, str]]) -> dict[str, Any]:
         "loss": next(reversed(values("train_loss")), None),
         "held_out_loss": next(reversed(values("clip_val_loss", validations)), None),
         "accuracy": trained[-1] if trained else evaluated[0] if evaluated and len(parts) == 1 else None,
+        "mean_average_precision": next(iter(precisions), None),
         "latency_ms": latencies[0] if len(latencies) == 1 else None,
         "flags": "; ".join(dict.fromkeys(flags)),
     }

@@ -2,7 +2,7 @@
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
 
-HEAD = "0006"
+HEAD = "0007"
 """The newest migration. Kept here so that opening an up-to-date store does not import Alembic."""
 
 metadata = MetaData()
@@ -114,6 +114,7 @@ run_results = Table(
     Column("latency_ms", Float),
     Column("flags", Text, nullable=False),
     Column("held_out_loss", Float),
+    Column("mean_average_precision", Float),
 )
 """A summary of the rows of each run that has ended, so that lists show and sort results without reading rows."""
 

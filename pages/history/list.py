@@ -175,6 +175,12 @@ def _config() -> dict[str, Any]:
             "models or data sets has no common one: open it to see each. If a training measured none, compare "
             "held-out losses.",
         ),
+        "mean_average_precision": column.NumberColumn(
+            "mAP",
+            format=PERCENT,
+            width=70,
+            help="Mean average precision of zero-shot, in place of top-1 if images have several classes.",
+        ),
         "latency_ms": column.NumberColumn(
             "Latency (ms)",
             format="%,.3g",

@@ -29,7 +29,7 @@ from engine.store.find import Order
 from pages.history import filters
 from pages.shared.runs import view
 from pages.shared.table import from_rows
-from tests.support.clip import queue_train, record, train_row, write_checkpoints
+from tests.support.clip import evaluate_row, queue_evaluate, queue_train, record, train_row, write_checkpoints
 from tests.support.page import (
     ENVIRONMENT,
     benchmark_row,
@@ -682,6 +682,9 @@ def test_list_shows_only_columns_with_values(store: Store) -> None:
     labels = ["Request", "Held-out loss", "Top-1", "Done"]
     assert list_columns(open_page(LIST, runs_columns=labels)) == ["what", "clip_val_loss", "progress"]
     assert listed_runs(open_page(LIST, runs_order="lowest held-out loss"))[0] == trained
+    record(store, several := queue_evaluate(store), [evaluate_row("zeroshot", acc1=None, mean_average_precision=0.6)])
+    table = run_table(open_page(LIST)).value.set_index("id")
+    assert table.loc[str(several), "mean_average_precision"] == 60.0
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from engine.store.records import devices_of
 
 COLUMNS = LINES.selected_columns.keys()
 WHOLE = ("run", "done", "total", "rows", "failed_rows")
-REAL = ("duration_s", "train_loss", "clip_val_loss", "top1", "latency_ms")
+REAL = ("duration_s", "train_loss", "clip_val_loss", "top1", "mean_average_precision", "latency_ms")
 TIMES = ("created", "started", "ended")
 
 

@@ -389,6 +389,12 @@ def test_results_and_outcome_of_a_run_follow_its_rows(store: Store) -> None:
     for run_id, field in zip(mixed, ("model", "checkpoint", "data"), strict=True):
         finish(store, run_id, [evaluate_row("zeroshot", acc1=0.75, **{field: value}) for value in ("a", "b")])
     assert [store.run(run_id).results.accuracy for run_id in (both_tasks, *mixed)] == [0.75, None, None, None]
+    for data, expected in (("a", 0.6), ("ab", None)):
+        run_id = store.enqueue(EvaluateSpec())
+        several = {"acc1": None, "mean_average_precision": 0.6}
+        finish(store, run_id, [evaluate_row("zeroshot", data=name, **several) for name in data])
+        assert store.run(run_id).results.mean_average_precision == expected
+        store.delete(run_id)
     measured = store.enqueue(DeviceSpec())
     finish(store, measured, [DeviceRow(device="cpu", operation="copy", dtype="float32", latency_ms=80.0)])
     assert store.run(measured).results.latency_ms is None, "an operation of unknown size has no latency to compare"
@@ -396,6 +402,16 @@ def test_results_and_outcome_of_a_run_follow_its_rows(store: Store) -> None:
         store.delete(run_id)
     assert [run.id for run in store.find(Filter(order="latency"), limit=2)] == [single, evaluation]
     assert [run.id for run in store.find(Filter(order="held_out_loss"), limit=2)] == [training, evaluation]
+
+
+def test_migration_adds_mean_average_precisions(store: Store) -> None:
+    run_id = store.enqueue(EvaluateSpec())
+    finish(store, run_id, [evaluate_row("zeroshot", acc1=None, mean_average_precision=0.6)])
+    with store.database.write() as connection:
+        connection.execute(text("ALTER TABLE run_results DROP COLUMN mean_average_precision"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0006'"))
+    migrations.upgrade(store.database)
+    assert store.run(run_id).results.mean_average_precision == 0.6
 
 
 def test_migration_adds_held_out_losses_and_drops_mixed_latencies(store: Store) -> None:

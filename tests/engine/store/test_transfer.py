@@ -173,8 +173,8 @@ def test_backup_during_a_run_can_be_restored(
         assert main(["store", "backup", str(backup)]) == 0
         assert "holds the database only" in capsys.readouterr().err
         with closing(sqlite3.connect(backup)) as connection, connection:  # as if the version before had written it
-            connection.execute("ALTER TABLE runs DROP COLUMN progressed_at")
-            connection.execute("UPDATE alembic_version SET version_num = '0005'")
+            connection.execute("ALTER TABLE run_results DROP COLUMN mean_average_precision")
+            connection.execute("UPDATE alembic_version SET version_num = '0006'")
         content = backup.read_bytes()
         assert main(["store", "backup", str(backup)]) == 2
         assert "exists: name a file that does not exist yet" in capsys.readouterr().err
