@@ -34,11 +34,11 @@ def open_parquet(path: Path, columns: Columns, roots: Roots = None) -> Pairs:
         packed = "bytes" in fields or types.is_binary(image_type) or types.is_large_binary(image_type)
         needed = [name for name in ("" if packed else image, caption, label) if name]
         table = parquet.read_table(file, columns=needed).to_pydict()
+        found: list[Member] = []
+        if packed:
+            copy = unpacked.copy_of(path, roots, lambda file, copy: unpacked.write_tar(_contents(file, image), copy))
+            found = [member._replace(origin=str(path)) for member in members.in_tar(copy)[0]]
     cells = {name: [_without_nan(value) for value in values] for name, values in table.items()}
-    found: list[Member] = []
-    if packed:
-        copy = unpacked.copy_of(path, roots, lambda file, copy: unpacked.write_tar(_contents(file, image), copy))
-        found = [member._replace(origin=str(path)) for member in members.in_tar(copy)[0]]
     images = [member.name for member in found] if packed else [str(value or "").strip() for value in cells[image]]
     class_names = _class_names(schema.metadata or {}, label)
     rows = [
@@ -69,7 +69,7 @@ def _open(path: Path, roots: Roots) -> Iterator[IO[bytes]]:
     try:
         with reading(path.name), open_within(path, roots) as file:
             yield file
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:  # the latter for a text that is not UTF-8
         raise DataProblem(f"{path.name} is no Parquet file, or is damaged: {error}") from error
 
 

@@ -138,6 +138,17 @@ def test_parquet_without_rows_or_content_is_refused(tmp_path: Path) -> None:
             read(str(tmp_path / "cut.parquet"))
 
 
+def test_parquet_with_damaged_images_or_texts_is_refused(tmp_path: Path) -> None:
+    path, contents = tmp_path / "pairs.parquet", [bytes([number]) * 300 for number in range(3)]
+    parquet.write_table(pyarrow.table({"image": contents, "text": ["one", "two", "three"]}), path)
+    whole = path.read_bytes()
+    size = b"\x90\x07"  # 912, the bytes of the images' page, as snappy writes it
+    for damaged in (whole.replace(b"three", b"\xe4hree"), whole.replace(size, b"\x90\x7f", 1)):
+        path.write_bytes(damaged)
+        with pytest.raises(DataProblem, match=r"pairs\.parquet is no Parquet file, or is damaged"):
+            open_pairs(str(path))
+
+
 def write_coco(folder: Path) -> Path:
     """Write files in COCO's layout, annotations beside a folder of images, and return the JSON."""
     for number, colour in enumerate(COLOURS):
