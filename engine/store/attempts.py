@@ -106,8 +106,7 @@ def mark_stopping(database: Database, attempt: Attempt) -> None:
     with database.write() as connection:
         unasked = (attempts.c.id == attempt.token, attempts.c.stop_at.is_(None))
         connection.execute(update(attempts).where(*unasked).values(stop_at=time.time()))
-        cancelled = (runs.c.state.in_(ACTIVE), runs.c.state != State.STOPPING, runs.c.cancel_requested)
-        change_run(connection, *_latest(attempt), *cancelled, state=State.STOPPING)
+        change_run(connection, *_latest(attempt), runs.c.state.in_(ACTIVE), state=State.STOPPING)
 
 
 def mark_vanished(database: Database, attempt: Attempt) -> None:

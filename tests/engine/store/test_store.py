@@ -368,6 +368,7 @@ def test_ended_run_accepts_no_more_events(store: Store) -> None:
         attempts.record(store.database, attempt, [row("late")])
     with pytest.raises(StaleAttempt):
         attempts.finish(store.database, attempt, State.FINISHED)
+    attempts.mark_stopping(store.database, attempt)
     close(store, attempt)
     run = store.run(attempt.run_id)
     assert (run.state, run.cause, run.error) == (State.FAILED, Cause.ERROR, "why")
@@ -377,6 +378,8 @@ def test_cancel_ends_queued_and_running_runs(store: Store) -> None:
     waiting = store.enqueue(spec())
     store.request_cancel(waiting)
     assert store.run(waiting).state == State.CANCELLED
+    other = store.enqueue(spec())
+    assert queue.claim(store.database, "another host")
     attempt = start_run(store, row("kept"))
     assert attempts.heartbeat(store.database, attempt) is False
     store.request_cancel(attempt.run_id)
@@ -386,6 +389,9 @@ def test_cancel_ends_queued_and_running_runs(store: Store) -> None:
     first_asked = attempts.current(store.database, attempt.run_id)
     attempts.mark_stopping(store.database, attempt)
     assert attempts.current(store.database, attempt.run_id) == first_asked, "the time to stop is not extended"
+    assert getattr(attempts.current(store.database, other), "stop_at", 0) is None
+    attempts.mark_vanished(store.database, attempt)
+    assert store.run(attempt.run_id).state == State.STOPPING
     close(store, attempt)
     assert store.run(attempt.run_id).state == State.CANCELLED
     assert store.run(attempt.run_id).results.rows == 1
