@@ -77,7 +77,7 @@ def _imagenet(own: tuple[str, ...]) -> tuple[str, ...]:
     if not own:
         return names
     places = {str(place): place for place in range(len(names))} | _labels_of_synsets()
-    places |= {name: place for place, name in reversed(list(enumerate(names)))}
+    places |= {name: place for place, name in enumerate(names)}
     if unknown := [name for name in own if name not in places]:
         raise DataProblem(
             f"ImageNet lacks {len(unknown)} of the data's {len(own)} classes: {shortened(tuple(unknown))}. "

@@ -89,7 +89,7 @@ def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ..
     if len(others) == len(pairs):
         raise DataProblem(f"none of the {plural(len(pairs), 'image')} can be read, such as {names}")
     message = f"{len(others)} of {plural(len(pairs), 'image')} left out as unreadable: {names}"
-    return pairs.at(sorted(indices)), (message,)
+    return pairs.at(indices), (message,)
 
 
 def _source_and_reason(pairs: Pairs, index: int) -> str:
@@ -166,9 +166,9 @@ def with_classes_split(pairs: Pairs, separator: str) -> Pairs:
     labels = [pairs.label(index) for index in range(len(pairs))]
 
     def captions(texts: tuple[str, ...], label: int | None) -> tuple[str, ...]:
-        if label is None or separator not in (joined := pairs.classes[label]):
+        if label is None:
             return texts
-        return tuple(text.replace(joined, ", ".join(names[label])) for text in texts)
+        return tuple(text.replace(pairs.classes[label], ", ".join(names[label])) for text in texts)
 
     return replace(
         pairs,

@@ -73,7 +73,7 @@ def unpack(upload: BinaryIO, name: str, to: Path, owner: str = "") -> tuple[Path
 def _remove_abandoned(uploads: Path) -> None:
     """Delete the temporary folders of processes that were killed while they unpacked, copied or deleted an upload."""
     for entry in scan_within(uploads, None):
-        if entry.is_folder and not visible(entry.path.name) and entry.status.st_mtime < time.time() - ABANDONED_S:
+        if not visible(entry.path.name) and entry.status.st_mtime < time.time() - ABANDONED_S:
             shutil.rmtree(entry.path, ignore_errors=True)
 
 

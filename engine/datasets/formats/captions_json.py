@@ -78,7 +78,7 @@ def open_captions(path: Path, part: JsonSplit = "auto", roots: Roots = None) -> 
         raise DataProblem(f"{path.name} has several entries for the same image: give one with all captions")
     if left_out := len(found) - len(chosen):
         notes.append(f"{plural(left_out, 'image')} of other splits or without captions left out")
-    held = tuple(split == HELD_OUT for *_, split in chosen) if part == "auto" else ()
+    held = tuple(split == HELD_OUT for *_, split in chosen)
     if any(held) and not all(held):
         notes.append(f"the file has its own split: {sum(held):,} of {plural(len(held), 'pair')} in {HELD_OUT}")
     else:

@@ -82,7 +82,6 @@ def in_tar(path: Path, roots: Roots = None) -> tuple[list[Member], bool]:
     """
     packed, path = path, plain_tar(path, roots)
     origin = str(packed) if packed != path else ""
-    roots = None if origin else roots
     try:
         with reading(packed), open_within(path, roots) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             members = [

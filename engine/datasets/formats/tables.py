@@ -110,7 +110,6 @@ def assemble(
         if not (image and has_captions and (label or not columns.label)):
             incomplete.append(place)
             continue
-        image = str(Path(image))
         image = first_spellings.setdefault(identify(placed(image)), image)
         captions.setdefault(image, {}).update(dict.fromkeys(texts or ()))
         if columns.label:

@@ -68,7 +68,7 @@ def copy_of(path: Path, roots: Roots, write: Callable[[IO[bytes], IO[bytes]], No
             with hidden.open("wb") as file:
                 write(packed, file)
             hidden.replace(copy)
-    except (OSError, EOFError, tarfile.TarError) as error:
+    except OSError as error:
         raise DataProblem(f"{path} cannot be unpacked, or is damaged: {error}") from error
     return copy
 

@@ -35,6 +35,8 @@ def test_numbered_folders_are_named_by_number_not_by_position(tmp_path: Path) ->
 def test_wrong_number_of_names_is_refused() -> None:
     with pytest.raises(DataProblem, match="2 classes, but 1 name was given: give one name per class, one per line"):
         class_names(("cat,dog",), ("0", "1"))
+    with pytest.raises(DataProblem, match="2 classes, but 3 names were given"):
+        class_names(("cat", "dog", "owl"), ("0", "1"))
 
 
 def test_synset_folders_are_named_and_captioned_by_default(tmp_path: Path) -> None:
@@ -50,7 +52,7 @@ def test_classes_outside_imagenet_are_refused() -> None:
         class_names(("imagenet",), ("tench", "my cat", "1000"))
 
 
-@pytest.mark.parametrize("names", [("red", "green", "blue"), ("Blue", "red", "violet")])
+@pytest.mark.parametrize("names", [("red", "green", "blue"), ("Blue", "Red", "violet")])
 def test_names_in_the_wrong_order_are_refused(names: tuple[str, ...]) -> None:
     """Names are matched by position, so names in another order would give a low accuracy without an error."""
     with pytest.raises(DataProblem, match=r"was given for the class '.*'; .* order of the data's classes: blue, green"):

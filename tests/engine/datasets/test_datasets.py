@@ -225,6 +225,9 @@ def test_several_sources_are_opened_as_one(tmp_path: Path) -> None:
     assert mixed.name == "one+two+pairs"
     assert mixed.classes == ("cat", "dog", "bird")
     assert mixed.templates == ("a photo of a {}.",)
+    (tmp_path / "two" / "empty").mkdir()
+    noted = open_pairs(f"{first}::{second}").notes
+    assert noted == ("two: folders without images are no classes: empty",)
     assert [mixed.label(index) for index in range(len(mixed))] == [0, 0, 1, 2, 0, None, None]
     assert [mixed.captions(index)[0] for index in (3, 6)] == ["a photo of a bird.", "a dog"]
     assert mixed.source(3) == str(tmp_path / "two" / "bird" / "000.png")
@@ -258,6 +261,7 @@ def test_pairs_can_be_pickled(tmp_path: Path) -> None:
 def test_summary_counts_pairs_and_names_unreadable_images(tmp_path: Path) -> None:
     write_classes(tmp_path, {"cat": 30, "dog": 10})
     write_image(tmp_path / "cat" / "005.png", size=(40, 30))
+    write_image(tmp_path / "cat" / "006.png", size=(50, 1))
     write_image(tmp_path / "dog" / "000.png", size=(1, 2))
     for name in ("cat/003.png", "dog/004.png"):
         (tmp_path / name).write_bytes(b"<html>")
@@ -280,6 +284,8 @@ def test_summary_counts_pairs_and_names_unreadable_images(tmp_path: Path) -> Non
         f"{tmp_path / 'dog/004.png'} (there is no such file in the folders of VITALS_DATA_ROOTS)",
     )
     assert len(rest) == 38
+    (many,) = readable(pairs, range(30))[1]
+    assert many.count(str(tmp_path)) == 3, "only the first images are named"
     assert summarise(rest).unreadable == ()
     assert summarise(pairs, deadline_s=0).opened == 1
     assert len(summarise(pairs, examples=100).examples) == 40

@@ -53,6 +53,7 @@ def test_16_bit_values_are_scaled_to_8_bits() -> None:
 def test_float_values_are_scaled_to_their_range() -> None:
     values = np.array([[-1.0, 0.0, 1.0, np.nan]], dtype=np.float32)
     assert np.asarray(save_and_decode(Image.fromarray(values), "TIFF"))[0, :, 0].tolist() == [0, 128, 255, 0]
+    assert np.asarray(save_and_decode(Image.fromarray(np.full((1, 2), 7.0, np.float32)), "TIFF")).max() == 0
 
 
 @pytest.mark.parametrize("orientation", range(1, 10))

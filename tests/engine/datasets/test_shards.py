@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.datasets import DataProblem, Pairs, Unreadable, open_pairs
+from engine.datasets import DataProblem, Pairs, Unreadable, open_pairs, summarise
 from engine.datasets.formats.shards import expand
 from tests.support.data import encoded, write_tar
 
@@ -77,7 +77,7 @@ def test_images_with_a_dot_in_their_name_are_left_out_with_a_note(tmp_path: Path
 def test_captions_are_read_from_txt_and_json(tmp_path: Path) -> None:
     path = write_shard(
         tmp_path / "x.tar",
-        sample("0", 0, txt="one\n two\n\none\n"),
+        sample("0", 0, txt="\ufeffone\n two\n\none\n"),
         sample("1", 1, json=json.dumps({"caption": "from json", "width": 3})),
         sample("2", 2, json=json.dumps({"captions": ["a", " b ", "", 7]})),
         sample("3", 3, txt=" \n", json=json.dumps({"caption": "rather this"})),
@@ -109,6 +109,13 @@ def test_class_names_are_read_beside_the_shards(tmp_path: Path) -> None:
     pairs = open_pairs(str(path))
     assert [pairs.captions(index) for index in range(len(pairs))] == [("Tom",)]
     assert "1 of them with a class, because there is no classnames.txt" in pairs.notes[0]
+    (tmp_path / "classnames.txt").write_text("cat\ndog\n")
+    vectors = [sample("a", 1) | {"a.npy": npy([1, 1])}, sample("b", 2) | {"b.npy": npy([0, 0])}]
+    pairs = open_pairs(str(write_shard(tmp_path / "test" / "2.tar", *vectors)))
+    assert [pairs.captions(index)[0] for index in range(2)] == ["a cat, dog.", "a thing."]
+    assert pairs.at([1, 0]).labels(1) == (0, 1)
+    assert summarise(pairs).per_class == (1, 1)
+    (tmp_path / "classnames.txt").unlink()
     with pytest.raises(DataProblem, match=r"has 1 image with a class \(.cls or .npy\) but no classnames.txt: write"):
         open_pairs(str(write_shard(tmp_path / "test" / "1.tar", sample("a", 1, cls="1"))))
 
@@ -235,6 +242,9 @@ def test_shard_that_changes_while_open_raises_unreadable(tmp_path: Path) -> None
         ("{8..11}", ["8", "9", "10", "11"]),
         ("{08..11}", ["08", "09", "10", "11"]),
         ("{000..2}", ["000", "001", "002"]),
+        ("{9..010}", ["009", "010"]),
+        ("{0..10..1}", ["{0..10..1}"]),
+        ("{0..10}", [str(number) for number in range(11)]),
         ("{2..0}", ["2", "1", "0"]),
         ("{a,b}{0..1}.tar", ["a0.tar", "a1.tar", "b0.tar", "b1.tar"]),
         ("{}{x}{0..}", ["{}{x}{0..}"]),

@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 from engine.datasets import DataProblem, Pairs, columns_of, open_pairs, split
 from engine.datasets.derived import sample
+from engine.datasets.formats import unpacked
 from engine.datasets.uploads import Kept, forget
 from engine.training import setup
 from tests.support.data import encoded, write_image, write_tar
@@ -37,7 +38,9 @@ def captions(pairs: Pairs) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tgz", ".tar.bz2", ".tar.zst"])
-def test_compressed_shards_are_unpacked_once(tmp_path: Path, runs_dir: Path, ending: str) -> None:
+def test_compressed_shards_are_unpacked_once(
+    tmp_path: Path, runs_dir: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = {f"{red}.{kind}": content for (red, *_), kind, content in shard_members()}
     plain = write_tar(tmp_path / "plain.tar", files)
     packed = tmp_path / f"shard-0{ending}"
@@ -48,12 +51,25 @@ def test_compressed_shards_are_unpacked_once(tmp_path: Path, runs_dir: Path, end
     assert reds(pairs) == reds(open_pairs(str(plain))) == [10, 20, 30]
     assert captions(pairs) == [("no 10",), ("no 20",), ("no 30",)]
     assert pairs.source(1) == f"{packed}/20.png"
+    assert (runs_dir / "unpacked").stat().st_mode & 0o077 == 0, "other users cannot read the copies"
     (copy,) = (runs_dir / "unpacked").iterdir()
     inode = copy.stat().st_ino
     os.utime(copy, (0, 0))
     assert reds(open_pairs(str(packed))) == [10, 20, 30]
     assert copy.stat().st_ino == inode
     assert copy.stat().st_mtime > 0, "opening it again updates its time"
+    times = packed.stat()
+    os.utime(packed, (0, 0))
+    open_pairs(str(packed))
+    with packed.open("ab") as file:
+        file.write(packed.read_bytes())
+    os.utime(packed, ns=(times.st_atime_ns, times.st_mtime_ns))
+    open_pairs(str(packed))
+    assert len(list((runs_dir / "unpacked").iterdir())) == 3, "a changed time or size makes another copy"
+    monkeypatch.setattr(unpacked, "SPARE_BYTES", 10**18)
+    packed.touch()
+    with pytest.raises(DataProblem, match=r"bytes free, [1-9].* are to be written"):
+        open_pairs(str(packed))
 
 
 def test_unpacked_copies_are_deleted_by_age_and_with_their_upload(tmp_path: Path, runs_dir: Path) -> None:
@@ -189,10 +205,14 @@ def test_images_are_found_if_only_some_have_an_address_and_the_first_is_missing(
 def test_captions_of_unlisted_images_are_dropped_and_counted(tmp_path: Path) -> None:
     path = write_coco(tmp_path)
     content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, "images": content["images"][:2]}))
+    without_caption = {"id": 1234, "file_name": "0.png"}
+    path.write_text(json.dumps({**content, "images": [*content["images"][:2], without_caption]}))
     pairs = open_pairs(str(path))
     assert reds(pairs) == [10, 20]
-    assert pairs.notes[0] == "5 captions left out: their image_id, such as 9, is not among images"
+    assert pairs.notes[:2] == (
+        "5 captions left out: their image_id, such as 9, is not among images",
+        "1 image of other splits or without captions left out",
+    )
 
 
 def write_karpathy(folder: Path) -> Path:
@@ -272,6 +292,7 @@ def test_images_both_held_out_and_trained_on_are_counted(tmp_path: Path, case: s
         ("[1]", r"is no JSON of captions \(it holds a list instead of an object with images\)"),
         ("{", "is no JSON of captions"),
         ('{"images": []}', "has no images with captions"),
+        ('{"images": [], "annotations": [{"image_id": 1, "caption": "x"}]}', "has no images with captions"),
         ('{"images": [{"filename": "a.png"}]}', r"images\.0\.sentences .*required"),
         (
             '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "caption": null}]}',

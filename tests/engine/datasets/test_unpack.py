@@ -302,8 +302,10 @@ def test_full_disk_and_used_folder_are_refused(tmp_path: Path, monkeypatch: pyte
     check_refused(upload, "cannot be written to .*not empty", "used")
     check_refused(upload, "cannot be written to .*File exists", "used/file/below")
     monkeypatch.setattr(unpacked, "SPARE_BYTES", 10**18)
-    with pytest.raises(DataProblem, match=r"has .* bytes free, .* are to be written, and .* must stay free: make room"):
+    with pytest.raises(DataProblem, match=r"has .* bytes free, [1-9].* are to be written, and .* must stay free: make"):
         unpack(upload, "a.zip", tmp_path / "made")
+    with pytest.raises(DataProblem, match=r"has .* bytes free, 4 are to be written"):
+        unpack(BytesIO(b"a,b\n"), "a.csv", tmp_path / "made")
     assert not (tmp_path / "made").exists()
 
 

@@ -1,6 +1,7 @@
 """Listing and deleting earlier uploads."""
 
 import os
+import shutil
 import time
 from io import BytesIO
 from pathlib import Path
@@ -27,10 +28,13 @@ def test_uploads_are_listed_with_their_sizes(tmp_path: Path) -> None:
     pets = store_upload(tmp_path / "uploads" / "pets", "all/cat/1.png", "all/dog/1.png")
     store_upload(tmp_path / "uploads" / "plants", "rose/1.png", "oak/1.png")
     (tmp_path / "uploads" / ".half").mkdir()
+    os.utime(tmp_path / "uploads" / "plants", (0, 0))
     found = {item.folder.name: item for item in kept(tmp_path / "uploads")}
-    assert set(found) == {"pets", "plants"}
+    assert list(found) == ["pets", "plants"], "the newest first"
     assert (found["pets"].data, found["pets"].kind) == (pets, "folder")
     assert found["pets"].size == sum(path.stat().st_size for path in pets.rglob("*.png"))
+    shutil.rmtree(pets)
+    assert [item.data for item in kept(tmp_path / "uploads") if item.kind == "auto"] == [found["pets"].folder]
 
 
 def test_upload_recognises_paths_of_its_data(tmp_path: Path) -> None:
