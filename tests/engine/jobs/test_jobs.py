@@ -55,6 +55,11 @@ def with_cause(error: BaseException, cause: BaseException) -> BaseException:
     return error
 
 
+def while_handling(error: BaseException, earlier: BaseException) -> BaseException:
+    error.__context__ = earlier
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
@@ -76,9 +81,16 @@ def with_cause(error: BaseException, cause: BaseException) -> BaseException:
         (OSError(errno.ENOSPC, "No space left on device"), Cause.DISK_FULL),
         (OSError(errno.EFBIG, "File too large"), Cause.DISK_FULL),
         (RuntimeError("basic_ios::clear: iostream error: No space left on device"), Cause.DISK_FULL),
+        (
+            RuntimeError("[enforce fail at inline_container.cc:626] . PytorchStreamWriter: file write failed"),
+            Cause.DISK_FULL,
+        ),
+        (ValueError("database or disk is full"), Cause.DISK_FULL),
+        (ValueError("write error: Disk quota exceeded"), Cause.DISK_FULL),
         (RuntimeError(SHARED_MEMORY), Cause.OUT_OF_MEMORY),
         (with_cause(RuntimeError("could not save"), OSError(errno.EDQUOT, "quota")), Cause.DISK_FULL),
         (with_cause(ValueError("loader failed"), MemoryError()), Cause.OUT_OF_MEMORY),
+        (while_handling(ValueError("no batch"), MemoryError()), Cause.OUT_OF_MEMORY),
     ],
 )
 def test_exception_is_classified_by_its_cause(error: BaseException, cause: Cause) -> None:
@@ -93,6 +105,9 @@ def test_exception_is_classified_by_its_cause(error: BaseException, cause: Cause
         (Exit(77), Cause.KILLED, "another node of the run was lost"),
         (Exit(-9, out_of_memory=True), Cause.OUT_OF_MEMORY, "try batch size 4 instead of 8"),
         (Exit(-11), Cause.KILLED, "killed by SIGSEGV"),
+        (Exit(-9, note="killed by the scheduler"), Cause.KILLED, "killed by the scheduler"),
+        (Exit(71), Cause.OUT_OF_MEMORY, "out_of_memory; its log has the reason; try batch size 4 instead of 8"),
+        (Exit(73), Cause.TIMEOUT, "the worker ended with timeout"),
         (Exit(137), Cause.OUT_OF_MEMORY, "memory ran out"),
         (Exit(72), Cause.DISK_FULL, "the worker ended with disk_full"),
         (Exit(1), Cause.ERROR, "left with code 1"),
@@ -124,6 +139,8 @@ def test_exit_is_classified_without_a_readable_spec() -> None:
 )
 def test_out_of_memory_message_has_a_smaller_batch_size(spec: Spec, advice: str) -> None:
     assert failures.message(MemoryError("no"), Cause.OUT_OF_MEMORY, spec) == f"MemoryError: no{advice}"
+    assert failures.message(ValueError("no"), Cause.ERROR, spec) == "ValueError: no"
+    assert failures.message(Refused("no"), Cause.REFUSED, spec) == "no"
 
 
 def test_log_is_bounded_and_keeps_the_newest_output(settings: Settings) -> None:
