@@ -309,7 +309,14 @@ def test_predictions_are_shown_as_pictures(store: Store, settings: Settings) -> 
     assert ["predicted as **" in caption for caption in prediction_captions(app)] == [True]
     app.get_by_key(f"kind_{run_id}").set_value("All").run()
     assert "30 of 30" in plain_text(app)
-    assert len(prediction_captions(app)) == 24
+    confidences = [int(caption.split()[-2]) for caption in prediction_captions(app)]
+    assert len(confidences) == 24
+    assert confidences == sorted(confidences, reverse=True)
+    assert len(set(confidences)) > 1
+    name = app.selectbox(key=f"true_{run_id}").options[0]
+    app.selectbox(key=f"true_{run_id}").set_value(name).run()
+    assert 0 < len(prediction_captions(app)) < 24
+    assert all(f": {name}," in caption for caption in prediction_captions(app))
 
 
 @pytest.mark.slow
@@ -320,9 +327,11 @@ def test_map_shows_embeddings_of_images_and_captions(store: Store, settings: Set
     app.run()
     assert not app.exception
     assert "First two principal components of the embeddings" in plain_text(app)
+    (aligned,) = charts(app)
     app.toggle(key=f"aligned_{run_id}").set_value(False).run()
     assert not app.exception
     assert len(charts(app)) == 1
+    assert charts(app) != [aligned]
 
 
 @pytest.mark.slow

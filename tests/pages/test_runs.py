@@ -189,6 +189,8 @@ def test_active_and_queued_runs_are_on_top_with_their_positions(store: Store) ->
     app.button(key=f"runs_cancel_{first}").click().run()
     assert store.run(first).state is State.CANCELLED
     assert "– cancelled" in set(app.dataframe[0].value["state"])
+    app.button(key=f"runs_cancel_{running}").click().run()
+    assert app.button(key=f"runs_cancel_{running}").disabled, "it is asked to stop already"
 
 
 @pytest.mark.slow
@@ -615,8 +617,8 @@ def test_filters_in_the_address_select_runs(store: Store) -> None:
     other = queue(store, "vit_tiny")
     assert listed_runs(open_page(LIST)) == [other, tagged, failed]
     with store.database.write() as connection:
-        three_days_ago = time.time() - 3 * 86400
-        connection.execute(update(tables.runs).where(tables.runs.c.id == failed).values(created_at=three_days_ago))
+        earlier = filters._midnight(1) - 1  # a second before yesterday began
+        connection.execute(update(tables.runs).where(tables.runs.c.id == failed).values(created_at=earlier))
     for query, found in (
         ({"runs_states": "failed"}, [failed]),
         ({"runs_device": "cpu"}, [tagged]),

@@ -31,6 +31,7 @@ from pages.shared import rerun
 from pages.shared.form import link as form_link
 from pages.shared.form.command import command
 from pages.shared.form.labels import default_hint
+from pages.train.results import _evaluation
 from tests.support.clip import (
     curve_points,
     queue_evaluate,
@@ -382,6 +383,8 @@ def test_evaluate_link_for_data_without_classes_has_only_retrieval(store: Store,
     app = open_page(PAGE, run=str(run_id))
     link = next(link for link in app.get("page_link") if link.proto.label == "Evaluate")
     assert link.proto.query_string == "evaluate_model=1&evaluate_tasks=retrieval"
+    with_other_data = _evaluation(store.run(queue_train(store, val_data="synthetic", samples=9)), ())
+    assert (with_other_data.data, with_other_data.held_out, with_other_data.samples) == ("synthetic", False, None)
 
 
 @pytest.mark.slow
@@ -395,8 +398,10 @@ def test_curves_of_other_trainings_can_be_overlaid(store: Store) -> None:
     other_run = "run 1: digits-clip on digits, 1 epoch (cpu)"
     assert other_run in app.multiselect(key="others_2").options
     assert "run 1: training" in str(charts(app)[0])
+    raw = charts(app)[0]
     app.get_by_key("smooth_2").set_value("5").run()
     assert not app.exception
+    assert charts(app)[0] != raw
     linked = open_page(PAGE, run="2", others_2=[other_run, "run 9"], smooth_2="5")
     assert charts(linked) == charts(app)
     assert "others_2 'run 9': not available here" in plain_text(linked)
