@@ -67,8 +67,7 @@ def message(error: BaseException, cause: Cause, spec: Spec | None) -> str:
         return str(error)
     if cause == Cause.OUT_OF_MEMORY and any(SHARED_MEMORY_WORDS in str(link) for link in _chain(error)):
         return SHARED_MEMORY_FULL
-    text = str(error) if cause == Cause.REFUSED else error_message(error)
-    return text + _advice(cause, spec)
+    return error_message(error) + _advice(cause, spec)
 
 
 def of_exit(end: Exit, spec: Spec | None, *, shown: str = "its log has the reason") -> tuple[Cause, str]:
