@@ -169,9 +169,8 @@ def delete_run(store: Store, settings: Settings, run_id: int) -> None:
     Errors: LookupError; Refused, as in `Store.delete`, and when the copies cannot be deleted.
     """
     run: Run | None = None
-    if settings.artifacts_url:
-        with suppress(Damaged):
-            run = store.run(run_id)
+    with suppress(Damaged):
+        run = store.run(run_id)
     store.delete(run_id)
     RunFiles(settings.runs_dir, run_id).remove()
     try:

@@ -179,10 +179,13 @@ def test_idle_process_exits_and_starts_again(settings: Settings, monkeypatch: py
         wait_until(lambda: answers.pid is not None)
         pid = answers.pid
         wait_until(lambda: answers.pid is None)
+        monkeypatch.setattr("engine.jobs.lifecycle.LOG_BYTES", 3)
+        (settings.runs_dir / "answers.log").write_text("long")
         one, two, three = (search(NOWHERE, text) for text in ("one", "two", "three"))
         first = answers.ask(one)
         assert first_source(first) == "one.png"
         assert answers.pid != pid
+        assert (settings.runs_dir / "answers.older.log").read_text() == "long"
         answers.ask(two).result(LONG_S)
         assert answers.ask(one) is first
         answers.ask(three).result(LONG_S)

@@ -16,6 +16,7 @@ from typing import Any
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from sqlalchemy import update
 
 from engine import jobs
 from engine.__main__ import main
@@ -27,6 +28,7 @@ from engine.store.bundles.bundle import export_bundle, import_file
 from engine.store.copies import mirror, uploads
 from engine.store.copies.remote import Unreachable, _connect
 from engine.store.files import INDEX, RunFiles
+from engine.store.tables import runs
 
 DONE = {"code": 0, "out_of_memory": False, "note": "", "host_lost": False}
 
@@ -122,6 +124,31 @@ def is_complete(settings: Settings, run: Run, name: str) -> bool:
     path = RunFiles(settings.runs_dir, run.id).dir / "checkpoints" / name
     digest = sha256(path.read_bytes()).hexdigest()
     return bool(json.loads(path.with_name(f"{name}.json").read_text())["sha256"] == digest)
+
+
+@pytest.mark.parametrize("sweep", [False, True])
+def test_submission_copies_the_uploads_that_it_names(
+    worker_machine: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, sweep: bool
+) -> None:
+    monkeypatch.setattr(sys.modules["engine.jobs.submit"], "ensure_scheduler", lambda *_: None)
+    upload = worker_machine.runs_dir / "uploads" / "pets-1234"
+    (upload / "cats").mkdir(parents=True)
+    spec = TrainSpec(data=str(upload))
+    if sweep:
+        jobs.submit_sweep(store, worker_machine, {"seed=1": spec.model_copy(update={"seed": 1})})
+    else:
+        jobs.submit(store, worker_machine, spec)
+    assert [path for path in Bucket.store if path.endswith("/uploads/pets-1234.tar")]
+
+
+def test_damaged_run_is_deleted_without_its_copies(worker_machine: Settings, store: Store) -> None:
+    run_id = store.enqueue(TrainSpec())
+    store.request_cancel(run_id)
+    with store.database.write() as connection:
+        connection.execute(update(runs).values(spec="{"))
+    jobs.delete_run(store, worker_machine, run_id)
+    with pytest.raises(LookupError):
+        store.run(run_id)
 
 
 def test_upload_is_copied_at_submission_and_fetched_when_needed(
