@@ -20,7 +20,7 @@ from engine.measure.plan import MOST_WARMUP, Plan, Session, Subject, Timed
 from engine.measure.stopwatch import Phase, Stopwatch, collections_counted, no_automatic_collection
 from engine.statistics import drifting
 
-LOOP_CALLS = 2_000
+LOOP_CALLS, COLD_LOOP_CALLS = 2_000, 20
 """Calls of an empty phase that measure what the loop itself costs."""
 LEAST_PLATEAU, MOST_PLATEAU = 6, 300
 """A warm-up looks for a plateau in the latest half of its blocks, but in at least 6 and at most 300 of them."""
@@ -203,19 +203,28 @@ class _Bench:
             run.calls *= 2  # calls are faster than in the warm-up: double until blocks are long enough
 
     def timed(self, run: _Run) -> Timed:
-        """Return the results of one subject, with the cost of the loop measured with empty phases."""
+        """Return the results of one subject."""
         phases = run.subject.phases
-        loop = math.fsum(self.block(run.subject, [_nothing] * len(phases), LOOP_CALLS)) / LOOP_CALLS
         columns = zip(*run.samples, strict=True)
         return Timed(
             rounds=tuple(run.rounds),
             phases=dict(zip(phases, columns, strict=True)),
             calls=tuple(run.sizes),
-            loop_ms=loop,
+            loop_ms=self._loop_ms(run),
             warmup_calls=run.warmup_calls,
             gc_runs=run.gc_runs,
             cut_off=run.missing_samples(self.plan) > 0,
         )
+
+    def _loop_ms(self, run: _Run) -> float:
+        """Return the ms per call of the loop itself, with empty phases and, if the samples had these, empty caches."""
+        empty, spent = [_nothing] * len(run.subject.phases), list[float]()
+        if self.flush is None:
+            return math.fsum(self.block(run.subject, empty, LOOP_CALLS)) / LOOP_CALLS
+        for _ in range(COLD_LOOP_CALLS):
+            self.flush()
+            spent.append(math.fsum(self.block(run.subject, empty, 1)))
+        return statistics.median(spent)
 
 
 def measure(

@@ -46,10 +46,8 @@ def begin(database: Database, attempt: Attempt) -> None:
     now = time.time()
     unbegun = (attempts.c.id == attempt.token, attempts.c.begun_at.is_(None), attempts.c.closed_at.is_(None))
     with database.write() as connection:
-        if (
-            connection.execute(update(attempts).where(*unbegun).values(begun_at=now, heartbeat_at=Clock())).rowcount
-            != 1
-        ):
+        begun = update(attempts).where(*unbegun).values(begun_at=now, heartbeat_at=Clock())
+        if connection.execute(begun).rowcount != 1:
             raise StaleAttempt(f"attempt {attempt.number} of run {attempt.run_id} has begun or ended elsewhere")
         _change(connection, attempt, **UNSTARTED | {"started_at": now, "tries_left": runs.c.tries_left - 1})
         connection.execute(delete(rows).where(rows.c.run_id == attempt.run_id, rows.c.attempt_id < attempt.token))
