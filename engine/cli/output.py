@@ -238,7 +238,7 @@ def two_decimals(value: float) -> str:
     return f"{value:,.2f}" if value == 0 or abs(value) >= 1 else f"{value:#.3g}"
 
 
-def _ratio(value: "float | str") -> str:
+def _ratio(value: float | str) -> str:
     """Return a ratio with three decimals: limits of 1.005 and 1.014 would both be 1.01. An empty cell stays empty."""
     return value if isinstance(value, str) else f"{value:,.3f}" if value >= 1 else two_decimals(value)
 

@@ -87,8 +87,7 @@ def check(store: Store, settings: Settings, spec: Spec, *, allow_code: bool = Fa
     """Check a request at once and without torch.
 
     allow_code: accept modules of the user's own, in the foreground.
-    Errors: ModelNotFound; Refused for absent devices, unreadable files, missing columns and modules of the
-    user's own.
+    Errors: ModelNotFound; Refused for absent devices, unreadable files, missing columns, modules of the user's own.
     """
     _check_machine(store, settings, spec, allow_code=allow_code)
     named_files.check_paths(settings, spec)

@@ -21,7 +21,7 @@ from engine.measure.stopwatch import Phase, Stopwatch, collections_counted, no_a
 from engine.statistics import drifting
 
 LOOP_CALLS, COLD_LOOP_CALLS = 2_000, 20
-"""Calls of an empty phase that measure what the loop itself costs."""
+"""Calls of an empty phase that measure what the loop itself costs, with full and with empty caches."""
 LEAST_PLATEAU, MOST_PLATEAU = 6, 300
 """A warm-up looks for a plateau in the latest half of its blocks, but in at least 6 and at most 300 of them."""
 LONG_TURN = 2

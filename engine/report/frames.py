@@ -242,8 +242,8 @@ def runs(runs: Iterable[Run], now: datetime | None = None) -> pd.DataFrame:
         }
         for run in runs
     ]
-    numbers = ["progress", "duration_s", "train_loss", "clip_val_loss", "zeroshot_top1", "mean_average_precision"]
-    numbers += ["latency_ms"]
+    numbers = ["progress", "duration_s", "train_loss", "clip_val_loss", "zeroshot_top1"]
+    numbers += ["mean_average_precision", "latency_ms"]
     return pd.DataFrame(records, columns=RUN_COLUMNS).astype(dict.fromkeys(numbers, float))
 
 

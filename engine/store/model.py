@@ -82,7 +82,10 @@ class Results:
     accuracy: float | None = None
     """Top-1 accuracy: zero-shot where it was measured. None for an evaluation of several models or data sets."""
     mean_average_precision: float | None = None
-    """That of zero-shot, if images have several classes. None for an evaluation of several models or data sets."""
+    """Mean average precision of zero-shot, if images have several classes.
+
+    None for an evaluation of several models or data sets.
+    """
     latency_ms: float | None = None
     """Median latency of the only timed row. None for a run of several models or variants."""
     flags: tuple[str, ...] = ()
