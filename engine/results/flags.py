@@ -42,7 +42,7 @@ VERDICTS: dict[Verdict, str] = {
     "there is a ratio but no verdict.",
     "needs 3 processes": "Fewer than 3 processes say too little about how much processes differ: time it in 3 or more.",
     "needs 3 runs": "They were timed one after the other, and the machine changes with time. Run both requests in "
-    "turns, 3 times each; a request with both, 3 times.",
+    "turns, 3 times each, or a request that has both 3 times.",
     "same request": "Both are runs of the same request: the ratio shows how far two runs differ. There is no verdict.",
 }
 """The meaning of each verdict, as shown to users. "Interval" means that of the ratio."""

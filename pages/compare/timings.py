@@ -146,8 +146,9 @@ def _draw_turns(pairs: Sequence[tuple[Timed, Timed]], metric: str) -> None:
     missing = LEAST_RUNS - min(timings.turns(*pair, metric) for pair in pairs)
     specs = {f"run {run.id} again, {turn + 1}": run.spec for turn in range(missing) for run in runs}
     took = duration(missing * sum(run.seconds() or 0.0 for run in runs))
-    numbers = numbered_runs([run.id for run in runs])
-    label = f"Repeat {numbers} in turns, {plural(missing, 'time')} each (about {took})"
+    numbers, times = numbered_runs([run.id for run in runs]), plural(missing, "time")
+    how_often = f"in turns, {times} each (about {took})" if len(runs) > 1 else f"({times}, about {took})"
+    label = f"Repeat {numbers} {how_often}"
     help = "Start new runs of the same requests, one after the other, so that a change of the machine affects them all."
     disabled = not backend.may_start()
     pressed = st.button(label, key="compare_turns", icon=":material/repeat:", help=help, disabled=disabled)

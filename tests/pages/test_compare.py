@@ -207,10 +207,19 @@ def test_all_rows_can_be_compared_with_one_row(store: Store, settings: Settings)
     assert not app.exception, "one run with two rows is enough"
     assert "compile" in set(table_with(app, "speedup")["variant"])
     assert "one after the other" not in page_text(app)
+    store_machine(store)
     other = queue_benchmark(store, "timm:resnet18", "timm:resnet34")
-    finish(store, other, [benchmark_row("resnet18"), benchmark_row("resnet34")])
+    finish(store, other, [benchmark_row("resnet18"), benchmark_row("resnet34", latency_ms=40.0)])
     app = open_page(PAGE, compare_runs=str(other))
+    assert app.button(key="compare_turns").label.startswith(f"Repeat run {other} (2 times, about ")
     assert "different models and sizes of one run, were timed one after the other" in page_text(app)
+    app.button(key="compare_turns").click().run()
+    queued = store.find(Filter(states=(State.QUEUED,), order="oldest"), limit=10)
+    assert [run.spec for run in queued] == [store.run(other).spec] * 2
+    for run, factor in zip(queued, (1.01, 0.99), strict=True):
+        rows = [benchmark_row(f"resnet{size}", latency_ms=ms * factor) for size, ms in ((18, 20.0), (34, 40.0))]
+        finish(store, run.id, list(rows))
+    assert table_with(open_page(PAGE, compare_runs=str(other)), "verdict")["verdict"].tolist() == ["slower"]
     other = benchmark(store, settings, 5.0, "trace")
     app = open_page(PAGE, compare_runs=f"{run_id},{other}")
     assert "No two rows of different runs have the same model and settings" in page_text(app)
