@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.statistics import Ratio, ratio
 
@@ -25,14 +26,20 @@ TAUS = (0.1, 0.05, 0.02, 0.01)
 SAMPLES, NOISE, CORRELATION = 60, 0.02, 0.5
 
 
+def correlated(random: np.random.Generator, series: int, samples: int, noise: float, r: float) -> NDArray[np.float64]:
+    """Return (series, samples) normal values of the standard deviation `noise`, whose neighbours correlate with r."""
+    shocks = random.normal(0, noise * (1 - r**2) ** 0.5, (series, samples))
+    shocks[:, 0] = random.normal(0, noise, series)
+    for index in range(1, samples):
+        shocks[:, index] += r * shocks[:, index - 1]
+    return shocks
+
+
 def draw(random: np.random.Generator, processes: int, tau: float, *, heavy: bool, median: float) -> list[list[float]]:
     """Return the samples of each process."""
     scale = tau / 2**0.5  # each of the two streams is shifted
     offsets = (random.standard_t(3, processes) / 3**0.5 if heavy else random.normal(0, 1, processes)) * scale
-    shocks = random.normal(0, NOISE * (1 - CORRELATION**2) ** 0.5, (processes, SAMPLES))
-    shocks[:, 0] = random.normal(0, NOISE, processes)
-    for index in range(1, SAMPLES):
-        shocks[:, index] += CORRELATION * shocks[:, index - 1]
+    shocks = correlated(random, processes, SAMPLES, NOISE, CORRELATION)
     return [list(process) for process in median * np.exp(shocks + offsets[:, None])]
 
 

@@ -13,7 +13,8 @@ NEEDED = {90: 64, 95: 130, 99: 662}
 
 With that many independent samples, at least two lie above the true percentile with a probability of 99 %, so the second
 largest sample is an upper bound: MLPerf Inference's criterion for early stopping (LoadGen), P(at most one of n lies
-above) <= 1 %. If neighbours correlate with 0.5, 0.9 or 0.98, the probability is 98, 80 or 39 % for p99 (simulated)."""
+above) <= 1 %. If neighbours correlate with 0.5, 0.9 or 0.98, the probability is 98, 79 or 38 % for p99. Such shares
+here are simulated by benchmarks/documented_shares.py."""
 UNSTABLE = 0.05
 """Spread between processes above which a result should not be quoted."""
 DRIFT = 0.02
@@ -22,10 +23,10 @@ DRIFT_SEGMENTS = 12
 """Segments whose medians measure the noise. Few long ones, because neighbours correlate on a busy machine."""
 DRIFT_ERRORS = 3.5
 """A drift must exceed this many standard errors. Student's t with about 7 degrees of freedom, which 11 differences of
-neighbours have, exceeds it by chance in 1 % of cases; with fewer than 12 samples in up to 2.2 % (simulated).
+neighbours have, exceeds it by chance in about 1 % of cases; with fewer than 12 samples in up to 2.3 %.
 
-Samples that wander in a machine's noise look like a drift: with a correlation of 0.9 between neighbours, 24 % of series
-of 60 samples and 3 % of 300 are flagged (simulated, standard deviation 5 %)."""
+Samples that wander in a machine's noise look like a drift: with a correlation of 0.9 between neighbours and a standard
+deviation of 5 %, 46 % of series of 20 samples, 24 % of 60 and 2 % of 300 are flagged."""
 MARGIN = 0.02
 """Times whose relative difference is at most this are treated as equal. It affects the verdict, not the interval."""
 CONFIDENCE = 0.99

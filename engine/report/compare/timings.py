@@ -294,8 +294,8 @@ def _times_of_turns(first: Timed, second: Timed, metric: str) -> tuple[list[floa
     """Return the ms of each turn of two requests: the geometric mean of its runs. Runs without the metric do not count.
 
     A turn is one or more runs in a row: A, A, B, A, B are two turns of each. Runs in a row share the state of the
-    machine, so they count once. Otherwise the interval of ten A, ten B, A, B, A, B would hold the true ratio in 44 % of
-    the cases (simulated, with states that differ by 3 % and runs by 1 %).
+    machine, so they count once. Otherwise the interval of ten A, ten B, A, B, A, B would hold the true ratio in 45 % of
+    the cases (benchmarks/documented_shares.py, with states that differ by 3 % and runs by 1 %).
     """
     timed = sorted(
         (start, side, ms)
