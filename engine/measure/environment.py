@@ -77,7 +77,7 @@ def _host() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": cpu_name(),
         "threads": threads(),
-        "memory_gb": _memory_gb(),
+        "memory_gb": round(total_bytes() / 1e9, 1),
         "versions": versions() | builds(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -85,7 +85,7 @@ def _host() -> dict[str, Any]:
 
 def devices() -> tuple[Device, ...]:
     """Return the CPU, followed by every device of torch's accelerator."""
-    available = [Device(name="cpu", model=cpu_name(), memory_gb=_memory_gb())]
+    available = [Device(name="cpu", model=cpu_name(), memory_gb=round(total_bytes() / 1e9, 1))]
     if (accelerator := torch.accelerator.current_accelerator(check_available=True)) is not None:
         for index in range(torch.accelerator.device_count()):
             available.append(_accelerator(accelerator.type, index))
@@ -151,18 +151,29 @@ def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
     return (folder for folder in [group, *group.parents] if folder.is_relative_to(cgroups))
 
 
+def total_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
+    """Return the memory in bytes that this process may use: the system's, limited by its control groups (v2)."""
+    return min([int(psutil.virtual_memory().total), *(limit for limit, _ in _limits(cgroups, own))])
+
+
 def available_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
     """Return the free memory in bytes: the system's available memory, limited by this process's control groups (v2).
 
     A group's usage includes the page cache, which the kernel gives back before it ends a process.
     """
-    limits = [int(psutil.virtual_memory().available)]
-    for folder in _groups(cgroups, own):
-        limit_file, used_file = folder / "memory.max", folder / "memory.current"
-        if limit_file.is_file() and used_file.is_file() and (limit := limit_file.read_text().strip()) != "max":
-            used = int(used_file.read_text()) - _page_cache(folder / "memory.stat")
-            limits.append(max(0, int(limit) - used))
-    return min(limits)
+    left = [int(psutil.virtual_memory().available)]
+    for limit, group in _limits(cgroups, own):
+        used = int((group / "memory.current").read_text()) - _page_cache(group / "memory.stat")
+        left.append(max(0, limit - used))
+    return min(left)
+
+
+def _limits(cgroups: Path, own: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the memory limits in bytes of this process's group and the groups above it, each with its folder."""
+    for group in _groups(cgroups, own):
+        file = group / "memory.max"
+        if file.is_file() and (limit := file.read_text().strip()) != "max":
+            yield int(limit), group
 
 
 def _page_cache(file: Path) -> int:
@@ -248,7 +259,3 @@ def _cudnn() -> str | None:
     minor = 1000 if torch.version.hip else 100
     major = 1_000_000 if torch.version.hip else 10_000 if number >= 90_000 else 1000
     return f"{number // major}.{number % major // minor}.{number % minor}"
-
-
-def _memory_gb() -> float:
-    return round(int(psutil.virtual_memory().total) / 1e9, 1)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-import psutil
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
+from engine.measure import environment
 from engine.measure.counting import flops, memory
 from engine.measure.counting.live import state, tensor_bytes
 from engine.models.built import out_of_memory
@@ -70,7 +70,7 @@ def answer(question: Outlook) -> Prospect:
         problems=tuple(dict.fromkeys(problems)),
         cache=str(hub.cache()),
         free_mb=shutil.disk_usage(disk).free / 1e6,
-        unused_mb=psutil.virtual_memory().available / 1e6 if spec.device == "cpu" else None,
+        unused_mb=environment.available_bytes() / 1e6 if spec.device == "cpu" else None,
         peak_mb=needs and needs[0] / 1e6,
         state_mb=needs and needs[1] / 1e6,
     )

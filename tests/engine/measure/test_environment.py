@@ -203,6 +203,19 @@ def test_page_cache_of_a_control_group_counts_as_available_memory(tmp_path: Path
     assert environment.available_bytes(tmp_path / "cgroup", own_cgroup) == 5_500_000
 
 
+def test_memory_is_the_smallest_limit_of_the_groups_of_a_process(tmp_path: Path) -> None:
+    own_cgroup, container = tmp_path / "own", tmp_path / "cgroup" / "container"
+    own_cgroup.write_text("0::/container/job\n")
+    (container / "job").mkdir(parents=True)
+    (container / "job" / "memory.max").write_text("max\n")
+    system = psutil.virtual_memory().total
+    assert environment.total_bytes(tmp_path / "cgroup", own_cgroup) == system
+    (container / "memory.max").write_text("10000000\n")
+    assert environment.total_bytes(tmp_path / "cgroup", own_cgroup) == 10_000_000
+    (container / "memory.max").write_text(f"{2 * system}\n")
+    assert environment.total_bytes(tmp_path / "cgroup", own_cgroup) == system
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin a process to a CPU")
 def test_threads_respect_the_cpu_affinity() -> None:
