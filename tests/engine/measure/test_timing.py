@@ -228,6 +228,13 @@ def test_flusher_writes_twice_the_size_of_the_last_level_cache(
     assert written == [flushed_bytes] * 2
 
 
+def test_flush_of_an_accelerator_ends_before_its_sample_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    synchronised: list[object] = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", synchronised.append)
+    flusher("meta")()
+    assert synchronised == [torch.device("meta")]
+
+
 @pytest.mark.parametrize(("call_s", "samples"), [(1 / 8, 16), (1 / 2, 10), (1 / 64, 128)])
 def test_sampling_reaches_min_seconds_and_min_samples(clock: Clock, call_s: float, samples: int) -> None:
     timed = run(clock, [subject("model", clock.work(call_s))]).timed["model"]

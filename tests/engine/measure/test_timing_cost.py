@@ -4,7 +4,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from engine.measure.stopwatch import Stopwatch
 from engine.models import variants
 from engine.replicates import ready
 from engine.replicates.messages import Job, Measured, Report
-from engine.replicates.processes import Processes
+from engine.replicates.processes import CACHES, Processes
 from engine.replicates.recurrent.job import Job as RecurrentJob
 from engine.results import Progress
 from engine.specs import RecurrentSpec, Variant
@@ -214,6 +214,27 @@ def test_parts_of_a_timing_add_up_to_its_wall_time(tmp_path: Path) -> None:
     assert math.fsum(parts.model_dump().values()) == pytest.approx(wall, abs=0.005)
 
 
+def test_each_timing_begins_with_empty_compile_caches_that_its_processes_share(tmp_path: Path) -> None:
+    used: list[tuple[str, ...]] = []
+
+    def process(job: Job, environment: Mapping[str, str], deadline: float) -> Iterator[Report]:
+        folders = [Path(environment[name]) for name in CACHES]
+        used.append(tuple(map(str, folders)))
+        assert any(folder.exists() for folder in folders) == (job.process > 0)
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+        yield Report(measured=Measured(label="aten"))
+
+    processes = Processes(tmp_path, time.monotonic() + 60, process)  # type: ignore[arg-type]
+    job = RecurrentJob(spec=RecurrentSpec(runners=("aten",), replicates=2, **SHORT), parent=1)
+    for _ in range(2):
+        list(processes.repeat(job, Progress(done=0)))
+    first, *rest = used
+    assert rest[0] == first
+    assert rest[1] == rest[2]
+    assert not set(rest[1]) & set(first)
+
+
 @pytest.mark.parametrize(
     ("variant", "device", "calls"),
     [
@@ -234,10 +255,15 @@ def test_recording_of_cuda_graphs_counts_as_compilation(clock: Clock, variant: s
         clock.now += next(costs)
 
     assert variants.settling_calls(Variant.parse(variant), device) == calls
+
+    def capture() -> Callable[[], None]:
+        clock.now += 4
+        return model
+
     watch = Stopwatch(lambda: None, clock)
     initial = ready.Held("cpu", 0.0, 0.0)
     *_, found = ready.first_call(
-        "toy", lambda: model, lambda run: {"forward": run}, watch, initial, compiles=True, settling=calls
+        "toy", capture, lambda run: {"forward": run}, watch, initial, compiles=True, settling=calls
     )
     assert found.first_call_ms == pytest.approx(8000)
-    assert found.compile_ms == pytest.approx(10_500 if calls else 8000)
+    assert found.compile_ms == pytest.approx(14_500 if calls else 12_000)

@@ -55,14 +55,15 @@ def test_processes_of_a_timing_apply_each_condition(name: str) -> None:
 
 def test_statistics_equal_values_by_hand() -> None:
     found = row(
-        measured("eager", 1.0, 2.0, 3.0, first_call_ms=9.0), measured("eager", 2.0, 2.0, 8.0, first_call_ms=7.0)
+        measured("eager", 1.0, 2.0, 3.0, first_call_ms=9.0, loop_ms=0.25),
+        measured("eager", 2.0, 2.0, 8.0, first_call_ms=7.0, loop_ms=0.75),
     )
     assert (found.latency_ms, found.mean_ms, found.samples, found.processes) == (2.0, 3.0, 6, 2)
     assert found.std_ms == pytest.approx(statistics.stdev([1, 2, 3, 2, 2, 8]))
     assert found.samples_per_s == 1000.0
     assert found.process_medians_ms == (2.0, 2.0)
     assert found.spread == 0
-    assert found.first_call_ms == 9.0
+    assert (found.first_call_ms, found.loop_ms) == (9.0, 0.5)
     assert (found.p90_ms, found.compile_cold_ms) == (None, None)
 
 
@@ -78,9 +79,9 @@ def test_process_twenty_times_slower_makes_a_row_unstable() -> None:
 
 
 def test_row_is_unstable_above_a_spread_of_five_percent() -> None:
-    steady = [measured("eager", *[value] * 10) for value in (0.975, 1.0, 1.025)]
+    steady = [measured("eager", *[value] * 10) for value in (40.0, 40.0, 42.0)]
     assert "unstable" not in row(*steady).flags
-    assert "unstable" in row(*steady[:2], measured("eager", *[1.026] * 10)).flags
+    assert "unstable" in row(*steady[:2], measured("eager", *[42.1] * 10)).flags
 
 
 def test_row_of_one_process_is_flagged_and_has_no_spread() -> None:
@@ -102,6 +103,8 @@ def test_row_has_the_flags_of_all_processes() -> None:
     *contention, foreign, throttled = found.notes
     assert [word for word in ("80.0 %", "20.0 %") if any(word in note for note in contention)] == ["80.0 %", "20.0 %"]
     assert (foreign, throttled) == ("2 other processes were on the GPU", "the GPU")
+    alone = row(measured("eager", *[1.0] * 10, foreign=("1 other process computed on the GPU",)))
+    assert "contended" in alone.flags, "another process on the GPU is contention, whatever the CPUs do"
 
 
 def test_row_is_contended_without_a_cpu_share() -> None:
