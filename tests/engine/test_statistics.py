@@ -152,6 +152,9 @@ def test_ratio_equals_a_value_by_hand_and_is_deterministic() -> None:
         ([0.1, 0.12, 0.14], 1e-4, False, T995[5] * math.sqrt((3 * (0.03**2 + 1e-4) + 2 * 4e-4) / 5 / 3)),
         # 10 % between processes is more than the prior allows: Student's t of three
         ([0.0, 0.1, 0.2], 0.0, False, T995[2] * math.sqrt(0.01 / 3)),
+        # so is 6.1 %, but not 5.9 %
+        ([0.0, 0.061, 0.122], 0.0, False, T995[2] * math.sqrt(0.061**2 / 3)),
+        ([0.0, 0.059, 0.118], 0.0, False, T995[5] * math.sqrt((3 * 0.03**2 + 2 * 0.059**2) / 5 / 3)),
         # five processes, with the prior and without
         ([0.1, 0.1, 0.1, 0.12, 0.08], 0.0, False, T995[7] * math.sqrt((3 * 0.03**2 + 4 * 2e-4) / 7 / 5)),
         ([0.1, 0.1, 0.1, 0.12, 0.08], 0.0, True, T995[4] * math.sqrt(2e-4 / 5)),

@@ -161,6 +161,16 @@ def test_speedup_has_an_interval_and_a_verdict() -> None:
     assert compare_variants(*same, processes=5, publishable=True).verdict == "no difference"
 
 
+def test_speedup_is_the_geometric_mean_of_the_processes() -> None:
+    processes = [
+        {"eager": measured("eager", *[slow] * 30), "compile": measured("compile", *[1.0] * 30)}
+        for slow in (1.0, 1.0, 8.0)
+    ]
+    request = spec(variants="eager,compile", replicates=3)
+    _, found = rows.rows(request, COMMON, Outcome("inference", 2, tuple(processes)))
+    assert found.speedup == pytest.approx(2)
+
+
 @pytest.mark.parametrize(
     ("variant", "settings", "field"),
     [
