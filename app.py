@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import asdict
 from functools import wraps
 from ipaddress import ip_address
+from secrets import token_hex
 from threading import Lock
 
 import anyio
@@ -49,6 +50,10 @@ HEADERS = {
 """Headers of every response. They stop other sites from showing the pages in a frame or learning their addresses."""
 
 
+UNEXPECTED = "This page has an unexpected error:"
+"""Beginning of the message on an error that no page expects; the error's id follows."""
+
+
 class SecurityHeaders:
     """Middleware that adds HEADERS to every HTTP response. Contents and WebSockets are not changed."""
 
@@ -71,6 +76,21 @@ def failed(_request: Request, _error: Exception) -> PlainTextResponse:
     HEADERS are added here, because this response does not pass through the middleware.
     """
     return PlainTextResponse("Internal Server Error", 500, HEADERS)
+
+
+def show_id(error: Exception) -> bool:
+    """Show an id of an unexpected error of a page, and log it below the traceback, which Streamlit has just logged.
+
+    Return True, so that Streamlit shows no message of its own.
+    """
+    error_id = token_hex(4)
+    log.error("error %s: %s", error_id, type(error).__name__)
+    st.error(
+        f"{UNEXPECTED} {error_id}. Reload the page. If the error comes back, look for this id in the server's log: the "
+        "cause is above it.",
+        icon=":material/error:",
+    )
+    return True
 
 
 @asynccontextmanager
@@ -195,4 +215,5 @@ app = st.App(
     routes=[Route("/health", health)],
     middleware=[Middleware(SecurityHeaders)],
     exception_handlers={Exception: failed},
+    on_script_error=show_id,
 )

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from engine.store import Store, open_store
-from tests.support.browser import WINDOW, Server, chromium, new_tab, serve, without_runs
+from tests.support.browser import WINDOW, Server, chromium, new_tab, serve, unexpected_errors, without_runs
 
 
 @pytest.fixture(scope="package")
@@ -48,7 +48,7 @@ def page(profile: BrowserContext) -> Iterator[Page]:
     """Yield a new tab. Afterwards, fail if the page in it shows an exception."""
     with new_tab(profile) as page:
         yield page
-        expect(page.get_by_test_id("stException")).to_have_count(0)
+        expect(unexpected_errors(page)).to_have_count(0)
 
 
 @pytest.fixture(scope="package")

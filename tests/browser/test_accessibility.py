@@ -9,7 +9,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from engine.specs import ProfileSpec
 from engine.store import open_store
-from tests.support.browser import DRAWN, WINDOW, Server, new_tab, without_runs
+from tests.support.browser import DRAWN, WINDOW, Server, new_tab, unexpected_errors, without_runs
 from tests.support.page import ADDRESSES
 from tests.support.store import fill
 
@@ -60,7 +60,7 @@ def violations(page: Page, url: str, tab: str = "") -> list[str]:
         page.get_by_role("tab", name=tab, exact=True).click()
         expect(page.get_by_role("tab", name=tab, exact=True, selected=True)).to_be_visible()
         page.wait_for_function(DRAWN)
-    expect(page.get_by_test_id("stException")).to_have_count(0)
+    expect(unexpected_errors(page)).to_have_count(0)
     broken = _broken(page, RULES)
     page.emulate_media(color_scheme="dark")
     expect(page.get_by_test_id("stApp")).to_have_css("background-color", DARK)

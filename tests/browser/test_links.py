@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from engine.specs import BenchmarkSpec
 from engine.store import open_store
-from tests.support.browser import DRAWN, PATIENCE_S, TOLD_MS, Server, select_rows
+from tests.support.browser import DRAWN, PATIENCE_S, TOLD_MS, Server, select_rows, unexpected_errors
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -25,7 +25,7 @@ def test_bad_links_show_a_message(server: Server, page: Page) -> None:
         page.goto(server.url + link)
         expect(page.get_by_test_id("stAlert").filter(has_text=message)).to_be_visible()
         page.wait_for_function(DRAWN, timeout=PATIENCE_S * 1000)
-        expect(page.get_by_test_id("stException")).to_have_count(0)
+        expect(unexpected_errors(page)).to_have_count(0)
         if link.startswith("/recurrent"):
             expect(page.get_by_test_id("stAlert").filter(has_text="This page does not accept")).to_be_visible()
             expect(page).to_have_url(re.compile(r"/recurrent\?recurrent_hidden_size=8$"))  # only the accepted value

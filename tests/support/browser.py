@@ -19,6 +19,7 @@ from urllib.request import urlopen
 from playwright.sync_api import Browser, BrowserContext, Error, Locator, Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
+from app import UNEXPECTED
 from engine.jobs import stop_scheduler
 from engine.jobs.lifecycle import fingerprint
 from engine.results import Device, Machine
@@ -160,6 +161,11 @@ def chromium(*, shell: bool = False) -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=system, args=flags)
         yield browser
         browser.close()
+
+
+def unexpected_errors(page: Page) -> Locator:
+    """Return the messages on exceptions that no page expects: of app.py or, where it cannot act, of Streamlit."""
+    return page.get_by_test_id("stException").or_(page.get_by_text(UNEXPECTED))
 
 
 @contextmanager

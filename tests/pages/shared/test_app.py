@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 from streamlit import get_option
+from streamlit.testing.v1 import AppTest
 
 import app
 from app import _keep_scheduler, health, refuse_strangers
@@ -217,6 +219,19 @@ def test_server_starts_the_scheduler_while_a_browser_is_connected(
             tasks.cancel_scope.cancel()
 
     anyio.run(serve)
+
+
+def test_unexpected_error_has_an_id_that_page_and_log_share(caplog: pytest.LogCaptureFixture) -> None:
+    def script() -> None:
+        import app
+
+        app.show_id(KeyError("secret"))
+
+    assert app.app._on_script_error is app.show_id
+    (message,) = AppTest.from_function(script).run(timeout=60).error
+    (error_id,) = re.findall(r"unexpected error: ([0-9a-f]{8})\.", message.value)
+    assert f"error {error_id}: KeyError" in caplog.text
+    assert "secret" not in message.value
 
 
 def test_public_server_has_a_warning() -> None:
