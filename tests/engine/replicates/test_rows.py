@@ -14,7 +14,7 @@ from engine.replicates import summary
 from engine.replicates.benchmark import rows
 from engine.replicates.benchmark.rows import Outcome
 from engine.replicates.messages import Measured
-from engine.results import BenchmarkRow, Contention, load
+from engine.results import BenchmarkRow, Contention, RecurrentRow, TimedRow, load
 from engine.settings import ROOT
 from engine.specs import BenchmarkSpec
 from engine.specs.benchmark import CONDITIONS
@@ -169,6 +169,23 @@ def test_speedup_is_the_geometric_mean_of_the_processes() -> None:
     request = spec(variants="eager,compile", replicates=3)
     _, found = rows.rows(request, COMMON, Outcome("inference", 2, tuple(processes)))
     assert found.speedup == pytest.approx(2)
+
+
+SETTINGS: dict[type[TimedRow], str] = {
+    BenchmarkRow: "mode tower device host threads batch_size image_size context_length precision dtype autocast_dtype "
+    "tf32 memory_format cache cudnn_benchmark deterministic optimizer num_classes in_chans model_kwargs",
+    RecurrentRow: "network device threads precision seq_length num_layers input_size hidden_size mini_batch "
+    "image_size proj_size bidirectional batch_first",
+}
+"""Settings that must be equal before one row may be called faster than another."""
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in SETTINGS.items() for name in names.split()])
+def test_rows_that_differ_in_a_setting_are_not_comparable(kind: type[TimedRow], name: str) -> None:
+    first, second = (
+        kind.model_construct(**dict.fromkeys(SETTINGS[kind].split(), 1) | {name: value}) for value in (1, 2)
+    )
+    assert second.differences(first) == (name,)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from engine import names, specs, suite
-from engine.specs import BenchmarkSpec, DeviceSpec, ModelName, Refused, Variant
+from engine.specs import BenchmarkSpec, DeviceSpec, ModelName, RecurrentSpec, Refused, Variant
 
 FAMILIES = {entry.qualified: "suite" for entry in suite.entries()} | {ModelName("torchvision:resnet18"): "resnet"}
 
@@ -197,8 +197,7 @@ def test_default_batch_size_of_training_accuracy_is_8() -> None:
 
 
 def test_timings_are_exclusive() -> None:
-    assert BenchmarkSpec.exclusive
-    assert DeviceSpec.exclusive
+    assert all(spec.exclusive for spec in (BenchmarkSpec, RecurrentSpec, DeviceSpec))
     assert benchmark(device="cuda").devices == ("cuda:0",)
 
 
