@@ -54,6 +54,12 @@ def test_invalid_value_is_refused_with_its_field(field: str, value: Any, message
     assert error.value.errors()[0]["loc"][0] == field
 
 
+def test_each_kind_of_run_has_its_number_of_attempts() -> None:
+    kinds = (ProfileSpec, BenchmarkSpec, RecurrentSpec, DeviceSpec, TrainSpec, EvaluateSpec)
+    assert [spec.attempts for spec in kinds] == [1, 2, 2, 2, 3, 2], "profiles start again only if a person says so"
+    assert [spec.continues for spec in kinds] == [False, True, False, False, True, False]
+
+
 def test_default_device_of_fvcore_is_the_cpu() -> None:
     assert ProfileSpec(models=("a",)).device == "meta"
     assert ProfileSpec(models=("a",), counter="both").device == "cpu"
