@@ -177,12 +177,26 @@ def test_links_and_devices_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(write_zip(tmp_path / "a.zip", CLASSES), "a") as archive:
         archive.writestr(link, "/etc/passwd")
     check_refused(tmp_path / "a.zip", "'link.png' is a link or a device")
-    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.GNUTYPE_SPARSE):
         info = tarfile.TarInfo("link.png")
         info.type, info.linkname = kind, "/etc/passwd"
         with tarfile.open(tmp_path / "a.tar", "w") as tar:
             tar.addfile(info)
         check_refused(tmp_path / "a.tar", "'link.png' is a link or a device")
+
+
+def test_zip_whose_headers_name_a_smaller_size_takes_little_memory(tmp_path: Path) -> None:
+    size, claimed = 60_000_000, 100
+    upload = write_zip(tmp_path / "a.zip", CLASSES | {"pets/cat/zeros.png": bytes(size)})
+    content = upload.read_bytes()
+    assert content.count(size.to_bytes(4, "little")) == 2, "in the header of the file and in the list of files"
+    upload.write_bytes(content.replace(size.to_bytes(4, "little"), claimed.to_bytes(4, "little")))
+    tracemalloc.start()
+    try:
+        check_refused(upload, "cannot be unpacked|damaged")
+        assert tracemalloc.get_traced_memory()[1] < size / 4
+    finally:
+        tracemalloc.stop()
 
 
 def test_archive_bombs_are_refused_by_size_ratio_and_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,19 @@ from tests.support.page import benchmark_row, profile_row
 @pytest.mark.parametrize(
     "cell",
     [
-        *("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "-", "=HYPERLINK('http://x')"),
+        *(
+            "=1+1",
+            "+cmd|' /C calc'!A0",
+            "-2+3",
+            "@SUM(A1)",
+            "\t=1",
+            "\r=1",
+            "\t1",
+            "\ttext",
+            "\rtext",
+            "-",
+            "=HYPERLINK('http://x')",
+        ),
         *("\n=1+1", "\r\n=1+1", "  =1+1", "\x00=1+1", "\x0b\x0c\x1f=1+1", "\u00a0=1+1", "\u3000=1+1", "\ufeff=1+1"),
         *("\u200b@SUM(A1)", "\u2028-2+3", "＝1+1", "＋cmd", "－2+3", "＠SUM(A1)", "\n ＝1+1", "－1", "\n-1"),
     ],

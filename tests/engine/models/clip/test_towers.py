@@ -15,6 +15,7 @@ from transformers import RobertaConfig, RobertaForMaskedLM
 
 from engine.models.clip import open_clip_models
 from engine.models.clip.hub import Unreachable
+from engine.models.clip.towers import FILES
 from engine.models.clip.weights import create, fetch
 from engine.specs import Refused
 from engine.specs.questions import Outlook
@@ -105,3 +106,15 @@ def test_weights_that_do_not_fit_are_refused(empty_cache: Path) -> None:
     save_file({"other": torch.zeros(2)}, folder / "model.safetensors")
     with pytest.raises(Refused, match="cannot be loaded"):
         create(spec(CONVNET, pretrained_image=True), weights="")
+
+
+def test_pickle_as_weights_of_a_tower_is_refused_and_runs_nothing(empty_cache: Path, tmp_path: Path) -> None:
+    class Code:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "ran",)
+
+    folder = cached(empty_cache, timm.get_pretrained_cfg("test_convnext").hf_hub_id)
+    torch.save({"weight": Code()}, folder / FILES[-1])
+    with pytest.raises(Refused, match="cannot be loaded"):
+        create(spec(CONVNET, pretrained_image=True), weights="")
+    assert not (tmp_path / "ran").exists()
