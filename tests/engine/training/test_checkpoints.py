@@ -228,3 +228,29 @@ def test_pruning_keeps_the_last_and_the_protected_checkpoints(tmp_path: Path) ->
     remaining = {"epoch_10.pt", "latest.pt", "best.pt"}
     assert file_names(tmp_path) == remaining | {f"{name}.json" for name in remaining} | {"epoch_5.pt"}
     assert load_latest(tmp_path)[0] == "epoch_10.pt"
+
+
+def test_content_is_on_the_disk_before_its_rename_and_the_name_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut must not leave a name without its content. No test can cut the power, so the calls are checked."""
+    calls: list[tuple[str, Path]] = []
+    sync, replace = os.fsync, Path.replace
+
+    def recorded_sync(descriptor: int) -> None:
+        calls.append(("sync", Path(f"/proc/self/fd/{descriptor}").readlink()))
+        sync(descriptor)
+
+    def recorded_replace(path: Path, target: Path) -> Path:
+        calls.append(("rename", path))
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_sync)
+    monkeypatch.setattr(Path, "replace", recorded_replace)
+    save_state(tmp_path, "epoch_1.pt", 1)
+    renamed = [path for what, path in calls if what == "rename"]
+    assert len(renamed) == 2, "the checkpoint and its manifest"
+    for path in renamed:
+        place = calls.index(("rename", path))
+        assert ("sync", path) in calls[:place]
+        assert calls[place + 1] == ("sync", tmp_path)
