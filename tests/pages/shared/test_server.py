@@ -5,7 +5,9 @@ import gzip
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -135,6 +137,40 @@ def test_foreign_websocket_is_rejected_without_address_lookups(server: Server, r
             connect(f"ws://{host}/_stcore/stream", origin=origin)
     assert "Rejecting WebSocket connection" in server.log.read_text()
     assert external_calls(record) == []
+
+
+@pytest.mark.parametrize(("host", "status"), [("localhost", 101), ("example.org", 403), ("127.0.0.1.example.org", 403)])
+def test_websocket_of_a_foreign_host_is_rejected(server: Server, host: str, status: int) -> None:
+    """DNS rebinding: the browser takes the server for a part of the other site, so Origin and Host agree."""
+    connection = HTTPConnection(urlsplit(server.url).netloc, timeout=PATIENCE_S)
+    connection.putrequest("GET", "/_stcore/stream", skip_host=True)
+    opening = {"Host": host, "Origin": f"http://{host}", "Connection": "Upgrade", "Upgrade": "websocket"}
+    opening |= {"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Sec-WebSocket-Version": "13"}
+    for name, value in opening.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    assert connection.getresponse().status == status
+    connection.close()
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_upload_of_another_site_is_refused(server: Server, method: str) -> None:
+    """A page of another site can send a form here, but knows neither the cookie nor its token."""
+    headers = {"Origin": "http://example.org", "Content-Type": "multipart/form-data; boundary=x"}
+    with pytest.raises(HTTPError, match="403") as refusal:
+        urlopen(Request(f"{server.url}/_stcore/upload_file/session/file", b"", headers, method=method), timeout=60)
+    assert refusal.value.headers["Access-Control-Allow-Origin"] != "http://example.org"
+    refusal.value.close()
+
+
+def test_settings_of_the_server_are_the_safe_ones() -> None:
+    found = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text(encoding="utf-8"))
+    server, client = found["server"], found["client"]
+    assert (server["address"], server["maxUploadSize"], server["fileWatcherType"]) == ("127.0.0.1", 200, "none")
+    assert server["enableCORS"] is server["enableXsrfProtection"] is True
+    assert (client["showErrorDetails"], client["showErrorLinks"]) == ("none", False)
+    assert client["disableDataExport"], "Streamlit's own export does not guard against formulas"
+    assert found["browser"]["gatherUsageStats"] is False
 
 
 def test_start_on_all_interfaces_makes_no_external_lookups(record: Path) -> None:
