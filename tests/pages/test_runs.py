@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+import streamlit as st
 from sqlalchemy import update
 from streamlit.proto.WidgetStates_pb2 import WidgetState
 from streamlit.testing.v1 import AppTest
@@ -291,6 +292,33 @@ def test_run_page_describes_every_state(store: Store, state: State, words: str) 
     assert (f"cancel_{run_id}" in keys) == (not state.ended)
     assert ("run_delete" in keys) == state.ended
     assert (f"again_{run_id}" in keys) == (f"retry_{run_id}" in keys) == (state in (State.FAILED, State.CANCELLED))
+
+
+@pytest.mark.slow
+def test_parts_of_a_page_update_themselves_only_while_a_run_is_open(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers: dict[str, float | None] = {}
+    fragment = st.fragment
+
+    def recorded(func: Any = None, *, run_every: Any = None, key: Any = None) -> Any:
+        if key:
+            timers[key] = run_every
+        return fragment(func, run_every=run_every, key=key)
+
+    def timers_of(*pages: str, **query: str) -> dict[str, float | None]:
+        timers.clear()
+        for page in pages:
+            assert not open_page(page, **query).exception
+        return dict(timers)
+
+    monkeypatch.setattr(st, "fragment", recorded)
+    ended = store_run(store, State.FINISHED)
+    assert timers_of(RUN, LIST, run=str(ended)) == {f"run_{ended}": None, "run_about_now": None, "runs_now": None}
+    running = store_run(store, State.RUNNING)
+    assert timers_of(RUN, LIST, run=str(running)) == {f"run_{running}": 1, "run_about_now": 2, "runs_now": 1}
+    timing = queue_benchmark(store, "resnet18")
+    assert timers_of(RUN, run=str(timing))[f"run_{timing}"] == 3, "updates disturb a timing"
 
 
 @pytest.mark.slow
