@@ -159,6 +159,8 @@ def test_selection_is_the_same_in_plot_table_and_download() -> None:
     (message,) = [item.proto.bytes for item in app.get("bidi_component") if item.proto.component_name == "chart"]
     assert message.partition(b"\n")[0] == b'["timm:resnet50 224"]'
     assert "Download 1 selected" in [menu.proto.popover.label for menu in app.get("popover")]
+    downloads = [button.proto.ignore_rerun for button in app.get("download_button")]
+    assert downloads == [True] * 3, "a download in each format, which does not draw the page again"
 
 
 @pytest.mark.slow

@@ -322,6 +322,27 @@ def test_parts_of_a_page_update_themselves_only_while_a_run_is_open(
 
 
 @pytest.mark.slow
+def test_list_offers_runs_that_have_ended_since_it_was_drawn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fragment = st.fragment
+    store_run(store, State.RUNNING)
+    assert "runs_refresh" not in {button.key for button in open_page(LIST).button}
+
+    def later(func: Any = None, *, key: Any = None, **more: Any) -> Any:
+        if key != "runs_now":
+            return fragment(func, key=key, **more)
+
+        def draw(*arguments: Any) -> None:
+            store.request_cancel(queue(store, "resnet18"))
+            func(*arguments)
+
+        return fragment(draw, key=key, **more)
+
+    monkeypatch.setattr(st, "fragment", later)
+    app = open_page(LIST)
+    assert app.button(key="runs_refresh").label == "Show runs that have ended"
+
+
+@pytest.mark.slow
 def test_run_page_shows_request_environment_and_log(store: Store, settings: Settings) -> None:
     run_id = store_run(store, State.FINISHED, image_size=192)
     files = RunFiles(settings.runs_dir, run_id)
