@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -12,6 +13,7 @@ from engine.report.quantities import title
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec
 from engine.store import Store
+from pages.shared.table import column_config
 from tests.support.page import (
     benchmark_row,
     charts,
@@ -147,6 +149,16 @@ def test_large_values_have_separators_of_thousands() -> None:
     formats = {column["type_config"].get("format") for column in columns.values() if column.get("type_config")}
     assert "%,.3g" in formats
     assert "%.3g" not in formats
+
+
+def test_columns_of_tables_have_units_digits_and_a_pinned_name() -> None:
+    frame = pd.DataFrame({"model": ["a"], "latency_ms": [1.0], "p99_ms": ["needs 662 samples"], "speedup": [1.1]})
+    config = column_config(frame, "model")
+    assert {name: column["pinned"] for name, column in config.items() if column.get("pinned")} == {"model": True}
+    numbers = ("latency_ms", "p99_ms", "speedup")
+    assert [config[name]["alignment"] for name in numbers] == ["right"] * 3, "also a reason in place of a number"
+    assert config["latency_ms"]["label"] == "Latency p50 (ms)"
+    assert [config[name]["type_config"]["format"] for name in ("latency_ms", "speedup")] == ["%,.3g", "%,.4g"]
 
 
 @pytest.mark.slow
