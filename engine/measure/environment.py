@@ -39,8 +39,8 @@ DESCRIBING = ("_HOME", "_PATH", "_DIR", "_VISIBLE_DEVICES", "_VERSION", "_ARCH_L
 
 
 def current(device: str, seed: int | None = None) -> Environment:
-    """Return the environment of a run on this device. Errors: Refused, which lists the available devices."""
-    selected = _device(device)
+    """Return the environment of a run on this device. Errors: those of `find_device`."""
+    selected = find_device(device)
     return Environment(
         **_host(),
         python=platform.python_version(),
@@ -118,7 +118,8 @@ def computes_bf16(device: str) -> bool:
     return bool(torch.cuda.get_device_capability(device) >= (8, 0))
 
 
-def _device(name: str) -> Device:
+def find_device(name: str) -> Device:
+    """Return a device of this machine. Errors: Refused, which lists the available devices."""
     if name == "meta":
         return Device(name="meta", model="shapes only")
     by_name = {device.name: device for device in devices()}

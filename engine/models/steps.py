@@ -57,7 +57,8 @@ def timm_optimizer(kind: str, model: torch.nn.Module, **settings: Any) -> torch.
         info = get_optimizer_info(name.removeprefix("lookahead_"))
         if missing := [setting for setting in settings if not getattr(info, f"has_{setting}", True)]:
             taken = [option for option in ("betas", "eps", "momentum") if getattr(info, f"has_{option}")]
-            raise Refused(f"{kind} takes no {' and no '.join(missing)}, only {' and '.join(taken)}: leave it out")
+            fields = " and ".join(missing).replace("betas", "beta1 and beta2")
+            raise Refused(f"{kind} takes no {' and no '.join(missing)}, only {' and '.join(taken)}: leave {fields} out")
         if info.second_order:
             raise Refused(f"{kind} needs second derivatives, which this program does not compute: take another")
         return create_optimizer_v2(model, name, **settings)

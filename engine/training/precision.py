@@ -20,10 +20,10 @@ from engine.specs.train import TrainSpec
 
 
 def resolved(spec: TrainSpec) -> TrainSpec:
-    """Return the request with `auto` replaced by the default precision of its device."""
+    """Return the request with `auto` replaced by the default precision of its device. Errors: Refused without one."""
     if spec.precision != "auto":
         return spec
-    bf16 = environment.computes_bf16(spec.device)
+    bf16 = environment.find_device(spec.device).bf16
     return spec.model_copy(update={"precision": default_precision(spec.device, bf16=bf16)})
 
 
@@ -33,7 +33,7 @@ def set_tf32(device: str) -> None:
 
     The settings hold for the whole process. They change nothing on other devices.
     """
-    if torch.device(device).type == "cuda":
+    if device.startswith("cuda"):
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.deterministic = False

@@ -259,6 +259,15 @@ def wait(condition: object, seconds: float = 300) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("arguments", ["--device cuda:77", "--device npu:77 --precision fp32"])
+def test_training_on_a_missing_device_prints_only_the_reason(
+    store: Store, capsys: pytest.CaptureFixture[str], arguments: str
+) -> None:
+    assert main(["train", *arguments.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: this machine has no device '{arguments.split()[1]}'; it has ")
+
+
 @pytest.mark.parametrize(("command", "spec"), [("train", TrainSpec), ("evaluate", EvaluateSpec)])
 def test_entries_of_a_repeated_flag_are_combined(
     store: Store, no_scheduler: None, command: str, spec: type[Spec]

@@ -316,7 +316,11 @@ def test_safetensors_are_compared_with_the_model(tmp_path: Path, monkeypatch: py
         (dict(train_spec("timm", image_size=97)), "its own size is 160"),
         ({"model": "RN50", "lock_image": True, "lock_image_unlocked_groups": 2}, "lock it as a whole"),
         ({"opt": "timm/sgd", "momentum": 0.0}, "Nesterov momentum requires a momentum"),
-        ({"opt": "timm/lion", "eps": 1e-6}, "timm/lion takes no eps, only betas: leave it out"),
+        (
+            {"opt": "timm/sgd", "beta1": 0.9, "beta2": 0.99},
+            "timm/sgd takes no betas, only momentum: leave beta1 and beta2 out",
+        ),
+        ({"opt": "timm/lion", "eps": 1e-6}, "timm/lion takes no eps, only betas: leave eps out"),
         (
             {"opt": "timm/adafactor", "beta1": 0.9, "beta2": 0.99, "momentum": 0.9},
             "takes no momentum, only betas and eps",
