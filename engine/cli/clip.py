@@ -50,11 +50,12 @@ class FileFlags(Flags):
     @model_validator(mode="before")
     @classmethod
     def _read_files(cls, data: Any) -> Any:
-        """Return the flags. Files of FILE_FLAGS and of the model are replaced by their content. Errors: Refused."""
+        """Return the flags. Files of FILE_FLAGS and of models are replaced by their content. Errors: Refused."""
         given = {name: data[name] for name in FILE_FLAGS if data.get(name)}
         data |= {name: read_lines(value, json=name == "class_prompts") for name, value in given.items()}
-        if str(data.get("model")).endswith(".json"):
-            (data["model"],), data["configs"] = expand_files([data["model"]])
+        if fields := [name for name in ("model", "distill_model") if str(data.get(name)).endswith(".json")]:
+            models, data["configs"] = expand_files([data[name] for name in fields])
+            data |= dict(zip(fields, models, strict=True))
         return data
 
 

@@ -1,6 +1,7 @@
 """The request of an evaluation of CLIP."""
 
 import re
+from itertools import product
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, FailFast, Field
@@ -29,7 +30,15 @@ from engine.specs.fields.timed import Threads, split_words
 
 EvaluationTask = Literal["retrieval", "zeroshot", "linear-probe"]
 # A named alias, because its name is what `--help` shows.
-TASKS = TypeAliasType("TASKS", Annotated[tuple[EvaluationTask, ...], split_words, Field(min_length=1, max_length=3)])
+TASKS = TypeAliasType(
+    "TASKS",
+    Annotated[
+        tuple[EvaluationTask, ...],
+        split_words,
+        Field(min_length=1, max_length=3),
+        AfterValidator(lambda tasks: tuple(dict.fromkeys(tasks))),
+    ],
+)
 MOST_MORE = 200
 """Maximum number of further models, and of further data sets, in one evaluation."""
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -179,6 +188,8 @@ class EvaluateSpec(ClipFields, Spec):
         fields = {"retrieval": "recall_k", "zeroshot": "class_prompts", "linear-probe": "probe_data shots probe_c"}
         absent = {task: names.split() for task, names in fields.items() if task not in self.tasks}
         reasons = {name: f"the tasks do not include {task}" for task, names in absent.items() for name in names}
+        if not any(same_sources(*pair) for pair in product(self.held_out_data, self.sources)):
+            reasons["held_out_data"] = f"it names none of the evaluated data, {', '.join(self.sources)}"
         return reasons | unused_of_data(*self.sources, self.probe_data)
 
     @property

@@ -102,7 +102,9 @@ class TrainSpec(ClipFields, Spec):
     loss: Literal["clip", "siglip", "coca", "distill"] = Field("clip", description="Loss to minimise.")
     coca_contrastive_weight: float = Field(1.0, ge=0, le=1000, description="Weight of the contrastive loss.")
     coca_caption_weight: float = Field(2.0, ge=0, le=1000, description="Weight of the caption loss.")
-    distill_model: str = Field("", max_length=200, description="Teacher of the loss distill: an open_clip model.")
+    distill_model: str = Field(
+        "", max_length=200, description="Teacher of the loss distill: a model as in the field model."
+    )
     distill_pretrained: Pretrained = ""
     local_loss: bool = Field(False, description="Each process contrasts only its own features with all others.")
     gather_with_grad: bool = Field(

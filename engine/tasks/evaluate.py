@@ -272,7 +272,8 @@ class Part:
             held = datasets.choose_held_out(encoded.pairs, spec.val_fraction, spec.seed)
             train, test = (subset(encoded, np.flatnonzero(part).tolist()) for part in (~held, held))
         if train.labels is None or test.labels is None:
-            raise Refused(f"a linear probe needs a class per image: {NO_CLASSES}")
+            data = spec.data if test.labels is None else spec.probe_data or spec.data
+            raise Refused(f"a linear probe needs a class per image, which {data} lacks: {NO_CLASSES}")
         labels = classification.renumbered(train.labels, train.pairs.classes, test.pairs.classes)
         images = train.images
         check_finite(images, "images to train on")

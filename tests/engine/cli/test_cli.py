@@ -201,6 +201,10 @@ def test_default_derived_from_a_wrong_value_is_no_second_error(capsys: pytest.Ca
         ("benchmark --models timm:test_vit --mode training --optimizer adamw", ""),
         ("train --epochs-cooldown 3", "--epochs-cooldown has no effect: the scheduler is cosine, not const-cooldown"),
         ("train --opt timm/lamb --momentum 0.9", ""),
+        (
+            "evaluate --held-out-data synthetic",
+            "--held-out-data has no effect: it names none of the evaluated data, digits",
+        ),
         ("evaluate --tasks zeroshot --recall-k 3", "--recall-k has no effect: the tasks do not include retrieval"),
         ("evaluate --tasks linear-probe --shots 3", ""),
         (

@@ -122,6 +122,16 @@ def test_problem_of_a_configuration_names_no_flag_that_cannot_be_typed(
     assert capsys.readouterr().err == "error: configs: bad: vision_cfg is 5, but must be an object\n"
 
 
+def test_student_and_teacher_may_both_be_files(store: Store, no_scheduler: None, tmp_path: Path) -> None:
+    for name in ("small", "large"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(TINY))
+    files = ["--model", str(tmp_path / "small.json"), "--distill-model", str(tmp_path / "large.json")]
+    assert main(["submit", "train", "--loss", "distill", *files]) == 0
+    spec = store.runs()[0].spec
+    assert isinstance(spec, TrainSpec)
+    assert (spec.model, spec.distill_model, set(spec.configs)) == ("config:small", "config:large", {"small", "large"})
+
+
 @pytest.fixture
 def tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the flags of a training that takes a second and has its model configuration in a file."""

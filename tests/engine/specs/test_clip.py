@@ -107,6 +107,7 @@ def test_evaluation_has_a_part_per_model_and_data_set() -> None:
     assert all(len(part.parts) == 1 for part in spec.parts)
     assert spec.models == ("open_clip:ViT-B-32", "open_clip:RN50")
     assert spec.recall_k == (1, 5)
+    assert EvaluateSpec.model_validate({"tasks": "zeroshot,retrieval,zeroshot"}).tasks == ("zeroshot", "retrieval")
     nested = EvaluateSpec.model_validate({"class_prompts": {"imagenet1k": {"cat": ["a cat."]}}})
     assert nested.class_prompts == '{"cat": ["a cat."]}'
     assert EvaluateSpec.model_validate_json(nested.model_dump_json()) == nested

@@ -223,6 +223,8 @@ def test_probe_is_trained_on_separate_data(rows: Evaluate, tmp_path: Path) -> No
         "5 shots need 5 training images per class; these classes have fewer: dark (4), light (4)"
     )
     write_class_folders(tmp_path / "other", "dark", "grey")
+    (row,) = rows(probe_data="synthetic", **fields)
+    assert row.error.startswith("a linear probe needs a class per image, which synthetic lacks: give class folders")
     (row,) = rows(probe_data=str(tmp_path / "other"), **fields)
     assert "classes that the evaluated data lack: grey" in row.error
 
