@@ -67,7 +67,9 @@ class TrainSpec(ClipFields, Spec):
     )
 
     data_weights: images.NUMBERS = Field(
-        (), description="Weight of each source, relative to its size, if several are joined by ::. Default: 1 each."
+        (),
+        description="Weight of each source, relative to its size, if several are joined by ::. Default: 1 each. With "
+        "different weights, pairs are drawn with replacement.",
     )
     resampled: bool = Field(False, description="Draw pairs with replacement. An epoch has as many pairs as the data.")
     val_data: Sources = Field("", description="Data of the held-out pairs. Default: a share of the data.")
