@@ -11,6 +11,7 @@ from pydantic_settings import CliPositionalArg
 
 from engine.cli.output import INTERNAL
 from engine.results import kinds
+from engine.specs.fields.variant import MODIFIERS
 from engine.specs.recurrent import BOUNDS
 
 SCRIPT = """\
@@ -80,7 +81,8 @@ def closest(parser: ArgumentParser, arguments: Sequence[str]) -> list[str]:
 def with_flags(parser: ArgumentParser, arguments: Sequence[str], message: str) -> str:
     """Return a message about a request in which its fields are named as they are typed: `--lr-image` for lr_image.
 
-    A field of one word, such as `data`, is named so only in a list before the first colon: it may be a plain word.
+    A field of one word, such as `data`, is named so only in a list before the first colon: it may be a plain word. One
+    that is part of a value too, such as channels_last in a variant, stays as it is.
     """
     known, chain = _words(parser), ""
     for argument in arguments:
@@ -88,7 +90,7 @@ def with_flags(parser: ArgumentParser, arguments: Sequence[str], message: str) -
     if chain.rpartition(" ")[2] not in kinds():
         return message
     flags = {word.removeprefix("--").replace("-", "_"): word for word in known[chain]}
-    if names := "|".join(name for name in flags if "_" in name and name not in BOUNDS):
+    if names := "|".join(name for name in flags if "_" in name and name not in (*BOUNDS, *MODIFIERS)):
         message = re.sub(rf"(?<![\w'\"/.-])({names})(?![\w'\"/.-])", lambda match: flags[match[1]], message)
     begin, colon, rest = message.partition(": ")
     return ", ".join(flags.get(word, word) for word in begin.split(", ")) + colon + rest

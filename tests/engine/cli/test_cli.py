@@ -524,6 +524,10 @@ def test_errors_name_the_flag_as_typed(settings: Settings, capsys: pytest.Captur
             ["benchmark", "--models", "timm:test_vit", "--variants", "compile:fast"],
             "error: compile:fast: 'fast' is neither a mode of compile (default, reduce-overhead, ",
         ),
+        (
+            ["benchmark", "--models", "timm:test_vit", "--variants", "eager+channels_last+fast"],
+            "error: --variants: 'eager+channels_last+fast': 'fast' is none of channels_last, reparameterized, ",
+        ),
         (["runs", "show", "seven"], "error: RUN-ID: "),
         (["train", "--epochs", "2", "--steps", "3"], "error: train: give epochs or steps"),
         (
