@@ -110,6 +110,15 @@ def test_every_installed_backend_is_accepted_and_others_are_refused() -> None:
     assert not BenchmarkSpec(models="python:net:build", variants="compile:mine").refusal  # net may add a backend
 
 
+def test_mode_is_refused_for_a_backend_of_torch_that_ignores_it() -> None:
+    refusal = BenchmarkSpec(models=VIT, variants="eager,compile:aot_eager:max-autotune").refusal
+    assert refusal == (
+        "compile:aot_eager:max-autotune: of torch's backends, only inductor takes a mode: leave max-autotune out"
+    )
+    for accepted in ("compile:inductor:max-autotune", "compile:max-autotune", "compile:aot_eager:default"):
+        assert not BenchmarkSpec(models=VIT, variants=accepted).refusal
+
+
 def test_tf32_needs_an_nvidia_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 4))
     monkeypatch.setattr(torch.version, "hip", None)
