@@ -63,6 +63,10 @@ class Benchmark(RunHere, BenchmarkFlags):
                 f"--format dynamo has one row per variant after the first, and {self.plan[0].label} is the only "
                 "variant. Give several, such as --variants eager,compile."
             )
+        if self.format == "timm" and self.purpose != "performance":
+            raise Refused(
+                f"--format timm has speeds, which purpose {self.purpose} does not measure. Use --format dynamo or full."
+            )
         with store_here() as store:
             run, rows = run_here(store, self.spec())
             utilisation = rates.utilisation(rows, rates.rates(store), run.host)

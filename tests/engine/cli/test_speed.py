@@ -70,6 +70,7 @@ def test_file_of_batch_sizes_becomes_part_of_the_request(
     ("arguments", "answer"),
     [
         ("--format dynamo", "--format dynamo has one row per variant after the first, and eager is the only variant"),
+        ("--format timm --purpose accuracy", "--format timm has speeds, which purpose accuracy does not measure"),
         ("--device cuda:77", "this machine has no device 'cuda:77'"),
     ],
 )
