@@ -133,9 +133,9 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, allow_code: bool = 
     for field, keep in (("filter", True), ("exclude", False)):
         if expression := getattr(spec, field, ""):
             matches = find_expression(expression)
-            selected = [name for name in selected if matches(name.model) is keep]
+            selected = [name for name in selected if any(map(matches, {name.model, *suite.names(name)})) is keep]
     exact = set(split_patterns(getattr(spec, "exclude_exact", "")))
-    selected = [name for name in selected if exact.isdisjoint((name, name.model))]
+    selected = [name for name in selected if exact.isdisjoint((name, name.model, *suite.names(name)))]
     if partition := getattr(spec, "partition", ""):
         part, parts = (int(number) for number in partition.split("/"))
         selected = selected[part - 1 :: parts]

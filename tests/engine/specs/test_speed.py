@@ -214,6 +214,10 @@ def test_filter_exclude_and_partition_select_models() -> None:
     assert "timm:mobilenetv2_100" in found
     assert all(name.startswith(("timm:vit", "timm:mobile")) and "v3" not in name for name in found)
     assert "timm:mobilevit_s" not in found
+    assert "timm:nest_base_jx" not in names.select(benchmark(models=["suite"], exclude_exact="jx_nest_base"), FAMILIES)
+    for limit in ({"filter": "jx_nest"}, {"filter": "nest_base_jx"}):
+        assert names.select(benchmark(models=["suite"], **limit), FAMILIES) == ["timm:nest_base_jx"]
+    assert "timm:resnext101_32x16d" not in names.select(benchmark(models=["suite"], exclude="SWSL"), FAMILIES)
     parts = [names.select(spec.model_copy(update={"partition": f"{i}/3"}), FAMILIES) for i in (1, 2, 3)]
     assert sorted(name for part in parts for name in part) == sorted(found)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
