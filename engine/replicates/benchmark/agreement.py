@@ -132,7 +132,7 @@ def _tolerance(job: Job, variant: Variant, build: Builder, known: dict[str, Any]
         result, row, notes = _run_variant(job, variant, build)
         row |= accuracy.deviation(known[base.label], result)
     except Exception as error:  # noqa: BLE001 - as above
-        return _comparison_failure(variant, error, "fail_to_run")
+        return failure(variant.label, error)
     return Measured(label=variant.label, row=row, notes=notes)
 
 

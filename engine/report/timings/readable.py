@@ -77,7 +77,8 @@ def summary(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
 def summary_lines(rows: Iterable[BenchmarkRow]) -> list[str]:
     """Return `summary` as text: `compile, inference: geometric mean of the speed-ups 1.52, 2 faster, 1 failed`.
 
-    Accuracy checks say `3 of 4 passed (75 %)` instead. A run whose variants have no baseline has no line.
+    Accuracy checks say `3 of 4 passed (75 %)` instead. A variant without a baseline, or of which nothing is to
+    be said, has no line.
     """
     texts = []
     for line in summary(rows).to_dict("records"):
@@ -85,5 +86,5 @@ def summary_lines(rows: Iterable[BenchmarkRow]) -> list[str]:
         parts = [f"geometric mean of the speed-ups {mean:.3g}"] if pd.notna(mean) else []
         parts += [f"{line['passed']} passed ({100 * int(passed) / int(checked):.0f} %)"] if checked else []
         parts += [f"{line[word]} {word}" for word in (*VERDICTS, "failed") if line[word]]
-        texts.append(f"{line['variant']}, {line['mode']}: {', '.join(parts)}")
+        texts += [f"{line['variant']}, {line['mode']}: {', '.join(parts)}"] if parts else []
     return texts

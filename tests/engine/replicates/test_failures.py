@@ -516,6 +516,12 @@ def test_deviations_are_relative_to_the_baseline(tmp_path: Path) -> None:
     assert half.baseline == "eager"
 
 
+def test_failed_measurement_of_deviations_is_no_failed_accuracy_check(tmp_path: Path) -> None:
+    request = spec(purpose="tolerance", variants="eager,eager+reparameterized", mode="training")
+    _, failed = rows_of(request, 2, toy, tmp_path)
+    assert (failed.status, failed.accuracy) == ("error", None)
+
+
 def test_model_that_the_suite_runs_in_amp_has_a_note() -> None:
     request = spec(precision="bfloat16", purpose="accuracy")
     job = Job(spec=request, model="timm:convit_base", mode="inference", batch_size=2, parent=1)

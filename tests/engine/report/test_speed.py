@@ -343,6 +343,8 @@ def test_summary_has_geometric_mean_and_number_of_failures() -> None:
     assert readable.summary(accuracy_rows)["passed"].tolist() == ["2 of 3"]
     assert "2 of 3 passed (67 %)" in readable.summary_lines(accuracy_rows)[0]
     assert readable.summary_lines([benchmark_row("a")]) == []
+    deviations = [benchmark_row("a", "compile", purpose="tolerance", speedup=None, verdict=None, max_deviation=0.01)]
+    assert readable.summary_lines(deviations) == []
 
 
 @pytest.mark.parametrize(
