@@ -39,7 +39,7 @@ def check_finished_run(house: House) -> None:
 
 def test_run_of_the_warm_process_finishes(shared_house: House) -> None:
     check_finished_run(shared_house)
-    assert shared_house.named("warm")
+    until(lambda: not shared_house.warm().children(), "the supervisor's end, without a zombie")
 
 
 def test_run_without_a_warm_process_finishes(house: House) -> None:
@@ -197,6 +197,8 @@ def test_worker_of_a_killed_supervisor_ends_and_its_run_fails(shared_house: Hous
     run_id = shared_house.submit(steps=1000, seconds=0.05)
     shared_house.steps(run_id, 2)
     processes = shared_house.processes(run_id)
+    for process in (processes.supervisor, processes.worker):
+        assert os.getsid(process.pid) == process.pid, "signals to another process's group do not reach it"
     os.kill(processes.supervisor.pid, signal.SIGKILL)
     run = shared_house.end(run_id)
     assert (run.state, run.cause) == (State.FAILED, Cause.KILLED)

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from importlib import import_module
 
 from engine.jobs.lifecycle import start_engine
@@ -93,10 +92,7 @@ class WarmProcess:
         return True
 
     def close(self) -> None:
-        """End the warm process by closing its input. Supervisors that it started keep running."""
-        if self._process is None or self._process.stdin is None:
-            return
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.terminate()  # it may be importing and not read its input
-        self._process.wait()
+        """End the warm process. Supervisors that it started keep running."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()

@@ -24,7 +24,7 @@ class Executor:
         self._settings = settings
         self._warm = WarmProcess(settings)
         self._requested: dict[int, tuple[Attempt, float]] = {}
-        """Attempts requested from the warm process that have no process yet, with the time of the request, by token."""
+        """Attempts requested from the warm process a short time ago, with the time of the request, by token."""
         self._cold: dict[int, subprocess.Popen[bytes]] = {}
         """Cold-started supervisors, by token. They are our children, so we must wait for them."""
 
@@ -39,7 +39,6 @@ class Executor:
     def alive(self, attempt: Attempt) -> bool:
         """Return whether its processes run, or whether the warm or a cold process may still start them."""
         if processes := self._processes(attempt):
-            self._requested.pop(attempt.token, None)
             return processes.supervisor.alive() or processes.worker.alive()
         cold = self._cold.get(attempt.token)
         return attempt.token in self._requested or (cold is not None and cold.poll() is None)
