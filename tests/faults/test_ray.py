@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -20,8 +19,7 @@ from engine.results import BenchmarkRow, Metric
 from engine.results.clip import TrainRow
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, ProfileSpec, Refused, TrainSpec
-from engine.specs.base import CLUSTER
-from engine.store import Attempt, Cause, Exit, State, attempts, queue
+from engine.store import Attempt, Cause, State, attempts, queue
 from engine.tasks.profile import profile
 from engine.training import checkpoints
 from engine.training.setup import resolved
@@ -161,29 +159,6 @@ def test_no_run_is_lost_when_the_database_restarts(two_nodes: House, postgres: "
         run = house.end(run_id)
         assert (run.state, run.attempt, run.error) == (State.FINISHED, 1, "")
         assert len({row.model_dump_json() for row in house.store.rows(run_id)}) == rows == len(house.store.rows(run_id))
-
-
-def test_log_of_the_ray_job_is_appended_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduler that could not close the attempt asks for its exit a second time."""
-    from ray.job_submission import JobStatus
-
-    from engine.jobs.executors.ray import Executor
-
-    run_id = house.store.enqueue(house.kinds.TrialSpec(device="cluster:cpu"))
-    attempt = queue.claim(house.store.database, CLUSTER, nodes={f"a{NODE}1": {"cluster:cpu": ("cpu",)}})
-    assert attempt is not None
-    assert attempt.run_id == run_id
-    house.files(run_id).prepare()
-    house.files(run_id).log.write_text("step 1\n")
-    executor = Executor(house.settings, house.store)
-    failed = SimpleNamespace(status=JobStatus.FAILED, end_time=0, message="no module")
-    client = SimpleNamespace(get_job_info=lambda _: failed, get_job_logs=lambda _: "Traceback\nno module\n")
-    monkeypatch.setattr(executor, "_client", client)
-    monkeypatch.setattr(executor, "_nodes", {})
-    ends = [executor.exit(attempt) for _ in range(2)]
-    assert [end and end.note for end in ends] == ["its job on the cluster ended: failed, no module"] * 2
-    assert house.files(run_id).log.read_text() == "step 1\nTraceback\nno module\n"
-    attempts.close(house.store.database, attempt, Exit(1), Cause.ERROR, "no module")
 
 
 def test_cluster_without_a_token_is_refused(ray: "Cluster") -> None:
