@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,6 +59,25 @@ def test_supervisor_copies_the_files_of_its_worker(house: House, reader: Setting
     assert (fetch_files(reader, house, long).dir / "finally.txt").read_text() == "saved what is worth saving"
     house.end(timing)
     assert (fetch_files(reader, house, timing).dir / "numbers.txt").read_text() == "1 2 3"
+
+
+def test_copies_take_a_tenth_of_the_time_and_go_on_after_a_failure(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, pauses = 0.0, list[float]()
+
+    def push(*_: object) -> None:
+        nonlocal clock
+        clock += 2.0 if len(pauses) < 3 else 0.1
+        raise OSError("no answer")
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    monkeypatch.setattr(mirror, "push", push)
+    copies = supervisor.Copies(settings, SimpleNamespace(id=1), SimpleNamespace(number=1))  # type: ignore[arg-type]
+    copies._ended.wait = lambda pause: pauses.append(pause) or len(pauses) > 3  # type: ignore[assignment, func-returns-value]
+    copies._copy_repeatedly()
+    assert pauses == pytest.approx([5.0, 20.0, 20.0, 5.0])
+    assert caplog.text.count("copying the files of run 1 failed: no answer") == 1
 
 
 def test_run_has_an_error_when_its_files_cannot_be_copied(

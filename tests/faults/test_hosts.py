@@ -12,7 +12,9 @@ import pytest
 from sqlalchemy import update
 
 from engine import jobs
+from engine.jobs import hosts
 from engine.jobs.hosts import GIVE_UP_LEASES, declare_gone, host_name, lost_host, open_hosts, this_host
+from engine.jobs.processes import Identity
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec, Refused
 from engine.store import Attempt, Cause, Exit, StaleAttempt, State, Store, attempts, open_store, queue, tables
@@ -52,6 +54,18 @@ def test_host_name_depends_on_boot_and_pid_namespace() -> None:
     host_in_namespace = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     assert host_name(host_in_namespace) == socket.gethostname()
     assert host_in_namespace != this_host(), "a container with the same name is another host"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems identify processes by absolute times")
+def test_host_has_another_id_after_each_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container keeps its boot id when it is started again, and may get the same number for its PID namespace."""
+    names = {hosts.this_host.__wrapped__()}
+    (boot_id := tmp_path / "boot_id").write_text("another")
+    monkeypatch.setattr(hosts, "BOOT_ID", boot_id)
+    names.add(hosts.this_host.__wrapped__())
+    monkeypatch.setattr(Identity, "of", lambda pid: Identity(pid, 1.5))
+    names.add(hosts.this_host.__wrapped__())
+    assert len(names) == 3
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from app import _keep_scheduler
 from engine import jobs
 from engine.jobs.foreground import run_here
 from engine.jobs.hosts import this_host
-from engine.jobs.lifecycle import environment, fingerprint, lease_name, start_engine
+from engine.jobs.lifecycle import LOG_BYTES, environment, fingerprint, lease_name, start_engine
 from engine.jobs.processes import Identity
 from engine.settings import ROOT
 from engine.store import Cause, State, attempts, leases, open_store, queue, tables
@@ -65,11 +65,13 @@ def test_only_one_of_several_started_schedulers_stays(house: House) -> None:
 
 
 def test_no_second_scheduler_starts_while_the_first_one_loads(house: House) -> None:
+    (house.settings.runs_dir / "scheduler.log").write_bytes(bytes(LOG_BYTES + 1))
     for _ in range(3):
         jobs.ensure_scheduler(house.settings)
     assert len(house.named("scheduler")) == 1
     until(lambda: "scheduler" in (house.settings.runs_dir / "scheduler.log").read_text(), "the scheduler to work")
     assert house.named("scheduler")[0].pid == house.scheduler().pid
+    assert (house.settings.runs_dir / "scheduler.older.log").stat().st_size == LOG_BYTES + 1
 
 
 def test_killed_scheduler_is_replaced_and_its_runs_finish(house: House) -> None:
@@ -87,12 +89,13 @@ def test_killed_scheduler_is_replaced_and_its_runs_finish(house: House) -> None:
 
 
 def test_next_scheduler_fails_runs_that_died_with_the_last_one(house: House) -> None:
-    """One run loses its supervisor and worker with the scheduler. Another loses its worker while none is alive."""
+    """One run loses its supervisor, and so its worker, with the scheduler. Another loses its worker later."""
     lost, later = (house.submit(steps=1000, seconds=0.05, device=device) for device in ("cpu", "cuda:0"))
     worker = house.steps(later, 2)[0].pid
     house.steps(lost, 2)
     processes = house.processes(lost)
-    kill(house.scheduler().pid, processes.supervisor.pid, processes.worker.pid)
+    kill(house.scheduler().pid, processes.supervisor.pid)
+    until(lambda: not processes.worker.alive(), "the end of a worker that has no supervisor")
     kill(worker)
     until(lambda: house.files(later).exit().is_file(), "the exit record, which its supervisor writes")
     assert house.exit(later)["code"] == -signal.SIGKILL

@@ -199,6 +199,11 @@ def test_worker_of_a_killed_supervisor_ends_and_its_run_fails(shared_house: Hous
     processes = shared_house.processes(run_id)
     for process in (processes.supervisor, processes.worker):
         assert os.getsid(process.pid) == process.pid, "signals to another process's group do not reach it"
+    for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(processes.supervisor.pid, ignored)
+    before = len(shared_house.store.rows(run_id))
+    until(lambda: len(shared_house.store.rows(run_id)) > before + 1 or not processes.supervisor.alive())
+    assert processes.supervisor.alive(), "it has to record how the worker ends"
     os.kill(processes.supervisor.pid, signal.SIGKILL)
     run = shared_house.end(run_id)
     assert (run.state, run.cause) == (State.FAILED, Cause.KILLED)

@@ -1,6 +1,7 @@
 """Unit tests of `engine.jobs`. tests/faults tests its parts together."""
 
 import errno
+import fcntl
 import logging
 import os
 import resource
@@ -24,6 +25,7 @@ from engine import jobs, process
 from engine.jobs import disk, foreground, lifecycle, processes
 from engine.jobs import scheduler as scheduler_module
 from engine.jobs.attempt import failures, worker
+from engine.jobs.attempt.supervisor import _pump
 from engine.jobs.attempt.worker import log_event
 from engine.jobs.executors.local import Executor
 from engine.jobs.hosts import GIVE_UP_LEASES, NODE, host_name, this_host
@@ -38,7 +40,7 @@ from engine.results import Device, Machine, Progress
 from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, RecurrentSpec, Refused, Spec, TrainSpec
 from engine.specs.base import CLUSTER
-from engine.store import Attempt, Cause, Exit, State, Store, Unavailable, attempts, leases, queue
+from engine.store import Attempt, Busy, Cause, Exit, State, Store, Unavailable, attempts, leases, queue
 from engine.store.files import RunFiles
 
 SPEC = ProfileSpec(models=("open_clip:ViT-B-32",), batch_size=8)
@@ -173,6 +175,21 @@ def test_log_on_a_full_disk_drops_output_and_goes_on(settings: Settings) -> None
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         log.write(b"after\n")
     assert files.log.read_bytes() == b"before\nafter\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a larger pipe needs Linux")
+def test_all_output_of_a_worker_that_has_ended_is_logged(settings: Settings) -> None:
+    files = RunFiles(settings.runs_dir, 1)
+    files.prepare()
+    output, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)
+    os.write(writer, bytes(200_000) + b"the end")
+    with subprocess.Popen(["sleep", "0"], start_new_session=True) as worker, closing(BoundedLog(files, 10**6)) as log:
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+        assert _pump(worker.pid, output, log) == 0
+    os.close(writer)
+    os.close(output)
+    assert files.log.read_bytes() == bytes(200_000) + b"the end"
 
 
 def test_process_is_identified_by_pid_and_start_time() -> None:
@@ -332,11 +349,13 @@ class WatchedExecutor:
     """Fake executor of one attempt, whose condition the test sets. Records whether each stop was forced."""
 
     def __init__(self) -> None:
-        self.end: Exit | None = None
+        self.end: Exit | Exception | None = None
         self.living = True
         self.stops: list[bool] = []
 
     def exit(self, attempt: Attempt) -> Exit | None:
+        if isinstance(self.end, Exception):
+            raise self.end
         return self.end
 
     def alive(self, attempt: Attempt) -> bool:
@@ -380,7 +399,11 @@ def test_attempts_have_the_promised_time_before_they_are_given_up(
     run_id, executor, state_after = watched()
     assert (state_after(1, 1, 1), executor.stops) == (State.STARTING, [])
     assert (state_after(1), executor.stops) == (State.VANISHED, [])
-    assert (state_after(*[1] * (3 * GIVE_UP_LEASES - 4)), executor.stops) == (State.VANISHED, [])
+    executor.end = Busy("/x", "is locked", "Wait")
+    with pytest.raises(Busy):
+        state_after(1)
+    executor.end = None
+    assert (state_after(*[1] * (3 * GIVE_UP_LEASES - 5)), executor.stops) == (State.VANISHED, [])
     assert (state_after(1), executor.stops) == (State.VANISHED, [True])
     executor.end = Exit(-signal.SIGKILL)
     assert state_after(1) == State.FAILED
@@ -476,7 +499,11 @@ def test_fingerprint_changes_with_the_code(monkeypatch: pytest.MonkeyPatch, tmp_
     changed = fingerprint()
     assert changed != before
     module.rename(module.with_name("renamed.py"))
-    assert fingerprint() not in (before, changed)
+    assert (renamed := fingerprint()) not in (before, changed)
+    monkeypatch.setattr(lifecycle, "version", lambda _package: "0.1")
+    assert (updated := fingerprint()) != renamed, "the warm process has the old library in memory"
+    monkeypatch.setattr(sys, "version", "4.0")
+    assert fingerprint() != updated
 
 
 @pytest.mark.slow
