@@ -210,7 +210,7 @@ class Scheduler:
         silence, lease_s = self._silence(attempt), self._settings.lease_s
         silent_too_long = attempt.begun_at is not None and silence > GIVE_UP_LEASES * lease_s
         if end := executor.exit(attempt):
-            if silent_too_long and end.code == -signal.SIGKILL and not attempt.cancel_requested:  # killed below
+            if silent_too_long and end.code == -signal.SIGKILL:  # killed below
                 end = replace(end, note=f"killed by the scheduler, because it had not reported for {silence:.0f} s")
             self._close(attempt, end)
         elif not executor.alive(attempt):

@@ -20,6 +20,7 @@ from sqlalchemy import text, update
 
 from app import _keep_scheduler
 from engine import jobs
+from engine.jobs import lifecycle
 from engine.jobs.foreground import run_here
 from engine.jobs.hosts import this_host
 from engine.jobs.lifecycle import LOG_BYTES, environment, fingerprint, lease_name, start_engine
@@ -59,6 +60,7 @@ def test_only_one_of_several_started_schedulers_stays(house: House) -> None:
     first = house.settled()
     (loser,) = [process for process in contenders if process.pid != first.pid]
     assert loser.wait() == 0
+    assert os.getsid(first.pid) == first.pid, "no Ctrl+C of a terminal reaches it"
     assert house.scheduler() == first
     assert jobs.stop_scheduler(house.settings)
     assert [process.wait() for process in contenders] == [0, 0]
@@ -107,13 +109,15 @@ def test_next_scheduler_fails_runs_that_died_with_the_last_one(house: House) -> 
     assert len(house.store.rows(lost)) >= 2
 
 
-def test_stop_ends_a_scheduler_that_does_not_have_the_lease(house: House) -> None:
+def test_stop_ends_a_hung_scheduler_that_does_not_have_the_lease(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     # as after a change of the password: it cannot reach the database any more, and a new scheduler took its lease
     settings = house.settings.model_copy(update={"lease_s": 600.0})  # it would notice after a third of this time
     jobs.ensure_scheduler(settings)
     scheduler = house.scheduler()
     house.warm()  # it is past taking the lease
     assert leases.release(house.store.database, lease_name(), str(scheduler))
+    scheduler.send(signal.SIGSTOP)
+    monkeypatch.setattr(lifecycle, "STOP_S", 0.1)
     assert jobs.stop_scheduler(settings)
     assert not scheduler.alive()
     assert not jobs.stop_scheduler(settings)
@@ -281,6 +285,7 @@ def test_stop_ends_the_scheduler_but_not_its_active_runs(house: House) -> None:
     assert jobs.stop_scheduler(house.settings)
     assert not jobs.stop_scheduler(house.settings)
     assert not house.named("scheduler")
+    assert leases.read(house.store.database, lease_name()) is None
     assert not warm.is_running()
     assert house.end(run_id).state == State.FINISHED
     assert house.store.run(waiting).state == State.QUEUED
@@ -305,6 +310,7 @@ def test_foreground_run_holds_its_slot_and_can_be_cancelled(shared_house: House)
     run_id = run_here(shared_house.store, shared_house.settings, spec, lambda event: events.append(repr(event)))
     other.join()
     assert f"waiting for run {first} on cpu" in events[0]
+    assert not shared_house.processes(run_id).group, "a signal to its group would reach the shell's other processes"
     run = shared_house.store.run(run_id)
     assert run.state == State.CANCELLED
     assert {row.pid for row in shared_house.store.rows(run_id)} == {os.getpid()}

@@ -151,14 +151,33 @@ def test_cancelled_task_keeps_its_rows_and_runs_its_cleanup(shared_house: House)
     assert (shared_house.files(run_id).dir / "finally.txt").is_file()
 
 
+def heartbeat_of(house: House, run_id: int) -> float:
+    attempt = attempts.current(house.store.database, run_id)
+    assert attempt is not None
+    return attempt.heartbeat_at
+
+
 def test_repeated_progress_is_not_stored_and_the_run_can_be_cancelled(shared_house: House) -> None:
     run_id = shared_house.submit(trouble="say nothing new")
     until(lambda: shared_house.store.run(run_id).note == "waiting")
     before = shared_house.store.run(run_id).revision
     time.sleep(1)  # about a hundred events and at most one heartbeat
     assert shared_house.store.run(run_id).revision - before < 10
+    first = heartbeat_of(shared_house, run_id)
+    until(lambda: heartbeat_of(shared_house, run_id) > first or shared_house.store.run(run_id).state == State.VANISHED)
+    assert shared_house.store.run(run_id).state == State.RUNNING, "a heartbeat came in time"
     shared_house.store.request_cancel(run_id)
     assert shared_house.end(run_id).state == State.CANCELLED
+
+
+def test_worker_without_news_ends_after_its_attempt_was_closed(shared_house: House) -> None:
+    run_id = shared_house.submit(trouble="say nothing new")
+    until(lambda: shared_house.store.run(run_id).note == "waiting")
+    attempt = attempts.current(shared_house.store.database, run_id)
+    assert attempt is not None
+    attempts.close(shared_house.store.database, attempt, Exit(), Cause.KILLED, "its host was declared gone")
+    assert shared_house.end(run_id).error == "its host was declared gone"
+    assert shared_house.exit(run_id)["code"] == failures.STALE
 
 
 def test_cancelled_run_ends_while_its_task_is_imported(shared_house: House) -> None:

@@ -26,7 +26,7 @@ from engine.jobs import disk, foreground, lifecycle, processes
 from engine.jobs import scheduler as scheduler_module
 from engine.jobs.attempt import failures, worker
 from engine.jobs.attempt.supervisor import _pump
-from engine.jobs.attempt.worker import log_event
+from engine.jobs.attempt.worker import Stop, _heartbeat, log_event
 from engine.jobs.executors.local import Executor
 from engine.jobs.hosts import GIVE_UP_LEASES, NODE, host_name, this_host
 from engine.jobs.lifecycle import environment, fingerprint
@@ -42,6 +42,7 @@ from engine.specs import BenchmarkSpec, DeviceSpec, EvaluateSpec, ProfileSpec, R
 from engine.specs.base import CLUSTER
 from engine.store import Attempt, Busy, Cause, Exit, State, Store, Unavailable, attempts, leases, queue
 from engine.store.files import RunFiles
+from engine.store.leases import Lease
 
 SPEC = ProfileSpec(models=("open_clip:ViT-B-32",), batch_size=8)
 
@@ -123,6 +124,7 @@ def test_exit_of_a_worker_is_classified(worker_exit: Exit, cause: Cause, message
 
 
 def test_exit_is_classified_without_a_readable_spec() -> None:
+    assert process.how_ended(0) == "exit code 0"
     assert failures.of_exit(Exit(71), None) == (
         Cause.OUT_OF_MEMORY,
         "the worker ended with out_of_memory; its log has the reason",
@@ -184,9 +186,9 @@ def test_all_output_of_a_worker_that_has_ended_is_logged(settings: Settings) -> 
     output, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)
     os.write(writer, bytes(200_000) + b"the end")
-    with subprocess.Popen(["sleep", "0"], start_new_session=True) as worker, closing(BoundedLog(files, 10**6)) as log:
-        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-        assert _pump(worker.pid, output, log) == 0
+    with subprocess.Popen(["sleep", "0"], start_new_session=True) as ended, closing(BoundedLog(files, 10**6)) as log:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert _pump(ended.pid, output, log) == 0
     os.close(writer)
     os.close(output)
     assert files.log.read_bytes() == bytes(200_000) + b"the end"
@@ -311,11 +313,51 @@ class RecordingExecutor:
         self.offers = {f"a{NODE}1": {"cluster:cpu": ("cpu",)}}
         self.started: list[int] = []
 
+    def tend(self) -> None:
+        pass
+
     def start(self, attempt: Attempt) -> None:
         self.started.append(attempt.run_id)
 
     def exit(self, attempt: Attempt) -> Exit | None:
         raise ValueError(f"the record of run {attempt.run_id} cannot be read")
+
+
+def test_scheduler_stays_for_a_run_on_the_cluster(settings: Settings, store: Store) -> None:
+    settings = settings.model_copy(update={"idle_exit_s": 0.01})
+    assert leases.take(store.database, lifecycle.lease_name(), str(Identity.mine()), "code", settings.lease_s, None)
+    scheduler = Scheduler(store, RecordingExecutor(), settings, "code", RecordingExecutor())  # type: ignore[arg-type]
+    store.enqueue(DeviceSpec(device="cluster:cpu"))
+    for _ in range(2):  # it starts the run, and watches it
+        time.sleep(0.02)
+        assert scheduler._turn(woken=False)
+    (attempt,) = attempts.open_attempts(store.database)
+    attempts.close(store.database, attempt, Exit(0), Cause.ERROR, "")
+    time.sleep(0.02)
+    assert not scheduler._turn(woken=False)
+
+
+def test_scheduler_takes_a_lease_that_its_starter_takes_for_it_meanwhile(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, holder, take = lifecycle.lease_name(), str(Identity.mine()), leases.take
+
+    def take_second(*arguments: Any) -> bool:
+        monkeypatch.setattr(leases, "take", take)
+        assert take(*arguments)
+        return take(*arguments)
+
+    monkeypatch.setattr(leases, "take", take_second)
+    assert scheduler_module._take_lease(store, settings, name, holder, "code")
+
+
+def test_lease_in_a_copied_file_has_no_holder(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a file can be copied. A scheduler with a database server may have a runs folder of another name."""
+    monkeypatch.setattr(lifecycle, "_serves", lambda _settings, _pid: False)
+    lease = Lease("local", str(Identity.mine()), "code", time.time() + 60)
+    assert lifecycle._holder(settings, lease) is None
+    on_server = settings.model_copy(update={"database_url": "postgresql://host/vitals"})
+    assert lifecycle._holder(on_server, lease) == Identity.mine()
 
 
 @pytest.mark.parametrize("own_disks", [False, True])
@@ -434,7 +476,10 @@ def test_host_is_probed_once_a_day_and_after_a_boot(
     assert probes == [("probe",)], "it has never been probed"
     host = host_name(this_host())
     machine = Machine(host=host, platform="p", cpu="c", threads=1, memory_gb=1, devices=(), date="d")
-    store.save_machine(machine, "code")
+    with monkeypatch.context() as patch:
+        patch.setattr(scheduler_module, "import_module", lambda _name: SimpleNamespace(probe=lambda: machine))
+        patch.setattr(scheduler_module, "fingerprint", lambda: "code")
+        scheduler_module.probe(settings)
     watcher._start_probe()
     assert len(probes) == 1
     for later, boot in ((now + day - 60, now - day), (now + day + 60, now - day), (now + 120, now + 60)):
@@ -624,6 +669,62 @@ def test_foreground_run_names_only_runs_that_still_hold_its_slots(
     monkeypatch.setattr(foreground, "ensure_scheduler", end_holder)
     assert foreground._claim(store, settings, spec, "", lambda event: notes.append(repr(event))).run_id == 2
     assert notes == []
+
+
+@pytest.mark.parametrize("before", [signal.SIG_IGN, signal.SIG_DFL], ids=["nohup", "terminal"])
+def test_foreground_run_under_nohup_goes_on_after_its_terminal_was_closed(before: signal.Handlers) -> None:
+    former = signal.signal(signal.SIGHUP, before)
+    try:
+        with foreground._interrupts(Stop()):
+            assert (signal.getsignal(signal.SIGHUP) == before) == (before == signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGHUP) == before
+    finally:
+        signal.signal(signal.SIGHUP, former)
+
+
+def test_foreground_run_does_not_wait_on_a_disk_that_has_filled(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.enqueue(DeviceSpec())
+    assert queue.claim(store.database, this_host())
+    usage, waits, notes = shutil.disk_usage(settings.runs_dir), iter(range(3)), list[str]()
+
+    def wait(_seconds: float) -> None:
+        if next(waits) == 1:
+            monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage._replace(free=0))
+
+    monkeypatch.setattr(foreground, "ensure_scheduler", lambda _settings: None)
+    monkeypatch.setattr(time, "sleep", wait)
+    with pytest.raises(disk.DiskFull, match="too little disk space"):
+        foreground._claim(store, settings, DeviceSpec(), "", lambda event: notes.append(repr(event)))
+    assert len(notes) == 1, "a note is shown once"
+
+
+def test_heartbeat_keeps_a_cancellation_from_the_terminal(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.enqueue(SPEC)
+    attempt = queue.claim(store.database, this_host())
+    assert attempt is not None
+    stop = Stop()
+    stop.cancelled = True  # by Ctrl+C, so the store does not know it
+    beats = list[bool]()
+    monkeypatch.setattr(attempts, "heartbeat", lambda *_: beats.append(True))
+    with _heartbeat(store, attempt, 0.01, stop):
+        while not beats:
+            time.sleep(0.01)
+    assert stop.cancelled
+
+
+def test_worker_uses_the_threads_of_its_own_cpus(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork of the warm process may have other CPUs than torch found when it was imported."""
+    threads = list[int]()
+    module = SimpleNamespace(threads=lambda: 3, run=lambda _spec, _folder: (event for event in ()))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(set_num_threads=threads.append))
+    monkeypatch.setattr(worker, "import_module", lambda _name: module)
+    run = store.run(store.enqueue(SPEC))
+    assert list(worker._events(run, RunFiles(settings.runs_dir, run.id), settings)) == []
+    assert threads == [3]
 
 
 def test_progress_without_a_total_is_logged_as_its_note(caplog: pytest.LogCaptureFixture) -> None:

@@ -79,7 +79,7 @@ def locked_store(settings: Settings) -> Iterator[None]:
 
 
 def test_health_fails_if_runs_wait_without_a_live_scheduler(
-    settings: Settings, store: Store, capsys: pytest.CaptureFixture[str]
+    settings: Settings, store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = health_response()
     assert (answer.status_code, text_fields(answer)) == (200, {"status": "ok", "store": "ok", "scheduler": "idle"})
@@ -101,6 +101,10 @@ def test_health_fails_if_runs_wait_without_a_live_scheduler(
     assert 0 < answer.json()["lease_left_s"] <= 60
     numbers = {"queued", "active", "oldest_wait_s", "lease_left_s", "free_gb"}
     assert set(answer.json()) == {"status", "store", "scheduler", "disk", "devices", *numbers}, "no paths, no names"
+    with monkeypatch.context() as full:
+        full.setenv("VITALS_MIN_FREE_GB", "1e9")
+        answer = health_response()
+        assert (answer.status_code, answer.json()["disk"]) == (503, "less than 1e+09 GB are free, so no run starts")
     assert main(["health", "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
     assert [*output] == [*answer.json()]
