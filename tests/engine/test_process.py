@@ -1,13 +1,21 @@
-"""Commands whose pipe, output stream or terminal is closed, and commands on a full disk."""
+"""Processes: closed pipes, streams and terminals, full disks, children, counts of kills, jobs of a cluster."""
 
+import logging
 import os
 import pty
 import shlex
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
+from engine import process
+from engine.process import joined_cluster
 from engine.settings import ROOT
 from engine.specs import DeviceSpec
 from engine.store import State, Store
@@ -17,6 +25,102 @@ def run_in_bash(line: str) -> subprocess.CompletedProcess[str]:
     """Run a line in bash. `engine` is the command line, and the exit code is that of the first command of a pipe."""
     script = f'engine() {{ {shlex.quote(sys.executable)} -m engine "$@"; }}; {line}; exit ${{PIPESTATUS[0]}}'
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=240, cwd=ROOT)
+
+
+PARENT = """
+import os, signal, time
+from engine.process import exit_with_parent, fork_context
+
+def work(connection):
+    exit_with_parent()
+    connection.send(os.getpid())
+    time.sleep(3600)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    context = fork_context("json")
+    connection, other = context.Pipe()
+    context.Process(target=work, args=(other,)).start()
+    print(connection.recv(), flush=True)
+    time.sleep(3600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a fork server here")
+def test_children_end_with_their_parent_but_not_at_signals_to_its_group(tmp_path: Path) -> None:
+    """Ctrl+C in a terminal is such a signal: the parent stops after the current model, for which it needs them."""
+    (tmp_path / "parent.py").write_text(PARENT)
+    command = [sys.executable, str(tmp_path / "parent.py")]
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, start_new_session=True) as parent:
+        assert parent.stdout
+        child = psutil.Process(int(parent.stdout.readline()))
+        try:
+            family = psutil.Process(parent.pid).children(recursive=True)
+            assert child in family
+            os.killpg(parent.pid, signal.SIGTERM)
+            time.sleep(0.3)
+            assert all(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
+            parent.kill()
+            assert psutil.wait_procs([child], timeout=60)[0] == [child]
+        finally:
+            parent.kill()
+            if child.is_running():
+                child.kill()
+
+
+def test_process_that_leaves_runs_its_exit_functions_and_joins_threads() -> None:
+    code = "import atexit, threading, time; from engine.process import leave; atexit.register(print, 'the end'); "
+    code += "threading.Thread(target=lambda: (time.sleep(0.1), print('a thread'))).start(); leave(3)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "a thread\nthe end\n", "")
+
+
+@pytest.mark.parametrize(
+    ("files", "kills"),
+    [
+        ({"self/cgroup": "0::/a/b\n", "a/b/memory.events": "oom 5\noom_kill 2\noom_group_kill 9\n"}, 2),
+        ({"self/cgroup": "4:cpu:/x\n3:memory:/x\n", "memory/memory.oom_control": "under_oom 0\noom_kill 3\n"}, 3),
+        (
+            {
+                "self/cgroup": "3:memory,misc:/x\n",
+                "memory/x/memory.oom_control": "oom_kill 4\n",
+                "memory/memory.oom_control": "oom_kill 8\n",
+            },
+            4,
+        ),
+        ({"self/cgroup": "0::/a/b\n", "a/b/memory.events": "max 0\n"}, 7),
+    ],
+    ids=["cgroup 2", "cgroup 1 in a container", "cgroup 1", "without a counter of the cgroup"],
+)
+def test_kills_are_counted_in_the_own_cgroup(
+    monkeypatch: pytest.MonkeyPatch, files: dict[str, str], kills: int
+) -> None:
+    paths = {str(process.CGROUPS / name): text for name, text in files.items()}
+    paths |= {"/proc/self/cgroup": files["self/cgroup"], str(process.VMSTAT): "nr_free_pages 1\noom_kill 7\n"}
+    monkeypatch.setattr(process, "_read", lambda path: paths.get(str(path), ""))
+    assert process.oom_kills() == kills
+    paths.clear()
+    assert process.oom_kills() == 0
+
+
+def test_job_of_a_cluster_keeps_its_own_signal_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray sets a handler that exits, and colours the lines of a log and leaves out repeated ones."""
+    calls = list[object]()
+
+    def init(**options: object) -> None:
+        calls.append(options | {name: os.environ[name] for name in ("RAY_COLOR_PREFIX", "RAY_DEDUP_LOGS")})
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    ray = SimpleNamespace(init=init, shutdown=lambda: calls.append("left"))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(os, "environ", {})
+    before = signal.getsignal(signal.SIGTERM)
+    with joined_cluster(log_to_driver=True) as module:
+        assert (module, signal.getsignal(signal.SIGTERM)) == (ray, before)
+    options = {"address": "auto", "log_to_driver": True, "logging_level": logging.WARNING}
+    assert calls == [options | {"RAY_COLOR_PREFIX": "0", "RAY_DEDUP_LOGS": "0"}, "left"]
 
 
 @pytest.mark.slow
@@ -39,13 +143,13 @@ def test_run_goes_on_after_its_pipe_was_closed(store: Store) -> None:
 def test_run_goes_on_after_its_terminal_was_closed(store: Store) -> None:
     """The process is in a session of its own, so it gets no SIGHUP, as after `disown`."""
     terminal, end = pty.openpty()
-    command = [sys.executable, "-m", "engine", "profile", "--models", "timm:test_vit,test_resnet"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=end, stdout=end, stderr=end, start_new_session=True) as process:
+    line = [sys.executable, "-m", "engine", "profile", "--models", "timm:test_vit,test_resnet"]
+    with subprocess.Popen(line, cwd=ROOT, stdin=end, stdout=end, stderr=end, start_new_session=True) as command:
         os.close(end)
         assert os.read(terminal, 1)
         os.close(terminal)
     (run,) = store.runs()
-    assert (process.returncode, run.state, run.error) == (0, State.FINISHED, "")
+    assert (command.returncode, run.state, run.error) == (0, State.FINISHED, "")
 
 
 @pytest.mark.slow
