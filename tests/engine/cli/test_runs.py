@@ -17,15 +17,16 @@ import pytest
 from sqlalchemy import update
 
 from engine.__main__ import main
+from engine.jobs.hosts import this_host
 from engine.settings import Settings
 from engine.specs import EvaluateSpec
-from engine.store import State, Store, StoredArtifact, attempts, tables
+from engine.store import Cause, Exit, State, Store, StoredArtifact, attempts, tables
 from engine.store import queue as queueing
 from engine.store.files import RunFiles
 from engine.store.find import Order
 from engine.store.tables import runs
 from tests.support.clip import queue_train, record, train_row, write_checkpoints
-from tests.support.page import finish, profile_row, queue
+from tests.support.page import ENVIRONMENT, finish, profile_row, queue
 
 
 def engine(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
@@ -211,6 +212,18 @@ def test_runs_show_prints_text_or_json(
     attempts.begin(store.database, attempt)
     attempts.record(store.database, attempt, [profile_row("resnet18", status="error", error="no such size")])
     assert "no such size" in engine(capsys, "runs", "show", queued_ids[0]), "also before the run has ended"
+    attempts.close(store.database, attempt, Exit(-9), Cause.KILLED, "killed by\nSIGKILL")
+    first, second, *_ = engine(capsys, "runs", "show", queued_ids[0]).splitlines()
+    assert (first, second) == (f"run {queued_ids[0]} (profile) is failed: killed", "killed by SIGKILL")
+    used = ENVIRONMENT.model_copy(update={"settings": {"lr": 0.5}})
+    finish(store, queued_ids[1], [profile_row("resnet18")], used)
+    shown = engine(capsys, "runs", "show", queued_ids[1]).splitlines()
+    assert shown[1:4] == [
+        f"{'settings':12} {'models':24} resnet18",
+        f"{'used':12} {'lr':24} 0.5",
+        f"{'environment':12} {'host':24} here",
+    ]
+    assert shown[4].startswith(" " * 13)
     facts = json.loads(engine(capsys, "runs", "show", ended[1], "--json"))
     assert (facts["id"], facts["outcome"], facts["spec"]["models"]) == (ended[1], "finished", ["resnet50"])
     assert [row["model"] for row in facts["rows"]] == [f"row_of_{ended[1]}"]
@@ -239,8 +252,10 @@ def test_runs_show_marks_checkpoints_that_are_gone(
 
 @pytest.mark.slow
 def test_queued_run_is_cancelled_and_queued_again(
-    store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    schedulers = list[object]()
+    monkeypatch.setattr("engine.jobs.lifecycle.start_scheduler", lambda *_: schedulers.append(1))
     run_id = queue(store, "timm:resnet18")
     assert engine(capsys, "runs", "cancel", run_id) == f"run {run_id} is cancelled\n"
     assert store.run(run_id).state is State.CANCELLED
@@ -252,12 +267,21 @@ def test_queued_run_is_cancelled_and_queued_again(
     lines = f"run {run_id} is cancelled\nrun {other} is cancelled\n"
     assert engine(capsys, "runs", "cancel", f"{run_id},{other}") == lines
     assert engine(capsys, "runs", "cancel", run_id, other, run_id) == lines  # ended runs stay as they are
+    assert len(schedulers) == 1, "for the run that was queued again"
+    active = queue(store, "timm:resnet18")
+    assert queueing.claim(store.database, this_host())
+    assert engine(capsys, "runs", "cancel", active) == f"run {active} is asked to stop\n"
+    assert len(schedulers) == 2, "that of the run may have exited"
+    marked = rf"{this_host()} \(this host\): last heartbeat \d+ s ago, run {active}\n"
+    assert re.fullmatch(marked, engine(capsys, "runs", "hosts"))
 
 
 @pytest.mark.slow
 def test_hosts_with_open_runs_are_listed_and_declared_gone(
-    store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    schedulers = list[object]()
+    monkeypatch.setattr("engine.jobs.lifecycle.start_scheduler", lambda *_: schedulers.append(1))
     run_id = queue(store, "resnet18")
     attempt = queueing.claim(store.database, "elsewhere#0123456789ab", run_id)
     assert attempt
@@ -267,7 +291,9 @@ def test_hosts_with_open_runs_are_listed_and_declared_gone(
     )
     with store.database.write() as connection:
         connection.execute(update(tables.attempts).values(heartbeat_at=0.0))
+    assert schedulers == []
     assert engine(capsys, "runs", "hosts", "--gone", "elsewhere").startswith(f"run {run_id} is ")
+    assert len(schedulers) == 1, "its runs may be queued again"
     assert engine(capsys, "runs", "hosts") == "no host has open runs\n"
 
 
@@ -305,6 +331,8 @@ def test_runs_log_keeps_tabs_and_replaces_escape_characters(
     RunFiles(settings.runs_dir, ended[0]).log.parent.mkdir(exist_ok=True)
     RunFiles(settings.runs_dir, ended[0]).log.write_text("loss\t1.5\x1b[2K\n")
     assert engine(capsys, "runs", "log", ended[0]) == "loss\t1.5\ufffd[2K\n"
+    RunFiles(settings.runs_dir, ended[0]).log.write_text("one\ntwo\nthree\n")
+    assert engine(capsys, "runs", "log", ended[0], "--lines", 2) == "two\nthree\n"
 
 
 FILES = {
