@@ -62,6 +62,8 @@ def test_children_end_with_their_parent_but_not_at_signals_to_its_group(tmp_path
             os.killpg(parent.pid, signal.SIGTERM)
             time.sleep(0.3)
             assert all(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
+            for pid in (parent.pid, child.pid):  # a user stops the one, which may terminate the other
+                assert "SigBlk:\t0000000000000000\n" in Path(f"/proc/{pid}/status").read_text()
             parent.kill()
             assert psutil.wait_procs([child], timeout=60)[0] == [child]
         finally:

@@ -5,6 +5,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -188,6 +189,25 @@ def test_process_that_ends_too_late_is_killed_with_its_children(
     next(event for event in events if len(processes_of(tmp_path)) == 3)
     close(events)
     assert processes_of(tmp_path) == []
+
+
+def test_launcher_is_killed_before_its_tree_and_all_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that outlives a process reports it as failed."""
+    calls = list[str]()
+
+    def end_meanwhile() -> None:
+        raise psutil.NoSuchProcess(2)
+
+    tree = [SimpleNamespace(kill=end_meanwhile), SimpleNamespace(kill=lambda: calls.append("kill a descendant"))]
+    launcher: Any = SimpleNamespace(pid=1, kill=lambda: calls.append("kill"), wait=lambda: calls.append("wait"))
+    fake = SimpleNamespace(
+        NoSuchProcess=psutil.NoSuchProcess,
+        Process=lambda _pid: SimpleNamespace(children=lambda recursive=False: tree if recursive else []),
+        wait_procs=lambda found, timeout: calls.append(f"wait for {len(found)}, {timeout} s"),
+    )
+    monkeypatch.setattr(launch, "psutil", fake)
+    launch._kill(launcher)
+    assert calls == ["kill", "kill a descendant", f"wait for 2, {launch.GONE_S} s", "wait"]
 
 
 def test_no_process_outlives_the_calling_process(tmp_path: Path) -> None:
