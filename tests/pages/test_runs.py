@@ -20,7 +20,7 @@ from engine.results import Progress, Row
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, DeviceSpec, ProfileSpec, RecurrentSpec, Spec, TrainSpec
 from engine.specs.evaluate import EvaluateSpec
-from engine.store import Attempt, Cause, Exit, State, Store, StoredArtifact, attempts, tables
+from engine.store import ENDED, Attempt, Cause, Exit, Run, State, Store, StoredArtifact, attempts, tables
 from engine.store import queue as queueing
 from engine.store.bundles import files as bundle_files
 from engine.store.bundles.bundle import export_bundle
@@ -28,6 +28,7 @@ from engine.store.copies import mirror
 from engine.store.files import RunFiles
 from engine.store.find import Order
 from pages.history import filters
+from pages.shared import backend
 from pages.shared.runs import view
 from pages.shared.table import from_rows
 from tests.support.clip import evaluate_row, queue_evaluate, queue_train, record, train_row, write_checkpoints
@@ -192,6 +193,46 @@ def test_active_and_queued_runs_are_on_top_with_their_positions(store: Store) ->
     assert "– cancelled" in set(app.dataframe[0].value["state"])
     app.button(key=f"runs_cancel_{running}").click().run()
     assert app.button(key=f"runs_cancel_{running}").disabled, "it is asked to stop already"
+
+
+@pytest.mark.slow
+def test_oldest_open_runs_come_first_and_a_long_queue_is_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = [store_run(store, State.RUNNING, device=device) for device in ("meta", "cpu")]
+    waiting = [queue(store, "resnet18") for _ in range(12)]
+    monkeypatch.setattr(backend, "may_change", lambda run: run.id == running[1])
+    app = open_page(LIST)
+    lines = [element.value for element in app.text if element.value[0].isdigit()]
+    assert [int(line.split()[0]) for line in lines] == [*running, *waiting[:10]]
+    assert "and 2 more in the queue." in texts(app)
+    assert [button.key for button in app.button if "cancel" in button.key] == [f"runs_cancel_{running[1]}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("others", [0, 1])
+def test_page_is_drawn_again_after_the_last_run_has_ended(
+    store: Store, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """With other open runs, a button draws it again. A run ends here after the page has read it."""
+    first, *_ = (queue(store, "resnet18") for _ in range(1 + others))
+    runs, fragment, intervals = Store.runs, st.fragment, list[object]()
+
+    def read_and_end(self: Store, **options: Any) -> list[Run]:
+        found = runs(self, **options)
+        if options.get("states") is ENDED and store.run(first).state is State.QUEUED:
+            store.request_cancel(first)
+        return found
+
+    def noted_fragment(*arguments: Any, **options: Any) -> Any:
+        if options.get("key") == "runs_now":
+            intervals.append(options["run_every"])
+        return fragment(*arguments, **options)
+
+    monkeypatch.setattr(Store, "runs", read_and_end)
+    monkeypatch.setattr(st, "fragment", noted_fragment)
+    app = open_page(LIST)
+    assert not app.exception
+    assert intervals == ([1] if others else [1, None]), "it updates itself only while there are open runs"
+    assert ("runs_refresh" in {button.key for button in app.button}) == bool(others)
 
 
 @pytest.mark.slow
@@ -791,6 +832,10 @@ def test_long_list_has_pages(store: Store) -> None:
     app.pagination(key="runs_page").set_value(3).run()
     assert listed_runs(app) == ids[9::-1]
     assert "51 to 60 of 60 runs" in texts(app)
+    app.pagination(key="runs_page").set_value(2).run()
+    app.selectbox(key="runs_size").set_value(50).run()
+    assert "1 to 50 of 60 runs" in texts(app), "another number of runs per page shows the first page"
+    app.pagination(key="runs_page").set_value(2).run()
     app.text_input(key="runs_text").set_value("resnet").run()
     assert listed_runs(app)[0] == ids[-1], "a changed filter shows the first page"
 

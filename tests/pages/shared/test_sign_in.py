@@ -174,6 +174,12 @@ def test_runs_and_uploads_belong_to_the_signed_in_user(store: Store, settings: S
         app.run()
     uploads = {upload.owner: upload for upload in kept(settings.runs_dir / "uploads")}
     assert set(uploads) == {"ann@x.org", "bob@x.org"}
+    app = open_page_as("bob@x.org", "train/page.py")
+    app.session_state["train_uploads"] = True
+    app.run()
+    assert ", by ann@x.org" in texts(app).replace("\\", "")
+    deletable = [button.key for button in app.button if button.label == "Delete"]
+    assert deletable == [f"train_kept_{uploads['bob@x.org'].folder.name}_delete"]
     assert not open_page_as("eve@x.org", "train/page.py").get("file_uploader"), "a viewer uploads nothing"
 
 
