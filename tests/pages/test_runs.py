@@ -747,6 +747,8 @@ def test_run_with_only_failed_rows_is_marked_as_failed(store: Store) -> None:
     assert "1 of 1 row failed; the run took" in texts(app)
     table = run_table(open_page(LIST))
     assert list(table.value["state"]) == ["✗ all failed"]
+    finish(store, queue(store, "resnet18"), [profile_row("a"), profile_row("b", status="error", error="too small")])
+    assert list(run_table(open_page(LIST)).value["state"]) == [f"! {store.runs()[0].outcome}", "✗ all failed"]
     assert "progress" not in table.value, "100 % done would look like a success"
 
 
