@@ -29,7 +29,7 @@ def runs(store: Store, wanted: Filter) -> pd.DataFrame:
     known = frame.assign(**{name: pd.to_numeric(frame[name], errors="coerce").astype(float) for name in numbers})
     frame = known.assign(  # values of a damaged store that are no numbers are missing
         **{name: pd.to_datetime(known[name], unit="s", utc=True, errors="coerce").dt.floor("s") for name in TIMES},
-        duration_s=known["ended"] - known["started"] + known["duration_s"].fillna(0.0),
+        duration_s=known["ended"] - known["started"] + known["duration_s"],
         devices=["; ".join(devices_of(text)) for text in frame["devices"]],
         tags=["; ".join(sorted(text.split("\n"))) for text in frame["tags"].fillna("")],
         cause=frame["cause"].fillna(""),

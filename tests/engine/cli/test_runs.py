@@ -122,6 +122,8 @@ def test_delete_of_several_runs_needs_confirmation(
     assert "This deletes 3 runs with 1 file of 1.5 MB permanently. Add --yes to confirm." in output
     assert "there is no run 99" in engine(capsys, "runs", "delete", ended[0], 99, "--yes", code=2)
     assert len(store.runs()) == 4
+    alone = engine(capsys, "runs", "delete", queued_id, code=2)
+    assert alone.startswith(f"error: run {queued_id} is queued: cancel it first")
     output = engine(capsys, "runs", "delete", *ended[:2], queued_id, "--yes", code=1)
     assert f"run {queued_id} is queued: cancel it first" in output
     assert "1 of 3 runs could not be deleted" in output
@@ -148,7 +150,8 @@ def test_prune_keeps_tagged_noted_and_recent_runs(
     store.change_tags([tagged], add=["paper"])
     store.set_notes(noted, "see the paper")
     with store.database.write() as connection:
-        connection.execute(update(runs).where(runs.c.id != recent).values(ended_at=runs.c.ended_at - 8 * 86_400))
+        for found, days in ((runs.c.id != recent, 8), (runs.c.id == recent, 6)):
+            connection.execute(update(runs).where(found).values(ended_at=runs.c.ended_at - days * 86_400))
     RunFiles(settings.runs_dir, old).prepare()
     prune = ("runs", "prune", "--days", "7")
     preview = "1 run with 0 files of 0.0 MB would be deleted permanently. Add --yes to delete.\n"
@@ -171,6 +174,8 @@ def test_runs_rows_exports_rows_and_runs_storage_shows_sizes(
     assert "--output ends in .parquet, but --format is csv. Use the same format for both." in engine(
         capsys, "runs", "rows", *ended, "--output", out, "--format", "csv", code=2
     )
+    engine(capsys, "runs", "rows", ended[0], "--output", tmp_path / "rows.txt", "--format", "json")
+    assert json.loads((tmp_path / "rows.txt").read_text())[0]["run"] == ended[0]
     unknown = tmp_path / "rows.JSON"
     assert f"{unknown} is no .csv, .json, .parquet or .zip file. Rename it, or give --format." in engine(
         capsys, "runs", "rows", *ended, "--output", unknown, code=2

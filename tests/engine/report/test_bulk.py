@@ -128,7 +128,9 @@ def test_rows_of_timings_have_their_share_of_the_measured_rate(store: Store) -> 
     operation = {"operation": "matmul", "dtype": "float32", "gflop_per_s": 14_560.0}
     finish(store, measured, [DeviceRow(device="cpu", device_name="a cpu", threads=2, **operation)])
     finish(store, timed, [benchmark_row("a"), benchmark_row("b", status="error", latency_ms=None)])
-    shares = bulk.rows(store, [timed])["benchmark"]["utilisation"]
+    table = bulk.rows(store, [queue_benchmark(store, "c"), timed])["benchmark"]
+    assert table["tf32"].dtype == bool, "a run without rows does not change types"
+    shares = table["utilisation"]
     assert shares[0] == pytest.approx(0.1), "8 images of 3.64 GFLOPs in 20 ms are 1,456 GFLOP/s"
     assert pd.isna(shares[1])
 

@@ -1,9 +1,11 @@
 """Report of one model: values checked by hand, with runs in a real store."""
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import accumulate
 from math import log10
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -338,7 +340,9 @@ def test_equal_memory_estimates_share_a_line_and_devices_are_marked(store: Store
 )
 def test_initial_weights_are_stated(store: Store, fields: dict[str, object], start: str, what: str) -> None:
     run = store.run(queue_train(store, model="ViT-B-32", **fields))
-    assert f"ViT-B-32, trained {start} with Model Vitals (run {run.id})." in model_card.markdown(run, None)
+    card = model_card.markdown(run, None)
+    assert f"ViT-B-32, trained {start} with Model Vitals (run {run.id})." in card
+    assert not re.search("/x/|/runs/", card), "no folder of this machine"
     assert list(runs_of_model(store, "open_clip:ViT-B-32")["what"]) == [what]
 
 
@@ -351,6 +355,10 @@ def test_model_card_names_the_zero_shot_data_and_no_folder_of_this_machine(store
     assert "| Image → text median rank | 3 |" in card
     assert "| distill_pretrained | `best.pt` |" in card
     assert "/x/" not in card
+    rows = [train_row(1), train_row(2)]
+    request = model_card.export(run, rows, Path("epoch_1.pt"), rows[0].step, Path("out"))
+    assert "| Metric | Epoch 1, step 22 |" in request.card
+    assert (request.checkpoint, request.folder) == (Path("epoch_1.pt"), Path("out").absolute())
 
 
 def runs_of_model(store: Store, name: str) -> pd.DataFrame:

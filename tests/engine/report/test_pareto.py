@@ -141,6 +141,12 @@ def test_only_unreliable_timings_that_miss_a_limit_count_as_left_out() -> None:
     )
 
 
+def test_image_sizes_are_ordered_as_numbers_and_missing_values_come_last() -> None:
+    frame = pd.DataFrame({"image_size": ["1024", "224x320", "384", ""], "model": ["b", "A", "C", "d"]})
+    for keys, models in ((["image_size"], "ACbd"), (["-image_size"], "bCAd"), (["-model"], "dCbA")):
+        assert "".join(choose.ordered(frame, keys)["model"]) == models
+
+
 def test_axes_are_offered_in_macs_and_only_those_of_the_catalogue() -> None:
     offered = choose.offered(pd.DataFrame(columns=["gmacs", "gflops", "mparams"]))
     assert offered == ["gmacs", "mparams", *MEASURED, *ACCURACIES]

@@ -178,7 +178,7 @@ def test_utilisation_is_forward_rate_over_measured_peak_rate() -> None:
     rates = pd.DataFrame(
         [
             ("matmul", "cpu", "a cpu", 2, "float32", 8.0, "here"),
-            ("matmul", "cuda:0", "a gpu", 2, "tf32", 400.0, "here"),
+            ("matmul", "cuda:0", "a gpu", 8, "tf32", 400.0, "here"),
             ("copy", "cpu", "a cpu", 2, "float32", None, "here"),
         ],
         columns=columns,

@@ -17,7 +17,7 @@ from engine.report.figures import speed
 from engine.report.quantities import QUANTITIES
 from engine.report.style import COLOURS
 from engine.report.timings import by_model, estimates, needs, rates, readable, samples, stored
-from engine.results import Flag, Parts
+from engine.results import DeviceRow, Flag, Parts
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, ModelName, Refused
 from engine.specs.benchmark import CONDITIONS
@@ -509,8 +509,8 @@ def test_changed_model_has_no_published_speed_and_no_estimate(changed: dict[str,
 @pytest.mark.parametrize("changed", CHANGES)
 def test_catalogue_and_roofline_omit_timings_of_changed_models(changed: dict[str, object], store: Store) -> None:
     rows = [
-        benchmark_row("resnet18", intensity=9.0),
         benchmark_row("resnet18", latency_ms=5.0, intensity=9.0, **changed),
+        benchmark_row("resnet18", intensity=9.0),
     ]
     run_id = queue_benchmark(store, "resnet18")
     finish(store, run_id, list(rows))
@@ -581,6 +581,28 @@ def test_setting_with_most_timings_comes_first() -> None:
     one, two = stored.Setting(batch_size=1), stored.Setting(batch_size=8)
     lines = [(name, "224", None, setting, 1.0, 1e3, "", "") for name, setting in (("a", one), ("a", two), ("b", two))]
     assert stored.settings(stored.latest([lines])) == [two, one]
+
+
+def test_setting_has_the_type_of_its_products_and_the_threads_of_a_cpu_only(store: Store) -> None:
+    run = store.run(queue_benchmark(store, "a"))
+    assert stored.setting_of(run, benchmark_row("a", tower="image")) is None, "a tower is no whole model"
+    for fields, dtype, threads in (
+        ({}, "float32", 2),
+        ({"tf32": True, "device": "cuda:0"}, "tf32", None),
+        ({"tf32": True, "dtype": "bfloat16"}, "bfloat16", 2),
+        ({"autocast_dtype": "float16"}, "float16", 2),
+    ):
+        setting = stored.setting_of(run, benchmark_row("a", **fields))
+        assert setting
+        assert (setting.dtype, setting.threads) == (dtype, threads)
+
+
+def test_sizes_of_copies_are_read_in_megabytes() -> None:
+    operations = ({"operation": "copy", "size": 256_000_000, "gb_per_s": 20.0}, {"operation": "matmul", "size": 2048})
+    rows = [DeviceRow(device="cpu", dtype="float32", gflop_per_s=1.0, **operation) for operation in operations]
+    table = rates.readable(frames.device(rows))
+    assert list(table["at"]) == ["256 MB", "2,048 × 2,048"]
+    assert list(table["what"]) == ["copy", "matmul float32"]
 
 
 def test_shares_are_read_in_per_cent() -> None:
