@@ -75,6 +75,7 @@ def while_handling(error: BaseException, earlier: BaseException) -> BaseExceptio
         (OSError(errno.ENOMEM, "Cannot allocate memory"), Cause.OUT_OF_MEMORY),
         (RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"), Cause.OUT_OF_MEMORY),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), Cause.OUT_OF_MEMORY),
+        (RuntimeError("std::bad_alloc"), Cause.OUT_OF_MEMORY),
         (RuntimeError("DataLoader worker (pid 4711) is killed by signal: Killed. "), Cause.OUT_OF_MEMORY),
         (RuntimeError("DataLoader worker (pid 4711) is killed by signal: Segmentation fault. "), Cause.ERROR),
         (

@@ -266,7 +266,7 @@ def write_embeddings(path: Path, **changes: object) -> Path:
         "owner": np.array([0, 1, 2, 3, 3]),
         "labels": np.array([0, 1, 1, -1]),
         "sources": np.array(["a.png", "b.png", "c.png", "d.png"]),
-        "captions": np.array(["x", "y", "y", "z", "w"]),
+        "captions": np.array(["x", "y", "x", "z", "w"]),
         "classes": np.array(["cat", "dog"]),
     }
     np.savez_compressed(path, **(arrays | changes))
