@@ -129,6 +129,8 @@ def test_front_omits_flagged_timings_and_limits_count_them(
         (["catalog", "--accuracy", "top1"], "no published accuracy 'top1'; there are imagenet_top1"),
         (["estimate", "--models", "timm:resnet18", "--device", "abacus"], "no known device has 'abacus'"),
         (["calibrate", "--budget", "soon"], "no duration: write seconds, minutes or hours"),
+        (["calibrate", "--budget", "9s"], "error: --budget: "),
+        (["calibrate", "--budget", "1441m"], "error: --budget: "),
         (["calibrate", "--name", "laptop"], "--from and --name belong together"),
         (["calibrate", "--budget", "10s", "--batch-size", "4096"], "give a longer budget or a smaller batch size"),
     ],
@@ -164,7 +166,8 @@ def test_calibrate_that_was_cancelled_does_not_say_that_too_few_models_could_be_
     monkeypatch.setattr("engine.cli.estimates.run_here", one_row)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (4.6, 0.0, 0.0))
-    assert main(["calibrate"]) == code
+    assert main(["calibrate", "--threads", "1", "--budget", "2m"]) == code
+    assert store.run(1).spec.model_dump()["threads"] == 1
     first, *_, last = capsys.readouterr().err.splitlines()
     assert first.startswith("the load is 5 on 2 CPUs: the calibration takes longer")
     assert last == message
