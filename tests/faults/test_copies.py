@@ -80,6 +80,25 @@ def test_copies_take_a_tenth_of_the_time_and_go_on_after_a_failure(
     assert caplog.text.count("copying the files of run 1 failed: no answer") == 1
 
 
+@pytest.mark.parametrize("timing", [True, False])
+def test_files_of_a_timing_are_copied_at_its_end_only(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, timing: bool
+) -> None:
+    ends = list[object]()
+
+    def push(_settings: object, _run: object, _number: int, end: object = None) -> None:
+        ends.append(end)
+
+    monkeypatch.setattr(mirror, "push", push)
+    run, attempt = SimpleNamespace(id=1, spec=SimpleNamespace(exclusive=timing)), SimpleNamespace(number=1)
+    copies = supervisor.Copies(settings, run, attempt)  # type: ignore[arg-type]
+    copies.start()
+    assert copies._thread.is_alive() != timing
+    assert copies.finish(Exit(code=0)) is None
+    (end,) = ends
+    assert end
+
+
 def test_run_has_an_error_when_its_files_cannot_be_copied(
     house: House, reader: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

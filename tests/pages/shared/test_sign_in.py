@@ -180,6 +180,16 @@ def test_runs_and_uploads_belong_to_the_signed_in_user(store: Store, settings: S
     assert ", by ann@x.org" in texts(app).replace("\\", "")
     deletable = [button.key for button in app.button if button.label == "Delete"]
     assert deletable == [f"train_kept_{uploads['bob@x.org'].folder.name}_delete"]
+    app.button(key=deletable[0]).click().run()
+    app.user = {**app.user, "email": "ann@x.org"}  # signed in in another tab, while the dialog is open
+    app.button(key="train_kept_sure").click().run()
+    assert "belongs to bob" in texts(app).replace("\\", "")
+    app.file_uploader(key="train_upload").upload("more.csv", table + b"b.png,two\n")
+    app.user = {**app.user, "email": "eve@x.org"}
+    app.run()
+    assert {upload.folder for upload in kept(settings.runs_dir / "uploads")} == {
+        upload.folder for upload in uploads.values()
+    }
     assert not open_page_as("eve@x.org", "train/page.py").get("file_uploader"), "a viewer uploads nothing"
 
 
