@@ -34,9 +34,15 @@ class BenchmarkFlags(Flags, BenchmarkSpec):
         None, description="A file with the batch size list: a line per model, `name size` or `name,size`."
     )
 
-    def given(self) -> dict[str, Any]:
-        file = self.batch_size_file
-        return super().given() | ({"batch_size_list": read_text(file, "file of batch sizes")} if file else {})
+    @model_validator(mode="before")
+    @classmethod
+    def _read_file(cls, data: Any) -> Any:
+        """Return the flags, with the content of the file as the batch size list. Errors: Refused."""
+        if file := data.get("batch_size_file"):
+            if data.get("batch_size_list"):
+                raise Refused("--batch-size-file and --batch-size-list exclude each other: leave one out")
+            data["batch_size_list"] = read_text(Path(file), "file of batch sizes")
+        return data
 
 
 class Benchmark(RunHere, BenchmarkFlags):

@@ -62,8 +62,15 @@ def test_file_of_batch_sizes_becomes_part_of_the_request(
     assert main([*command, "timm:resnet18,timm:resnet34"]) == 2
     assert "the batch size list has no line for timm:resnet34" in capsys.readouterr().err
     assert main([*command, "timm:resnet18"]) == 0
-    (run,) = store.runs()
-    assert run.spec == BenchmarkSpec(models=("timm:resnet18",), batch_size_list="resnet18 8, resnet50 4")
+    assert main([*command, "timm:resnet18", "--batch-size", "listed"]) == 0
+    for run in store.runs():
+        assert run.spec == BenchmarkSpec(models=("timm:resnet18",), batch_size_list="resnet18 8, resnet50 4")
+    assert len(store.runs()) == 2
+    file.write_text("resnet18 many\n")
+    assert main([*command, "timm:resnet18"]) == 2
+    assert "error: --batch-size-list: 'resnet18 many' is no list of batch sizes" in capsys.readouterr().err
+    assert main([*command, "timm:resnet18", "--batch-size-list", "resnet18 8"]) == 2
+    assert "--batch-size-file and --batch-size-list exclude each other" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
