@@ -40,6 +40,8 @@ def open_parquet(path: Path, columns: Columns, roots: Roots = None) -> Pairs:
             found = [member._replace(origin=str(path)) for member in members.in_tar(copy)[0]]
     cells = {name: [_without_nan(value) for value in values] for name, values in table.items()}
     images = [member.name for member in found] if packed else [str(value or "").strip() for value in cells[image]]
+    if lengths := {len(values) for values in cells.values()} - {len(images)}:
+        raise DataProblem(f"{path.name} is damaged: it has {len(images)} images, but {lengths.pop()} texts")
     class_names = _class_names(schema.metadata or {}, label)
     rows = [
         Row(

@@ -163,6 +163,14 @@ def test_parquet_with_damaged_images_or_texts_is_refused(tmp_path: Path) -> None
         path.write_bytes(damaged)
         with pytest.raises(DataProblem, match=r"pairs\.parquet is no Parquet file, or is damaged"):
             open_pairs(str(path))
+    three, problems = 6, set[str]()  # as the footer writes the numbers of rows and values
+    for place in (place for place, byte in enumerate(whole) if byte == three):
+        path.write_bytes(whole[:place] + bytes([three - 2]) + whole[place + 1 :])
+        try:
+            open_pairs(str(path))
+        except DataProblem as problem:
+            problems.add(str(problem))
+    assert "pairs.parquet is damaged: it has 3 images, but 2 texts" in problems
 
 
 def write_coco(folder: Path) -> Path:
