@@ -13,8 +13,8 @@ NEEDED = {90: 64, 95: 130, 99: 662}
 
 With that many independent samples, at least two lie above the true percentile with a probability of 99 %, so the second
 largest sample is an upper bound: MLPerf Inference's criterion for early stopping (LoadGen), P(at most one of n lies
-above) <= 1 %. If neighbours correlate with 0.5, 0.9 or 0.98, the probability is 98, 79 or 38 % for p99. Such shares
-here are simulated by benchmarks/documented_shares.py."""
+above) <= 1 %. If neighbours correlate with 0.5, 0.9 or 0.98, the probability is 98, 79 or 38 % for p99.
+benchmarks/documented_shares.py simulates these shares and those of drifts."""
 UNSTABLE = 0.05
 """Spread between processes above which a result should not be quoted."""
 DRIFT = 0.02

@@ -183,18 +183,18 @@ class BenchmarkSpec(Floors, Spec):
     deterministic: bool = Field(False, description="Use only deterministic algorithms.")
     filter: Expression = Field(
         "",
-        description="Regular expression. Keep only models whose name, without its library, contains a match. Names of "
-        "the suite count too. Case is ignored.",
+        description="Regular expression. Keep only models whose name, without its library, contains a match. The "
+        "model's name in the suite is searched too. Case is ignored.",
     )
     exclude: Expression = Field(
         "",
-        description="Regular expression. Leave out models whose name, without its library, contains a match. Names of "
-        "the suite count too. Case is ignored.",
+        description="Regular expression. Leave out models whose name, without its library, contains a match. The "
+        "model's name in the suite is searched too. Case is ignored.",
     )
     exclude_exact: str = Field(
         "",
         max_length=10_000,
-        description="Names of models to leave out, comma-separated; those of the suite count too.",
+        description="Names of models to leave out, comma-separated. Names of the suite work too.",
     )
     partition: str = Field(
         "", description="Time only one of N equal parts of the models: I/N, such as 1/4 for the first of four."

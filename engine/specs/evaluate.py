@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, FailFast, Field
 from typing_extensions import TypeAliasType
 
-from engine.specs.base import RealDevice, Spec
+from engine.specs.base import RealDevice, Spec, unique
 from engine.specs.fields.clip import (
     DIGITS_MODEL,
     MODEL,
@@ -32,12 +32,7 @@ EvaluationTask = Literal["retrieval", "zeroshot", "linear-probe"]
 # A named alias, because its name is what `--help` shows.
 TASKS = TypeAliasType(
     "TASKS",
-    Annotated[
-        tuple[EvaluationTask, ...],
-        split_words,
-        Field(min_length=1, max_length=3),
-        AfterValidator(lambda tasks: tuple(dict.fromkeys(tasks))),
-    ],
+    Annotated[tuple[EvaluationTask, ...], split_words, Field(min_length=1, max_length=3), unique],
 )
 MOST_MORE = 200
 """Maximum number of further models, and of further data sets, in one evaluation."""

@@ -20,10 +20,14 @@ from engine.specs.train import TrainSpec
 
 
 def resolved(spec: TrainSpec) -> TrainSpec:
-    """Return the request with `auto` replaced by the default precision of its device. Errors: Refused without one."""
+    """Return the request with `auto` replaced by the default precision of its device.
+
+    Accelerators are not looked at for a CPU, because that would start CUDA in this process. Errors: Refused if this
+    machine does not have the device.
+    """
     if spec.precision != "auto":
         return spec
-    bf16 = environment.find_device(spec.device).bf16
+    bf16 = spec.device != "cpu" and environment.find_device(spec.device).bf16
     return spec.model_copy(update={"precision": default_precision(spec.device, bf16=bf16)})
 
 

@@ -77,8 +77,8 @@ def summary(rows: Iterable[BenchmarkRow]) -> pd.DataFrame:
 def summary_lines(rows: Iterable[BenchmarkRow]) -> list[str]:
     """Return `summary` as text: `compile, inference: geometric mean of the speed-ups 1.52, 2 faster, 1 failed`.
 
-    Accuracy checks say `3 of 4 passed (75 %)` instead. A variant without a baseline, or of which nothing is to
-    be said, has no line.
+    Accuracy checks say `3 of 4 passed (75 %)` instead. A variant without ratios, verdicts, checks and failures has
+    no line.
     """
     texts = []
     for line in summary(rows).to_dict("records"):

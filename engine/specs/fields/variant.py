@@ -27,7 +27,7 @@ BACKENDS = (
     *("eager_noexcept", "eager_debug", "invoke_subgraph", "ts", "aot_ts", "openxla", "openxla_eval", "tvm", "onnxrt"),
     *("dynamo_minifier_backend", "dynamo_accuracy_minifier_backend"),
 )
-"""Backends of torch.compile that come with torch, inductor first. Other packages announce theirs as entry points."""
+"""Backends of torch.compile that come with torch. Other packages announce theirs as entry points."""
 
 
 class Variant(Closed):
@@ -84,7 +84,7 @@ class Variant(Closed):
     @property
     def backend_refusal(self) -> str:
         """Return why no installed package has the backend of this variant, or why it takes no mode; empty if none."""
-        if self.backend in BACKENDS[1:] and self.compile_mode not in ("", "default"):
+        if self.backend in BACKENDS and self.backend != "inductor" and self.compile_mode not in ("", "default"):
             return f"{self.label}: of torch's backends, only inductor takes a mode: leave {self.compile_mode} out"
         if not self.backend or self.backend in BACKENDS:
             return ""

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -803,22 +803,3 @@ def test_runs_can_take_all_accelerators_of_a_cluster_of_one_type(store: Store, s
     check(store, settings, TrainSpec(device=device, nproc=4))
     with pytest.raises(Refused, match=f"^5 processes need a {device} each, and the cluster has 4 on 2 nodes"):
         check(store, settings, TrainSpec(device=device, nproc=5))
-
-
-def test_worker_has_as_many_threads_as_the_cpus_it_may_use_now(
-    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its libraries come from the warm process, and torch chose its threads there."""
-    threads: list[int] = []
-
-    def task(_spec: Spec, _folder: Path) -> Iterator[Progress]:
-        yield Progress(done=threads[0])
-
-    for name, module in {
-        "torch": SimpleNamespace(set_num_threads=threads.append),
-        "engine.measure.environment": SimpleNamespace(threads=lambda: 7),
-        "engine.tasks.profile": SimpleNamespace(run=task),
-    }.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    run = store.run(store.enqueue(SPEC))
-    assert list(worker._events(run, RunFiles(settings.runs_dir, run.id), settings)) == [Progress(done=7)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from engine.measure import environment
 from engine.specs import Refused
 from engine.specs.fields.clip import warmup_steps
 from engine.specs.schedule import Schedule
@@ -190,6 +191,12 @@ def test_learning_rate_of_a_locked_tower_is_refused() -> None:
 def test_model_with_every_parameter_locked_is_refused() -> None:
     with pytest.raises(Refused, match="every parameter is locked"):
         optimizers.create(clip_model().requires_grad_(requires_grad=False), TrainSpec())
+
+
+def test_default_precision_of_a_cpu_looks_at_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at a GPU would start CUDA in the process that answers the questions of pages."""
+    monkeypatch.setattr(environment, "devices", lambda: pytest.fail("the devices are looked at"))
+    assert precision.resolved(TrainSpec(device="cpu")).precision == "fp32"
 
 
 @pytest.mark.parametrize(
