@@ -21,11 +21,12 @@ from engine.cli.output import (
     printable,
     show_table,
 )
-from engine.names import expand_files
+from engine.names import expand_files, select
 from engine.results import Event, Row
 from engine.results.checkpoints import mark_lost
 from engine.settings import Settings
-from engine.specs import Refused, Spec
+from engine.shipped import families
+from engine.specs import BenchmarkSpec, RecurrentSpec, Refused, Spec
 from engine.words import plural, sentence
 
 if TYPE_CHECKING:
@@ -171,13 +172,25 @@ def _how_to_resume(run: "Run") -> str:
 
 
 def submit(spec: Spec, name: str) -> None:
-    """Queue a run and print its id and its position in the queue."""
+    """Queue a run and print its id, its position in the queue and, if it is a timing, its expected duration."""
     from engine import jobs
 
     with store_here() as store:
         run_id = jobs.submit(store, Settings(), spec, name=name)
         position = store.position(run_id)
-    print(f"queued as run {run_id}" + (f", position {position}" if position else ""))
+        print(f"queued as run {run_id}" + (f", position {position}" if position else ""))
+        if isinstance(spec, BenchmarkSpec | RecurrentSpec):
+            note_duration(store, spec)
+
+
+def note_duration(store: "Store", spec: BenchmarkSpec | RecurrentSpec) -> None:
+    """Print how long a queued timing is likely to take."""
+    from engine.report.catalog import catalog
+    from engine.report.timings.durations import Durations
+
+    folder = Settings().catalog_dir
+    models = select(spec, families(folder))
+    note(f"expected duration: {Durations(store).timing(spec, models, catalog.read(folder))}")
 
 
 class Flags(BaseModel):

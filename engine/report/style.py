@@ -42,6 +42,18 @@ def digits(value: float | None, significant: int = 3) -> str:
     return "–" if value is None or pd.isna(value) else f"{float(f'{value:.{significant}g}'):,.10g}"
 
 
+def duration(seconds: float) -> str:
+    """Return a duration in readable units: `0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
 def text(value: Any) -> str:
     """Escape a name for Plotly, which interprets a few tags, and `%{x}` in hovers as a format."""
     return escape(str(value), quote=False).replace("%{", "%&#123;")

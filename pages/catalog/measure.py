@@ -10,6 +10,7 @@ from engine.jobs import submit
 from engine.report.catalog import choose
 from engine.report.quantities import MEASURED
 from engine.report.timings import needs, stored
+from engine.report.timings.durations import in_words
 from engine.report.timings.stored import Setting
 from engine.specs import BenchmarkSpec
 from engine.store import Run
@@ -17,7 +18,7 @@ from engine.words import plural
 from pages.catalog.controls import Axes
 from pages.shared import backend
 from pages.shared.runs import durations, view
-from pages.shared.text import refusals_shown, span
+from pages.shared.text import refusals_shown
 
 SENT = "catalog_sent"
 MOST = 20
@@ -71,7 +72,7 @@ def plan(
     sentence += f", {flags:,} flagged." if flags else "."
     estimate = ""
     if specs:
-        estimate = span(sum((durations.timing_s(spec, spec.models) for spec in specs), needs.Span(0, 0)))
+        estimate = in_words(sum((durations.timing_s(spec, spec.models) for spec in specs), needs.Span(0, 0)))
         sentence += f" {len(specs)} runs, one per image size." if len(specs) > 1 else ""
     return Plan(specs, f"{sentence} Setting: {setting.label}.", estimate, repetitions)
 

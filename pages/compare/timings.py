@@ -9,6 +9,7 @@ from engine.report.compare import timings
 from engine.report.compare.rows import APART
 from engine.report.compare.timings import METRICS, MOST, Timed
 from engine.report.figures import speed
+from engine.report.style import duration
 from engine.results import FLAGS
 from engine.statistics import LEAST_RUNS
 from engine.store import Run, Store
@@ -17,7 +18,7 @@ from pages.shared import backend, rerun
 from pages.shared.chart.chart import chart, choice
 from pages.shared.runs import comparison_link, launch
 from pages.shared.table import download_table, results_table
-from pages.shared.text import duration, plain
+from pages.shared.text import plain
 from pages.shared.timing import timed
 
 ALIKE, ALL = "matching rows", "all with one row"

@@ -12,7 +12,7 @@ from engine.datasets import captions_repeat
 from engine.jobs.checkpoints import fetch
 from engine.report import frames
 from engine.report.quantities import CLIP_LABELS, SHARES
-from engine.report.style import digits
+from engine.report.style import digits, duration
 from engine.results.checkpoints import mark_lost
 from engine.results.clip import TrainRow, best_epoch, mean_pairs_per_s
 from engine.specs.evaluate import EvaluateSpec
@@ -25,7 +25,7 @@ from pages.shared.chart.verbatim import verbatim
 from pages.shared.form.link import form_link
 from pages.shared.runs import view
 from pages.shared.table import download, download_rows, download_table, results_table
-from pages.shared.text import duration, plain
+from pages.shared.text import plain
 from pages.train import export
 
 RESULTS = "results.jsonl"

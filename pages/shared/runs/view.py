@@ -11,6 +11,7 @@ import streamlit as st
 from engine import jobs
 from engine.jobs import hosts
 from engine.report.compare import settings
+from engine.report.style import duration
 from engine.specs import BenchmarkSpec, RecurrentSpec, Refused, Spec
 from engine.specs.fields.timed import QUOTABLE
 from engine.store import RETRYABLE, Cause, Run, State, Store
@@ -21,7 +22,7 @@ from pages.shared.kinds import KINDS
 from pages.shared.runs import actions as run_actions
 from pages.shared.runs import durations
 from pages.shared.table import results_table
-from pages.shared.text import duration, plain, refusals_shown, show_error
+from pages.shared.text import plain, refusals_shown, show_error
 
 TICK_S = 1
 """Seconds between updates of a run that has not ended."""

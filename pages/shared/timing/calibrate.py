@@ -4,12 +4,13 @@ import streamlit as st
 
 from engine.jobs import submit
 from engine.report.timings import estimates, needs
+from engine.report.timings.durations import in_words
 from engine.store import UNFINISHED, Run
 from engine.words import plural
 from pages.shared import backend, rerun
 from pages.shared.chart.chart import choice
 from pages.shared.runs import durations, launch, view
-from pages.shared.text import plain, refusals_shown, span
+from pages.shared.text import plain, refusals_shown
 from pages.shared.timing import speeds
 
 BATCHES = {1: "Latency (batch 1)", 64: "Throughput (batch 64)"}
@@ -66,7 +67,7 @@ def _form(key: str) -> None:
     )
     if load := needs.overload():
         st.caption(f"**Calibrate later: {load}.** A calibration now takes longer, and its estimates are less accurate.")
-    label = f"Calibrate ({span(durations.timing_s(spec, spec.models))})"
+    label = f"Calibrate ({in_words(durations.timing_s(spec, spec.models))})"
     if st.button(label, key=f"{key}_go", icon=":material/timer:"):
         latest = backend.store().runs(kind="benchmark", limit=1)
         # Two presses at once have the same key, so they make one run.

@@ -9,14 +9,14 @@ import streamlit as st
 from engine.report.compare import timings
 from engine.report.compare.timings import Timed
 from engine.report.quantities import QUANTITIES, title
-from engine.report.style import digits
+from engine.report.style import digits, duration
 from engine.report.timings import rates, readable, samples
 from engine.results import FLAGS, VERDICTS, BenchmarkRow, RecurrentRow, TimedRow
 from engine.statistics import CONFIDENCE, NEEDED
 from engine.store import Run
 from engine.words import in_words, plural, sentence
 from pages.shared import backend
-from pages.shared.text import duration, plain, show_error
+from pages.shared.text import plain, show_error
 
 GRAPHS = ("calls_captured", "unique_graphs", "graph_breaks", "unique_graph_breaks", "recompilations")
 

@@ -8,9 +8,10 @@ import pytest
 
 from engine.__main__ import main
 from engine.cli.output import print_progress, two_decimals
+from engine.results import Row
 from engine.specs import BenchmarkSpec
 from engine.store import State, Store
-from tests.support.page import benchmark_row
+from tests.support.page import benchmark_row, finish
 
 
 @pytest.mark.parametrize("command", [["benchmark"], ["submit", "benchmark"]])
@@ -71,6 +72,20 @@ def test_file_of_batch_sizes_becomes_part_of_the_request(
     assert "error: --batch-size-list: 'resnet18 many' is no list of batch sizes" in capsys.readouterr().err
     assert main([*command, "timm:resnet18", "--batch-size-list", "resnet18 8"]) == 2
     assert "--batch-size-file and --batch-size-list exclude each other" in capsys.readouterr().err
+
+
+def test_queued_timing_says_how_long_similar_runs_took(
+    store: Store, no_scheduler: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["submit", "benchmark", "--models", "timm:test_vit,timm:resnet18"]
+    assert main(command) == 0
+    assert re.match(r"expected duration: \d+ s to \d+ min", capsys.readouterr().err)
+    rows: list[Row] = [benchmark_row("test_vit", seconds=20.0), benchmark_row("resnet18", seconds=40.0)]
+    finish(store, store.runs()[0].id, rows)
+    assert main(command) == 0
+    assert capsys.readouterr().err.startswith("expected duration: 42 s to 1 min 30 s as in similar runs here")
+    assert main([*command, "--replicates", "5"]) == 0
+    assert "as in similar runs" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
