@@ -215,9 +215,16 @@ class RecurrentSpec(Floors, Spec):
 
     @property
     def refusal(self) -> str:
-        if self.precision != "tf32" or device_on_node(self.device).startswith("cuda"):
+        if device_on_node(self.device).startswith("cuda"):
             return ""
-        return f"tf32 needs an NVIDIA GPU: choose another precision, or another device than {self.device}"
+        if self.precision == "tf32":
+            return f"tf32 needs an NVIDIA GPU: choose another precision, or another device than {self.device}"
+        if all(RUNNERS[name].needs_cudnn for name in self.chosen):  # with others, only their rows fail
+            instead = [name.replace("cudnn", "aten") for name in self.chosen]
+            return (
+                f"cuDNN needs an NVIDIA GPU, which {self.device} is not: choose {', '.join(instead)}, or another device"
+            )
+        return ""
 
     @property
     def summary(self) -> str:

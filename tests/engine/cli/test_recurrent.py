@@ -36,6 +36,7 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
     [
         (["--groups", "rnn"], "groups: must be 'rnns', 'cnns'"),
         (["--runners", "py,jitt,jot"], "no runner is called 'jitt'; closest: jit, vl_jit; there are cudnn, "),
+        (["--runners", "cudnn,vl_cudnn"], "an NVIDIA GPU, which cpu is not: choose aten, vl_aten, or another device"),
         (["--sweep", "hidden_size", "--sweep-values", "8,x"], "--sweep-values: must be a whole number"),
         (["--sweep", "hidden_size", "--format", "oss"], "oss has one size per runner, and hidden_size is swept"),
         (["--sweep", "mini_batch", "--output", "table.txt"], "table has one size per runner"),
