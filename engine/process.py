@@ -22,6 +22,7 @@ from typing import Any, NoReturn, TextIO
 
 PR_SET_PDEATHSIG = 1
 CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 VMSTAT = Path("/proc/vmstat")
 LIBRARIES = ("torch", "timm", "open_clip")
 """Libraries that take seconds to import."""
@@ -228,15 +229,22 @@ def oom_kills() -> int:
 
 def _counter_file() -> Path:
     """Return the file with the kill counter of this process's cgroup (version 2 or 1), or else that of the machine."""
-    paths = []
-    for line in _read(Path("/proc/self/cgroup")).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            paths.append(CGROUPS / path.lstrip("/") / "memory.events")
-        elif "memory" in controllers.split(","):
-            # in a container, its cgroup is mounted at the root, but /proc has the path outside the container
-            paths += [CGROUPS / "memory" / inner / "memory.oom_control" for inner in (path.lstrip("/"), "")]
+    paths = (group / name for group in control_groups() for name in ("memory.events", "memory.oom_control"))
     return next((path for path in paths if "oom_kill " in _read(path)), VMSTAT)
+
+
+def control_groups(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> Iterator[Path]:
+    """Yield the folders of this process's control group and of all groups above it, of version 2, and of version 1 for
+    memory. own: a file with lines such as `0::/path/of/group` or `4:memory:/path/of/group`.
+
+    In a container, its group is mounted at the root, but `own` may have the path outside, whose folders do not exist.
+    """
+    for line in _read(own).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "memory" in controllers.split(","):
+            root = cgroups / "memory" if controllers else cgroups
+            group = root / path.strip("/")
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(root))
 
 
 def _read(path: Path) -> str:

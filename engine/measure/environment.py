@@ -15,14 +15,13 @@ import torch
 
 from engine.measure import nvml
 from engine.models.variants import has_tf32
+from engine.process import CGROUPS, OWN_CGROUP, control_groups
 from engine.results import Device, Environment, Machine
 from engine.shipped import installed
 from engine.specs import Refused
 from engine.specs.base import numbered
 
 PACKAGES = ("torch", "timm", "open_clip_torch", "torchvision", "transformers", "fvcore")
-CGROUPS = Path("/sys/fs/cgroup")
-OWN_CGROUP = Path("/proc/self/cgroup")
 CPUINFO = Path("/proc/cpuinfo")
 SYSCTL = "/usr/sbin/sysctl"
 """The command that prints facts about a Mac."""
@@ -136,7 +135,7 @@ def threads(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
 
 def _quotas(cgroups: Path, own: Path) -> Iterator[int]:
     """Yield how many whole CPUs each group allows. cpu.max: quota and period in us: `150000 100000`, `max 100000`."""
-    for folder in _groups(cgroups, own):
+    for folder in control_groups(cgroups, own):
         limit = folder / "cpu.max"
         if limit.is_file():
             quota, _, period = limit.read_text().strip().partition(" ")
@@ -144,44 +143,38 @@ def _quotas(cgroups: Path, own: Path) -> Iterator[int]:
                 yield int(quota) // int(period)
 
 
-def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
-    """Return the folders of this process's group and of all groups above it. own: a file with `0::/path/of/group`."""
-    lines = own.read_text().splitlines() if own.is_file() else []
-    path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
-    group = cgroups / path.strip("/")
-    return (folder for folder in [group, *group.parents] if folder.is_relative_to(cgroups))
-
-
 def total_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
-    """Return the memory in bytes that this process may use: the system's, limited by its control groups (v2)."""
-    return min([int(psutil.virtual_memory().total), *(limit for limit, _ in _limits(cgroups, own))])
+    """Return the memory in bytes that this process may use: the system's, limited by its control groups."""
+    return min([int(psutil.virtual_memory().total), *(limit for limit, _, _ in _limits(cgroups, own))])
 
 
 def available_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
-    """Return the free memory in bytes: the system's available memory, limited by this process's control groups (v2).
+    """Return the free memory in bytes: the system's available memory, limited by this process's control groups.
 
     A group's usage includes the page cache, which the kernel gives back before it ends a process.
     """
     left = [int(psutil.virtual_memory().available)]
-    for limit, group in _limits(cgroups, own):
-        used = int((group / "memory.current").read_text()) - _page_cache(group / "memory.stat")
-        left.append(max(0, limit - used))
+    for limit, usage, stat in _limits(cgroups, own):
+        left.append(max(0, limit - int(usage.read_text()) + _page_cache(stat)))
     return min(left)
 
 
-def _limits(cgroups: Path, own: Path) -> Iterator[tuple[int, Path]]:
-    """Yield the memory limits in bytes of this process's group and the groups above it, each with its folder."""
-    for group in _groups(cgroups, own):
-        file = group / "memory.max"
-        if file.is_file() and (limit := file.read_text().strip()) != "max":
-            yield int(limit), group
+def _limits(cgroups: Path, own: Path) -> Iterator[tuple[int, Path, Path]]:
+    """Yield the memory limits in bytes of this process's group and the groups above it (version 2 or 1), each with the
+    files of its usage and its statistics. Without a limit, version 2 has `max`, and version 1 almost 2^63."""
+    for group in control_groups(cgroups, own):
+        for name, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            file = group / name
+            if file.is_file() and (limit := file.read_text().strip()) != "max":
+                yield int(limit), group / usage, group / "memory.stat"
 
 
 def _page_cache(file: Path) -> int:
     """Return the bytes of files that a control group keeps in memory. file: lines such as `inactive_file 4096`."""
     lines = file.read_text().splitlines() if file.is_file() else []
     sizes = dict(line.split() for line in lines)
-    return sum(int(sizes.get(name, 0)) for name in ("active_file", "inactive_file"))
+    # in version 1, these lines do not include the groups below, and those with `total_` do
+    return sum(int(sizes.get(f"total_{name}", sizes.get(name, 0))) for name in ("active_file", "inactive_file"))
 
 
 def cpu_name() -> str:

@@ -216,6 +216,21 @@ def test_memory_is_the_smallest_limit_of_the_groups_of_a_process(tmp_path: Path)
     assert environment.total_bytes(tmp_path / "cgroup", own_cgroup) == system
 
 
+@pytest.mark.parametrize("path", ["/", "/path/outside/the/container"])
+def test_memory_limits_of_control_groups_of_version_1_are_read(tmp_path: Path, path: str) -> None:
+    own_cgroup, group = tmp_path / "own", tmp_path / "cgroup" / "memory"
+    own_cgroup.write_text(f"5:cpu:{path}\n4:hugetlb,memory:{path}\n0::{path}\n")
+    group.mkdir(parents=True)
+    (group / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    (group / "memory.usage_in_bytes").write_text("9000000\n")
+    assert environment.total_bytes(tmp_path / "cgroup", own_cgroup) == psutil.virtual_memory().total
+    (group / "memory.limit_in_bytes").write_text("10000000\n")
+    assert environment.total_bytes(tmp_path / "cgroup", own_cgroup) == 10_000_000
+    assert environment.available_bytes(tmp_path / "cgroup", own_cgroup) == 1_000_000
+    (group / "memory.stat").write_text("active_file 1\ninactive_file 2\ntotal_active_file 3\ntotal_inactive_file 4\n")
+    assert environment.available_bytes(tmp_path / "cgroup", own_cgroup) == 1_000_007
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin a process to a CPU")
 def test_threads_respect_the_cpu_affinity() -> None:
