@@ -207,9 +207,10 @@ class Flags(BaseModel):
     def spec(self) -> Spec:
         """Return the spec of these flags, and say which given ones have no effect. Errors: those of `given`."""
         spec = self._spec_type().model_validate(self.given())
-        for name, reason in spec.unused.items():
+        for given, reason in spec.unused.items():
+            name, *value = given.split(" ", 1)
             if name in self.model_fields_set:
-                note(f"--{name.replace('_', '-')} has no effect: {reason}")
+                note(f"{' '.join(['--' + name.replace('_', '-'), *value])} has no effect: {reason}")
         return spec
 
     def _spec_type(self) -> type[Spec]:

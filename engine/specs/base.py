@@ -300,7 +300,10 @@ class Spec(Closed):
 
     @property
     def unused(self) -> dict[str, str]:
-        """Return the reason why a field has no effect beside the other fields, by field name."""
+        """Return the reason why a field, or one of its values, has no effect beside the other fields.
+
+        The keys are the names of fields, such as `optimizer`, or a name and a value: `held_out_data photos.csv`.
+        """
         return {}
 
     @property

@@ -1,7 +1,6 @@
 """The request of an evaluation of CLIP."""
 
 import re
-from itertools import product
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, FailFast, Field
@@ -183,8 +182,9 @@ class EvaluateSpec(ClipFields, Spec):
         fields = {"retrieval": "recall_k", "zeroshot": "class_prompts", "linear-probe": "probe_data shots probe_c"}
         absent = {task: names.split() for task, names in fields.items() if task not in self.tasks}
         reasons = {name: f"the tasks do not include {task}" for task, names in absent.items() for name in names}
-        if not any(same_sources(*pair) for pair in product(self.held_out_data, self.sources)):
-            reasons["held_out_data"] = f"it names none of the evaluated data, {', '.join(self.sources)}"
+        for data in self.held_out_data:
+            if not any(same_sources(data, source) for source in self.sources):
+                reasons[f"held_out_data {data}"] = f"it is none of the evaluated data, {', '.join(self.sources)}"
         return reasons | unused_of_data(*self.sources, self.probe_data)
 
     @property

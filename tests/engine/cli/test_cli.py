@@ -203,8 +203,13 @@ def test_default_derived_from_a_wrong_value_is_no_second_error(capsys: pytest.Ca
         ("train --opt timm/lamb --momentum 0.9", ""),
         (
             "evaluate --held-out-data synthetic",
-            "--held-out-data has no effect: it names none of the evaluated data, digits",
+            "--held-out-data synthetic has no effect: it is none of the evaluated data, digits",
         ),
+        (
+            "evaluate --held-out-data digits --held-out-data my_data.csv",
+            "--held-out-data my_data.csv has no effect: it is none of the evaluated data, digits",
+        ),
+        ("evaluate --held-out-data digits", ""),
         ("evaluate --tasks zeroshot --recall-k 3", "--recall-k has no effect: the tasks do not include retrieval"),
         ("evaluate --tasks linear-probe --shots 3", ""),
         (
