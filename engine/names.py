@@ -119,7 +119,7 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, allow_code: bool = 
 
     families: as in resolve. allow_code: accept modules of the user's own, in the foreground.
     Errors: ModelNotFound; Refused when no model passes the filters, when one has no text tower or does not take an
-    option that is asked for, and as in refuse_code.
+    option that is asked for, when none takes the texts that are asked for, and as in refuse_code.
     """
     own_models = {ModelName.of(OWN, name): OWN for name in getattr(spec, "configs", {})}
     if allow_code:
@@ -142,12 +142,24 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, allow_code: bool = 
     if matching and not selected:
         limits = [name for name in FILTERS if getattr(spec, name, "")]
         raise Refused(f"{', '.join(limits)}: none of {plural(len(matching), 'model')} is left, so allow more")
+    if getattr(spec, "context_length", None) and selected and all(name.library in IMAGES_ALONE for name in selected):
+        raise Refused("context_length: none of these models has a text tower, so leave it out")
     for name in selected:
         if getattr(spec, "tower", "") == "text" and name.library in IMAGES_ALONE:
             raise Refused(f"{name} has no text tower: choose another tower, or leave the model out")
         if refusal := option_refusal(name, spec):
             raise Refused(refusal)
     return selected
+
+
+def check_excluded(spec: Spec, families: Mapping[ModelName, str]) -> None:
+    """Check that `exclude_exact` names known models, of any library. families: as in resolve. Errors: ModelNotFound."""
+    own = [ModelName.of(OWN, name) for name in getattr(spec, "configs", {})]
+    models = [*families, *own, *own_modules(spec)]
+    known = {*models, *(name.model for name in models), *(entry.name for entry in suite.entries())}
+    for name in split_patterns(getattr(spec, "exclude_exact", "")):
+        if name not in known:
+            raise ModelNotFound(f"exclude_exact: no model is called {name!r}; {_suggestion('', name, families)}")
 
 
 def fits(pattern: str) -> Callable[[str], bool]:

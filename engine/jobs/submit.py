@@ -6,7 +6,7 @@ from contextlib import suppress
 from engine import shipped
 from engine.jobs import checkpoints, named_files, references
 from engine.jobs.lifecycle import ensure_scheduler
-from engine.names import ModelNotFound, select, unknown_clip_model
+from engine.names import ModelNotFound, check_excluded, select, unknown_clip_model
 from engine.settings import Settings
 from engine.specs import BenchmarkSpec, EvaluateSpec, Refused, Spec, TrainSpec
 from engine.specs.base import CLUSTER
@@ -147,6 +147,7 @@ def check_models(settings: Settings, spec: Spec, *, allow_code: bool = False) ->
     families = shipped.families(settings.catalog_dir)
     try:
         models = select(spec, families, allow_code=allow_code)
+        check_excluded(spec, families)
     except ModelNotFound:
         if shipped.mismatches(shipped.versions(settings.catalog_dir)):
             return  # the installed libraries differ from those of the catalogue: the worker knows their models

@@ -241,6 +241,8 @@ class BenchmarkSpec(Floors, Spec):
         reasons = {} if self.purpose == "performance" else dict.fromkeys(OF_TIMING, "results are compared, not timed")
         reasons |= {"optimizer": "inference takes no step"} if self.mode == "inference" else {}
         reasons |= {"cudnn_benchmark": "a CPU does not use cuDNN"} if device_on_node(self.device) == "cpu" else {}
+        reasons |= {"context_length": "the image tower takes no texts"} if self.tower == "image" else {}
+        reasons |= {"image_size": "the text tower takes no images"} if self.tower == "text" else {}
         if self.batch_size not in ("sweep", "max"):
             reasons["max_batch_size"] = "the batch size is neither sweep nor max"
         return reasons

@@ -210,6 +210,15 @@ def test_default_derived_from_a_wrong_value_is_no_second_error(capsys: pytest.Ca
             "--held-out-data my_data.csv has no effect: it is none of the evaluated data, digits",
         ),
         ("evaluate --held-out-data digits", ""),
+        (
+            "benchmark --models ViT-B-32 --tower image --context-length 16",
+            "--context-length has no effect: the image tower takes no texts",
+        ),
+        (
+            "benchmark --models ViT-B-32 --tower text --image-size 64",
+            "--image-size has no effect: the text tower takes no images",
+        ),
+        ("benchmark --models ViT-B-32 --tower text --context-length 16", ""),
         ("evaluate --tasks zeroshot --recall-k 3", "--recall-k has no effect: the tasks do not include retrieval"),
         ("evaluate --tasks linear-probe --shots 3", ""),
         (

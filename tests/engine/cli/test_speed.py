@@ -39,6 +39,14 @@ def test_help_lists_every_field(command: list[str], capsys: pytest.CaptureFixtur
         (["--models", "timm:resnet18", "--batch-size-file", "none.txt"], "no file of batch sizes at none.txt"),
         (["--models", "timm:resnet18", "--variants", "cudagraphs"], "cudagraphs needs CUDA graphs"),
         (["--models", "timm:resnet18", "--tower", "text"], "timm:resnet18 has no text tower"),
+        (
+            ["--models", "timm:resnet18,timm:resnet34", "--context-length", "16"],
+            "error: --context-length: none of these models has a text tower, so leave it out",
+        ),
+        (
+            ["--models", "suite", "--exclude-exact", "timm:resnet18,jx_nest_base,renset50"],
+            "error: --exclude-exact: no model is called 'renset50'; closest: timm:resnet50",
+        ),
     ],
 )
 def test_bad_usage_prints_the_reason_and_exits_with_2(
