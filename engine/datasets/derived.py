@@ -67,9 +67,9 @@ def count_shared(train: Pairs, held: Pairs) -> int:
     return sum(found in shared for found in of_held)
 
 
-def note_on_shared(shared: int, held: int) -> str:
-    """Return a warning if held-out images are also trained on; empty if none is."""
-    return f"{shared:,} of {plural(held, 'held-out image')} also used for training" if shared else ""
+def note_on_shared(shared: int, count: int, kind: str = "held-out image") -> str:
+    """Return a warning if images of this kind are also trained on; empty if none is. count: all of this kind."""
+    return f"{shared:,} of {plural(count, kind)} also used for training" if shared else ""
 
 
 def sample(pairs: Pairs, count: int, seed: int) -> Pairs:

@@ -49,6 +49,8 @@ class Data:
     """Held-out images that are also trained on."""
     zeroshot: int = 0
     """Number of images in zeroshot_data; 0 without it."""
+    zeroshot_shared: int = 0
+    """Images in zeroshot_data that are also trained on."""
 
 
 def checks(spec: TrainSpec, data: Data) -> list[Check]:
@@ -64,11 +66,14 @@ def checks(spec: TrainSpec, data: Data) -> list[Check]:
 
 def _pairs(data: Data) -> list[Check]:
     text = f"{plural(data.train, 'pair')} to train on, {data.held:,} held out."
-    if warning := note_on_shared(data.shared, data.held):
-        return [Check("ok", text), Check("warning", f"{warning}.")]
-    if data.held:
-        return [Check("ok", text)]
-    return [Check("warning", f"{text} The quality of the model cannot be measured.")]
+    if not data.held:
+        text += " The quality of the model cannot be measured."
+    shared = note_on_shared(data.shared, data.held)
+    warnings = [shared, note_on_shared(data.zeroshot_shared, data.zeroshot, "zero-shot image")]
+    return [
+        Check("ok" if data.held else "warning", text),
+        *(Check("warning", f"{warning}.") for warning in warnings if warning),
+    ]
 
 
 def _captions(spec: TrainSpec, data: Data, plan: Schedule) -> list[Check]:

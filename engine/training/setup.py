@@ -151,8 +151,8 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
         zeroshot, zeroshot_notes = readable(found, run_dir, "zeroshot_data", spec.resume, roots)
         note = f"zero-shot accuracy is measured on {plural(len(zeroshot), 'image')} of {spec.zeroshot_data}"
         notes = (*notes, note, *zeroshot.notes, *zeroshot_notes)
-        if shared := datasets.count_shared(train, zeroshot):
-            notes = (*notes, f"{shared:,} of {plural(len(zeroshot), 'image')} for zero-shot also used for training")
+        if warning := datasets.note_on_shared(datasets.count_shared(train, zeroshot), len(zeroshot), "zero-shot image"):
+            notes = (*notes, warning)
     labelled = zeroshot or val or pairs
     classes, templates = named(spec, labelled)  # labels are indices into its classes
     if zeroshot is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from itertools import islice
@@ -201,31 +201,51 @@ def grid(pictures: Iterable[tuple[bytes | None, str, str]], *, width: int) -> No
                 st.image(image, caption=caption, width=width, alt=alt)
 
 
-def count_pairs(arguments: Mapping[str, Any], preview: DataSummary, *, val_data: str, val_fraction: float) -> Data:
-    """Return the numbers of training and held-out pairs with the facts of the preview. Errors: DataProblem."""
-    train = held_out = shared = 0
-    if not preview.none_readable:
-        unreadable = tuple(source for source, _ in preview.unreadable)
-        val_source = {"data": val_data, "modified_ns": stamp(val_data), "samples": None}
-        train, held_out, shared = _split(arguments, unreadable, val_source if val_data else {}, val_fraction)
-    return Data(train, held_out, preview, shared)
+def count_pairs(
+    arguments: Mapping[str, Any],
+    preview: DataSummary,
+    *,
+    val_data: str,
+    val_fraction: float,
+    zeroshot: Mapping[str, Any] | None,
+) -> Data:
+    """Return the numbers of training and held-out pairs with the facts of the preview. Errors: DataProblem.
+
+    arguments, zeroshot: from `source` and `zeroshot_source`. Without zero-shot data, `zeroshot` is None.
+    """
+    if preview.none_readable:
+        return Data(0, 0, preview)
+    unreadable = tuple(source for source, _ in preview.unreadable)
+    val_source = {"data": val_data, "modified_ns": stamp(val_data), "samples": None} if val_data else {}
+    train, held_out, shared, zeroshot_shared = _split(arguments, unreadable, val_source, val_fraction, zeroshot)
+    if zeroshot is None:
+        return Data(train, held_out, preview, shared)
+    labelled = pairs(zeroshot)
+    facts = replace(preview, classes=labelled.classes)
+    return Data(train, held_out, facts, shared, len(labelled), zeroshot_shared)
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
 def _split(
-    arguments: Mapping[str, Any], unreadable: Sequence[str], val_source: Mapping[str, Any], fraction: float
-) -> tuple[int, int, int]:
-    """Return the numbers of training and held-out pairs, and of held-out images that are also trained on.
+    arguments: Mapping[str, Any],
+    unreadable: Sequence[str],
+    val_source: Mapping[str, Any],
+    fraction: float,
+    zeroshot: Mapping[str, Any] | None,
+) -> tuple[int, int, int, int]:
+    """Return the numbers of training and held-out pairs, and of held-out and zero-shot images that are also trained on.
 
     As in a training, unreadable images are left out first. val_source: changes of the arguments that give the
-    validation data; empty if a fraction is held out.
+    validation data; empty if a fraction is held out. zeroshot: the arguments that give the zero-shot data.
     """
     usable, left_out = pairs(arguments), set(unreadable)
     if left_out:
         usable, _ = readable(usable, [index for index in range(len(usable)) if usable.source(index) not in left_out])
     val = pairs({**arguments, **val_source}) if val_source else None
     train, held_out = hold_out(usable, val, fraction, arguments["seed"])
-    return len(train), len(held_out or ()), count_shared(train, held_out) if held_out else 0
+    evaluated = (held_out, pairs(zeroshot) if zeroshot else None)
+    shared, zeroshot_shared = (count_shared(train, part) if part else 0 for part in evaluated)
+    return len(train), len(held_out or ()), shared, zeroshot_shared
 
 
 def draw(preview: Preview) -> None:

@@ -2,7 +2,6 @@
 
 from base64 import b64decode
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -188,19 +187,18 @@ def count_pairs(values: dict[str, Any], preview: data.Preview) -> tuple[Data | N
     valid = spec_form.valid(TrainSpec, values)
     fraction = valid.get("val_fraction")
     fraction = TrainSpec().val_fraction if fraction is None else fraction
+    zeroshot = None
+    if valid.get("zeroshot_data"):
+        try:
+            zeroshot = data.zeroshot_source(valid)
+            data.pairs(zeroshot)
+        except DataProblem as problem:
+            return None, f"Zero-shot data: {problem}, or leave Zero-shot data empty"
     try:
-        arguments, val_data = data.source(valid), valid.get("val_data") or ""
-        counts = data.count_pairs(arguments, preview.summary, val_data=val_data, val_fraction=fraction)
+        arguments, parts = data.source(valid), {"val_data": valid.get("val_data") or "", "val_fraction": fraction}
+        return data.count_pairs(arguments, preview.summary, **parts, zeroshot=zeroshot), ""
     except DataProblem as problem:
         return None, f"Held-out data: {problem}"
-    if not valid.get("zeroshot_data"):
-        return counts, ""
-    try:
-        labelled = data.pairs(data.zeroshot_source(valid))
-    except DataProblem as problem:
-        return None, f"Zero-shot data: {problem}, or leave Zero-shot data empty"
-    facts = replace(counts.facts, classes=labelled.classes)
-    return replace(counts, facts=facts, zeroshot=len(labelled)), ""
 
 
 @st.fragment

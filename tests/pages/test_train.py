@@ -906,6 +906,19 @@ def test_held_out_images_that_are_also_training_images_are_counted(data_root: Pa
     assert "also used for training" not in plain_text(open_page(PAGE, train_data=str(data_root / "pairs0.csv")))
 
 
+def test_zero_shot_images_that_are_also_training_images_are_counted(data_root: Path) -> None:
+    names = [f"image_{n}.png" for n in range(24)]
+    write_images(data_root, *names)
+    pairs = [["filepath", "title"], *([name, f"a picture of {name}"] for name in names[:20])]
+    write_csv(data_root / "pairs.csv", pairs)
+    labelled = [["filepath", "label"], *([name, ("red", "blue")[n % 2]] for n, name in enumerate(names))]
+    write_csv(data_root / "labelled.csv", labelled)
+    data = {"train_data": str(data_root / "pairs.csv"), "train_zeroshot_data": str(data_root / "labelled.csv")}
+    text = plain_text(open_page(PAGE, **data, train_val_fraction="0.2"))
+    assert "16 pairs to train on, 4 held out." in text
+    assert "16 of 24 zero-shot images also used for training." in text
+
+
 def test_csv_columns_are_offered_and_common_names_are_recognised(store: Store, data_root: Path) -> None:
     write_images(data_root, *(f"{n}.png" for n in range(20)))
     lines = [["filename", "caption", "label", "kind"], *([f"{n}.png", f"{n}", "ab"[n % 2], "x"] for n in range(20))]

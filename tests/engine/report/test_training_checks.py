@@ -71,6 +71,8 @@ def test_pairs_left_out_of_each_epoch_are_counted(fields: dict[str, Any], left_o
             "error",
         ),
         ({}, {"shared": 240}, "240 of 250 held-out images also used for training.", "warning"),
+        ({}, {"zeroshot": 30, "zeroshot_shared": 9}, "9 of 30 zero-shot images also used for training.", "warning"),
+        ({}, {"held": 0, "zeroshot": 9, "zeroshot_shared": 9}, "9 of 9 zero-shot images also used for", "warning"),
         ({}, {"held": 0}, "The quality of the model cannot be measured", "warning"),
         (
             {},
@@ -109,7 +111,7 @@ def test_pairs_left_out_of_each_epoch_are_counted(fields: dict[str, Any], left_o
 def test_checks_report_errors_warnings_and_facts(
     fields: dict[str, object], data: dict[str, Any], message: str, mark: str
 ) -> None:
-    counts = data.keys() & {"held", "shared", "zeroshot"}
+    counts = data.keys() & {"held", "shared", "zeroshot", "zeroshot_shared"}
     facts = replace(FACTS, **{name: data[name] for name in data.keys() - counts})
     changed = replace(DATA, facts=facts, **{name: data[name] for name in counts})
     mark_of = marks(TrainSpec.model_validate(fields), changed)

@@ -475,7 +475,7 @@ def test_zero_shot_can_have_data_other_than_the_held_out_pairs(tmp_path: Path) -
     with pytest.raises(Refused, match="zero-shot needs a class for each image"):
         setup.hold(tiny(**{**fields, "zeroshot_data": str(table)}), tmp_path / "other")
     held = setup.hold(tiny(**fields | {"data": fields["zeroshot_data"]}), tmp_path / "shared")
-    assert f"{len(held.train)} of 19 images for zero-shot also used for training" in held.notes
+    assert f"{len(held.train)} of 19 zero-shot images also used for training" in held.notes
     (tmp_path / "labelled.csv").write_text("filename,label\nclasses/the_0/0.png,zero\nclasses/the_1/1.png,one\n")
     held = setup.hold(tiny(**{**fields, "zeroshot_data": str(tmp_path / "labelled.csv")}), tmp_path / "found")
     assert held.classes == ("one", "zero"), "the column of classes is found by its common name"
