@@ -155,10 +155,13 @@ def with_classes_split(pairs: Pairs, separator: str) -> Pairs:
     """Return the pairs with class names such as `cat;dog`, which each name several classes, split at a separator.
 
     In captions that were made of class names, the names are then separated by commas. Data whose class names have no
-    separator are unchanged: each of their images has one class.
+    separator get a note: each of their images has one class.
     """
-    if not (separator and any(separator in name for name in pairs.classes)):
+    if not (separator and pairs.classes) or pairs.several:
         return pairs
+    if not any(separator in name for name in pairs.classes):
+        note = f"no class name has the separator {separator!r}, so each image has one class"
+        return replace(pairs, notes=(*pairs.notes, note))
     names = [distinct(joined.split(separator)) for joined in pairs.classes]
     classes = tuple(sorted({name for names_of_one in names for name in names_of_one}))
     places = {name: place for place, name in enumerate(classes)}

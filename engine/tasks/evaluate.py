@@ -170,6 +170,7 @@ class Part:
         self._rest, evaluated = (
             datasets.with_classes_split(part, spec.csv_class_separator) for part in (rest, evaluated)
         )
+        self._notes += [note for note in evaluated.notes if note not in opened.notes]
         self._classes, self._templates = named(spec, evaluated)
         self._notes += made.notes
         self._notes += [note for note in (note_on_training(spec, roots), note_on_selection(spec, roots)) if note]

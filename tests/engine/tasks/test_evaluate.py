@@ -435,3 +435,5 @@ def test_class_separator_leaves_data_with_one_class_per_image_as_they_are(rows: 
         *(("error", True, True), ("ok", True, False)),  # some of the table's images have several classes
         *(("ok", False, True), ("ok", False, True)),
     ]
+    note = "no class name has the separator ';', so each image has one class"
+    assert [row.notes.count(note) for row in found] == [0, 0, 1, 1]
