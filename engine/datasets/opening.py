@@ -96,12 +96,17 @@ def columns_used(spec: Any, roots: Roots = None) -> dict[str, str]:
     return {field: getattr(spec, field) or tables.recognised(names, known) for field, known in common.items() if names}
 
 
-def class_column_of(data: str, given: str = "", *, separator: str = "", roots: Roots = None) -> str:
-    """Return the class column of zero-shot data: the given one, else one with a common name; empty if there is none.
-
-    Errors: DataProblem.
+def columns_of_zeroshot(
+    data: str, given: Mapping[str, str], *, separator: str = "", roots: Roots = None
+) -> dict[str, str]:
+    """Return the columns of zero-shot data by field of the request: the given class column, else one with a common
+    name, or empty if there is none. The columns of images and captions are those given for the training data; if a
+    table lacks one, it is empty, and is recognised by a common name. Errors: DataProblem.
     """
-    return given or tables.recognised(columns_of(data, separator=separator, roots=roots), tables.CLASS_NAMES)
+    names = columns_of(data, separator=separator, roots=roots)
+    shared = {field: given[field] for field in ("csv_img_key", "csv_caption_key")}
+    found = {field: column if not names or column in names else "" for field, column in shared.items()}
+    return found | {"csv_class_key": given["csv_class_key"] or tables.recognised(names, tables.CLASS_NAMES)}
 
 
 def _open(source: str, kind: DataKind, openers: Mapping[DataKind, Open], roots: Roots) -> Pairs:

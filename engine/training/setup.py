@@ -146,8 +146,9 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     zeroshot: Pairs | None = None
     if spec.zeroshot_data:
         options: Any = {"separator": spec.csv_separator, "roots": roots}
-        class_column = datasets.class_column_of(spec.zeroshot_data, spec.csv_class_key, **options)
-        found = open_pairs(spec.zeroshot_data, kind="auto", class_column=class_column)
+        columns = datasets.columns_of_zeroshot(spec.zeroshot_data, spec.model_dump(), **options)
+        labelled_spec = spec.model_copy(update={**columns, "data_kind": "auto", "zeroshot_data": ""})
+        found = opener(labelled_spec, roots)(spec.zeroshot_data)
         zeroshot, zeroshot_notes = readable(found, run_dir, "zeroshot_data", spec.resume, roots)
         note = f"zero-shot accuracy is measured on {plural(len(zeroshot), 'image')} of {spec.zeroshot_data}"
         notes = (*notes, note, *zeroshot.notes, *zeroshot_notes)

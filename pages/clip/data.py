@@ -17,8 +17,8 @@ from engine.datasets import (
     DataSummary,
     Pairs,
     Unreadable,
-    class_column_of,
     columns_of,
+    columns_of_zeroshot,
     count_shared,
     hold_out,
     open_pairs,
@@ -140,12 +140,11 @@ def zeroshot_source(values: Mapping[str, Any]) -> dict[str, Any]:
     if not (data := values.get("zeroshot_data")):
         return source(values)
     options: dict[str, Any] = {"separator": values.get("csv_separator") or "", "roots": backend.settings().roots}
-    column = class_column_of(data, values.get("csv_class_key") or "", **options)
-    if not column and columns_of(data, **options):
+    columns = columns_of_zeroshot(data, {name: values.get(name) or "" for name in COLUMN_FIELDS}, **options)
+    if not columns["csv_class_key"] and columns_of(data, **options):
         common = ", ".join(tables.CLASS_NAMES)
         raise DataProblem(f"{data} has no class column with a common name ({common}): type its name in Class column")
-    changed = {"data": data, "data_kind": "auto", "csv_class_key": column, "samples": None, "zeroshot_data": ""}
-    return source({**values, **changed})
+    return source({**values, **columns, "data": data, "data_kind": "auto", "samples": None, "zeroshot_data": ""})
 
 
 def stamp(data: str) -> int:

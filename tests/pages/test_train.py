@@ -909,12 +909,12 @@ def test_held_out_images_that_are_also_training_images_are_counted(data_root: Pa
 def test_zero_shot_images_that_are_also_training_images_are_counted(data_root: Path) -> None:
     names = [f"image_{n}.png" for n in range(24)]
     write_images(data_root, *names)
-    pairs = [["filepath", "title"], *([name, f"a picture of {name}"] for name in names[:20])]
+    pairs = [["photo", "title"], *([name, f"a picture of {name}"] for name in names[:20])]
     write_csv(data_root / "pairs.csv", pairs)
     labelled = [["filepath", "label"], *([name, ("red", "blue")[n % 2]] for n, name in enumerate(names))]
     write_csv(data_root / "labelled.csv", labelled)
     data = {"train_data": str(data_root / "pairs.csv"), "train_zeroshot_data": str(data_root / "labelled.csv")}
-    text = plain_text(open_page(PAGE, **data, train_val_fraction="0.2"))
+    text = plain_text(open_page(PAGE, **data, train_csv_img_key="photo", train_val_fraction="0.2"))
     assert "16 pairs to train on, 4 held out." in text
     assert "16 of 24 zero-shot images also used for training." in text
 

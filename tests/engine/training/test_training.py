@@ -479,6 +479,10 @@ def test_zero_shot_can_have_data_other_than_the_held_out_pairs(tmp_path: Path) -
     (tmp_path / "labelled.csv").write_text("filename,label\nclasses/the_0/0.png,zero\nclasses/the_1/1.png,one\n")
     held = setup.hold(tiny(**{**fields, "zeroshot_data": str(tmp_path / "labelled.csv")}), tmp_path / "found")
     assert held.classes == ("one", "zero"), "the column of classes is found by its common name"
+    table.write_text(table.read_text().replace("filepath", "photo", 1).replace("title", "words", 1))
+    fields |= {"csv_img_key": "photo", "csv_caption_key": "words", "zeroshot_data": str(tmp_path / "labelled.csv")}
+    held = setup.hold(tiny(**fields), tmp_path / "columns")
+    assert held.classes == ("one", "zero"), "its columns have other names than those of the training data"
 
 
 @pytest.mark.slow
