@@ -250,8 +250,7 @@ def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, se
     separate = not side_by_side(baseline, other)
     same_request = other.run in baseline.repeats and baseline.repeats[other.run][1] == row
     ratio, note = _ratio_of_runs(baseline, other, metric) if separate and not same_request else (None, "")
-    of_processes = ratio is None
-    if of_processes:
+    if of_processes := ratio is None:
         ratio, note = _ratio(baseline, other, metric, reader, seed)
     line |= {"speedup": line["baseline_ms"] / line["ms"], "verdict": "undecided"}
     if ratio is not None:
@@ -259,6 +258,7 @@ def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, se
         line |= {"speedup_low": ratio.low, "speedup_high": ratio.high if np.isfinite(ratio.high) else None}
     if separate and of_processes:
         line["verdict"] = "same request" if same_request else "needs 3 runs"
+        note = note or "the interval does not include changes of the machine"
     return line | {"note": note} | ({"verdict": "not comparable"} if differs else {})
 
 
