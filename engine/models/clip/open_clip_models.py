@@ -36,7 +36,28 @@ def own_config(name: str, cfg: Config) -> Config:
     timm_name = cfg["vision_cfg"].get("timm_model_name")
     if timm_name is not None and not (isinstance(timm_name, str) and timm.is_model(timm_name)):
         raise Refused(f"configuration {name!r} names {timm_name!r}, which timm does not know")
+    _check_decoder(name, cfg)
     return deepcopy(cfg)
+
+
+def _check_decoder(name: str, cfg: Config) -> None:
+    """Check that CoCa's decoder is as wide as the tokens that it gets. Errors: Refused.
+
+    open_clip's towers are checked, and not those of timm and Hugging Face, whose widths are not in the configuration.
+    """
+    if not isinstance(decoder := cfg.get("multimodal_cfg"), dict):
+        return
+    vision, text = cfg["vision_cfg"], cfg["text_cfg"]
+    widths = {"multimodal_cfg.width": decoder.get("width", open_clip.CLIPTextCfg.width)}
+    if not text.get("hf_model_name"):
+        widths["text_cfg.width"] = text.get("width", open_clip.CLIPTextCfg.width)
+    if vision.get("attentional_pool"):
+        widths["embed_dim"] = cfg["embed_dim"]
+    elif not vision.get("timm_model_name"):
+        widths["vision_cfg.width"] = vision.get("width", open_clip.CLIPVisionCfg.width)
+    if len(set(widths.values())) > 1:
+        given = ", ".join(f"{entry} {width}" for entry, width in widths.items())
+        raise Refused(f"configuration {name!r} needs equal numbers for CoCa's decoder, and has {given}")
 
 
 def family(cfg: Config) -> str:

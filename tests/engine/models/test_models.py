@@ -200,6 +200,14 @@ def test_user_configuration_is_built() -> None:
         ({"vision_cfg": {"timm_model_name": "hf-hub:some/model"}}, "timm does not know"),
         ({"vision_cfg": {"timm_model_name": 5}}, "names 5, which timm does not know"),
         ({"vision_cfg": {"timm_model_name": "no_such_model"}}, "timm does not know"),
+        (
+            {"multimodal_cfg": {"width": 64}},
+            "numbers for CoCa's decoder, and has multimodal_cfg.width 64, text_cfg.width 64, vision_cfg.width 128",
+        ),
+        (
+            {"multimodal_cfg": {}, "embed_dim": 32, "vision_cfg": {"attentional_pool": True}},
+            "has multimodal_cfg.width 512, text_cfg.width 64, embed_dim 32",
+        ),
     ],
 )
 def test_wrong_configuration_is_refused_with_the_reason(change: dict[str, object], message: str) -> None:
