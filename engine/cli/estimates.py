@@ -80,6 +80,10 @@ class Estimate(BaseModel):
         if missing := sorted(set(names) - set(rows.index.get_level_values("name"))):
             note(f"no estimate, because the catalogue has no complete count: {', '.join(missing[:10])}")
         table = estimates.side_by_side(chosen, rows, self.batch_size)
+        unreliable = [device.fitted.label for device in chosen if reliability.warnings([device])]
+        if unreliable and len(table):
+            marked = table["device"].isin(unreliable) & (table["source"] == "estimated")
+            table["source"] = table["source"].mask(marked, "estimated, unreliable")
         show_table(table, table[SHOWN] if len(table) else table, self.output)
 
 

@@ -286,7 +286,11 @@ def test_estimate_warns_of_unreliable_estimates(store: Store, capsys: pytest.Cap
     message = "timings flagged (contended). Calibrate again on a quiet machine."
     for device in ([], ["--device", "batch 1"]):
         assert main(["estimate", "--models", "timm:resnet18", *device]) == 0
-        assert message in capsys.readouterr().err
+        shown = capsys.readouterr()
+        assert message in shown.err
+        marked = [line for line in shown.out.splitlines() if "estimated, unreliable" in line]
+        assert marked
+        assert all("(here)" in line for line in marked), "published devices are reliable"
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])
