@@ -142,7 +142,8 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, allow_code: bool = 
     if matching and not selected:
         limits = [name for name in FILTERS if getattr(spec, name, "")]
         raise Refused(f"{', '.join(limits)}: none of {plural(len(matching), 'model')} is left, so allow more")
-    if getattr(spec, "context_length", None) and selected and all(name.library in IMAGES_ALONE for name in selected):
+    # before the filters, because a part of the models may have none with texts
+    if getattr(spec, "context_length", None) and matching and all(name.library in IMAGES_ALONE for name in matching):
         raise Refused("context_length: none of these models has a text tower, so leave it out")
     for name in selected:
         if getattr(spec, "tower", "") == "text" and name.library in IMAGES_ALONE:

@@ -228,6 +228,15 @@ def test_filters_that_leave_no_model_are_refused() -> None:
         names.select(benchmark(models=["suite"], filter="no such name"), FAMILIES)
 
 
+def test_text_length_needs_a_model_with_texts_in_any_part() -> None:
+    mixed = ["open_clip:ViT-B-32", "timm:mobilevit_s"]
+    part = benchmark(models=mixed, context_length=16, partition="2/2")
+    families = {ModelName(name): "f" for name in mixed}
+    assert names.select(part, families) == mixed[1:]
+    with pytest.raises(Refused, match=r"^context_length: none of these models has a text tower"):
+        names.select(benchmark(models=mixed[1:], context_length=16), families)
+
+
 def test_regular_expressions_do_not_backtrack() -> None:
     families = {ModelName.of("timm", "a" * 60): "f", ModelName.of("timm", "a" * 60 + "b"): "f"}
     assert names.select(benchmark(models=["timm:*"], filter="^(a|aa)+b"), families) == [f"timm:{'a' * 60}b"]
