@@ -195,10 +195,13 @@ def count_pairs(values: dict[str, Any], preview: data.Preview) -> tuple[Data | N
         except DataProblem as problem:
             return None, f"Zero-shot data: {problem}, or leave Zero-shot data empty"
     try:
-        arguments, parts = data.source(valid), {"val_data": valid.get("val_data") or "", "val_fraction": fraction}
-        return data.count_pairs(arguments, preview.summary, **parts, zeroshot=zeroshot), ""
+        arguments, val_data = data.source(valid), valid.get("val_data") or ""
+        counts = data.count_pairs(
+            arguments, preview.summary, val_data=val_data, val_fraction=fraction, zeroshot=zeroshot
+        )
     except DataProblem as problem:
         return None, f"Held-out data: {problem}"
+    return counts, ""
 
 
 @st.fragment
