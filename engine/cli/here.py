@@ -21,7 +21,7 @@ from engine.cli.output import (
     printable,
     show_table,
 )
-from engine.names import expand_files, select
+from engine.names import ModelNotFound, expand_files, select
 from engine.results import Event, Row
 from engine.results.checkpoints import mark_lost
 from engine.settings import Settings
@@ -189,8 +189,9 @@ def note_duration(store: "Store", spec: BenchmarkSpec | RecurrentSpec) -> None:
     from engine.report.timings.durations import Durations
 
     folder = Settings().catalog_dir
-    models = select(spec, families(folder))
-    note(f"expected duration: {Durations(store).timing(spec, models, catalog.read(folder))}")
+    with suppress(ModelNotFound):  # the installed libraries may have models that the catalogue lacks
+        models = select(spec, families(folder))
+        note(f"expected duration: {Durations(store).timing(spec, models, catalog.read(folder))}")
 
 
 class Flags(BaseModel):
@@ -208,9 +209,9 @@ class Flags(BaseModel):
         """Return the spec of these flags, and say which given ones have no effect. Errors: those of `given`."""
         spec = self._spec_type().model_validate(self.given())
         for given, reason in spec.unused.items():
-            name, *value = given.split(" ", 1)
+            name, space, value = given.partition(" ")
             if name in self.model_fields_set:
-                note(f"{' '.join(['--' + name.replace('_', '-'), *value])} has no effect: {reason}")
+                note(f"--{name.replace('_', '-')}{space}{value} has no effect: {reason}")
         return spec
 
     def _spec_type(self) -> type[Spec]:
