@@ -132,7 +132,7 @@ class BenchmarkSpec(Floors, Spec):
     )
     channels_last: bool = Field(False, description="Run every variant in channels_last memory format.")
     image_size: SIZE | None = Field(
-        None, description="N or HxW in pixels. Default: the model's own size, for inference its test size."
+        None, description="N or HxW in pixels. Default: the model's own; for inference its test size."
     )
     context_length: int | None = Field(
         None, ge=1, le=MAX_CONTEXT, description="Tokens per text. Default: the model's own."
@@ -150,7 +150,7 @@ class BenchmarkSpec(Floors, Spec):
         None,
         gt=0,
         le=1,
-        description="Relative and absolute tolerance of accuracy checks. Default: that of PyTorch's benchmark, 0.001 "
+        description="Relative and absolute tolerance of accuracy checks. Default: that of PyTorch's benchmark; 0.001 "
         "in inference and 0.01 or more in training.",
     )
     trace: bool = Field(

@@ -103,7 +103,7 @@ class EvaluateSpec(ClipFields, Spec):
         "",
         max_length=4,
         description="Separator between classes in a cell of the class column, such as ; or |. Data with such cells get "
-        "the mean average precision of zero-shot.",
+        "the mean average precision of zero-shot. Default: one class per image.",
     )
     held_out: bool = Field(
         True, description="If one of the models was trained on the data, use only the pairs that its training held out."

@@ -117,33 +117,39 @@ class TrainSpec(ClipFields, Spec):
     lr: Rate = Field(
         None, description="Peak learning rate. Default: 0.001, with initial weights of both towers 0.00001."
     )
-    lr_image: Rate = Field(None, description="Peak learning rate of the image tower. Default: lr.")
-    lr_text: Rate = Field(None, description="Peak learning rate of the text tower, with CoCa's decoder. Default: lr.")
+    lr_image: Rate = Field(None, description="Peak learning rate of the image tower. Default: the learning rate.")
+    lr_text: Rate = Field(
+        None, description="Peak learning rate of the text tower, with CoCa's decoder. Default: the learning rate."
+    )
     wd: float = Field(0.2, ge=0, le=100, description="Weight decay; not applied to gains and biases.")
     beta1: Share | None = Field(
-        None, description="First momentum coefficient. Default: the optimizer's own, 0.9 for adamw."
+        None, description="First momentum coefficient. Default: the optimizer's own; 0.9 for adamw."
     )
     beta2: Share | None = Field(
         None,
-        description="Second momentum coefficient. Default: the optimizer's own, 0.98 for adamw; with a convolutional "
-        "image tower 0.999.",
+        description="Second momentum coefficient. Default: the optimizer's own; 0.98 for adamw, or 0.999 with a "
+        "convolutional image tower.",
     )
     eps: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="Epsilon. Default: the optimizer's own, 1e-6 for adamw; with a convolutional image tower 1e-8.",
+        description="Epsilon. Default: the optimizer's own; 1e-6 for adamw, or 1e-8 with a convolutional image tower.",
     )
-    momentum: Share | None = Field(None, description="Momentum of timm's optimizers. Default: 0.9.")
+    momentum: Share | None = Field(
+        None, description="Momentum of timm's optimizers. Default: the optimizer's own; mostly 0.9."
+    )
     grad_clip_norm: float | None = Field(None, gt=0, description="Clip gradients to this norm. Default: no clipping.")
 
     epochs: int | None = Field(None, ge=1, le=100_000, description="Passes over the data. Default: 15.")
-    steps: int | None = Field(None, ge=1, le=100_000_000, description="Optimizer steps instead of epochs.")
+    steps: int | None = Field(
+        None, ge=1, le=100_000_000, description="Optimizer steps instead of epochs. Default: from the epochs."
+    )
     batch_size: int | None = Field(
         None,
         ge=2,
         le=65_536,
-        description="Pairs per process and forward pass. Default: by the number of pairs, at most 256.",
+        description="Pairs per process and forward pass. Default: from the data; at most 256.",
     )
     accum_freq: int = Field(1, ge=1, le=1024, description="Batches per optimizer step, combined in one loss.")
     warmup: WARMUP = Field("10%", description="Warm-up steps of the learning rate: N, or S%.")
@@ -151,7 +157,7 @@ class TrainSpec(ClipFields, Spec):
         "cosine", description="Learning rate after warm-up."
     )
     epochs_cooldown: int | None = Field(
-        None, ge=1, le=100_000, description="Cooldown epochs of const-cooldown, which needs them."
+        None, ge=1, le=100_000, description="Cooldown epochs of const-cooldown, which needs them. Default: none."
     )
     lr_cooldown_power: float = Field(1.0, gt=0, le=10, description="Exponent of the cooldown; 1: linear.")
     lr_cooldown_end: float = Field(0.0, ge=0, le=100, description="Learning rate at the end of the cooldown.")
@@ -205,8 +211,8 @@ class TrainSpec(ClipFields, Spec):
     best_metric: str = Field(
         "",
         max_length=100,
-        description="Metric that selects the best checkpoint, such as clip_val_loss. Default: zero-shot accuracy if it "
-        "is measured, else recall at 1 or a loss.",
+        description="Metric that selects the best checkpoint, such as clip_val_loss. Default: from the data; zero-shot "
+        "accuracy if it is measured, else recall at 1 or a loss.",
     )
     tensorboard: bool = Field(True, description="Write TensorBoard files.")
     wandb: bool = Field(False, description="Log to Weights & Biases; WANDB_MODE=offline works.")

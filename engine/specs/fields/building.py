@@ -101,7 +101,7 @@ InChans = Annotated[
         ge=1,
         le=MOST_CHANNELS,
         description="Channels of the images that a timm model, or a module of your own, takes. Default: the model's "
-        "own, mostly 3.",
+        "own; mostly 3.",
     ),
 ]
 ModelKwargs = Annotated[

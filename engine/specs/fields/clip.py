@@ -152,10 +152,13 @@ class ClipFields(BaseModel):
     )
     csv_img_key: Column = Field(
         "",
-        description="Column of a CSV or Parquet with the images. Default: filepath, filename, image or a similar name.",
+        description="Column of a CSV or Parquet with the images. Default: by its name; filepath, filename, image or a "
+        "similar one.",
     )
     csv_caption_key: Column = Field(
-        "", description="Column of a CSV or Parquet with the captions. Default: title, caption, text or a similar name."
+        "",
+        description="Column of a CSV or Parquet with the captions. Default: by its name; title, caption, text or a "
+        "similar one.",
     )
     csv_class_key: Column = Field(
         "",
@@ -176,8 +179,8 @@ class ClipFields(BaseModel):
     )
     templates: TEMPLATES = Field(
         (),
-        description="Prompts with {} for the class name, or openai-80 or openai-7. Default: openai-80 for the classes "
-        "imagenet; else the data's templates, or openai-7.",
+        description="Prompts with {} for the class name, or openai-80 or openai-7. Default: those of the data, or "
+        "openai-7; openai-80 for the classes imagenet.",
     )
     model: ClipModel = Field(
         DIGITS_MODEL,

@@ -39,7 +39,10 @@ CropScale = Annotated[
 ]
 ColorJitter = Annotated[
     NUMBERS,
-    Field(description="Jitter of brightness, contrast, saturation and hue: 4 numbers. With timm also 1 or 3 numbers."),
+    Field(
+        description="Jitter of brightness, contrast, saturation and hue: 4 numbers. With timm also 1 or 3 numbers. "
+        "Default: none."
+    ),
 ]
 ColorJitterProbability = Annotated[
     Probability, Field(description="Probability of the jitter. With timm it is always on.")
@@ -56,7 +59,10 @@ AutoAugment = Annotated[
         r"|(rand|augmix|original|originalr|v0|v0r|3a)(-[a-z]+[0-9.]+)*",
         "a policy of timm, such as rand-m9-mstd0.5-inc1, augmix-m5-w4, original-mstd0.5 or 3a",
     ),
-    Field(max_length=100, description="timm's RandAugment, AugMix or AutoAugment, such as rand-m9-mstd0.5-inc1."),
+    Field(
+        max_length=100,
+        description="timm's RandAugment, AugMix or AutoAugment, such as rand-m9-mstd0.5-inc1. Default: none.",
+    ),
 ]
 ErasingProbability = Annotated[Probability, Field(description="Probability that timm erases a part of the image.")]
 ErasedParts = Annotated[int, Field(ge=1, le=100, description="Maximum number of parts that timm erases per image.")]

@@ -42,7 +42,8 @@ TimeLimit = Annotated[
     float, Field(gt=0, le=86_400, description="Maximum seconds per model, all its processes together.")
 ]
 Threads = Annotated[
-    int | None, Field(ge=1, le=1024, description="CPU threads. Default: all that affinity and quota allow.")
+    int | None,
+    Field(ge=1, le=1024, description="CPU threads. Default: all; at most those that affinity and quota allow."),
 ]
 OF_TIMING = ("publishable", "replicates", "min_samples", "min_seconds", "max_seconds")
 """Fields that only decide how samples are taken."""

@@ -1,11 +1,8 @@
-"""Labels and placeholders of the fields of all specs."""
+"""Labels of the fields of all specs, and placeholders from their descriptions."""
+
+import re
 
 from engine.specs import Spec
-from engine.specs.evaluate import RECALLS, STRENGTHS
-from engine.specs.fields.batch import SEARCH_END, SWEEP_END
-from engine.specs.fields.timed import LEAST_SAMPLES, LEAST_SECONDS, LEAST_SECONDS_PUBLISHABLE, PUBLISHABLE, QUOTABLE
-from engine.specs.recurrent import KNOBS
-from engine.specs.train import EPOCHS
 
 LABELS = {
     "image_size": "Image size (px)",
@@ -123,37 +120,8 @@ LABELS = {
     "cuda_pointwise_block_count": "CUDA pointwise blocks",
     "cuda_pointwise_block_size": "CUDA pointwise block size",
 }
-DEFAULTS = {
-    **dict.fromkeys(("image_size", "context_length", "num_classes", "in_chans"), "the model's own"),
-    **dict.fromkeys(KNOBS, "set by PyTorch"),
-    **dict.fromkeys(("samples", "shots", "threads"), "all"),
-    **dict.fromkeys(("aug_color_jitter", "aug_auto_augment", "csv_class_key", "epochs_cooldown"), "none"),
-    **dict.fromkeys(("image_mean", "image_std", "lr"), "from the weights"),
-    **dict.fromkeys(("lr_image", "lr_text"), "the learning rate"),
-    **dict.fromkeys(("csv_img_key", "csv_caption_key"), "by its name"),
-    "workers": "as many as the CPUs allow",
-    "max_batch_size": f"{SWEEP_END} (sweep), {SEARCH_END:,} (max)",
-    "replicates": f"{QUOTABLE} or {PUBLISHABLE}",
-    "min_samples": str(LEAST_SAMPLES),
-    "min_seconds": f"{LEAST_SECONDS:g} or {LEAST_SECONDS_PUBLISHABLE:g}",
-    "max_seconds": "no limit",
-    "baseline": "the first that runs",
-    "sweep_values": "¼, ½, 1 and 2 times the size",
-    "recall_k": ", ".join(map(str, RECALLS)),
-    "probe_c": ", ".join(f"{value:g}" for value in STRENGTHS),
-    "aug_scale": "0.9 and 1",
-    "aug_ratio": "3/4 and 4/3",
-    "csv_class_separator": "one class per image",
-    "data_weights": "1 each",
-    **dict.fromkeys(("beta1", "beta2", "eps", "momentum"), "the optimizer's own"),
-    "grad_clip_norm": "no clipping",
-    "epochs": str(EPOCHS),
-    "steps": "from the epochs",
-    **dict.fromkeys(("batch_size", "best_metric"), "from the data"),
-    "profile.batch_size": "1",
-    "tolerance": "that of PyTorch's benchmark",
-}
-"""Effective value of an empty field, by name. The placeholder shows it as `default: ...`."""
+STATED = re.compile(r"Default: (.*?)(?=;|\. |\.?$)")
+"""The part of a description that states the effective value of an empty field, up to a semicolon or the full stop."""
 
 
 def heading(spec: type[Spec], name: str) -> str:
@@ -162,6 +130,6 @@ def heading(spec: type[Spec], name: str) -> str:
 
 
 def default_hint(spec: type[Spec], name: str) -> str | None:
-    """Return the placeholder that states the default of an empty field; None for a field without one in DEFAULTS."""
-    default = DEFAULTS.get(f"{spec.kind}.{name}", DEFAULTS.get(name))
-    return f"default: {default}" if default else None
+    """Return the placeholder that states the default of an empty field; None for a field whose description does not."""
+    stated = STATED.search(spec.model_fields[name].description or "")
+    return f"default: {stated[1]}" if stated else None

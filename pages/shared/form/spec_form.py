@@ -55,8 +55,8 @@ def field(
 
     choices: values offered for a text, a list, or a number that may also be a word. The first is the default if the
     field has a default. Other values can be typed, except for a device. pills: show all words of a list as pills.
-    hint: placeholder of the empty field; without it, the default from DEFAULTS. narrow: the field has a third of the
-    width. place: the column to draw in.
+    hint: placeholder of the empty field; without it, the default that the description states. narrow: the field has a
+    third of the width. place: the column to draw in.
     """
     with place or nullcontext():
         value = _widget(spec, name, choices, pills, hint, narrow)
@@ -94,7 +94,8 @@ def _widget(
         )
     if is_number_list(spec, name):
         default_text = ",".join(str(item) for item in info.default)
-        return st.text_input(label, default_text, placeholder=default_hint(spec, name), **shared)
+        hint = default_hint(spec, name) or f"default: {default_text}"
+        return st.text_input(label, default_text, placeholder=hint, **shared)
     if get_origin(annotation) is tuple and get_args(annotation)[1:] == (...,):
         return _words(label, info.default, get_args(annotation)[0], choices, shared, pills)
     if get_origin(annotation) in UNIONS:

@@ -181,8 +181,7 @@ def test_help_of_a_field_without_a_value_names_what_is_used(spec: type[Spec]) ->
         for name, field in spec.model_fields.items()
         if field.default is None and "default" not in str(field.description).lower()
     ]
-    # steps replace epochs, and only const-cooldown has epochs of cooldown
-    assert unnamed == (["steps", "epochs_cooldown"] if spec is TrainSpec else [])
+    assert unnamed == []
 
 
 def test_meaning_and_paced_by_name_existing_fields() -> None:
