@@ -1,24 +1,15 @@
 """The commands benchmark, suite-build, device and recurrent: how fast models, devices and recurrent layers are here."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from engine.cli.here import Flags, Queued, RunHere, conclude, run_here, store_here
-from engine.cli.output import (
-    SHOWN,
-    OutputFile,
-    brief,
-    clear_progress,
-    note,
-    print_progress,
-    show_table,
-    show_text,
-    table_format,
-)
+from engine.cli.here import Flags, Queued, RunHere, conclude, main_columns, run_here, show_rows, store_here
+from engine.cli.output import OutputFile, clear_progress, note, print_progress, show_table, show_text, table_format
 from engine.names import read_text
 from engine.results import Event, Progress, RecurrentRow
 from engine.settings import Settings
@@ -60,9 +51,8 @@ class Benchmark(RunHere, BenchmarkFlags):
     )
 
     def cli_cmd(self) -> None:
-        from engine.report import frames
         from engine.report.export import timm_dynamo
-        from engine.report.timings import rates, readable
+        from engine.report.timings import readable
 
         if self.format == "dynamo" and len(self.plan) == 1:
             raise Refused(
@@ -75,12 +65,11 @@ class Benchmark(RunHere, BenchmarkFlags):
             )
         with store_here() as store:
             run, rows = run_here(store, self.spec())
-            utilisation = rates.utilisation(rows, rates.rates(store), run.host)
         if self.format == "full":
-            frame = frames.with_environment(timm_dynamo.full(frames.benchmark(rows), utilisation), run)
+            show_rows(run, rows, self.output)
         else:
             frame = (timm_dynamo.timm if self.format == "timm" else timm_dynamo.dynamo)(rows)
-        show_table(frame, brief(frame, SHOWN[run.kind]) if self.format == "full" else frame, self.output)
+            show_table(frame, frame, self.output)
         for line in readable.summary_lines(rows):
             note(line)
         conclude(run, rows)
@@ -180,8 +169,7 @@ class Recurrent(RecurrentFlags):
         return table_format(self.output, self.format) or "table"
 
     def cli_cmd(self) -> None:
-        from engine.report import frames
-        from engine.report.export import fastrnns, timm_dynamo
+        from engine.report.export import bulk, fastrnns
         from engine.report.export import tables as export
         from engine.report.timings import rates
         from engine.store.files import RunFiles
@@ -193,10 +181,9 @@ class Recurrent(RecurrentFlags):
         with store_here() as store:
             run, rows = run_here(store, self.spec(), on_event=blocks.on_event if streamed else print_progress)
             blocks.flush()
-            utilisation = rates.utilisation(rows, rates.rates(store), run.host)
-        frame = frames.with_environment(timm_dynamo.full(frames.recurrent(rows), utilisation), run)
+            frame = bulk.of_run(run, rows, partial(rates.rates, store))
         if self._layout == "table" and self.swept:
-            show_table(frame, brief(frame, SHOWN[run.kind]), None)
+            show_table(frame, main_columns(run, frame), None)
         elif self.output and self._layout in export.FORMATS:
             export.save(frame, self.output, self._layout)
             note(f"{plural(len(frame), 'row')} written to {self.output}")

@@ -131,12 +131,6 @@ def evaluate(rows: Iterable[EvaluateRow]) -> pd.DataFrame:
     return pd.concat([frame.drop(columns="recalls"), recalls], axis="columns")
 
 
-def of_run(run: Run, rows: Iterable[Any]) -> pd.DataFrame:
-    """Return the table of a run's rows, each with the run's environment."""
-    frame: pd.DataFrame = globals()[run.kind](rows)
-    return with_environment(frame, run)
-
-
 def with_environment(frame: pd.DataFrame, run: Run) -> pd.DataFrame:
     """Add a run's environment to each of its rows, so that a saved file is complete without the run."""
     environment = run.environment

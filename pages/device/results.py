@@ -21,7 +21,7 @@ def draw(run: Run, rows: Sequence[DeviceRow]) -> None:
     frame = rates.readable(frames.device(rows)).replace("", None).dropna(axis=1, how="all")
     results_table(frame, key=f"rates_{run.id}", alt="Measured rates", pinned="what", columns=COLUMNS)
     with st.container(horizontal=True, vertical_alignment="center"):
-        download_rows(run, frames.device)
+        download_rows(run)
         failures(rows, "could not be measured")
     if any(len(row.rates) > 1 for row in rows):
         alt = "Rate of matrix products by size, per data type"

@@ -66,7 +66,7 @@ def draw(run: Run, rows: Sequence[EvaluateRow]) -> None:
         _metrics(row, common)
     names = [name for row in rows for name in (row.confusion_file, row.predictions_file, row.average_precision_file)]
     folder, roots = backend.folder(run), backend.own_files(run)
-    with st.container(horizontal=True), download_rows(run, frames.evaluate):
+    with st.container(horizontal=True), download_rows(run):
         for name in names:
             if name and file_within(folder / name, roots):
                 label, file = name.removesuffix(".csv").replace("_", " ").capitalize(), f"evaluate-{run.id}-{name}"

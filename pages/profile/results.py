@@ -73,7 +73,7 @@ def _names(frame: pd.DataFrame) -> "pd.Series[str]":
 
 def _downloads(run: Run) -> None:
     assert isinstance(run.spec, ProfileSpec)
-    with download_rows(run, frames.profile):
+    with download_rows(run):
         for counter in [name for name in frames.REFERENCE if run.spec.counter in (name, "both")]:
             label, file = f"CSV as open_clip's profiler ({counter})", f"profile-{run.id}-{counter}.csv"
             content = csv_rows(run, partial(frames.reference, counter=counter))

@@ -8,7 +8,7 @@ import streamlit as st
 from engine.report import frames
 from engine.report.compare import timings
 from engine.report.compare.timings import Timed
-from engine.report.export import fastrnns, timm_dynamo
+from engine.report.export import fastrnns
 from engine.report.figures import recurrent, speed
 from engine.report.timings import readable, samples
 from engine.results import RecurrentRow
@@ -83,7 +83,7 @@ def _name(run: Run, row: RecurrentRow) -> str:
 
 def _downloads(run: Run, rows: Sequence[RecurrentRow]) -> None:
     """Draw the downloads: all rows in our formats and, if each runner has one size, fastrnns' formats."""
-    menu = download_rows(run, lambda rows: timm_dynamo.full(frames.recurrent(rows), timed.utilisation(run, rows)))
+    menu = download_rows(run)
     timed_rows = [row for row in rows if row.status == "ok"]
     if not timed_rows or not fastrnns.fits(rows):
         return

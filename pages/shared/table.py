@@ -8,9 +8,9 @@ import pandas as pd
 import streamlit as st
 
 from engine.published.publishers import ACCURACIES
-from engine.report import frames
-from engine.report.export import tables
+from engine.report.export import bulk, tables
 from engine.report.quantities import MEASURED, QUANTITIES, is_share, title
+from engine.report.timings import rates
 from engine.results import Row
 from engine.store import Run
 from engine.words import plural
@@ -180,9 +180,9 @@ def csv_rows(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame]) -> Callab
     return from_rows(run, lambda rows: tables.to_csv(frame(rows)))
 
 
-def download_rows(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame], *, label: str = "") -> Any:
-    """Draw the menu that downloads the rows of a run with its environment, and return it. frame: makes their table."""
-    content = from_rows(run, lambda rows: frames.with_environment(frame(rows), run))
+def download_rows(run: Run, *, label: str = "") -> Any:
+    """Draw the menu that downloads the rows of a run with its environment, and return it."""
+    content = from_rows(run, lambda rows: bulk.of_run(run, rows, lambda: rates.rates(backend.store())))
     return download_table(content, f"{run.kind}-{run.id}", key=f"rows_{run.id}", label=label)
 
 

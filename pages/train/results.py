@@ -207,7 +207,7 @@ def _table(run: Run, rows: Sequence[TrainRow], best: TrainRow | None, checkpoint
     config = {name: st.column_config.NumberColumn(CLIP_LABELS[name], format=format) for name, format in formats.items()}
     options: dict[str, Any] = {"columns": COLUMNS, "pinned": "epoch", "config": config}
     results_table(shown, key=f"rows_{run.id}", alt="Results of every epoch, newest first", **options)
-    menu, file = download_rows(run, frames.train, label="epochs"), backend.folder(run) / RESULTS
+    menu, file = download_rows(run, label="epochs"), backend.folder(run) / RESULTS
     if file.is_file():
         with menu:
             download(RESULTS, file.read_bytes, f"train-{run.id}-{RESULTS}", icon=None, key=f"results_{run.id}")

@@ -80,7 +80,7 @@ def _downloads(run: Run, rows: Sequence[BenchmarkRow]) -> None:
         exports["timm"] = "CSV as timm's benchmark.py", timm_dynamo.timm
     if any(row.baseline for row in rows):
         exports["dynamo"] = "CSV as PyTorch's dynamo", timm_dynamo.dynamo
-    with download_rows(run, lambda rows: timm_dynamo.full(frames.benchmark(rows), timed.utilisation(run, rows))):
+    with download_rows(run):
         for format, (label, export) in exports.items():
             file = f"benchmark-{run.id}-{format}.csv"
             download(label, csv_rows(run, export), file, icon=None, key=f"csv_{format}_{run.id}")

@@ -1,7 +1,7 @@
-"""Export many runs as tables: one line per run, or the rows of each run."""
+"""Export runs as tables: one line per run, or the rows of each run."""
 
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from io import BytesIO
 
@@ -11,8 +11,9 @@ from engine.report import frames
 from engine.report.export import tables as export_tables
 from engine.report.export import timm_dynamo
 from engine.report.timings import rates
+from engine.results import Row
 from engine.specs import BenchmarkSpec, RecurrentSpec
-from engine.store import Filter, Store
+from engine.store import Filter, Run, Store
 from engine.store.find import LINES
 from engine.store.records import devices_of
 
@@ -38,16 +39,25 @@ def runs(store: Store, wanted: Filter) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(WHOLE, "Int64"))
 
 
+def of_run(run: Run, rows: Sequence[Row], measured: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """Return the table of a run's rows as files have it: with its environment, and timings with the FLOP utilisation.
+
+    measured: returns the rates of devices, as timings.rates.rates does. It is called only for timings.
+    """
+    frame: pd.DataFrame = getattr(frames, run.kind)(rows)
+    if isinstance(run.spec, BenchmarkSpec | RecurrentSpec):
+        timed = [row for row in rows if isinstance(row, rates.Counted)]
+        frame = timm_dynamo.full(frame, rates.utilisation(timed, measured(), run.host))
+    return frames.with_environment(frame, run)
+
+
 def rows(store: Store, run_ids: Iterable[int]) -> dict[str, pd.DataFrame]:
     """Return the rows of runs as one table per kind, with the run's number as the first column. Errors: LookupError."""
     parts: dict[str, list[pd.DataFrame]] = {}
-    measured = cache(partial(rates.rates, store))  # read only if there are timings
+    measured = cache(partial(rates.rates, store))
     for run_id in run_ids:
-        run, found = store.run(run_id), store.rows(run_id)
-        frame = frames.of_run(run, found)
-        if isinstance(run.spec, BenchmarkSpec | RecurrentSpec):
-            timed = [row for row in found if isinstance(row, rates.Counted)]
-            frame = timm_dynamo.full(frame, rates.utilisation(timed, measured(), run.host))
+        run = store.run(run_id)
+        frame = of_run(run, store.rows(run_id), measured)
         frame.insert(0, "run", run_id)
         parts.setdefault(run.kind, []).append(frame)
     filled = {kind: [table for table in tables if len(table)] or tables[:1] for kind, tables in parts.items()}
