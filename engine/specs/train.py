@@ -41,7 +41,7 @@ Count = Annotated[int, Field(ge=0, le=100_000)]
 Steps = Annotated[int, Field(ge=0, le=100_000_000)]
 
 
-class TrainSpec(ClipFields, Spec):
+class TrainSpec(images.ImageFields, ClipFields, Spec):
     """Train or fine-tune CLIP for a short while, on images with captions."""
 
     kind: ClassVar[str] = "train"
@@ -162,20 +162,6 @@ class TrainSpec(ClipFields, Spec):
     lr_cooldown_power: float = Field(1.0, gt=0, le=10, description="Exponent of the cooldown; 1: linear.")
     lr_cooldown_end: float = Field(0.0, ge=0, le=100, description="Learning rate at the end of the cooldown.")
     overfit: bool = Field(False, description="Train on one batch only, as a check: the loss must fall.")
-
-    image_mean: images.Mean = ()
-    image_std: images.Deviation = ()
-    image_interpolation: images.Interpolation = "auto"
-    image_resize_mode: images.ResizeMode = "auto"
-    aug_scale: images.CropScale = ()
-    aug_color_jitter: images.ColorJitter = ()
-    aug_color_jitter_prob: images.ColorJitterProbability = 0
-    aug_gray_scale_prob: images.GreyProbability = 0
-    aug_use_timm: images.UseTimm = False
-    aug_ratio: images.CropRatio = ()
-    aug_auto_augment: images.AutoAugment = ""
-    aug_re_prob: images.ErasingProbability = 0
-    aug_re_count: images.ErasedParts = 1
 
     device: RealDevice = Field("cpu", description="Device to train on: cpu, cuda, cuda:0, mps, ...")
     precision: TrainPrecision = Field(

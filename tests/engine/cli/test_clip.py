@@ -36,7 +36,7 @@ def test_help_lists_every_field(
     for name in set(spec.model_fields) - {"configs"}:
         assert f"--{name.replace('_', '-')}" in shown
     positions = [
-        shown.index(f"  --{flag} ") for flag in (["data", "model", "lr", "image-mean"] if command == "train" else [])
+        shown.index(f"  --{flag} ") for flag in (["data", "model", "image-mean", "lr"] if command == "train" else [])
     ]
     assert positions == sorted(positions), "data and model come first"
     assert "tuple[" not in shown
