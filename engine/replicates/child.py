@@ -36,7 +36,7 @@ def reports(job: Job, environment: Mapping[str, str], deadline: float) -> Genera
     """
     kills = oom_kills()
     process = subprocess.Popen(
-        [sys.executable, "-m", "engine.replicates", job.kind],
+        [sys.executable, "-m", "engine.replicates", job.spec.kind],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=ROOT,

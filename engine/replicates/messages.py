@@ -1,7 +1,7 @@
 """Messages between a timing and its fresh processes: one job in, reports out, as JSON lines."""
 
 import tempfile
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field
 
@@ -52,10 +52,8 @@ class Measured(Closed):
 class Job(Closed):
     """One process's work: all subjects except those that have failed before. Subclasses define the subjects."""
 
-    kind: ClassVar[str]
-    """Name of the module that does the work: `engine.replicates.<kind>.work`."""
-
     spec: TimedSpec
+    """Its kind names the module that does the work: `engine.replicates.<kind>.work`."""
     process: int = 0
     """Number of the process, from 0."""
     skip: tuple[str, ...] = ()

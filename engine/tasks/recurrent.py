@@ -14,7 +14,7 @@ from engine.measure import environment
 from engine.replicates import summary
 from engine.replicates.processes import Processes
 from engine.replicates.recurrent import rows
-from engine.replicates.recurrent.job import Job
+from engine.replicates.recurrent.work import Job
 from engine.results import Event, Progress, samples_name
 from engine.specs import RecurrentSpec
 

@@ -17,8 +17,7 @@ from engine.specs import ProfileSpec, Refused
 from engine.words import in_words, plural
 from pages.catalog import controls, data, measure
 from pages.shared import backend, tour
-from pages.shared.chart.chart import chart
-from pages.shared.chart.verbatim import verbatim
+from pages.shared.chart.chart import chart, verbatim
 from pages.shared.form.link import form_link
 from pages.shared.rerun import PageEnd
 from pages.shared.runs import comparison_link

@@ -18,7 +18,7 @@ from engine.specs.fields.building import changes
 from engine.specs.train import TrainSpec
 from engine.store import Run
 from pages.shared import backend, module_map, table
-from pages.shared.chart.verbatim import verbatim
+from pages.shared.chart.chart import verbatim
 from pages.shared.form.command import command
 from pages.shared.form.link import form_link
 from pages.shared.runs import comparison_link, launch, view

@@ -13,8 +13,7 @@ from engine.store.files import RunFiles
 from engine.words import sentence
 from pages.run import notes
 from pages.shared import backend, rerun
-from pages.shared.chart.chart import tabs
-from pages.shared.chart.verbatim import verbatim
+from pages.shared.chart.chart import tabs, verbatim
 from pages.shared.form.command import command
 from pages.shared.kinds import described
 from pages.shared.rerun import PageEnd

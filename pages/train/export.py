@@ -12,7 +12,7 @@ from engine.report.export import model_card
 from engine.results.clip import TrainRow
 from engine.store import Run
 from pages.shared import backend
-from pages.shared.chart.verbatim import verbatim
+from pages.shared.chart.chart import verbatim
 from pages.shared.question import draw_answer
 from pages.shared.table import download
 from pages.shared.text import refusals_shown

@@ -21,7 +21,7 @@ from engine.store import RETRYABLE, Run
 from engine.words import plural
 from pages.clip import curves, try_it
 from pages.shared import backend
-from pages.shared.chart.verbatim import verbatim
+from pages.shared.chart.chart import verbatim
 from pages.shared.form.link import form_link
 from pages.shared.runs import view
 from pages.shared.table import download, download_rows, download_table, results_table

@@ -2,8 +2,8 @@
 
 from engine.models.recurrent.build import build
 from engine.models.recurrent.control import Control, Errors
-from engine.models.recurrent.cost import gflops, steps
 from engine.models.recurrent.network import Network, Run
 from engine.models.recurrent.torchscript import set_torchscript
+from engine.models.recurrent.weights import gflops, steps
 
 __all__ = ["Control", "Errors", "Network", "Run", "build", "gflops", "set_torchscript", "steps"]

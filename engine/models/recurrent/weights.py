@@ -1,4 +1,7 @@
-"""Draw the weights, inputs and lengths of a comparison by its seed: the same for every runner and every device."""
+"""Draw the weights, inputs and lengths of a comparison by its seed: the same for every runner and every device.
+
+The lengths define the FLOPs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from torch import Tensor
 from engine.models.built import DTYPES
 from engine.models.recurrent.cells import CELLS
 from engine.specs import RecurrentSpec
-from engine.specs.recurrent import SHORTEST
+from engine.specs.recurrent import SHORTEST, macs_per_step
 
 LAYERS: dict[str, Any] = {
     "gru": torch.nn.GRU,
@@ -145,6 +148,19 @@ def lengths(spec: RecurrentSpec) -> list[int]:
     longest = max(1, spec.seq_length - 1)
     shortest = min(longest, ceil(SHORTEST * spec.seq_length))
     return torch.randint(shortest, longest + 1, (spec.mini_batch,), generator=_stream(spec, LENGTHS)).tolist()
+
+
+def steps(spec: RecurrentSpec) -> int:
+    """Return the time steps of a call, which are those of its longest sequence."""
+    return max(lengths(spec))
+
+
+def gflops(spec: RecurrentSpec) -> float:
+    """Return the GFLOPs of a forward pass of a layer: its matrix products, without padded time steps.
+
+    One multiply-add is 2 FLOPs.
+    """
+    return sum(lengths(spec)) * 2 * macs_per_step(spec) / 1e9
 
 
 def normal(spec: RecurrentSpec, stream: int, shape: Sequence[int]) -> Tensor:

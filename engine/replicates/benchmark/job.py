@@ -1,7 +1,7 @@
 """The job of one benchmark process: one model in one mode at one batch size, in all its variants."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from engine.replicates import messages
 from engine.replicates.messages import Measured
@@ -12,8 +12,6 @@ from engine.specs.benchmark import Mode
 
 class Job(messages.Job):
     """A job whose labels are the variants of the spec's plan."""
-
-    kind: ClassVar[str] = "benchmark"
 
     spec: BenchmarkSpec
     model: ModelName

@@ -10,8 +10,6 @@ from engine.replicates.benchmark.prepared import build_variant, switches
 from engine.replicates.messages import Report, error_text
 from engine.replicates.ready import once, release
 
-__all__ = ["Job", "work"]
-
 
 def work(job: Job, build: Builder = library.build) -> Iterator[Report]:
     """Run the job and yield its reports."""

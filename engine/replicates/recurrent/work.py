@@ -11,15 +11,13 @@ from engine.measure.plan import Plan
 from engine.measure.stopwatch import Stopwatch, stopwatch_for
 from engine.models import recurrent
 from engine.models.recurrent import Control, Network, Run
-from engine.replicates import compiling, side_by_side
+from engine.replicates import compiling, messages, side_by_side
 from engine.replicates.graphs import fresh_counters, graphs
 from engine.replicates.messages import Measured, Report
 from engine.replicates.ready import Held, Ready, first_call, load_libraries, resident
-from engine.replicates.recurrent.job import Job
 from engine.specs import RecurrentSpec
 from engine.specs.fields.runners import RUNNERS
-
-__all__ = ["Job", "work"]
+from engine.words import plural
 
 Build = Callable[[str, RecurrentSpec], Network]
 BLOCK_MS = 5.0
@@ -29,6 +27,25 @@ SETTLING = {"script": 5, "trace": 5}
 forward and backward; up to four such calls have been observed."""
 UNMARKED = nullcontext()
 """The context of a phase while no profiler records."""
+
+
+class Job(messages.Job):
+    """The job of one process: all runners of one family at one size. Its labels are the names of runners."""
+
+    spec: RecurrentSpec
+    """One of `RecurrentSpec.comparisons`."""
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        return self.spec.chosen
+
+    @property
+    def title(self) -> str:
+        spec = self.spec
+        if spec.family == "resnet":
+            return f"resnet, batch {spec.mini_batch}"
+        steps = plural(spec.seq_length, "time step")
+        return f"{spec.family}, {steps}, batch {spec.mini_batch}, hidden {spec.hidden_size}"
 
 
 def work(job: Job, build: Build = recurrent.build) -> Iterator[Report]:

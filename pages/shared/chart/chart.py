@@ -1,4 +1,4 @@
-"""Draw plotly figures, tabs and choices, in the same way on all pages."""
+"""Draw plotly figures, tabs, choices, and plain text with a copy button, in the same way on all pages."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +35,8 @@ def component(name: str) -> Callable[..., Any]:
 
 # This is our own component, because st.plotly_chart loads all of plotly.js and draws each figure two or three times.
 _draw = component("chart")
+# st.code would load a highlighter of 1.5 MB even for plain text, which delays every page with a command by 0.5 s.
+_draw_text = component("verbatim")
 
 
 def chart(
@@ -97,3 +99,8 @@ def tabs(contents: Mapping[str, Callable[[], None]], *, key: str, **more: Any) -
         if tab.open:
             with tab:
                 content()
+
+
+def verbatim(text: str, *, key: str, at_end: bool = False) -> None:
+    """Show a text with a copy button. A long one gets a scrollbar. at_end: show its end first, and follow new lines."""
+    _draw_text(data={"text": text, "at_end": at_end}, key=key)

@@ -18,7 +18,7 @@ from engine.specs.base import device_on_node
 from engine.store import Store
 from engine.words import plural, shortened
 from pages.shared import backend, rerun
-from pages.shared.chart.verbatim import verbatim
+from pages.shared.chart.chart import verbatim
 from pages.shared.form import spec_form
 from pages.shared.form.command import command
 from pages.shared.runs import comparison_link, view

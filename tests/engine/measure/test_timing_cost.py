@@ -16,7 +16,7 @@ from engine.models import variants
 from engine.replicates import ready
 from engine.replicates.messages import Job, Measured, Report
 from engine.replicates.processes import CACHES, Processes
-from engine.replicates.recurrent.job import Job as RecurrentJob
+from engine.replicates.recurrent.work import Job as RecurrentJob
 from engine.results import Progress
 from engine.specs import RecurrentSpec, Variant
 from engine.statistics import drifting
