@@ -17,14 +17,12 @@ from engine.roots import file_within, open_within
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.specs.evaluate import EvaluateSpec
-from engine.specs.fields.clip import LONGEST_PROMPTS, split_lines
+from engine.specs.fields.clip import LINE_FIELDS, LONGEST_PROMPTS, split_lines
 from engine.specs.questions import LONGEST_TEXT, MOST_HITS
 from engine.specs.train import TrainSpec
 
 FILE_FLAGS = ("classes", "templates", "more_models", "class_prompts")
 """Flags whose value may be a file."""
-LINE_FLAGS = ("--classes", "--templates", "--more-models", "--more-data", "--held-out-data")
-"""Flags with one entry per line."""
 
 
 class AddLines(argparse.Action):
@@ -38,7 +36,7 @@ class AddLines(argparse.Action):
 
 def add_flag(parser: Any, *names: str, **options: Any) -> argparse.Action:
     """Add a flag to a parser or a group. pydantic-settings would join repeated values with commas."""
-    if set(names) & set(LINE_FLAGS):
+    if {name.removeprefix("--").replace("-", "_") for name in names} & set(LINE_FIELDS):
         options["action"] = AddLines
     action: argparse.Action = parser.add_argument(*names, **options)
     return action

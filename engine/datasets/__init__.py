@@ -12,7 +12,7 @@ from engine.datasets.derived import (
     weights,
     with_classes_split,
 )
-from engine.datasets.opening import check_columns, columns_of, columns_of_zeroshot, columns_used, open_pairs
+from engine.datasets.opening import FIELDS, check_columns, columns_of, columns_of_zeroshot, columns_used, open_pairs
 from engine.datasets.pairs import Pairs
 from engine.datasets.summary import (
     DataSummary,

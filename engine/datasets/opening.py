@@ -18,6 +18,16 @@ from engine.specs.fields.clip import EMBEDDED, DataKind, JsonSplit, split_source
 from engine.specs.train import TrainSpec
 
 Open = Callable[[Path], Pairs]
+FIELDS = {
+    "kind": "data_kind",
+    "part": "json_split",
+    "separator": "csv_separator",
+    "image_column": "csv_img_key",
+    "caption_column": "csv_caption_key",
+    "class_column": "csv_class_key",
+    "seed": "seed",
+}
+"""Fields of a request by the parameter of `open_pairs` that takes their value."""
 
 
 def open_pairs(

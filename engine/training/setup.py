@@ -85,17 +85,10 @@ class Setup:
 
 def opener(spec: TrainSpec | EvaluateSpec, roots: Roots) -> Callable[..., Pairs]:
     """Return a function that opens pairs with the spec's settings. roots: the folders that must contain the files."""
-    return partial(
-        datasets.open_pairs,
-        kind=spec.data_kind,
-        part=spec.json_split,
-        separator=spec.csv_separator,
-        image_column=spec.csv_img_key,
-        caption_column=spec.csv_caption_key,
-        class_column=spec.pairs_class_key if isinstance(spec, TrainSpec) else spec.csv_class_key,
-        seed=spec.seed,
-        roots=roots,
-    )
+    options = {parameter: getattr(spec, name) for parameter, name in datasets.FIELDS.items()}
+    if isinstance(spec, TrainSpec):
+        options["class_column"] = spec.pairs_class_key
+    return partial(datasets.open_pairs, **options, roots=roots)
 
 
 def named(spec: TrainSpec | EvaluateSpec, pairs: Pairs) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -13,6 +13,7 @@ import pandas as pd
 import streamlit as st
 
 from engine.datasets import (
+    FIELDS,
     DataProblem,
     DataSummary,
     Pairs,
@@ -29,7 +30,7 @@ from engine.datasets import (
 from engine.datasets.formats import tables
 from engine.report.checks import Data
 from engine.roots import expand_home, scan_within, stat_within
-from engine.specs import Spec
+from engine.specs import Spec, TrainSpec
 from engine.specs.fields.clip import EMBEDDED, split_sources
 from engine.words import count_captions, plural
 from pages.clip import uploads
@@ -120,18 +121,15 @@ def source(values: Mapping[str, Any]) -> dict[str, Any]:
     The time of the last change is one of them, so that functions cached by these arguments read changed data again.
     """
     data = values.get("data") or EMBEDDED[0]
+    given = {name: values.get(field) or TrainSpec.model_fields[field].default for name, field in FIELDS.items()}
+    if values.get("zeroshot_data"):
+        given["class_column"] = ""
     return {
+        **given,
         "data": data,
         "modified_ns": stamp(data),
-        "kind": values.get("data_kind") or "auto",
-        "separator": values.get("csv_separator") or "",
-        "image_column": values.get("csv_img_key") or "",
-        "caption_column": values.get("csv_caption_key") or "",
-        "class_column": "" if values.get("zeroshot_data") else values.get("csv_class_key") or "",
-        "class_separator": values.get("csv_class_separator") or "",
-        "part": values.get("json_split") or "auto",
         "samples": values.get("samples"),
-        "seed": values.get("seed") or 0,
+        "class_separator": values.get("csv_class_separator") or "",
     }
 
 

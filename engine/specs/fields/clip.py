@@ -42,6 +42,8 @@ SAME_PAIRS = (
 
 FILE_FIELDS = ("csv_separator", "csv_img_key", "csv_caption_key", "csv_class_key", "csv_class_separator", "json_split")
 """Fields that say how to read a file of pairs."""
+LINE_FIELDS = ("classes", "templates", "more_models", "more_data", "held_out_data")
+"""Fields that hold a list of texts, with one text per line."""
 
 DataKind = Literal["auto", "digits", "synthetic", "csv", "folder", "webdataset", "parquet", "coco"]
 JsonSplit = Literal["auto", "train", "val", "test"]

@@ -4,14 +4,14 @@ import shlex
 from collections.abc import Collection
 
 from engine.specs import Spec
-from pages.shared.form.spec_form import LISTS
+from engine.specs.fields.clip import LINE_FIELDS
 
 
 def command(spec: Spec, sweep: Collection[str] = ()) -> str:
     """Return the command of a spec, `python -m engine profile --models ...`.
 
     It has a flag for each field that differs from its default and that no sweep sets. An uploaded configuration is
-    written as its file name. A field in LISTS is written with one item per line. sweep: labels of the runs of a sweep,
+    written as its file name. A field in LINE_FIELDS has one item per line. sweep: labels of the runs of a sweep,
     as `engine.specs.sweep.specs` makes them.
     """
     fields, swept = spec.model_dump(), _values(sweep)
@@ -25,7 +25,7 @@ def command(spec: Spec, sweep: Collection[str] = ()) -> str:
             words.append(flag if value else f"--no-{flag.removeprefix('--')}")
             continue
         items = fields[name] if isinstance(fields[name], tuple) else (fields[name],)
-        text = ("\n" if name in LISTS else ",").join(map(_model if name in ("model", "models") else str, items))
+        text = ("\n" if name in LINE_FIELDS else ",").join(map(_model if name in ("model", "models") else str, items))
         # with "=", because a value that starts with "-" would be read as a flag
         words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
     if swept:

@@ -5,6 +5,7 @@ from typing import Any
 import streamlit as st
 
 from engine.specs import Spec
+from engine.specs.fields.clip import LINE_FIELDS
 from pages.shared import backend, browser_history
 from pages.shared.backend import LONGEST_ID
 from pages.shared.form import spec_form
@@ -83,7 +84,7 @@ def split(spec: Spec) -> tuple[Query, dict[str, Any]]:
             session[key] = value
         elif isinstance(value, tuple):
             items = [str(item) for item in value]
-            separator = "," if spec_form.is_number_list(type(spec), name) else "\n" if name in spec_form.LISTS else ""
+            separator = "," if spec_form.is_number_list(type(spec), name) else "\n" if name in LINE_FIELDS else ""
             query[key] = separator.join(items) if separator else items
         else:
             query[key] = str(value).lower() if isinstance(value, bool) else str(value)

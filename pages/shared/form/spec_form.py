@@ -16,6 +16,7 @@ from streamlit.delta_generator import DeltaGenerator
 from typing_extensions import TypeAliasType
 
 from engine.specs import Spec, describe_error, format_image_size
+from engine.specs.fields.clip import LINE_FIELDS
 from pages.shared import rerun
 from pages.shared.form.labels import default_hint, heading
 from pages.shared.text import quoted
@@ -25,9 +26,7 @@ LONGEST_MESSAGE = 1000
 """Maximum number of characters of an error message. A message may repeat a value from a link of any length."""
 LISTED = "listed"
 """Address parameter: the length of a list of models that is too long for the address."""
-LISTS = ("classes", "templates", "more_models", "more_data", "held_out_data")
-"""Fields that hold a list of texts and are typed one per line."""
-AREAS = (*LISTS, "batch_size_list")
+AREAS = (*LINE_FIELDS, "batch_size_list")
 """Fields with an area of several lines, so that a pasted file keeps its lines."""
 MOST_SEGMENTS, MOST_LETTERS = 6, 26
 """Maximum number of words drawn side by side, and of their letters in a narrow place. More would be cut."""
