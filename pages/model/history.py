@@ -1,4 +1,4 @@
-"""Draw the published values of a model, and its timings and trainings on this machine."""
+"""Draw the speeds, the published values, and the timings and trainings here of one model."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import streamlit as st
 from engine.published import speeds as published_speeds
 from engine.report.catalog import model
 from engine.report.quantities import CLIP_LABELS
-from engine.report.timings import by_model
+from engine.report.timings import by_model, estimates
 from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.benchmark import CONDITIONS
 from engine.specs.train import TrainSpec
@@ -20,8 +20,36 @@ from pages.shared.form.link import form_link
 from pages.shared.runs import view
 from pages.shared.table import informative_columns, results_table
 from pages.shared.text import plain
+from pages.shared.timing import calibrate, speeds
 
 SPEEDS = ("setup", "mode", "image_size", "batch_size", "samples_per_s")
+
+
+def draw_speeds(name: ModelName, sizes: pd.DataFrame) -> None:
+    """Draw the tab of speeds. sizes: from model.sizes, one row per image size."""
+    work = speeds.work()
+    if work is None:
+        st.caption(
+            "The catalogue has no table of operators, so speeds cannot be estimated. Run "
+            "`python -m engine catalog-build` to count them."
+        )
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        image_size = st.selectbox(
+            "Image size (px)", list(sizes["image_size"]), key="model_speed_size", bind="query-params", width=160
+        )
+        calibrate.draw("model_calibrate")
+    timed = speeds.timed()
+    devices = speeds.devices(timed)
+    frame = estimates.of_model(devices, timed, work, name, image_size)
+    if frame.empty:
+        st.caption(
+            "This model is not timed here, and without a complete count its speed cannot be estimated. Time it on "
+            "the page Vision speed."
+        )
+        return
+    speeds.table(frame, devices, key="model_speed", alt="Speed on each device")
+    table.download_table(lambda: frame, f"{name.model}-{image_size}-speeds", key="model_speed_file")
 
 
 def draw_published(name: ModelName, lines: pd.DataFrame) -> None:
@@ -35,8 +63,8 @@ def draw_published(name: ModelName, lines: pd.DataFrame) -> None:
         _accuracy_table(lines)
         table.download_table(lambda: lines, f"{stem}-accuracies", key="model_accuracies_file")
     st.header("Speeds", anchor=False)
-    speeds = backend.published_speeds()
-    rows = speeds[speeds["model"] == stem] if name.library == "timm" else speeds.head(0)
+    published = backend.published_speeds()
+    rows = published[published["model"] == stem] if name.library == "timm" else published.head(0)
     if rows.empty:
         st.caption("No shipped table has a published speed of this model.")
         return

@@ -5,7 +5,7 @@ import streamlit as st
 from engine.names import LIBRARIES
 from engine.report.catalog import model
 from engine.specs import ModelName, Refused
-from pages.model import costs, history, memory, speed
+from pages.model import costs, history, memory
 from pages.shared import backend
 from pages.shared.chart.chart import tabs
 from pages.shared.rerun import PageEnd
@@ -57,7 +57,7 @@ contents = {
     "Counts": lambda: costs.counts(sizes),
     "Modules": lambda: costs.draw_modules(name, sizes["image_size"].iloc[0]),
     "Memory": lambda: memory.draw(name, sizes),
-    "Speed": lambda: speed.draw(name, sizes),
+    "Speed": lambda: history.draw_speeds(name, sizes),
     "Published": lambda: history.draw_published(name, accuracies),
     "Timed here": lambda: history.draw_timings(name),
     "Trained here": lambda: history.draw_trainings(name),

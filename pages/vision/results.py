@@ -13,15 +13,24 @@ from engine.report.export import timm_dynamo
 from engine.report.figures import speed
 from engine.report.timings import estimates, readable, reliability, stored
 from engine.results import VERDICTS, BenchmarkRow
+from engine.roots import file_within, open_within
 from engine.specs.fields.building import OPTIONS, changes
 from engine.store import Run
 from pages.shared import backend
 from pages.shared.chart.chart import chart, tabs
 from pages.shared.runs import comparison_link, view
-from pages.shared.table import csv_rows, download, download_rows, failures, informative_columns, results_table
+from pages.shared.table import (
+    PERCENT,
+    csv_rows,
+    download,
+    download_rows,
+    failures,
+    in_percent,
+    informative_columns,
+    results_table,
+)
 from pages.shared.text import plain
 from pages.shared.timing import speeds, timed
-from pages.vision import compilation
 
 COLUMNS = (
     *("model", "library", "mode", "variant", "status", "accuracy", "latency_ms"),
@@ -104,9 +113,9 @@ def _charts(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     if with_samples := [row for row in rows if row.samples_file and row.samples]:
         contents["Samples"] = lambda: _samples(run, with_samples)
     if any(row.graph_break_reasons or row.recompile_reasons for row in rows):
-        contents["Graph breaks"] = lambda: compilation.draw_breaks(rows)
+        contents["Graph breaks"] = lambda: _breaks(rows)
     if any(row.slowest or row.trace_file for row in rows):
-        contents["Slowest"] = lambda: compilation.draw_slowest(run, rows)
+        contents["Slowest"] = lambda: _slowest(run, rows)
     if any(has_time) and (frame["library"] == "timm").any():
         contents["Published"] = lambda: _published(run, rows)
     tabs(contents, key=f"charts_{run.id}", bind="query-params")
@@ -157,6 +166,50 @@ def _samples(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     alt = "Every sample over its round, one panel per process"
     chart(speed.raw(of_mode, variants, source=timed.source(run)), key=f"raw_{run.id}", alt=alt)
     st.caption(timed.SAMPLES.format(subject="variant"))
+
+
+def _breaks(rows: Sequence[BenchmarkRow]) -> None:
+    """Draw where and why torch.compile split the models, and why it compiled graphs again."""
+    lines = [
+        {"timing": full_label(row), "what": what, "reason": reason}
+        for row in rows
+        for what, reasons in (("graph break", row.graph_break_reasons), ("recompilation", row.recompile_reasons))
+        for reason in reasons
+    ]
+    config = {"reason": st.column_config.TextColumn("Where and why", width="large")}
+    st.dataframe(pd.DataFrame(lines), hide_index=True, column_config=config, alt="Graph breaks and recompilations")
+
+
+SLOWEST: dict[str, Any] = {
+    "name": st.column_config.TextColumn("Kernel or operator", width="large"),
+    "calls": st.column_config.NumberColumn("Calls", format="%,.3g", help="Number of calls per call of the model."),
+    "ms": st.column_config.NumberColumn(
+        "Own time (ms)",
+        format="%,.3g",
+        help="Time per call of the model, without operators inside it, with the profiler's overhead.",
+    ),
+    "share": st.column_config.ProgressColumn("Share", format=PERCENT, min_value=0, max_value=100),
+}
+
+
+def _slowest(run: Run, rows: Sequence[BenchmarkRow]) -> None:
+    """Draw the slowest kernels or operators of one traced row, and the download of its trace."""
+    traced = [row for row in rows if row.slowest or row.trace_file]
+    by_label = {full_label(row): row for row in traced}
+    row = by_label[st.selectbox("Timing", list(by_label), key=f"traced_{run.id}") or next(iter(by_label))]
+    table = pd.DataFrame([operator.model_dump() for operator in row.slowest])
+    st.dataframe(
+        in_percent(table, ["share"]), hide_index=True, column_config=SLOWEST, alt="The slowest kernels or operators"
+    )
+    path, roots = backend.folder(run) / row.trace_file, backend.own_files(run)
+    if row.trace_file and file_within(path, roots):
+
+        def content() -> bytes:
+            with open_within(path, roots) as file:
+                return file.read()
+
+        help = "Open it at ui.perfetto.dev, or in Chromium at chrome://tracing."
+        download("Chrome trace", content, path.name, key=f"trace_{run.id}", help=help)
 
 
 def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
