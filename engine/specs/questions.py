@@ -11,6 +11,7 @@ from pydantic import Base64Bytes, Field
 
 from engine.specs.base import Closed
 from engine.specs.evaluate import EvaluateSpec
+from engine.specs.fields.images import ImageFields
 from engine.specs.train import TrainSpec
 
 EMBEDDINGS = "embeddings.npz"
@@ -85,9 +86,8 @@ class Augment(Question):
     def of(cls, spec: TrainSpec) -> "Augment":
         """Return the question for a request, without the fields that do not change the answer."""
         data = ("data", "data_kind", "csv_separator", "csv_img_key", "csv_caption_key", "samples", "seed", "json_split")
-        image_fields = (name for name in TrainSpec.model_fields if name.startswith(("image_", "aug_")))
         execution = ("device", "nproc", "use_bn_sync", "opt", "eps", "beta1", "beta2", "momentum")
-        names = (*data, *image_fields, *(name for name in spec.needs if name not in execution))
+        names = (*data, *ImageFields.model_fields, *(name for name in spec.needs if name not in execution))
         return cls(spec=TrainSpec.model_validate({name: getattr(spec, name) for name in names}))
 
 

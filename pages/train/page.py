@@ -72,11 +72,8 @@ FURTHER = {
     "Validation": ("val_frequency", "zeroshot_frequency", "val_every_steps", "val_at_start"),
     "Best and early stopping": ("best_metric", "patience"),
     "Checkpoints": ("save_frequency", "save_every_steps", "keep_last", "resume"),
-    "Images": ("image_mean", "image_std", "image_interpolation", "image_resize_mode"),
-    "Augmentation": (
-        *("aug_scale", "aug_color_jitter", "aug_color_jitter_prob", "aug_gray_scale_prob", "aug_use_timm"),
-        *("aug_ratio", "aug_auto_augment", "aug_re_prob", "aug_re_count"),
-    ),
+    "Images": tuple(name for name in images.ImageFields.model_fields if name.startswith("image_")),
+    "Augmentation": tuple(name for name in images.ImageFields.model_fields if name.startswith("aug_")),
     "CoCa and distillation": ("coca_contrastive_weight", "coca_caption_weight", "distill_model", "distill_pretrained"),
     "Logs": ("log_every_n_steps", "tensorboard"),
     "Weights & Biases": ("wandb", "wandb_project_name", "wandb_name", "wandb_notes"),
