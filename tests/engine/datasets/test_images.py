@@ -50,10 +50,12 @@ def test_16_bit_values_are_scaled_to_8_bits() -> None:
     assert np.asarray(save_and_decode(Image.fromarray(values)))[0, :, 0].tolist() == [0, 100, 255]
 
 
-def test_float_values_are_scaled_to_their_range() -> None:
+def test_values_without_a_known_range_are_scaled_to_their_own() -> None:
     values = np.array([[-1.0, 0.0, 1.0, np.nan]], dtype=np.float32)
     assert np.asarray(save_and_decode(Image.fromarray(values), "TIFF"))[0, :, 0].tolist() == [0, 128, 255, 0]
     assert np.asarray(save_and_decode(Image.fromarray(np.full((1, 2), 7.0, np.float32)), "TIFF")).max() == 0
+    whole = np.array([[0, 35_000, 70_000]], dtype=np.int32)
+    assert np.asarray(save_and_decode(Image.fromarray(whole), "TIFF"))[0, :, 0].tolist() == [0, 128, 255]
 
 
 @pytest.mark.parametrize("orientation", range(1, 10))
@@ -70,8 +72,9 @@ def test_exif_orientation_is_applied(orientation: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's warning needs no action
 def test_image_with_damaged_exif_data_is_read() -> None:
-    damaged = save_and_decode(Image.new("RGB", (2, 2)), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff")
-    assert damaged.size == (2, 2)
+    for kind, order in (("JPEG", b"MM"), ("WEBP", b"GM")):
+        exif = b"Exif\0\0" * (kind == "JPEG") + order + b"\0*\0\0\0\x08\xff\xff"
+        assert save_and_decode(Image.new("RGB", (2, 2)), kind, exif=exif).size == (2, 2)
 
 
 def bomb(width: int, height: int) -> bytes:

@@ -30,7 +30,7 @@ def reds(pairs: Pairs) -> list[int]:
     return [pairs.image(index).getpixel((0, 0))[0] for index in range(len(pairs))]  # type: ignore[index]
 
 
-def test_shards_named_with_braces_are_opened(tmp_path: Path) -> None:
+def test_shards_named_with_braces_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(12):
         files = [sample(f"{number:02}{i}", 10 * number + i, txt=f"caption {number} {i}") for i in range(2)]
         write_shard(tmp_path / f"cc-{number:02}.tar", *files)
@@ -44,6 +44,9 @@ def test_shards_named_with_braces_are_opened(tmp_path: Path) -> None:
     assert len(open_pairs(f"{tmp_path}/cc-{{03,05}}.tar")) == 4
     with pytest.raises(DataProblem, match=r"2 of 4 shards missing: .*cc-12.tar, .*cc-13.tar"):
         open_pairs(f"{tmp_path}/cc-{{10..13}}.tar")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cc-00.tar").rename("0.tar")
+    assert open_pairs("{0..0}.tar").name == tmp_path.name, "the name of the folder"
 
 
 def test_files_are_grouped_by_key_as_in_webdataset(tmp_path: Path) -> None:
@@ -56,10 +59,12 @@ def test_files_are_grouped_by_key_as_in_webdataset(tmp_path: Path) -> None:
         {"a/003.seg.png": encoded(), "a/003.jpeg": encoded((4, 0, 0)), "a/003.txt": b"four"},
         {"a/._004.jpg": b"junk", "a/._004.txt": b"junk"},
         {"a/" + "long" * 40 + ".webp": encoded((5, 0, 0)), "a/" + "long" * 40 + ".txt": "fünf".encode()},
+        {"a/006.png": encoded((6, 0, 0)), "a/006.txt": b"six", "a/006.PNG": encoded((7, 0, 0)), "a/006.TXT": b"seven"},
     )
     pairs = open_pairs(str(path))
-    assert reds(pairs) == [1, 2, 3, 4, 5]
-    assert [pairs.captions(index)[0] for index in range(5)] == ["one", "two", "three", "four", "fünf"]
+    assert reds(pairs) == [1, 2, 3, 4, 5, 6, 7]
+    names = ["one", "two", "three", "four", "fünf", "six", "seven"]
+    assert [pairs.captions(index)[0] for index in range(7)] == names
     assert pairs.notes == ()
 
 
@@ -79,7 +84,7 @@ def test_captions_are_read_from_txt_and_json(tmp_path: Path) -> None:
         tmp_path / "x.tar",
         sample("0", 0, txt="\ufeffone\n two\n\none\n"),
         sample("1", 1, json=json.dumps({"caption": "from json", "width": 3})),
-        sample("2", 2, json=json.dumps({"captions": ["a", " b ", "", 7]})),
+        sample("2", 2, json=json.dumps({"caption": None, "captions": ["a", " b ", "", 7]})),
         sample("3", 3, txt=" \n", json=json.dumps({"caption": "rather this"})),
         sample("4", 4, json="{}"),
         sample("5", 5, txt=" "),
@@ -102,6 +107,9 @@ def test_class_names_are_read_beside_the_shards(tmp_path: Path) -> None:
     assert (pairs.classes, pairs.templates) == (("cat", "dog"), ("a {}.", "my {}."))
     assert [pairs.label(index) for index in range(2)] == [1, 0]
     assert [pairs.captions(index) for index in range(2)] == [("a dog.", "my dog."), ("Tom",)]
+    (tmp_path / "test" / "classnames.txt").write_text("ape\nbat\n")
+    assert open_pairs(str(path)).classes == ("ape", "bat"), "the nearest file counts"
+    (tmp_path / "test" / "classnames.txt").unlink()
     (tmp_path / "classnames.txt").write_text("cat\n")
     with pytest.raises(DataProblem, match=r"has a class 1, and classnames.txt names 1, from 0 on"):
         open_pairs(str(path))

@@ -128,6 +128,15 @@ def test_parquet_images_are_paths_or_contents(tmp_path: Path, kind: str) -> None
     assert columns_of(str(tmp_path / "pairs.parquet")) == ["image", "text", "kind", "url"]
     with pytest.raises(DataProblem, match=r"needs one column called 'words', but has 0. Its columns are 'image', 'te"):
         open_pairs(str(tmp_path / "pairs.parquet"), caption_column="words")
+    if kind == "contents":
+        large = table.set_column(0, "image", table["image"].cast(pyarrow.large_binary()))
+        parquet.write_table(large, tmp_path / "large.parquet")
+        assert reds(open_pairs(str(tmp_path / "large.parquet"))) == [10, 20, 30]
+    if kind == "hugging face":
+        unknown = table.set_column(2, "kind", pyarrow.array([1, 0, -1]))
+        parquet.write_table(unknown, tmp_path / "unknown.parquet")
+        named = open_pairs(str(tmp_path / "unknown.parquet"), class_column="kind").classes
+        assert named == ("-1", "cat", "dog"), "-1 is not the last of the names"
     frame = pd.read_parquet(tmp_path / "pairs.parquet").assign(text=[["a", "b"], ["c"], ["d"]])
     frame.to_parquet(tmp_path / "lists.parquet")
     if kind != "hugging face":
@@ -242,6 +251,7 @@ def test_karpathy_split_decides_which_pairs_are_held_out(tmp_path: Path) -> None
     assert captions(train)[0] == ("0 is one", "0 is two")
     assert reds(open_pairs(path, part="test")) == [30]
     assert reds(open_pairs(path, part="train")) == [0, 10, 40]
+    assert open_pairs(path, part="val").notes == ("4 images of other splits or without captions left out",)
     (tmp_path / "test.json").write_text(re.sub('"split": "[a-z]+"', '"split": "test"', Path(path).read_text()))
     with pytest.raises(DataProblem, match="no images with captions except in test: choose this part with json_split"):
         open_pairs(str(tmp_path / "test.json"))
@@ -299,9 +309,15 @@ def test_images_both_held_out_and_trained_on_are_counted(tmp_path: Path, case: s
     [
         ("[1]", r"is no JSON of captions \(it holds a list instead of an object with images\)"),
         ("{", "is no JSON of captions"),
+        ("[" * 200_000, "is no JSON of captions"),
+        (
+            '{"images": [{"filename": "captions.json", "sentences": [{"raw": "x"}]}, '
+            '{"filename": "./captions.json", "sentences": [{"raw": "y"}]}]}',
+            "has several entries for the same image",
+        ),
         ('{"images": []}', "has no images with captions"),
         ('{"images": [], "annotations": [{"image_id": 1, "caption": "x"}]}', "has no images with captions"),
-        ('{"images": [{"filename": "a.png"}]}', r"images\.0\.sentences .*required"),
+        ('{"images": [{"filename": "a.png"}]}', r"\(images\.0\.sentences [^{]*required"),
         (
             '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "caption": null}]}',
             r"is no JSON of captions \(annotations\.0\.caption is null: .*string",

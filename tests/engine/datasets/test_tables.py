@@ -23,7 +23,7 @@ def captions(pairs: Pairs) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("start", ["", "\ufeff"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_separator_is_detected_from_the_header(tmp_path: Path, sign: str, start: str, end: str) -> None:
-    rows = [["id", "filepath", "title"], ["1", "a.png", "one"], ["2", "b.png", "two"]]
+    rows = [["filepath", "id", "title"], ["a.png", "1", "one"], ["b.png", "2", "two"]]
     pairs = open_table(tmp_path, start + "".join(sign.join(row) + end for row in rows))
     assert captions(pairs) == [("one",), ("two",)]
     assert pairs.source(1) == str(tmp_path / "b.png")

@@ -110,7 +110,8 @@ def test_json_of_captions_is_opened_with_its_images(tmp_path: Path, json_name: s
 
 def test_json_without_captions_does_not_hide_class_folders(tmp_path: Path) -> None:
     boxes = {"images": [], "annotations": [{"bbox": [0, 0, 1, 1]}]}
-    files = {**CLASSES, "pets/info.json": json.dumps(boxes).encode()}
+    files = {**CLASSES, "pets/info.json": json.dumps(boxes).encode(), "pets/note.json": b'{"caption": "two pets"}'}
+    files["pets/cat/coco/deep.json"] = json.dumps(COCO).encode()  # not looked at: there may be many
     assert unpack(write_zip(tmp_path / "a.zip", files), "a.zip", tmp_path / "made")[1] == "folder"
 
 
