@@ -90,6 +90,6 @@ def _groups(rows: Sequence[RecurrentRow]) -> dict[str, list[RecurrentRow]]:
     """Return the timed rows by group. Errors: Refused when a runner has several sizes."""
     if not fits(rows):
         raise Refused("fastrnns' formats hold one size per runner, and here sizes were swept: take the CSV or JSON")
-    timed = [row for row in rows if row.status == "ok" and row.forward_mean_ms is not None]
+    timed = [row for row in rows if row.forward_mean_ms is not None]
     members_by_family = {family: [row for row in timed if row.family == family] for family in get_args(Family)}
     return {family: members for family, members in members_by_family.items() if members}
