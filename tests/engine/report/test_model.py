@@ -355,10 +355,16 @@ def test_model_card_names_the_zero_shot_data_and_no_folder_of_this_machine(store
     assert "| Image → text median rank | 3 |" in card
     assert "| distill_pretrained | `best.pt` |" in card
     assert "/x/" not in card
+    assert "\n| lr | `" in card, "it depends on other settings"
+    assert "\n| precision | " not in card, "it has its default"
     rows = [train_row(1), train_row(2)]
     request = model_card.export(run, rows, Path("epoch_1.pt"), rows[0].step, Path("out"))
     assert "| Metric | Epoch 1, step 22 |" in request.card
     assert (request.checkpoint, request.folder) == (Path("epoch_1.pt"), Path("out").absolute())
+    rows += [train_row(2, image_to_text_median_rank=7.0)]  # of a later attempt
+    assert "| Image → text median rank | 7 |" in model_card.export(run, rows, Path("a.pt"), rows[1].step, Path()).card
+    host = ENVIRONMENT.model_copy(update={"device_name": "", "cpu": "x|86"})
+    assert "\n| device | x\\|86 |\n| date | 2026-11-20" in model_card.markdown(replace(run, environment=host), None)
 
 
 def runs_of_model(store: Store, name: str) -> pd.DataFrame:

@@ -47,6 +47,10 @@ def test_timm_joins_modes_per_model_and_sorts_by_throughput() -> None:
         "slow,100.13,79.899,8,224,1.82,2.5,30.0,133.333,40.0,80.124,13.2,4,224,11.69,",
         "broken,,,,,,,,,,,,,,11.69,no",
     ]
+    towers = [benchmark_row("a", library="open_clip", tower=tower) for tower in ("image", "text")]
+    assert len(timm_dynamo.timm(towers)) == 2
+    both = [failed("a"), failed("a", mode="training", error="never")]
+    assert list(timm_dynamo.timm(both)["error"]) == ["no; never"]
 
 
 def test_timm_of_only_training_is_sorted_by_training_throughput() -> None:
@@ -86,6 +90,8 @@ def test_dynamo_prefers_device_memory_to_process_memory() -> None:
     rows = [benchmark_row("m", device_peak_mb=2000.0), benchmark_row("m", "compile", device_peak_mb=1000.0)]
     (line,) = timm_dynamo.dynamo(rows).to_dict("records")
     assert (line["eager_peak_mem"], line["dynamo_peak_mem"], line["compression_ratio"]) == (2.0, 1.0, 2.0)
+    trained = [benchmark_row("m", v, mode="training", device_peak_mb=5000.0) for v in ("eager", "compile")]
+    assert list(timm_dynamo.dynamo([*rows, *trained])["eager_peak_mem"]) == [2.0, 5.0]
 
 
 def test_dynamo_names_include_the_variant_if_there_are_several() -> None:
