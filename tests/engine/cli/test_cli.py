@@ -17,11 +17,12 @@ import pytest
 
 from engine.__main__ import main
 from engine.cli import output
-from engine.results import Progress
+from engine.results import DeviceRow, Progress
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec
 from engine.store import State, Store, attempts
-from tests.support.page import profile_row
+from tests.support.clip import evaluate_row, train_row
+from tests.support.page import benchmark_row, profile_row
 
 TINY = {
     "embed_dim": 16,
@@ -328,6 +329,33 @@ def test_progress_names_the_batch_size_of_a_count(capsys: pytest.CaptureFixture[
     assert lines[1].startswith("timm:resnet18 at 224 px, batch 8: ")
 
 
+def test_progress_prints_the_main_values_of_training_evaluation_and_device(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        train_row(2, zeroshot_top1=0.25, image_to_text_r1=0.5, samples_per_s=123.4, best=True),
+        evaluate_row("zeroshot", data="a\x1b", acc1=0.5, acc5=0.75, mean_average_precision=0.125),
+        evaluate_row("retrieval", data="b", recalls={"image_to_text_r20": 0.625}),
+        DeviceRow(device="cpu", model="copy", operation="copy", dtype="float32", gb_per_s=12.3),
+        DeviceRow(device="cpu", model="matmul", operation="matmul", dtype="float32", gflop_per_s=1234.5),
+        benchmark_row("a", status="error", error="line\nx\x1b"),
+    ]
+    for row in rows:
+        output.print_progress(row)
+    ranks = "image to text R@1 0.91, image to text R@5 0.95, text to image R@1 0.25, image to text R@20 0.625"
+    assert [line.strip() for line in capsys.readouterr().err.splitlines()] == [
+        "epoch 2, step 44: loss 1.5, zero-shot 0.25, image to text R@1 0.5; 123.4 pairs/s; the best so far",
+        "digits-clip on a\ufffd (zeroshot): top-1 0.5, top-5 0.75, mean recall per class 0.93, mAP 0.125",
+        f"digits-clip on b (retrieval): {ranks}",
+        "copy: 12.3 GB/s",
+        "matmul: 1,234 GFLOP/s",
+        "timm:a (eager, inference, batch 8, 224 px): error: line x\ufffd",
+    ]
+
+
+def test_columns_without_values_are_not_printed() -> None:
+    table = pd.DataFrame({"model": ["a"], "flags": [""], "r1": [0.5], "r20": [None]})
+    assert list(output.brief(table, ["flags", "r[0-9]*", "model"])) == ["r1", "model"]
+
+
 @pytest.mark.slow
 def test_profile_counts_models_and_stores_the_run(
     store: Store, tmp_path: Path, tiny: Path, capsys: pytest.CaptureFixture[str]
@@ -579,6 +607,10 @@ def test_progress_is_one_line_on_a_terminal_and_sparse_in_a_pipe(
     output.note("result")
     lines = [f"\r\033[2K[{done}/50] epoch 1, 12 s left" for done in (1, 2)]
     assert capsys.readouterr().err == "".join([*lines, "\r\033[2Kresult\n"])
+    monkeypatch.setenv("COLUMNS", "8")
+    output.print_progress(Progress(done=1, note="a\tlonger line"))
+    output.clear_progress()
+    assert capsys.readouterr().err == "\r\033[2Ka longe\r\033[2K", "a line that wraps cannot be cleared"
 
 
 def test_bash_completes_commands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sqlite3
 import stat
 import subprocess
@@ -170,8 +171,10 @@ def test_backup_during_a_run_can_be_restored(
         backup = tmp_path / "backup.sqlite"
         hidden = f".backup.sqlite.{os.getpid()}.{threading.get_native_id()}.tmp"
         (tmp_path / hidden).touch()  # left over from a killed backup
+        (settings.runs_dir / "uploads").mkdir()
+        (settings.runs_dir / "uploads" / "a.csv").write_bytes(bytes(2_000_000))
         assert main(["store", "backup", str(backup)]) == 0
-        assert "holds the database only" in capsys.readouterr().err
+        assert re.search(r"holds the database only.* files? with 2\.0 MB", capsys.readouterr().err)
         with closing(sqlite3.connect(backup)) as connection, connection:  # as if the version before had written it
             connection.execute("ALTER TABLE run_results DROP COLUMN mean_average_precision")
             connection.execute("UPDATE alembic_version SET version_num = '0006'")
@@ -236,6 +239,10 @@ def test_health_reports_store_scheduler_queue_and_disk(
     report = health()
     assert (report["status"], report["store"], report["scheduler"], report["disk"]) == ("ok", "ok", "idle", "ok")
     assert (report["queued"], report["active"], report["oldest_wait_s"], report["lease_left_s"]) == (0, 0, None, None)
+    assert main(["health"]) == 0
+    printed = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert [*printed] == ["status", "store", "scheduler", "disk", "queued", "active", "free_gb"], "only what is known"
+    assert re.fullmatch(r"\d+\.\d", printed["free_gb"])
     with monkeypatch.context() as full:
         full.setenv("VITALS_MIN_FREE_GB", "1e9")
         report = health()
