@@ -879,7 +879,7 @@ def test_uploaded_picture_is_matched_with_the_classes(
     app.toggle(key=f"try_names_{run_id}").set_value(False).run()
     assert answers.asked_of(Match)[-1].templates == ()
     asked = len(answers.asked_of(Match))
-    app.text_area(key=f"try_texts_{run_id}").set_value("seven").run()
+    app.text_area(key=f"try_texts_{run_id}").set_value("seven\nseven").run()
     assert "type at least two texts" in plain_text(app)
     app.text_area(key=f"try_texts_{run_id}").set_value("\n".join(map(str, range(1001)))).run()
     assert "Texts: has too many values, at most 1,000" in plain_text(app)

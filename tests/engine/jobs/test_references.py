@@ -167,9 +167,10 @@ def test_continued_training_has_the_settings_of_the_first_one(store: Store, sett
         manifest.with_name(f"{name}.pt.json").unlink()
     with pytest.raises(Refused, match="neither a checkpoint with its manifest"):
         checkpoints.continued(tmp_path / "nothing")
-    manifest.write_text('{"spec": null}')
-    with pytest.raises(Refused, match="does not contain a valid training request"):
-        checkpoints.continued(manifest.with_suffix(""))
+    for content in ('{"spec": null}', "[1]"):
+        manifest.write_text(content)
+        with pytest.raises(Refused, match="does not contain a valid training request"):
+            checkpoints.continued(manifest.with_suffix(""))
 
 
 def test_evaluation_of_a_checkpoint_uses_its_held_out_pairs(store: Store, settings: Settings) -> None:
