@@ -329,13 +329,14 @@ def test_progress_names_the_batch_size_of_a_count(capsys: pytest.CaptureFixture[
     assert lines[1].startswith("timm:resnet18 at 224 px, batch 8: ")
 
 
-def test_progress_prints_the_main_values_of_training_evaluation_and_device(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_prints_the_main_values_of_each_kind_of_row(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         train_row(2, zeroshot_top1=0.25, image_to_text_r1=0.5, samples_per_s=123.4, best=True),
         evaluate_row("zeroshot", data="a\x1b", acc1=0.5, acc5=0.75, mean_average_precision=0.125),
         evaluate_row("retrieval", data="b", recalls={"image_to_text_r20": 0.625}),
         DeviceRow(device="cpu", model="copy", operation="copy", dtype="float32", gb_per_s=12.3),
         DeviceRow(device="cpu", model="matmul", operation="matmul", dtype="float32", gflop_per_s=1234.5),
+        benchmark_row("a", "compile", latency_ms=16.0, back_to_back_ms=12.0, samples_per_s=600.0),
         benchmark_row("a", status="error", error="line\nx\x1b"),
     ]
     for row in rows:
@@ -347,6 +348,8 @@ def test_progress_prints_the_main_values_of_training_evaluation_and_device(capsy
         f"digits-clip on b (retrieval): {ranks}",
         "copy: 12.3 GB/s",
         "matmul: 1,234 GFLOP/s",
+        "timm:a (compile, inference, batch 8, 224 px): latency 16 ms, back to back 12 ms, 600 samples/s; "
+        "1.25 times as fast as eager in latency (faster)",
         "timm:a (eager, inference, batch 8, 224 px): error: line x\ufffd",
     ]
 

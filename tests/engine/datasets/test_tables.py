@@ -5,7 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from engine.datasets import DataProblem, Pairs, columns_of, open_pairs
+from engine.datasets import DataProblem, Pairs, check_columns, columns_of, open_pairs
+from engine.specs.train import TrainSpec
 from tests.support.data import write_image
 
 
@@ -133,6 +134,16 @@ def test_invalid_separators_are_refused(tmp_path: Path, sign: str) -> None:
 def test_table_with_another_ending_is_read_if_its_kind_is_given(tmp_path: Path) -> None:
     (tmp_path / "pairs.txt").write_text("filepath,title\na,b\n")
     assert captions(open_pairs(str(tmp_path / "pairs.txt"), "csv")) == [("b",)]
+
+
+def test_columns_of_a_training_are_checked_without_opening_the_images(tmp_path: Path) -> None:
+    right, wrong = tmp_path / "right.txt", tmp_path / "wrong.txt"
+    right.write_text("filepath,title\na.png,one\n")
+    wrong.write_text("filepath,words\na.png,one\n")
+    fields = {"data": str(right), "data_kind": "csv"}
+    check_columns(TrainSpec.model_validate(fields))
+    with pytest.raises(DataProblem, match=r"wrong\.txt has no column of captions"):
+        check_columns(TrainSpec.model_validate(fields | {"val_data": str(wrong)}))
 
 
 def test_class_column_labels_the_images(tmp_path: Path) -> None:
