@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,10 +112,9 @@ def run_here(
 def show_rows(run: "Run", rows: Sequence[Row], output: Path | None) -> None:
     """Print the main columns of a run's rows, or write all columns to a file if `output` is given."""
     from engine.report.export import bulk
-    from engine.report.timings import rates
 
     with store_here() as store:
-        frame = bulk.of_run(run, rows, partial(rates.rates, store))
+        frame = bulk.of_run(store, run, rows)
     show_table(frame, main_columns(run, frame), output)
 
 

@@ -1,7 +1,6 @@
 """The commands benchmark, suite-build, device and recurrent: how fast models, devices and recurrent layers are here."""
 
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -171,7 +170,6 @@ class Recurrent(RecurrentFlags):
     def cli_cmd(self) -> None:
         from engine.report.export import bulk, fastrnns
         from engine.report.export import tables as export
-        from engine.report.timings import rates
         from engine.store.files import RunFiles
 
         streamed = self._layout == "table" and not self.swept and self.output is None
@@ -181,7 +179,7 @@ class Recurrent(RecurrentFlags):
         with store_here() as store:
             run, rows = run_here(store, self.spec(), on_event=blocks.on_event if streamed else print_progress)
             blocks.flush()
-            frame = bulk.of_run(run, rows, partial(rates.rates, store))
+            frame = bulk.of_run(store, run, rows)
         if self._layout == "table" and self.swept:
             show_table(frame, main_columns(run, frame), None)
         elif self.output and self._layout in export.FORMATS:

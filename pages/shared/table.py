@@ -10,7 +10,6 @@ import streamlit as st
 from engine.published.publishers import ACCURACIES
 from engine.report.export import bulk, tables
 from engine.report.quantities import MEASURED, QUANTITIES, is_share, title
-from engine.report.timings import rates
 from engine.results import Row
 from engine.store import Run
 from engine.words import plural
@@ -182,7 +181,7 @@ def csv_rows(run: Run, frame: Callable[[Sequence[Any]], pd.DataFrame]) -> Callab
 
 def download_rows(run: Run, *, label: str = "") -> Any:
     """Draw the menu that downloads the rows of a run with its environment, and return it."""
-    content = from_rows(run, lambda rows: bulk.of_run(run, rows, lambda: rates.rates(backend.store())))
+    content = from_rows(run, lambda rows: bulk.of_run(backend.store(), run, rows))
     return download_table(content, f"{run.kind}-{run.id}", key=f"rows_{run.id}", label=label)
 
 

@@ -2,7 +2,7 @@
 
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from io import BytesIO
 
 import pandas as pd
@@ -39,25 +39,27 @@ def runs(store: Store, wanted: Filter) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(WHOLE, "Int64"))
 
 
-def of_run(run: Run, rows: Sequence[Row], measured: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+def of_run(
+    store: Store, run: Run, rows: Sequence[Row], rates_of: Callable[[Store], pd.DataFrame] = rates.rates
+) -> pd.DataFrame:
     """Return the table of a run's rows as files have it: with its environment, and timings with the FLOP utilisation.
 
-    measured: returns the rates of devices, as timings.rates.rates does. It is called only for timings.
+    rates_of: returns the rates of devices. It is called only for timings.
     """
     frame: pd.DataFrame = getattr(frames, run.kind)(rows)
     if isinstance(run.spec, BenchmarkSpec | RecurrentSpec):
         timed = [row for row in rows if isinstance(row, rates.Counted)]
-        frame = timm_dynamo.full(frame, rates.utilisation(timed, measured(), run.host))
+        frame = timm_dynamo.full(frame, rates.utilisation(timed, rates_of(store), run.host))
     return frames.with_environment(frame, run)
 
 
 def rows(store: Store, run_ids: Iterable[int]) -> dict[str, pd.DataFrame]:
     """Return the rows of runs as one table per kind, with the run's number as the first column. Errors: LookupError."""
     parts: dict[str, list[pd.DataFrame]] = {}
-    measured = cache(partial(rates.rates, store))
+    rates_of = cache(rates.rates)
     for run_id in run_ids:
         run = store.run(run_id)
-        frame = of_run(run, store.rows(run_id), measured)
+        frame = of_run(store, run, store.rows(run_id), rates_of)
         frame.insert(0, "run", run_id)
         parts.setdefault(run.kind, []).append(frame)
     filled = {kind: [table for table in tables if len(table)] or tables[:1] for kind, tables in parts.items()}
