@@ -119,7 +119,7 @@ def select(spec: Spec, families: Mapping[ModelName, str], *, allow_code: bool = 
 
     families: as in resolve. allow_code: accept modules of the user's own, in the foreground.
     Errors: ModelNotFound; Refused when no model passes the filters, when one has no text tower or does not take an
-    option that is asked for, when none takes the texts that are asked for, and as in refuse_code.
+    option that is asked for, when a text length is given and no model takes texts, and as in refuse_code.
     """
     own_models = {ModelName.of(OWN, name): OWN for name in getattr(spec, "configs", {})}
     if allow_code:

@@ -234,9 +234,9 @@ def _counter_file() -> Path:
 
 
 def control_groups(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> Iterator[Path]:
-    """Yield the folders of this process's control group and of all groups above it, of version 2, and of version 1 for
-    memory. own: a file with lines such as `0::/path/of/group` or `4:memory:/path/of/group`.
+    """Yield the folders of this process's control groups and of all groups above them: version 2, and 1 for memory.
 
+    own: a file with lines such as `0::/path/of/group` or `4:memory:/path/of/group`.
     In a container, its group is mounted at the root, but `own` may have the path outside, whose folders do not exist.
     """
     for line in _read(own).splitlines():

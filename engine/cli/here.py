@@ -181,10 +181,10 @@ def submit(spec: Spec, name: str) -> None:
         position = store.position(run_id)
         print(f"queued as run {run_id}" + (f", position {position}" if position else ""))
         if isinstance(spec, BenchmarkSpec | RecurrentSpec):
-            note_duration(store, spec)
+            _note_duration(store, spec)
 
 
-def note_duration(store: "Store", spec: BenchmarkSpec | RecurrentSpec) -> None:
+def _note_duration(store: "Store", spec: BenchmarkSpec | RecurrentSpec) -> None:
     """Print how long a queued timing is likely to take."""
     from engine.report.catalog import catalog
     from engine.report.timings.durations import Durations

@@ -109,9 +109,11 @@ def columns_used(spec: Any, roots: Roots = None) -> dict[str, str]:
 def columns_of_zeroshot(
     data: str, given: Mapping[str, str], *, separator: str = "", roots: Roots = None
 ) -> dict[str, str]:
-    """Return the columns of zero-shot data by field of the request: the given class column, else one with a common
-    name, or empty if there is none. The columns of images and captions are those given for the training data; if a
-    table lacks one, it is empty, and is recognised by a common name. Errors: DataProblem.
+    """Return the columns of zero-shot data, by field of the request. Errors: DataProblem.
+
+    The class column is the given one, else one with a common name, or empty if there is none. The columns of images and
+    captions are those given for the training data. If the table lacks one of them, it is empty: `open_pairs` then looks
+    for a common name.
     """
     names = columns_of(data, separator=separator, roots=roots)
     shared = {field: given[field] for field in ("csv_img_key", "csv_caption_key")}

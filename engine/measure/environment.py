@@ -160,8 +160,10 @@ def available_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
 
 
 def _limits(cgroups: Path, own: Path) -> Iterator[tuple[int, Path, Path]]:
-    """Yield the memory limits in bytes of this process's group and the groups above it (version 2 or 1), each with the
-    files of its usage and its statistics. Without a limit, version 2 has `max`, and version 1 almost 2^63."""
+    """Yield the memory limit in bytes of each control group of this process, with its files of usage and statistics.
+
+    A group without a limit has `max` in version 2, and almost 2^63 in version 1.
+    """
     for group in control_groups(cgroups, own):
         for name, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             file = group / name

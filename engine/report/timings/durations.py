@@ -20,10 +20,10 @@ MOST_SEARCHED = 50
 
 @dataclass(frozen=True)
 class Facts:
-    """What the rows of a finished run say of its duration."""
+    """Parts of a finished run's duration, from its rows."""
 
     work: tuple[float, int]
-    """From `needs.work`."""
+    """Seconds that grow with the amount of work, and this amount, from `needs.work`."""
     start: Span
     """Seconds to start one of its processes."""
     models: tuple[ModelName, ...]
