@@ -88,7 +88,7 @@ class RecurrentSpec(Floors, Spec):
     )
     loops: int = Field(100, ge=1, le=100_000, description="Minimum number of samples per process.")
     baseline: str = Field(
-        "", description="Runner that speed-ups refer to. Default: the first of each network that runs."
+        "", description="Runner that speed-ups refer to. Default: the first that runs; each network has its own."
     )
     sweep: Literal["off", "seq_length", "hidden_size", "mini_batch"] = Field(
         "off", description="Size to vary: every runner is timed at several values of it."

@@ -748,6 +748,7 @@ def test_opened_further_settings_keep_their_defaults(store: Store) -> None:
     app = open_page(PAGE)
     for group in ("Model", "Loss", "Optimizer", "Sampling", "Validation", "Execution", "Held-out data"):
         further(app, group)
+    assert app.text_input(key="train_val_data").placeholder == "default: a share of the data"
     app.button(key="train_go").click().run()
     assert not app.exception
     (run,) = store.runs()

@@ -115,7 +115,7 @@ def _widget(
         if st.session_state.get(shared["key"], choices[0]) not in choices:
             st.session_state[shared["key"]] = choices[0]  # otherwise the browser keeps showing the old value
         return st.selectbox(label, choices, **shared)
-    return st.text_input(label, placeholder=hint or info.default or None, **shared)
+    return st.text_input(label, placeholder=hint or info.default or default_hint(spec, name), **shared)
 
 
 def _computed_default(spec: type[Spec], info: FieldInfo) -> Any:
