@@ -9,7 +9,7 @@ import sys
 import tomllib
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from engine import process
 
@@ -17,11 +17,11 @@ process.collect_rarely()
 # We use no pydantic plugins, and the search for them takes 0.1 s: it reads the metadata of every package.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
-from pydantic import ValidationError, create_model
-from pydantic_settings import CliApp, CliSettingsSource, SettingsConfigDict, SettingsError
+from pydantic import BaseModel, Field, ValidationError, create_model
+from pydantic_settings import CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict, SettingsError
 
 from engine.cli.clip import Evaluate, Search, SubmitEvaluate, SubmitTrain, Train, add_flag
-from engine.cli.completion import Completion, closest, flag, with_flags
+from engine.cli.completion import closest, flag, script, with_flags
 from engine.cli.costs import Catalog, CatalogBuild, Profile, Published, PublishedImport, SubmitProfile
 from engine.cli.estimates import Calibrate, Estimate
 from engine.cli.here import EndedBadly, Group, subcommands
@@ -52,6 +52,15 @@ Submit = create_model(
         *(SubmitProfile, SubmitBenchmark, SubmitRecurrent, SubmitDevice, SubmitTrain, SubmitEvaluate), prefix="Submit"
     ),
 )
+
+
+class Completion(BaseModel):
+    """Print a script that completes commands and flags: source <(python -m engine completion bash)"""
+
+    shell: CliPositionalArg[Literal["bash", "zsh"]] = Field(description="The shell: bash or zsh.")
+
+    def cli_cmd(self) -> None:
+        sys.stdout.write(script(reader(Engine).root_parser, self.shell))
 
 
 class Commands(Group):

@@ -17,12 +17,12 @@ from typing import Any
 from pydantic_core import from_json
 
 from engine import suite
+from engine.model_name import OWN, PYTHON
 from engine.roots import open_within
 from engine.specs import EvaluateSpec, ModelName, Refused, Spec, TrainSpec, find_expression, split_patterns
 from engine.specs.base import LONGEST_PATTERN
 from engine.specs.fields.building import option_refusal
 from engine.specs.fields.clip import DIGITS_MODEL, OPEN_CLIP
-from engine.specs.fields.model_name import OWN, PYTHON
 from engine.words import plural
 
 LIBRARIES = ("open_clip", "timm", "torchvision")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from engine.specs.fields.model_name import ModelName
+from engine.model_name import ModelName
 
 # without ROOT of engine.settings, which imports the specs, which import this module
 FILE = Path(__file__).resolve().parent.parent / "data" / "suite" / "timm.csv"

@@ -1,13 +1,10 @@
-"""The command `completion`: print a script that lets a shell complete commands and flags."""
+"""Commands and flags as they are typed: in messages about them, and in a script with which a shell completes them."""
 
 import re
 from argparse import SUPPRESS, Action, ArgumentParser, _SubParsersAction
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal
-
-from pydantic import BaseModel, Field
-from pydantic_settings import CliPositionalArg
+from typing import Any
 
 from engine.cli.output import INTERNAL
 from engine.results import kinds
@@ -34,20 +31,13 @@ SETUP = {"bash": "", "zsh": "autoload -U +X bashcompinit && bashcompinit\n"}
 """Lines before the script that a shell needs to understand bash's completions."""
 
 
-class Completion(BaseModel):
-    """Print a script that completes commands and flags: source <(python -m engine completion bash)"""
-
-    shell: CliPositionalArg[Literal["bash", "zsh"]] = Field(description="The shell: bash or zsh.")
-
-    def cli_cmd(self) -> None:
-        from engine.__main__ import Engine, reader
-
-        words = _words(reader(Engine).root_parser)
-        words = {chain: names for chain, names in words.items() if chain.strip() not in INTERNAL}
-        words[""] = [name for name in words[""] if name not in INTERNAL]
-        cases = [f'        "{chain}") words="{" ".join(names)}" ;;' for chain, names in words.items()]
-        chains = "|".join(f'"{chain}"' for chain in words if chain)
-        print(SETUP[self.shell] + SCRIPT.format(chains=chains, words="\n".join(cases)), end="")
+def script(parser: ArgumentParser, shell: str) -> str:
+    """Return a script that lets a shell complete commands and flags. parser: that of the command line."""
+    words = {chain: names for chain, names in _words(parser).items() if chain.strip() not in INTERNAL}
+    words[""] = [name for name in words[""] if name not in INTERNAL]
+    cases = [f'        "{chain}") words="{" ".join(names)}" ;;' for chain, names in words.items()]
+    chains = "|".join(f'"{chain}"' for chain in words if chain)
+    return SETUP[shell] + SCRIPT.format(chains=chains, words="\n".join(cases))
 
 
 def flag(parser: ArgumentParser, path: tuple[Any, ...]) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from engine.model_name import OWN, PYTHON
 from engine.models.built import Built, Wanted, explained, refuse_cut_images
 from engine.specs import ModelName
-from engine.specs.fields.model_name import OWN, PYTHON
 
 INSTALLED = {"open_clip": "clip.open_clip_models", "timm": "timm_models", "torchvision": "torchvision_models"}
 MODULES = INSTALLED | {OWN: INSTALLED["open_clip"], PYTHON: "own_modules"}

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from engine.model_name import PYTHON
 from engine.models.built import Built, Wanted, images, out_of_memory
 from engine.names import ModelNotFound
 from engine.specs import Refused
-from engine.specs.fields.model_name import PYTHON
 
 IMAGE_SIZE = (224, 224)
 """Image size in pixels when none is given, because a module does not say which it is made for."""

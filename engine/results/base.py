@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from engine.model_name import ModelName
 from engine.specs.base import Closed, Frozen, numbered
-from engine.specs.fields.model_name import ModelName
 
 DeviceName = Annotated[str, AfterValidator(numbered)]
 """A device under its canonical name: rows stored with `cuda` are read as `cuda:0`."""

@@ -3,6 +3,7 @@
 Each bound is written once, here; the form, the command line and validation all read it.
 """
 
+from engine.model_name import ModelName
 from engine.specs.base import (
     Precision,
     Refused,
@@ -17,7 +18,6 @@ from engine.specs.base import (
 from engine.specs.benchmark import BenchmarkSpec
 from engine.specs.device import DeviceSpec
 from engine.specs.evaluate import EvaluateSpec
-from engine.specs.fields.model_name import ModelName
 from engine.specs.fields.variant import Variant
 from engine.specs.profile import ProfileSpec
 from engine.specs.recurrent import RecurrentSpec

@@ -8,6 +8,7 @@ from pydantic_settings import CliSuppress
 from typing_extensions import TypeAliasType
 
 from engine import suite
+from engine.model_name import PYTHON, ModelName
 from engine.specs.base import (
     CLUSTER,
     MAX_CONTEXT,
@@ -25,7 +26,6 @@ from engine.specs.base import (
 from engine.specs.fields.batch import BATCH, CHECKED_BATCH, MAX_BATCH, SEARCH_END, SWEEP_END, BatchList, default_batch
 from engine.specs.fields.building import OPTIONS, InChans, ModelKwargs, NumClasses, changes
 from engine.specs.fields.configs import Configs
-from engine.specs.fields.model_name import PYTHON, ModelName
 from engine.specs.fields.timed import (
     OF_TIMING,
     Floors,

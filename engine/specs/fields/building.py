@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 from pydantic_core import from_json
 
-from engine.specs.fields.model_name import PYTHON, ModelName
+from engine.model_name import PYTHON, ModelName
 from engine.words import plural
 
 MOST_CLASSES = 1_000_000

@@ -13,9 +13,9 @@ from pydantic_core import from_json
 from pydantic_settings import CliSuppress
 from typing_extensions import TypeAliasType
 
+from engine.model_name import OWN, ModelName
 from engine.specs.base import MAX_CONTEXT, SIZE, matching
 from engine.specs.fields.configs import Configs
-from engine.specs.fields.model_name import OWN, ModelName
 
 DIGITS_MODEL = "digits-clip"
 """Our own small configuration, which fits scikit-learn's handwritten digits (engine/models/clip/own_configs/)."""
