@@ -93,13 +93,23 @@ def run_here(
 ) -> tuple["Run", list[Any]]:
     """Do a run in this process, print its progress, and return the ended run and its rows.
 
-    on_event: prints an event as soon as it comes. Errors: Refused when the run was refused before its first row;
-    EndedBadly when it failed or was cancelled before, so that no file of rows is replaced by an empty one.
+    on_event: prints an event as soon as it comes. Before the first one of a timing, its expected duration is printed.
+    Errors: Refused when the run was refused before its first row; EndedBadly when it failed or was cancelled before, so
+    that no file of rows is replaced by an empty one.
     """
     from engine.jobs import foreground
     from engine.store import Cause, State
 
-    run_id = foreground.run_here(store, Settings(), spec, on_event=on_event, name=name)
+    started = False
+
+    def report(event: Event) -> None:
+        nonlocal started
+        if not started:
+            _note_duration(store, spec)
+        started = True
+        on_event(event)
+
+    run_id = foreground.run_here(store, Settings(), spec, on_event=report, name=name)
     clear_progress()
     run, rows = store.run(run_id), store.rows(run_id)
     if run.cause == Cause.REFUSED and not rows:
@@ -180,18 +190,19 @@ def submit(spec: Spec, name: str) -> None:
         run_id = jobs.submit(store, Settings(), spec, name=name)
         position = store.position(run_id)
         print(f"queued as run {run_id}" + (f", position {position}" if position else ""))
-        if isinstance(spec, BenchmarkSpec | RecurrentSpec):
-            _note_duration(store, spec)
+        _note_duration(store, spec)
 
 
-def _note_duration(store: "Store", spec: BenchmarkSpec | RecurrentSpec) -> None:
-    """Print how long a queued timing is likely to take."""
+def _note_duration(store: "Store", spec: Spec) -> None:
+    """Print how long a run is likely to take, if it is a timing."""
+    if not isinstance(spec, BenchmarkSpec | RecurrentSpec):
+        return
     from engine.report.catalog import catalog
     from engine.report.timings.durations import Durations
 
     folder = Settings().catalog_dir
-    with suppress(ModelNotFound):  # the installed libraries may have models that the catalogue lacks
-        models = select(spec, families(folder))
+    with suppress(ModelNotFound, Refused):  # the installed libraries may have models that the catalogue lacks
+        models = select(spec, families(folder), allow_code=True)
         note(f"expected duration: {Durations(store).timing(spec, models, catalog.read(folder))}")
 
 

@@ -122,6 +122,7 @@ def test_failed_variants_give_rows_and_exit_code_1(
     command += " --variants eager,compile:tvm,compile --batch-size-list test_resnet,2"
     assert main([*command.split(), "--format", "dynamo", "--output", str(out)]) == 1
     shown = capsys.readouterr().err
+    assert len(re.findall(r"^expected duration: \d", shown, re.M)) == 1
     assert re.search(r"test_resnet \(eager, inference, batch 2, 160 px\): \S+ ms, \S+ samples/s; single process", shown)
     assert "compile:tvm, inference: 1 failed" in shown
     assert "timm:test_resnet (compile:tvm, inference, batch 2) failed (error)" in shown
