@@ -61,6 +61,10 @@ def test_files_are_grouped_by_key_as_in_webdataset(tmp_path: Path) -> None:
         {"a/" + "long" * 40 + ".webp": encoded((5, 0, 0)), "a/" + "long" * 40 + ".txt": "fünf".encode()},
         {"a/006.png": encoded((6, 0, 0)), "a/006.txt": b"six", "a/006.PNG": encoded((7, 0, 0)), "a/006.TXT": b"seven"},
     )
+    sparse = tarfile.TarInfo("a/008.png")
+    sparse.type = tarfile.GNUTYPE_SPARSE
+    with tarfile.open(path, "a") as archive:
+        archive.addfile(sparse)  # its bytes in the tar are not those of the file
     pairs = open_pairs(str(path))
     assert reds(pairs) == [1, 2, 3, 4, 5, 6, 7]
     names = ["one", "two", "three", "four", "fünf", "six", "seven"]

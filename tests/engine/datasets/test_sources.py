@@ -107,7 +107,7 @@ def test_damaged_and_unknown_tars_are_refused(tmp_path: Path, runs_dir: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["paths", "contents", "hugging face"])
-def test_parquet_images_are_paths_or_contents(tmp_path: Path, kind: str) -> None:
+def test_parquet_images_are_paths_or_contents(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [encoded(colour) for colour in COLOURS]
     cells: list[Any] = [str(write_image(tmp_path / f"{c[0]}.png", c).relative_to(tmp_path)) for c in COLOURS]
     if kind != "paths":
@@ -132,6 +132,11 @@ def test_parquet_images_are_paths_or_contents(tmp_path: Path, kind: str) -> None
         large = table.set_column(0, "image", table["image"].cast(pyarrow.large_binary()))
         parquet.write_table(large, tmp_path / "large.parquet")
         assert reds(open_pairs(str(tmp_path / "large.parquet"))) == [10, 20, 30]
+        (tmp_path / "large.parquet").touch()  # so that its images are copied again
+        with monkeypatch.context() as full:
+            full.setattr(unpacked, "SPARE_BYTES", 10**18)
+            with pytest.raises(DataProblem, match=f"bytes free, {len(contents[0])} are to be written"):
+                open_pairs(str(tmp_path / "large.parquet"))
     if kind == "hugging face":
         unknown = table.set_column(2, "kind", pyarrow.array([1, 0, -1]))
         parquet.write_table(unknown, tmp_path / "unknown.parquet")
