@@ -17,7 +17,7 @@ import pytest
 
 from engine.__main__ import main
 from engine.cli import output
-from engine.results import DeviceRow, Progress
+from engine.results import DeviceRow, OperatorCount, Progress
 from engine.settings import ROOT, Settings
 from engine.specs import ProfileSpec
 from engine.store import State, Store, attempts
@@ -387,6 +387,25 @@ def test_detail_has_a_table_only_for_counted_models(store: Store, capsys: pytest
     shown = capsys.readouterr()
     assert "timm:test_vit at 225 px failed (error): Image size 225 does not divide by the patch size 16" in shown.err
     assert re.findall(r"(\S+) at 225 px by operator", shown.out) == ["timm:test_byobnet"]
+    counts = [
+        OperatorCount(operator=name, calls=2, flops=flops, activations=0, read_bytes=read, written_bytes=1e6, work=work)
+        for name, flops, read, work in (
+            ("add", 0, 1e6, "minor"),
+            ("mm", 3e9, 5e5, "counted"),
+            ("odd", 0, 2e6, "unknown"),
+            ("copy", 0, 2e6, "minor"),
+        )
+    ]
+    output.print_detail([profile_row("mine", batch_size=4, operators=counts)])
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "",
+        "timm:mine at 224 px by operator, for the whole batch of 4",
+        "operator calls GFLOPs MB moved",
+        "mm 2 3.0000 1.50",
+        "copy 2 0.0000 3.00 not counted",
+        "odd 2 0.0000 3.00 NOT COUNTED, of unknown size",
+        "add 2 0.0000 2.00 not counted",
+    ]
 
 
 @pytest.mark.slow
