@@ -393,12 +393,14 @@ def test_curves_of_other_trainings_can_be_overlaid(store: Store) -> None:
         run_id = queue_train(store, epochs=epochs)
         record(store, run_id, [*curve_points(22 * epochs), *(train_row(n + 1) for n in range(epochs))])
     app = open_page(PAGE, run="2")
+    assert "<br>run 2<extra>" in str(charts(app)[0])
     app.multiselect(key="others_2").set_value([1]).run()
     assert not app.exception
     other_run = "run 1: digits-clip on digits, 1 epoch (cpu)"
     assert other_run in app.multiselect(key="others_2").options
-    assert "run 1: training" in str(charts(app)[0])
     raw = charts(app)[0]
+    assert "run 1: training" in str(raw)
+    assert "run 2<extra>" not in str(raw), "the labels of several runs name them"
     app.get_by_key("smooth_2").set_value("5").run()
     assert not app.exception
     assert charts(app)[0] != raw
