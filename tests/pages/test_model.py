@@ -130,8 +130,9 @@ def test_incomplete_and_failed_counts_are_marked() -> None:
 
 
 @pytest.mark.slow
-def test_memory_that_is_counted_too_low_is_marked() -> None:
-    path = Settings().catalog_dir / "timm.csv"
+def test_memory_that_is_counted_too_low_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_catalogue(tmp_path / "catalog") / "timm.csv"
+    monkeypatch.setenv("VITALS_CATALOG_DIR", str(path.parent))
     path.write_text(path.read_text().replace("20.7,True,{},[]", f'20.7,True,{{}},"[""{LOW_MEMORY}""]"'))
     (warning,) = open_model("resnet18").warning
     assert (warning.value.replace("\\", ""), warning.proto.title) == (LOW_MEMORY, "Memory of training")
@@ -217,7 +218,7 @@ def test_memory_estimates_are_beside_device_memory_and_measured_peaks(store: Sto
 
 
 @pytest.mark.slow
-def test_published_values_are_shown_with_their_sources() -> None:
+def test_published_values_are_shown_with_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_model("resnet18", "Published")
     (accuracies,) = [element.value for element in app.dataframe if "label" in element.value]
     assert accuracies["label"].iloc[0] == "ImageNet top-1"
@@ -230,9 +231,13 @@ def test_published_values_are_shown_with_their_sources() -> None:
     (speeds,) = [element.value for element in app.dataframe if "setup" in element.value]
     assert speeds["samples_per_s"].is_monotonic_decreasing
     assert len(speeds) > 1
-    app = open_model("odd_one", "Published")
-    assert "No published accuracy of this model is shipped or imported" in texts(app)
-    assert "No shipped table has a published speed" in texts(app)
+    path = write_catalogue(tmp_path / "catalog") / "timm.csv"
+    path.with_name("torchvision.csv").write_text(path.read_text().replace("timm,resnet", "torchvision,resnet"))
+    monkeypatch.setenv("VITALS_CATALOG_DIR", str(path.parent))
+    for name in ("timm:odd_one", "torchvision:resnet18"):  # timm has another model of the name resnet18
+        app = open_model(name, "Published")
+        assert "No published accuracy of this model is shipped or imported" in texts(app)
+        assert "No shipped table has a published speed" in texts(app)
 
 
 @pytest.mark.slow
