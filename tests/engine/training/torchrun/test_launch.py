@@ -1,5 +1,7 @@
 """Trainings of several processes, and how they are started, stopped and killed."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ from engine.specs import Refused
 from engine.training import checkpoints, setup
 from engine.training.distributed import PATIENCE, Place, joined
 from engine.training.torchrun import launch
+from engine.training.torchrun.__main__ import _exit_with
 from engine.training.torchrun.across import SHARED, check_shared
 from tests.support.training import close, losses, rows, tiny, train
 
@@ -210,8 +213,9 @@ def test_launcher_is_killed_before_its_tree_and_all_are_waited_for(monkeypatch: 
     assert calls == ["kill", "kill a descendant", f"wait for 2, {launch.GONE_S} s", "wait"]
 
 
-def test_no_process_outlives_the_calling_process(tmp_path: Path) -> None:
-    """One process is enough: each watches the calling process on its own."""
+@pytest.mark.parametrize("killed", ["the calling process", "the launcher"])
+def test_no_process_outlives_its_caller_or_launcher(tmp_path: Path, killed: str) -> None:
+    """One process is enough: each watches both on its own."""
     spec = tiny(nproc=1, epochs=500, val_frequency=0)
     job = launch.Job(spec=spec, run_dir=tmp_path, device_name="here", parent=1)
     (tmp_path / "asked.json").write_text(job.model_dump_json())
@@ -220,13 +224,26 @@ def test_no_process_outlives_the_calling_process(tmp_path: Path) -> None:
     )
     assert waiting.stdout is not None
     next(line for line in waiting.stdout if "train/loss" in line)
-    waiting.kill()
-    waiting.stdout.close()
-    waiting.wait()
+    if killed == "the launcher":
+        waiting.send_signal(signal.SIGSTOP)  # else it would end with the launcher
+        next(process for process in processes_of(tmp_path) if "torch.distributed.run" in process.cmdline()).kill()
+    else:
+        waiting.kill()
     deadline = time.monotonic() + PATIENCE_S
     while (remaining := processes_of(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.1)
+    waiting.kill()
+    waiting.stdout.close()
+    waiting.wait()
     assert remaining == []
+
+
+def test_process_exits_if_another_ended_before_it_was_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit, match="1"):
+        _exit_with(os.getpid(), ended.pid)
 
 
 def test_further_nodes_must_share_the_runs_folder(tmp_path: Path) -> None:
