@@ -81,10 +81,10 @@ class Estimate(BaseModel):
             note(f"no estimate, because the catalogue has no complete count: {', '.join(missing[:10])}")
         table = estimates.side_by_side(chosen, rows, self.batch_size)
         unreliable = [device.fitted.label for device in chosen if reliability.warnings([device])]
-        if unreliable and len(table):
+        if unreliable:
             marked = table["device"].isin(unreliable) & (table["source"] == "estimated")
             table["source"] = table["source"].mask(marked, "estimated, unreliable")
-        show_table(table, table[SHOWN] if len(table) else table, self.output)
+        show_table(table, table[SHOWN], self.output)
 
 
 def known_devices(work: "pd.DataFrame") -> "list[Device]":

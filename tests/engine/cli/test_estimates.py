@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -55,6 +56,31 @@ def test_estimate_writes_interval_source_and_range(
     rows = pd.read_csv(file)
     assert set(rows["source"]) == {"estimated"}
     assert not rows["in_range"].any(), "published timings of this GPU start at batch 4"
+    capsys.readouterr()
+    assert main([*estimate, "--rates", "--output", str(file)]) == 0
+    (label,) = set(pd.read_csv(file)["device"])
+    assert label in capsys.readouterr().err
+    assert {"addmm", "convolution"} <= set(pd.read_csv(file)["kind"])
+
+
+@pytest.mark.slow
+def test_estimate_names_other_devices_and_models_without_a_count(
+    *,
+    store: Store,
+    counted: pd.DataFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    missing = ["timm:resnet18", "timm:resnet34"]
+    monkeypatch.setattr(work, "read", lambda _folder: counted.drop(missing, level="name"))
+    assert main(["estimate", "--models", ",".join(missing), "--device", "4090 eager"]) == 0
+    _, others, uncounted, rows = capsys.readouterr().err.splitlines()
+    inference = [device for device in devices.shipped() if device.mode == "inference"]
+    labels = [device.label for device in devices.find(inference, "4090 eager")]
+    assert len(labels) > 2
+    assert others == f"'4090 eager' also matches {'; '.join(labels[1:])}"
+    assert uncounted == f"no estimate, because the catalogue has no complete count: {', '.join(missing)}"
+    assert rows == "no rows"
 
 
 @pytest.mark.slow
@@ -142,6 +168,12 @@ def test_bad_usage_prints_the_reason_and_exits_with_2(
     assert answer in capsys.readouterr().err
 
 
+def run_of_one_row(store: Store, spec: Spec, *, name: str, state: State = State.FINISHED) -> tuple[Run, list[Row]]:
+    run_id = store.enqueue(spec, name=name)
+    finish(store, run_id, [benchmark_row("test_vit", batch_size=1)], state=state)
+    return store.run(run_id), store.rows(run_id)
+
+
 @pytest.mark.parametrize(
     ("state", "code", "message"),
     [
@@ -158,12 +190,7 @@ def test_calibrate_that_was_cancelled_does_not_say_that_too_few_models_could_be_
     code: int,
     message: str,
 ) -> None:
-    def one_row(store: Store, spec: Spec, *, name: str) -> tuple[Run, list[Row]]:
-        run_id = store.enqueue(spec, name=name)
-        finish(store, run_id, [benchmark_row("test_vit", batch_size=1)], state=state)
-        return store.run(run_id), store.rows(run_id)
-
-    monkeypatch.setattr("engine.cli.estimates.run_here", one_row)
+    monkeypatch.setattr("engine.cli.estimates.run_here", partial(run_of_one_row, state=state))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (4.6, 0.0, 0.0))
     assert main(["calibrate", "--threads", "1", "--budget", "2m"]) == code
@@ -281,16 +308,25 @@ def test_only_unreliable_estimates_have_a_warning(counted: pd.DataFrame) -> None
 
 
 @pytest.mark.slow
-def test_estimate_warns_of_unreliable_estimates(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_estimate_and_calibrate_warn_of_unreliable_estimates(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     calibrated_by_hand(store, flags=("contended",))
     message = "timings flagged (contended). Calibrate again on a quiet machine."
+    timed = store.rows(1)[0].name
     for device in ([], ["--device", "batch 1"]):
-        assert main(["estimate", "--models", "timm:resnet18", *device]) == 0
+        assert main(["estimate", "--models", f"timm:resnet18,{timed}", *device]) == 0
         shown = capsys.readouterr()
         assert message in shown.err
+        (line,) = [line for line in shown.out.splitlines() if "(here)" in line and "estimated" not in line]
+        assert f"{timed} " in line
+        assert "measured, contended" in line
         marked = [line for line in shown.out.splitlines() if "estimated, unreliable" in line]
         assert marked
         assert all("(here)" in line for line in marked), "published devices are reliable"
+    monkeypatch.setattr("engine.cli.estimates.run_here", run_of_one_row)
+    assert main(["calibrate"]) == 0
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])
