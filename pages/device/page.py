@@ -8,6 +8,7 @@ from engine.report.frames import machine_facts
 from engine.report.timings import rates as timings_rates
 from engine.specs import DeviceSpec
 from engine.store import Store
+from engine.words import plural
 from pages.shared import backend
 from pages.shared.chart.chart import chart
 from pages.shared.form import spec_form
@@ -86,7 +87,8 @@ def draw_roofline(rates: pd.DataFrame, models: pd.DataFrame) -> None:
     if len(devices) > 1:
         device = st.selectbox("Device", devices, key="device_where", bind="query-params")
     roofs, points = rates[rates["where"] == device], models[models["where"] == device]
-    alt = f"Roofline of {device}: {len(roofs)} measured rates and {len(points)} timed models"
+    counts = f"{plural(len(roofs), 'measured rate')} and {plural(len(points), 'timed model')}"
+    alt = f"Roofline of {device}: {counts}"
     chart(roofline(roofs, points, styles=backend.family_colours()), key="device_roofline", alt=alt)
     if roofs.empty:
         st.caption("No rates of this device are measured yet, so the plot has no roof. Measure the device above.")

@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 from engine.cli import speed
+from engine.report.timings.rates import LATEST
 from engine.results import Device, DeviceRow, Machine
 from engine.specs import DeviceSpec
 from engine.store import Store
@@ -88,16 +89,26 @@ def test_results_show_rates_and_failures(store: Store) -> None:
 @pytest.mark.slow
 def test_roofline_shows_device_rates_and_timed_models(store: Store) -> None:
     finish(store, store.enqueue(DeviceSpec()), device_rows())
-    finish(store, queue_benchmark(store, "resnet18"), [benchmark_row("resnet18", intensity=30.0)])
+    app = open_page(PAGE)
+    assert [link.label for link in app.get("page_link")][-1] == "No timed models yet. Time models"
+    rows = [benchmark_row("resnet18", intensity=30.0), benchmark_row("resnet50", intensity=30.0, device_name="b")]
+    finish(store, queue_benchmark(store, "resnet*"), rows)
     app = open_page(PAGE)
     assert not app.exception
     (chart,) = charts(app)
     names = [trace.get("name") for trace in chart["data"]]
     assert names == ["resnet", None, None]
-    assert "may lie above the slope" in texts(app)
+    assert chart["alt"] == "Roofline of a cpu, 2 threads, on here: 2 measured rates and 1 timed model"
+    assert "may lie above the slope. For training, the point is the forward pass. The points are mode" in texts(app)
+    assert f"models of the latest {LATEST} benchmarks." in texts(app)
+    assert "No rates of this device" not in texts(app)
     assert "Hollow" not in texts(app)
     headings = json.loads(app.dataframe[0].proto.columns)
     assert [headings[name]["label"] for name in ("what", "at")] == ["Operation", "At size"]
+    app.selectbox(key="device_where").set_value("b, 2 threads, on here").run()
+    (chart,) = charts(app)
+    assert chart["alt"] == "Roofline of b, 2 threads, on here: 0 measured rates and 1 timed model"
+    assert "No rates of this device are measured yet" in texts(app)
 
 
 @pytest.mark.slow

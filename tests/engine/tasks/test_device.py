@@ -284,22 +284,28 @@ def test_towers_and_cold_caches_are_separate_roofline_points(store: Store) -> No
     assert ["cold cache" in text for text in trace.text] == [False, True, False]
 
 
-@pytest.mark.parametrize("change", [{name: True} for name in CONDITIONS if name != "cache"] + [{"context_length": 16}])
-def test_roofline_points_in_other_conditions_name_them(change: dict[str, object], store: Store) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({name: True}, name.replace("cudnn_", "cuDNN ")) for name in CONDITIONS if name != "cache"]
+    + [({"context_length": 16}, "16 tokens")],
+)
+def test_roofline_points_in_other_conditions_name_them(change: dict[str, object], words: str, store: Store) -> None:
     finish(store, BenchmarkSpec(models=("resnet18",)), timed(), timed(**change))
     (trace,) = roofline(timings_rates.rates(store), timings_rates.models(store), styles={}).data
-    assert len(set(trace.text)) == 2
+    assert [f"<br>{words}<br>" in text for text in trace.text] == [False, True]
     assert all("batch 4, float32<br>" in text for text in trace.text), "without an image size, as for a text tower"
 
 
 def test_roofline_point_of_a_training_names_the_forward_time(store: Store) -> None:
-    row = timed(mode="training", forward_ms=40.0, latency_ms=120.0)
+    row = timed(mode="training", forward_ms=40.0, latency_ms=120.0, optimizer="sgd", flags=("unstable", "drifting"))
     finish(store, BenchmarkSpec(models=("resnet18",)), row)
     points = timings_rates.models(store)
     assert points.loc[0, ["gflop_per_s", "forward_ms", "latency_ms"]].to_list() == [200.0, 40.0, 120.0], "8 GFLOPs"
     figure = roofline(timings_rates.rates(store), points, styles={})
-    assert "training, its forward pass" in figure.data[0].text[0]
-    assert ", 40 ms" in figure.data[0].text[0]
+    assert figure.data[0].text[0] == (
+        "<b>timm:resnet18</b><br>eager, training, its forward pass, batch 4, float32<br>optimizer sgd<br>"
+        "200 GFLOP/s at 20 FLOP/B, 40 ms<br>unstable, drifting<br>2026-11-20, run 1"
+    )
     assert [label.text for label in figure.layout.annotations] == ["resnet18, training"]
 
 
@@ -321,20 +327,25 @@ def test_compiled_models_are_hollow_points_with_the_eager_intensity(store: Store
 
 def test_slope_meets_each_roof_where_bandwidth_suffices(store: Store) -> None:
     rows = (rate(gflop_per_s=100.0), rate(dtype="bfloat16", gflop_per_s=400.0), rate("copy", gb_per_s=20.0))
-    finish(store, DeviceSpec(), *rows)
-    finish(store, BenchmarkSpec(models=("resnet18",)), timed())
+    finish(store, DeviceSpec(), *rows, rate(dtype="float64", gflop_per_s=90.0))
+    finish(store, BenchmarkSpec(models=("resnet18",)), timed(family="", image_size="224"))
     figure = roofline(timings_rates.rates(store), timings_rates.models(store), styles={})
-    point, slope, high, low = figure.data
-    assert (point.x[0], point.y[0]) == (20.0, 80.0)
-    assert "timm:resnet18" in point.text[0]
-    assert "eager, inference, batch 4" in point.text[0]
-    assert "2026-11-20, run 2" in point.text[0]
+    point, slope, high, low, _ = figure.data
+    assert (point.name, point.x[0], point.y[0]) == ("no family", 20.0, 80.0)
+    assert point.text[0] == (
+        "<b>timm:resnet18</b><br>eager, inference, batch 4, 224 px, float32<br>"
+        "80 GFLOP/s at 20 FLOP/B, 100 ms<br>2026-11-20, run 2"
+    )
+    assert slope.hovertemplate == "copy: 20 GB/s<extra></extra>"
+    assert high.hovertemplate == ("matmul bfloat16: 400 GFLOP/s at 1024 × 1024<br>2026-11-20, run 1<extra></extra>")
     assert (slope.x[-1], slope.y[-1]) == pytest.approx((20.0, 400.0))  # 400 GFLOP/s at 20 GB/s: 20 FLOPs per byte
     assert (high.x[0], high.y[0]) == pytest.approx((20.0, 400.0))
     assert (low.x[0], low.y[0]) == pytest.approx((5.0, 100.0))
     assert np.allclose(slope.y / slope.x, 20.0)
-    annotations = [annotation.text for annotation in figure.layout.annotations]
-    assert {"bfloat16 400 GFLOP/s", "float32 100 GFLOP/s", "copy 20 GB/s", "resnet18"} <= set(annotations)
+    shifts = {annotation.text: annotation.yshift for annotation in figure.layout.annotations}
+    assert {"copy 20 GB/s", "resnet18"} <= shifts.keys()
+    roofs = {"bfloat16 400 GFLOP/s": 9, "float32 100 GFLOP/s": 9, "float64 90 GFLOP/s": -9}
+    assert shifts | roofs == shifts, "the lowest roof nearly touches the next one, so its label is below it"
 
 
 @pytest.mark.parametrize("operations", [[], ["matmul"], ["copy"]])
@@ -348,7 +359,7 @@ def test_roofline_is_drawn_with_any_part_of_the_rates(store: Store, operations: 
 def test_rates_are_shown_with_their_units() -> None:
     rows = [
         rate(gflop_per_s=1234.0, flags=("single_process", "drifting"), rates={"512": 1000.0, "1024": 1234.0}),
-        rate("copy", gb_per_s=23.45, size=268435456),
+        rate("copy", gb_per_s=23.45, size=268435456, rates={"268435456": 23.45}),
         rate(dtype="tf32", status="error", error="none", size=None),
     ]
     shown = timings_rates.readable(frames.device(rows))
@@ -356,8 +367,14 @@ def test_rates_are_shown_with_their_units() -> None:
     assert list(shown["at"]) == ["1,024 × 1,024", "268 MB", "–"]
     assert list(shown["what"]) == ["matmul float32", "copy", "matmul tf32"]
     assert shown.loc[0, "flags"] == "single process, drifting"
-    (line,) = sizes(rows).data
+    figure = sizes(rows)
+    (line,) = figure.data
     assert (line.x, line.y) == ((512, 1024), (1000.0, 1234.0))
+    assert (line.text, line.textposition) == (("", "float32 1.23 TFLOP/s"), ("top right", "top left"))
+    assert line.hovertemplate == "matmul float32, %{x} × %{x}<br>%{y:,.3~r} GFLOP/s<extra></extra>"
+    assert figure.layout.xaxis.tickvals == (512, 1024)
+    _, slower = sizes([rows[0], rate(dtype="bfloat16", gflop_per_s=500.0, rates={"1024": 500.0})]).data
+    assert slower.textposition == ("bottom right",), "below the faster line"
 
 
 def test_machine_facts_have_ten_lines() -> None:
