@@ -38,7 +38,7 @@ def set_tf32(device: str) -> None:
     The settings hold for the whole process. They change nothing on other devices.
     """
     if device.startswith("cuda"):
-        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.deterministic = False
 

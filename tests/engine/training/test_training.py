@@ -19,11 +19,13 @@ import torch
 from engine import datasets
 from engine.measure import contention
 from engine.measure.contention import Usage
+from engine.models import variants
+from engine.models.variants import Numbers
 from engine.results import Metric, Progress
 from engine.specs import Refused
 from engine.specs.train import METRICS
 from engine.store.files import RunFiles
-from engine.training import checkpoints, logs, loop, meter, resuming, setup, validation
+from engine.training import checkpoints, logs, loop, meter, precision, resuming, setup, validation
 from engine.training.batches import Batches, Drawn, Order
 from engine.training.distributed import Place
 from engine.training.loop import Training
@@ -401,6 +403,16 @@ def test_training_selects_its_gpu_before_the_first_allocation(tmp_path: Path, mo
     with pytest.raises(AttributeError):  # the replaced function returns no model
         prepare(tiny(device="cuda:1", precision="fp32"), Place(device="cuda:1"), tmp_path)
     assert calls == ["cuda:1", "model"]
+
+
+def test_training_computes_in_tf32_after_an_evaluation_in_the_same_process() -> None:
+    """Evaluations turn TF32 off, in convolutions too."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    with variants.switches(Numbers("float32"), training=True):  # restores what set_tf32 changes
+        precision.set_tf32("cpu")
+        assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, False)
+        precision.set_tf32("cuda:0")
+        assert (matmul.allow_tf32, cudnn.allow_tf32) == (True, True)
 
 
 @pytest.mark.slow
