@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.measure import gpu_watch
+from engine.measure import environment, gpu_watch
 from engine.measure.peak import peak
 from engine.measure.plan import Plan, Subject
 from engine.measure.stopwatch import Stopwatch, flusher, stopwatch_for
@@ -116,7 +116,8 @@ def test_environment_creates_no_cuda_context(cuda: str) -> None:
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_every_variant_is_timed_beside_eager(cuda: str, mode: str, tmp_path: Path) -> None:
-    variant_labels = "eager,eager+tf32,eager+amp,eager+bfloat16,eager+channels_last,cudagraphs,cudagraphs+amp"
+    variant_labels = "eager,eager+amp,eager+bfloat16,eager+channels_last,cudagraphs,cudagraphs+amp"
+    variant_labels += ",eager+tf32" * variants.has_tf32(cuda)
     for row in run_rows(tmp_path, mode=mode, variants=f"{variant_labels},compile,compile:reduce-overhead"):
         assert row.status == "ok", f"{row.variant}: {row.error}"
         assert row.latency_ms
@@ -136,11 +137,12 @@ def test_every_variant_computes_the_same_as_eager(cuda: str, mode: str, tmp_path
 
 
 def test_flush_empties_the_l2_cache(cuda: str) -> None:
-    """Time a copy of 8 MB with a full and a flushed cache. Both of its buffers fit into the L2 of an A100 or newer.
+    """Time a copy with a full and a flushed cache. Both of its buffers together take at most half of the L2.
 
     The device waits while the calls are queued, so that the events enclose only the copy: its launch takes longer.
     """
-    source, target = (torch.zeros(8 * MB // 4, device=cuda) for _ in range(2))
+    size = min(8 * MB, environment.last_level_cache(cuda) // 4)
+    source, target = (torch.zeros(size // 4, device=cuda) for _ in range(2))
 
     def copy() -> torch.Tensor:
         return target.copy_(source)
@@ -162,6 +164,8 @@ def test_flush_empties_the_l2_cache(cuda: str) -> None:
 
 
 def test_tf32_switch_affects_matrices_and_convolutions(cuda: str) -> None:
+    if not variants.has_tf32(cuda):
+        pytest.skip("this GPU has no TF32")
     matrix, image = torch.randn(512, 512, device=cuda), torch.randn(4, 64, 32, 32, device=cuda)
     kernel = torch.randn(64, 64, 3, 3, device=cuda)
     calls = [lambda x, _: x @ x, lambda x, y: torch.nn.functional.conv2d(x, y)]
