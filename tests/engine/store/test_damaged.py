@@ -326,7 +326,8 @@ class TestRestore:
             connection.execute(insert(slots).values(host="here", device="x", attempt_id=9, run_id=1, exclusive=False))
         revision = store.revision()
         store.close()
-        overwrite(file_of(settings), *table_pages(file_of(settings), "metrics"))
+        path = file_of(settings)
+        overwrite(path, *table_pages(path, "metrics"), *table_pages(path, "changes"))
         assert main(["runs", "restore"]) == 0
         assert queue.holders(store.database, "here") == {"cpu": active}
         assert store.run(active).state is State.STARTING
