@@ -113,7 +113,7 @@ class Catalog(BaseModel):
         from engine.estimate import work
         from engine.published.publishers import ACCURACIES
         from engine.report.catalog import catalog
-        from engine.report.timings import estimates
+        from engine.report.timings import estimates, reliability
 
         settings = Settings()
         frame = catalog.read(settings.catalog_dir)
@@ -127,6 +127,7 @@ class Catalog(BaseModel):
             counted = work.read(settings.catalog_dir)
             device = choose_device(known_devices(counted), self.device)
             frame = estimates.with_speeds(frame, device, counted, self.batch_size)
+            frame = reliability.mark_unreliable(frame, [device])
         return frame
 
 

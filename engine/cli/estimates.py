@@ -79,11 +79,7 @@ class Estimate(BaseModel):
         rows = counted[counted.index.get_level_values("name").isin(names)]
         if missing := sorted(set(names) - set(rows.index.get_level_values("name"))):
             note(f"no estimate, because the catalogue has no complete count: {', '.join(missing[:10])}")
-        table = estimates.side_by_side(chosen, rows, self.batch_size)
-        unreliable = [device.fitted.label for device in chosen if reliability.warnings([device])]
-        if unreliable:
-            marked = table["device"].isin(unreliable) & (table["source"] == "estimated")
-            table["source"] = table["source"].mask(marked, "estimated, unreliable")
+        table = reliability.mark_unreliable(estimates.side_by_side(chosen, rows, self.batch_size), chosen)
         show_table(table, table[SHOWN], self.output)
 
 

@@ -11,7 +11,7 @@ from engine.published import match, publishers, update
 from engine.published.match import Matched
 from engine.published.publishers import ACCURACIES
 from engine.report.catalog import catalog, choose
-from engine.report.timings import estimates, stored
+from engine.report.timings import estimates, reliability, stored
 from engine.report.timings.stored import Setting
 from engine.store import Role
 from pages.catalog.controls import Axes, Filters
@@ -71,9 +71,12 @@ def selected(frame: pd.DataFrame, axes: Axes, filters: Filters) -> pd.DataFrame:
 def rows(axes: Axes, filters: Filters, chosen: Sequence[str]) -> pd.DataFrame:
     """Return the rows of the page's table for the download, or only the chosen ones, if any. Errors: Refused.
 
-    `provenance` is one line, so that a row is a line of a CSV file.
+    `provenance` is one line, so that a row is a line of a CSV file. `source` marks unreliable estimates.
     """
     shown = selected(table(axes, filters), axes, filters).drop(columns="tags")
+    if "source" in shown:
+        devices = [device for device in speeds.devices(speeds.timed()) if device.fitted.label == filters.device]
+        shown = reliability.mark_unreliable(shown, devices)
     shown["provenance"] = shown["provenance"].str.replace("\n", "; ")
     return shown.loc[list(chosen)] if chosen else shown
 

@@ -8,7 +8,7 @@ import streamlit as st
 from engine.published import speeds as published_speeds
 from engine.report.catalog import model
 from engine.report.quantities import CLIP_LABELS
-from engine.report.timings import by_model, estimates
+from engine.report.timings import by_model, estimates, reliability
 from engine.specs import BenchmarkSpec, ModelName
 from engine.specs.benchmark import CONDITIONS
 from engine.specs.train import TrainSpec
@@ -49,7 +49,8 @@ def draw_speeds(name: ModelName, sizes: pd.DataFrame) -> None:
         )
         return
     speeds.table(frame, devices, key="model_speed", alt="Speed on each device")
-    table.download_table(lambda: frame, f"{name.model}-{image_size}-speeds", key="model_speed_file")
+    marked = reliability.mark_unreliable(frame, devices)
+    table.download_table(lambda: marked, f"{name.model}-{image_size}-speeds", key="model_speed_file")
 
 
 def draw_published(name: ModelName, lines: pd.DataFrame) -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+import pandas as pd
+
 from engine.report.timings.estimates import Device
 from engine.results.flags import SPOILING
 from engine.words import in_words
@@ -29,6 +31,17 @@ def error_sentence(device: Device) -> str:
 def warnings(devices: Iterable[Device]) -> list[str]:
     """Return a text for each device with unreliable estimates: why they are unreliable, and what to do."""
     return [text for device in devices if (text := _warning(device))]
+
+
+def mark_unreliable(speeds: pd.DataFrame, devices: Iterable[Device]) -> pd.DataFrame:
+    """Return speeds with the source `estimated, unreliable` for the estimates of devices that have a warning.
+
+    speeds: `source` and, unless all speeds are of the only one of `devices`, `device`.
+    """
+    labels = [device.fitted.label for device in devices if _warning(device)]
+    unreliable = speeds["device"].isin(labels) if "device" in speeds else bool(labels)
+    estimated = speeds["source"] == "estimated"
+    return speeds.assign(source=speeds["source"].mask(estimated & unreliable, "estimated, unreliable"))
 
 
 def _warning(device: Device) -> str:

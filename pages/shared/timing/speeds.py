@@ -85,7 +85,7 @@ def table(
     """
     estimated = set(frame.loc[frame["source"] == "estimated", "device"])
     draw_warnings([device for device in devices if device.fitted.label in estimated])
-    shown = estimates.for_readers(frame)
+    shown = reliability.mark_unreliable(estimates.for_readers(frame), devices)
     column = st.column_config
     results_table(
         shown,

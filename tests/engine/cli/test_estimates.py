@@ -134,7 +134,7 @@ def test_front_omits_flagged_timings_and_limits_count_them(
     assert f"{count:,} rows left off the front: unreliable timings" in capsys.readouterr().err
     front = pd.read_csv(file)
     assert len(front) > 5
-    assert set(front["source"]) == {"estimated"}
+    assert set(front["source"]) == {"estimated, unreliable"}
     assert front["flags"].isna().all()
     assert main([*line, "--max-latency-ms", "5", "--min-accuracy", "0"]) == 0
     slow = int((flagged & accurate & (rows["latency_ms"] > 5)).sum())
@@ -327,6 +327,8 @@ def test_estimate_and_calibrate_warn_of_unreliable_estimates(
     monkeypatch.setattr("engine.cli.estimates.run_here", run_of_one_row)
     assert main(["calibrate"]) == 0
     assert message in capsys.readouterr().err
+    assert main(["catalog", "--match", "resnet18", "--device", "batch 1"]) == 0
+    assert "estimated, unreliable" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])

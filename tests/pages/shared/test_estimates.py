@@ -2,6 +2,8 @@
 
 import os
 import re
+from collections.abc import Callable
+from io import StringIO
 
 import pandas as pd
 import pytest
@@ -12,6 +14,7 @@ from engine.report.timings import estimates
 from engine.settings import ROOT, Settings
 from engine.specs import BenchmarkSpec
 from engine.store import Store
+from pages.shared import table
 from tests.support.page import (
     benchmark_row,
     calibrated_by_hand,
@@ -149,6 +152,24 @@ def test_pages_warn_of_an_unreliable_calibration(store: Store) -> None:
         assert not app.exception
         assert [message in warning.value.replace("\\", "") for warning in app.warning] == [True]
     assert "error on unseen families of the timed models" in texts(app)
+
+
+def test_downloads_mark_unreliable_estimates(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files lack the warning that the pages show above their tables."""
+    calibrated_by_hand(store, flags=("contended",))
+    files: list[Callable[[str], str | bytes]] = []
+    monkeypatch.setattr(table, "download_formats", lambda content, *_, **__: files.append(content))
+    model_page = open_page("model/page.py", name="open_clip:ViT-B-32", model_part="Speed")
+    assert "estimated, unreliable" in set(model_page.dataframe[0].value["source"])
+    app = open_page()
+    app.button(key="catalog_preset_ImageNet against latency here").click().run()
+    of_model, of_catalogue = (pd.read_csv(StringIO(str(files[place]("csv")))) for place in (0, -1))
+    here = of_model["device"].str.endswith("(here)")
+    assert set(of_model.loc[here, "source"]) == {"estimated, unreliable"}
+    assert set(of_model.loc[~here, "source"]) == {"estimated"}, "published devices are reliable"
+    sources = of_catalogue["source"].dropna()
+    assert (sources == "estimated, unreliable").sum() > 1000
+    assert "estimated" not in set(sources)
 
 
 def test_pages_do_not_warn_of_a_reliable_calibration(store: Store) -> None:
