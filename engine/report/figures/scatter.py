@@ -119,7 +119,8 @@ def groups(
     groups = []
     if len(counts) > len(leading):
         rest = positions[~np.isin(families, leading)]
-        groups.append((f"{len(counts) - len(leading)} other families", rest, FAINT))
+        others = len(counts) - len(leading)
+        groups.append((f"{others} other {'family' if others == 1 else 'families'}", rest, FAINT))
     taken: set[Style] = set()
     for family in leading:
         hue, shape = styles.get(family, (GREY, "circle-open"))

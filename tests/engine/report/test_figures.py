@@ -71,13 +71,14 @@ def test_points_carry_the_label_of_their_row() -> None:
     assert [int(label) for label in trace.customdata[:, 0]] == [2, 0]
 
 
-def test_scatter_groups_smaller_families_as_other() -> None:
-    count = scatter.SHOWN_FAMILIES + 5
+@pytest.mark.parametrize(("others", "name"), [(1, "1 other family"), (5, "5 other families")])
+def test_scatter_groups_smaller_families_as_other(others: int, name: str) -> None:
+    count = scatter.SHOWN_FAMILIES + others
     frame = table(gmacs=[1.0] * count, mparams=[1.0] * count, family=[f"f{i}" for i in range(count)])
     traces = scatter.scatter(frame, "gmacs", "mparams", styles={}).data
     assert len(traces) == scatter.SHOWN_FAMILIES + 1
-    assert traces[0].name == "5 other families"
-    assert len(traces[0].x) == 5
+    assert traces[0].name == name
+    assert len(traces[0].x) == others
 
 
 def test_size_and_colour_of_points_show_further_values() -> None:
