@@ -85,7 +85,8 @@ def calibrate_device(
 def read_timm(path: Path) -> pd.DataFrame:
     """Return the timings in a CSV file of timm's benchmark.py: name, image_size, batch_size, seconds per sample.
 
-    Lines without positive numbers are left out. Errors: Refused when columns are missing or no line is left.
+    Lines without positive numbers, or with sizes that are not whole, are left out. Errors: Refused when columns are
+    missing or no line is left.
     """
     try:
         frame = pd.read_csv(path)
@@ -100,8 +101,11 @@ def read_timm(path: Path) -> pd.DataFrame:
         )
     numbers = frame[columns].apply(pd.to_numeric, errors="coerce").astype(float)
     timed = (np.isfinite(numbers) & (numbers > 0)).all(axis=1)  # failed models have no speed, or 0
+    timed &= (numbers[columns[:2]] % 1 == 0).all(axis=1)
     if not timed.any():
-        raise Refused(f"{path}: {', '.join(columns)} must be positive numbers in at least one line")
+        raise Refused(
+            f"{path}: {', '.join(columns)} must be positive numbers in at least one line, and the sizes whole"
+        )
     frame, numbers = frame[timed], numbers[timed]
     size, batch, rate = (numbers[column] for column in columns)
     names = "timm:" + frame["model"].astype(str).str.partition(".")[0]
