@@ -137,6 +137,10 @@ class Calibrate(BaseModel):
     def _named(self) -> "Calibrate":
         if bool(self.from_) != bool(self.name.strip()):
             raise ValueError("--from and --name belong together: the name of the device that the file was timed on")
+        ignored = [name for name in ("device", "batch_size", "threads", "budget") if name in self.model_fields_set]
+        if self.from_ and ignored:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+            raise ValueError(f"--from times no models, so leave out {flags}")
         return self
 
     def cli_cmd(self) -> None:

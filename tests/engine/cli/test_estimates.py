@@ -158,6 +158,10 @@ def test_front_omits_flagged_timings_and_limits_count_them(
         (["calibrate", "--budget", "9s"], "error: --budget: "),
         (["calibrate", "--budget", "1441m"], "error: --budget: "),
         (["calibrate", "--name", "laptop"], "--from and --name belong together"),
+        (
+            ["calibrate", "--from", "b.csv", "--name", "laptop", "--batch-size", "8", "--device", "cuda:0"],
+            "--from times no models, so leave out --device, --batch-size",
+        ),
         (["calibrate", "--budget", "10s", "--batch-size", "4096"], "give a longer budget or a smaller batch size"),
     ],
 )
@@ -393,6 +397,7 @@ def test_read_timm_skips_rows_without_a_speed(tmp_path: Path) -> None:
     file = tmp_path / "b.csv"
     file.write_text(
         "model,img_size,batch_size,samples_per_sec\nresnet18.a1_in1k,224,2,100\nresnet34,224,2,0\nvgg11,224,2,inf\n"
+        "vgg13,224,0.5,9\nvgg16,224.7,2,9\n"
     )
     assert calibrate.read_timm(file).to_dict("records") == [
         {"name": "timm:resnet18", "image_size": "224", "batch_size": 2, "seconds": 0.01}
