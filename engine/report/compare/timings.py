@@ -52,6 +52,8 @@ class Timed:
     row: TimedRow
     publishable: bool = False
     """True if its run was requested as publishable."""
+    host: str = ""
+    """The host that timed it; empty if it is not known."""
     repeats: Mapping[int, tuple[datetime, TimedRow]] = field(default_factory=dict)
     """This row and the same one of other runs with the same request, host, device, settings, versions and environment
     variables, by run number: when its timing started, and the row. Empty if no other runs were searched."""
@@ -113,6 +115,7 @@ def _with_repeats(store: Store, runs: Mapping[int, Run], rows: Sequence[Timed]) 
         replace(
             timed,
             publishable=bool(getattr(runs[timed.run].spec, "publishable", False)),
+            host=timed.row.host or runs[timed.run].host,
             repeats={timed.run: (_started(runs[timed.run], timed.row), timed.row)}
             | {
                 other.id: (_started(other, row), row)
@@ -150,7 +153,7 @@ def _conditions(run: Run) -> tuple[object, ...] | None:
 
 def _started(run: Run, row: TimedRow) -> datetime:
     """Return when the attempt that timed a row started."""
-    return datetime.fromisoformat(date) if (date := _date(row)) else run.started_at or run.created_at
+    return datetime.fromisoformat(date) if (date := getattr(row, "date", "")) else run.started_at or run.created_at
 
 
 def swept(rows: Sequence[RecurrentRow]) -> str:
@@ -226,7 +229,7 @@ def ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int) -> p
 
 
 def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, seed: int) -> dict[str, Any]:
-    row, differs = other.row, _differences(baseline.row, other.row, metric)
+    row, differs = other.row, _differences(baseline, other, metric)
     line = {name: getattr(row, name, None) for name in ("model", "library", *compare_rows.APART)}
     line |= {
         "run": other.run,
@@ -265,15 +268,10 @@ def _line(baseline: Timed, other: Timed, metric: str, reader: samples.Reader, se
 def side_by_side(first: Timed, second: Timed) -> bool:
     """Return whether two rows were timed in the same processes, so that changes of the machine affect both alike."""
     sessions = [
-        (timed.run, _date(timed.row), timed.row.samples_file, getattr(timed.row, "mode", ""))
+        (timed.run, getattr(timed.row, "date", ""), timed.row.samples_file, getattr(timed.row, "mode", ""))
         for timed in (first, second)
     ]
     return sessions[0] == sessions[1]
-
-
-def _date(row: TimedRow) -> str:
-    """Return the start of the earlier attempt that timed a row; empty if the run's last attempt timed it."""
-    return row.date if isinstance(row, BenchmarkRow) else ""
 
 
 def _ratio_of_runs(baseline: Timed, other: Timed, metric: str) -> tuple[statistics.Ratio | None, str]:
@@ -338,12 +336,12 @@ def _ratio(
     return ratio, ""
 
 
-def _differences(baseline: TimedRow, row: TimedRow, metric: str) -> list[str]:
+def _differences(baseline: Timed, other: Timed, metric: str) -> list[str]:
     """Return the settings that make two rows not comparable, as words. For times per sample, batch sizes may differ."""
-    names = row.differences(baseline)
-    return [
-        name.replace("_", " ") for name in names if not (metric == PER_SAMPLE and name in ("batch_size", "mini_batch"))
-    ]
+    hosts = {baseline.host, other.host} - {""}
+    names = dict.fromkeys([*other.row.differences(baseline.row), *(["host"] if len(hosts) > 1 else [])])
+    sizes = ("batch_size", "mini_batch") if metric == PER_SAMPLE else ()
+    return [name.replace("_", " ") for name in names if name not in sizes]
 
 
 def _forward_only(row: TimedRow) -> bool:

@@ -282,6 +282,22 @@ def test_rows_keep_the_node_that_timed_them(store: Store, tmp_path: Path) -> Non
     assert ", on node 2" in stored.within(stored.table([line]), setting)["measured"].item()
 
 
+@pytest.mark.parametrize(
+    ("other", "verdict", "differs"),
+    [("another", "not comparable", "host"), (ENVIRONMENT.host, "same request", ""), ("", "needs 3 runs", "")],
+)
+def test_runs_of_two_hosts_are_not_comparable(
+    store: Store, tmp_path: Path, other: str, verdict: str, differs: str
+) -> None:
+    """Such as an imported run: three turns of each would otherwise make a verdict. An empty host is not known."""
+    for host in (ENVIRONMENT.host, other):
+        run_id = queue_benchmark(store, "timm:resnet18")
+        finish(store, run_id, [benchmark_row("resnet18")], ENVIRONMENT.model_copy(update={"host": host}))
+    runs = {number: timings.timed_rows(store, store.run(number), tmp_path) for number in (1, 2)}
+    line = only_row(timings.ratios(timings.matching_pairs(runs, 1), "ms", seed=1))
+    assert (line["verdict"], line["differs_in"], line["speedup"]) == (verdict, differs, 1.0)
+
+
 @pytest.mark.slow
 def test_cuda_and_cuda_0_are_the_same_device(store: Store, tmp_path: Path) -> None:
     runs = {}
