@@ -1,4 +1,4 @@
-"""Compare models: their costs, published accuracies, and speed on this machine."""
+"""Compare models: their costs, published accuracies, and measured speed."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -156,7 +156,7 @@ def _published(names: Sequence[str]) -> None:
 
 def _timings(names: Sequence[str], baseline: str) -> None:
     """Draw the speed-ups in one timing setting, over the baseline or, if it is not timed, the first timed model."""
-    st.header("Speed on this machine", anchor=False)
+    st.header("Measured speed", anchor=False)
     comparable = {setting.label: rows for setting, rows in _timed(backend.store(), tuple(names))}
     if not comparable:
         st.caption("No two of these models are timed with the same settings.")

@@ -40,7 +40,7 @@ def assert_compared(page: Page) -> None:
     for name in SHORTLIST:
         expect(costs).to_contain_text(f"{name} at 160 px")
     expect(page.get_by_role("heading", name="Published accuracy")).to_be_visible()
-    expect(page.get_by_role("heading", name="Speed on this machine")).to_be_visible()
+    expect(page.get_by_role("heading", name="Measured speed")).to_be_visible()
     expect(page.get_by_role("figure", name=re.compile("^Speed-up of every row"))).to_be_visible()
 
 

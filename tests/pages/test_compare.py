@@ -366,6 +366,7 @@ def test_costs_and_timings_of_models_are_shown_side_by_side(store: Store, settin
     line = table_with(app, "verdict").iloc[0]
     assert (line["model"], line["verdict"]) == ("resnet50", "needs 3 runs")
     assert line["speedup"] == pytest.approx(0.5, rel=0.01)
+    assert "Measured speed" in [header.value for header in app.header], "an imported run is of another machine"
     for _ in range(2):
         finish(store, queue_benchmark(store, "timm:resnet18", "timm:resnet50"), list(rows))
     app = open_page(PAGE, compare_models=names)
