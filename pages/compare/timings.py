@@ -128,7 +128,7 @@ def draw_ratios(pairs: Sequence[tuple[Timed, Timed]], metric: str, *, seed: int)
     if lacking := [pair for pair, verdict in zip(pairs, ratios["verdict"], strict=False) if verdict == "needs 3 runs"]:
         _draw_turns(lacking, metric)
     _draw_flags(timings_shown)
-    download_table(lambda: ratios, "compare", key="compare_speed")
+    download_table(lambda: ratios, "compare-speed", key="compare_speed")
 
 
 def _draw_turns(pairs: Sequence[tuple[Timed, Timed]], metric: str) -> None:

@@ -13,6 +13,7 @@ from engine.specs import BenchmarkSpec, DeviceSpec
 from engine.store import Filter, State, Store
 from engine.store.files import RunFiles
 from pages.compare import values
+from pages.shared import table
 from tests.support.clip import curve_points, evaluate_row, queue_evaluate, queue_train, record, train_row
 from tests.support.page import (
     ENVIRONMENT,
@@ -374,6 +375,15 @@ def test_costs_and_timings_of_models_are_shown_side_by_side(store: Store, settin
     assert (line["model"], line["verdict"]) == ("resnet50", "slower")
     app.get_by_key("compare_baseline").set_value("timm:resnet50").run()
     assert table_with(app, "verdict").iloc[0]["verdict"] == "faster"
+
+
+def test_files_of_costs_and_of_timings_have_different_names(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(table, "download", lambda _label, _content, file_name, **_more: names.append(file_name))
+    rows = [benchmark_row("resnet18"), benchmark_row("resnet50", latency_ms=40.0)]
+    finish(store, queue_benchmark(store, "timm:resnet18", "timm:resnet50"), list(rows))
+    assert not open_page(PAGE, compare_models="timm:resnet18,timm:resnet50").exception
+    assert [name for name in names if name.endswith("csv")] == ["compare.csv", "compare-speed.csv"]
 
 
 def test_page_with_one_model_asks_for_a_second() -> None:
