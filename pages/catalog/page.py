@@ -147,7 +147,9 @@ remarked = {
 }
 remarks = ", ".join(f"{plural(number, 'row')} {what}" for what, number in remarked.items() if number)
 drawn_families = selected.dropna(subset=[axes.x, axes.y])["family"].nunique()
-hollow = "estimates, and those outside the fitted range are left off the front" if filters.device else "flagged timings"
+hollow = "flagged timings"
+if filters.device:
+    hollow = f"estimates and {hollow}. Disturbed timings and estimates outside the fitted range are left off the front"
 many_families = not axes.colour and drawn_families > SHOWN_FAMILIES
 st.caption(
     (f"{remarks}; the column Remark says why. " if remarks else "")

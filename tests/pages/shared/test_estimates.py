@@ -57,7 +57,7 @@ def test_catalogue_shows_speeds_of_a_shipped_device() -> None:
     front = table[table["front"]]
     assert len(front) > 5
     assert (front["flags"] == "").all()
-    assert "Hollow points are estimates" in texts(app)
+    assert "Hollow points are estimates and flagged timings. Disturbed timings and" in texts(app)
     marks = {str(symbol) for trace in charts(app)[0]["data"] for symbol in _symbols(trace)}
     assert any(mark.endswith("-open") for mark in marks)
     assert any(not mark.endswith("-open") for mark in marks)
