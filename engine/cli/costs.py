@@ -84,6 +84,8 @@ class Catalog(BaseModel):
             note(left_out)
         if frame.empty and (near := catalog.closest(table, self.match)):
             note(f"no model matches {self.match!r}; closest: {', '.join(near)}")
+        if frame.empty and len(unlimited) and len(limits) > 1:
+            note("\n".join(choose.alone(unlimited, limits)))
         if self.front:
             frame = self._front(frame)
         sort = {tables.exported_name(column): column for column in frame.columns}.get(self.sort, self.sort)
@@ -183,7 +185,8 @@ class Published(BaseModel):
 class PublishedImport(BaseModel):
     """Import a newer version of a publisher's own table of accuracies from a file.
 
-    Imported tables are stored beside the runs and replace the shipped ones.
+    Imported values replace the shipped ones and are credited to the publisher, so do not add your own. They are stored
+    in the folder `published` beside the runs: to undo an import, delete its file there.
     """
 
     source: CliPositionalArg[str] = Field(
@@ -202,6 +205,7 @@ class PublishedImport(BaseModel):
         settings.make_runs_dir()
         folder = accuracy_import.folder(settings)
         note(accuracy_import.take(content, Path(self.source).name, folder, kind=self.kind))
+        Published(unmatched=False, output=None).cli_cmd()
 
 
 class Profile(RunHere, ProfileSpec):

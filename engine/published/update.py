@@ -41,9 +41,11 @@ def take(content: bytes, name: str, to: Path, *, kind: str | None = None) -> str
     """Merge a publisher's table into the folder `to`, and return a sentence on the changes. A refused table changes
     nothing.
 
-    name: file name, which identifies timm's test sets and is shown as the source with today's date. kind: one of
-    TABLES; found by the headings if None. Errors: Refused.
+    name: file name, which identifies timm's test sets and is shown as the source with today's date. The number that a
+    browser adds to a second download, ` (1)`, is left out. kind: one of TABLES; found by the headings if None.
+    Errors: Refused.
     """
+    name = re.sub(r" \(\d+\)(?=\.csv$)", "", name)
     frame = _parse(content, name)
     table = TABLES[kind] if kind else _find_table(frame, name)
     ours = _read_timm(frame, name) if table is TIMM else _read_clip(frame, table, name)

@@ -304,8 +304,16 @@ def test_catalog_accepts_family_wildcards_and_suggests_similar_models(capsys: py
     assert shown & {"resnet18", "tresnet_m", "densenet121"} == {"resnet18", "tresnet_m"}
     assert main(["catalog", "--match", "resnet500"]) == 0
     assert "no model matches 'resnet500'; closest: resnet50, " in capsys.readouterr().err
-    assert main(["catalog", "--match", "resnet18", "--max-gmacs", "0.01"]) == 0
+    limits = ["--match", "resnet18", "--max-gmacs", "0.01"]
+    assert main(["catalog", *limits]) == 0
     assert capsys.readouterr().err == "no rows\n"
+    assert main(["catalog", *limits, "--max-mparams", "12"]) == 0
+    parameters, macs, last = capsys.readouterr().err.splitlines()
+    assert re.match(
+        r"With only the limit Parameters \(M\) ≤ 12, [1-9]\d* of \d+ rows with a value remain\.", parameters
+    )
+    assert macs.startswith("With only the limit MACs (G) ≤ 0.01, 0 of ")
+    assert last == "no rows"
 
 
 def test_catalog_takes_a_library_by_both_names_of_the_flag(capsys: pytest.CaptureFixture[str]) -> None:

@@ -187,13 +187,23 @@ def test_fractions_in_a_table_of_timm_are_refused(tmp_path: Path) -> None:
     assert message.startswith("2 rows"), "all errors are below 1 %, one accuracy and its error were rounded"
 
 
+def counts(shown: str) -> list[list[int]]:
+    """Return rows, matched and unmatched of each publisher's table."""
+    return [[int(cell) for cell in line.split()[1:]] for line in shown.splitlines()[1:]]
+
+
 @pytest.mark.slow
 def test_published_import_and_published_commands_work(
     tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "results-imagenet.csv").write_text(TIMM)
-    assert main(["published-import", str(tmp_path / "results-imagenet.csv")]) == 0
-    assert "3 rows of huggingface/pytorch-image-models" in capsys.readouterr().err
+    file = tmp_path / "results-imagenet (1).csv"  # a second download
+    file.write_text(TIMM)
+    assert main(["published"]) == 0
+    (rows, matched, _), *_ = counts(capsys.readouterr().out)
+    assert main(["published-import", str(file)]) == 0
+    shown = capsys.readouterr()
+    assert "3 rows of huggingface/pytorch-image-models" in shown.err
+    assert counts(shown.out)[0] == [rows + 1, matched, rows + 1 - matched], "two are shipped, and one has no model"
     assert main(["published", "--unmatched"]) == 0
     assert "brand_new" in capsys.readouterr().out
     assert percent(settings.runs_dir / "published", "brand_new", "imagenet_top1")
