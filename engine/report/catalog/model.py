@@ -60,14 +60,14 @@ def headline(lines: pd.DataFrame) -> "pd.Series[Any] | None":
 
 
 def by_tag(lines: pd.DataFrame) -> pd.DataFrame:
-    """Return published accuracies with a row per accuracy and a column per pretrained tag (and image size if several
-    differ).
+    """Return published accuracies with a row per accuracy and a column per pretrained tag (and image size if there are
+    several).
 
     lines: from `published`. Columns: label, the tags, source (of the whole line).
     """
-    several = lines.groupby(["model", "pretrained"])["image_size"].transform("nunique") > 1
-    named = lines["pretrained"].where(lines["pretrained"] != "", lines["model"])
-    tag = named.where(~several, named + " at " + lines["image_size"] + " px")
+    tag = lines["pretrained"].where(lines["pretrained"] != "", lines["model"])
+    if lines["image_size"].nunique() > 1:
+        tag += " at " + lines["image_size"] + " px"
     wide = lines.assign(tag=tag).pivot_table("percent", "label", "tag", aggfunc="first", sort=False)
     sources = lines.groupby("label", sort=False)["source"].agg(lambda parts: "; ".join(dict.fromkeys(parts)))
     order = [accuracy.label for accuracy in ACCURACIES.values() if accuracy.label in wide.index]

@@ -103,10 +103,10 @@ def test_published_accuracies_have_a_column_per_tag_and_size() -> None:
     assert headline["percent"] == 73.16
     assert model.headline(of_model[of_model["accuracy"] == "imagenet_a_top1"]) is None
     table = model.by_tag(of_model).set_index("label")
-    assert list(table.columns) == ["a1_in1k at 224 px", "a1_in1k at 288 px", "tv_in1k", "source"]
+    assert list(table.columns) == ["a1_in1k at 224 px", "a1_in1k at 288 px", "tv_in1k at 224 px", "source"]
     assert list(table.index) == ["ImageNet top-1", "ImageNet-A top-1"]
     assert table.loc["ImageNet top-1", "a1_in1k at 288 px"] == 73.16
-    assert table.loc["ImageNet-A top-1", "tv_in1k"] == 1.15
+    assert table.loc["ImageNet-A top-1", "tv_in1k at 224 px"] == 1.15
     assert pd.isna(table.loc["ImageNet-A top-1", "a1_in1k at 224 px"])
     assert set(table["source"]) == {"timm's authors"}
 
