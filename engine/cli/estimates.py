@@ -18,6 +18,7 @@ from engine.specs import Refused
 from engine.specs.base import PATTERNS, RealDevice, matching
 from engine.specs.fields.timed import Threads
 from engine.specs.fields.variant import RunPrecision
+from engine.words import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,6 +81,8 @@ class Estimate(BaseModel):
         if missing := sorted(set(names) - set(rows.index.get_level_values("name"))):
             note(f"no estimate, because the catalogue has no complete count: {', '.join(missing[:10])}")
         table = reliability.mark_unreliable(estimates.side_by_side(chosen, rows, self.batch_size), chosen)
+        if outside := int((~table["in_range"].astype(bool)).sum()):
+            note(f"{plural(outside, 'estimate')} outside the fitted range may be far off: see the column in_range")
         show_table(table, table[SHOWN], self.output)
 
 
