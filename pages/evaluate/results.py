@@ -93,7 +93,7 @@ def _choose(run: Run, rows: Sequence[EvaluateRow]) -> tuple[Run, list[EvaluateRo
     filled = [name for name in names if table[name].replace("", None).notna().any()]
     results_table(table[filled], key=f"parts_{run.id}", alt="Results of all models")
     parts = list(dict.fromkeys(row.part for row in rows))
-    chosen = st.selectbox("Details of", parts, format_func=_part_name, key=f"part_{run.id}")
+    chosen = st.selectbox("Details of", parts, format_func=_part_name, key=f"part_{run.id}", bind="query-params")
     assert isinstance(run.spec, EvaluateSpec)
     return replace(run, spec=run.spec.part(*chosen)), [row for row in rows if row.part == chosen]
 
@@ -183,12 +183,13 @@ def _predictions(run: Run, row: EvaluateRow) -> None:
     """Draw images with their true and predicted classes, the most confident predictions first."""
     if (predictions := backend.read_file(run, row.predictions_file, evaluation.read_predictions)) is None:
         return
+    bound: dict[str, Any] = {"bind": "query-params"}
     with st.container(horizontal=True):
         default = "Mistakes" if (~predictions["right"]).any() else "All"
-        kind = st.segmented_control("Show", KINDS, default=default, required=True, key=f"kind_{run.id}")
+        kind = st.segmented_control("Show", KINDS, default=default, required=True, key=f"kind_{run.id}", **bound)
         classes = sorted(set(predictions["true"]))
-        true_class = st.selectbox("True class", classes, index=None, placeholder="any", key=f"true_{run.id}")
-        limit = st.number_input("Images", 1, MOST_SHOWN, DEFAULT_SHOWN, key=f"many_{run.id}")
+        true_class = st.selectbox("True class", classes, index=None, placeholder="any", key=f"true_{run.id}", **bound)
+        limit = st.number_input("Images", 1, MOST_SHOWN, DEFAULT_SHOWN, key=f"many_{run.id}", **bound)
     chosen = predictions if kind == "All" else predictions[predictions["right"] == (kind == "Right")]
     chosen = chosen[chosen["true"] == true_class] if true_class else chosen
     st.caption(
@@ -218,7 +219,8 @@ def _project(path: Path, roots: Roots, aligned: bool) -> tuple[pd.DataFrame, lis
 
 def _map(run: Run, file: str) -> None:
     help = "CLIP places images and captions far apart. Without centring, the map shows mainly that gap."
-    aligned = st.toggle("Centre images and captions separately", value=True, key=f"aligned_{run.id}", help=help)
+    label, key = "Centre images and captions separately", f"aligned_{run.id}"
+    aligned = st.toggle(label, value=True, key=key, help=help, bind="query-params")
     if (projected := backend.read_file(run, file, _project, aligned)) is None:
         return
     points, shares, images = projected

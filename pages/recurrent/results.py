@@ -141,12 +141,12 @@ def _speedups(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     """Draw the speed-up of every runner over a chosen baseline, computed from the samples."""
     comparable = [name for name, members in groups.items() if len(members) > 1]
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        members = groups[_choose(run, "speedup", comparable)]
+        members = groups[group := _choose(run, "speedup", comparable)]
         by_runner = {row.model: row for row in members}
         default = next((row.baseline for row in members if row.baseline in by_runner), members[0].model)
-        key = f"baseline_{run.id}_{members[0].samples_file}"
-        baseline = st.selectbox("Baseline", list(by_runner), list(by_runner).index(default), key=key)
-        phase = choice("Pass", list(PASSES), key=f"phase_{run.id}", format_func=PASSES.__getitem__)
+        names, key = list(by_runner), f"baseline_{comparable.index(group)}_{run.id}"
+        baseline = st.selectbox("Baseline", names, names.index(default), key=key, bind="query-params")
+        phase = _choose_pass(f"phase_{run.id}")
     if timed.read(run, members[0]) is None:
         return
     entries = [Timed(run.id, backend.folder(run), row, _spec(run).publishable) for row in members]
@@ -177,7 +177,7 @@ def _curves(run: Run, swept: dict[str, list[RecurrentRow]]) -> None:
 def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     with st.container(horizontal=True):
         members = groups[_choose(run, "samples", list(groups))]
-        phase = choice("Pass", list(PASSES), key=f"samples_{run.id}", format_func=PASSES.__getitem__)
+        phase = _choose_pass(f"samples_{run.id}")
     frame = timed.read(run, members[0])
     if frame is None:
         return
@@ -188,10 +188,14 @@ def _samples(run: Run, groups: dict[str, list[RecurrentRow]]) -> None:
     st.caption(timed.SAMPLES.format(subject="runner"))
 
 
+def _choose_pass(key: str) -> str:
+    return str(choice("Pass", list(PASSES), key=key, format_func=PASSES.__getitem__, bind="query-params"))
+
+
 def _choose(run: Run, place: str, names: list[str]) -> str:
     """Draw the choice of a group of runners timed side by side, and return it. A single group of a sweep is named."""
     if len(names) > 1:
-        return st.selectbox("Group", names, key=f"{place}_of_{run.id}")
+        return st.selectbox("Group", names, key=f"{place}_of_{run.id}", bind="query-params")
     if _swept(run):
         st.caption(f"**{plain(names[0])}**")
     return names[0]

@@ -158,8 +158,10 @@ def _samples(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     groups: dict[str, list[BenchmarkRow]] = {}
     for row in rows:
         groups.setdefault(f"{row.name}, {row.mode}, batch {row.batch_size}", []).append(row)
-    names = list(groups)
-    chosen = groups[st.selectbox("Model", names, key=f"raw_model_{run.id}") if len(names) > 1 else names[0]]
+    name = next(iter(groups))
+    if len(groups) > 1:
+        name = st.selectbox("Model", list(groups), key=f"raw_model_{run.id}", bind="query-params")
+    chosen = groups[name]
     if (frame := timed.read(run, chosen[0])) is None:
         return
     of_mode, variants = frame[frame["mode"] == chosen[0].mode], [row.variant for row in chosen]
@@ -196,7 +198,8 @@ def _slowest(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     """Draw the slowest kernels or operators of one traced row, and the download of its trace."""
     traced = [row for row in rows if row.slowest or row.trace_file]
     by_label = {full_label(row): row for row in traced}
-    row = by_label[st.selectbox("Timing", list(by_label), key=f"traced_{run.id}") or next(iter(by_label))]
+    label = st.selectbox("Timing", list(by_label), key=f"traced_{run.id}", bind="query-params")
+    row = by_label[label or next(iter(by_label))]
     table = pd.DataFrame([operator.model_dump() for operator in row.slowest])
     st.dataframe(
         in_percent(table, ["share"]), hide_index=True, column_config=SLOWEST, alt="The slowest kernels or operators"
@@ -218,7 +221,7 @@ def _published(run: Run, rows: Sequence[BenchmarkRow]) -> None:
     if not setups:
         st.caption("No published speeds of these models at this image size and in this mode.")
         return
-    setup = st.selectbox("Published set-up", setups, key=f"setup_{run.id}")
+    setup = st.selectbox("Published set-up", setups, key=f"setup_{run.id}", bind="query-params")
     frame = published_speeds.beside(rows, published)
     frame = frame[frame["setup"] == setup]
     alt = "Throughput on this machine against published throughput"

@@ -316,7 +316,10 @@ def test_predictions_are_shown_as_pictures(store: Store, settings: Settings) -> 
     name = app.selectbox(key=f"true_{run_id}").options[0]
     app.selectbox(key=f"true_{run_id}").set_value(name).run()
     assert 0 < len(prediction_captions(app)) < 24
-    assert all(f": {name}," in caption for caption in prediction_captions(app))
+    captions = prediction_captions(app)
+    assert all(f": {name}," in caption for caption in captions)
+    link = {f"charts_{run_id}": "Predictions", f"kind_{run_id}": "All", f"true_{run_id}": name, f"many_{run_id}": "2"}
+    assert prediction_captions(open_page(PAGE, run=str(run_id), **link)) == captions[:2]
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from pages.shared.form.command import command
 from tests.support.command import parsed
 from tests.support.page import (
     ENVIRONMENT,
+    charts,
     finish,
     followed,
     open_page,
@@ -203,15 +204,18 @@ def test_speedups_over_the_chosen_baseline_come_from_samples(store: Store, setti
     app.session_state[f"charts_{run_id}"] = "Speed-up"
     app.run()
     assert not app.exception
-    assert app.selectbox(key=f"baseline_{run_id}_{rows[0].samples_file}").value == "aten"
+    assert app.selectbox(key=f"baseline_0_{run_id}").value == "aten"
     assert "undecided: The interval is too wide to tell" in plain_text(app).replace("**", "")
     app.get_by_key(f"phase_{run_id}").set_value("forward_ms").run()
     page_text = plain_text(app).replace("**", "")
     assert "slower: The whole interval lies below" in page_text
     assert "not comparable: They compute something else" in page_text, "a runner with layer norms is another network"
-    app.selectbox(key=f"baseline_{run_id}_{rows[0].samples_file}").set_value("aten_layernorm").run()
+    app.selectbox(key=f"baseline_0_{run_id}").set_value("aten_layernorm").run()
     app.get_by_key(f"phase_{run_id}").set_value("backward_ms").run()
     assert "No other runner can be compared with aten_layernorm" in plain_text(app)
+    link = {f"charts_{run_id}": "Speed-up", f"baseline_0_{run_id}": "py", f"phase_{run_id}": "forward"}
+    alts = [chart["alt"] for chart in charts(open_page(PAGE, run=str(run_id), **link))]
+    assert "Speed-up over py (forward), with 99 % intervals and verdicts" in alts
     app.session_state[f"charts_{run_id}"] = "Samples"
     app.run()
     assert not app.exception
