@@ -106,6 +106,9 @@ class Training:
         changed += resuming.forget_best(self.progress, self.setup.spec, before, best_metric(self.setup))
         if origin != self._run_dir:
             resuming.check_left(self.progress, self.setup.plan.steps, self.setup.spec.patience, path)
+            if self.setup.place.first:
+                self._save(LATEST)  # before the best one: a later attempt continues from the newest checkpoint here
+                changed += resuming.carry_best(self.progress, path, self._folder, roots)
         self._notes += [*notes, *changed, f"continued from {path.name} at step {self.progress.step}"]
         self._saved_at = self.progress.step if origin == self._run_dir else -1
         self._progress_event = self._progress_event.model_copy(update={"done": self.progress.step})

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engine.models.built import out_of_memory
 from engine.models.clip.files import differences
-from engine.results.checkpoints import FOLDER
+from engine.results.checkpoints import BEST, FOLDER, read_manifest
 from engine.roots import Roots, expand_home, file_within, stat_within
 from engine.specs import Refused
 from engine.specs.fields.clip import same_sources
@@ -166,6 +167,26 @@ def forget_best(progress: TrainingProgress, spec: TrainSpec, before: Mapping[str
     progress.stale = 0
     progress.rows = [row | {"best": False} for row in progress.rows]
     return [f"earlier epochs are not compared for the best: {metric} had other data, classes or templates there"]
+
+
+def carry_best(progress: TrainingProgress, path: Path, folder: Path, roots: Roots) -> list[str]:
+    """Copy the best model of the training that is continued into `folder`.
+
+    If no file holds it, forget which epoch was the best and return a note: later epochs are compared without it.
+    path: the checkpoint that the training continues from. roots: the folders that must contain both files.
+    """
+    best = next((row for row in reversed(progress.rows) if row["best"]), None)
+    if best is None:
+        return []
+    for source in (path.with_name(BEST), path):
+        about = read_manifest(source, roots)
+        if about.get("step") == best["step"]:
+            with suppress(checkpoints.Corrupt):
+                checkpoints.save(folder, BEST, checkpoints.load(source, roots), about=about)
+                return []
+    progress.rows = [row | {"best": False} for row in progress.rows]
+    lost = f"the best of them, of epoch {best['epoch']}, is not beside {path.name}"
+    return [f"earlier epochs are not compared for the best: {lost}"]
 
 
 def check_pairs(setup: Setup, path: Path, before: Any) -> None:

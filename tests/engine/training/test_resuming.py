@@ -106,6 +106,25 @@ def test_earlier_epochs_are_not_the_best_of_another_zero_shot_task(stopped: Path
     assert progress.stale == 0, "the patience begins anew"
 
 
+@pytest.mark.parametrize("name", ["", "checkpoints/latest.pt", "checkpoints/best.pt"])
+def test_best_model_so_far_is_kept_by_the_training_that_continues(stopped: Path, tmp_path: Path, name: str) -> None:
+    """Otherwise no file holds the epoch that its rows call the best, and another one is evaluated as the best."""
+    spec = tiny(resume=str(stopped / name))
+    events = list(Training(prepare(spec, Place(), tmp_path), tmp_path, "here", stopped=lambda: True).run())
+    assert [row.best for row in rows(events)] == [True]
+    ours, theirs = (checkpoints.load(folder / "checkpoints" / "best.pt") for folder in (tmp_path, stopped))
+    assert ours["vitals"]["done"]["step"] == 4
+    assert all(torch.equal(ours["state_dict"][key], value) for key, value in theirs["state_dict"].items())
+
+
+def test_epoch_whose_model_is_lost_is_not_the_best(stopped: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(stopped, tmp_path / "stopped")
+    (folder / "checkpoints" / "best.pt").unlink()
+    continued = rows(resume(folder, tmp_path / "continued"))
+    assert [row.best for row in continued] == [False, True]
+    assert any("the best of them, of epoch 1, is not beside latest.pt" in note for note in continued[-1].notes)
+
+
 def test_same_data_in_another_notation_are_no_change(tmp_path: Path) -> None:
     before = tiny(data=str(tmp_path / "pairs.csv"), resume="").model_dump(mode="json")
     assert resuming.changes(tiny(data=f"{tmp_path}/./pairs.csv"), tmp_path / "latest.pt", before) == []
