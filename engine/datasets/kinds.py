@@ -94,5 +94,5 @@ def of_name(name: str) -> DataKind:
         return "webdataset"
     raise DataProblem(
         f"{name} is not a folder and does not end in {', '.join((*TABLES, *TARS))} or .json: "
-        "choose its format (--data-kind)"
+        "unpack a zip, or choose the format of another file (--data-kind)"
     )
