@@ -82,7 +82,7 @@ def _captions(spec: TrainSpec, data: Data, plan: Schedule) -> list[Check]:
         remedy = "Give captions in a CSV beside the images, or put the images of each class into a folder of its own."
         return [Check("error", f"All captions are equal, so the loss cannot tell pairs apart. {remedy}")]
     counts = count_captions(captions, distinct)
-    zeroshot = (data.facts.classes or data.zeroshot) and spec.zeroshot_frequency
+    zeroshot = (len(data.facts.classes) > 1 or data.zeroshot) and spec.zeroshot_frequency
     if not zeroshot and note_on_repeats(captions, distinct):
         doubt = "retrieval cannot be good, because equal captions cannot be told apart. Judge by held-out loss."
         return [Check("warning", f"{counts}: {doubt}")]

@@ -40,7 +40,7 @@ from engine.training.evaluation.encode import (
     subset,
 )
 from engine.training.evaluation.selection import check_held_out, note_on_selection, note_on_training
-from engine.training.setup import named, opener, readable
+from engine.training.setup import NO_CLASSES, named, opener, readable
 from engine.training.validation import metric_fields
 from engine.words import plural
 
@@ -49,7 +49,6 @@ log = logging.getLogger("engine.training")
 FEATURES = "features"
 """Folder in the runs folder with the features that later evaluations reuse."""
 PROBE_DATA = "the probe's data"
-NO_CLASSES = "give class folders, a CSV with a class column, or shards with classes"
 
 
 def run(spec: EvaluateSpec, run_dir: Path) -> Iterator[Event]:

@@ -36,6 +36,7 @@ MOST_EXAMINED = 1000
 """Examine the captions of at most 1,000 pairs for their length, because tokenizing takes 0.1 ms each."""
 VERIFY_S = 60
 """Open images for at most 60 s to see whether they can be read."""
+NO_CLASSES = "give class folders, a CSV with a class column, or shards with classes"
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,11 @@ def hold(spec: TrainSpec, run_dir: Path, roots: Roots = None) -> Held:
     classes, templates = named(spec, labelled)  # labels are indices into its classes
     if zeroshot is not None:
         _check_labels(zeroshot, classes, spec.zeroshot_data)
-    classified = classes and labelled.label(0) is not None
+    classified = len(classes) > 1 and labelled.label(0) is not None
+    if spec.zeroshot_frequency and (spec.csv_class_key or spec.classes or spec.templates) and not classified:
+        names = labelled.classes
+        reason = f"all images are of {names[0]!r}" if len(names) == 1 else f"images have no class: {NO_CLASSES}"
+        notes = (*notes, f"zero-shot accuracy is not measured: {reason}")
     if classified and (warning := datasets.note_on_ids(classes)):
         notes = (*notes, warning)
     if val is not None and not (classified and spec.zeroshot_frequency):

@@ -53,6 +53,7 @@ def test_pairs_left_out_of_each_epoch_are_counted(fields: dict[str, Any], left_o
         ({"warmup": "466"}, {}, "Learning rate: a warm-up of 466 steps out of 465 never reaches", "error"),
         ({}, {"distinct_captions": 3}, "1,250 captions, 3 distinct: retrieval cannot be good", "warning"),
         ({}, {"distinct_captions": 3, "classes": ("x", "y", "z")}, "1,250 captions, 3 distinct: pairs that", "ok"),
+        ({}, {"distinct_captions": 3, "classes": ("x",)}, "1,250 captions, 3 distinct: retrieval cannot", "warning"),
         ({}, {"distinct_captions": 1}, "Give captions in a CSV beside the images, or put", "error"),
         (
             {"lr": 5},

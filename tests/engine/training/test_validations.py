@@ -13,6 +13,7 @@ from engine.results.clip import mean_pairs_per_s
 from engine.specs import Refused
 from engine.specs.train import METRICS
 from engine.training import checkpoints, loop, resuming
+from engine.training.setup import hold
 from engine.training.validation import best_score, metric_fields, score, validate
 from tests.support.clip import train_row
 from tests.support.training import CONSTANT_METRIC, captioned, close, losses, rows, tiny, train, training
@@ -198,6 +199,29 @@ def test_held_out_loss_chooses_the_best_epoch_if_captions_repeat(tmp_path: Path)
     assert {row.best_metric for row in epochs} == {"clip_val_loss"}
     held_out = [row.clip_val_loss or math.inf for row in epochs]
     assert [row.best for row in epochs] == [loss < min([math.inf, *held_out[:n]]) for n, loss in enumerate(held_out)]
+
+
+@pytest.mark.parametrize(
+    ("column", "fields", "reason"),
+    [
+        ("digit", {"csv_class_key": "class"}, "all images are of 'digit'"),
+        ("", {"classes": ("even", "odd")}, "images have no class: give class folders, a CSV"),
+        ("", {"templates": ("a {}",)}, "images have no class"),
+    ],
+)
+def test_asked_zero_shot_accuracy_that_is_not_measured_is_noted(
+    tmp_path: Path, column: str, fields: dict[str, object], reason: str
+) -> None:
+    """With one class, accuracy is no measure either, so repeated captions still get their warning."""
+    table = captioned(tmp_path, 32, "an {parity} digit")
+    first, *lines = table.read_text().splitlines()
+    table.write_text("\n".join([f"{first},class", *(f"{line},{column or 'x'}" for line in lines)]))
+    spec = tiny(data=str(table), **fields)
+    held = hold(spec, tmp_path / "run")
+    assert any(note.startswith(f"zero-shot accuracy is not measured: {reason}") for note in held.notes)
+    assert captions_repeat(held.notes)
+    unasked = hold(tiny(data=str(table)), tmp_path / "run")
+    assert not any("not measured" in note for note in unasked.notes)
 
 
 @pytest.mark.slow
