@@ -182,6 +182,8 @@ class EvaluateSpec(ClipFields, Spec):
         fields = {"retrieval": "recall_k", "zeroshot": "class_prompts", "linear-probe": "probe_data shots probe_c"}
         absent = {task: names.split() for task, names in fields.items() if task not in self.tasks}
         reasons = {name: f"the tasks do not include {task}" for task, names in absent.items() for name in names}
+        if self.class_prompts:
+            reasons["templates"] = "class_prompts has the prompts of each class"
         for data in self.held_out_data:
             if not any(same_sources(data, source) for source in self.sources):
                 reasons[f"held_out_data {data}"] = f"it is none of the evaluated data, {', '.join(self.sources)}"

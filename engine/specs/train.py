@@ -262,6 +262,7 @@ class TrainSpec(images.ImageFields, ClipFields, Spec):
             (self.lock_text, "lock_text_unlocked_layers lock_text_freeze_layer_norm", "the text tower is not locked"),
             (self.loss == "coca", "coca_contrastive_weight coca_caption_weight", f"the loss is {self.loss}, not coca"),
             (self.loss == "distill", "distill_model distill_pretrained", f"the loss is {self.loss}, not distill"),
+            (len(split_sources(self.data)) > 1, "data_weights", "the data have only one source"),
             (self.nproc > 1, "local_loss gather_with_grad", "there is only one process"),
             (self.aug_re_prob > 0, "aug_re_count", "the probability of erasing is 0"),
             (not self.val_data, "val_fraction", "the held-out pairs have data of their own"),

@@ -202,6 +202,11 @@ def test_default_derived_from_a_wrong_value_is_no_second_error(capsys: pytest.Ca
         ("benchmark --models timm:test_vit --mode training --optimizer adamw", ""),
         ("train --epochs-cooldown 3", "--epochs-cooldown has no effect: the scheduler is cosine, not const-cooldown"),
         ("train --opt timm/lamb --momentum 0.9", ""),
+        ("train --data-weights 3", "--data-weights has no effect: the data have only one source"),
+        (
+            """evaluate --templates {} --class-prompts {"a":["b"]}""",
+            "--templates has no effect: class_prompts has the prompts of each class",
+        ),
         (
             "evaluate --held-out-data synthetic",
             "--held-out-data synthetic has no effect: it is none of the evaluated data, digits",
