@@ -2,11 +2,13 @@
 
 import json
 import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from engine.archives import MOST_RATIO
 from engine.datasets.base import DataProblem, distinct, reading
 from engine.datasets.formats import members, unpacked
 from engine.datasets.formats.members import Member
@@ -16,6 +18,9 @@ from engine.roots import Roots, open_within
 
 BATCH = 64
 """Rows whose images are in memory at the same time."""
+FREE_BYTES, ROW_BYTES = 200_000_000, 20
+"""Values above FREE_BYTES may be at most MOST_RATIO times as large as the file. More is a bomb. A row counts ROW_BYTES
+besides its values. Numbered paths with a class each can take less than a byte per row."""
 
 
 def open_parquet(path: Path, columns: Columns, roots: Roots = None) -> Pairs:
@@ -33,7 +38,10 @@ def open_parquet(path: Path, columns: Columns, roots: Roots = None) -> Pairs:
         fields = {image_type.field(place).name for place in range(image_type.num_fields)}
         packed = "bytes" in fields or types.is_binary(image_type) or types.is_large_binary(image_type)
         needed = [name for name in ("" if packed else image, caption, label) if name]
-        table = parquet.read_table(file, columns=needed).to_pydict()
+        table: dict[str, list[Any]] = {name: [] for name in needed}
+        for batch in _batches(file, needed):
+            for name, values in batch.to_pydict().items():
+                table[name] += values
         found: list[Member] = []
         if packed:
             copy = unpacked.copy_of(path, roots, lambda file, copy: unpacked.write_tar(_contents(file, image), copy))
@@ -75,12 +83,27 @@ def _open(path: Path, roots: Roots) -> Iterator[IO[bytes]]:
         raise DataProblem(f"{path.name} is no Parquet file, or is damaged: {error}") from error
 
 
+def _batches(file: IO[bytes], columns: Sequence[str]) -> Iterator[Any]:
+    """Yield the rows of a Parquet file in batches. Errors: DataProblem if it is a bomb, as for zips in `archives`."""
+    from pyarrow import DictionaryArray, parquet
+
+    unpacked_bytes, packed_bytes = 0, os.fstat(file.fileno()).st_size
+    for batch in parquet.ParquetFile(file).iter_batches(BATCH, columns=columns):
+        for values in batch.columns:  # a dictionary is shared by all rows of the file, and read again with each batch
+            unpacked_bytes += (values.dictionary_decode() if isinstance(values, DictionaryArray) else values).nbytes
+        unpacked_bytes += ROW_BYTES * batch.num_rows
+        if unpacked_bytes > max(FREE_BYTES, MOST_RATIO * packed_bytes):
+            raise DataProblem(
+                f"a Parquet file of {packed_bytes:,} bytes would unpack to {unpacked_bytes:,} bytes or more: at most "
+                f"{MOST_RATIO} times its own size are taken"
+            )
+        yield batch
+
+
 def _contents(file: IO[bytes], column: str) -> Iterator[tuple[str, bytes]]:
     """Yield the content of each image of a Parquet file, named by its row."""
-    from pyarrow import parquet
-
     row = 0
-    for batch in parquet.ParquetFile(file).iter_batches(BATCH, columns=[column]):
+    for batch in _batches(file, [column]):
         for value in batch.column(0).to_pylist():
             content = value.get("bytes") if isinstance(value, dict) else value
             yield f"row {row}", content or b""

@@ -12,7 +12,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from engine.datasets import DataProblem, Pairs, columns_of, open_pairs, split
+from engine.datasets import DataProblem, Pairs, columns_of, formats, open_pairs, split
 from engine.datasets.derived import sample
 from engine.datasets.formats import unpacked
 from engine.datasets.uploads import Kept, forget
@@ -185,6 +185,20 @@ def test_parquet_with_damaged_images_or_texts_is_refused(tmp_path: Path) -> None
         except DataProblem as problem:
             problems.add(str(problem))
     assert "pairs.parquet is damaged: it has 3 images, but 2 texts" in problems
+
+
+@pytest.mark.parametrize(("count", "value"), [(400_000, "x.png"), (200, bytes(100_000))])
+def test_parquet_bombs_are_refused_before_they_are_in_memory(
+    tmp_path: Path, runs_dir: Path, count: int, value: str | bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats.parquet, "FREE_BYTES", 10_000_000)
+    path = tmp_path / "bomb.parquet"
+    same = pyarrow.DictionaryArray.from_arrays(np.zeros(count, np.int32), pyarrow.array([value]))
+    parquet.write_table(pyarrow.table({"image": same.cast(same.type.value_type), "text": same}), path)
+    assert path.stat().st_size < 20_000
+    with pytest.raises(DataProblem, match=r"of [\d,]+ bytes would unpack to 1\d,\d{3},\d{3} bytes"):
+        open_pairs(str(path))
+    assert not list(runs_dir.glob("unpacked/*"))
 
 
 def write_coco(folder: Path) -> Path:
