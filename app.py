@@ -27,7 +27,7 @@ from engine.jobs.lifecycle import Health, look_at_health
 from engine.jobs.log import FailureLog
 from engine.settings import Settings
 from engine.specs import Refused
-from engine.store import ACTIVE, Filter, State, open_store
+from engine.store import ACTIVE, Filter, Role, State, open_store
 from pages.shared import sign_in
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,26 @@ class SecurityHeaders:
             await send(message)
 
         await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+
+class UploadsOfUsers:
+    """Middleware that refuses uploads from pages of strangers: Streamlit would keep them in memory."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _, is_upload, rest = scope.get("path", "").partition("/_stcore/upload_file/")
+        if is_upload and scope["method"] == "PUT" and not _has_role(rest.partition("/")[0]):
+            await PlainTextResponse("Forbidden", 403)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _has_role(session_id: str) -> bool:
+    """Return whether the user of a browser tab has a role."""
+    session = runtime.get_instance().get_app_session(session_id)
+    return sign_in.user(Settings(), session._user_info if session else {}).role > Role.NONE
 
 
 def failed(_request: Request, _error: Exception) -> PlainTextResponse:
@@ -213,7 +233,7 @@ app = st.App(
     "pages/frame.py",
     lifespan=lifespan,
     routes=[Route("/health", health)],
-    middleware=[Middleware(SecurityHeaders)],
+    middleware=[Middleware(SecurityHeaders), Middleware(UploadsOfUsers)],
     exception_handlers={Exception: failed},
     on_script_error=show_id,
 )

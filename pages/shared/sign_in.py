@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 from streamlit.auth_util import validate_auth_credentials
@@ -55,11 +56,15 @@ def check(settings: Settings) -> None:
             )
 
 
-def user(settings: Settings) -> User:
-    """Return the user of this page: the local user without sign-in, else the signed-in user or NOBODY."""
+def user(settings: Settings, claims: Mapping[str, Any] | None = None) -> User:
+    """Return the user with these claims: the local user without sign-in, else the signed-in user or NOBODY.
+
+    claims: None for the user of this page.
+    """
     if not configured():
         return LOCAL
-    claims = st.user.to_dict() if get_script_run_ctx(suppress_warning=True) else {}
+    if claims is None:
+        claims = st.user.to_dict() if get_script_run_ctx(suppress_warning=True) else {}
     return user_of(claims, settings) if claims.get("is_logged_in") is True else NOBODY
 
 

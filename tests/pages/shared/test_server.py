@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,10 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 from starlette.types import Message
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ClientState_pb2 import ClientState
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -33,6 +38,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }
+SECRET = "secret-of-the-cookies-27c4-5b0e9d-81"
 RECORDER = """
 import os, sys
 to = os.open(os.environ["RECORD"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -61,6 +67,20 @@ def server(tmp_path_factory: pytest.TempPathFactory, record: Path) -> Iterator[S
     folder = tmp_path_factory.mktemp("served")
     (folder / "runs").mkdir(mode=0o755)
     with serve(folder, preload="", public="1") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def signed_in_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Run a server with sign-in. Its cookies are signed with SECRET."""
+    folder = tmp_path_factory.mktemp("signed_in")
+    provider = "http://127.0.0.1:1/.well-known/openid-configuration"
+    secrets = folder / "secrets.toml"
+    secrets.write_text(
+        f'[auth]\nredirect_uri = "http://127.0.0.1/oauth2callback"\ncookie_secret = "{SECRET}"\n'
+        f'client_id = "vitals"\nclient_secret = "secret"\nserver_metadata_url = "{provider}"\n'
+    )
+    with serve(folder, preload="", secrets=secrets, viewers="eve@x.org", data_roots=str(folder / "runs")) as server:
         yield server
 
 
@@ -161,6 +181,32 @@ def test_upload_of_another_site_is_refused(server: Server, method: str) -> None:
         urlopen(Request(f"{server.url}/_stcore/upload_file/session/file", b"", headers, method=method), timeout=60)
     assert refusal.value.headers["Access-Control-Allow-Origin"] != "http://example.org"
     refusal.value.close()
+
+
+@pytest.mark.parametrize(("emails", "status"), [((), 403), (("mallory@x.org",), 403), (("eve@x.org",), 204)])
+def test_uploads_need_a_role(signed_in_server: Server, emails: tuple[str, ...], status: int) -> None:
+    """Streamlit keeps uploads in memory, also those for which no page has a field."""
+    host = urlsplit(signed_in_server.url).netloc
+    with urlopen(f"{signed_in_server.url}/_stcore/health") as response:
+        cookies = [response.headers["Set-Cookie"].partition(";")[0]]
+    token = cookies[0].partition("=")[2]
+    for email in emails:
+        claims = {"origin": signed_in_server.url, "is_logged_in": True, "email": email, "email_verified": True}
+        cookies.append(f"_streamlit_user={create_signed_value(SECRET, '_streamlit_user', json.dumps(claims)).decode()}")
+    cookie = {"Cookie": "; ".join(cookies)}
+    options = {"origin": signed_in_server.url, "subprotocols": ["streamlit", token], "additional_headers": cookie}
+    with connect(f"ws://{host}/_stcore/stream", **options) as socket:  # type: ignore[call-overload]
+        socket.send(BackMsg(rerun_script=ClientState()).SerializeToString())
+        message = ForwardMsg()
+        while message.WhichOneof("type") != "new_session":
+            message.ParseFromString(socket.recv(PATIENCE_S))
+        session_id = message.new_session.initialize.session_id
+        body = b'--x\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n1\r\n--x--\r\n'
+        connection = HTTPConnection(host, timeout=PATIENCE_S)
+        headers = {**cookie, "X-Xsrftoken": token, "Content-Type": "multipart/form-data; boundary=x"}
+        connection.request("PUT", f"/_stcore/upload_file/{session_id}/file", body, headers)
+        assert connection.getresponse().status == status
+        connection.close()
 
 
 def test_settings_of_the_server_are_the_safe_ones() -> None:
