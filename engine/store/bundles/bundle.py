@@ -6,6 +6,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from datetime import datetime
 from hashlib import sha256
 from io import SEEK_END, BytesIO
 from itertools import chain, islice
@@ -19,7 +20,7 @@ from sqlalchemy.exc import IntegrityError
 
 from engine import archives, atomic, results, specs
 from engine.names import refuse_code
-from engine.results import Row, TrainRow
+from engine.results import BenchmarkRow, Row, TrainRow
 from engine.settings import Settings
 from engine.specs import Refused
 from engine.store.access import Role
@@ -38,6 +39,7 @@ from engine.store.bundles.format import (
     Member,
     RunRecord,
     check_members,
+    check_numbers,
     is_plain,
     limited,
     measure,
@@ -207,7 +209,11 @@ def _unpack(file: BinaryIO, name: str, *, by_line: bool = False) -> Iterator[byt
 def _row(kind: str, line: bytes) -> Row:
     # from_json raises ValueError for NaN and deep nesting. The json module accepts NaN, and
     # overflows its stack on deep nesting.
-    row = results.load(kind, from_json(line, allow_inf_nan=False))
+    content = from_json(line, allow_inf_nan=False)
+    check_numbers(content)
+    row = results.load(kind, content)
+    if isinstance(row, BenchmarkRow) and row.date and datetime.fromisoformat(row.date).tzinfo is None:
+        raise ValueError(f"a row's date is {row.date!r}, which has no time zone")
     if not LIBRARY.fullmatch(row.library):
         raise Refused(f"a row's library is {row.library[:60]!r}, which is not a plain name")
     for name, value in row:  # an evaluation may use weights of any place; its row names them without reading them

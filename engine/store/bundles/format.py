@@ -39,6 +39,10 @@ HELD_BYTES = 500_000_000
 LIMITS = archives.Limits(files=10_000, total_bytes=HELD_BYTES + MOST_BYTES[METRICS], file_bytes=MOST_BYTES[METRICS])
 LONGEST_PATH = 300
 """Characters of a file name, as many as its column takes."""
+LARGEST_INTEGER = 10**18
+"""Below the largest 64-bit integer, also after a conversion to float and back."""
+MAYBE_ZERO = ("std_ms", "loop_ms")
+"""Ends of the names of times that may be 0."""
 LIBRARY = re.compile(r"[\w-]{1,40}")
 """Allowed names of a row's library, which become part of file names."""
 
@@ -151,6 +155,24 @@ class Manifest(BaseModel):
     format: Annotated[str, Field(max_length=100)]
     version: int
     files: dict[str, Member]
+
+
+def check_numbers(value: Any, name: str = "") -> None:
+    """Check the numbers in a row, with all that it contains. name: the field. Errors: ValueError.
+
+    Larger integers fit no column of a table. A time of zero or less has no ratio to others, and a timing is compared
+    with runs of other users too.
+    """
+    if isinstance(value, dict):
+        for key, item in value.items():
+            check_numbers(item, key)
+    elif isinstance(value, list):
+        for item in value:
+            check_numbers(item, name)
+    elif isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+        raise ValueError(f"a row's {name} is an integer above {LARGEST_INTEGER:,}")
+    elif isinstance(value, int | float) and name.endswith("_ms") and value <= 0 and not name.endswith(MAYBE_ZERO):
+        raise ValueError(f"a row's {name} is {value}, and a time is above 0")
 
 
 def limited(name: str, lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -32,6 +32,7 @@ from engine.store.records import ATTEMPTS, LONGEST_TEXT
 from engine.store.storage import Size, usage
 from engine.store.tables import metrics, rows, runs
 from tests.support.clip import evaluate_row, queue_evaluate, queue_train, record, train_row, write_checkpoints
+from tests.support.page import benchmark_row, finish, queue_benchmark
 
 DETAIL = b'[{"path": ""}]'
 
@@ -629,6 +630,35 @@ def test_only_trainings_need_their_checkpoint_in_the_run_folder(
     path.write_bytes(bundle.export_bundle(store, settings, training))
     problem = f"a row's checkpoint is {best[:100]!r}, which is not a file below the run's folder"
     with pytest.raises(Refused, match=re.escape(problem)):
+        bundle.import_bundle(store, settings, path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("batch_size", 2**63, "a row's batch_size is an integer above 1,000,000,000,000,000,000"),
+        ("latency_ms", -1.0, "a row's latency_ms is -1.0, and a time is above 0"),
+        ("process_medians_ms", [1.0, 0], "a row's process_medians_ms is 0, and a time is above 0"),
+        ("contention", {"extra_switches": 10**400}, "a row's extra_switches is an integer above"),
+        ("date", "nan", "Invalid isoformat string: 'nan'"),
+        ("date", "2026-11-30T00:00:00", "a row's date is '2026-11-30T00:00:00', which has no time zone"),
+    ],
+)
+def test_rows_with_impossible_numbers_and_dates_are_refused(
+    settings: Settings, store: Store, tmp_path: Path, field: str, value: object, problem: str
+) -> None:
+    """Compare reads the timings of all users, so such a row would break its page for others."""
+    run_id = queue_benchmark(store, "timm:resnet18")
+    finish(store, run_id, [benchmark_row("resnet18", std_ms=0, loop_ms=0, date="2026-11-30T00:00:00+00:00")])
+    path = tmp_path / "run.zip"
+    path.write_bytes(bundle.export_bundle(store, settings, run_id))
+    assert store.rows(bundle.import_bundle(store, settings, path)) == store.rows(run_id)
+
+    def change(members: dict[str, bytes]) -> None:
+        members["rows.jsonl"] = json.dumps(json.loads(members["rows.jsonl"]) | {field: value}).encode()
+
+    rewrite(path, change)
+    with pytest.raises(Refused, match=re.escape(f"run.zip holds something no run has: {problem}")):
         bundle.import_bundle(store, settings, path)
 
 
