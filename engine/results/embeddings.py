@@ -4,17 +4,22 @@ Texts are stored as JSON in bytes, because an array of fixed-width text gives ev
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.archives import FREE_BYTES
 from engine.roots import Roots, open_within
 
 Points = NDArray[np.float32]
+MOST_RATIO = 10
+"""Arrays above FREE_BYTES may be at most this many times as large as their file. Features hardly compress."""
 
 
 def pack_texts(texts: Sequence[str]) -> NDArray[np.uint8]:
@@ -87,11 +92,19 @@ def read_embeddings(path: Path, roots: Roots = None) -> Embeddings:
     """Read an evaluation's embeddings. Errors: OSError; ValueError when the file is damaged or has other content."""
     try:
         with open_within(path, roots) as file, np.load(file, allow_pickle=False) as arrays:
+            _refuse_bomb(arrays.zip, os.fstat(file.fileno()).st_size)
             return _embeddings(arrays)
     except OSError:
         raise
     except Exception as error:  # damaged archives and arrays raise errors of many kinds
         raise ValueError(f"{path.name} holds no embeddings: {error}") from error
+
+
+def _refuse_bomb(archive: ZipFile, packed_bytes: int) -> None:
+    """Check that the arrays fit into memory: a file of an imported run may be a bomb. Errors: ValueError."""
+    total = sum(info.file_size for info in archive.infolist())
+    if total > max(FREE_BYTES, MOST_RATIO * packed_bytes):
+        raise ValueError(f"{packed_bytes:,} bytes would unpack to {total:,}, and at most {MOST_RATIO} times are taken")
 
 
 def _embeddings(arrays: Mapping[str, NDArray[Any]]) -> Embeddings:

@@ -281,6 +281,14 @@ def test_embeddings_are_read_with_unique_captions(tmp_path: Path) -> None:
     assert len(embeddings.texts) == 4
 
 
+def test_embeddings_that_are_a_bomb_are_refused(tmp_path: Path) -> None:
+    """A run that somebody imports may have any file. Opening its page must not fill the server's memory."""
+    path = write_embeddings(tmp_path / "e.npz", images=np.zeros((20_000, 1000), np.float32))
+    assert path.stat().st_size < 200_000
+    with pytest.raises(ValueError, match=r"would unpack to 80,\d{3},\d{3}, and at most 10 times are taken"):
+        read_embeddings(path)
+
+
 def test_map_aligns_images_and_captions_or_shows_their_gap(tmp_path: Path) -> None:
     embeddings = read_embeddings(write_embeddings(tmp_path / "e.npz"))
     places, shares = evaluated.place(embeddings)
