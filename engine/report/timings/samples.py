@@ -9,6 +9,7 @@ import pandas as pd
 
 from engine.results import BenchmarkRow, RecurrentRow, TimedRow
 from engine.roots import Roots, open_within
+from engine.specs.fields.timed import MOST_PROCESSES
 
 ALWAYS = ("process", "round", "calls")
 """Columns of every file of samples."""
@@ -34,6 +35,8 @@ def read(path: Path, roots: Roots, names: Iterable[str]) -> pd.DataFrame:
         frame = pd.read_csv(file)
     if missing := {*ALWAYS, *names} - set(frame.columns):
         raise ValueError(f"{path.name} lacks the columns {', '.join(sorted(missing))}")
+    if (count := frame["process"].nunique()) > MOST_PROCESSES:
+        raise ValueError(f"{path.name} has {count:,} processes, and a timing has at most {MOST_PROCESSES}")
     phases = [column for column in frame.columns if column.endswith("_ms")]
     frame = frame.astype(dict.fromkeys(phases, float))
     times = frame[phases].to_numpy()

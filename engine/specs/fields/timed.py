@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field
 
 QUOTABLE, PUBLISHABLE = 3, 5
 """Fresh processes needed for a result that can be quoted, and for one that can be published."""
+MOST_PROCESSES = 20
 LEAST_SAMPLES, LEAST_SECONDS, LEAST_SECONDS_PUBLISHABLE = 10, 2.0, 10.0
 """Minimums per process of a quotable or publishable result. Smaller values are allowed, and the result is marked."""
 
@@ -29,7 +30,7 @@ Replicates = Annotated[
     int | None,
     Field(
         ge=1,
-        le=20,
+        le=MOST_PROCESSES,
         description="Number of fresh processes. 1 gives a first impression without spread and verdicts, 3 give a value "
         "to quote. Default: 3, publishable 5.",
     ),

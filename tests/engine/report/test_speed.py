@@ -247,6 +247,14 @@ def test_zero_negative_and_infinite_times_are_refused(tmp_path: Path, ms: str) -
         samples.read(tmp_path / "samples.csv", None, ("mode", "variant"))
 
 
+def test_samples_of_more_processes_than_a_run_can_have_are_refused(tmp_path: Path) -> None:
+    """Their interval takes 0.2 ms per process, so a file of an imported run would occupy Compare for minutes."""
+    lines = ["process,mode,variant,round,calls,call_ms", *(f"{number},inference,eager,0,1,1" for number in range(21))]
+    (tmp_path / "samples.csv").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=r"samples\.csv has 21 processes, and a timing has at most 20"):
+        samples.read(tmp_path / "samples.csv", None, ("mode", "variant"))
+
+
 def test_published_speeds_are_joined_by_model_size_and_mode() -> None:
     table = pd.DataFrame(
         {
