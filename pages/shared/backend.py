@@ -187,7 +187,7 @@ def read_file(run: Run, file: str, read: Callable[..., Content], *options: Any) 
         return _content(read, directory / file, own_files(run), modified_ns(directory, file), *options)
     except FileNotFoundError:
         st.caption(plain(f"{file} was not kept with this run."))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         show_error(f"{file} cannot be read: {error}")
     return None
 

@@ -346,7 +346,10 @@ def test_missing_or_unreadable_files_show_errors_and_keep_metrics(store: Store, 
     (folder / "embeddings.npz").write_bytes(b"nothing")
     app = open_page(PAGE, run=str(run_id))
     assert "zeroshot_confusion.csv was not kept with this run" in plain_text(app)
-    for tab, message in (("Predictions", "lacks the columns source"), ("Map", "embeddings.npz cannot be read")):
+    (folder / "linear-probe_confusion.csv").write_text(f"true,a,b\na,0,{10**30}\nb,0,1\n")
+    problems = {"Predictions": "lacks the columns source", "Map": "embeddings.npz cannot be read"}
+    problems |= {"Confusion, linear-probe": "linear-probe_confusion.csv cannot be read: Python int too large"}
+    for tab, message in problems.items():
         app.session_state[f"charts_{run_id}"] = tab
         app.run()
         assert not app.exception
