@@ -97,7 +97,9 @@ def available(timed: pd.DataFrame, work: pd.DataFrame, folder: Path) -> list[Dev
     cannot be read: see `imported`.
     """
     published = devices.shipped()
-    timed_here = [device_of_setting(timed, setting, work, published) for setting in stored.settings(timed)]
+    counts = timed.groupby("setting", sort=False)["name"].transform("size")
+    often = timed[counts >= devices.FEWEST]  # each other one would take 20 ms for nothing
+    timed_here = [device_of_setting(often, setting, work, published) for setting in stored.settings(often)]
     measured = speeds.read()
     return [
         *(device for device in timed_here if device),

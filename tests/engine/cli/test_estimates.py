@@ -260,6 +260,19 @@ def test_damaged_device_is_left_out_and_named(counted: pd.DataFrame, tmp_path: P
     assert text.startswith(f"The device in {tmp_path / 'damaged.json'} cannot be read.")
 
 
+def test_settings_with_too_few_timings_for_a_device_are_not_searched(
+    counted: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Catalogue of all users waits for it: thousands of settings with one timing each took more than a minute."""
+    searched = []
+    monkeypatch.setattr(estimates, "device_of_setting", lambda timed, setting, *_: searched.append(setting))
+    names = [(*key, None) for key in counted.index[: devices.FEWEST]]
+    lines = [(*name, Setting(batch_size=1), 1.0, 1e3, "", "") for name in names]
+    lines += [(*name, Setting(batch_size=2), 1.0, 1e3, "", "") for name in names[1:]]
+    estimates.available(stored.latest([lines]), counted, Path("nowhere"))
+    assert searched == [Setting(batch_size=1)]
+
+
 def test_device_of_a_timing_setting_prefers_measured_values(counted: pd.DataFrame) -> None:
     i7 = devices.find(devices.shipped(), "i7")[0]
     timed_models = counted.sample(30, random_state=2)
