@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field
 QUOTABLE, PUBLISHABLE = 3, 5
 """Fresh processes needed for a result that can be quoted, and for one that can be published."""
 MOST_PROCESSES = 20
+"""Most fresh processes of a timing."""
 LEAST_SAMPLES, LEAST_SECONDS, LEAST_SECONDS_PUBLISHABLE = 10, 2.0, 10.0
 """Minimums per process of a quotable or publishable result. Smaller values are allowed, and the result is marked."""
 
