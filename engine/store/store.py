@@ -221,6 +221,8 @@ class Store:
             queued = change_run(connection, runs.c.id == run_id, runs.c.state.in_(RETRYABLE), **values)
         if not queued:
             advice = "" if run.state.ended else ". If its process was killed, the scheduler finds out within a minute"
+            if run.state is State.FINISHED and run.kind == "train":
+                advice = ". To train further, start a training with more epochs that continues its folder (resume)"
             raise Refused(f"run {run_id} is {run.state}: only a failed or cancelled run can be tried again{advice}")
 
     def delete(self, run_id: int) -> None:

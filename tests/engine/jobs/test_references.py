@@ -232,6 +232,9 @@ def test_training_without_lost_steps_is_retried(store: Store, settings: Settings
     killed = "only a failed or cancelled run can be tried again. If its process was killed, the scheduler finds out"
     with pytest.raises(Refused, match=killed):
         jobs.retry(store, settings, run_id)
+    record(store, run_id, [])
+    with pytest.raises(Refused, match="start a training with more epochs that continues its folder"):
+        jobs.retry(store, settings, run_id)
 
 
 def test_precision_auto_becomes_that_of_the_device_at_submission(store: Store, settings: Settings) -> None:
