@@ -87,7 +87,7 @@ def readable(pairs: Pairs, indices: Sequence[int]) -> tuple[Pairs, tuple[str, ..
         return pairs, ()
     names = ", ".join(dict.fromkeys(_source_and_reason(pairs, index) for index in others[:3]))
     if len(others) == len(pairs):
-        raise DataProblem(f"no image can be read (of {len(pairs):,}): {names}")
+        raise DataProblem(f"no image can be read, such as {names}")
     message = f"{len(others)} of {plural(len(pairs), 'image')} left out as unreadable: {names}"
     return pairs.at(indices), (message,)
 
